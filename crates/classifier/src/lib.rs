@@ -1,0 +1,3 @@
+//! Microflow cache and megaflow table.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,331 @@
+//! Between the control process and the data plane.
+//!
+//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers that
+//! list things come in several messages of which all but the last have `more` set. Events come unasked.
+
+use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId};
+use serde::{Deserialize, Serialize};
+
+/// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
+pub const VERSION: u32 = 1;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToDataPlane {
+    /// Repeated in the answer.
+    pub serial: u32,
+    /// What is asked.
+    pub request: Request,
+}
+
+/// What the control process may ask of the data plane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Request {
+    /// First message on a channel. Packets that an earlier control process still held are written off.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+    },
+    /// Creates a port. One descriptor for [`Connection::Listener`], none for [`Connection::Attached`].
+    PortAdd(PortSpec),
+    /// Connects a port with [`Connection::Attached`]. One descriptor: the connected vhost-user stream. An
+    /// existing connection is closed.
+    PortAttach {
+        /// The port.
+        port: PortId,
+    },
+    /// Removes a port and whatever is queued for it.
+    PortDel {
+        /// The port.
+        port: PortId,
+    },
+    /// Changes what can change without the guest noticing.
+    PortSet {
+        /// The port.
+        port: PortId,
+        /// New largest IP packet.
+        mtu: u16,
+    },
+    /// Answer: [`Answer::Ports`].
+    PortList,
+    /// Installs a flow, or replaces the one with the same id.
+    FlowPut(Flow),
+    /// Removes a flow; no error if there is none.
+    FlowDel {
+        /// Its switch.
+        switch: SwitchId,
+        /// The flow.
+        id: FlowId,
+    },
+    /// Removes all flows of a switch.
+    FlowFlush {
+        /// The switch.
+        switch: SwitchId,
+    },
+    /// Answer: [`Answer::Flows`].
+    FlowList {
+        /// The switch.
+        switch: SwitchId,
+    },
+    /// Sends a packet back into the data plane, and ends its upcall if it was one. No answer.
+    Execute(Execute),
+    /// Ends an upcall by dropping its packet. No answer.
+    Discard {
+        /// The upcall.
+        upcall: UpcallId,
+        /// Why.
+        reason: DropReason,
+    },
+    /// Runs a packet through the real tables without forwarding it. Answer: [`Answer::Trace`].
+    Trace {
+        /// The port the packet is to come from.
+        in_port: PortId,
+        /// Ethernet frame, 14 to 65,553 bytes.
+        #[serde(with = "serde_bytes")]
+        frame: Vec<u8>,
+    },
+    /// What `actions` would do to a packet of `in_port`: the second half of a trace, after a miss.
+    /// Answer: [`Answer::Trace`].
+    TraceActions {
+        /// The port the packet is to come from.
+        in_port: PortId,
+        /// Ethernet frame.
+        #[serde(with = "serde_bytes")]
+        frame: Vec<u8>,
+        /// The actions.
+        actions: Vec<Action>,
+    },
+    /// Starts copying a port's packets to a socket. One descriptor: a `SOCK_SEQPACKET` or `SOCK_DGRAM` socket,
+    /// on which [`CapturedPacket`]s are sent without waiting. Ends when its peer is closed.
+    Capture {
+        /// The port.
+        port: PortId,
+        /// Bytes kept of each frame, at most 65,553.
+        snap_length: u32,
+    },
+}
+
+/// Data plane to control process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromDataPlane {
+    /// Answers the request with that serial number.
+    Answer {
+        /// The request's.
+        serial: u32,
+        /// The result; the error text is for users.
+        result: Result<Answer, String>,
+    },
+    /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute` or `Discard`.
+    Upcall(Upcall),
+    /// A port changed state.
+    PortState {
+        /// The port.
+        port: PortId,
+        /// Its state now.
+        state: PortState,
+    },
+}
+
+/// Results of requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Done; nothing to say.
+    Done,
+    /// To `Hello`.
+    Welcome {
+        /// What the data plane runs with, for `status`: worker threads, and so on.
+        workers: u32,
+        /// Process identifier.
+        pid: u32,
+    },
+    /// To `PortList`.
+    Ports {
+        /// Some of the ports.
+        ports: Vec<PortInfo>,
+        /// Another answer follows.
+        more: bool,
+    },
+    /// To `FlowList`.
+    Flows {
+        /// Some of the flows.
+        flows: Vec<(Flow, FlowStats)>,
+        /// Another answer follows.
+        more: bool,
+    },
+    /// To `Trace` and `TraceActions`.
+    Trace(Vec<TraceStep>),
+}
+
+/// A port to be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortSpec {
+    /// Its number.
+    pub port: PortId,
+    /// The switch it belongs to.
+    pub switch: SwitchId,
+    /// Its name, for messages.
+    pub name: String,
+    /// How its VMM or driver domain is reached.
+    pub connection: Connection,
+    /// Largest IP packet in bytes, 68 to 65,535, offered as VIRTIO_NET_F_MTU and enforced on delivery.
+    pub mtu: u16,
+    /// MAC address offered through the vhost-user configuration space, if the VMM asks for it.
+    pub mac: Option<[u8; 6]>,
+    /// Virtio feature bits never to offer.
+    pub masked_features: u64,
+}
+
+/// Who connects to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Connection {
+    /// The data plane accepts on a listening socket, one connection at a time, again after each ends.
+    Listener,
+    /// Connected streams arrive by `PortAttach`.
+    Attached,
+}
+
+/// Life of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PortState {
+    /// Nobody is connected.
+    Disconnected,
+    /// A VMM is connected, its driver is not running.
+    Connected,
+    /// The driver runs both rings; packets flow.
+    Running,
+    /// The guest broke a rule of the protocol or of its rings; waiting for it to reset or reconnect. The text
+    /// is for users.
+    Broken(String),
+}
+
+/// A port as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortInfo {
+    /// As given.
+    pub spec: PortSpec,
+    /// Now.
+    pub state: PortState,
+    /// Virtio feature bits the driver accepted; 0 while not connected.
+    pub features: u64,
+    /// Since the port was created.
+    pub counters: PortCounters,
+}
+
+/// Names one upcall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct UpcallId {
+    /// The port the packet came from.
+    pub port: PortId,
+    /// Counts up per port.
+    pub serial: u64,
+}
+
+/// A packet for the control process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upcall {
+    /// Name.
+    pub id: UpcallId,
+    /// The packet's switch.
+    pub switch: SwitchId,
+    /// Why.
+    pub cause: UpcallCause,
+    /// The parsed key.
+    pub key: FlowKey,
+    /// The packet.
+    pub packet: Packet,
+}
+
+/// Why there was an upcall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UpcallCause {
+    /// No flow matched.
+    Miss,
+    /// [`Action::Upcall`] with this cookie.
+    Action(u64),
+}
+
+/// A packet on its way between processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packet {
+    /// The virtio-net header as in memory, little endian (VIRTIO 1.2, 5.1.6); `num_buffers` is meaningless.
+    pub vnet_header: [u8; 12],
+    /// Ethernet frame, 14 to 65,553 bytes.
+    #[serde(with = "serde_bytes")]
+    pub frame: Vec<u8>,
+}
+
+/// A packet to process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Execute {
+    /// The upcall this ends, if any.
+    pub upcall: Option<UpcallId>,
+    /// The port the packet counts as coming from.
+    pub in_port: PortId,
+    /// What to do. An empty list drops the packet as [`DropReason::NoAction`].
+    pub actions: Vec<Action>,
+    /// The packet.
+    pub packet: Packet,
+}
+
+/// One step of a traced packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TraceStep {
+    /// The header snapshot was parsed.
+    Parsed(FlowKey),
+    /// The microflow cache was asked.
+    Microflow {
+        /// Whether it knew the flow.
+        hit: bool,
+    },
+    /// One subtable of the megaflow table was asked.
+    Subtable {
+        /// Its mask.
+        mask: FlowMask,
+        /// Whether a flow matched.
+        hit: bool,
+    },
+    /// A flow was found.
+    Matched(Flow),
+    /// No flow: the packet would go to the control process.
+    Miss,
+    /// An action was applied.
+    Action(Action),
+    /// A copy would be delivered to this port.
+    Delivered(PortId),
+    /// The packet, or this copy, would be dropped.
+    Dropped {
+        /// The receiver, where the drop is on its side.
+        port: Option<PortId>,
+        /// Why.
+        reason: DropReason,
+    },
+}
+
+/// A packet seen at a captured port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CapturedPacket {
+    /// Nanoseconds since the epoch.
+    pub time_ns: u64,
+    /// Direction.
+    pub direction: CaptureDirection,
+    /// Set when this packet was dropped.
+    pub dropped: Option<DropReason>,
+    /// Length of the whole frame in bytes.
+    pub length: u32,
+    /// Packets lost before this one because the reader was slow.
+    pub lost: u64,
+    /// Virtio-net header as the sender gave it.
+    pub vnet_header: [u8; 12],
+    /// The first `snap_length` bytes of the frame.
+    #[serde(with = "serde_bytes")]
+    pub frame: Vec<u8>,
+}
+
+/// Seen from the port's guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CaptureDirection {
+    /// The guest sent it.
+    FromGuest,
+    /// The guest received it (or would have).
+    ToGuest,
+}

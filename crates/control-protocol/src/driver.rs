@@ -1,0 +1,80 @@
+//! Between the control process and a driver domain.
+//!
+//! The driver domain is a vhost-user *front end*: for each interface it gets one end of a connected Unix
+//! stream whose other end the data plane serves as a port, just as it serves a VM's VMM.
+
+use flow::PortId;
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+
+/// Control process to driver domain.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToDriver {
+    /// Open (or create) the interface and connect it. One descriptor: the vhost-user stream. Sent again for
+    /// the same port with the same spec when the data plane was restarted: only the stream is replaced.
+    Attach {
+        /// The data plane's port.
+        port: PortId,
+        /// The interface.
+        spec: InterfaceSpec,
+    },
+    /// Close it; a TAP made by us disappears.
+    Detach {
+        /// As in `Attach`.
+        port: PortId,
+    },
+    /// Ask for `FromDriver::Interfaces`.
+    List,
+}
+
+/// Driver domain to control process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromDriver {
+    /// An interface changed state.
+    State {
+        /// Its port.
+        port: PortId,
+        /// The state.
+        state: InterfaceState,
+    },
+    /// All interfaces, answer to `List`.
+    Interfaces(Vec<(PortId, InterfaceSpec, InterfaceState)>),
+}
+
+/// What to open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceSpec {
+    /// Kind of interface.
+    pub kind: InterfaceKind,
+    /// Interface name, at most 15 bytes (`IFNAMSIZ` - 1).
+    pub name: String,
+    /// Largest IP packet in bytes, 68 to 65,535; for an uplink `None` leaves it alone.
+    pub mtu: Option<u16>,
+}
+
+/// Kinds of interface a driver domain knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InterfaceKind {
+    /// A TAP device of ours, created if need be, with virtio-net headers.
+    Tap {
+        /// Network namespace to create it in: a name under /run/netns, or a path. `None`: the host's.
+        netns: Option<String>,
+        /// Hardware address to set.
+        mac: Option<[u8; 6]>,
+        /// Addresses (with prefix length) to assign.
+        addresses: Vec<(IpAddr, u8)>,
+    },
+    /// An existing network device, opened promiscuously through a packet socket.
+    Uplink,
+}
+
+/// Whether an interface works.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InterfaceState {
+    /// Open and connected to the data plane.
+    Up,
+    /// The data plane's end went away; waiting for a new stream.
+    Disconnected,
+    /// Could not be opened, or broke; the text is for users. Retried on the next `Attach`.
+    Failed(String),
+}

@@ -1,0 +1,24 @@
+//! The contract between processes: who says what to whom, and how it is framed.
+//!
+//! Every pair of processes talks over a `SOCK_SEQPACKET` Unix socket pair made by the supervisor: one
+//! message per datagram, `postcard`-encoded, with file descriptors attached where the message says so.
+//!
+//! | channel | from -> to | messages |
+//! |---|---|---|
+//! | supervisor | supervisor -> any child | [`supervisor::ToChild`] |
+//! | data plane | control -> data plane | [`data_plane::ToDataPlane`] |
+//! | data plane | data plane -> control | [`data_plane::FromDataPlane`] |
+//! | driver | control -> driver domain | [`driver::ToDriver`] |
+//! | driver | driver domain -> control | [`driver::FromDriver`] |
+//!
+//! A child inherits the supervisor channel as descriptor [`supervisor::CHANNEL_FD`]. The other channels
+//! reach it over that one, again each time its peer was restarted: the newest replaces the older.
+
+#![forbid(unsafe_code)]
+
+mod channel;
+pub mod data_plane;
+pub mod driver;
+pub mod supervisor;
+
+pub use channel::{Channel, ChannelError, MAX_DESCRIPTORS, MAX_MESSAGE};

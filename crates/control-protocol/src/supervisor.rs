@@ -1,0 +1,64 @@
+//! From the supervisor to its children.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The descriptor under which a child finds its channel to the supervisor.
+pub const CHANNEL_FD: i32 = 3;
+
+/// A supervised process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    /// Maps guest memory and forwards.
+    DataPlane,
+    /// Decides, and talks to users.
+    Control,
+    /// Owns TAPs and network devices.
+    Driver,
+}
+
+impl Role {
+    /// All roles, in the order they are started.
+    pub const ALL: [Role; 3] = [Role::DataPlane, Role::Driver, Role::Control];
+
+    /// As shown to users and used as the hidden subcommand.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::DataPlane => "data-plane",
+            Role::Control => "control",
+            Role::Driver => "driver",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a supervised process is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToChild {
+    /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one.
+    Peer(Role),
+    /// Status of all processes, for the control process to show. Sent at each change.
+    Processes(Vec<ProcessStatus>),
+    /// Re-read the configuration (control process).
+    Reload,
+    /// Finish in an orderly way and exit 0.
+    Shutdown,
+}
+
+/// One supervised process as users see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStatus {
+    /// Which one.
+    pub role: Role,
+    /// Process identifier; `None` while waiting to be restarted.
+    pub pid: Option<u32>,
+    /// How often it was started again after ending unasked.
+    pub restarts: u32,
+    /// How it ended last, for users ("killed by signal 9").
+    pub last_exit: Option<String>,
+}

@@ -1,0 +1,3 @@
+//! The control process.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! The driver domain process.
+
+#![forbid(unsafe_code)]

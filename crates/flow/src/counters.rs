@@ -1,0 +1,54 @@
+//! What the data plane counts per port.
+
+use crate::DropCounts;
+use serde::{Deserialize, Serialize};
+
+/// Counters of one port. All of them only grow.
+///
+/// The *origin* side obeys the conservation law, at any moment when no packet is under way:
+/// `received + injected + copies == delivered + dropped.total() + upcalls`, where `upcalls` packets left for
+/// the control process and come back as `injected`, or are counted in `discarded`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortCounters {
+    /// Packets read from this port's transmit ring.
+    pub received: u64,
+    /// Bytes of those, Ethernet header included, without virtio-net header.
+    pub received_bytes: u64,
+    /// Packets of this port that the control process sent back into the data plane.
+    pub injected: u64,
+    /// Additional copies made of this port's packets: a packet with n outputs counts n - 1 here.
+    pub copies: u64,
+    /// Packets (and copies) of this port that reached a receiver's ring.
+    pub delivered: u64,
+    /// Packets (and copies) of this port that were dropped, wherever that happened.
+    pub dropped: DropCounts,
+    /// Packets (and copies) of this port that were taken for the control process.
+    pub upcalls: u64,
+    /// Of those, packets the control process decided to drop, or lost by ending.
+    pub discarded: DropCounts,
+
+    /// Packets written into this port's receive ring.
+    pub transmitted: u64,
+    /// Bytes of those.
+    pub transmitted_bytes: u64,
+    /// Packets meant for this port that were dropped on its side; each also counts in its origin's `dropped`.
+    pub egress_dropped: DropCounts,
+    /// Packets this port's frames were cut into because it lacks a segmentation offload.
+    pub segments: u64,
+
+    /// Notifications ("calls") sent to the driver.
+    pub calls: u64,
+    /// Notifications the driver did not want (EVENT_IDX or NO_INTERRUPT).
+    pub calls_suppressed: u64,
+    /// Kicks received from the driver.
+    pub kicks: u64,
+}
+
+impl PortCounters {
+    /// Packets that have come in and not yet been accounted for. Zero whenever nothing is under way.
+    pub fn in_flight(&self) -> i64 {
+        let come = self.received + self.injected + self.copies;
+        let gone = self.delivered + self.dropped.total() + self.upcalls;
+        come.wrapping_sub(gone).cast_signed()
+    }
+}

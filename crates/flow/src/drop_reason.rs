@@ -1,0 +1,134 @@
+//! Every way a packet can end undelivered. One list; names, descriptions, counters and documentation are
+//! generated from it.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! drop_reasons {
+    ($($variant:ident $name:literal $description:literal)*) => {
+        /// Why a packet was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $(#[doc = $description] $variant,)*
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$variant,)*];
+
+            /// Short name, as used in counters, metrics and captures.
+            pub const fn name(self) -> &'static str {
+                match self { $(DropReason::$variant => $name,)* }
+            }
+
+            /// One sentence for users.
+            pub const fn description(self) -> &'static str {
+                match self { $(DropReason::$variant => $description,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    MalformedChain "malformed-chain" "The sender's descriptor chain is out of range, looping, empty or has the wrong direction."
+    ChainTooLong "chain-too-long" "The sender's descriptor chain has more segments than the switch accepts."
+    ShortFrame "short-frame" "The chain is shorter than a virtio-net header and an Ethernet header."
+    OversizedFrame "oversized-frame" "The frame is longer than 65,553 bytes, the largest TSO frame with headers and two VLAN tags."
+    BadOffload "bad-offload" "The virtio-net header's checksum or segmentation fields contradict the frame."
+    InvalidSource "invalid-source" "The source MAC address is multicast or zero."
+    MissQueueFull "miss-queue-full" "The port has too many packets waiting for a decision of the control process."
+    ControlLost "control-lost" "The control process ended, or never answered, while it held the packet."
+    NoAction "no-action" "The flow has no actions."
+    NoSuchPort "no-such-port" "The output port does not exist in this switch."
+    VlanFiltered "vlan-filtered" "The port does not carry the packet's VLAN."
+    Isolated "isolated" "Both ports are isolated from each other."
+    MacLimit "mac-limit" "The port has learned as many MAC addresses as it may."
+    FloodDisabled "flood-disabled" "The destination is unknown and the switch or port does not flood."
+    NoDestination "no-destination" "No other port could take the packet, or the destination is the port it came from."
+    Policy "policy" "A rule of the control plane says so."
+    PortDown "port-down" "The receiver is not connected or its driver is not ready."
+    QueueFull "queue-full" "The receiver's internal receive queue is full."
+    ReceiverStalled "receiver-stalled" "The receiver posted no buffers for too long."
+    BufferTooSmall "buffer-too-small" "The receiver's buffers cannot hold the frame and it did not negotiate mergeable buffers."
+    ExceedsMtu "exceeds-mtu" "The frame, or each of its segments, is longer than the receiver's MTU allows."
+    CannotSegment "cannot-segment" "The receiver lacks an offload and the headers are too deep to segment or checksum in software."
+    ReceiverBroken "receiver-broken" "The receiver's ring is malformed; the port was stopped."
+    SenderGone "sender-gone" "The sender's memory vanished before the packet was copied."
+    PortRemoved "port-removed" "The port was removed or stopped with the packet queued."
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Packets per drop reason.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct DropCounts([u64; DropReason::ALL.len()]);
+
+impl Default for DropCounts {
+    fn default() -> Self {
+        DropCounts([0; DropReason::ALL.len()])
+    }
+}
+
+impl DropCounts {
+    /// Packets dropped for `reason`.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0[usize::from(reason as u8)]
+    }
+
+    /// Counts `packets` more.
+    pub fn add(&mut self, reason: DropReason, packets: u64) {
+        self.0[usize::from(reason as u8)] += packets;
+    }
+
+    /// Packets dropped for any reason.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The reasons that occurred, with their counts.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        DropReason::ALL.iter().map(|&reason| (reason, self.get(reason))).filter(|&(_, count)| count != 0)
+    }
+}
+
+impl fmt::Debug for DropCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter().map(|(reason, count)| (reason.name(), count))).finish()
+    }
+}
+
+impl Serialize for DropCounts {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for DropCounts {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut counts = DropCounts::default();
+        for (reason, count) in Vec::<(DropReason, u64)>::deserialize(deserializer)? {
+            counts.add(reason, count);
+        }
+        Ok(counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_numbers_dense() {
+        let names: HashSet<_> = DropReason::ALL.iter().map(|r| r.name()).collect();
+        assert_eq!(names.len(), DropReason::ALL.len());
+        for (number, reason) in DropReason::ALL.iter().enumerate() {
+            assert_eq!(usize::from(*reason as u8), number);
+        }
+    }
+}

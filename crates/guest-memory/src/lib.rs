@@ -1,0 +1,1 @@
+//! Mapped guest regions, translation, copies.

@@ -1,0 +1,3 @@
+//! Contract between CLI and control process.
+
+#![forbid(unsafe_code)]

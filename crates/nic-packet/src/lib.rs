@@ -1,0 +1,1 @@
+//! TAP and packet socket descriptors.

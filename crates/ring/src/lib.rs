@@ -1,0 +1,1 @@
+//! Claims and bounded queues.

@@ -1,0 +1,1 @@
+//! Seccomp, privileges and process plumbing.

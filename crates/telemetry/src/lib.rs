@@ -1,0 +1,3 @@
+//! Logging and rate limits.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! Real guests and namespaces for tests, demo and benchmarks.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Split virtqueues, device and driver side.

@@ -1,0 +1,3 @@
+//! A guest interface.
+
+#![forbid(unsafe_code)]

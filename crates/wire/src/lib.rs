@@ -1,0 +1,3 @@
+//! Packet parsing, virtio-net header, checksums, segmentation.
+
+#![forbid(unsafe_code)]
