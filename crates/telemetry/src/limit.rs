@@ -1,0 +1,163 @@
+//! How often one place in the source may log.
+//!
+//! A window of fixed length opens with the first line; a burst passes, the rest is counted, and the first line
+//! after the window reports the count. All state is one atomic word, so that a limit can be a `static` and be
+//! used from the packet path without a lock.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Bits of the word that count lines; the rest holds the start of the window in milliseconds (34 years).
+const COUNT_BITS: u32 = 24;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+
+/// Limits how often something is said. Usable as a `static`.
+#[derive(Debug, Default)]
+pub struct RateLimit {
+    /// Start of the window and lines wanted in it, packed.
+    state: AtomicU64,
+}
+
+/// What to do with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Say it, and that this many were left out before it (at most 2^24 are counted).
+    Say {
+        /// Lines suppressed in the window before this one.
+        suppressed: u64,
+    },
+    /// Say nothing.
+    Suppress,
+}
+
+impl RateLimit {
+    /// Lines that pass per window.
+    pub const BURST: u64 = 5;
+
+    /// Length of a window in milliseconds.
+    pub const INTERVAL_MS: u64 = 5000;
+
+    /// A limit that has seen nothing.
+    pub const fn new() -> Self {
+        RateLimit {
+            state: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks for one line at `now_ms`, milliseconds on any clock that does not run backwards. A reading that is
+    /// a little older than another thread's counts in that thread's window.
+    pub fn check(&self, now_ms: u64) -> Verdict {
+        let mut state = self.state.load(Ordering::Relaxed);
+        loop {
+            let (start, count) = (state >> COUNT_BITS, state & COUNT_MAX);
+            let over = now_ms.saturating_sub(start) >= Self::INTERVAL_MS;
+            let next = if over || count == 0 {
+                now_ms << COUNT_BITS | 1
+            } else {
+                start << COUNT_BITS | (count + 1).min(COUNT_MAX)
+            };
+            match self
+                .state
+                .compare_exchange_weak(state, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) if over || count == 0 => {
+                    return Verdict::Say {
+                        suppressed: count.saturating_sub(Self::BURST),
+                    };
+                }
+                Ok(_) if count < Self::BURST => return Verdict::Say { suppressed: 0 },
+                Ok(_) => return Verdict::Suppress,
+                Err(actual) => state = actual,
+            }
+        }
+    }
+}
+
+/// What [`limited!`](crate::limited) does once it has its own limit. Reads the monotonic clock.
+pub fn log_limited(limit: &RateLimit, level: log::Level, target: &str, message: fmt::Arguments<'_>) {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let now_ms = u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX);
+    match limit.check(now_ms) {
+        Verdict::Say { suppressed: 0 } => log::log!(target: target, level, "{message}"),
+        Verdict::Say { suppressed } => {
+            log::log!(target: target, level, "{message} ({suppressed} similar messages suppressed)");
+        }
+        Verdict::Suppress => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_passes_then_silence_then_the_count() {
+        let limit = RateLimit::new();
+        for _ in 0..RateLimit::BURST {
+            assert_eq!(limit.check(1000), Verdict::Say { suppressed: 0 });
+        }
+        for _ in 0..7 {
+            assert_eq!(limit.check(1000 + RateLimit::INTERVAL_MS - 1), Verdict::Suppress);
+        }
+        assert_eq!(
+            limit.check(1000 + RateLimit::INTERVAL_MS),
+            Verdict::Say { suppressed: 7 }
+        );
+        assert_eq!(
+            limit.check(1000 + RateLimit::INTERVAL_MS),
+            Verdict::Say { suppressed: 0 }
+        );
+        assert_eq!(
+            limit.check(1_000_000),
+            Verdict::Say { suppressed: 0 },
+            "nothing was lost in that window"
+        );
+    }
+
+    #[test]
+    fn an_older_clock_reading_does_not_open_a_window() {
+        let limit = RateLimit::new();
+        for _ in 0..RateLimit::BURST {
+            limit.check(10_000);
+        }
+        assert_eq!(limit.check(9_999), Verdict::Suppress);
+    }
+
+    #[test]
+    fn the_count_saturates() {
+        let limit = RateLimit {
+            state: AtomicU64::new(COUNT_MAX),
+        };
+        assert_eq!(limit.check(0), Verdict::Suppress);
+        let suppressed = COUNT_MAX - RateLimit::BURST;
+        assert_eq!(limit.check(RateLimit::INTERVAL_MS), Verdict::Say { suppressed });
+    }
+
+    #[test]
+    fn threads_together_get_one_burst() {
+        let limit = RateLimit::new();
+        let said: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..10_000)
+                            .filter(|_| limit.check(1) != Verdict::Suppress)
+                            .count()
+                    })
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap() as u64)
+                .sum()
+        });
+        assert_eq!(said, RateLimit::BURST);
+        let suppressed = 40_000 - RateLimit::BURST;
+        assert_eq!(
+            limit.check(RateLimit::INTERVAL_MS + 1),
+            Verdict::Say { suppressed }
+        );
+    }
+}
