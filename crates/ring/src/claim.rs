@@ -1,0 +1,159 @@
+//! Exclusive access without waiting.
+//!
+//! A ring has one writer at any time, but which thread that is changes from burst to burst. A [`Claim`] is a
+//! lock of which only the "try" half is used on the data path: a thread that finds it taken leaves a mark and
+//! goes on to other work, and the holder, on release, learns that it was wanted and must look again.
+//! So work that was announced (a packet queued, a chain completed) before a failed claim is seen by
+//! somebody after it.
+//!
+//! | state | allowed |
+//! |---|---|
+//! | `FREE` | claim -> `HELD` |
+//! | `HELD` | failed claim -> `HELD_WANTED`; release -> `FREE`, nothing to do |
+//! | `HELD_WANTED` | release -> `FREE`, and the releaser must see to the work |
+//!
+//! Direction of error: a spurious mark costs one useless look; a lost mark would strand packets, so the mark
+//! is set with an atomic read-modify-write that orders all earlier writes before it.
+
+use crate::sync::{AtomicU8, Ordering, UnsafeCell, yield_now};
+use std::mem::ManuallyDrop;
+
+const FREE: u8 = 0;
+const HELD: u8 = 1;
+const HELD_WANTED: u8 = 3;
+
+/// A value that one thread at a time may use. See the module's description.
+#[derive(Debug)]
+pub struct Claim<T> {
+    state: AtomicU8,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached only through a `Guard`, and at most one exists at a time (`state`), so moving
+// access between threads needs `T: Send` and no more.
+unsafe impl<T: Send> Sync for Claim<T> {}
+
+/// Exclusive access to a claimed value. Let go with [`Guard::release`], which says whether somebody else
+/// wanted it; dropping it instead loses that answer and is only right where nobody can have work for it.
+#[derive(Debug)]
+pub struct Guard<'a, T> {
+    claim: &'a Claim<T>,
+}
+
+impl<T> Claim<T> {
+    /// A free claim.
+    pub fn new(value: T) -> Self {
+        Claim {
+            state: AtomicU8::new(FREE),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Takes the claim, or marks it as wanted.
+    #[inline]
+    pub fn try_claim(&self) -> Option<Guard<'_, T>> {
+        // fetch_or would be one instruction less, but could not tell FREE from HELD without a second one to
+        // clear the mark it set itself.
+        match self
+            .state
+            .compare_exchange(FREE, HELD, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => Some(Guard { claim: self }),
+            Err(_) => self.mark_or_claim(),
+        }
+    }
+
+    #[cold]
+    fn mark_or_claim(&self) -> Option<Guard<'_, T>> {
+        let before = self.state.fetch_or(HELD_WANTED, Ordering::AcqRel);
+        // The holder may have let go in between: then the claim is ours, with a mark of our own on it.
+        (before == FREE).then(|| Guard { claim: self })
+    }
+
+    /// Takes the claim, yielding until it is free. For set-up and tear-down, not for the data path.
+    pub fn claim_blocking(&self) -> Guard<'_, T> {
+        while self
+            .state
+            .compare_exchange(FREE, HELD, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            yield_now();
+        }
+        Guard { claim: self }
+    }
+}
+
+impl<T> Guard<'_, T> {
+    /// Lets go. True when somebody failed to claim in the meantime: the caller must then see to it that the
+    /// value is claimed and looked at again.
+    #[inline]
+    #[must_use = "somebody may have left work behind"]
+    pub fn release(self) -> bool {
+        let this = ManuallyDrop::new(self);
+        this.claim.state.swap(FREE, Ordering::AcqRel) == HELD_WANTED
+    }
+
+    /// Access to the value.
+    #[inline]
+    pub fn with<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: a `Guard` exists only between a successful claim and its release, at most one at a time, so
+        // nobody else has a reference; `&mut self` excludes a second one through this guard; the reference
+        // does not leave the closure.
+        self.claim.value.with_mut(|value| f(unsafe { &mut *value }))
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.claim.state.swap(FREE, Ordering::AcqRel);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_claim_is_seen_on_release() {
+        let claim = Claim::new(0);
+        let guard = claim.try_claim().unwrap();
+        assert!(claim.try_claim().is_none());
+        assert!(guard.release());
+        let guard = claim.try_claim().unwrap();
+        assert!(!guard.release());
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicUsize;
+
+    /// Announces one unit of work, then makes sure that somebody does it.
+    fn produce(claim: &Claim<usize>, announced: &AtomicUsize) {
+        announced.fetch_add(1, Ordering::Release);
+        while let Some(mut guard) = claim.try_claim() {
+            guard.with(|done| *done += announced.swap(0, Ordering::Acquire));
+            if !guard.release() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn no_announced_work_is_left() {
+        loom::model(|| {
+            let claim = Arc::new(Claim::new(0usize));
+            let announced = Arc::new(AtomicUsize::new(0));
+            let thread = {
+                let (claim, announced) = (claim.clone(), announced.clone());
+                loom::thread::spawn(move || produce(&claim, &announced))
+            };
+            produce(&claim, &announced);
+            thread.join().unwrap();
+            assert_eq!(announced.load(Ordering::Relaxed), 0);
+            assert_eq!(claim.try_claim().unwrap().with(|done| *done), 2);
+        });
+    }
+}
