@@ -1,3 +1,31 @@
-//! Packet parsing, virtio-net header, checksums, segmentation.
+//! What a frame looks like: parsing into a flow key, the virtio-net header, checksums, segmentation.
+//!
+//! Everything here works on the private copy of a packet's head ([`Snapshot`]) and on numbers; nothing
+//! touches guest memory, allocates or keeps state, so any thread may call anything.
+//!
+//! The path through the crate is the packet's: [`parse`] turns the head into a key and the offsets of its
+//! [`Layers`]; [`Offload::check`] compares what the sender's [`VnetHeader`] asks for with what was parsed; a
+//! receiver without the offload gets [`segments`] or [`finish_checksum`].
+//!
+//! All offsets come from bytes a guest wrote. Where they are used, slices are taken with `get`, so that a
+//! wrong offset costs an answer and never a panic.
 
 #![forbid(unsafe_code)]
+
+mod checksum;
+mod layers;
+mod offload;
+mod parse;
+mod segment;
+mod snapshot;
+mod vnet;
+
+pub use checksum::{Sum, finish_checksum, pseudo};
+pub use layers::{L3, L4, Layers};
+pub use offload::{BadOffload, MIN_GSO_SIZE, Offload};
+pub use parse::{Parsed, parse};
+pub use segment::{CannotSegment, Segment, Segments, segments};
+pub use snapshot::Snapshot;
+pub use vnet::{
+    DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM, VnetHeader,
+};

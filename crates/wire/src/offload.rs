@@ -1,0 +1,208 @@
+//! What the sender asks to be done to its frame, checked against the frame.
+//!
+//! A virtio-net header is a request by an untrusted guest, and it travels on to the receiver, whose driver
+//! may believe it. So it is checked once, against the private copy of the headers, and replaced by one that
+//! says the same in the only way it can be said: lengths recomputed, unknown bits cleared, no claim
+//! that a checksum was verified. The safe direction is to reject; the packet is then dropped as
+//! [`flow::DropReason::BadOffload`].
+//!
+//! Offered and therefore accepted is TCP segmentation over IPv4 and IPv6, with or without ECN, and checksum
+//! completion anywhere behind the IP header, so that a tunnel's inner checksum can be left to us. The
+//! checksum field may lie deeper than the head: a receiver with the offload gets the frame
+//! nevertheless, only completing it in software is then impossible ([`crate::finish_checksum`] refuses).
+
+use crate::layers::{L3, L4, Layers};
+use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VnetHeader};
+use std::fmt;
+
+/// Smallest accepted `gso_size`. It bounds what one frame can cost in segments. Linux never goes below:
+/// `tcp_min_snd_mss` (48) less 40 bytes of TCP options leaves 8.
+pub const MIN_GSO_SIZE: u16 = 8;
+
+/// Largest IP packet, and so the largest segment from its IP header on.
+const MAX_L3_LEN: usize = 65_535;
+
+/// Where in the TCP, UDP and ICMP headers the checksum is.
+const TCP_CHECKSUM: u16 = 16;
+const UDP_CHECKSUM: u16 = 6;
+const ICMP_CHECKSUM: u16 = 2;
+
+/// The header's checksum or segmentation request contradicts the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadOffload;
+
+impl fmt::Display for BadOffload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the virtio-net header contradicts the frame")
+    }
+}
+
+impl std::error::Error for BadOffload {}
+
+/// A request that fits its frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offload {
+    header: VnetHeader,
+}
+
+impl Offload {
+    /// Nothing is asked for: the frame is complete.
+    pub const NONE: Offload = Offload {
+        header: VnetHeader {
+            flags: 0,
+            gso_type: GSO_NONE,
+            hdr_len: 0,
+            gso_size: 0,
+            csum_start: 0,
+            csum_offset: 0,
+            num_buffers: 0,
+        },
+    };
+
+    /// Checks what `header` asks for a frame of `frame_len` bytes that begins with `head` and was parsed into
+    /// `layers`. A segmentation request for a payload that fits one segment becomes a plain checksum request.
+    #[inline]
+    pub fn check(
+        header: &VnetHeader,
+        layers: &Layers,
+        head: &[u8],
+        frame_len: usize,
+    ) -> Result<Offload, BadOffload> {
+        let needs_checksum = header.flags & NEEDS_CSUM != 0;
+        let gso = header.gso_type & !GSO_ECN;
+        if !needs_checksum {
+            // ECN alone says nothing, but nobody sends it; segmentation without checksum cannot be done.
+            return if gso == GSO_NONE {
+                Ok(Offload::NONE)
+            } else {
+                Err(BadOffload)
+            };
+        }
+        check_checksum(header, layers, frame_len)?;
+        let mut sane = VnetHeader {
+            flags: NEEDS_CSUM,
+            csum_start: header.csum_start,
+            csum_offset: header.csum_offset,
+            ..VnetHeader::default()
+        };
+        if gso != GSO_NONE {
+            check_segmentation(header, layers, head, frame_len)?;
+            if frame_len - usize::from(layers.payload) > usize::from(header.gso_size) {
+                sane.gso_type = header.gso_type;
+                sane.gso_size = header.gso_size;
+                sane.hdr_len = layers.payload;
+            }
+        }
+        Ok(Offload { header: sane })
+    }
+
+    /// The header to pass on to a receiver that has the offloads in question, `num_buffers` 0.
+    #[inline]
+    pub fn header(&self) -> &VnetHeader {
+        &self.header
+    }
+
+    /// Whether a checksum must be completed. Always the case for a frame to be segmented.
+    #[inline]
+    pub fn needs_checksum(&self) -> bool {
+        self.header.flags & NEEDS_CSUM != 0
+    }
+
+    /// The kind of segmentation needed, [`GSO_TCPV4`] or [`GSO_TCPV6`], without ECN bit; `None` for a frame that
+    /// goes as it is.
+    #[inline]
+    pub fn segmentation(&self) -> Option<u8> {
+        let kind = self.header.gso_type & !GSO_ECN;
+        (kind != GSO_NONE).then_some(kind)
+    }
+
+    /// Whether the frame, if it is to be segmented, carries CWR.
+    #[inline]
+    pub fn has_ecn(&self) -> bool {
+        self.header.gso_type & GSO_ECN != 0
+    }
+
+    /// Longest packet from the IP header on that a receiver sees: the frame, or its longest segment. To be
+    /// compared with an MTU.
+    #[inline]
+    pub fn l3_len(&self, layers: &Layers, frame_len: usize) -> usize {
+        let l3 = usize::from(layers.l3);
+        match self.segmentation() {
+            None => frame_len.saturating_sub(l3),
+            Some(_) => usize::from(layers.payload).saturating_sub(l3) + usize::from(self.header.gso_size),
+        }
+    }
+
+    /// How many packets the frame is on the wire: 1, or its segments.
+    #[inline]
+    pub fn packets(&self, layers: &Layers, frame_len: usize) -> usize {
+        match self.segmentation() {
+            None => 1,
+            Some(_) => {
+                let payload = frame_len.saturating_sub(usize::from(layers.payload));
+                payload.div_ceil(usize::from(self.header.gso_size)).max(1)
+            }
+        }
+    }
+
+    /// The request after `by` bytes were inserted before the IP header (removed, when negative).
+    #[must_use]
+    #[inline]
+    pub fn moved(&self, by: i16) -> Offload {
+        let mut header = self.header;
+        if self.needs_checksum() {
+            header.csum_start = header.csum_start.saturating_add_signed(by);
+        }
+        if header.hdr_len != 0 {
+            header.hdr_len = header.hdr_len.saturating_add_signed(by);
+        }
+        Offload { header }
+    }
+}
+
+/// The field lies in the frame, and where a receiver would look for it.
+fn check_checksum(header: &VnetHeader, layers: &Layers, frame_len: usize) -> Result<(), BadOffload> {
+    let (start, field) = (header.csum_start, header.csum_offset);
+    let inside = usize::from(start) + usize::from(field) + 2 <= frame_len;
+    let at_l4 = start == layers.l4;
+    let fits = if layers.l4 == 0 {
+        // Not IP, or too deep: at least the addresses and the type stay out of it.
+        layers.l3 != 0 && start >= layers.l3
+    } else {
+        match layers.l4_kind {
+            L4::Tcp => at_l4 && field == TCP_CHECKSUM,
+            // What UDP carries may be a tunnel whose inner checksum is the one to be completed.
+            L4::Udp => (at_l4 && field == UDP_CHECKSUM) || start >= layers.payload,
+            L4::Icmp | L4::Icmpv6 => at_l4 && field == ICMP_CHECKSUM,
+            // CRC32c is not offered.
+            L4::Sctp => false,
+            L4::Other => start >= layers.l4,
+        }
+    };
+    if inside && fits { Ok(()) } else { Err(BadOffload) }
+}
+
+/// The frame is what `gso_type` says, with all headers in the head and payload behind them.
+fn check_segmentation(
+    header: &VnetHeader,
+    layers: &Layers,
+    head: &[u8],
+    frame_len: usize,
+) -> Result<(), BadOffload> {
+    let l3_fits = match header.gso_type & !GSO_ECN {
+        GSO_TCPV4 => layers.l3_kind == L3::Ipv4,
+        GSO_TCPV6 => layers.l3_kind == L3::Ipv6,
+        _ => false,
+    };
+    let payload = usize::from(layers.payload);
+    let largest = payload.saturating_sub(usize::from(layers.l3)) + usize::from(header.gso_size);
+    let fits = l3_fits
+        && layers.l4_kind == L4::Tcp
+        && !layers.fragment
+        && payload != 0
+        && payload <= head.len()
+        && payload < frame_len
+        && header.gso_size >= MIN_GSO_SIZE
+        && (largest <= MAX_L3_LEN || frame_len - payload <= usize::from(header.gso_size));
+    if fits { Ok(()) } else { Err(BadOffload) }
+}

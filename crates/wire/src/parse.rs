@@ -1,0 +1,382 @@
+//! From the head of a frame to a flow key.
+//!
+//! The meaning of every field is that of the Open vSwitch kernel datapath (`key_extract` in
+//! `net/openvswitch/flow.c`, described in `Documentation/networking/openvswitch.rst`), because rules made for it
+//! must match the same packets here. Above all: parsing never fails. A layer that is truncated or
+//! contradicts itself leaves its own fields zero and ends the parse, and the frame is switched by what is
+//! known about it.
+//!
+//! Only the head is looked at. Headers beyond it, which takes more than 128 bytes of Ethernet, IP options and
+//! extension headers, count as truncated. That is the safe direction: fields are zero rather than guessed, and a
+//! rule that asks for a port does not match.
+//!
+//! Called for every packet on worker threads; one pass, no allocation, no loop that is not bounded by the
+//! length of the head.
+
+use crate::layers::{L3, L4, Layers};
+use crate::snapshot::is_vlan_tpid;
+use flow::{FlowKey, PortId, VLAN_PRESENT};
+
+const ETHERNET_HEADER: usize = 14;
+/// Smallest number in the type field that is a type and not a length (IEEE 802.3 3.2.6).
+const SMALLEST_TYPE: u16 = 0x600;
+
+const IPV4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
+const RARP: u16 = 0x8035;
+const IPV6: u16 = 0x86dd;
+
+const FRAG_FIRST: u8 = 1;
+const FRAG_LATER: u8 = 2;
+
+/// IP protocol numbers (IANA) that the parser knows.
+mod proto {
+    pub const HOP_BY_HOP: u8 = 0;
+    pub const ICMP: u8 = 1;
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const ROUTING: u8 = 43;
+    pub const FRAGMENT: u8 = 44;
+    pub const AUTHENTICATION: u8 = 51;
+    pub const ICMPV6: u8 = 58;
+    pub const NONE: u8 = 59;
+    pub const DESTINATION: u8 = 60;
+    pub const SCTP: u8 = 132;
+}
+
+/// What [`parse`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Parsed {
+    /// All fields, with `recirc_id` 0.
+    pub key: FlowKey,
+    /// Where the layers begin.
+    pub layers: Layers,
+}
+
+/// Parses a frame of `frame_len` bytes that came in on `in_port`. `head` is its beginning: all of it, or
+/// at least the first 128 bytes. Bytes behind `frame_len` are ignored.
+#[inline]
+pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
+    let head = &head[..head.len().min(frame_len)];
+    let mut parser = Parser {
+        head,
+        frame_len,
+        parsed: Parsed::default(),
+    };
+    parser.parsed.key.set_in_port(in_port.0);
+    if let Some((ethertype, l3)) = parser.ethernet() {
+        parser.parsed.layers.l3 = offset(l3);
+        match ethertype {
+            IPV4 => parser.ipv4(l3),
+            IPV6 => parser.ipv6(l3),
+            ARP | RARP => parser.arp(l3),
+            _ => {}
+        }
+    }
+    parser.parsed
+}
+
+/// An offset that was found inside a head or a frame. Heads are far shorter than 64 KiB; a payload that
+/// began further away than that counts as unknown.
+fn offset(at: usize) -> u16 {
+    u16::try_from(at).unwrap_or(0)
+}
+
+struct Parser<'a> {
+    head: &'a [u8],
+    frame_len: usize,
+    parsed: Parsed,
+}
+
+impl Parser<'_> {
+    /// `N` bytes of the head, if it has them.
+    #[inline]
+    fn take<const N: usize>(&self, at: usize) -> Option<&[u8; N]> {
+        self.head.get(at..)?.first_chunk()
+    }
+
+    #[inline]
+    fn take_u16(&self, at: usize) -> Option<u16> {
+        self.take(at).map(|bytes| u16::from_be_bytes(*bytes))
+    }
+
+    /// Addresses, tags and type. Returns the type and where the next layer begins.
+    fn ethernet(&mut self) -> Option<(u16, usize)> {
+        let header: &[u8; ETHERNET_HEADER] = self.take(0)?;
+        let (dst, src) = (mac(&header[0..6]), mac(&header[6..12]));
+        self.parsed.key.set_eth_dst(dst);
+        self.parsed.key.set_eth_src(src);
+        let mut at = 12;
+        // A tag without a type behind it is not a tag but an unknown Ethernet type.
+        if let Some((tpid, tci)) = self.tag(at) {
+            self.parsed.key.set_vlan_tpid(tpid);
+            self.parsed.key.set_vlan_tci(tci);
+            at += 4;
+            if let Some((tpid, tci)) = self.tag(at) {
+                self.parsed.key.set_inner_tpid(tpid);
+                self.parsed.key.set_inner_tci(tci);
+                at += 4;
+            }
+        }
+        let (ethertype, next) = self.ethertype(at)?;
+        self.parsed.key.set_eth_type(ethertype);
+        Some((ethertype, next))
+    }
+
+    #[inline]
+    fn tag(&self, at: usize) -> Option<(u16, u16)> {
+        let tpid = self.take_u16(at).filter(|&tpid| is_vlan_tpid(tpid))?;
+        self.take_u16(at + 4)?;
+        Some((tpid, self.take_u16(at + 2)? | VLAN_PRESENT))
+    }
+
+    /// The Ethernet type, looked for behind an LLC/SNAP header with organisation 0 when there is a length in its
+    /// place (RFC 1042); 0 for any other 802.3 frame.
+    #[inline]
+    fn ethertype(&self, at: usize) -> Option<(u16, usize)> {
+        let ethertype = self.take_u16(at)?;
+        let next = at + 2;
+        if ethertype >= SMALLEST_TYPE {
+            return Some((ethertype, next));
+        }
+        match self.take::<8>(next) {
+            Some(&[0xaa, 0xaa, _, 0, 0, 0, high, low]) => {
+                let ethertype = u16::from_be_bytes([high, low]);
+                Some((if ethertype >= SMALLEST_TYPE { ethertype } else { 0 }, next + 8))
+            }
+            _ => Some((0, next)),
+        }
+    }
+
+    fn arp(&mut self, l3: usize) {
+        let Some(packet) = self.take::<28>(l3) else { return };
+        let &[0, 1, 0x08, 0x00, 6, 4, operation_high, operation_low, ..] = packet else {
+            return;
+        };
+        let packet = *packet;
+        self.parsed.layers.l3_kind = L3::Arp;
+        let key = &mut self.parsed.key;
+        // The field has 8 bits; an operation that does not fit is no operation.
+        key.set_ip_proto(if operation_high == 0 { operation_low } else { 0 });
+        key.set_nd_sll(mac(&packet[8..14]));
+        key.set_ip_src(ipv4_address(&packet[14..18]));
+        key.set_nd_tll(mac(&packet[18..24]));
+        key.set_ip_dst(ipv4_address(&packet[24..28]));
+    }
+
+    fn ipv4(&mut self, l3: usize) {
+        let Some(&header) = self.take::<20>(l3) else {
+            return;
+        };
+        let header_len = usize::from(header[0] & 0xf) * 4;
+        if header_len < header.len() || l3 + header_len > self.frame_len {
+            return;
+        }
+        self.parsed.layers.l3_kind = L3::Ipv4;
+        let fragment = u16::from_be_bytes([header[6], header[7]]);
+        let (later, more) = (fragment & 0x1fff != 0, fragment & 0x2000 != 0);
+        self.parsed.layers.fragment = later || more;
+        let key = &mut self.parsed.key;
+        key.set_ip_src(ipv4_address(&header[12..16]));
+        key.set_ip_dst(ipv4_address(&header[16..20]));
+        key.set_ip_proto(header[9]);
+        key.set_ip_tos(header[1]);
+        key.set_ip_ttl(header[8]);
+        key.set_ip_frag(if later {
+            FRAG_LATER
+        } else {
+            u8::from(more) * FRAG_FIRST
+        });
+        let l4 = l3 + header_len;
+        if later || l4 > self.head.len() {
+            return;
+        }
+        self.parsed.layers.l4 = offset(l4);
+        match header[9] {
+            proto::TCP => self.tcp(l4),
+            proto::UDP => self.udp(l4),
+            proto::SCTP => self.sctp(l4),
+            proto::ICMP => self.icmp(l4),
+            _ => {}
+        }
+    }
+
+    fn ipv6(&mut self, l3: usize) {
+        let Some(&header) = self.take::<40>(l3) else {
+            return;
+        };
+        self.parsed.layers.l3_kind = L3::Ipv6;
+        let first = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
+        let key = &mut self.parsed.key;
+        key.set_ip_tos((first >> 20 & 0xff) as u8);
+        key.set_ipv6_label(first & 0xf_ffff);
+        key.set_ip_ttl(header[7]);
+        key.set_ip_src(ipv6_address(&header[8..24]));
+        key.set_ip_dst(ipv6_address(&header[24..40]));
+        // Until the upper layer is found, there is none.
+        key.set_ip_proto(proto::NONE);
+
+        let Some((protocol, l4)) = self.extension_headers(header[6], l3 + header.len()) else {
+            return;
+        };
+        self.parsed.key.set_ip_proto(protocol);
+        if self.parsed.key.ip_frag() == FRAG_LATER {
+            return;
+        }
+        self.parsed.layers.l4 = offset(l4);
+        match protocol {
+            proto::TCP => self.tcp(l4),
+            proto::UDP => self.udp(l4),
+            proto::SCTP => self.sctp(l4),
+            proto::ICMPV6 => self.icmpv6(l4),
+            _ => {}
+        }
+    }
+
+    /// Follows extension headers from one of type `next` at `at`, noting what it passes. Returns the upper-layer
+    /// protocol and its offset, or the fragment header itself in a later fragment; `None` when the chain
+    /// leaves the head. Every header is at least 8 bytes long, so the head bounds the loop.
+    fn extension_headers(&mut self, mut next: u8, mut at: usize) -> Option<(u8, usize)> {
+        loop {
+            match next {
+                proto::HOP_BY_HOP | proto::ROUTING | proto::DESTINATION | proto::AUTHENTICATION => {
+                    let &[following, length] = self.take::<2>(at)?;
+                    self.parsed.layers.routed |= next == proto::ROUTING;
+                    // RFC 8200 4.3 counts 8-byte units after the first, RFC 4302 2.2 4-byte units minus 2.
+                    at += match next {
+                        proto::AUTHENTICATION => (usize::from(length) + 2) * 4,
+                        _ => (usize::from(length) + 1) * 8,
+                    };
+                    next = following;
+                }
+                proto::FRAGMENT => {
+                    let header = self.take::<8>(at)?;
+                    let following = header[0];
+                    let later = u16::from_be_bytes([header[2], header[3]]) & 0xfff8 != 0;
+                    self.parsed.layers.fragment = true;
+                    self.parsed
+                        .key
+                        .set_ip_frag(if later { FRAG_LATER } else { FRAG_FIRST });
+                    if later {
+                        return Some((proto::FRAGMENT, at));
+                    }
+                    next = following;
+                    at += 8;
+                }
+                protocol if at <= self.head.len() => return Some((protocol, at)),
+                _ => return None,
+            }
+        }
+    }
+
+    fn tcp(&mut self, l4: usize) {
+        let Some(header) = self.take::<20>(l4) else { return };
+        let header_len = usize::from(header[12] >> 4) * 4;
+        if header_len < header.len() || l4 + header_len > self.frame_len {
+            return;
+        }
+        let flags = u16::from_be_bytes([header[12], header[13]]) & 0x0fff;
+        self.ports(l4, L4::Tcp, header_len);
+        self.parsed.key.set_tcp_flags(flags);
+    }
+
+    fn udp(&mut self, l4: usize) {
+        if self.take::<8>(l4).is_some() {
+            self.ports(l4, L4::Udp, 8);
+        }
+    }
+
+    fn sctp(&mut self, l4: usize) {
+        if self.take::<12>(l4).is_some() {
+            self.ports(l4, L4::Sctp, 12);
+        }
+    }
+
+    #[inline]
+    fn ports(&mut self, l4: usize, kind: L4, header_len: usize) {
+        let Some(&[a, b, c, d]) = self.take::<4>(l4) else {
+            return;
+        };
+        self.parsed.key.set_tp_src(u16::from_be_bytes([a, b]));
+        self.parsed.key.set_tp_dst(u16::from_be_bytes([c, d]));
+        self.parsed.layers.l4_kind = kind;
+        self.parsed.layers.payload = offset(l4 + header_len);
+    }
+
+    fn icmp(&mut self, l4: usize) {
+        let Some(&[kind, code, ..]) = self.take::<8>(l4) else {
+            return;
+        };
+        self.icmp_type(l4, L4::Icmp, kind, code);
+    }
+
+    fn icmpv6(&mut self, l4: usize) {
+        let Some(&[kind, code, ..]) = self.take::<8>(l4) else {
+            return;
+        };
+        self.icmp_type(l4, L4::Icmpv6, kind, code);
+        const NEIGHBOUR_SOLICITATION: u8 = 135;
+        const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+        if code == 0 && matches!(kind, NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT) {
+            self.neighbour_discovery(l4);
+        }
+    }
+
+    fn icmp_type(&mut self, l4: usize, l4_kind: L4, kind: u8, code: u8) {
+        self.parsed.key.set_tp_src(u16::from(kind));
+        self.parsed.key.set_tp_dst(u16::from(code));
+        self.parsed.layers.l4_kind = l4_kind;
+        self.parsed.layers.payload = offset(l4 + 8);
+    }
+
+    /// Target and link-layer address options (RFC 4861 4.3, 4.4, 4.6.1). An option that is there twice
+    /// makes all of them void.
+    fn neighbour_discovery(&mut self, l4: usize) {
+        let Some(message) = self.take::<24>(l4) else {
+            return;
+        };
+        let target = ipv6_address(&message[8..24]);
+        let (mut source_link, mut target_link) = (0, 0);
+        let mut at = l4 + 24;
+        while let Some(&[kind, units]) = self.take::<2>(at) {
+            let len = usize::from(units) * 8;
+            if len == 0 || at + len > self.head.len() {
+                break;
+            }
+            let link = match kind {
+                1 if len == 8 => Some(&mut source_link),
+                2 if len == 8 => Some(&mut target_link),
+                _ => None,
+            };
+            if let Some(link) = link {
+                if *link != 0 {
+                    return;
+                }
+                *link = mac(&self.head[at + 2..at + 8]);
+            }
+            at += len;
+        }
+        self.parsed.key.set_nd_target(target);
+        self.parsed.key.set_nd_sll(source_link);
+        self.parsed.key.set_nd_tll(target_link);
+    }
+}
+
+#[inline]
+fn mac(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+#[inline]
+fn ipv4_address(bytes: &[u8]) -> u128 {
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u128::from(*byte))
+}
+
+#[inline]
+fn ipv6_address(bytes: &[u8]) -> u128 {
+    ipv4_address(bytes)
+}
