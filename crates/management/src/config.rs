@@ -1,0 +1,612 @@
+//! What can be configured.
+//!
+//! The types are written for the reader of the file: kebab-case keys, defaults for everything that has a
+//! sensible one. Ports without `vlan` carry untagged frames only; that a guest can tag its way into a VLAN
+//! takes an explicit `trunk`, the safe direction of error.
+
+use crate::value::{
+    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, Mtu, Name, Netns, TableSize, VlanId,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A configuration file: the desired state.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Config {
+    /// The switches; packets never cross from one to another.
+    #[serde(default, rename = "switch")]
+    pub switches: Vec<SwitchConfig>,
+}
+
+/// One switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct SwitchConfig {
+    /// Unique among switches.
+    pub name: Name,
+    /// Who can be reached.
+    #[serde(rename = "type", default)]
+    pub kind: SwitchKind,
+    /// Seconds after which a MAC address that was not seen is forgotten.
+    #[serde(default)]
+    pub mac_ageing: AgeingSeconds,
+    /// MAC addresses the switch learns in all.
+    #[serde(default)]
+    pub mac_table_size: TableSize,
+    /// Whether frames to an unknown unicast address go to all ports, or are dropped (`flood-disabled`).
+    #[serde(default = "yes")]
+    pub flood: bool,
+    /// Default of the ports' `mtu`.
+    #[serde(default)]
+    pub mtu: Mtu,
+    /// The network device that joins an external switch to the world; required there, forbidden elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<InterfaceName>,
+    /// The host's own interface to an internal or external switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostConfig>,
+    /// Ports besides those of host and uplink.
+    #[serde(default, rename = "port")]
+    pub ports: Vec<PortConfig>,
+}
+
+/// Who can be reached through a switch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SwitchKind {
+    /// Its ports, the host and, through an uplink, the outside.
+    External,
+    /// Its ports and the host.
+    Internal,
+    /// Its ports.
+    #[default]
+    Private,
+}
+
+/// The host's interface to a switch: a TAP.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct HostConfig {
+    /// Its name; default: the first 15 bytes of the switch's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<InterfaceName>,
+    /// Addresses to assign.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpPrefix>,
+    /// Hardware address; default: the kernel's choice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddr>,
+    /// Default: the switch's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Mtu>,
+    /// VLANs the host sees; default: untagged frames only.
+    #[serde(default)]
+    pub vlan: VlanConfig,
+}
+
+/// One port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct PortConfig {
+    /// Unique among the ports of all switches. `control` is taken by the control socket.
+    pub name: Name,
+    /// What is behind it.
+    #[serde(rename = "type", default)]
+    pub kind: PortKind,
+    /// vhost-user: the socket; default `<run dir>/<name>.sock`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// vhost-user: who listens on the socket; default `server`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PortMode>,
+    /// VLANs the port carries; default: untagged frames only.
+    #[serde(default)]
+    pub vlan: VlanConfig,
+    /// Largest IP packet; default: the switch's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Mtu>,
+    /// MAC address: offered to a vhost-user guest, set on a TAP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mac: Option<MacAddr>,
+    /// MAC addresses the port may learn; frames from others are dropped (`mac-limit`).
+    #[serde(default)]
+    pub mac_limit: MacLimit,
+    /// Addresses that are on this port and nowhere else; they neither age nor move, nor count to `mac-limit`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub static_macs: Vec<MacAddr>,
+    /// Isolated ports talk only to ports that are not.
+    #[serde(default)]
+    pub isolated: bool,
+    /// Whether frames to an unknown unicast address go out of this port.
+    #[serde(default = "yes")]
+    pub flood: bool,
+    /// TAP: interface name; default: the first 15 bytes of the port's name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<InterfaceName>,
+    /// TAP: network namespace of the interface; default: the host's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<Netns>,
+    /// TAP: addresses to assign.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpPrefix>,
+}
+
+/// What is behind a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortKind {
+    /// A guest's VMM.
+    #[default]
+    VhostUser,
+    /// A TAP for the host or a container.
+    Tap,
+}
+
+/// Who listens on a vhost-user socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PortMode {
+    /// The switch listens, the VMM connects.
+    #[default]
+    Server,
+    /// The VMM listens, the switch connects, again whenever the connection ends.
+    Client,
+}
+
+/// VLANs of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "RawVlan", into = "RawVlan")]
+pub enum VlanConfig {
+    /// Untagged frames only, in a VLAN of their own.
+    #[default]
+    Untagged,
+    /// `{ access = 10 }`: untagged frames, which belong to that VLAN.
+    Access(VlanId),
+    /// `{ trunk = [10, 20], native = 10 }` or `{ trunk = "all" }`: tagged frames of those VLANs. Untagged frames
+    /// belong to the native VLAN, whose frames leave untagged. Without `native`, untagged frames are
+    /// dropped by a port with listed VLANs, and pass untagged through one with all.
+    Trunk {
+        /// The VLANs.
+        vlans: Trunk,
+        /// The native VLAN; it need not be listed.
+        native: Option<VlanId>,
+    },
+}
+
+/// Which VLANs a trunk carries.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Trunk {
+    /// All of them, and untagged frames.
+    All,
+    /// These.
+    Listed(BTreeSet<VlanId>),
+}
+
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct RawVlan {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    access: Option<VlanId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trunk: Option<Trunk>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    native: Option<VlanId>,
+}
+
+impl TryFrom<RawVlan> for VlanConfig {
+    type Error = &'static str;
+
+    fn try_from(raw: RawVlan) -> Result<Self, Self::Error> {
+        match (raw.access, raw.trunk, raw.native) {
+            (None, None, None) => Ok(VlanConfig::Untagged),
+            (Some(vlan), None, None) => Ok(VlanConfig::Access(vlan)),
+            (None, Some(vlans), native) => Ok(VlanConfig::Trunk { vlans, native }),
+            (None, None, Some(_)) => Err("`native` needs `trunk`; for a port in one VLAN use `access`"),
+            (Some(_), ..) => Err(
+                "`access` excludes `trunk` and `native`; allowed: { access = N } or { trunk = [N, ...], native = N }",
+            ),
+        }
+    }
+}
+
+impl From<VlanConfig> for RawVlan {
+    fn from(vlan: VlanConfig) -> Self {
+        match vlan {
+            VlanConfig::Untagged => RawVlan::default(),
+            VlanConfig::Access(vlan) => RawVlan {
+                access: Some(vlan),
+                ..RawVlan::default()
+            },
+            VlanConfig::Trunk { vlans, native } => RawVlan {
+                access: None,
+                trunk: Some(vlans),
+                native,
+            },
+        }
+    }
+}
+
+impl Serialize for Trunk {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Trunk::All => serializer.serialize_str("all"),
+            Trunk::Listed(vlans) => vlans.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Trunk {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Trunk;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of VLAN identifiers, 1 to 4094, or \"all\"")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Trunk, E> {
+                match text {
+                    "all" => Ok(Trunk::All),
+                    _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+                }
+            }
+
+            fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Trunk, A::Error> {
+                let mut vlans = BTreeSet::new();
+                while let Some(vlan) = seq.next_element()? {
+                    vlans.insert(vlan);
+                }
+                if vlans.is_empty() {
+                    return Err(serde::de::Error::invalid_length(0, &self));
+                }
+                Ok(Trunk::Listed(vlans))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl fmt::Display for VlanConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            VlanConfig::Untagged => f.write_str("untagged"),
+            VlanConfig::Access(vlan) => write!(f, "access {vlan}"),
+            VlanConfig::Trunk { vlans, native } => {
+                f.write_str("trunk ")?;
+                match vlans {
+                    Trunk::All => f.write_str("all")?,
+                    Trunk::Listed(vlans) => {
+                        for (position, vlan) in vlans.iter().enumerate() {
+                            write!(f, "{}{vlan}", if position > 0 { "," } else { "" })?;
+                        }
+                    }
+                }
+                native.map_or(Ok(()), |native| write!(f, " native {native}"))
+            }
+        }
+    }
+}
+
+macro_rules! kebab_text {
+    ($type:ident: $($variant:ident $text:literal),*) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(match self { $($type::$variant => $text,)* })
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = crate::InvalidValue;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                match text {
+                    $($text => Ok($type::$variant),)*
+                    _ => Err(crate::InvalidValue {
+                        value: text.into(),
+                        expected: concat!("one of" $(, " ", $text)*),
+                    }),
+                }
+            }
+        }
+    };
+}
+
+kebab_text!(SwitchKind: External "external", Internal "internal", Private "private");
+kebab_text!(PortKind: VhostUser "vhost-user", Tap "tap");
+kebab_text!(PortMode: Server "server", Client "client");
+
+impl SwitchConfig {
+    /// A switch with defaults and without ports.
+    pub fn new(name: Name, kind: SwitchKind) -> Self {
+        SwitchConfig {
+            name,
+            kind,
+            mac_ageing: AgeingSeconds::default(),
+            mac_table_size: TableSize::default(),
+            flood: true,
+            mtu: Mtu::default(),
+            uplink: None,
+            host: None,
+            ports: Vec::new(),
+        }
+    }
+
+    /// Name of the host's interface, for an internal or external switch.
+    pub fn host_interface(&self) -> Option<InterfaceName> {
+        if self.kind == SwitchKind::Private {
+            return None;
+        }
+        let given = self.host.as_ref().and_then(|host| host.interface.clone());
+        Some(given.unwrap_or_else(|| shortened(&self.name)))
+    }
+}
+
+impl PortConfig {
+    /// A port with defaults.
+    pub fn new(name: Name, kind: PortKind) -> Self {
+        PortConfig {
+            name,
+            kind,
+            socket: None,
+            mode: None,
+            vlan: VlanConfig::Untagged,
+            mtu: None,
+            mac: None,
+            mac_limit: MacLimit::default(),
+            static_macs: Vec::new(),
+            isolated: false,
+            flood: true,
+            interface: None,
+            netns: None,
+            addresses: Vec::new(),
+        }
+    }
+
+    /// The socket of a vhost-user port.
+    pub fn socket_path(&self, run_dir: &Path) -> PathBuf {
+        self.socket
+            .clone()
+            .unwrap_or_else(|| run_dir.join(format!("{}.sock", self.name)))
+    }
+
+    /// The interface of a TAP port.
+    pub fn interface_name(&self) -> InterfaceName {
+        self.interface.clone().unwrap_or_else(|| shortened(&self.name))
+    }
+}
+
+fn shortened(name: &Name) -> InterfaceName {
+    let text = name.as_str();
+    text[..text.len().min(15)]
+        .parse()
+        .expect("a name is ASCII, and every start of it is an interface name")
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A step from the top of a configuration to a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathSegment {
+    /// A key of a table.
+    Key(&'static str),
+    /// An index into an array.
+    Index(usize),
+}
+
+/// Values that are each allowed, but not together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CheckError {
+    /// Which part is wrong.
+    pub path: Vec<PathSegment>,
+    /// What is wrong and what is allowed.
+    pub message: String,
+}
+
+impl Config {
+    /// Checks what spans several values.
+    ///
+    /// # Errors
+    /// The first contradiction, with its place.
+    pub fn check(&self) -> Result<(), CheckError> {
+        let mut seen = Seen::default();
+        for (index, switch) in self.switches.iter().enumerate() {
+            let place = [PathSegment::Key("switch"), PathSegment::Index(index)];
+            check_switch(switch, &place, &mut seen)?;
+            for (index, port) in switch.ports.iter().enumerate() {
+                let place = [&place[..], &[PathSegment::Key("port"), PathSegment::Index(index)]].concat();
+                check_port(port, switch, &place, &mut seen)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What must be unique, with its user.
+#[derive(Default)]
+struct Seen {
+    switches: HashMap<String, String>,
+    ports: HashMap<String, String>,
+    interfaces: HashMap<(Option<String>, String), String>,
+    sockets: HashMap<PathBuf, String>,
+    uplinks: HashMap<String, String>,
+    static_macs: HashMap<(String, MacAddr), String>,
+}
+
+fn unique<K: std::hash::Hash + Eq>(map: &mut HashMap<K, String>, key: K, user: String) -> Result<(), String> {
+    match map.insert(key, user) {
+        None => Ok(()),
+        Some(earlier) => Err(earlier),
+    }
+}
+
+fn error(place: &[PathSegment], key: &'static str, message: String) -> CheckError {
+    CheckError {
+        path: [place, &[PathSegment::Key(key)]].concat(),
+        message,
+    }
+}
+
+fn check_switch(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+    let name = &switch.name;
+    unique(&mut seen.switches, name.to_string(), name.to_string()).map_err(|_| {
+        error(
+            place,
+            "name",
+            format!("there is already a switch {name}; names are unique"),
+        )
+    })?;
+    match (switch.kind, &switch.uplink) {
+        (SwitchKind::External, None) => {
+            let message = format!("external switch {name} needs `uplink`, the name of a network device");
+            return Err(error(place, "type", message));
+        }
+        (SwitchKind::External, Some(uplink)) => {
+            unique(&mut seen.uplinks, uplink.to_string(), name.to_string()).map_err(|earlier| {
+                error(
+                    place,
+                    "uplink",
+                    format!("{uplink} is already the uplink of switch {earlier}"),
+                )
+            })?;
+            unique(
+                &mut seen.interfaces,
+                (None, uplink.to_string()),
+                format!("the uplink of {name}"),
+            )
+            .map_err(|user| error(place, "uplink", format!("interface {uplink} is already {user}")))?;
+        }
+        (kind, Some(_)) => {
+            let message = format!("`uplink` is for external switches; {name} is {kind}");
+            return Err(error(place, "uplink", message));
+        }
+        (_, None) => {}
+    }
+    if switch.kind == SwitchKind::Private && switch.host.is_some() {
+        let message = format!("`host` is for internal and external switches; {name} is private");
+        return Err(error(place, "host", message));
+    }
+    if let Some(interface) = switch.host_interface() {
+        let key = if switch.host.is_some() { "host" } else { "name" };
+        unique(
+            &mut seen.interfaces,
+            (None, interface.to_string()),
+            format!("the host interface of {name}"),
+        )
+        .map_err(|user| {
+            error(
+                place,
+                key,
+                format!("interface {interface} is already {user}; set `host.interface`"),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn check_port(
+    port: &PortConfig,
+    switch: &SwitchConfig,
+    place: &[PathSegment],
+    seen: &mut Seen,
+) -> Result<(), CheckError> {
+    let name = &port.name;
+    if name.as_str() == "control" {
+        return Err(error(
+            place,
+            "name",
+            "`control` is reserved for the control socket".into(),
+        ));
+    }
+    unique(&mut seen.ports, name.to_string(), switch.name.to_string()).map_err(|earlier| {
+        let message = format!("there is already a port {name} on switch {earlier}; names are unique");
+        error(place, "name", message)
+    })?;
+    for mac in &port.static_macs {
+        unique(
+            &mut seen.static_macs,
+            (switch.name.to_string(), *mac),
+            name.to_string(),
+        )
+        .map_err(|earlier| {
+            error(
+                place,
+                "static-macs",
+                format!("{mac} is already a static address of port {earlier}"),
+            )
+        })?;
+    }
+    match port.kind {
+        PortKind::VhostUser => check_vhost_user(port, place, seen),
+        PortKind::Tap => check_tap(port, place, seen),
+    }
+}
+
+fn check_vhost_user(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+    for (key, given) in [
+        ("interface", port.interface.is_some()),
+        ("netns", port.netns.is_some()),
+        ("addresses", !port.addresses.is_empty()),
+    ] {
+        if given {
+            let message = format!("`{key}` is for ports of type tap; {} is vhost-user", port.name);
+            return Err(error(place, key, message));
+        }
+    }
+    if let Some(socket) = &port.socket {
+        let length = socket.as_os_str().len();
+        if !socket.is_absolute() || length > 107 {
+            let message = format!(
+                "{} is not an absolute path of at most 107 bytes",
+                socket.display()
+            );
+            return Err(error(place, "socket", message));
+        }
+    }
+    // Default paths differ because names do; one that collides with a given path is found when it is bound.
+    if let Some(socket) = &port.socket {
+        unique(&mut seen.sockets, socket.clone(), port.name.to_string()).map_err(|earlier| {
+            error(
+                place,
+                "socket",
+                format!("{} is already the socket of port {earlier}", socket.display()),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn check_tap(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+    for (key, given) in [("socket", port.socket.is_some()), ("mode", port.mode.is_some())] {
+        if given {
+            let message = format!("`{key}` is for ports of type vhost-user; {} is a tap", port.name);
+            return Err(error(place, key, message));
+        }
+    }
+    let interface = port.interface_name();
+    let key = if port.interface.is_some() {
+        "interface"
+    } else {
+        "name"
+    };
+    let netns = port.netns.as_ref().map(|netns| netns.to_string());
+    unique(
+        &mut seen.interfaces,
+        (netns, interface.to_string()),
+        format!("that of port {}", port.name),
+    )
+    .map_err(|user| {
+        error(
+            place,
+            key,
+            format!("interface {interface} is already {user}; set `interface` to another name"),
+        )
+    })
+}

@@ -1,0 +1,392 @@
+//! What users are told. Everything is plain data with names instead of numbers, fit to be printed as JSON; how
+//! it looks as a table is the CLI's affair.
+
+use crate::config::{PortConfig, PortKind, SwitchConfig};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// The answer to a request: one line of JSON, `{"ok":...}` or `{"error":"..."}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Response {
+    /// It was done.
+    Ok(Reply),
+    /// It was not, and nothing has changed; the text is for users.
+    Error(String),
+}
+
+/// What a request yields.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reply {
+    /// Nothing but success.
+    Done,
+    /// To `version`.
+    Version(VersionInfo),
+    /// To `status`.
+    Status(Status),
+    /// To `switch-list`.
+    Switches(Vec<SwitchInfo>),
+    /// To `port-list` and `port-show`.
+    Ports(Vec<PortInfo>),
+    /// To `mac-list`.
+    Macs(Vec<MacInfo>),
+    /// To `flow-list`.
+    Flows(Vec<FlowInfo>),
+    /// To `stats`.
+    Stats(Stats),
+    /// To `trace`.
+    Trace(TraceReport),
+    /// To `reload`.
+    Reloaded(ReloadSummary),
+}
+
+/// Versions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct VersionInfo {
+    /// Of the running control process.
+    pub version: String,
+    /// Of the messages between control process and data plane.
+    pub data_plane_protocol: u32,
+}
+
+/// State of the whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Status {
+    /// Of the running control process.
+    pub version: String,
+    /// Seconds since the control process started.
+    pub uptime_seconds: u64,
+    /// Run directory.
+    pub run_dir: PathBuf,
+    /// Configuration file, if any.
+    pub config: Option<PathBuf>,
+    /// The supervised processes.
+    pub processes: Vec<Process>,
+    /// `None` while not connected.
+    pub data_plane: Option<DataPlaneStatus>,
+    /// Whether a driver domain is connected.
+    pub driver_connected: bool,
+    /// Number of switches.
+    pub switches: usize,
+    /// Number of ports.
+    pub ports: usize,
+    /// Of those, with a running guest driver.
+    pub ports_running: usize,
+    /// MAC addresses known.
+    pub macs: usize,
+    /// Flows installed.
+    pub flows: usize,
+    /// What needs attention, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// A supervised process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Process {
+    /// `data-plane`, `control` or `driver`.
+    pub role: String,
+    /// `None` while waiting to be restarted.
+    pub pid: Option<u32>,
+    /// How often it was started again after ending unasked.
+    pub restarts: u32,
+    /// How it ended last ("killed by signal 9").
+    pub last_exit: Option<String>,
+}
+
+impl From<&control_protocol::supervisor::ProcessStatus> for Process {
+    fn from(status: &control_protocol::supervisor::ProcessStatus) -> Self {
+        Process {
+            role: status.role.name().into(),
+            pid: status.pid,
+            restarts: status.restarts,
+            last_exit: status.last_exit.clone(),
+        }
+    }
+}
+
+/// The data plane as the control process sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct DataPlaneStatus {
+    /// Process identifier.
+    pub pid: u32,
+    /// Worker threads.
+    pub workers: u32,
+}
+
+/// Where an object comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// The configuration file.
+    Config,
+    /// A request.
+    Runtime,
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SwitchInfo {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// As configured; `port` is left empty.
+    pub config: SwitchConfig,
+    /// Number of ports, those of host and uplink included.
+    pub ports: usize,
+    /// MAC addresses known.
+    pub macs: usize,
+    /// Flows installed.
+    pub flows: usize,
+}
+
+/// A port. The ports of host and uplink of switch `sw0` are called `sw0:host` and `sw0:uplink`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PortInfo {
+    /// Its name.
+    pub name: String,
+    /// Its switch.
+    pub switch: String,
+    /// Number in the data plane.
+    pub number: u32,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// What is behind it.
+    #[serde(rename = "type")]
+    pub kind: PortKind,
+    /// As configured; `None` for the ports of host and uplink.
+    pub config: Option<PortConfig>,
+    /// vhost-user: the socket in use.
+    pub socket: Option<PathBuf>,
+    /// TAP or uplink: the interface in use.
+    pub interface: Option<String>,
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    /// VLANs, as text.
+    pub vlan: String,
+    /// `disconnected`, `connected`, `running`, `broken`, or `unknown` while there is no data plane.
+    pub state: String,
+    /// Why, when it is broken or cannot be connected.
+    pub problem: Option<String>,
+    /// Virtio feature bits the driver accepted; 0 while not connected.
+    pub features: u64,
+    /// MAC addresses learned or static on it.
+    pub macs: usize,
+}
+
+/// A MAC table entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MacInfo {
+    /// Switch.
+    pub switch: String,
+    /// VLAN; 0 for untagged frames of ports without VLAN. `None` for a static address, valid in all.
+    pub vlan: Option<u16>,
+    /// Address, `52:54:00:00:00:01`.
+    pub mac: String,
+    /// Port it is on.
+    pub port: String,
+    /// Configured, not learned.
+    #[serde(rename = "static")]
+    pub is_static: bool,
+    /// Seconds since it was last seen; `None` for a static address.
+    pub age_seconds: Option<u64>,
+}
+
+/// A flow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct FlowInfo {
+    /// Unique in its switch, in hexadecimal.
+    pub id: String,
+    /// Switch.
+    pub switch: String,
+    /// What it matches, ports by name: `in_port=vm1,eth_dst=...`.
+    #[serde(rename = "match")]
+    pub matches: String,
+    /// What it does, ports by name.
+    pub actions: Vec<String>,
+    /// Packets that matched.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Milliseconds since the last match; `None` when nothing ever matched.
+    pub idle_ms: Option<u64>,
+}
+
+/// Counters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Stats {
+    /// Per port.
+    pub ports: Vec<PortStats>,
+    /// Sum over those ports.
+    pub total: Counters,
+}
+
+/// Counters of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PortStats {
+    /// Port.
+    pub port: String,
+    /// Its switch.
+    pub switch: String,
+    /// Since the data plane knows the port.
+    pub counters: Counters,
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),*; $($(#[$map_doc:meta])* $map:ident),*) => {
+        /// Counters, see [`flow::PortCounters`] for their exact meaning; drops by the name of their reason.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: u64,)*
+            $($(#[$map_doc])* pub $map: BTreeMap<String, u64>,)*
+            /// Packets that came in and are not accounted for yet; 0 when nothing is under way.
+            pub in_flight: i64,
+        }
+
+        impl From<&flow::PortCounters> for Counters {
+            fn from(counters: &flow::PortCounters) -> Self {
+                Counters {
+                    $($name: counters.$name,)*
+                    $($map: counters.$map.iter().map(|(reason, count)| (reason.name().into(), count)).collect(),)*
+                    in_flight: counters.in_flight(),
+                }
+            }
+        }
+
+        impl Counters {
+            /// Adds `other` to this.
+            pub fn add(&mut self, other: &Counters) {
+                $(self.$name += other.$name;)*
+                $(for (reason, count) in &other.$map {
+                    *self.$map.entry(reason.clone()).or_default() += count;
+                })*
+                self.in_flight += other.in_flight;
+            }
+        }
+    };
+}
+
+counters! {
+    /// Packets the guest sent.
+    received,
+    /// Their bytes.
+    received_bytes,
+    /// Packets the control process sent back into the data plane.
+    injected,
+    /// Additional copies made of this port's packets.
+    copies,
+    /// This port's packets that reached a receiver.
+    delivered,
+    /// This port's packets that went to the control process.
+    upcalls,
+    /// Packets written to the guest.
+    transmitted,
+    /// Their bytes.
+    transmitted_bytes,
+    /// Packets this port's frames were cut into.
+    segments,
+    /// Notifications sent to the guest.
+    calls,
+    /// Notifications the guest did not want.
+    calls_suppressed,
+    /// Notifications from the guest.
+    kicks;
+    /// This port's packets that were dropped, wherever that was.
+    dropped,
+    /// Packets the control process decided to drop.
+    discarded,
+    /// Packets to this port that were dropped on its side.
+    egress_dropped
+}
+
+/// The way of a packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct TraceReport {
+    /// Switch.
+    pub switch: String,
+    /// Port it came from.
+    pub port: String,
+    /// What happened, in order.
+    pub steps: Vec<TraceStep>,
+}
+
+/// One step of a traced packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum TraceStep {
+    /// The headers were parsed.
+    Parsed {
+        /// All fields that are not zero.
+        key: String,
+    },
+    /// The microflow cache was asked.
+    Microflow {
+        /// Whether it knew the flow.
+        hit: bool,
+    },
+    /// One subtable of the megaflow table was asked.
+    Subtable {
+        /// Names of the fields it compares.
+        fields: Vec<String>,
+        /// Whether a flow matched.
+        hit: bool,
+    },
+    /// A flow was found.
+    Matched {
+        /// The flow, without counters.
+        flow: FlowInfo,
+    },
+    /// No flow: the packet would go to the control process.
+    Miss,
+    /// The control process would decide so.
+    Decided {
+        /// VLAN the packet belongs to, if it may enter.
+        vlan: Option<u16>,
+        /// Reasons, one sentence each.
+        because: Vec<String>,
+        /// What the flow would match.
+        #[serde(rename = "match")]
+        matches: String,
+        /// What it would do.
+        actions: Vec<String>,
+    },
+    /// An action was applied.
+    Action {
+        /// The action.
+        action: String,
+    },
+    /// A copy would be delivered.
+    Delivered {
+        /// To this port.
+        port: String,
+    },
+    /// The packet, or this copy, would be dropped.
+    Dropped {
+        /// The receiver, where the drop is on its side.
+        port: Option<String>,
+        /// Name of the reason.
+        reason: String,
+        /// The reason in a sentence.
+        description: String,
+    },
+}
+
+/// What a reload changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct ReloadSummary {
+    /// The changes made, in order, as text. Empty: the file describes what is.
+    pub changes: Vec<String>,
+}

@@ -1,0 +1,202 @@
+//! What users ask.
+
+use crate::config::{PortConfig, SwitchConfig, VlanConfig};
+use crate::value::{MacAddr, MacLimit, Mtu};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// Longest request in bytes, newline included. A longer one ends the connection.
+pub const MAX_REQUEST: usize = 1 << 20;
+
+/// One request: one line of JSON, `{"verb":"port-show","port":"vm1"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(
+    tag = "verb",
+    rename_all = "kebab-case",
+    rename_all_fields = "kebab-case",
+    deny_unknown_fields
+)]
+pub enum Request {
+    /// Answer: [`Reply::Version`](crate::Reply::Version).
+    Version,
+    /// Answer: [`Reply::Status`](crate::Reply::Status).
+    Status,
+    /// Adds a switch, with ports if it has any. It lasts until it is deleted or `hyperswitch run` ends.
+    SwitchAdd {
+        /// The switch.
+        switch: SwitchConfig,
+    },
+    /// Deletes a switch that was added at run time, with its ports.
+    SwitchDel {
+        /// Its name.
+        switch: String,
+    },
+    /// Answer: [`Reply::Switches`](crate::Reply::Switches).
+    SwitchList,
+    /// Adds a port. It lasts until it is deleted or `hyperswitch run` ends.
+    PortAdd {
+        /// The switch's name.
+        switch: String,
+        /// The port.
+        config: PortConfig,
+    },
+    /// Deletes a port that was added at run time.
+    PortDel {
+        /// Its name.
+        port: String,
+    },
+    /// Changes a port; for one from the configuration file until the next reload.
+    PortSet {
+        /// Its name.
+        port: String,
+        /// What to change.
+        changes: PortChanges,
+    },
+    /// Answer: [`Reply::Ports`](crate::Reply::Ports) with one port.
+    PortShow {
+        /// Its name.
+        port: String,
+    },
+    /// Answer: [`Reply::Ports`](crate::Reply::Ports).
+    PortList {
+        /// Only of this switch.
+        #[serde(default)]
+        switch: Option<String>,
+    },
+    /// Answer: [`Reply::Macs`](crate::Reply::Macs).
+    MacList {
+        /// Only of this switch.
+        #[serde(default)]
+        switch: Option<String>,
+    },
+    /// Answer: [`Reply::Flows`](crate::Reply::Flows).
+    FlowList {
+        /// Only of this switch.
+        #[serde(default)]
+        switch: Option<String>,
+    },
+    /// Answer: [`Reply::Stats`](crate::Reply::Stats).
+    Stats {
+        /// Only of this port.
+        #[serde(default)]
+        port: Option<String>,
+    },
+    /// Answer: [`Reply::Trace`](crate::Reply::Trace).
+    Trace {
+        /// The port the packet is to come from.
+        port: String,
+        /// Ethernet frame, 14 to 65,553 bytes.
+        frame: Hex,
+    },
+    /// Copies a port's packets to the `SOCK_SEQPACKET` socket sent along with the request. The data plane writes
+    /// postcard-encoded [`CapturedPacket`](control_protocol::data_plane::CapturedPacket)s until its peer is closed.
+    Capture {
+        /// Its name.
+        port: String,
+        /// Bytes kept of each frame, at most 65,553.
+        snap_length: u32,
+    },
+    /// Reads the configuration file again. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded).
+    Reload,
+}
+
+/// What can change about a port while it is in use. `None` leaves alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct PortChanges {
+    /// Largest IP packet; a running guest learns of it at its next start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<Mtu>,
+    /// VLANs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vlan: Option<VlanConfig>,
+    /// MAC addresses the port may learn. Those already learned stay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mac_limit: Option<MacLimit>,
+    /// Static addresses; replaces the whole list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub static_macs: Option<Vec<MacAddr>>,
+    /// Port isolation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<bool>,
+    /// Unknown unicast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flood: Option<bool>,
+}
+
+impl PortChanges {
+    /// Changes `port`.
+    pub fn apply(&self, port: &mut PortConfig) {
+        fn set<T: Clone>(to: &mut T, from: &Option<T>) {
+            if let Some(value) = from {
+                to.clone_from(value);
+            }
+        }
+        if self.mtu.is_some() {
+            port.mtu = self.mtu;
+        }
+        set(&mut port.vlan, &self.vlan);
+        set(&mut port.mac_limit, &self.mac_limit);
+        set(&mut port.static_macs, &self.static_macs);
+        set(&mut port.isolated, &self.isolated);
+        set(&mut port.flood, &self.flood);
+    }
+
+    /// These changes with later ones on top.
+    pub fn then(self, later: PortChanges) -> PortChanges {
+        PortChanges {
+            mtu: later.mtu.or(self.mtu),
+            vlan: later.vlan.or(self.vlan),
+            mac_limit: later.mac_limit.or(self.mac_limit),
+            static_macs: later.static_macs.or(self.static_macs),
+            isolated: later.isolated.or(self.isolated),
+            flood: later.flood.or(self.flood),
+        }
+    }
+}
+
+/// Bytes, written in hexadecimal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Hex(pub Vec<u8>);
+
+impl fmt::Display for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for Hex {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const ERROR: &str = "expected an even number of hexadecimal digits";
+        let digits: Vec<u8> = text
+            .chars()
+            .map(|digit| digit.to_digit(16).and_then(|value| u8::try_from(value).ok()))
+            .collect::<Option<_>>()
+            .ok_or(ERROR)?;
+        if digits.len() % 2 != 0 {
+            return Err(ERROR);
+        }
+        Ok(Hex(digits
+            .chunks_exact(2)
+            .map(|pair| pair[0] << 4 | pair[1])
+            .collect()))
+    }
+}
+
+impl TryFrom<String> for Hex {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl From<Hex> for String {
+    fn from(hex: Hex) -> Self {
+        hex.to_string()
+    }
+}

@@ -1,0 +1,331 @@
+//! Configuration files: what is accepted, and what users are told about the rest.
+
+use management::*;
+
+const GOOD: &str = r#"
+[[switch]]
+name = "sw0"
+type = "internal"
+mac-ageing = 60
+mac-table-size = 100
+flood = false
+mtu = 9000
+host = { interface = "hs0", addresses = ["10.0.0.1/24", "fd00::1/64"], mac = "52:54:00:00:00:01" }
+
+[[switch.port]]
+name = "vm1"
+type = "vhost-user"
+socket = "/run/hyperswitch/vm1.sock"
+mode = "client"
+vlan = { trunk = [10, 20], native = 10 }
+mac-limit = 4
+static-macs = ["52:54:00:00:00:02"]
+isolated = true
+
+[[switch.port]]
+name = "tap1"
+type = "tap"
+netns = "blue"
+addresses = ["10.0.0.2/24"]
+vlan = { access = 10 }
+
+[[switch]]
+name = "sw1"
+type = "external"
+uplink = "eth0"
+[[switch.port]]
+name = "vm2"
+vlan = { trunk = "all" }
+"#;
+
+fn error(text: &str) -> String {
+    parse(text, "x.toml").unwrap_err().to_string()
+}
+
+#[test]
+fn accepts_the_documented_shape() {
+    let config = parse(GOOD, "x.toml").unwrap();
+    assert_eq!(config.switches.len(), 2);
+    let sw0 = &config.switches[0];
+    assert_eq!(
+        (sw0.kind, sw0.flood, sw0.mtu.get()),
+        (SwitchKind::Internal, false, 9000)
+    );
+    assert_eq!(sw0.host_interface().unwrap().as_str(), "hs0");
+    let vm1 = &sw0.ports[0];
+    assert_eq!(vm1.vlan.to_string(), "trunk 10,20 native 10");
+    assert_eq!(
+        (vm1.mode, vm1.isolated, vm1.flood),
+        (Some(PortMode::Client), true, true)
+    );
+    assert_eq!(sw0.ports[1].interface_name().as_str(), "tap1");
+    let vm2 = &config.switches[1].ports[0];
+    assert_eq!(
+        vm2.socket_path("/run/x".as_ref()).to_str(),
+        Some("/run/x/vm2.sock")
+    );
+    assert_eq!(vm2.vlan.to_string(), "trunk all");
+    assert_eq!((vm2.kind, vm2.mac_limit.get()), (PortKind::VhostUser, 1024));
+}
+
+#[test]
+fn survives_json_and_toml() {
+    let config = parse(GOOD, "x.toml").unwrap();
+    let json = serde_json::to_string(&config).unwrap();
+    assert_eq!(serde_json::from_str::<Config>(&json).unwrap(), config);
+    let toml = toml::to_string(&config).unwrap();
+    assert_eq!(parse(&toml, "again").unwrap(), config);
+    assert_eq!(parse("", "empty").unwrap(), Config::default());
+}
+
+#[test]
+fn an_unknown_key_is_shown_with_the_known_ones() {
+    let text = error("[[switch]]\nname = \"a\"\n\n[[switch.port]]\nname = \"b\"\nvlann = { access = 1 }\n");
+    assert!(text.starts_with("x.toml:6:1: "), "{text}");
+    for expected in ["vlann", "`vlan`", "`static-macs`", "`mac-limit`"] {
+        assert!(text.contains(expected), "{text}");
+    }
+    let text = error("switches = []\n");
+    assert!(
+        text.starts_with("x.toml:1:1: ") && text.contains("`switch`"),
+        "{text}"
+    );
+    let text = error("[[switch]]\nname = \"a\"\nhost = { interfaces = \"x\" }\n");
+    assert!(
+        text.starts_with("x.toml:3:10: ") && text.contains("`interface`"),
+        "{text}"
+    );
+    let text = error("[[switch]]\nname=\"a\"\n[[switch.port]]\nname=\"b\"\nvlan = { access = 1, tag = 2 }\n");
+    assert!(
+        text.starts_with("x.toml:5:22: ") && text.contains("`access`"),
+        "{text}"
+    );
+}
+
+/// Line and column, offending fragment, and part of the message.
+#[test]
+fn values_out_of_range_are_shown_with_the_range() {
+    let in_port = |line: &str| format!("[[switch]]\nname = \"a\"\n[[switch.port]]\nname = \"b\"\n{line}\n");
+    for (line, column, expected) in [
+        (
+            "vlan = { access = 4095 }",
+            19,
+            "`4095`, expected a VLAN identifier, 1 to 4094",
+        ),
+        ("vlan = { access = 0 }", 19, "1 to 4094"),
+        ("vlan = { access = \"x\" }", 19, "1 to 4094"),
+        ("vlan = { trunk = [10, 5000] }", 23, "1 to 4094"),
+        (
+            "vlan = { trunk = [] }",
+            18,
+            "a list of VLAN identifiers, 1 to 4094, or \"all\"",
+        ),
+        ("vlan = { trunk = \"some\" }", 18, "or \"all\""),
+        ("vlan = { native = 7 }", 8, "`native` needs `trunk`"),
+        (
+            "vlan = { access = 7, trunk = [8] }",
+            8,
+            "`access` excludes `trunk`",
+        ),
+        ("mtu = 67", 7, "68 to 65535"),
+        ("mtu = 70000", 7, "68 to 65535"),
+        ("mac-limit = 70000", 13, "0 to 65536"),
+        ("mac = \"01:00:5e:00:00:01\"", 7, "a unicast MAC address like"),
+        (
+            "static-macs = [\"52:54:00:00:00:01\", \"nonsense\"]",
+            37,
+            "a unicast MAC address like",
+        ),
+        ("type = \"veth\"", 8, "`vhost-user`"),
+        ("mode = \"both\"", 8, "`server`"),
+        ("interface = \"longer-than-15-bytes\"", 13, "1 to 15"),
+        ("addresses = [\"10.0.0.1\"]", 14, "prefix length"),
+        ("isolated = 1", 12, "expected a boolean"),
+    ] {
+        let text = error(&in_port(line));
+        assert!(
+            text.starts_with(&format!("x.toml:5:{column}: ")),
+            "{line}: {text}"
+        );
+        assert!(text.contains(expected), "{line}: {text}");
+    }
+    for (line, expected) in [
+        ("name = \"a/b\"", "1 to 63 of the characters"),
+        ("name = \"a\"\ntype = \"bridge\"", "`external`, `internal`"),
+        ("name = \"a\"\nmac-ageing = 5", "10 to 1000000"),
+        ("name = \"a\"\nmac-table-size = 1", "16 to 1048576"),
+        ("name = \"a\"\nname = \"b\"", "duplicate key"),
+        ("type = \"private\"", "missing field `name`"),
+        ("name = ", "string"),
+    ] {
+        let text = error(&format!("[[switch]]\n{line}\n"));
+        assert!(text.starts_with("x.toml:"), "{text}");
+        assert!(text.contains(expected), "{line}: {text}");
+        assert!(!text.contains('\n'), "{text:?}");
+    }
+}
+
+/// Each contradiction names its line and what would be allowed.
+#[test]
+fn contradictions_are_found_with_their_line() {
+    let tap = |name: &str, rest: &str| format!("[[switch.port]]\nname=\"{name}\"\ntype=\"tap\"\n{rest}\n");
+    let private = "[[switch]]\nname=\"a\"\n".to_string();
+    for (text, line, expected) in [
+        (
+            private.clone() + "[[switch]]\nname=\"a\"\n",
+            4,
+            "already a switch a",
+        ),
+        (private.clone() + "type=\"external\"\n", 3, "needs `uplink`"),
+        (
+            private.clone() + "uplink=\"eth0\"\n",
+            3,
+            "`uplink` is for external",
+        ),
+        (
+            private.clone() + "host={}\n",
+            3,
+            "`host` is for internal and external",
+        ),
+        (
+            private.clone() + "[[switch.port]]\nname=\"control\"\n",
+            4,
+            "reserved",
+        ),
+        (
+            private.clone()
+                + "[[switch.port]]\nname=\"p\"\n[[switch]]\nname=\"b\"\n[[switch.port]]\nname=\"p\"\n",
+            8,
+            "switch a",
+        ),
+        (
+            private.clone() + &tap("p", "socket=\"/x\""),
+            6,
+            "`socket` is for ports of type vhost-user",
+        ),
+        (
+            private.clone() + &tap("p", "mode=\"client\""),
+            6,
+            "`mode` is for ports of type vhost-user",
+        ),
+        (
+            private.clone() + "[[switch.port]]\nname=\"p\"\nnetns=\"x\"\n",
+            5,
+            "`netns` is for ports of type tap",
+        ),
+        (
+            private.clone() + "[[switch.port]]\nname=\"p\"\nsocket=\"p.sock\"\n",
+            5,
+            "absolute path",
+        ),
+        (
+            private.clone() + &tap("p", "interface=\"i\"") + &tap("q", "interface=\"i\""),
+            10,
+            "already that of port p",
+        ),
+        (
+            private.clone() + "type=\"internal\"\n" + &tap("a", ""),
+            5,
+            "already the host interface of a",
+        ),
+        (
+            private.clone()
+                + &tap("p", "static-macs=[\"52:54:00:00:00:01\"]")
+                + &tap("q", "static-macs=[\"52:54:00:00:00:01\"]"),
+            10,
+            "already a static address of port p",
+        ),
+        (
+            private.clone()
+                + "type=\"external\"\nuplink=\"e\"\n[[switch]]\nname=\"b\"\ntype=\"external\"\nuplink=\"e\"\n",
+            8,
+            "already the uplink of switch a",
+        ),
+    ] {
+        let error = parse(&text, "x.toml").unwrap_err();
+        assert_eq!(error.line, line, "{error}\n{text}");
+        assert!(error.message.contains(expected), "{error}");
+    }
+    // The same interface name in two namespaces is two interfaces.
+    parse(
+        &(private + &tap("p", "interface=\"i\"\nnetns=\"x\"") + &tap("q", "interface=\"i\"")),
+        "x.toml",
+    )
+    .unwrap();
+}
+
+#[test]
+fn requests_are_lines_that_people_can_write() {
+    let request: Request =
+        serde_json::from_str(r#"{"verb":"port-add","switch":"sw0","config":{"name":"vm1"}}"#).unwrap();
+    let config = PortConfig::new("vm1".parse().unwrap(), PortKind::VhostUser);
+    assert_eq!(
+        request,
+        Request::PortAdd {
+            switch: "sw0".into(),
+            config
+        }
+    );
+    let line = serde_json::to_string(&Request::Trace {
+        port: "vm1".into(),
+        frame: Hex(vec![1, 0xab]),
+    })
+    .unwrap();
+    assert_eq!(line, r#"{"verb":"trace","port":"vm1","frame":"01ab"}"#);
+    assert_eq!(
+        serde_json::to_string(&Response::Ok(Reply::Done)).unwrap(),
+        r#"{"ok":"done"}"#
+    );
+    for bad in [
+        r#"{"verb":"port-sett","port":"a"}"#,
+        r#"{"verb":"port-add","switch":"sw0","config":{"name":"../x"}}"#,
+        r#"{"verb":"trace","port":"a","frame":"abc"}"#,
+        r#"{"verb":"trace","port":"a","frame":"éé"}"#,
+        r#"{"verb":"port-show","port":"a","extra":1}"#,
+        "[]",
+    ] {
+        assert!(serde_json::from_str::<Request>(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn later_changes_win() {
+    let mut port = PortConfig::new("p".parse().unwrap(), PortKind::Tap);
+    let first = PortChanges {
+        mtu: Mtu::new(9000),
+        isolated: Some(true),
+        ..PortChanges::default()
+    };
+    let second = PortChanges {
+        mtu: Mtu::new(1400),
+        flood: Some(false),
+        ..PortChanges::default()
+    };
+    first.then(second).apply(&mut port);
+    assert_eq!(
+        (port.mtu, port.isolated, port.flood),
+        (Mtu::new(1400), true, false)
+    );
+    assert_eq!(port.mac_limit.get(), 1024);
+}
+
+#[test]
+fn counters_add_up() {
+    let mut of_port = flow::PortCounters {
+        received: 5,
+        delivered: 3,
+        ..Default::default()
+    };
+    of_port.dropped.add(flow::DropReason::PortDown, 2);
+    let mut total = Counters::from(&of_port);
+    total.add(&Counters::from(&of_port));
+    assert_eq!(
+        (
+            total.received,
+            total.delivered,
+            total.dropped["port-down"],
+            total.in_flight
+        ),
+        (10, 6, 4, 0)
+    );
+}
