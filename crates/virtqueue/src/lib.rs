@@ -1,1 +1,3 @@
 //! Split virtqueues, device and driver side.
+
+pub mod driver;
