@@ -1,1 +1,162 @@
-//! Mapped guest regions, translation, copies.
+//! Unsafe code lives here: guest memory as the data plane sees it.
+//!
+//! A [`GuestMemory`] is an immutable set of mapped regions. Changing a guest's memory makes a new set that
+//! shares the mappings that stayed; a mapping goes when the last set that has it goes, so a packet that is
+//! still queued keeps the memory it lies in. Everything outside names memory by [`GuestRange`] - region, offset,
+//! length, never a pointer - and every access checks the range against the set it is used with.
+//! Guests write their memory whenever they like; accesses here are plain byte copies of which each byte is
+//! some value the guest had there, and callers never read a byte twice to decide.
+//!
+//! A VMM can shorten the file behind a mapping. Touching what is gone raises SIGBUS; [`survive_truncation`]
+//! installs a handler that replaces the whole mapping by anonymous zero pages, remembers that it did
+//! ([`GuestMemory::is_broken`]), and lets the access go on. So the worst a VMM can do this way is to
+//! break its own port.
+
+mod copy;
+mod fault;
+mod mapping;
+
+pub use copy::copy;
+pub use fault::{fault_count, survive_truncation};
+pub use mapping::{MapError, Region};
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Most regions a guest may have; VMMs use up to 8 with one message and up to this with memory slots.
+pub const MAX_REGIONS: usize = 64;
+
+/// A guest's memory at one time. Cheap to change by copying: regions are shared.
+#[derive(Clone, Debug, Default)]
+pub struct GuestMemory {
+    regions: Vec<Arc<Region>>,
+}
+
+/// Bytes in one region of a guest's memory. Only meaningful with the [`GuestMemory`] it was made by; with any
+/// other one it names other bytes of that one, or none, but never memory outside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GuestRange {
+    region: u32,
+    len: u32,
+    offset: u64,
+}
+
+impl GuestRange {
+    /// Length in bytes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// The first `at` bytes (at most all) and the rest.
+    #[inline]
+    pub fn split_at(self, at: u32) -> (GuestRange, GuestRange) {
+        let at = at.min(self.len);
+        (
+            GuestRange { len: at, ..self },
+            GuestRange {
+                offset: self.offset + u64::from(at),
+                len: self.len - at,
+                ..self
+            },
+        )
+    }
+
+    /// The two as one, if `next` begins where this ends and the sum fits.
+    #[inline]
+    pub fn join(self, next: GuestRange) -> Option<GuestRange> {
+        let adjacent = self.region == next.region && self.offset + u64::from(self.len) == next.offset;
+        let len = self.len.checked_add(next.len)?;
+        adjacent.then_some(GuestRange { len, ..self })
+    }
+}
+
+impl GuestMemory {
+    /// No memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same with one region more. Errors when it overlaps another one, in guest physical or front-end
+    /// addresses, or there are [`MAX_REGIONS`] already.
+    pub fn with(&self, region: Region) -> Result<GuestMemory, MapError> {
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(MapError::TooMany);
+        }
+        if self.regions.iter().any(|other| other.overlaps(&region)) {
+            return Err(MapError::Overlap);
+        }
+        let mut regions = self.regions.clone();
+        regions.push(Arc::new(region));
+        Ok(GuestMemory { regions })
+    }
+
+    /// The same without the region that has exactly this place and size; `None` if there is none.
+    pub fn without(&self, guest_address: u64, front_end_address: u64, size: u64) -> Option<GuestMemory> {
+        let position = self.regions.iter().position(|region| {
+            region.guest_address == guest_address
+                && region.front_end_address == front_end_address
+                && region.size == size
+        })?;
+        let mut regions = self.regions.clone();
+        regions.remove(position);
+        Some(GuestMemory { regions })
+    }
+
+    /// Number of regions.
+    pub fn regions(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Total size in bytes.
+    pub fn size(&self) -> u64 {
+        self.regions.iter().map(|region| region.size).sum()
+    }
+
+    /// Whether memory of this set vanished under us and was replaced by zeros.
+    pub fn is_broken(&self) -> bool {
+        self.regions.iter().any(|region| region.is_broken())
+    }
+
+    /// The part of `len` bytes at a guest physical address that lies in one region: all of it, or the
+    /// beginning if the region ends before. `None` if the address is not in any region, or `len` is 0.
+    #[inline]
+    pub fn range(&self, guest_address: u64, len: u32) -> Option<GuestRange> {
+        for (index, region) in self.regions.iter().enumerate() {
+            let offset = guest_address.wrapping_sub(region.guest_address);
+            if offset < region.size && len != 0 {
+                let len = u64::from(len).min(region.size - offset) as u32;
+                return Some(GuestRange {
+                    region: index as u32,
+                    len,
+                    offset,
+                });
+            }
+        }
+        None
+    }
+
+    /// Where `len` bytes at a front-end (VMM user space) address lie in our address space, for rings. The
+    /// address must be a multiple of `align`, and the bytes lie in one region. Valid as long as this set or a
+    /// set made from it with that region lives.
+    pub fn host_address(&self, front_end_address: u64, len: u64, align: u64) -> Option<NonNull<u8>> {
+        self.regions.iter().find_map(|region| {
+            let offset = front_end_address.wrapping_sub(region.front_end_address);
+            let fits = offset < region.size && len <= region.size - offset;
+            let address = fits.then(|| region.pointer(offset))?;
+            ((address.as_ptr() as u64).is_multiple_of(align)).then_some(address)
+        })
+    }
+
+    /// The range's address, if it lies in this set.
+    #[inline]
+    fn pointer(&self, range: GuestRange) -> Option<NonNull<u8>> {
+        let region = self.regions.get(range.region as usize)?;
+        let fits = range.offset <= region.size && u64::from(range.len) <= region.size - range.offset;
+        fits.then(|| region.pointer(range.offset))
+    }
+}
+
+#[cfg(test)]
+mod tests;

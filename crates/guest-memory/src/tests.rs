@@ -1,0 +1,134 @@
+use crate::{GuestMemory, GuestRange, MAX_REGIONS, MapError, Region, copy, fault_count, survive_truncation};
+use proptest::prelude::*;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use std::os::fd::OwnedFd;
+
+fn file(size: u64) -> OwnedFd {
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, size).unwrap();
+    file
+}
+
+fn memory(regions: &[(u64, u64)]) -> GuestMemory {
+    regions
+        .iter()
+        .fold(GuestMemory::new(), |memory, &(address, size)| {
+            memory
+                .with(Region::map(address, address + (1 << 40), size, file(size), 0).unwrap())
+                .unwrap()
+        })
+}
+
+#[test]
+fn any_offset_can_be_mapped() {
+    let file = file(0x10_000);
+    rustix::io::pwrite(&file, b"hello", 0x5123).unwrap();
+    let region = Region::map(0x1000, 0x7000, 0x2000, &file, 0x5123).unwrap();
+    let memory = GuestMemory::new().with(region).unwrap();
+    let mut bytes = [0; 5];
+    assert_eq!(memory.read(memory.range(0x1000, 100).unwrap(), &mut bytes), 5);
+    assert_eq!(&bytes, b"hello");
+}
+
+#[test]
+fn impossible_regions_are_refused() {
+    let map = |guest, front_end, size, offset| Region::map(guest, front_end, size, file(0x4000), offset);
+    assert!(matches!(map(0, 0, 0, 0), Err(MapError::Range { .. })));
+    assert!(matches!(map(u64::MAX, 0, 2, 0), Err(MapError::Range { .. })));
+    assert!(matches!(
+        map(0, u64::MAX - 1, 0x1000, 0),
+        Err(MapError::Range { .. })
+    ));
+    assert!(matches!(map(0, 0, 0x1000, u64::MAX), Err(MapError::Range { .. })));
+    assert!(matches!(map(0, 0, 0x4000, 1), Err(MapError::Short { .. })));
+    assert!(matches!(map(0, 0, 1 << 60, 0), Err(MapError::Short { .. })));
+    let (pipe, _keep) = rustix::pipe::pipe().unwrap();
+    assert!(Region::map(0, 0, 0x1000, pipe, 0).is_err());
+}
+
+#[test]
+fn overlap_and_excess_are_refused() {
+    let base = memory(&[(0x1000, 0x1000)]);
+    let at = |guest, front_end| base.with(Region::map(guest, front_end, 0x1000, file(0x1000), 0).unwrap());
+    assert!(matches!(at(0x1fff, 0), Err(MapError::Overlap)));
+    assert!(matches!(at(0x9000, (1 << 40) + 0x1800), Err(MapError::Overlap)));
+    assert!(at(0x2000, 0).is_ok());
+    let regions: Vec<_> = (0..MAX_REGIONS as u64).map(|i| (i << 16, 0x1000)).collect();
+    let full = memory(&regions);
+    let one_more = Region::map(1 << 39, 0, 0x1000, file(0x1000), 0).unwrap();
+    assert!(matches!(full.with(one_more), Err(MapError::TooMany)));
+}
+
+#[test]
+fn a_removed_region_is_out_of_reach_but_stays_for_who_still_has_it() {
+    let before = memory(&[(0, 0x1000), (0x1000, 0x1000)]);
+    let range = before.range(0x1000, 8).unwrap();
+    let after = before.without(0x1000, 0x1000 + (1 << 40), 0x1000).unwrap();
+    assert!(before.without(0x1000, 0, 0x1000).is_none());
+    assert_eq!(after.range(0x1000, 8), None);
+    assert_eq!(
+        after.write(range, b"x"),
+        0,
+        "the range names a region that the set does not have"
+    );
+    assert_eq!(before.write(range, b"x"), 1);
+}
+
+#[test]
+fn truncation_breaks_the_region_and_nothing_else() {
+    survive_truncation().unwrap();
+    let short = file(0x2000);
+    let broken = GuestMemory::new()
+        .with(Region::map(0, 0, 0x2000, &short, 0).unwrap())
+        .unwrap();
+    let whole = memory(&[(0, 0x1000)]);
+    let range = broken.range(0x1000, 4).unwrap();
+    broken.write(range, b"data");
+    ftruncate(&short, 0).unwrap();
+    let faults = fault_count();
+    let mut bytes = [7; 4];
+    assert_eq!(broken.read(range, &mut bytes), 4);
+    assert_eq!(bytes, [0; 4]);
+    assert_eq!(fault_count(), faults + 1);
+    assert!(broken.is_broken() && !whole.is_broken());
+    assert_eq!(copy(&broken, range, &whole, whole.range(0, 4).unwrap()), 4);
+}
+
+proptest! {
+    /// Twin: guest memory as one sparse byte array.
+    #[test]
+    fn ranges_and_copies_match_a_flat_model(
+        operations in prop::collection::vec((0u64..0x5000, 0u32..0x3000, 0u64..0x5000, any::<u8>()), 1..40),
+    ) {
+        let regions = [(0u64, 0x1000u64), (0x1000, 0x1800), (0x3000, 0x1000)];
+        let memory = memory(&regions);
+        let mut model = vec![0u8; 0x8000];
+        let end = |address: u64| regions.iter().find(|r| address >= r.0 && address < r.0 + r.1).map(|r| r.0 + r.1);
+        for (source, len, target, byte) in operations {
+            let expected = |address: u64| end(address).map_or(0, |end| u64::from(len).min(end - address));
+            let [from, to] = [source, target].map(|address| memory.range(address, len));
+            prop_assert_eq!(from.map_or(0, |r| u64::from(r.len())), expected(source));
+            let (Some(from), Some(to)) = (from, to) else { continue };
+            memory.write(from, &[byte]);
+            model[source as usize] = byte;
+            let copied = copy(&memory, from, &memory, to);
+            prop_assert_eq!(copied as u64, expected(source).min(expected(target)));
+            model.copy_within(source as usize..source as usize + copied, target as usize);
+        }
+        for (address, size) in regions {
+            let mut bytes = vec![0; size as usize];
+            memory.read(memory.range(address, size as u32).unwrap(), &mut bytes);
+            prop_assert_eq!(&bytes[..], &model[address as usize..(address + size) as usize]);
+        }
+    }
+
+    #[test]
+    fn split_and_join_are_inverse(len in 1u32..1000, at in 0u32..2000) {
+        let range = memory(&[(0, 0x1000)]).range(16, len).unwrap();
+        let (head, tail) = range.split_at(at);
+        prop_assert_eq!(head.len() + tail.len(), len);
+        prop_assert_eq!(head.join(tail), Some(range));
+        prop_assert!(tail.len() == 0 || tail.join(head).is_none());
+        prop_assert_ne!(GuestRange::default(), range);
+    }
+}
