@@ -1,3 +1,14 @@
-//! Split virtqueues, device and driver side.
+//! Unsafe code lives here: split virtqueues (VIRTIO 1.2, 2.7), the device side and the driver side.
+//!
+//! * [`DeviceQueue`] is ours towards a guest: it trusts nothing the ring says, reads every descriptor once, and
+//!   names guest buffers by `guest_memory::GuestRange`.
+//! * [`driver`] is ours towards a device: a driver domain uses it to be a "guest" of the data plane.
+//!
+//! Neither locks; each queue has one user at a time, which is the caller's business (`ring::Claim`).
 
+mod chain;
+mod device;
 pub mod driver;
+
+pub use chain::{Chain, ChainError, Direction, MAX_SEGMENTS};
+pub use device::{DeviceQueue, Layout, MAX_QUEUE_SIZE, QueueError};

@@ -1,0 +1,135 @@
+//! A descriptor chain, translated.
+
+use guest_memory::{GuestMemory, GuestRange};
+
+/// Most segments in a chain after joining what is contiguous. Linux needs up to 19 for a 64 KiB frame with
+/// 4 KiB pages, other drivers somewhat more.
+pub const MAX_SEGMENTS: usize = 64;
+
+/// Which way a chain's buffers must go. Network queues never mix (VIRTIO 1.2, 5.1.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Device-readable: transmit.
+    FromDriver,
+    /// Device-writable: receive.
+    ToDriver,
+}
+
+/// Why a chain cannot be used. Its head is known, so it can be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    /// A descriptor lies outside guest memory or the table, is empty, loops or has the wrong direction.
+    #[error("malformed descriptor chain")]
+    Malformed,
+    /// More than [`MAX_SEGMENTS`], or 4 GiB or more.
+    #[error("descriptor chain too long")]
+    TooLong,
+}
+
+/// A chain's buffers in order. Reused from packet to packet; nothing is cleared but the counts.
+#[derive(Clone, Debug)]
+pub struct Chain {
+    /// Index of the first descriptor, by which the chain is given back.
+    pub head: u16,
+    count: u16,
+    len: u32,
+    segments: [GuestRange; MAX_SEGMENTS],
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Chain {
+            head: 0,
+            count: 0,
+            len: 0,
+            segments: [GuestRange::default(); MAX_SEGMENTS],
+        }
+    }
+}
+
+impl Chain {
+    /// The buffers.
+    #[inline]
+    pub fn segments(&self) -> &[GuestRange] {
+        &self.segments[..usize::from(self.count)]
+    }
+
+    /// Total length in bytes.
+    #[inline]
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Empties it, for a chain with this head.
+    #[inline]
+    pub fn reset(&mut self, head: u16) {
+        self.head = head;
+        self.count = 0;
+        self.len = 0;
+    }
+
+    /// Appends `len` bytes at a guest physical address.
+    #[inline]
+    pub(crate) fn append(&mut self, memory: &GuestMemory, address: u64, len: u32) -> Result<(), ChainError> {
+        let mut done = 0;
+        while done < len {
+            let address = address
+                .checked_add(u64::from(done))
+                .ok_or(ChainError::Malformed)?;
+            let range = memory.range(address, len - done).ok_or(ChainError::Malformed)?;
+            self.push(range)?;
+            done += range.len();
+        }
+        if len == 0 {
+            Err(ChainError::Malformed)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, range: GuestRange) -> Result<(), ChainError> {
+        self.len = self.len.checked_add(range.len()).ok_or(ChainError::TooLong)?;
+        let count = usize::from(self.count);
+        if let Some(joined) = count
+            .checked_sub(1)
+            .and_then(|last| self.segments[last].join(range))
+        {
+            self.segments[count - 1] = joined;
+            return Ok(());
+        }
+        *self.segments.get_mut(count).ok_or(ChainError::TooLong)? = range;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Removes the first `bytes` (at most all) from the front.
+    pub fn skip(&mut self, bytes: u32) {
+        let mut left = bytes.min(self.len);
+        self.len -= left;
+        let mut first = 0;
+        while left > 0 {
+            let (gone, rest) = self.segments[first].split_at(left);
+            left -= gone.len();
+            self.segments[first] = rest;
+            if rest.len() == 0 {
+                first += 1;
+            }
+        }
+        self.segments.copy_within(first..usize::from(self.count), 0);
+        self.count -= first as u16;
+    }
+
+    /// Copies the chain's first bytes out, as many as both have; returns how many.
+    pub fn read(&self, memory: &GuestMemory, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        for &segment in self.segments() {
+            if done == to.len() {
+                break;
+            }
+            done += memory.read(segment, &mut to[done..]);
+        }
+        done
+    }
+}

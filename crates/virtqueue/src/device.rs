@@ -1,0 +1,390 @@
+//! The device side of a split virtqueue.
+
+use crate::chain::{Chain, ChainError, Direction};
+use guest_memory::GuestMemory;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+/// Largest queue size (VIRTIO 1.2, 2.7).
+pub const MAX_QUEUE_SIZE: u16 = 32768;
+
+/// Most descriptors in an indirect table; drivers use at most the queue size.
+const MAX_INDIRECT: u32 = MAX_QUEUE_SIZE as u32;
+
+const DESC_NEXT: u16 = 1;
+const DESC_WRITE: u16 = 2;
+const DESC_INDIRECT: u16 = 4;
+const DESC_SIZE: u32 = 16;
+const AVAIL_NO_INTERRUPT: u16 = 1;
+const USED_NO_NOTIFY: u16 = 1;
+
+/// Where a queue lies, in front-end (VMM user space) addresses, as vhost-user gives them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// Number of descriptors: a power of two up to [`MAX_QUEUE_SIZE`].
+    pub size: u16,
+    /// Descriptor table, aligned to 16.
+    pub descriptors: u64,
+    /// Driver area ("available ring"), aligned to 2.
+    pub available: u64,
+    /// Device area ("used ring"), aligned to 4.
+    pub used: u64,
+}
+
+/// Why a queue cannot be used, or no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QueueError {
+    /// Size 0, above the maximum or not a power of two.
+    #[error("queue size {0} is not a power of two between 1 and 32768")]
+    Size(u16),
+    /// A ring is outside guest memory or misaligned.
+    #[error("the {0} lies outside guest memory or is misaligned")]
+    Address(&'static str),
+    /// The driver moved its index by more than the queue holds.
+    #[error("available index moved by {0}, more than the queue size")]
+    AvailableIndex(u16),
+    /// The available ring names a descriptor that does not exist.
+    #[error("available ring names descriptor {0}, which does not exist")]
+    Head(u16),
+}
+
+/// A queue being served. What it reads is checked; what is inconsistent is an error, never a wrong access.
+#[derive(Debug)]
+pub struct DeviceQueue {
+    memory: Arc<GuestMemory>,
+    layout: Layout,
+    descriptors: NonNull<[AtomicU64; 2]>,
+    available: NonNull<AtomicU16>,
+    used: NonNull<AtomicU16>,
+    event_idx: bool,
+    indirect: bool,
+    /// Next entry of the available ring to read.
+    next_available: u16,
+    /// The driver's index when last looked at.
+    seen_available: u16,
+    /// Next entry of the used ring to write.
+    next_used: u16,
+    /// Used index as the driver last saw it published.
+    published_used: u16,
+    /// Used index when the driver was last told, or would have been; `None` forces the next notification.
+    signalled_used: Option<u16>,
+}
+
+// SAFETY: the pointers lead into mappings that `memory` keeps alive, and are used for atomic accesses only.
+unsafe impl Send for DeviceQueue {}
+
+struct Descriptor {
+    address: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+impl Descriptor {
+    /// From the two little-endian words of VIRTIO 1.2, 2.7.5.
+    fn decode(words: [u64; 2]) -> Descriptor {
+        let [address, rest] = words.map(u64::from_le);
+        Descriptor {
+            address,
+            len: rest as u32,
+            flags: (rest >> 32) as u16,
+            next: (rest >> 48) as u16,
+        }
+    }
+
+    fn is_writable(&self) -> bool {
+        self.flags & DESC_WRITE != 0
+    }
+}
+
+struct Pointers {
+    descriptors: NonNull<[AtomicU64; 2]>,
+    available: NonNull<AtomicU16>,
+    used: NonNull<AtomicU16>,
+}
+
+fn locate(memory: &GuestMemory, layout: &Layout) -> Result<Pointers, QueueError> {
+    let size = u64::from(layout.size);
+    if !layout.size.is_power_of_two() || layout.size > MAX_QUEUE_SIZE {
+        return Err(QueueError::Size(layout.size));
+    }
+    let find = |address, len, align, what| {
+        memory
+            .host_address(address, len, align)
+            .ok_or(QueueError::Address(what))
+    };
+    Ok(Pointers {
+        descriptors: find(layout.descriptors, 16 * size, 16, "descriptor table")?.cast(),
+        available: find(layout.available, 6 + 2 * size, 2, "available ring")?.cast(),
+        used: find(layout.used, 6 + 8 * size, 4, "used ring")?.cast(),
+    })
+}
+
+impl DeviceQueue {
+    /// A queue that goes on at `base`, the index at which it was stopped (0 for a fresh one).
+    pub fn new(
+        memory: Arc<GuestMemory>,
+        layout: Layout,
+        base: u16,
+        event_idx: bool,
+        indirect: bool,
+    ) -> Result<DeviceQueue, QueueError> {
+        let Pointers {
+            descriptors,
+            available,
+            used,
+        } = locate(&memory, &layout)?;
+        Ok(DeviceQueue {
+            memory,
+            layout,
+            descriptors,
+            available,
+            used,
+            event_idx,
+            indirect,
+            next_available: base,
+            seen_available: base,
+            next_used: base,
+            published_used: base,
+            signalled_used: None,
+        })
+    }
+
+    /// Goes on with other memory, in which the rings must lie at the same front-end addresses.
+    pub fn move_to(&mut self, memory: Arc<GuestMemory>) -> Result<(), QueueError> {
+        let Pointers {
+            descriptors,
+            available,
+            used,
+        } = locate(&memory, &self.layout)?;
+        (self.descriptors, self.available, self.used, self.memory) = (descriptors, available, used, memory);
+        Ok(())
+    }
+
+    /// The memory the queue and its buffers lie in.
+    #[inline]
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// Number of descriptors.
+    pub fn size(&self) -> u16 {
+        self.layout.size
+    }
+
+    /// The index to go on at later: all chains before it were taken.
+    pub fn base(&self) -> u16 {
+        self.next_available
+    }
+
+    /// Number of chains waiting. Looks at the driver's index only when all those seen before are taken.
+    #[inline]
+    pub fn waiting(&mut self) -> Result<u16, QueueError> {
+        let known = self.seen_available.wrapping_sub(self.next_available);
+        if known > 0 {
+            return Ok(known);
+        }
+        self.look()
+    }
+
+    /// Number of chains waiting, freshly read.
+    #[inline]
+    pub fn look(&mut self) -> Result<u16, QueueError> {
+        let index = u16::from_le(self.available_word(1).load(Ordering::Acquire));
+        let moved = index.wrapping_sub(self.next_available);
+        if moved > self.layout.size {
+            return Err(QueueError::AvailableIndex(moved));
+        }
+        self.seen_available = index;
+        Ok(moved)
+    }
+
+    /// Takes the next chain into `chain`; `None` when none is waiting. After an inner error the chain is taken
+    /// all the same, with only its head valid, and should be given back with length 0.
+    #[inline]
+    pub fn take(
+        &mut self,
+        direction: Direction,
+        chain: &mut Chain,
+    ) -> Result<Option<Result<(), ChainError>>, QueueError> {
+        if self.waiting()? == 0 {
+            return Ok(None);
+        }
+        let slot = self.next_available & (self.layout.size - 1);
+        let head = u16::from_le(self.available_word(2 + usize::from(slot)).load(Ordering::Relaxed));
+        if head >= self.layout.size {
+            return Err(QueueError::Head(head));
+        }
+        self.next_available = self.next_available.wrapping_add(1);
+        chain.reset(head);
+        Ok(Some(self.walk(head, direction, chain)))
+    }
+
+    /// Un-takes the last `count` chains, which must not have been given back.
+    pub fn untake(&mut self, count: u16) {
+        self.next_available = self.next_available.wrapping_sub(count);
+    }
+
+    fn walk(&self, head: u16, direction: Direction, chain: &mut Chain) -> Result<(), ChainError> {
+        let mut index = head;
+        // A chain that is longer than the table has descriptors runs in a circle.
+        for _ in 0..self.layout.size {
+            if index >= self.layout.size {
+                return Err(ChainError::Malformed);
+            }
+            let descriptor = self.descriptor(index);
+            if descriptor.flags & DESC_INDIRECT != 0 {
+                // An indirect descriptor ends the chain and has no direction of its own (2.7.5.3.1).
+                if !self.indirect || descriptor.flags & DESC_NEXT != 0 {
+                    return Err(ChainError::Malformed);
+                }
+                return self.walk_indirect(&descriptor, direction, chain);
+            }
+            if descriptor.is_writable() != (direction == Direction::ToDriver) {
+                return Err(ChainError::Malformed);
+            }
+            chain.append(&self.memory, descriptor.address, descriptor.len)?;
+            if descriptor.flags & DESC_NEXT == 0 {
+                return Ok(());
+            }
+            index = descriptor.next;
+        }
+        Err(ChainError::Malformed)
+    }
+
+    fn walk_indirect(
+        &self,
+        table: &Descriptor,
+        direction: Direction,
+        chain: &mut Chain,
+    ) -> Result<(), ChainError> {
+        let count = table.len / DESC_SIZE;
+        if !table.len.is_multiple_of(DESC_SIZE) || count == 0 || count > MAX_INDIRECT {
+            return Err(ChainError::Malformed);
+        }
+        let whole = self
+            .memory
+            .range(table.address, table.len)
+            .ok_or(ChainError::Malformed)?;
+        if whole.len() != table.len {
+            return Err(ChainError::Malformed);
+        }
+        let mut index = 0;
+        for _ in 0..count {
+            if index >= count {
+                return Err(ChainError::Malformed);
+            }
+            let mut bytes = [0u8; DESC_SIZE as usize];
+            self.memory.read(whole.split_at(index * DESC_SIZE).1, &mut bytes);
+            let [low, high] = [0, 8].map(|at| {
+                let mut word = [0; 8];
+                word.copy_from_slice(&bytes[at..at + 8]);
+                u64::from_ne_bytes(word)
+            });
+            let descriptor = Descriptor::decode([low, high]);
+            let nested = descriptor.flags & DESC_INDIRECT != 0;
+            if nested || descriptor.is_writable() != (direction == Direction::ToDriver) {
+                return Err(ChainError::Malformed);
+            }
+            chain.append(&self.memory, descriptor.address, descriptor.len)?;
+            if descriptor.flags & DESC_NEXT == 0 {
+                return Ok(());
+            }
+            index = u32::from(descriptor.next);
+        }
+        Err(ChainError::Malformed)
+    }
+
+    /// Gives a chain back, `len` bytes of it written. Seen by the driver after [`publish`](Self::publish).
+    #[inline]
+    pub fn give_back(&mut self, head: u16, len: u32) {
+        let slot = usize::from(self.next_used & (self.layout.size - 1));
+        // SAFETY: the used ring is `flags, idx, size * (id, len)`; slot < size, and `locate` checked that all
+        // of it lies in a mapping kept by `memory`, 4-aligned.
+        let entry = unsafe { self.used.cast::<AtomicU32>().add(1 + 2 * slot) };
+        // SAFETY: as above.
+        let (id, written) = unsafe { (entry.as_ref(), entry.add(1).as_ref()) };
+        id.store(u32::from(head).to_le(), Ordering::Relaxed);
+        written.store(len.to_le(), Ordering::Relaxed);
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Shows the driver all chains given back so far. True when it must be notified.
+    pub fn publish(&mut self) -> bool {
+        if self.next_used == self.published_used {
+            return false;
+        }
+        self.used_word(1).store(self.next_used.to_le(), Ordering::Release);
+        self.published_used = self.next_used;
+        // The index must be visible before the driver's wish is read, or both sides could wait (2.7.10).
+        fence(Ordering::SeqCst);
+        let signalled = self.signalled_used.replace(self.next_used);
+        if !self.event_idx {
+            let flags = u16::from_le(self.available_word(0).load(Ordering::Relaxed));
+            return flags & AVAIL_NO_INTERRUPT == 0;
+        }
+        let event = u16::from_le(
+            self.available_word(2 + usize::from(self.layout.size))
+                .load(Ordering::Relaxed),
+        );
+        signalled.is_none_or(|signalled| passed(event, self.next_used, signalled))
+    }
+
+    /// Asks the driver to kick when it makes the next chain available. Returns whether there is one already,
+    /// which must then be served without waiting for a kick.
+    pub fn enable_kicks(&mut self) -> Result<bool, QueueError> {
+        if self.event_idx {
+            self.avail_event()
+                .store(self.next_available.to_le(), Ordering::Relaxed);
+        } else {
+            self.used_word(0).store(0, Ordering::Relaxed);
+        }
+        // The wish must be visible before the index is read again.
+        fence(Ordering::SeqCst);
+        Ok(self.look()? > 0)
+    }
+
+    /// Asks the driver not to kick. With EVENT_IDX it is enough not to move the event index.
+    pub fn disable_kicks(&mut self) {
+        if !self.event_idx {
+            self.used_word(0).store(USED_NO_NOTIFY.to_le(), Ordering::Relaxed);
+        }
+    }
+
+    fn descriptor(&self, index: u16) -> Descriptor {
+        debug_assert!(index < self.layout.size);
+        // SAFETY: index < size, and `locate` checked that the whole table lies in a mapping kept by `memory`,
+        // aligned to 16.
+        let words = unsafe { self.descriptors.add(usize::from(index)).as_ref() };
+        Descriptor::decode([words[0].load(Ordering::Relaxed), words[1].load(Ordering::Relaxed)])
+    }
+
+    /// Word of the available ring: 0 flags, 1 index, 2.. ring, 2 + size used_event.
+    fn available_word(&self, word: usize) -> &AtomicU16 {
+        debug_assert!(word <= usize::from(self.layout.size) + 2);
+        // SAFETY: the ring has 3 + size words, all in a mapping kept by `memory` (`locate`).
+        unsafe { self.available.add(word).as_ref() }
+    }
+
+    /// Word of the used ring's head: 0 flags, 1 index.
+    fn used_word(&self, word: usize) -> &AtomicU16 {
+        debug_assert!(word < 2);
+        // SAFETY: the ring has at least two words, in a mapping kept by `memory` (`locate`).
+        unsafe { self.used.add(word).as_ref() }
+    }
+
+    fn avail_event(&self) -> &AtomicU16 {
+        // SAFETY: the ring is two words, 4 * size words of entries and this one (`locate`).
+        unsafe { self.used.add(2 + 4 * usize::from(self.layout.size)).as_ref() }
+    }
+}
+
+/// Whether going from `old` to `new` passed `event` (VIRTIO 1.2, 2.7.7.1).
+fn passed(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+#[cfg(test)]
+#[path = "device_tests.rs"]
+mod tests;
