@@ -1,3 +1,28 @@
-//! Microflow cache and megaflow table.
+//! Which flow a packet belongs to.
+//!
+//! Two levels, as in Pfaff et al., *The Design and Implementation of Open vSwitch* (NSDI 2015): each worker
+//! thread remembers exact keys in a [`MicroflowCache`] of its own; behind it stands the switch's
+//! [`MegaflowTable`], searched mask by mask. Nothing has a priority: whoever installs flows keeps them
+//! disjoint, and where they are not, any match is as good as another.
+//!
+//! A flow is a [`FlowEntry`] that both levels share. Removing it from the table marks it dead, and a dead
+//! entry is a miss wherever it still lies, so that nobody has to reach into another thread's cache.
+//!
+//! Guests choose the keys. What they must not be able to choose is the cost: hashing is keyed by a secret,
+//! tables are bounded, and the masks made for one port are never searched for another (CVE-2019-25076 is what
+//! happens otherwise).
+//!
+//! There are no locks here. The table is changed through `&mut` and looked up through `&`; its owner decides
+//! how threads share it.
 
 #![forbid(unsafe_code)]
+
+mod entry;
+mod hash;
+mod megaflow;
+mod microflow;
+mod subtable;
+
+pub use entry::FlowEntry;
+pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable, TableFull};
+pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache};

@@ -1,0 +1,93 @@
+//! Keyed hashing of flow keys.
+//!
+//! Guests choose keys, and one that could predict which keys collide could fill a bucket and make every look-up
+//! in it slow. So the hash is NH (Black et al., *UMAC*, CRYPTO 1999; RFC 4418 5.2): word pairs are added to
+//! secret words, multiplied, and summed. Two different keys collide in its 128 bits with a probability of 2^-64
+//! over the choice of the secret, whatever the keys are; and the multiplications do not wait for each other. A
+//! last secret multiplication spreads the result, as tables look at a few bits only.
+//!
+//! The secret is drawn once per process, and results never leave it.
+
+use std::array;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::OnceLock;
+
+use flow::{FlowKey, KEY_WORDS};
+
+/// Pairs of words in a key.
+pub(crate) const PAIRS: usize = KEY_WORDS / 2;
+
+/// The process's secret.
+#[derive(Debug)]
+pub(crate) struct Seed {
+    words: [u64; KEY_WORDS],
+    last: u64,
+}
+
+impl Seed {
+    /// The same one for all tables and caches of the process.
+    pub(crate) fn process() -> &'static Seed {
+        static SEED: OnceLock<Seed> = OnceLock::new();
+        SEED.get_or_init(|| Seed {
+            words: array::from_fn(|_| random_word()),
+            // An even factor would lose the highest bit.
+            last: random_word() | 1,
+        })
+    }
+
+    /// One pair's part of the sum.
+    #[inline]
+    pub(crate) fn pair(&self, pair: usize, words: [u64; 2]) -> u128 {
+        let first = words[0].wrapping_add(self.words[2 * pair]);
+        let second = words[1].wrapping_add(self.words[2 * pair + 1]);
+        u128::from(first) * u128::from(second)
+    }
+
+    /// The hash for a sum of pairs.
+    #[inline]
+    pub(crate) fn finish(&self, sum: u128) -> u64 {
+        let (high, low) = ((sum >> 64) as u64, sum as u64);
+        let product = u128::from(high ^ low.rotate_left(32)) * u128::from(self.last);
+        (product >> 64) as u64 ^ product as u64
+    }
+
+    /// The hash of a whole key.
+    #[inline]
+    pub(crate) fn hash(&self, key: &FlowKey) -> u64 {
+        let mut sum = 0u128;
+        for (pair, words) in key.words.chunks_exact(2).enumerate() {
+            sum = sum.wrapping_add(self.pair(pair, [words[0], words[1]]));
+        }
+        self.finish(sum)
+    }
+}
+
+/// The standard library's hash maps are keyed from the system's random number generator; an empty hash under
+/// such a key is as good as the key.
+fn random_word() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_word_matters_and_low_bits_spread() {
+        let seed = Seed::process();
+        let mut hashes = HashSet::new();
+        let mut buckets = [0u32; 64];
+        for word in 0..KEY_WORDS {
+            for bit in 0..64 {
+                let mut key = FlowKey::default();
+                key.words[word] = 1 << bit;
+                let hash = seed.hash(&key);
+                assert!(hashes.insert(hash), "word {word} bit {bit} collides");
+                buckets[(hash & 63) as usize] += 1;
+            }
+        }
+        // 1024 keys in 64 buckets: 16 each, standard deviation 4.
+        assert!(buckets.iter().all(|&count| count < 56), "{buckets:?}");
+    }
+}
