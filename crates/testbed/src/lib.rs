@@ -1,3 +1,49 @@
 //! Real guests and namespaces for tests, demo and benchmarks.
+//!
+//! What a switch is worth shows only with endpoints that its authors did not write: the Linux virtio-net driver in
+//! a [User Mode Linux](uml) or [QEMU](qemu) guest, the polling driver of [DPDK](testpmd), a kernel's own stack behind a TAP in a
+//! [namespace]. This crate boots them, runs commands in them ([`Endpoint`]), measures with [iperf3](iperf) and
+//! [ping], and starts the [switch](switch) under test, all from safe Rust and without leaving traces:
+//!
+//! * names (namespaces, directories, interfaces inside them) carry the process id, so that several test runs share a
+//!   machine;
+//! * every process started here is the leader of a process group which is killed when its handle is dropped,
+//!   and is killed by the kernel when the test process dies without dropping anything ([`process`]);
+//! * interfaces live in namespaces of their own; the machine's network is not touched.
+//!
+//! Errors are `anyhow`, written for the one who reads a failed test: they say which endpoint, which command, and
+//! what its console showed last.
 
 #![forbid(unsafe_code)]
+
+pub mod base64;
+pub mod bridge;
+pub mod build_dir;
+pub mod console;
+pub mod cpio;
+pub mod endpoint;
+pub mod guest;
+pub mod initrd;
+pub mod iperf;
+pub mod lab;
+pub mod namespace;
+pub mod ping;
+pub mod process;
+pub mod qemu;
+pub mod qmp;
+pub mod testpmd;
+pub mod uml;
+
+pub use bridge::Bridge;
+pub use endpoint::{Endpoint, Output, Running};
+pub use guest::{Guest, GuestOptions, Network};
+pub use iperf::{IperfOptions, IperfResult};
+
+pub use lab::Lab;
+pub use namespace::Namespace;
+pub use ping::{PingOptions, PingResult};
+pub use qemu::{QemuGuest, QemuOptions};
+
+
+pub use testpmd::{Testpmd, TestpmdOptions};
+pub use uml::UmlGuest;

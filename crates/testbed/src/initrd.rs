@@ -1,0 +1,203 @@
+//! The root file system of test guests: busybox, the tools that measure, kernel modules, and `init.sh`.
+//!
+//! Programs are this machine's own, with the shared libraries `ldd` names, so that nothing is downloaded or
+//! built. Modules come from the kernel's own tree together with what they depend on, in the order they must be
+//! inserted in; the dependencies are read from the modules themselves (their `.modinfo` section), since the tree of a kernel
+//! that was never installed has no `modules.dep`. The archive is left uncompressed: the kernel would spend more
+//! time on decompressing it than the emulator on loading it. Cached in `build/` under a name that changes with every input.
+
+use crate::build_dir;
+use crate::cpio::Cpio;
+use anyhow::{Context, Result, bail};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const INIT: &str = include_str!("init.sh");
+
+/// Programs taken from this machine, with the package each comes from.
+const PROGRAMS: &[(&str, &str)] =
+    &[("iperf3", "iperf3"), ("ethtool", "ethtool"), ("ping", "iputils-ping")];
+
+/// Modules a guest needs; those that its kernel has built in are skipped.
+const MODULES: &[&str] = &["virtio_pci", "ipv6", "virtio_net", "8021q"];
+
+/// A file in the archive to be.
+struct Input {
+    path: String,
+    source: PathBuf,
+    mode: u32,
+}
+
+/// The initrd for guests whose kernel has the module tree `modules`. `kind` is part of its file name.
+pub fn build(kind: &str, modules: &Path) -> Result<PathBuf> {
+    let busybox = find_program("busybox").context("busybox is missing: install busybox-static")?;
+    let mut inputs = vec![Input { path: "bin/busybox".into(), source: busybox, mode: 0o755 }];
+    inputs.extend(programs()?);
+    let tree = ModuleTree::read(modules)?;
+    let ordered = tree.ordered(MODULES)?;
+    inputs.extend(ordered.iter().map(|(name, source)| Input {
+        path: format!("modules/{name}.ko"),
+        source: source.clone(),
+        mode: 0o644,
+    }));
+    let order: String = ordered.iter().map(|(name, _)| format!("{name}.ko\n")).collect();
+    let name = format!("initrd-{kind}-{:016x}.cpio", fingerprint(&inputs, &order)?);
+    build_dir::cached(&name, || archive(&inputs, &order))
+}
+
+/// Changes when any input changes.
+fn fingerprint(inputs: &[Input], order: &str) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    (INIT, order).hash(&mut hasher);
+    for input in inputs {
+        let metadata = std::fs::metadata(&input.source)
+            .with_context(|| format!("cannot read {}", input.source.display()))?;
+        (&input.path, &input.source, metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+fn archive(inputs: &[Input], order: &str) -> Result<Vec<u8>> {
+    let mut archive = Cpio::default();
+    let directories: BTreeSet<PathBuf> = inputs
+        .iter()
+        .flat_map(|input| Path::new(&input.path).ancestors().skip(1).map(Path::to_path_buf))
+        .chain(["dev", "proc", "sys", "tmp", "modules"].map(PathBuf::from))
+        .filter(|path| !path.as_os_str().is_empty())
+        .collect();
+    for directory in &directories {
+        archive.directory(&directory.to_string_lossy());
+    }
+    for input in inputs {
+        let contents =
+            std::fs::read(&input.source).with_context(|| format!("cannot read {}", input.source.display()))?;
+        archive.file(&input.path, input.mode, &contents);
+    }
+    archive.file("modules/order", 0o644, order.as_bytes());
+    archive.file("init", 0o755, INIT.as_bytes());
+    Ok(archive.finish())
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists())
+}
+
+/// The programs and their shared libraries.
+fn programs() -> Result<Vec<Input>> {
+    let mut libraries = BTreeMap::new();
+    let mut inputs = Vec::new();
+    for (name, package) in PROGRAMS {
+        let Some(source) = find_program(name) else { bail!("{name} is missing: install {package}") };
+        for library in shared_libraries(&source)? {
+            libraries.insert(library.to_string_lossy().into_owned(), library);
+        }
+        inputs.push(Input { path: format!("usr/bin/{name}"), source, mode: 0o755 });
+    }
+    inputs.extend(libraries.into_iter().map(|(path, source)| Input {
+        path: path.trim_start_matches('/').into(),
+        source,
+        mode: 0o755,
+    }));
+    Ok(inputs)
+}
+
+/// Absolute paths of the libraries, as the loader will ask for them, and of the loader.
+fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text
+        .lines()
+        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
+        .map(PathBuf::from)
+        .collect())
+}
+
+/// All modules of a kernel, by name.
+struct ModuleTree {
+    paths: HashMap<String, PathBuf>,
+}
+
+impl ModuleTree {
+    fn read(root: &Path) -> Result<ModuleTree> {
+        let mut paths = HashMap::new();
+        let mut open = vec![root.to_path_buf()];
+        while let Some(dir) = open.pop() {
+            let entries = std::fs::read_dir(&dir).with_context(|| format!("no modules in {}", dir.display()))?;
+            for entry in entries {
+                let path = entry?.path();
+                if path.is_dir() {
+                    open.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "ko")
+                    && let Some(name) = path.file_stem()
+                {
+                    paths.insert(canonical(&name.to_string_lossy()), path);
+                }
+            }
+        }
+        Ok(ModuleTree { paths })
+    }
+
+    /// `wanted` and what they depend on, dependencies first. Names the tree lacks are built into the kernel.
+    fn ordered(&self, wanted: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+        let mut ordered = Vec::new();
+        let mut seen = BTreeSet::new();
+        for name in wanted {
+            self.visit(name, &mut seen, &mut ordered)?;
+        }
+        Ok(ordered)
+    }
+
+    fn visit(&self, name: &str, seen: &mut BTreeSet<String>, ordered: &mut Vec<(String, PathBuf)>) -> Result<()> {
+        let name = canonical(name);
+        let Some(path) = self.paths.get(&name) else { return Ok(()) };
+        if seen.insert(name.clone()) {
+            let module = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            for dependency in dependencies(&module) {
+                self.visit(&dependency, seen, ordered)?;
+            }
+            ordered.push((name, path.clone()));
+        }
+        Ok(())
+    }
+}
+
+/// File names and dependency lists disagree about dashes.
+fn canonical(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// The `depends=` entry of the module's information section: NUL-terminated strings.
+fn dependencies(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(start) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
+    let value = &module[start + KEY.len()..];
+    let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
+    let text = String::from_utf8_lossy(&value[..end]);
+    text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(modules: &[(&str, &str)]) -> (tempfile::TempDir, ModuleTree) {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        for (name, depends) in modules {
+            let contents = format!("\u{7f}ELF\0license=GPL\0depends={depends}\0retpoline=Y\0");
+            std::fs::write(dir.path().join(format!("{name}.ko")), contents).expect("writes");
+        }
+        let tree = ModuleTree::read(dir.path()).expect("readable");
+        (dir, tree)
+    }
+
+    #[test]
+    fn dependencies_come_first_and_once() {
+        let (_dir, tree) = tree(&[("net-failover", "failover"), ("failover", ""), ("a", "net_failover,b"), ("b", "failover")]);
+        let ordered = tree.ordered(&["a", "b", "built_in"]).expect("ordered");
+        let names: Vec<&str> = ordered.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["failover", "net_failover", "b", "a"]);
+    }
+}

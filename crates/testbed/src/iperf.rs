@@ -1,0 +1,165 @@
+//! iperf3 between two endpoints, with throughput per interval as the *receiver* saw it.
+//!
+//! The receiver's view is what counts: a sender happily fills its socket buffer while nothing arrives.
+
+use crate::endpoint::{Endpoint, Running};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+use std::time::Duration;
+
+/// How to measure.
+#[derive(Clone, Debug)]
+pub struct IperfOptions {
+    /// Seconds to send.
+    pub seconds: u32,
+    /// The server's port; servers on one endpoint at the same time need different ones.
+    pub port: u16,
+    /// Further arguments of the client: `-u -b 10M`, `-P 4`, `-M 1000`.
+    pub arguments: String,
+    /// Seconds per interval.
+    pub interval: f64,
+}
+
+impl Default for IperfOptions {
+    fn default() -> IperfOptions {
+        IperfOptions { seconds: 2, port: 5201, arguments: String::new(), interval: 1.0 }
+    }
+}
+
+impl IperfOptions {
+    /// Sends for this long, otherwise as by default.
+    pub fn seconds(seconds: u32) -> IperfOptions {
+        IperfOptions { seconds, ..IperfOptions::default() }
+    }
+}
+
+/// What the receiver got.
+#[derive(Clone, Debug)]
+pub struct IperfResult {
+    /// Mean throughput in bits per second of payload.
+    pub bits_per_second: f64,
+    /// Payload bytes received.
+    pub bytes: f64,
+    /// Throughput in bits per second of each interval.
+    pub intervals: Vec<f64>,
+    /// TCP segments the sender repeated; 0 for UDP.
+    pub retransmits: u64,
+    /// UDP datagrams lost, in percent; 0 for TCP.
+    pub lost_percent: f64,
+}
+
+impl IperfResult {
+    /// Mean throughput in Gb/s.
+    pub fn gigabits(&self) -> f64 {
+        self.bits_per_second / 1e9
+    }
+
+    /// The least throughput of any whole interval in bits per second; the last one may be cut short and does not count.
+    pub fn worst_interval(&self) -> f64 {
+        let whole = self.intervals.len().saturating_sub(1).max(1);
+        self.intervals.iter().take(whole).copied().fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// A server that serves one client and ends; dropping it on this machine kills it.
+#[derive(Debug)]
+pub struct IperfServer {
+    _running: Running,
+    port: u16,
+}
+
+/// Starts a server and waits until it listens.
+pub fn server(at: &dyn Endpoint, port: u16) -> Result<IperfServer> {
+    let running = at.start(&format!("exec iperf3 -s -1 -p {port}"))?;
+    let listening = format!(
+        "for i in $(seq 200); do grep -q ':{port:04X} .* 0A ' /proc/net/tcp6 /proc/net/tcp && exit 0; sleep 0.05; done; exit 1"
+    );
+    if !at.run(&listening)?.success() {
+        bail!("{}: the iperf3 server does not listen on port {port}: {:?}", at.name(), running.wait(Duration::from_secs(1)));
+    }
+    Ok(IperfServer { _running: running, port })
+}
+
+/// A measurement under way.
+#[derive(Debug)]
+pub struct IperfRunning {
+    running: Running,
+    limit: Duration,
+    _server: IperfServer,
+}
+
+impl IperfRunning {
+    /// Waits for the result.
+    pub fn wait(self) -> Result<IperfResult> {
+        let output = self.running.wait(self.limit)?;
+        parse(&output.stdout).with_context(|| {
+            format!("iperf3 ended with {}: {}{}", output.status, failure(&output.stdout), output.stderr)
+        })
+    }
+}
+
+/// Starts a measurement from `from` to `to`, which has `address`.
+pub fn start(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, options: &IperfOptions) -> Result<IperfRunning> {
+    let server = server(to, options.port)?;
+    let command = format!(
+        "exec iperf3 -J --get-server-output --connect-timeout 5000 -c {address} -p {} -t {} -i {} {}",
+        server.port, options.seconds, options.interval, options.arguments
+    );
+    let running = from.start(&command)?;
+    let limit = Duration::from_secs(u64::from(options.seconds) + 30);
+    Ok(IperfRunning { running, limit, _server: server })
+}
+
+/// Measures from `from` to `to`, which has `address`.
+pub fn run(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, options: &IperfOptions) -> Result<IperfResult> {
+    start(from, to, address, options)?
+        .wait()
+        .with_context(|| format!("iperf3 from {} to {} ({address})", from.name(), to.name()))
+}
+
+fn failure(text: &str) -> String {
+    let parsed: Option<Value> = serde_json::from_str(text).ok();
+    parsed.and_then(|json| json["error"].as_str().map(str::to_owned)).unwrap_or_else(|| text.to_owned())
+}
+
+fn parse(text: &str) -> Result<IperfResult> {
+    let client: Value = serde_json::from_str(text).context("not JSON")?;
+    if let Some(error) = client["error"].as_str() {
+        bail!("{error}");
+    }
+    // The server repeats its intervals, without the client's numbers.
+    let server = &client["server_output_json"];
+    let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+    let udp = client["start"]["test_start"]["protocol"] == "UDP";
+    let sum = if udp { &server["end"]["sum"] } else { &client["end"]["sum_received"] };
+    let intervals: Vec<f64> = server["intervals"]
+        .as_array()
+        .context("the server sent no intervals")?
+        .iter()
+        .map(|interval| number(&interval["sum"]["bits_per_second"]))
+        .collect();
+    Ok(IperfResult {
+        bits_per_second: number(&sum["bits_per_second"]),
+        bytes: number(&sum["bytes"]),
+        intervals,
+        retransmits: client["end"]["sum_sent"]["retransmits"].as_u64().unwrap_or(0),
+        lost_percent: if udp { number(&client["end"]["sum"]["lost_percent"]) } else { 0.0 },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_the_receivers() {
+        let text = r#"{"start":{"test_start":{"protocol":"TCP"}},
+            "end":{"sum_sent":{"bits_per_second":9e9,"retransmits":3},"sum_received":{"bits_per_second":2e9,"bytes":5e8}},
+            "server_output_json":{"intervals":[{"sum":{"bits_per_second":3e9}},{"sum":{"bits_per_second":1e9}},
+            {"sum":{"bits_per_second":0}}]}}"#;
+        let result = parse(text).expect("readable");
+        assert_eq!((result.gigabits(), result.retransmits, result.bytes), (2.0, 3, 5e8));
+        assert_eq!(result.worst_interval(), 1e9);
+        assert!(parse(r#"{"error":"unable to connect"}"#).is_err());
+    }
+}

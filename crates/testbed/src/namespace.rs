@@ -1,0 +1,53 @@
+//! Network namespaces: what a container looks like to a switch, and a place to keep interfaces to oneself.
+//!
+//! Names carry the process id and a count, so that test runs side by side do not meet. The namespace disappears with its
+//! handle, and the interfaces made in it with the namespace.
+
+use crate::endpoint::{Endpoint, Host, Running};
+use crate::process;
+use anyhow::Result;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A network namespace; deleted on drop.
+#[derive(Debug)]
+pub struct Namespace {
+    label: String,
+    name: String,
+}
+
+impl Namespace {
+    /// Creates a namespace with the loopback interface up. `label` is its name in messages.
+    pub fn new(label: &str) -> Result<Namespace> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("hs-{}-{count}-{label}", std::process::id());
+        Host.must(&format!("ip netns add {name}"))?;
+        let namespace = Namespace { label: label.into(), name };
+        namespace.must("ip link set lo up")?;
+        Ok(namespace)
+    }
+
+    /// Its name under `/run/netns`.
+    pub fn netns(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Endpoint for Namespace {
+    fn name(&self) -> &str {
+        &self.label
+    }
+
+    fn start(&self, command: &str) -> Result<Running> {
+        let mut shell = process::command("ip");
+        shell.args(["netns", "exec", &self.name, "sh", "-c", command]);
+        Running::local(format!("{}: `{command}`", self.label), shell)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Nothing useful can be done if it fails.
+        let _ = Host.run(&format!("ip netns del {}", self.name));
+    }
+}

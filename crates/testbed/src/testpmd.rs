@@ -1,0 +1,229 @@
+//! DPDK's testpmd with virtio-user ports: a polling guest driver that nobody here wrote, at native speed.
+//!
+//! Two ports forward to each other what they receive, so that packets injected once run in a loop through the switch until one
+//! is lost. Memory is one shared file (`--in-memory --single-file-segments`), without huge pages unless asked for. testpmd is
+//! driven over its interactive prompt; its processor use is one whole core while forwarding, as polling drivers do.
+
+use crate::process::{self, Group};
+use anyhow::{Context, Result, bail};
+use std::io::{BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const PROMPT: &str = "testpmd> ";
+
+/// How long any command may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What testpmd is to be.
+#[derive(Clone, Debug)]
+pub struct TestpmdOptions {
+    /// One port each: a vhost-user socket on which the switch listens.
+    pub sockets: Vec<PathBuf>,
+    /// Entries of each ring, a power of two up to 1024.
+    pub queue_size: u16,
+    /// Further parameters of every `net_virtio_user` device: `mrg_rxbuf=0`, `packed_vq=1`.
+    pub device: String,
+    /// Bytes of each packet injected, 60 to 1514, without checksum.
+    pub packet_size: u16,
+    /// Use 2 MiB pages, which must have been reserved.
+    pub huge_pages: bool,
+}
+
+impl TestpmdOptions {
+    /// Ports on these sockets with 64-byte packets and rings of 256.
+    pub fn new(sockets: impl IntoIterator<Item = PathBuf>) -> TestpmdOptions {
+        TestpmdOptions {
+            sockets: sockets.into_iter().collect(),
+            queue_size: 256,
+            device: String::new(),
+            packet_size: 64,
+            huge_pages: false,
+        }
+    }
+}
+
+/// Counters of one port since the last [`Testpmd::clear`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Packets received from the switch.
+    pub received: u64,
+    /// Packets given to the switch.
+    pub sent: u64,
+    /// Packets that did not fit into the transmit ring.
+    pub refused: u64,
+}
+
+/// A running testpmd; killed on drop.
+#[derive(Debug)]
+pub struct Testpmd {
+    group: Group,
+    input: ChildStdin,
+    output: Receiver<Vec<u8>>,
+    ports: usize,
+    _directory: TempDir,
+}
+
+impl Testpmd {
+    /// Starts testpmd and waits for its prompt. Nothing is forwarded yet.
+    pub fn start(options: &TestpmdOptions) -> Result<Testpmd> {
+        let directory = tempfile::Builder::new().prefix("hs-testpmd-").tempdir()?;
+        let mut command = process::command("dpdk-testpmd");
+        command.args(["-l", "0,1", "--in-memory", "--single-file-segments", "--no-pci", "--no-telemetry", "-m", "256"]);
+        if !options.huge_pages {
+            command.arg("--no-huge");
+        }
+        for (index, socket) in options.sockets.iter().enumerate() {
+            let extra = if options.device.is_empty() { String::new() } else { format!(",{}", options.device) };
+            command.arg(format!(
+                "--vdev=net_virtio_user{index},path={},queues=1,queue_size={}{extra}",
+                socket.display(),
+                options.queue_size
+            ));
+        }
+        let ring = options.queue_size.to_string();
+        command.args(["--", "-i", "--nb-cores=1", "--no-mlockall", "--total-num-mbufs=8192", "--forward-mode=io"]);
+        command.args(["--rxd", &ring, "--txd", &ring]);
+        command.arg(format!("--txpkts={}", options.packet_size));
+        // DPDK keeps its runtime files there.
+        command.env("XDG_RUNTIME_DIR", directory.path()).env("RUNTIME_DIRECTORY", directory.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(std::fs::File::create(directory.path().join("stderr"))?);
+        let mut group = Group::spawn(command)?;
+        let input = group.child().stdin.take().context("standard input is a pipe")?;
+        let stdout = group.child().stdout.take().context("standard output is a pipe")?;
+        let mut testpmd = Testpmd { group, input, output: read_all(stdout), ports: options.sockets.len(), _directory: directory };
+        testpmd.read_to_prompt().with_context(|| {
+            let errors = std::fs::read_to_string(testpmd._directory.path().join("stderr")).unwrap_or_default();
+            format!("testpmd does not start: {errors}")
+        })?;
+        Ok(testpmd)
+    }
+
+    /// Runs a command at the prompt and returns what it prints.
+    pub fn command(&mut self, command: &str) -> Result<String> {
+        writeln!(self.input, "{command}").context("testpmd has ended")?;
+        self.input.flush()?;
+        self.read_to_prompt().with_context(|| format!("testpmd: {command}"))
+    }
+
+    /// Starts forwarding after sending `bursts` bursts of 32 packets from every port.
+    pub fn start_loop(&mut self, bursts: u32) -> Result<()> {
+        self.command(&format!("start tx_first {bursts}")).map(drop)
+    }
+
+    /// Stops forwarding.
+    pub fn stop(&mut self) -> Result<()> {
+        self.command("stop").map(drop)
+    }
+
+    /// Sets all counters to zero.
+    pub fn clear(&mut self) -> Result<()> {
+        self.command("clear port stats all").map(drop)
+    }
+
+    /// Counters of all ports.
+    pub fn stats(&mut self) -> Result<Vec<PortStats>> {
+        let text = self.command("show port stats all")?;
+        let stats = parse_stats(&text);
+        if stats.len() != self.ports {
+            bail!("testpmd shows {} ports instead of {}:\n{text}", stats.len(), self.ports);
+        }
+        Ok(stats)
+    }
+
+    /// Packets per second that arrive, over all ports, measured for `time`.
+    pub fn packets_per_second(&mut self, time: Duration) -> Result<f64> {
+        let (before, begin) = (self.stats()?, Instant::now());
+        thread::sleep(time);
+        let (after, elapsed) = (self.stats()?, begin.elapsed());
+        let received = |stats: &[PortStats]| stats.iter().map(|port| port.received).sum::<u64>();
+        let count = received(&after).saturating_sub(received(&before));
+        Ok(u32::try_from(count).map_or(f64::INFINITY, f64::from) / elapsed.as_secs_f64())
+    }
+
+    /// Process identifier of the leader of its process group.
+    pub fn pid(&self) -> u32 {
+        self.group.pid()
+    }
+
+    /// kill -9.
+    pub fn kill(&mut self) {
+        self.group.kill();
+    }
+
+    fn read_to_prompt(&mut self) -> Result<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut bytes = Vec::new();
+        loop {
+            let text = String::from_utf8_lossy(&bytes);
+            if text.ends_with(PROMPT) {
+                return Ok(text.into_owned());
+            }
+            match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(more) => bytes.extend_from_slice(&more),
+                Err(RecvTimeoutError::Timeout) => bail!("no prompt within {PATIENCE:?} after:\n{text}"),
+                Err(RecvTimeoutError::Disconnected) => bail!("testpmd ended after:\n{text}"),
+            }
+        }
+    }
+}
+
+fn read_all(stdout: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let mut reader = BufReader::new(stdout);
+        let mut buffer = [0; 4096];
+        while let Ok(length @ 1..) = reader.read(&mut buffer) {
+            if sender.send(buffer[..length].to_vec()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// Reads blocks of `RX-packets: 1 ...`, `TX-packets: 2 TX-errors: 3 ...`.
+fn parse_stats(text: &str) -> Vec<PortStats> {
+    let mut ports: Vec<PortStats> = Vec::new();
+    for line in text.lines() {
+        let value = |key: &str| -> Option<u64> {
+            line.split_once(key)?.1.split_whitespace().next()?.parse().ok()
+        };
+        if line.contains("NIC statistics for port") {
+            ports.push(PortStats::default());
+        } else if let Some(port) = ports.last_mut() {
+            port.received = value("RX-packets:").unwrap_or(port.received);
+            port.sent = value("TX-packets:").unwrap_or(port.sent);
+            port.refused = value("TX-errors:").unwrap_or(port.refused);
+        }
+    }
+    ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_are_read() {
+        let text = "
+  ######################## NIC statistics for port 0  ########################
+  RX-packets: 100        RX-missed: 0          RX-bytes:  6400
+  RX-errors: 0
+  RX-nombuf:  0
+  TX-packets: 228        TX-errors: 7          TX-bytes:  14592
+
+  ######################## NIC statistics for port 1  ########################
+  RX-packets: 5          RX-missed: 0          RX-bytes:  320
+  TX-packets: 6          TX-errors: 0          TX-bytes:  384
+testpmd> ";
+        let stats = parse_stats(text);
+        assert_eq!(stats.len(), 2);
+        assert_eq!(stats[0], PortStats { received: 100, sent: 228, refused: 7 });
+        assert_eq!((stats[1].received, stats[1].sent), (5, 6));
+    }
+}
