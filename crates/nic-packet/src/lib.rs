@@ -1,1 +1,113 @@
-//! TAP and packet socket descriptors.
+//! Network interfaces of the host as file descriptors that carry frames with virtio-net headers.
+//!
+//! Two kinds: [`Tap`], a device of our own whose other end is the host's network stack, or a container's,
+//! and [`Uplink`], a packet socket on a device that exists already. This crate finds, creates and configures
+//! them; moving frames is up to the caller, who has the memory. Every frame is preceded by a
+//! virtio-net header of [`VNET_HEADER_LEN`] bytes, little endian (a packet socket on an old kernel omits
+//! the last two, see [`Uplink::header_len`]).
+//!
+//! Interfaces are set up through route netlink, with the few messages that it takes built by hand.
+//! Failures leave nothing behind: a TAP becomes persistent only as the last step of its setup.
+//!
+//! All functions may block for as long as the kernel takes; any thread may call.
+
+mod capabilities;
+mod namespace;
+mod netlink;
+mod tap;
+mod uplink;
+
+pub use capabilities::keep_network_capabilities;
+pub use tap::{Offloads, Tap, TapSpec};
+pub use uplink::{CONTROL_LEN, Uplink, VlanTag, vlan_tag};
+
+use std::io;
+
+/// Bytes in front of each frame (VIRTIO 1.2, 5.1.6, with `num_buffers`).
+pub const VNET_HEADER_LEN: usize = 12;
+
+/// Why an interface could not be opened. The texts are for users.
+#[derive(Debug, thiserror::Error)]
+pub enum NicError {
+    /// Not a name the kernel would take literally.
+    #[error("'{0}' is not an interface name: 1 to 15 bytes without '/', ':', '%' and blanks")]
+    BadName(String),
+    /// The namespace cannot be entered.
+    #[error("network namespace {path}: {source}")]
+    Namespace {
+        /// Where it was looked for.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// There is no such interface.
+    #[error("there is no interface '{0}'")]
+    Missing(String),
+    /// The name belongs to an interface that is no TAP, or not one that can be shared with us.
+    #[error("interface '{name}' exists and is {found}, not a multi-queue TAP")]
+    NotATap {
+        /// The interface.
+        name: String,
+        /// What it is.
+        found: String,
+    },
+    /// Somebody else has it open.
+    #[error("TAP '{0}' is in use by another process or port")]
+    Busy(String),
+    /// The interface is administratively down.
+    #[error("interface '{0}' is down")]
+    Down(String),
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Refused {
+        /// What was being done.
+        what: String,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+impl NicError {
+    fn refused(what: impl Into<String>, source: impl Into<io::Error>) -> NicError {
+        NicError::Refused {
+            what: what.into(),
+            source: source.into(),
+        }
+    }
+}
+
+/// Accepts what the kernel takes as a name (`dev_valid_name`), except for patterns, which it would expand.
+fn check_name(name: &str) -> Result<(), NicError> {
+    let odd =
+        |byte: u8| byte == b'/' || byte == b':' || byte == b'%' || byte == 0 || byte.is_ascii_whitespace();
+    if name.is_empty() || name.len() >= libc::IFNAMSIZ || name == "." || name == ".." || name.bytes().any(odd)
+    {
+        return Err(NicError::BadName(name.into()));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_taken_literally_or_not_at_all() {
+        for good in ["eth0", "a", "fifteen-bytes-x", "tap.1", "ü"] {
+            assert!(check_name(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            "tap%d",
+            "a/b",
+            "a b",
+            "a:0",
+            "sixteen-bytes-xx",
+            "a\0",
+        ] {
+            assert!(check_name(bad).is_err(), "{bad}");
+        }
+    }
+}

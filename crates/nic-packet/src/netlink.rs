@@ -1,0 +1,301 @@
+//! The few route netlink requests we need (`rtnetlink(7)`, `linux/if_link.h`, `linux/if_addr.h`).
+//!
+//! One socket, one request at a time, each acknowledged. The socket stays in the namespace it was made in.
+//! Answers come from the kernel, but are parsed with the suspicion due to any other bytes.
+
+use crate::NicError;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+use std::net::IpAddr;
+
+const HEADER_LEN: usize = 16;
+const LINK_LEN: usize = 16;
+
+// `linux/if_link.h`: the attributes of the "tun" kind.
+const IFLA_TUN_TYPE: u16 = 3;
+const IFLA_TUN_MULTI_QUEUE: u16 = 7;
+const IFLA_TUN_NUM_QUEUES: u16 = 8;
+const TUN_TYPE_TAP: u8 = 2;
+
+/// What we want to know of an interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    pub index: u32,
+    pub flags: u32,
+    pub alias: String,
+    /// Driver kind, such as "veth"; empty for hardware.
+    pub kind: String,
+    pub tap: bool,
+    pub multi_queue: bool,
+    /// Open queues of a multi-queue TAP.
+    pub queues: u32,
+}
+
+impl Link {
+    pub fn is_up(&self) -> bool {
+        self.flags & libc::IFF_UP.cast_unsigned() != 0
+    }
+}
+
+/// Changes to an interface; `None` leaves things alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change<'a> {
+    pub mac: Option<[u8; 6]>,
+    pub mtu: Option<u16>,
+    pub alias: Option<&'a str>,
+    pub up: bool,
+}
+
+pub struct Netlink {
+    socket: OwnedFd,
+    serial: u32,
+}
+
+impl Netlink {
+    /// Opens a socket in the calling thread's namespace.
+    pub fn new() -> Result<Netlink, NicError> {
+        let socket = rustix::net::socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None, // NETLINK_ROUTE is 0.
+        );
+        Ok(Netlink {
+            socket: socket.map_err(|errno| NicError::refused("netlink socket", errno))?,
+            serial: 0,
+        })
+    }
+
+    /// Looks an interface up by name.
+    pub fn link(&mut self, name: &str) -> Result<Option<Link>, NicError> {
+        let mut body = link_body(0, false);
+        attribute(&mut body, libc::IFLA_IFNAME, &nul_terminated(name));
+        match self.request(libc::RTM_GETLINK, 0, &body) {
+            Ok(answer) => Ok(Some(parse_link(&answer))),
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(NicError::refused(format!("looking for '{name}'"), error)),
+        }
+    }
+
+    /// Changes an interface.
+    pub fn change(&mut self, index: u32, change: Change<'_>) -> io::Result<()> {
+        let mut body = link_body(index, change.up);
+        if let Some(mac) = change.mac {
+            attribute(&mut body, libc::IFLA_ADDRESS, &mac);
+        }
+        if let Some(mtu) = change.mtu {
+            attribute(&mut body, libc::IFLA_MTU, &u32::from(mtu).to_ne_bytes());
+        }
+        if let Some(alias) = change.alias {
+            attribute(&mut body, libc::IFLA_IFALIAS, alias.as_bytes());
+        }
+        self.request(libc::RTM_SETLINK, 0, &body).map(drop)
+    }
+
+    /// Assigns an address; one that is there already stays. Usable at once: duplicate address detection is
+    /// skipped, since somebody has assigned the address on purpose.
+    pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
+        self.address(libc::RTM_NEWADDR, flags, index, address, prefix)
+    }
+
+    /// Takes an address away; no error if there is none.
+    pub fn delete_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+        match self.address(libc::RTM_DELADDR, 0, index, address, prefix) {
+            Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn address(&mut self, kind: u16, flags: i32, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
+        let (family, no_dad) = match address {
+            IpAddr::V4(_) => (libc::AF_INET, 0),
+            IpAddr::V6(_) => (libc::AF_INET6, libc::IFA_F_NODAD),
+        };
+        let family = u8::try_from(family).expect("address families are small");
+        let no_dad = u8::try_from(no_dad).expect("IFA_F_NODAD is 2");
+        let mut body = vec![family, prefix, no_dad, libc::RT_SCOPE_UNIVERSE];
+        body.extend(index.to_ne_bytes());
+        match address {
+            IpAddr::V4(address) => {
+                attribute(&mut body, libc::IFA_LOCAL, &address.octets());
+                attribute(&mut body, libc::IFA_ADDRESS, &address.octets());
+                let host_bits = u32::MAX.checked_shr(prefix.into()).unwrap_or(0);
+                if prefix < 31 {
+                    let broadcast = (u32::from(address) | host_bits).to_be_bytes();
+                    attribute(&mut body, libc::IFA_BROADCAST, &broadcast);
+                }
+            }
+            IpAddr::V6(address) => attribute(&mut body, libc::IFA_ADDRESS, &address.octets()),
+        }
+        self.request(kind, flags, &body).map(drop)
+    }
+
+    /// Sends one request and returns the body of the answer, empty if there is only an acknowledgement.
+    fn request(&mut self, kind: u16, flags: i32, body: &[u8]) -> io::Result<Vec<u8>> {
+        self.serial += 1;
+        let flags = u16::try_from(flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK).expect("16-bit flags");
+        let length = u32::try_from(HEADER_LEN + body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut message = Vec::with_capacity(HEADER_LEN + body.len());
+        message.extend(length.to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(flags.to_ne_bytes());
+        message.extend(self.serial.to_ne_bytes());
+        message.extend([0; 4]);
+        message.extend(body);
+        rustix::net::send(&self.socket, &message, SendFlags::empty())?;
+        let mut answer = Vec::new();
+        let mut buffer = vec![0; 32 * 1024];
+        loop {
+            let (received, _) = rustix::io::retry_on_intr(|| {
+                rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty())
+            })?;
+            if received == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            for (kind, serial, body) in messages(&buffer[..received]) {
+                if serial != self.serial {
+                    continue;
+                }
+                if i32::from(kind) != libc::NLMSG_ERROR {
+                    answer = body.to_vec();
+                    continue;
+                }
+                let code = body
+                    .first_chunk()
+                    .map_or(-libc::EBADMSG, |code| i32::from_ne_bytes(*code));
+                return if code == 0 {
+                    Ok(answer)
+                } else {
+                    Err(io::Error::from_raw_os_error(-code))
+                };
+            }
+        }
+    }
+}
+
+/// The messages of one datagram: type, serial number, body.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
+        let message = bytes
+            .get(..length)
+            .filter(|message| message.len() >= HEADER_LEN)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        let kind = u16::from_ne_bytes(*message[4..].first_chunk()?);
+        let serial = u32::from_ne_bytes(*message[8..].first_chunk()?);
+        Some((kind, serial, &message[HEADER_LEN..]))
+    })
+}
+
+/// `struct ifinfomsg`.
+fn link_body(index: u32, up: bool) -> Vec<u8> {
+    let flags = if up { libc::IFF_UP.cast_unsigned() } else { 0 };
+    let mut body = vec![0; 4];
+    body.extend(index.to_ne_bytes());
+    body.extend(flags.to_ne_bytes());
+    // The mask: which flags to change.
+    body.extend(flags.to_ne_bytes());
+    body
+}
+
+fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let length = u16::try_from(4 + value.len()).expect("attributes we send are short");
+    body.extend(length.to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+}
+
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+        let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?) & !(1 << 15);
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn parse_link(body: &[u8]) -> Link {
+    let word = |offset: usize| {
+        body.get(offset..)
+            .and_then(|bytes| bytes.first_chunk())
+            .map_or(0, |word| u32::from_ne_bytes(*word))
+    };
+    let mut link = Link {
+        index: word(4),
+        flags: word(8),
+        ..Link::default()
+    };
+    for (kind, value) in attributes(body.get(LINK_LEN..).unwrap_or_default()) {
+        match kind {
+            libc::IFLA_IFALIAS => link.alias = text(value),
+            libc::IFLA_LINKINFO => parse_kind(&mut link, value),
+            _ => {}
+        }
+    }
+    link
+}
+
+fn parse_kind(link: &mut Link, info: &[u8]) {
+    for (kind, value) in attributes(info) {
+        match kind {
+            libc::IFLA_INFO_KIND => link.kind = text(value),
+            libc::IFLA_INFO_DATA if link.kind == "tun" => {
+                for (kind, value) in attributes(value) {
+                    match kind {
+                        IFLA_TUN_TYPE => link.tap = value.first() == Some(&TUN_TYPE_TAP),
+                        IFLA_TUN_MULTI_QUEUE => link.multi_queue = value.first() == Some(&1),
+                        IFLA_TUN_NUM_QUEUES => {
+                            link.queues = value.first_chunk().map_or(0, |count| u32::from_ne_bytes(*count));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|byte| *byte == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).into_owned()
+}
+
+fn nul_terminated(name: &str) -> Vec<u8> {
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.push(0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found() {
+        let mut netlink = Netlink::new().unwrap();
+        let link = netlink.link("lo").unwrap().unwrap();
+        assert_eq!((link.index, link.tap, link.queues), (1, false, 0));
+        assert_eq!(netlink.link("no-such-thing").unwrap(), None);
+    }
+
+    #[test]
+    fn cut_off_answers_are_not_read_beyond_their_end() {
+        let mut body = link_body(7, true);
+        attribute(&mut body, libc::IFLA_IFALIAS, b"someone");
+        let whole = parse_link(&body);
+        assert_eq!(
+            (whole.index, whole.is_up(), whole.alias.as_str()),
+            (7, true, "someone")
+        );
+        for length in 0..body.len() {
+            parse_link(&body[..length]);
+            assert!(messages(&body[..length]).count() <= 1);
+        }
+        assert_eq!(attributes(&[0; 40]).count(), 0, "a zero length must not loop");
+    }
+}

@@ -1,0 +1,251 @@
+//! TAP devices (`Documentation/networking/tuntap.rst`, `linux/if_tun.h`).
+//!
+//! A TAP of ours is persistent: it outlives the process, with its addresses and whatever its users have built
+//! on it, and is taken over by the next process that opens it. It carries [`ALIAS`] as its alias, so that
+//! we only ever remove what we have made. TAPs are opened in multi-queue mode to allow for more queues later; since
+//! such a device lets anybody add a queue, and the kernel then spreads packets over them, one that has
+//! another queue already is refused as busy.
+//!
+//! States: absent -> `open` -> ours and open -> drop -> ours and idle -> `open` ...; `remove` -> absent. A
+//! device that somebody else prepared goes idle again on `remove`.
+
+use crate::netlink::{Change, Link, Netlink};
+use crate::{NicError, VNET_HEADER_LEN, check_name, namespace};
+use rustix::fs::{Mode, OFlags};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// The alias of interfaces that we made.
+const ALIAS: &str = "hyperswitch";
+
+/// A TAP to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TapSpec {
+    /// Interface name, at most 15 bytes.
+    pub name: String,
+    /// Network namespace: a name under `/run/netns`, a path, or `None` for the caller's.
+    pub netns: Option<String>,
+    /// Hardware address.
+    pub mac: Option<[u8; 6]>,
+    /// Largest IP packet in bytes, 68 to 65,521 (what the kernel takes).
+    pub mtu: Option<u16>,
+    /// Addresses with prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
+}
+
+/// What the kernel may leave to us when it sends through a TAP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// Checksums.
+    pub checksum: bool,
+    /// TCP segmentation over IPv4; needs `checksum`.
+    pub tso4: bool,
+    /// TCP segmentation over IPv6; needs `checksum`.
+    pub tso6: bool,
+    /// Segmentation of packets with ECN's CWR set.
+    pub ecn: bool,
+}
+
+/// An open TAP, non-blocking: one read or write is one frame with its virtio-net header.
+#[derive(Debug)]
+pub struct Tap {
+    file: OwnedFd,
+    name: String,
+    made_by_us: bool,
+}
+
+impl Tap {
+    /// Creates the device, or takes an idle one over, and configures it. Addresses in `stale` that the
+    /// specification does not name are taken away; all others stay.
+    pub fn open(spec: &TapSpec, stale: &[(IpAddr, u8)]) -> Result<Tap, NicError> {
+        check_name(&spec.name)?;
+        namespace::within(spec.netns.as_deref(), || {
+            let mut netlink = Netlink::new()?;
+            let existing = netlink.link(&spec.name)?;
+            if let Some(link) = &existing {
+                check_takeover(&spec.name, link)?;
+            }
+            let file = attach(&spec.name)?;
+            let link = netlink
+                .link(&spec.name)?
+                .ok_or_else(|| NicError::Missing(spec.name.clone()))?;
+            if link.queues > 1 {
+                // Somebody was faster. Closing our queue leaves the device as it was.
+                return Err(NicError::Busy(spec.name.clone()));
+            }
+            let tap = Tap {
+                file,
+                name: spec.name.clone(),
+                made_by_us: existing.is_none() || link.alias == ALIAS,
+            };
+            tap.set_up(&mut netlink, link.index, spec, stale)?;
+            tap.persist(true)?;
+            Ok(tap)
+        })
+    }
+
+    /// Tells the kernel what it may leave to us from now on.
+    pub fn set_offloads(&self, offloads: Offloads) -> Result<(), NicError> {
+        let mut flags = 0;
+        for (wanted, flag) in [
+            (offloads.checksum, libc::TUN_F_CSUM),
+            (offloads.checksum && offloads.tso4, libc::TUN_F_TSO4),
+            (offloads.checksum && offloads.tso6, libc::TUN_F_TSO6),
+            (
+                offloads.checksum && offloads.ecn && (offloads.tso4 || offloads.tso6),
+                libc::TUN_F_TSO_ECN,
+            ),
+        ] {
+            flags |= if wanted { flag } else { 0 };
+        }
+        // SAFETY: TUNSETOFFLOAD takes its flags by value; the descriptor is ours.
+        let result = unsafe {
+            libc::ioctl(
+                self.file.as_raw_fd(),
+                libc::TUNSETOFFLOAD,
+                libc::c_ulong::from(flags),
+            )
+        };
+        self.check("TUNSETOFFLOAD", result)
+    }
+
+    /// Closes the TAP, which makes it disappear if we have created it (now or in an earlier life).
+    pub fn remove(self) -> Result<(), NicError> {
+        if self.made_by_us {
+            self.persist(false)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn set_up(
+        &self,
+        netlink: &mut Netlink,
+        index: u32,
+        spec: &TapSpec,
+        stale: &[(IpAddr, u8)],
+    ) -> Result<(), NicError> {
+        self.set_int("TUNSETVNETHDRSZ", libc::TUNSETVNETHDRSZ, VNET_HEADER_LEN)?;
+        self.set_int("TUNSETVNETLE", libc::TUNSETVNETLE, 1)?;
+        let refused = |what: String| {
+            let name = &self.name;
+            move |error: io::Error| NicError::refused(format!("{name}: {what}"), error)
+        };
+        let alias = self.made_by_us.then_some(ALIAS);
+        netlink
+            .change(
+                index,
+                Change {
+                    mac: spec.mac,
+                    alias,
+                    ..Change::default()
+                },
+            )
+            .map_err(refused("setting the hardware address".into()))?;
+        netlink
+            .change(
+                index,
+                Change {
+                    mtu: spec.mtu,
+                    ..Change::default()
+                },
+            )
+            .map_err(refused(format!("setting MTU {:?}", spec.mtu.unwrap_or_default())))?;
+        for (address, prefix) in stale.iter().filter(|stale| !spec.addresses.contains(stale)) {
+            netlink
+                .delete_address(index, *address, *prefix)
+                .map_err(refused(format!("removing {address}/{prefix}")))?;
+        }
+        netlink
+            .change(
+                index,
+                Change {
+                    up: true,
+                    ..Change::default()
+                },
+            )
+            .map_err(refused("bringing up".into()))?;
+        for (address, prefix) in &spec.addresses {
+            netlink
+                .add_address(index, *address, *prefix)
+                .map_err(refused(format!("assigning {address}/{prefix}")))?;
+        }
+        Ok(())
+    }
+
+    fn persist(&self, on: bool) -> Result<(), NicError> {
+        // SAFETY: TUNSETPERSIST takes a truth value by value; the descriptor is ours.
+        let result = unsafe {
+            libc::ioctl(
+                self.file.as_raw_fd(),
+                libc::TUNSETPERSIST,
+                libc::c_ulong::from(on),
+            )
+        };
+        self.check("TUNSETPERSIST", result)
+    }
+
+    fn set_int(&self, what: &str, request: libc::Ioctl, value: usize) -> Result<(), NicError> {
+        let value = libc::c_int::try_from(value).expect("small constants");
+        // SAFETY: both requests read one int through the pointer, which is valid during the call.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw const value) };
+        self.check(what, result)
+    }
+
+    fn check(&self, what: &str, result: libc::c_int) -> Result<(), NicError> {
+        if result >= 0 {
+            return Ok(());
+        }
+        Err(NicError::refused(
+            format!("{}: {what}", self.name),
+            io::Error::last_os_error(),
+        ))
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn check_takeover(name: &str, link: &Link) -> Result<(), NicError> {
+    let not_a_tap = |found: String| NicError::NotATap {
+        name: name.into(),
+        found,
+    };
+    match link.kind.as_str() {
+        "tun" if !link.tap => Err(not_a_tap("a TUN".into())),
+        "tun" if !link.multi_queue => Err(not_a_tap("a single-queue TAP".into())),
+        "tun" if link.queues > 0 => Err(NicError::Busy(name.into())),
+        "tun" => Ok(()),
+        "" => Err(not_a_tap("a device".into())),
+        kind => Err(not_a_tap(format!("a {kind}"))),
+    }
+}
+
+/// Opens a queue of the TAP, which creates it if need be.
+fn attach(name: &str) -> Result<OwnedFd, NicError> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
+        .map_err(|errno| NicError::refused("/dev/net/tun", errno))?;
+    // SAFETY: `ifreq` is plain data for which zeros are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).expect("the flags fit 15 bits");
+    // SAFETY: TUNSETIFF reads and writes one `ifreq` through the pointer, which is valid during the call;
+    // `check_name` left room for the terminating zero.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if result >= 0 {
+        return Ok(file);
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => Err(NicError::Busy(name.into())),
+        _ => Err(NicError::refused(format!("{name}: TUNSETIFF"), error)),
+    }
+}

@@ -1,0 +1,232 @@
+//! Packet sockets on existing interfaces (`packet(7)`).
+//!
+//! An uplink sees everything that arrives at its interface, whatever the destination address, and nothing
+//! that the host itself sends. The host's own stack keeps seeing what arrives, too; whoever gives an interface
+//! to a switch takes its addresses away, or means it.
+//!
+//! The kernel takes the outer VLAN tag out of a received frame and reports it beside, in a
+//! control message; [`vlan_tag`] finds it there, for the caller to put back.
+
+use crate::netlink::{Change, Netlink};
+use crate::{NicError, VNET_HEADER_LEN, check_name};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Room for the control messages of one frame.
+pub const CONTROL_LEN: usize = 64;
+
+/// Receive buffer asked for, in bytes: two full batches of the largest frames.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+const AUXDATA_LEN: usize = 20;
+const DEFAULT_TPID: u16 = 0x8100;
+
+/// A VLAN tag that was taken out of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanTag {
+    /// Tag protocol identifier.
+    pub tpid: u16,
+    /// Tag control information.
+    pub tci: u16,
+}
+
+/// A packet socket bound to one interface, non-blocking, promiscuous, with virtio-net headers.
+#[derive(Debug)]
+pub struct Uplink {
+    socket: OwnedFd,
+    header_len: usize,
+}
+
+impl Uplink {
+    /// Opens an interface, which must be up. `mtu` is set if given.
+    pub fn open(name: &str, mtu: Option<u16>) -> Result<Uplink, NicError> {
+        check_name(name)?;
+        let mut netlink = Netlink::new()?;
+        let link = netlink
+            .link(name)?
+            .ok_or_else(|| NicError::Missing(name.into()))?;
+        if !link.is_up() {
+            return Err(NicError::Down(name.into()));
+        }
+        if mtu.is_some() {
+            netlink
+                .change(
+                    link.index,
+                    Change {
+                        mtu,
+                        ..Change::default()
+                    },
+                )
+                .map_err(|error| NicError::refused(format!("{name}: setting the MTU"), error))?;
+        }
+        // Protocol 0: no packets of other interfaces before the socket is bound.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)
+            .map_err(|errno| NicError::refused("packet socket", errno))?;
+        let index = i32::try_from(link.index).map_err(|_| NicError::Missing(name.into()))?;
+        let header_len = set_up(&socket, index)
+            .map_err(|(what, error)| NicError::refused(format!("{name}: {what}"), error))?;
+        Ok(Uplink { socket, header_len })
+    }
+
+    /// Length of the header in front of each frame in bytes: [`VNET_HEADER_LEN`], or two less on kernels before 6.4.
+    pub fn header_len(&self) -> usize {
+        self.header_len
+    }
+}
+
+impl AsFd for Uplink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+type SetupError = (&'static str, io::Error);
+
+/// Returns the length of the virtio-net header.
+fn set_up(socket: &OwnedFd, index: i32) -> Result<usize, SetupError> {
+    let header_len = match option(socket, libc::PACKET_VNET_HDR_SZ, VNET_HEADER_LEN) {
+        Ok(()) => VNET_HEADER_LEN,
+        Err(_) => {
+            option(socket, libc::PACKET_VNET_HDR, 1).map_err(|error| ("PACKET_VNET_HDR", error))?;
+            VNET_HEADER_LEN - 2
+        }
+    };
+    option(socket, libc::PACKET_AUXDATA, 1).map_err(|error| ("PACKET_AUXDATA", error))?;
+    option(socket, libc::PACKET_IGNORE_OUTGOING, 1).map_err(|error| ("PACKET_IGNORE_OUTGOING", error))?;
+    // A smaller buffer only drops earlier.
+    let _ = rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, RECEIVE_BUFFER);
+
+    // SAFETY: `sockaddr_ll` is plain data for which zeros are valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).expect("address families are small");
+    address.sll_protocol = u16::try_from(libc::ETH_P_ALL).expect("ETH_P_ALL is 3").to_be();
+    address.sll_ifindex = index;
+    // SAFETY: the pointer and the length describe one live `sockaddr_ll`.
+    let result = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            socklen(size_of::<libc::sockaddr_ll>()),
+        )
+    };
+    check(result).map_err(|error| ("bind", error))?;
+
+    let membership = libc::packet_mreq {
+        mr_ifindex: index,
+        mr_type: u16::try_from(libc::PACKET_MR_PROMISC).expect("PACKET_MR_PROMISC is 1"),
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    // SAFETY: the pointer and the length describe one live `packet_mreq`.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            (&raw const membership).cast(),
+            socklen(size_of::<libc::packet_mreq>()),
+        )
+    };
+    check(result).map_err(|error| ("promiscuous mode", error))?;
+    Ok(header_len)
+}
+
+fn option(socket: &OwnedFd, name: libc::c_int, value: usize) -> io::Result<()> {
+    let value = libc::c_int::try_from(value).expect("small constants");
+    // SAFETY: the pointer and the length describe one live int.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            name,
+            (&raw const value).cast(),
+            socklen(size_of::<libc::c_int>()),
+        )
+    };
+    check(result)
+}
+
+fn socklen(size: usize) -> libc::socklen_t {
+    libc::socklen_t::try_from(size).expect("sizes of structures")
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Finds the VLAN tag in the control messages of a received frame (`struct tpacket_auxdata`).
+pub fn vlan_tag(control: &[u8]) -> Option<VlanTag> {
+    let mut rest = control;
+    loop {
+        let length = usize::from_ne_bytes(*rest.first_chunk()?);
+        let level = i32::from_ne_bytes(*rest.get(size_of::<usize>()..)?.first_chunk()?);
+        let kind = i32::from_ne_bytes(*rest.get(size_of::<usize>() + 4..)?.first_chunk()?);
+        let data = rest.get(size_of::<usize>() + 8..length)?;
+        if level == libc::SOL_PACKET && kind == libc::PACKET_AUXDATA && data.len() >= AUXDATA_LEN {
+            let status = u32::from_ne_bytes(*data.first_chunk()?);
+            let tci = u16::from_ne_bytes(*data[16..].first_chunk()?);
+            let tpid = u16::from_ne_bytes(*data[18..].first_chunk()?);
+            let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 {
+                tpid
+            } else {
+                DEFAULT_TPID
+            };
+            return (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(VlanTag { tpid, tci });
+        }
+        rest = rest.get(length.next_multiple_of(size_of::<usize>())..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(level: i32, kind: i32, data: &[u8]) -> Vec<u8> {
+        let mut bytes = (16 + data.len()).to_ne_bytes().to_vec();
+        bytes.extend(level.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(data);
+        bytes.resize(bytes.len().next_multiple_of(8), 0);
+        bytes
+    }
+
+    fn auxdata(status: u32, tci: u16, tpid: u16) -> Vec<u8> {
+        let mut data = status.to_ne_bytes().to_vec();
+        data.extend([0; 12]);
+        data.extend(tci.to_ne_bytes());
+        data.extend(tpid.to_ne_bytes());
+        message(libc::SOL_PACKET, libc::PACKET_AUXDATA, &data)
+    }
+
+    #[test]
+    fn the_tag_is_found_behind_other_messages() {
+        let both = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+        let mut control = message(libc::SOL_SOCKET, 29, &[0; 16]);
+        control.extend(auxdata(both, 0x2064, 0x88a8));
+        assert_eq!(
+            vlan_tag(&control),
+            Some(VlanTag {
+                tpid: 0x88a8,
+                tci: 0x2064
+            })
+        );
+        let old = auxdata(libc::TP_STATUS_VLAN_VALID, 5, 0);
+        assert_eq!(vlan_tag(&old), Some(VlanTag { tpid: 0x8100, tci: 5 }));
+        assert_eq!(vlan_tag(&auxdata(0, 5, 0x8100)), None);
+    }
+
+    #[test]
+    fn cut_off_control_messages_hold_no_tag() {
+        let whole = auxdata(libc::TP_STATUS_VLAN_VALID, 5, 0);
+        for length in 0..whole.len() - 4 {
+            assert_eq!(vlan_tag(&whole[..length]), None);
+        }
+        assert_eq!(vlan_tag(&[0; 64]), None, "a zero length must not loop");
+    }
+}
