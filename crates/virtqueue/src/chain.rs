@@ -104,32 +104,27 @@ impl Chain {
         Ok(())
     }
 
-    /// Removes the first `bytes` (at most all) from the front.
-    pub fn skip(&mut self, bytes: u32) {
-        let mut left = bytes.min(self.len);
-        self.len -= left;
-        let mut first = 0;
-        while left > 0 {
-            let (gone, rest) = self.segments[first].split_at(left);
-            left -= gone.len();
-            self.segments[first] = rest;
-            if rest.len() == 0 {
-                first += 1;
-            }
-        }
-        self.segments.copy_within(first..usize::from(self.count), 0);
-        self.count -= first as u16;
-    }
-
-    /// Copies the chain's first bytes out, as many as both have; returns how many.
-    pub fn read(&self, memory: &GuestMemory, to: &mut [u8]) -> usize {
+    /// Copies bytes from `offset` on out, as many as there are and fit; returns how many.
+    #[inline]
+    pub fn read_at(&self, memory: &GuestMemory, offset: u32, to: &mut [u8]) -> usize {
         let mut done = 0;
-        for &segment in self.segments() {
+        for segment in self.from(offset) {
             if done == to.len() {
                 break;
             }
             done += memory.read(segment, &mut to[done..]);
         }
         done
+    }
+
+    /// The buffers from byte `offset` on.
+    #[inline]
+    pub fn from(&self, offset: u32) -> impl Iterator<Item = GuestRange> + '_ {
+        let mut skip = offset;
+        self.segments().iter().filter_map(move |segment| {
+            let (skipped, rest) = segment.split_at(skip);
+            skip -= skipped.len();
+            (rest.len() > 0).then_some(rest)
+        })
     }
 }

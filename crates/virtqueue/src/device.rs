@@ -122,7 +122,8 @@ fn locate(memory: &GuestMemory, layout: &Layout) -> Result<Pointers, QueueError>
 }
 
 impl DeviceQueue {
-    /// A queue that goes on at `base`, the index at which it was stopped (0 for a fresh one).
+    /// A queue that goes on at `base`, the index at which it was stopped (0 for a fresh one). The used index
+    /// is the one in the ring: chains that were taken and never given back are the driver's loss.
     pub fn new(
         memory: Arc<GuestMemory>,
         layout: Layout,
@@ -135,6 +136,8 @@ impl DeviceQueue {
             available,
             used,
         } = locate(&memory, &layout)?;
+        // SAFETY: `locate` found the used ring, whose second word is the index, in a mapping kept by `memory`.
+        let next_used = u16::from_le(unsafe { used.add(1).as_ref() }.load(Ordering::Acquire));
         Ok(DeviceQueue {
             memory,
             layout,
@@ -145,8 +148,8 @@ impl DeviceQueue {
             indirect,
             next_available: base,
             seen_available: base,
-            next_used: base,
-            published_used: base,
+            next_used,
+            published_used: next_used,
             signalled_used: None,
         })
     }
