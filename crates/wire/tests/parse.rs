@@ -1,0 +1,475 @@
+//! Frames built by hand and the keys they must give.
+
+mod common;
+
+use common::*;
+use flow::{FlowKey, PortId};
+use proptest::prelude::*;
+use wire::{L3, L4, Layers, Parsed, parse};
+
+fn parsed(frame: &[u8]) -> Parsed {
+    parse(head(frame), frame.len(), PortId(7))
+}
+
+/// The key of an untagged frame between the two addresses.
+fn ethernet_key(ethertype: u16) -> FlowKey {
+    let mut key = FlowKey::default();
+    key.set_in_port(7);
+    key.set_eth_dst(0x5254_0000_0002);
+    key.set_eth_src(0x5254_0000_0001);
+    key.set_eth_type(ethertype);
+    key
+}
+
+fn ipv4_key(protocol: u8) -> FlowKey {
+    let mut key = ethernet_key(0x0800);
+    key.set_ip_src(0x0a00_0001);
+    key.set_ip_dst(0x0a00_0002);
+    key.set_ip_tos(0x2e);
+    key.set_ip_ttl(63);
+    key.set_ip_proto(protocol);
+    key
+}
+
+fn ipv6_key(protocol: u8) -> FlowKey {
+    let mut key = ethernet_key(0x86dd);
+    key.set_ip_src(0xfd00 << 112 | 1);
+    key.set_ip_dst(0xfd00 << 112 | 2);
+    key.set_ip_tos(0xb8);
+    key.set_ipv6_label(0x12345);
+    key.set_ip_ttl(64);
+    key.set_ip_proto(protocol);
+    key
+}
+
+fn with_ports(mut key: FlowKey, src: u16, dst: u16) -> FlowKey {
+    key.set_tp_src(src);
+    key.set_tp_dst(dst);
+    key
+}
+
+#[test]
+fn tcp_over_ipv4() {
+    let frame = ethernet(
+        &[],
+        0x0800,
+        &ipv4(6, 0x4000, &[], &tcp(0x912, &[1, 1, 1, 1], b"hello")),
+    );
+    let mut key = with_ports(ipv4_key(6), 1000, 80);
+    key.set_tcp_flags(0x912);
+    let layers = Layers {
+        l3: 14,
+        l4: 34,
+        payload: 58,
+        l3_kind: L3::Ipv4,
+        l4_kind: L4::Tcp,
+        ..Layers::default()
+    };
+    assert_eq!(parsed(&frame), Parsed { key, layers });
+}
+
+#[test]
+fn udp_over_ipv4_with_options_and_tag() {
+    let frame = ethernet(
+        &[(0x8100, 0x600a)],
+        0x0800,
+        &ipv4(17, 0, &[1; 8], &udp(b"question")),
+    );
+    let mut key = with_ports(ipv4_key(17), 1000, 53);
+    key.set_vlan_tpid(0x8100);
+    key.set_vlan_tci(0x700a);
+    let layers = Layers {
+        l3: 18,
+        l4: 46,
+        payload: 54,
+        l3_kind: L3::Ipv4,
+        l4_kind: L4::Udp,
+        ..Layers::default()
+    };
+    assert_eq!(parsed(&frame), Parsed { key, layers });
+}
+
+#[test]
+fn two_tags_are_keyed_and_a_third_is_a_type() {
+    let mut key = ipv4_key(1);
+    key.set_vlan_tpid(0x88a8);
+    key.set_vlan_tci(0x1014);
+    key.set_inner_tpid(0x8100);
+    key.set_inner_tci(0x1000);
+    let echo = ipv4(1, 0, &[], &[8, 0, 0, 0, 0, 1, 0, 1]);
+    let frame = ethernet(&[(0x88a8, 20), (0x8100, 0)], 0x0800, &echo);
+    assert_eq!(parsed(&frame).key, with_ports(key, 8, 0));
+    assert_eq!(
+        (parsed(&frame).layers.l3, parsed(&frame).layers.l4_kind),
+        (22, L4::Icmp)
+    );
+
+    let frame = ethernet(&[(0x88a8, 20), (0x8100, 0), (0x8100, 5)], 0x0800, &echo);
+    let found = parsed(&frame);
+    assert_eq!(
+        (found.key.eth_type(), found.key.ip_proto(), found.layers.l3_kind),
+        (0x8100, 0, L3::Other)
+    );
+}
+
+#[test]
+fn tags_without_a_type_behind_them_are_types() {
+    let whole = ethernet(&[(0x8100, 10)], 0x88a8, &[0; 3]);
+    // Outer tag complete, inner one cut.
+    let key = parsed(&whole).key;
+    assert_eq!(
+        (key.vlan_tci(), key.inner_tci(), key.eth_type()),
+        (0x100a, 0, 0x88a8)
+    );
+    // Outer one cut as well.
+    let key = parsed(&whole[..17]).key;
+    assert_eq!((key.vlan_tci(), key.vlan_tpid(), key.eth_type()), (0, 0, 0x8100));
+}
+
+#[test]
+fn frames_shorter_than_ethernet_have_only_a_port() {
+    let mut key = FlowKey::default();
+    key.set_in_port(7);
+    for len in 0..14 {
+        assert_eq!(
+            parsed(&ADDRESSES.repeat(2)[..len]),
+            Parsed {
+                key,
+                layers: Layers::default()
+            }
+        );
+    }
+}
+
+#[test]
+fn lengths_are_not_types_unless_snap_says_one() {
+    let found = parsed(&ethernet(&[], 46, &[0x42, 0x42, 3, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(found.key, ethernet_key(0));
+    assert_eq!(found.layers.l3, 14);
+    let mut snap = vec![0xaa, 0xaa, 3, 0, 0, 0, 0x08, 0x00];
+    snap.extend(ipv4(17, 0, &[], &udp(b"")));
+    let found = parsed(&ethernet(&[], 36, &snap));
+    assert_eq!(found.key, with_ports(ipv4_key(17), 1000, 53));
+    assert_eq!((found.layers.l3, found.layers.l4), (22, 42));
+    // Another organisation's numbers are not Ethernet types.
+    snap[4] = 1;
+    assert_eq!(parsed(&ethernet(&[], 36, &snap)).key, ethernet_key(0));
+}
+
+#[test]
+fn arp_request() {
+    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, 1];
+    packet.extend([0x52, 0x54, 0, 0, 0, 1, 10, 0, 0, 1]);
+    packet.extend([0, 0, 0, 0, 0, 9, 10, 0, 0, 2]);
+    let mut key = ethernet_key(0x0806);
+    key.set_ip_proto(1);
+    key.set_nd_sll(0x5254_0000_0001);
+    key.set_ip_src(0x0a00_0001);
+    key.set_nd_tll(9);
+    key.set_ip_dst(0x0a00_0002);
+    let found = parsed(&ethernet(&[], 0x0806, &packet));
+    assert_eq!(found.key, key);
+    assert_eq!(
+        found.layers,
+        Layers {
+            l3: 14,
+            l3_kind: L3::Arp,
+            ..Layers::default()
+        }
+    );
+    // An operation of more than 8 bits is none.
+    packet[6] = 1;
+    key.set_ip_proto(0);
+    assert_eq!(parsed(&ethernet(&[], 0x0806, &packet)).key, key);
+    // Truncated, or for other hardware.
+    assert_eq!(
+        parsed(&ethernet(&[], 0x0806, &packet[..27])).key,
+        ethernet_key(0x0806)
+    );
+    packet[4] = 8;
+    assert_eq!(parsed(&ethernet(&[], 0x0806, &packet)).key, ethernet_key(0x0806));
+}
+
+#[test]
+fn ipv4_fragments() {
+    let mut key = with_ports(ipv4_key(17), 1000, 53);
+    key.set_ip_frag(1);
+    let first = parsed(&ethernet(&[], 0x0800, &ipv4(17, 0x2000, &[], &udp(b"half"))));
+    assert_eq!(first.key, key);
+    assert!(first.layers.fragment && first.layers.l4 == 34);
+
+    let mut key = ipv4_key(17);
+    key.set_ip_frag(2);
+    for offset in [0x2001, 0x0001, 0x1fff] {
+        let later = parsed(&ethernet(&[], 0x0800, &ipv4(17, offset, &[], &udp(b"half"))));
+        assert_eq!(later.key, key);
+        let layers = Layers {
+            l3: 14,
+            l3_kind: L3::Ipv4,
+            fragment: true,
+            ..Layers::default()
+        };
+        assert_eq!(later.layers, layers);
+    }
+}
+
+#[test]
+fn malformed_ipv4_leaves_the_layer_zero() {
+    let good = ipv4(17, 0, &[], &udp(b""));
+    let mut short_header = good.clone();
+    short_header[0] = 0x44;
+    let mut long_header = good.clone();
+    long_header[0] = 0x4f;
+    for packet in [&good[..19], &short_header, &long_header] {
+        let found = parsed(&ethernet(&[], 0x0800, packet));
+        assert_eq!(found.key, ethernet_key(0x0800));
+        assert_eq!(
+            found.layers,
+            Layers {
+                l3: 14,
+                ..Layers::default()
+            }
+        );
+    }
+}
+
+#[test]
+fn truncated_transport_headers_leave_only_their_fields_zero() {
+    let mut bad_offset = tcp(0x10, &[], &[]);
+    bad_offset[12] = 0x40;
+    let mut beyond = tcp(0x10, &[], &[]);
+    beyond[12] = 0x60;
+    let cases: [(u8, &[u8]); 6] = [
+        (6, &tcp(0x10, &[], &[])[..19]),
+        (6, &bad_offset),
+        (6, &beyond),
+        (17, &udp(b"")[..7]),
+        (132, &[0; 11]),
+        (1, &[8, 0, 0, 0, 0, 0, 0]),
+    ];
+    for (protocol, transport) in cases {
+        let found = parsed(&ethernet(&[], 0x0800, &ipv4(protocol, 0, &[], transport)));
+        assert_eq!(found.key, ipv4_key(protocol));
+        let layers = Layers {
+            l3: 14,
+            l4: 34,
+            l3_kind: L3::Ipv4,
+            ..Layers::default()
+        };
+        assert_eq!(found.layers, layers);
+    }
+}
+
+#[test]
+fn sctp_ports() {
+    let frame = ethernet(
+        &[],
+        0x0800,
+        &ipv4(132, 0, &[], &[0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0]),
+    );
+    let found = parsed(&frame);
+    assert_eq!(found.key, with_ports(ipv4_key(132), 1, 2));
+    assert_eq!((found.layers.l4_kind, found.layers.payload), (L4::Sctp, 46));
+}
+
+#[test]
+fn tcp_options_beyond_the_head_are_known_about() {
+    // Two tags, IPv4 with 40 bytes of options, TCP with 40: headers end at byte 142.
+    let packet = ipv4(6, 0, &[1; 40], &tcp(0x10, &[1; 40], &[0; 100]));
+    let found = parsed(&ethernet(&[(0x8100, 1), (0x8100, 2)], 0x0800, &packet));
+    assert_eq!((found.key.tp_src(), found.key.tcp_flags()), (1000, 0x10));
+    assert_eq!((found.layers.l4, found.layers.payload), (82, 142));
+}
+
+#[test]
+fn tcp_over_ipv6() {
+    let found = parsed(&ethernet(&[], 0x86dd, &ipv6(6, &[], &tcp(0x02, &[], &[]))));
+    let mut key = with_ports(ipv6_key(6), 1000, 80);
+    key.set_tcp_flags(2);
+    let layers = Layers {
+        l3: 14,
+        l4: 54,
+        payload: 74,
+        l3_kind: L3::Ipv6,
+        l4_kind: L4::Tcp,
+        ..Layers::default()
+    };
+    assert_eq!(found, Parsed { key, layers });
+}
+
+#[test]
+fn ipv6_extension_headers_are_passed() {
+    // Hop-by-hop (8), destination (16), routing (8), authentication (12), then UDP.
+    let mut extensions = vec![60, 0, 1, 4, 0, 0, 0, 0];
+    extensions.extend([43, 1, 1, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    extensions.extend([51, 0, 0, 0, 0, 0, 0, 0]);
+    extensions.extend([17, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let found = parsed(&ethernet(&[], 0x86dd, &ipv6(0, &extensions, &udp(b"x"))));
+    assert_eq!(found.key, with_ports(ipv6_key(17), 1000, 53));
+    assert_eq!((found.layers.l4, found.layers.payload), (54 + 44, 54 + 52));
+    assert!(found.layers.routed && !found.layers.fragment);
+}
+
+#[test]
+fn ipv6_extension_headers_that_do_not_end_leave_no_upper_layer() {
+    // Each says that the next one is the same; the last leaves the head, or the frame.
+    for len in [7, 8, 24, 100] {
+        let extensions: Vec<u8> = [60, 0, 1, 4, 0, 0, 0, 0].repeat(13)[..len].to_vec();
+        let found = parsed(&ethernet(&[], 0x86dd, &ipv6(60, &extensions, &[])));
+        assert_eq!(found.key, ipv6_key(59));
+        assert_eq!(
+            found.layers,
+            Layers {
+                l3: 14,
+                l3_kind: L3::Ipv6,
+                ..Layers::default()
+            }
+        );
+    }
+    // One that says it is longer than the frame.
+    let found = parsed(&ethernet(
+        &[],
+        0x86dd,
+        &ipv6(60, &[17, 200, 1, 4, 0, 0, 0, 0], &udp(b"x")),
+    ));
+    assert_eq!(found.key, ipv6_key(59));
+    // "No next header" is an upper layer of its own.
+    let found = parsed(&ethernet(&[], 0x86dd, &ipv6(59, &[], &[])));
+    assert_eq!((found.key, found.layers.l4), (ipv6_key(59), 54));
+}
+
+#[test]
+fn ipv6_fragments() {
+    let first = parsed(&ethernet(
+        &[],
+        0x86dd,
+        &ipv6(44, &[17, 0, 0, 1, 0, 0, 0, 9], &udp(b"half")),
+    ));
+    let mut key = with_ports(ipv6_key(17), 1000, 53);
+    key.set_ip_frag(1);
+    assert_eq!(first.key, key);
+    assert!(first.layers.fragment);
+
+    let later = parsed(&ethernet(
+        &[],
+        0x86dd,
+        &ipv6(44, &[17, 0, 0x05, 0xa8, 0, 0, 0, 9], &udp(b"half")),
+    ));
+    let mut key = ipv6_key(44);
+    key.set_ip_frag(2);
+    assert_eq!(later.key, key);
+    let layers = Layers {
+        l3: 14,
+        l3_kind: L3::Ipv6,
+        fragment: true,
+        ..Layers::default()
+    };
+    assert_eq!(later.layers, layers);
+}
+
+#[test]
+fn truncated_ipv6_leaves_the_layer_zero() {
+    let found = parsed(&ethernet(&[], 0x86dd, &ipv6(6, &[], &[])[..39]));
+    assert_eq!(found.key, ethernet_key(0x86dd));
+}
+
+#[test]
+fn neighbour_solicitation() {
+    let target = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+    let mut message = vec![135, 0, 0, 0, 0, 0, 0, 0];
+    message.extend(target);
+    let mut key = with_ports(ipv6_key(58), 135, 0);
+    key.set_nd_target(0xfd00 << 112 | 9);
+    assert_eq!(parsed(&ethernet(&[], 0x86dd, &ipv6(58, &[], &message))).key, key);
+
+    // Unknown options (14: nonce) are passed.
+    message.extend([14, 1, 0, 0, 0, 0, 0, 0]);
+    message.extend([1, 1, 0x52, 0x54, 0, 0, 0, 1]);
+    message.extend([2, 1, 0x52, 0x54, 0, 0, 0, 3]);
+    key.set_nd_sll(0x5254_0000_0001);
+    key.set_nd_tll(0x5254_0000_0003);
+    let found = parsed(&ethernet(&[], 0x86dd, &ipv6(58, &[], &message)));
+    assert_eq!((found.key, found.layers.l4_kind), (key, L4::Icmpv6));
+
+    // Code 1 is not neighbour discovery.
+    let mut other = message.clone();
+    other[1] = 1;
+    let found = parsed(&ethernet(&[], 0x86dd, &ipv6(58, &[], &other)));
+    assert_eq!(found.key, with_ports(ipv6_key(58), 135, 1));
+
+    // An option that is there twice makes all void; one of length 0 ends the list.
+    let mut twice = message.clone();
+    twice.extend([1, 1, 0x52, 0x54, 0, 0, 0, 1]);
+    let found = parsed(&ethernet(&[], 0x86dd, &ipv6(58, &[], &twice)));
+    assert_eq!(found.key, with_ports(ipv6_key(58), 135, 0));
+    message[25] = 0;
+    let mut key = with_ports(ipv6_key(58), 135, 0);
+    key.set_nd_target(0xfd00 << 112 | 9);
+    assert_eq!(parsed(&ethernet(&[], 0x86dd, &ipv6(58, &[], &message))).key, key);
+}
+
+/// Bytes that get deep into the parser more often than noise does.
+fn plausible_frames() -> impl Strategy<Value = Vec<u8>> {
+    let tags = prop::collection::vec(prop::sample::select(vec![(0x8100, 10), (0x88a8, 0x2014)]), 0..4);
+    let types = prop::sample::select(vec![0x0800u16, 0x86dd, 0x0806, 0x8035, 40, 0xaaaa]);
+    let protocol = prop::sample::select(vec![0u8, 1, 6, 17, 43, 44, 51, 58, 59, 60, 132]);
+    (
+        tags,
+        types,
+        protocol,
+        any::<u8>(),
+        prop::collection::vec(any::<u8>(), 0..200),
+    )
+        .prop_map(|(tags, ethertype, protocol, first, mut rest)| {
+            for (at, value) in [(0, first), (6, protocol), (9, protocol), (40, protocol), (41, 0)] {
+                if let Some(byte) = rest.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            ethernet(&tags, ethertype, &rest)
+        })
+}
+
+fn check_offsets(layers: &Layers, head_len: usize, frame_len: usize) -> Result<(), TestCaseError> {
+    let (l3, l4, payload) = (
+        usize::from(layers.l3),
+        usize::from(layers.l4),
+        usize::from(layers.payload),
+    );
+    prop_assert!(l3 <= head_len && l4 <= head_len && payload <= frame_len);
+    prop_assert!(l4 == 0 || l4 >= l3 + 20);
+    prop_assert!(payload == 0 || payload >= l4 + 8);
+    prop_assert_eq!(payload != 0, layers.l4_kind != L4::Other);
+    prop_assert!(l4 == 0 || matches!(layers.l3_kind, L3::Ipv4 | L3::Ipv6));
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(5000))]
+
+    #[test]
+    fn offsets_lie_inside_whatever_the_bytes(
+        bytes in prop_oneof![plausible_frames(), prop::collection::vec(any::<u8>(), 0..200)],
+        head_len in 0usize..200, frame_len in prop_oneof![0usize..300, Just(65_553), Just(usize::MAX)],
+    ) {
+        let head = &bytes[..head_len.min(bytes.len())];
+        let found = parse(head, frame_len, PortId(1));
+        check_offsets(&found.layers, head.len().min(frame_len), frame_len)?;
+    }
+
+    /// Cutting a frame never adds or changes anything about the layers that are still complete; what is cut off
+    /// becomes zero.
+    #[test]
+    fn a_cut_frame_has_no_made_up_fields(frame in plausible_frames(), len in 14usize..128) {
+        let whole = parse(head(&frame), frame.len(), PortId(1));
+        let cut = &frame[..len.min(frame.len())];
+        let found = parse(cut, cut.len(), PortId(1));
+        check_offsets(&found.layers, cut.len(), cut.len())?;
+        if found.layers.payload != 0 {
+            prop_assert_eq!(found.layers, whole.layers);
+            prop_assert_eq!(found.key.tp_src(), whole.key.tp_src());
+        } else {
+            prop_assert_eq!((found.key.tp_src(), found.key.tp_dst(), found.key.tcp_flags()), (0, 0, 0));
+        }
+    }
+}
