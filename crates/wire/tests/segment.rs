@@ -1,0 +1,308 @@
+//! Segments, put together with their payload, against a segmentation of whole packets in vectors.
+
+mod common;
+
+use common::*;
+use flow::PortId;
+use proptest::prelude::*;
+use wire::{
+    CannotSegment, GSO_ECN, GSO_TCPV4, GSO_TCPV6, Layers, NEEDS_CSUM, Offload, Segment, Snapshot, Sum,
+    VnetHeader, finish_checksum, parse, segments,
+};
+
+const FIN: u16 = 0x01;
+const PSH: u16 = 0x08;
+const ACK: u16 = 0x10;
+const CWR: u16 = 0x80;
+
+/// A request for TSO of a frame that deserves it.
+fn offload(frame: &[u8], gso_size: u16) -> (Layers, Offload) {
+    let layers = parse(head(frame), frame.len(), PortId(1)).layers;
+    let v4 = layers.l3_kind == wire::L3::Ipv4;
+    let header = VnetHeader {
+        flags: NEEDS_CSUM,
+        gso_type: if v4 { GSO_TCPV4 | GSO_ECN } else { GSO_TCPV6 },
+        gso_size,
+        csum_start: layers.l4,
+        csum_offset: 16,
+        ..VnetHeader::default()
+    };
+    (
+        layers,
+        Offload::check(&header, &layers, head(frame), frame.len()).unwrap(),
+    )
+}
+
+fn payload<'a>(segment: &Segment, frame: &'a [u8]) -> &'a [u8] {
+    &frame[segment.payload_offset..segment.payload_offset + segment.payload_len]
+}
+
+/// What a receiver without offloads gets.
+fn finished(frame: &[u8], layers: &Layers, offload: &Offload) -> Vec<Vec<u8>> {
+    let cut = segments(head(frame), layers, offload, frame.len()).unwrap();
+    cut.map(|mut segment| {
+        let payload = payload(&segment, frame);
+        segment.finish(&Sum::of(payload));
+        [segment.header(), payload].concat()
+    })
+    .collect()
+}
+
+/// What to build a frame of.
+#[derive(Clone, Debug)]
+struct Recipe {
+    v6: bool,
+    tags: Vec<(u16, u16)>,
+    ip_options: usize,
+    tcp_options: usize,
+    flags: u16,
+    payload: Vec<u8>,
+}
+
+impl Recipe {
+    /// A complete frame with `payload`, the TCP checksum correct by its definition.
+    fn frame(&self, number: u16, sent: u32, flags: u16, payload: &[u8]) -> Vec<u8> {
+        let mut segment = tcp(flags, &vec![1; self.tcp_options], payload);
+        let sequence = 0xffff_ff00u32.wrapping_add(sent);
+        segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+        let length = u16::try_from(segment.len()).unwrap().to_be_bytes();
+        // Hop-by-hop options with PadN, multiples of 8.
+        let mut extension = vec![0; self.ip_options / 8 * 8];
+        if let [next, length, pad_n, pad_len, ..] = &mut extension[..] {
+            (*next, *pad_n) = (6, 1);
+            *length = (self.ip_options / 8 - 1) as u8;
+            *pad_len = (self.ip_options / 8 * 8 - 4) as u8;
+        }
+        let next = if extension.is_empty() { 6 } else { 0 };
+        let addresses = match self.v6 {
+            true => ipv6(6, &[], &[])[8..40].to_vec(),
+            false => ipv4(6, 0, &[], &[])[12..20].to_vec(),
+        };
+        let covered = [&addresses[..], &[0, 6], &length, &segment].concat();
+        let checksum = !ones_complement_sum(&covered);
+        let checksum = if checksum == 0 { 0xffff } else { checksum };
+        segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+        if self.v6 {
+            return ethernet(&self.tags, 0x86dd, &ipv6(next, &extension, &segment));
+        }
+        let mut packet = ipv4(6, 0x4000, &vec![1; self.ip_options], &segment);
+        let header_len = 20 + self.ip_options;
+        let id = 0xfffeu16.wrapping_add(number).to_be_bytes();
+        packet[4..6].copy_from_slice(&id);
+        packet[10..12].fill(0);
+        let checksum = !ones_complement_sum(&packet[..header_len]);
+        packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        ethernet(&self.tags, 0x0800, &packet)
+    }
+
+    fn whole(&self) -> Vec<u8> {
+        self.frame(0, 0, self.flags, &self.payload)
+    }
+
+    /// The twin: each segment built from nothing.
+    fn naive_segments(&self, gso_size: usize) -> Vec<Vec<u8>> {
+        let last = self.payload.len().div_ceil(gso_size) - 1;
+        let pieces = self.payload.chunks(gso_size).enumerate();
+        pieces
+            .map(|(number, piece)| {
+                let mut flags = self.flags;
+                if number > 0 {
+                    flags &= !CWR;
+                }
+                if number < last {
+                    flags &= !(FIN | PSH);
+                }
+                self.frame(number as u16, (number * gso_size) as u32, flags, piece)
+            })
+            .collect()
+    }
+}
+
+fn recipes() -> impl Strategy<Value = Recipe> {
+    let tags = prop::collection::vec(prop::sample::select(vec![(0x8100, 10), (0x88a8, 20)]), 0..=1);
+    let payload = prop::collection::vec(any::<u8>(), 2..3000);
+    (any::<bool>(), tags, 0usize..3, 0usize..4, 0u16..0x1000, payload).prop_map(
+        |(v6, tags, ip_options, tcp_options, flags, payload)| Recipe {
+            v6,
+            tags,
+            ip_options: ip_options * 4,
+            tcp_options: tcp_options * 4,
+            flags,
+            payload,
+        },
+    )
+}
+
+fn plain(v6: bool, flags: u16, payload: usize) -> Recipe {
+    Recipe {
+        v6,
+        tags: Vec::new(),
+        ip_options: 0,
+        tcp_options: 0,
+        flags,
+        payload: vec![0x5a; payload],
+    }
+}
+
+#[test]
+fn golden_segments() {
+    let recipe = plain(false, CWR | ACK | PSH | FIN, 25);
+    let frame = recipe.whole();
+    let (layers, offload) = offload(&frame, 10);
+    let cut: Vec<_> = segments(head(&frame), &layers, &offload, frame.len())
+        .unwrap()
+        .collect();
+    let ranges: Vec<_> = cut
+        .iter()
+        .map(|s| (s.payload_offset, s.payload_len, s.last))
+        .collect();
+    assert_eq!(ranges, [(54, 10, false), (64, 10, false), (74, 5, true)]);
+    let field = |at: usize, len: usize| {
+        cut.iter()
+            .map(|s| s.header()[at..at + len].to_vec())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(field(16, 2), [[0, 50], [0, 50], [0, 45]], "total length");
+    assert_eq!(
+        field(18, 2),
+        [[0xff, 0xfe], [0xff, 0xff], [0, 0]],
+        "identification"
+    );
+    assert_eq!(field(41, 1), [[0], [10], [20]], "sequence number");
+    assert_eq!(field(47, 1), [[0x90], [0x10], [0x19]], "flags");
+    // 10.0.0.1 + 10.0.0.2 + 6 + length, not complemented.
+    assert_eq!(
+        field(50, 2),
+        [[0x14, 0x27], [0x14, 0x27], [0x14, 0x22]],
+        "pseudo header"
+    );
+    let request = cut[0].vnet_header();
+    assert_eq!(
+        (request.flags, request.csum_start, request.csum_offset),
+        (NEEDS_CSUM, 34, 16)
+    );
+    assert_eq!(
+        (request.gso_type, request.gso_size, cut[2].frame_len()),
+        (0, 0, 59)
+    );
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let recipe = plain(true, ACK, 600);
+    let frame = recipe.whole();
+    let (layers, offload) = offload(&frame, 200);
+    assert_eq!(finished(&frame, &layers, &offload), recipe.naive_segments(200));
+    let last = &finished(&frame, &layers, &offload)[2];
+    assert_eq!(last[58..62], [0, 0, 0, 0x90]);
+}
+
+#[test]
+fn the_largest_frame_is_cut_whole() {
+    let mut recipe = plain(false, ACK | PSH, 65_535 - 40);
+    recipe.tags = vec![(0x8100, 1)];
+    let frame = recipe.whole();
+    let (layers, offload) = offload(&frame, 1448);
+    assert_eq!(finished(&frame, &layers, &offload), recipe.naive_segments(1448));
+    assert_eq!(offload.packets(&layers, frame.len()), 46);
+}
+
+#[test]
+fn what_cannot_be_cut_is_refused() {
+    let frame = plain(false, ACK, 100).whole();
+    let (layers, good) = offload(&frame, 50);
+    let cut = |layers: Layers, offload: &Offload, head: &[u8]| {
+        segments(head, &layers, offload, frame.len()).map(|cut| cut.len())
+    };
+    assert_eq!(cut(layers, &good, head(&frame)), Ok(2));
+    assert_eq!(cut(layers, &Offload::NONE, head(&frame)), Err(CannotSegment));
+    assert_eq!(cut(layers, &good, &frame[..53]), Err(CannotSegment));
+    assert_eq!(
+        cut(
+            Layers {
+                routed: true,
+                ..layers
+            },
+            &good,
+            head(&frame)
+        ),
+        Err(CannotSegment)
+    );
+    assert_eq!(
+        cut(Layers { l4: 30, ..layers }, &good, head(&frame)),
+        Err(CannotSegment)
+    );
+    assert_eq!(
+        cut(
+            Layers {
+                payload: 50,
+                ..layers
+            },
+            &good,
+            head(&frame)
+        ),
+        Err(CannotSegment)
+    );
+    assert_eq!(
+        cut(Layers { payload: 0, ..layers }, &good, head(&frame)),
+        Err(CannotSegment)
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn segments_are_those_of_the_twin(recipe in recipes(), gso_size in 8u16..2000) {
+        let gso_size = gso_size.min(u16::try_from(recipe.payload.len()).unwrap() - 1);
+        prop_assume!(gso_size >= 8);
+        let mut frame = recipe.whole();
+        let (layers, offload) = offload(&frame, gso_size);
+        // What the sender leaves in the fields to be computed is of no importance.
+        let l4 = usize::from(layers.l4);
+        frame[l4 + 16..l4 + 18].fill(0xaa);
+        let made = finished(&frame, &layers, &offload);
+        prop_assert_eq!(made.len(), offload.packets(&layers, frame.len()));
+        let longest = made.iter().map(Vec::len).max().unwrap();
+        prop_assert_eq!(longest - usize::from(layers.l3), offload.l3_len(&layers, frame.len()));
+        prop_assert_eq!(made, recipe.naive_segments(usize::from(gso_size)));
+    }
+
+    /// A tag pushed on the snapshot, with layers and request moved, gives the segments of a tagged frame.
+    #[test]
+    fn a_tag_can_be_pushed_before(recipe in recipes(), gso_size in 8u16..500) {
+        let gso_size = gso_size.min(u16::try_from(recipe.payload.len()).unwrap() - 1);
+        prop_assume!(gso_size >= 8);
+        let frame = recipe.whole();
+        let (layers, offload) = offload(&frame, gso_size);
+        let mut snapshot = Snapshot::new();
+        snapshot.fill(head(&frame).len()).copy_from_slice(head(&frame));
+        prop_assert!(snapshot.push_vlan(0x8100, 0x1000 | 77));
+        let tagged = [snapshot.bytes(), &frame[head(&frame).len()..]].concat();
+        let cut = segments(snapshot.bytes(), &layers.moved(4), &offload.moved(4), tagged.len()).unwrap();
+        let made: Vec<Vec<u8>> = cut.map(|mut segment| {
+            let payload = payload(&segment, &tagged);
+            segment.finish(&Sum::of(payload));
+            [segment.header(), payload].concat()
+        }).collect();
+        let mut twin = recipe.clone();
+        twin.tags.insert(0, (0x8100, 77));
+        prop_assert_eq!(made, twin.naive_segments(usize::from(gso_size)));
+    }
+
+    /// The other way a checksum is completed: a frame that is not cut, its payload summed elsewhere.
+    #[test]
+    fn a_whole_frame_gets_its_checksum(recipe in recipes()) {
+        let complete = recipe.whole();
+        let layers = parse(head(&complete), complete.len(), PortId(1)).layers;
+        let l4 = usize::from(layers.l4);
+        let mut frame = complete.clone();
+        let addresses = if recipe.v6 { usize::from(layers.l3) + 8..usize::from(layers.l3) + 40 }
+            else { usize::from(layers.l3) + 12..usize::from(layers.l3) + 20 };
+        let partial = wire::pseudo(&complete[addresses], 6, complete.len() - l4).fold();
+        frame[l4 + 16..l4 + 18].copy_from_slice(&partial.to_be_bytes());
+        let (start, rest) = frame.split_at_mut(head(&complete).len());
+        prop_assert!(finish_checksum(start, l4, 16, &Sum::of(rest)));
+        prop_assert_eq!(frame, complete);
+    }
+}
