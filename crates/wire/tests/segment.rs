@@ -29,7 +29,7 @@ fn offload(frame: &[u8], gso_size: u16) -> (Layers, Offload) {
     };
     (
         layers,
-        Offload::check(&header, &layers, head(frame), frame.len()).unwrap(),
+        Offload::check(&header, &layers, head(frame), frame.len()).expect("the request fits"),
     )
 }
 
@@ -39,7 +39,7 @@ fn payload<'a>(segment: &Segment, frame: &'a [u8]) -> &'a [u8] {
 
 /// What a receiver without offloads gets.
 fn finished(frame: &[u8], layers: &Layers, offload: &Offload) -> Vec<Vec<u8>> {
-    let cut = segments(head(frame), layers, offload, frame.len()).unwrap();
+    let cut = segments(head(frame), layers, offload, frame.len()).expect("can be cut");
     cut.map(|mut segment| {
         let payload = payload(&segment, frame);
         segment.finish(&Sum::of(payload));
@@ -65,7 +65,7 @@ impl Recipe {
         let mut segment = tcp(flags, &vec![1; self.tcp_options], payload);
         let sequence = 0xffff_ff00u32.wrapping_add(sent);
         segment[4..8].copy_from_slice(&sequence.to_be_bytes());
-        let length = u16::try_from(segment.len()).unwrap().to_be_bytes();
+        let length = u16::try_from(segment.len()).expect("fits IP").to_be_bytes();
         // Hop-by-hop options with PadN, multiples of 8.
         let mut extension = vec![0; self.ip_options / 8 * 8];
         if let [next, length, pad_n, pad_len, ..] = &mut extension[..] {

@@ -30,7 +30,7 @@ pub fn ethernet(tags: &[(u16, u16)], ethertype: u16, payload: &[u8]) -> Vec<u8> 
 /// 10.0.0.1 to 10.0.0.2, TOS 0x2e, TTL 63, identification 0xfffe, with `options` (a multiple of 4 bytes).
 pub fn ipv4(protocol: u8, fragment: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let header_len = 20 + options.len();
-    let total = u16::try_from(header_len + payload.len()).unwrap();
+    let total = u16::try_from(header_len + payload.len()).expect("fits IP");
     let mut packet = vec![0x40 | (header_len / 4) as u8, 0x2e];
     packet.extend(total.to_be_bytes());
     packet.extend([0xff, 0xfe]);
@@ -49,7 +49,7 @@ pub fn ipv6(next: u8, extensions: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x6b, 0x81, 0x23, 0x45];
     packet.extend(
         u16::try_from(extensions.len() + payload.len())
-            .unwrap()
+            .expect("fits IP")
             .to_be_bytes(),
     );
     packet.extend([next, 64]);
@@ -75,7 +75,7 @@ pub fn tcp(flags: u16, options: &[u8], payload: &[u8]) -> Vec<u8> {
 /// Port 1000 to 53, the checksum field zero.
 pub fn udp(payload: &[u8]) -> Vec<u8> {
     let mut datagram = vec![0x03, 0xe8, 0, 53];
-    datagram.extend(u16::try_from(8 + payload.len()).unwrap().to_be_bytes());
+    datagram.extend(u16::try_from(8 + payload.len()).expect("fits IP").to_be_bytes());
     datagram.extend([0, 0]);
     datagram.extend(payload);
     datagram
