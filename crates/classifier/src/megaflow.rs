@@ -7,8 +7,8 @@
 //! its masks makes its own misses dearer by a bounded amount, and nobody else's.
 //!
 //! Subtables that are hit often move to the front of their list, at every so many changes of the table and
-//! whenever the owner calls [`MegaflowTable::reorder`]. Flows that are full or refused leave the table unchanged:
-//! the packets then keep missing, which is slow and right.
+//! whenever the owner calls [`MegaflowTable::reorder`]. A flow that would exceed a limit is refused and the table
+//! left as it was: its packets then keep missing, which is slow and right.
 
 use crate::entry::FlowEntry;
 use crate::subtable::Subtable;
