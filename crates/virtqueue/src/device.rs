@@ -44,6 +44,9 @@ pub enum QueueError {
     /// The driver moved its index by more than the queue holds.
     #[error("available index moved by {0}, more than the queue size")]
     AvailableIndex(u16),
+    /// A chain in a receive queue is malformed, so nothing can be delivered.
+    #[error("malformed descriptor chain in a receive queue")]
+    ReceiveChain,
     /// The available ring names a descriptor that does not exist.
     #[error("available ring names descriptor {0}, which does not exist")]
     Head(u16),
@@ -313,6 +316,12 @@ impl DeviceQueue {
         self.next_used = self.next_used.wrapping_add(1);
     }
 
+    /// Whether [`publish`](Self::publish) has anything to show.
+    #[inline]
+    pub fn has_unpublished(&self) -> bool {
+        self.next_used != self.published_used
+    }
+
     /// Shows the driver all chains given back so far. True when it must be notified.
     pub fn publish(&mut self) -> bool {
         if self.next_used == self.published_used {
@@ -334,18 +343,19 @@ impl DeviceQueue {
         signalled.is_none_or(|signalled| passed(event, self.next_used, signalled))
     }
 
-    /// Asks the driver to kick when it makes the next chain available. Returns whether there is one already,
-    /// which must then be served without waiting for a kick.
+    /// Asks the driver to kick when it makes a chain available beyond those last looked at. Returns whether it
+    /// has done so already, in which case no kick may come.
     pub fn enable_kicks(&mut self) -> Result<bool, QueueError> {
+        let seen = self.seen_available;
         if self.event_idx {
-            self.avail_event()
-                .store(self.next_available.to_le(), Ordering::Relaxed);
+            self.avail_event().store(seen.to_le(), Ordering::Relaxed);
         } else {
             self.used_word(0).store(0, Ordering::Relaxed);
         }
         // The wish must be visible before the index is read again.
         fence(Ordering::SeqCst);
-        Ok(self.look()? > 0)
+        self.look()?;
+        Ok(self.seen_available != seen)
     }
 
     /// Asks the driver not to kick. With EVENT_IDX it is enough not to move the event index.

@@ -15,8 +15,10 @@
 //!
 //! One thread at a time calls; the other side is another process.
 
+mod doorbell;
 mod shared_memory;
 
+pub use doorbell::Doorbell;
 pub use shared_memory::{MAX_SPANS, Received, SharedMemory, Span};
 
 use std::sync::Arc;

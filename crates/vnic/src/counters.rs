@@ -1,0 +1,97 @@
+//! A port's counters while packets flow.
+
+use flow::{DropReason, PortCounters};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const REASONS: usize = DropReason::ALL.len();
+
+/// [`PortCounters`] that any thread may add to. Callers add once per batch where they can.
+#[derive(Debug)]
+#[allow(missing_docs)] // Field by field as in `PortCounters`.
+pub struct Counters {
+    pub received: AtomicU64,
+    pub received_bytes: AtomicU64,
+    pub injected: AtomicU64,
+    pub copies: AtomicU64,
+    pub delivered: AtomicU64,
+    drops: [AtomicU64; REASONS],
+    pub upcalls: AtomicU64,
+    discards: [AtomicU64; REASONS],
+    pub transmitted: AtomicU64,
+    pub transmitted_bytes: AtomicU64,
+    egress_drops: [AtomicU64; REASONS],
+    pub segments: AtomicU64,
+    pub calls: AtomicU64,
+    pub calls_suppressed: AtomicU64,
+    pub kicks: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let none = || [const { AtomicU64::new(0) }; REASONS];
+        Counters {
+            received: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+            injected: AtomicU64::new(0),
+            copies: AtomicU64::new(0),
+            delivered: AtomicU64::new(0),
+            drops: none(),
+            upcalls: AtomicU64::new(0),
+            discards: none(),
+            transmitted: AtomicU64::new(0),
+            transmitted_bytes: AtomicU64::new(0),
+            egress_drops: none(),
+            segments: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
+            calls_suppressed: AtomicU64::new(0),
+            kicks: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Counters {
+    /// Packets of this port that were dropped.
+    pub fn dropped(&self, reason: DropReason, packets: u64) {
+        self.drops[usize::from(reason as u8)].fetch_add(packets, Relaxed);
+    }
+
+    /// Packets for this port that were dropped on its side.
+    pub fn egress_dropped(&self, reason: DropReason, packets: u64) {
+        self.egress_drops[usize::from(reason as u8)].fetch_add(packets, Relaxed);
+    }
+
+    /// Upcalls of this port that ended without coming back.
+    pub fn discarded(&self, reason: DropReason, packets: u64) {
+        self.discards[usize::from(reason as u8)].fetch_add(packets, Relaxed);
+    }
+
+    /// The counters now. Not atomic as a whole while packets flow.
+    pub fn read(&self) -> PortCounters {
+        let mut counters = PortCounters {
+            received: self.received.load(Relaxed),
+            received_bytes: self.received_bytes.load(Relaxed),
+            injected: self.injected.load(Relaxed),
+            copies: self.copies.load(Relaxed),
+            delivered: self.delivered.load(Relaxed),
+            upcalls: self.upcalls.load(Relaxed),
+            transmitted: self.transmitted.load(Relaxed),
+            transmitted_bytes: self.transmitted_bytes.load(Relaxed),
+            segments: self.segments.load(Relaxed),
+            calls: self.calls.load(Relaxed),
+            calls_suppressed: self.calls_suppressed.load(Relaxed),
+            kicks: self.kicks.load(Relaxed),
+            ..PortCounters::default()
+        };
+        for &reason in DropReason::ALL {
+            let number = usize::from(reason as u8);
+            counters.dropped.add(reason, self.drops[number].load(Relaxed));
+            counters
+                .discarded
+                .add(reason, self.discards[number].load(Relaxed));
+            counters
+                .egress_dropped
+                .add(reason, self.egress_drops[number].load(Relaxed));
+        }
+        counters
+    }
+}

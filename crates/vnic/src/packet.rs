@@ -1,0 +1,230 @@
+//! A packet on its way: a private head, and a tail that still lies where the sender put it.
+
+use crate::Counters;
+use flow::{FlowKey, PortId};
+use guest_memory::{GuestMemory, GuestRange};
+use ring::Shared;
+use std::sync::Arc;
+use virtqueue::Chain;
+use wire::{BadOffload, Layers, Offload, Snapshot, VnetHeader, parse};
+
+/// Largest frame in bytes: the largest IP packet with Ethernet header and one VLAN tag.
+pub const MAX_FRAME: u32 = 65_535 + 18;
+
+/// A packet slot. `head` and `tail` together are the frame; decisions are made on `head` only, which no guest
+/// can change.
+#[derive(Debug)]
+pub struct Packet {
+    /// The port it came from, whose ring gets the chain back.
+    pub origin: PortId,
+    /// That port's counters.
+    pub account: Arc<Counters>,
+    /// The first bytes of the frame, with header changes made so far.
+    pub head: Snapshot,
+    /// The virtio-net header as the sender gave it, unchecked.
+    pub header: VnetHeader,
+    /// Offsets in the frame as it is now.
+    pub layers: Layers,
+    /// Checksum and segmentation left to do.
+    pub offload: Offload,
+    pub(crate) tail: Tail,
+    /// Bytes of the frame behind `head`.
+    pub(crate) tail_len: u32,
+    /// Whether the origin's ring still has to get `chain` back.
+    pub(crate) holds_chain: bool,
+    pub(crate) chain: Chain,
+    memory: Arc<GuestMemory>,
+}
+
+/// Where the rest of the frame is.
+#[derive(Debug, Default)]
+pub(crate) enum Tail {
+    /// In this slot's chain, from this byte on.
+    Chain(u32),
+    /// Where another packet has it, of which this one is a copy with another head.
+    Of(Shared<Packet>),
+    /// In our memory.
+    Bytes(Vec<u8>),
+    /// Nowhere: the head is all.
+    #[default]
+    None,
+}
+
+impl Packet {
+    /// An empty slot for packets of a guest with that memory.
+    pub fn new(origin: PortId, account: Arc<Counters>, memory: Arc<GuestMemory>) -> Packet {
+        Packet {
+            origin,
+            account,
+            head: Snapshot::new(),
+            header: VnetHeader::default(),
+            layers: Layers::default(),
+            offload: Offload::NONE,
+            tail: Tail::None,
+            tail_len: 0,
+            holds_chain: false,
+            chain: Chain::default(),
+            memory,
+        }
+    }
+
+    /// Length of the frame in bytes, Ethernet header included.
+    #[inline]
+    pub fn frame_len(&self) -> usize {
+        self.head.len() + self.tail_len as usize
+    }
+
+    /// Parses the head, and checks what the sender's header asks for against it.
+    #[inline]
+    pub fn parse(&mut self) -> Result<FlowKey, BadOffload> {
+        let frame_len = self.frame_len();
+        let parsed = parse(self.head.bytes(), frame_len, self.origin);
+        self.layers = parsed.layers;
+        self.offload = Offload::check(&self.header, &parsed.layers, self.head.bytes(), frame_len)?;
+        Ok(parsed.key)
+    }
+
+    /// Inserts a VLAN tag; false if there is no room for it.
+    pub fn push_vlan(&mut self, tpid: u16, tci: u16) -> bool {
+        self.head.push_vlan(tpid, tci) && self.moved(4)
+    }
+
+    /// Removes the outermost VLAN tag; without effect if there is none.
+    pub fn pop_vlan(&mut self) -> bool {
+        !self.head.pop_vlan() || self.moved(-4)
+    }
+
+    fn moved(&mut self, by: i16) -> bool {
+        self.layers = self.layers.moved(by);
+        self.offload = self.offload.moved(by);
+        true
+    }
+
+    /// Makes this slot hold a frame of ours. `frame` has at least 14 bytes.
+    pub fn fill(&mut self, origin: PortId, account: Arc<Counters>, mut frame: Vec<u8>) {
+        self.origin = origin;
+        self.account = account;
+        let head = frame.len().min(Snapshot::CAPACITY);
+        self.head.fill(head).copy_from_slice(&frame[..head]);
+        frame.drain(..head);
+        self.tail_len = u32::try_from(frame.len()).unwrap_or(0);
+        self.tail = Tail::Bytes(frame);
+        self.holds_chain = false;
+    }
+
+    /// Makes this slot a copy of `other` whose head can be changed.
+    pub fn fill_from(&mut self, other: &Shared<Packet>) {
+        self.origin = other.origin;
+        self.account = other.account.clone();
+        self.head = other.head.clone();
+        self.layers = other.layers;
+        self.offload = other.offload;
+        self.tail_len = other.tail_len;
+        self.tail = if other.tail_len == 0 {
+            Tail::None
+        } else {
+            Tail::Of(other.clone())
+        };
+        self.holds_chain = false;
+    }
+
+    /// The slot that has the tail.
+    fn tail_owner(&self) -> &Packet {
+        let mut owner = self;
+        while let Tail::Of(other) = &owner.tail {
+            owner = other;
+        }
+        owner
+    }
+
+    /// The tail from byte `offset` on, at most `len` bytes of it.
+    pub(crate) fn tail(&self, offset: u32, len: u32) -> TailPart<'_> {
+        let owner = self.tail_owner();
+        match &owner.tail {
+            Tail::Chain(start) => TailPart::Guest {
+                memory: &owner.memory,
+                chain: &owner.chain,
+                offset: start + offset,
+                len,
+            },
+            Tail::Bytes(bytes) => {
+                let rest = bytes.get(offset as usize..).unwrap_or(&[]);
+                TailPart::Bytes(&rest[..rest.len().min(len as usize)])
+            }
+            Tail::Of(_) | Tail::None => TailPart::Bytes(&[]),
+        }
+    }
+
+    /// Whether the memory the tail lies in vanished.
+    pub(crate) fn is_broken(&self) -> bool {
+        let owner = self.tail_owner();
+        matches!(owner.tail, Tail::Chain(_)) && owner.memory.is_broken()
+    }
+
+    /// Copies the first `limit` bytes of the frame, or all of it, into our memory.
+    pub fn to_bytes(&self, limit: usize) -> Vec<u8> {
+        let len = self.frame_len().min(limit);
+        let mut bytes = vec![0; len];
+        let head = self.head.len().min(len);
+        bytes[..head].copy_from_slice(&self.head.bytes()[..head]);
+        let mut done = head;
+        self.tail(0, (len - head) as u32).for_each(|piece| match piece {
+            Piece::Guest(memory, range) => done += memory.read(range, &mut bytes[done..]),
+            Piece::Bytes(piece) => {
+                bytes[done..done + piece.len()].copy_from_slice(piece);
+                done += piece.len();
+            }
+        });
+        bytes
+    }
+
+    /// Forgets the tail, so that a slot at rest keeps no other packet and no memory.
+    pub(crate) fn clear(&mut self) {
+        self.tail = Tail::None;
+        self.tail_len = 0;
+        self.holds_chain = false;
+    }
+}
+
+/// A stretch of a packet's tail.
+#[derive(Clone, Copy)]
+pub(crate) enum TailPart<'a> {
+    Guest {
+        memory: &'a GuestMemory,
+        chain: &'a Chain,
+        offset: u32,
+        len: u32,
+    },
+    Bytes(&'a [u8]),
+}
+
+/// A contiguous piece of it.
+pub(crate) enum Piece<'a> {
+    Guest(&'a GuestMemory, GuestRange),
+    Bytes(&'a [u8]),
+}
+
+impl<'a> TailPart<'a> {
+    #[inline]
+    pub(crate) fn for_each(self, mut f: impl FnMut(Piece<'a>)) {
+        match self {
+            TailPart::Bytes(bytes) => f(Piece::Bytes(bytes)),
+            TailPart::Guest {
+                memory,
+                chain,
+                offset,
+                len,
+            } => {
+                let mut left = len;
+                for range in chain.from(offset) {
+                    let (part, _) = range.split_at(left);
+                    left -= part.len();
+                    f(Piece::Guest(memory, part));
+                    if left == 0 {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}

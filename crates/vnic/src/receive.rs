@@ -1,0 +1,542 @@
+//! The receive side: from the internal receive queue into the guest's buffers.
+//!
+//! Packets wait in the inbox, still lying in their senders' memory. Delivering one gathers as many posted
+//! buffers as it needs, then writes virtio-net header, head and tail straight into them. When there are not
+//! enough buffers the packet waits, and the ring asks for a kick.
+//!
+//! | [`Wait`] | enters when | allowed |
+//! |---|---|---|
+//! | `No` | buffers were there | deliver |
+//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
+//! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
+//!
+//! So a receiver that posts no buffers holds its senders' chains once, for a bounded time.
+
+use crate::features::{
+    Features, NET_GUEST_CSUM, NET_GUEST_ECN, NET_GUEST_TSO4, NET_GUEST_TSO6, NET_MRG_RXBUF,
+};
+use crate::packet::{Packet, Piece};
+use crate::transmit::RingSetup;
+use crate::{Call, Counters};
+use flow::DropReason;
+use guest_memory::{GuestMemory, GuestRange, copy};
+use ring::{Receiver, Shared};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use virtqueue::{Chain, DeviceQueue, Direction, QueueError};
+use wire::{GSO_TCPV4, Snapshot, Sum, VnetHeader, finish_checksum, segments};
+
+/// How long packets wait for a receiver that posts no buffers, in milliseconds. Longer than a busy guest's
+/// scheduling delays, shorter than anybody's patience.
+pub const STALL_TIMEOUT_MS: u64 = 100;
+
+/// Bytes of payload checksummed at a time.
+const BOUNCE: usize = 2048;
+
+/// What becomes of packets is told here, besides being counted.
+pub trait Observer {
+    /// The packet is in the receiver's ring.
+    fn delivered(&mut self, packet: &Packet);
+    /// It was dropped on the receiver's side.
+    fn dropped(&mut self, packet: &Packet, reason: DropReason);
+}
+
+/// Whether packets wait for buffers. See the module's description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// No.
+    No,
+    /// Since then (the caller's clock, milliseconds).
+    Since(u64),
+    /// Too long.
+    Stalled,
+}
+
+/// The consumer of a port's internal receive queue, with the guest's ring while there is one.
+#[derive(Debug)]
+pub struct ReceiveSide {
+    ring: Option<ReceiveRing>,
+    inbox: Receiver<Shared<Packet>>,
+    /// The oldest packet, if it could not be delivered (wholly), and how many segments of it were.
+    pending: Option<(Shared<Packet>, usize)>,
+    wait: Wait,
+    account: Arc<Counters>,
+}
+
+#[derive(Debug)]
+struct ReceiveRing {
+    queue: DeviceQueue,
+    features: Features,
+    call: Call,
+    mtu: u32,
+    scratch: Chain,
+    /// Buffers gathered for the frame being written: head and length of each chain, and their ranges in order.
+    chains: Vec<(u16, u32)>,
+    ranges: Vec<GuestRange>,
+}
+
+/// How far a packet got.
+enum Outcome {
+    Delivered { segments: u64 },
+    NoBuffers { done: usize },
+    Dropped(DropReason),
+    Broken(QueueError),
+}
+
+/// Why buffers could not be gathered.
+enum Shortage {
+    /// Not now.
+    Now,
+    /// Never: the packet does not fit the buffers this driver posts.
+    Never,
+    Broken(QueueError),
+}
+
+impl ReceiveSide {
+    pub(crate) fn new(inbox: Receiver<Shared<Packet>>, account: Arc<Counters>) -> Self {
+        ReceiveSide {
+            ring: None,
+            inbox,
+            pending: None,
+            wait: Wait::No,
+            account,
+        }
+    }
+
+    pub(crate) fn start(&mut self, setup: RingSetup, mtu: u16) -> Result<(), QueueError> {
+        let mut queue = setup.queue()?;
+        queue.disable_kicks();
+        self.wait = Wait::No;
+        self.ring = Some(ReceiveRing {
+            queue,
+            features: setup.features,
+            call: setup.call,
+            mtu: mtu.into(),
+            scratch: Chain::default(),
+            chains: Vec::new(),
+            ranges: Vec::new(),
+        });
+        Ok(())
+    }
+
+    /// Ends the ring; returns its base. What is queued is dropped by the next [`run`](Self::run).
+    pub(crate) fn stop(&mut self) -> Option<u16> {
+        self.ring.take().map(|ring| ring.queue.base())
+    }
+
+
+    pub(crate) fn set_call(&mut self, call: Call) {
+        if let Some(ring) = &mut self.ring {
+            ring.call = call;
+        }
+    }
+
+    pub(crate) fn set_mtu(&mut self, mtu: u16) {
+        if let Some(ring) = &mut self.ring {
+            ring.mtu = mtu.into();
+        }
+    }
+
+    pub(crate) fn move_to(&mut self, memory: Arc<GuestMemory>) -> Result<(), QueueError> {
+        self.ring
+            .as_mut()
+            .map_or(Ok(()), |ring| ring.queue.move_to(memory))
+    }
+
+    /// Whether the guest's memory vanished.
+    pub fn is_broken(&self) -> bool {
+        self.ring
+            .as_ref()
+            .is_some_and(|ring| ring.queue.memory().is_broken())
+    }
+
+    /// Whether packets wait for buffers.
+    pub fn wait(&self) -> Wait {
+        self.wait
+    }
+
+    /// Delivers what is queued, at most `budget` packets, and shows it to the guest. Returns whether there may
+    /// be more to do at once. On an error the ring is gone.
+    pub fn run(
+        &mut self,
+        now_ms: u64,
+        budget: usize,
+        observer: &mut impl Observer,
+    ) -> Result<bool, QueueError> {
+        let mut left = budget;
+        let mut result = Ok(());
+        while left > 0 {
+            let Some((packet, done)) = self.pending.take().or_else(|| Some((self.inbox.pop()?, 0))) else {
+                break;
+            };
+            let outcome = match &mut self.ring {
+                None => Outcome::Dropped(DropReason::PortDown),
+                Some(_) if packet.is_broken() => Outcome::Dropped(DropReason::SenderGone),
+                Some(ring) => ring.deliver(&packet, done),
+            };
+            match outcome {
+                Outcome::Delivered { segments } => self.count_delivered(&packet, segments, observer),
+                Outcome::Dropped(reason) => self.count_dropped(&packet, reason, observer),
+                Outcome::NoBuffers { done } => match self.must_wait(now_ms) {
+                    Ok(true) if self.wait == Wait::Stalled => {
+                        self.count_dropped(&packet, DropReason::ReceiverStalled, observer);
+                    }
+                    Ok(wait) => {
+                        self.pending = Some((packet, done));
+                        if wait {
+                            break;
+                        }
+                        continue;
+                    }
+                    Err(error) => result = self.break_down(&packet, error, observer),
+                },
+                Outcome::Broken(error) => result = self.break_down(&packet, error, observer),
+            }
+            left -= 1;
+        }
+        self.publish();
+        let waiting = self.pending.is_some();
+        result.map(|()| left == 0 && !waiting)
+    }
+
+    /// After a failed delivery: whether there are still no buffers, asking for a kick if so. Advances `wait`.
+    fn must_wait(&mut self, now_ms: u64) -> Result<bool, QueueError> {
+        let Some(ring) = &mut self.ring else {
+            return Ok(true);
+        };
+        self.wait = match self.wait {
+            Wait::No => Wait::Since(now_ms),
+            Wait::Since(since) if now_ms.saturating_sub(since) >= STALL_TIMEOUT_MS => Wait::Stalled,
+            wait => wait,
+        };
+        // Fewer buffers than needed may be there; only new ones are a reason to try again.
+        Ok(!ring.queue.enable_kicks()?)
+    }
+
+    /// The ring is malformed: it is not used any more.
+    fn break_down(
+        &mut self,
+        packet: &Packet,
+        error: QueueError,
+        observer: &mut impl Observer,
+    ) -> Result<(), QueueError> {
+        self.count_dropped(packet, DropReason::ReceiverBroken, observer);
+        self.publish();
+        self.ring = None;
+        Err(error)
+    }
+
+    fn count_delivered(&mut self, packet: &Packet, segments: u64, observer: &mut impl Observer) {
+        self.wait = Wait::No;
+        self.account.transmitted.fetch_add(1, Relaxed);
+        self.account
+            .transmitted_bytes
+            .fetch_add(packet.frame_len() as u64, Relaxed);
+        if segments > 0 {
+            self.account.segments.fetch_add(segments, Relaxed);
+        }
+        packet.account.delivered.fetch_add(1, Relaxed);
+        observer.delivered(packet);
+    }
+
+    fn count_dropped(&mut self, packet: &Packet, reason: DropReason, observer: &mut impl Observer) {
+        self.account.egress_dropped(reason, 1);
+        packet.account.dropped(reason, 1);
+        observer.dropped(packet, reason);
+    }
+
+    fn publish(&mut self) {
+        if let Some(ring) = &mut self.ring
+            && ring.queue.has_unpublished()
+        {
+            let wanted = ring.queue.publish();
+            ring.call.notify(wanted, &self.account);
+        }
+    }
+
+    /// Ends a stall if the guest has posted buffers; to be asked when it kicked.
+    pub fn has_buffers(&mut self) -> bool {
+        let some = self
+            .ring
+            .as_mut()
+            .is_some_and(|ring| ring.queue.look().is_ok_and(|count| count > 0));
+        if some && self.wait == Wait::Stalled {
+            self.wait = Wait::No;
+        }
+        some
+    }
+}
+
+impl ReceiveRing {
+    fn deliver(&mut self, packet: &Packet, done: usize) -> Outcome {
+        if packet.offload.l3_len(&packet.layers, packet.frame_len()) > self.mtu as usize {
+            return Outcome::Dropped(DropReason::ExceedsMtu);
+        }
+        if !self.can_take_segmented(packet) {
+            return self.deliver_segments(packet, done);
+        }
+        let finish = packet.offload.needs_checksum() && !self.features.has(NET_GUEST_CSUM);
+        let header = if finish {
+            VnetHeader::default()
+        } else {
+            *packet.offload.header()
+        };
+        let checksum = finish.then(|| {
+            let header = packet.offload.header();
+            (usize::from(header.csum_start), usize::from(header.csum_offset))
+        });
+        let frame = Frame {
+            header,
+            head: packet.head.bytes(),
+            packet,
+            offset: 0,
+            len: packet.tail_len,
+            checksum,
+        };
+        match self.write(&frame) {
+            Ok(()) => Outcome::Delivered { segments: 0 },
+            Err(shortage) => shortage.outcome(0),
+        }
+    }
+
+    fn can_take_segmented(&self, packet: &Packet) -> bool {
+        let Some(kind) = packet.offload.segmentation() else {
+            return true;
+        };
+        let tso = if kind == GSO_TCPV4 {
+            NET_GUEST_TSO4
+        } else {
+            NET_GUEST_TSO6
+        };
+        let ecn = if packet.offload.has_ecn() {
+            NET_GUEST_ECN
+        } else {
+            0
+        };
+        self.features.has(NET_GUEST_CSUM | tso | ecn)
+    }
+
+    /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`).
+    fn deliver_segments(&mut self, packet: &Packet, done: usize) -> Outcome {
+        let (head, frame_len) = (packet.head.bytes(), packet.frame_len());
+        let Ok(all) = segments(head, &packet.layers, &packet.offload, frame_len) else {
+            return Outcome::Dropped(DropReason::CannotSegment);
+        };
+        let partial = self.features.has(NET_GUEST_CSUM);
+        let mut count = done;
+        for segment in all.skip(done) {
+            let header = if partial {
+                segment.vnet_header()
+            } else {
+                VnetHeader::default()
+            };
+            // The segment's payload may begin in the head and end in the tail.
+            let start = segment.payload_offset.min(head.len());
+            let end = (segment.payload_offset + segment.payload_len).min(head.len());
+            let mut front = [0u8; 2 * Snapshot::MAX_LEN];
+            let header_len = segment.header().len();
+            let front_len = header_len + (end - start);
+            front[..header_len].copy_from_slice(segment.header());
+            front[header_len..front_len].copy_from_slice(&head[start..end]);
+            let mtu_part = (segment.payload_len - (end - start)) as u32;
+            let offset = segment.payload_offset.saturating_sub(head.len()) as u32;
+            let start = segment.vnet_header();
+            let checksum =
+                (!partial).then(|| (usize::from(start.csum_start), usize::from(start.csum_offset)));
+            let frame = Frame {
+                header,
+                head: &front[..front_len],
+                packet,
+                offset,
+                len: mtu_part,
+                checksum,
+            };
+            if let Err(shortage) = self.write(&frame) {
+                return shortage.outcome(count);
+            }
+            count += 1;
+        }
+        Outcome::Delivered {
+            segments: count as u64,
+        }
+    }
+
+    /// Writes one frame into posted buffers and gives them back, unpublished.
+    fn write(&mut self, frame: &Frame<'_>) -> Result<(), Shortage> {
+        let header_len = self.features.header_len() as usize;
+        let total = header_len + frame.head.len() + frame.len as usize;
+        self.gather(total)?;
+        let memory = &**self.queue.memory();
+        let mut tail_at = Cursor::at(&self.ranges, header_len + frame.head.len());
+        let mut front = [0u8; VnetHeader::LEN + 2 * Snapshot::MAX_LEN];
+        let head_end = header_len + frame.head.len();
+        front[header_len..head_end].copy_from_slice(frame.head);
+        let tail = frame.packet.tail(frame.offset, frame.len);
+        if let Some((start, offset)) = frame.checksum {
+            let mut sum = Sum::new();
+            tail.for_each(|piece| copy_and_sum(piece, &mut sum, memory, &mut tail_at));
+            // `Offload::check` made sure that the field lies in the head; a frame for which that is not so
+            // cannot get here.
+            if !finish_checksum(&mut front[header_len..head_end], start, offset, &sum) {
+                debug_assert!(false, "checksum field outside the head");
+            }
+        } else {
+            tail.for_each(|piece| match piece {
+                Piece::Guest(from, range) => tail_at.copy(from, range, memory),
+                Piece::Bytes(bytes) => tail_at.write(bytes, memory),
+            });
+        }
+        let count = u16::try_from(self.chains.len()).unwrap_or(u16::MAX);
+        let header = VnetHeader {
+            num_buffers: count,
+            ..frame.header
+        };
+        front[..header_len].copy_from_slice(&header.to_bytes()[..header_len]);
+        Cursor::at(&self.ranges, 0).write(&front[..head_end], memory);
+        let mut left = total as u32;
+        for &(head, len) in &self.chains {
+            self.queue.give_back(head, len.min(left));
+            left = left.saturating_sub(len);
+        }
+        Ok(())
+    }
+
+    /// Takes buffers for `total` bytes from the ring, all or none.
+    fn gather(&mut self, total: usize) -> Result<(), Shortage> {
+        self.chains.clear();
+        self.ranges.clear();
+        let mut room = 0usize;
+        while room < total {
+            let taken = self
+                .queue
+                .take(Direction::ToDriver, &mut self.scratch)
+                .map_err(Shortage::Broken)?;
+            let Some(taken) = taken else {
+                return Err(self.put_back(Shortage::Now));
+            };
+            if taken.is_err() {
+                return Err(Shortage::Broken(QueueError::ReceiveChain));
+            }
+            self.chains.push((self.scratch.head, self.scratch.len()));
+            self.ranges.extend_from_slice(self.scratch.segments());
+            room += self.scratch.len() as usize;
+            let all = self.chains.len() == usize::from(self.queue.size());
+            if room < total && (all || !self.features.has(NET_MRG_RXBUF)) {
+                return Err(self.put_back(Shortage::Never));
+            }
+        }
+        Ok(())
+    }
+
+    fn put_back(&mut self, shortage: Shortage) -> Shortage {
+        self.queue
+            .untake(u16::try_from(self.chains.len()).expect("a queue has at most 32768 chains"));
+        shortage
+    }
+}
+
+/// A frame to be written: `head`, then `len` bytes of the packet's tail from `offset` on.
+struct Frame<'a> {
+    header: VnetHeader,
+    head: &'a [u8],
+    packet: &'a Packet,
+    offset: u32,
+    len: u32,
+    /// Start and offset of a checksum to be completed.
+    checksum: Option<(usize, usize)>,
+}
+
+impl Shortage {
+    fn outcome(self, done: usize) -> Outcome {
+        match self {
+            Shortage::Now => Outcome::NoBuffers { done },
+            Shortage::Never => Outcome::Dropped(DropReason::BufferTooSmall),
+            Shortage::Broken(error) => Outcome::Broken(error),
+        }
+    }
+}
+
+/// A place in the gathered buffers.
+struct Cursor<'a> {
+    ranges: &'a [GuestRange],
+    current: GuestRange,
+}
+
+impl<'a> Cursor<'a> {
+    fn at(ranges: &'a [GuestRange], offset: usize) -> Cursor<'a> {
+        let mut skip = offset as u32;
+        for (index, range) in ranges.iter().enumerate() {
+            let (skipped, rest) = range.split_at(skip);
+            skip -= skipped.len();
+            if rest.len() > 0 {
+                return Cursor {
+                    ranges: &ranges[index + 1..],
+                    current: rest,
+                };
+            }
+        }
+        Cursor {
+            ranges: &[],
+            current: GuestRange::default(),
+        }
+    }
+
+    /// The rest of the current buffer, or the next one; `None` at the end.
+    fn room(&mut self) -> Option<GuestRange> {
+        if self.current.len() == 0 {
+            let (&first, rest) = self.ranges.split_first()?;
+            (self.current, self.ranges) = (first, rest);
+        }
+        Some(self.current)
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.current = self.current.split_at(bytes as u32).1;
+    }
+
+    fn copy(&mut self, from: &GuestMemory, mut range: GuestRange, to: &GuestMemory) {
+        while range.len() > 0 {
+            let Some(room) = self.room() else { return };
+            let copied = copy(from, range, to, room);
+            if copied == 0 {
+                return;
+            }
+            range = range.split_at(copied as u32).1;
+            self.advance(copied);
+        }
+    }
+
+    fn write(&mut self, mut bytes: &[u8], to: &GuestMemory) {
+        while !bytes.is_empty() {
+            let Some(room) = self.room() else { return };
+            let written = to.write(room, bytes);
+            if written == 0 {
+                return;
+            }
+            bytes = &bytes[written..];
+            self.advance(written);
+        }
+    }
+}
+
+/// Copies a piece by way of our memory, so that what is summed is what is written.
+fn copy_and_sum(piece: Piece<'_>, sum: &mut Sum, to: &GuestMemory, cursor: &mut Cursor<'_>) {
+    match piece {
+        Piece::Bytes(bytes) => {
+            sum.add(bytes);
+            cursor.write(bytes, to);
+        }
+        Piece::Guest(from, mut range) => {
+            let mut bounce = [0u8; BOUNCE];
+            while range.len() > 0 {
+                let read = from.read(range, &mut bounce);
+                if read == 0 {
+                    return;
+                }
+                sum.add(&bounce[..read]);
+                cursor.write(&bounce[..read], to);
+                range = range.split_at(read as u32).1;
+            }
+        }
+    }
+}

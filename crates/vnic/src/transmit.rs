@@ -1,0 +1,253 @@
+//! The transmit side: from the guest's ring to packet slots.
+//!
+//! A burst is fetched in two passes, so that the second finds in the cache what the first asked for:
+//! translate all chains, then copy all headers. Slots hold the chain until its payload was copied wherever it
+//! goes; a frame that is complete in its snapshot gives its chain back at once. When no slot is free, chains stay in
+//! the ring: the guest's own queue is the back-pressure.
+
+use crate::features::{Features, RING_EVENT_IDX, RING_INDIRECT_DESC};
+use crate::packet::{MAX_FRAME, Packet, Tail};
+use crate::{Call, Counters};
+use flow::{DropReason, PortId};
+use guest_memory::GuestMemory;
+use ring::{PoolOwner, Unique};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use virtqueue::{ChainError, DeviceQueue, Direction, Layout, QueueError};
+use wire::{Snapshot, VnetHeader};
+
+/// Most packets handled in one go.
+pub const BURST: usize = 32;
+
+/// Most packets of one port that may be under way; bounds memory per port and how much of a guest's ring a
+/// slow receiver can hold.
+const MAX_SLOTS: u32 = 256;
+
+/// Slots beyond those for chains, for copies with another head.
+const EXTRA_SLOTS: u32 = 64;
+
+/// Shortest frame: an Ethernet header.
+const MIN_FRAME: u32 = 14;
+
+/// Why fetching stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// The burst is full; there may be more.
+    Full,
+    /// The ring is empty.
+    Empty,
+    /// All slots are under way; go on after some have come back.
+    NoSlots,
+}
+
+/// A guest's running transmit ring.
+#[derive(Debug)]
+pub struct TransmitSide {
+    queue: DeviceQueue,
+    pool: PoolOwner<Packet>,
+    header_len: u32,
+    call: Call,
+    port: PortId,
+    account: Arc<Counters>,
+    /// No packets are fetched any more.
+    draining: bool,
+}
+
+/// What a ring needs to start, as vhost-user negotiated it.
+#[derive(Debug)]
+pub(crate) struct RingSetup {
+    pub memory: Arc<GuestMemory>,
+    pub layout: Layout,
+    pub base: u16,
+    pub features: Features,
+    pub call: Call,
+}
+
+impl RingSetup {
+    pub(crate) fn queue(&self) -> Result<DeviceQueue, QueueError> {
+        let (event_idx, indirect) = (
+            self.features.has(RING_EVENT_IDX),
+            self.features.has(RING_INDIRECT_DESC),
+        );
+        DeviceQueue::new(self.memory.clone(), self.layout, self.base, event_idx, indirect)
+    }
+}
+
+impl TransmitSide {
+    pub(crate) fn new(setup: RingSetup, port: PortId, account: Arc<Counters>) -> Result<Self, QueueError> {
+        let mut queue = setup.queue()?;
+        queue.disable_kicks();
+        let pool = new_pool(&queue, port, &account);
+        let header_len = setup.features.header_len();
+        Ok(TransmitSide {
+            queue,
+            pool,
+            header_len,
+            call: setup.call,
+            port,
+            account,
+            draining: false,
+        })
+    }
+
+    pub(crate) fn set_call(&mut self, call: Call) {
+        self.call = call;
+    }
+
+    pub(crate) fn base(&self) -> u16 {
+        self.queue.base()
+    }
+
+    /// Stops fetching. Returns whether all packets fetched before have gone where they go.
+    pub(crate) fn drain(&mut self) -> bool {
+        self.draining = true;
+        self.reclaim();
+        self.publish();
+        self.pool.outstanding() == 0
+    }
+
+    /// Goes on with other memory. Packets under way keep the old one.
+    pub(crate) fn move_to(&mut self, memory: Arc<GuestMemory>) -> Result<(), QueueError> {
+        self.queue.move_to(memory)?;
+        self.pool = new_pool(&self.queue, self.port, &self.account);
+        Ok(())
+    }
+
+    /// Fills `burst`, which has room for [`BURST`] packets, from the ring. What cannot become a packet is
+    /// counted and given back.
+    pub fn fetch(&mut self, burst: &mut Vec<Unique<Packet>>) -> Result<Fetched, QueueError> {
+        if self.draining {
+            return Ok(Fetched::Empty);
+        }
+        let mut end = Fetched::Full;
+        let mut tried = 0;
+        while burst.len() < BURST && tried < BURST {
+            let Some(mut slot) = self.pool.take() else {
+                end = Fetched::NoSlots;
+                break;
+            };
+            let Some(taken) = self.queue.take(Direction::FromDriver, &mut slot.chain)? else {
+                // Nothing was read into it; back to the pool it goes.
+                end = Fetched::Empty;
+                break;
+            };
+            tried += 1;
+            if let Err(error) = taken {
+                let reason = match error {
+                    ChainError::Malformed => DropReason::MalformedChain,
+                    ChainError::TooLong => DropReason::ChainTooLong,
+                };
+                self.refuse(slot.chain.head, reason);
+                continue;
+            }
+            if let Some(&first) = slot.chain.segments().first() {
+                self.queue.memory().prefetch(first);
+            }
+            burst.push(slot);
+        }
+        burst.retain_mut(|slot| self.snapshot(slot));
+        Ok(end)
+    }
+
+    /// Reads virtio-net header and head; false when the chain was no packet and has been given back.
+    fn snapshot(&mut self, packet: &mut Packet) -> bool {
+        let memory = self.queue.memory();
+        let Some(frame_len) = packet
+            .chain
+            .len()
+            .checked_sub(self.header_len)
+            .filter(|&len| len >= MIN_FRAME)
+        else {
+            return self.refuse(packet.chain.head, DropReason::ShortFrame);
+        };
+        if frame_len > MAX_FRAME {
+            return self.refuse(packet.chain.head, DropReason::OversizedFrame);
+        }
+        let mut header = [0; VnetHeader::LEN];
+        packet
+            .chain
+            .read_at(memory, 0, &mut header[..self.header_len as usize]);
+        packet.header = VnetHeader::from_bytes(&header);
+        let head_len = frame_len.min(Snapshot::CAPACITY as u32);
+        packet
+            .chain
+            .read_at(memory, self.header_len, packet.head.fill(head_len as usize));
+        packet.tail_len = frame_len - head_len;
+        packet.holds_chain = packet.tail_len > 0;
+        if packet.holds_chain {
+            packet.tail = Tail::Chain(self.header_len + head_len);
+        } else {
+            packet.tail = Tail::None;
+            self.queue.give_back(packet.chain.head, 0);
+        }
+        self.account.received.fetch_add(1, Relaxed);
+        self.account
+            .received_bytes
+            .fetch_add(u64::from(frame_len), Relaxed);
+        true
+    }
+
+    fn refuse(&mut self, head: u16, reason: DropReason) -> bool {
+        self.queue.give_back(head, 0);
+        self.account.received.fetch_add(1, Relaxed);
+        self.account.dropped(reason, 1);
+        telemetry::limited!(
+            log::Level::Info,
+            "port {}: dropped a packet: {}",
+            self.port,
+            reason.description()
+        );
+        false
+    }
+
+    /// A slot for a copy of one of this port's packets with another head.
+    pub fn spare(&mut self) -> Option<Unique<Packet>> {
+        self.pool.take()
+    }
+
+    /// Gives back the chains of packets that are done.
+    #[inline]
+    pub fn reclaim(&mut self) {
+        let queue = &mut self.queue;
+        self.pool.reclaim(|packet| {
+            if packet.holds_chain {
+                queue.give_back(packet.chain.head, 0);
+            }
+            packet.clear();
+        });
+    }
+
+    /// Shows the guest what was given back, and calls it if it wants to know.
+    #[inline]
+    pub fn publish(&mut self) {
+        if self.queue.has_unpublished() {
+            let wanted = self.queue.publish();
+            self.call.notify(wanted, &self.account);
+        }
+    }
+
+    /// Asks for a kick at the next packet; true if one is there already.
+    pub fn enable_kicks(&mut self) -> Result<bool, QueueError> {
+        if self.draining {
+            return Ok(false);
+        }
+        self.queue.enable_kicks()
+    }
+
+    /// Asks for no kicks while the ring is polled.
+    pub fn disable_kicks(&mut self) {
+        self.queue.disable_kicks();
+    }
+
+    /// Whether the guest's memory vanished.
+    pub fn is_broken(&self) -> bool {
+        self.queue.memory().is_broken()
+    }
+}
+
+fn new_pool(queue: &DeviceQueue, port: PortId, account: &Arc<Counters>) -> PoolOwner<Packet> {
+    let slots = u32::from(queue.size()).min(MAX_SLOTS) + EXTRA_SLOTS;
+    PoolOwner::new(slots, || {
+        Packet::new(port, account.clone(), queue.memory().clone())
+    })
+}

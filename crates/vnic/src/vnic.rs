@@ -1,0 +1,238 @@
+//! A port's guest interface, as workers and the vhost-user session share it.
+
+use crate::receive::ReceiveSide;
+use crate::transmit::{RingSetup, TransmitSide};
+use crate::{Counters, Packet};
+use flow::{DropReason, PortId};
+use guest_memory::GuestMemory;
+use ring::{Claim, Queue, Shared};
+use rustix::fd::{AsFd, OwnedFd};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use virtqueue::QueueError;
+
+/// Places in a port's internal receive queue.
+const INBOX: usize = 1024;
+
+/// How to call a driver: an eventfd, or nothing for a driver that polls.
+#[derive(Clone, Debug, Default)]
+pub struct Call(Option<Arc<OwnedFd>>);
+
+impl Call {
+    /// Takes the descriptor a front end passed. It must not be able to block a worker, so only anonymous inodes (an
+    /// eventfd is one, files, pipes and sockets are not) are accepted, and set non-blocking.
+    pub fn new(fd: Option<OwnedFd>) -> std::io::Result<Call> {
+        if let Some(fd) = &fd {
+            let stat = rustix::fs::fstat(fd)?;
+            if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Unknown {
+                return Err(std::io::Error::other("the call descriptor is not an eventfd"));
+            }
+            rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | rustix::fs::OFlags::NONBLOCK)?;
+        }
+        Ok(Call(fd.map(Arc::new)))
+    }
+
+    pub(crate) fn notify(&self, wanted: bool, account: &Counters) {
+        if !wanted {
+            account.calls_suppressed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        account.calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(fd) = &self.0 {
+            // Failure means that the counter is full, so the driver was called and has not looked yet.
+            let _ = rustix::io::write(fd.as_fd(), &1u64.to_ne_bytes());
+        }
+    }
+}
+
+/// Why a queue does not take a packet, which comes back.
+pub type Refused = (DropReason, Shared<Packet>);
+
+/// The two rings of a guest, its internal receive queue and its counters.
+///
+/// What is not a worker changes rings through `claim_blocking`, and has a worker look at the port afterwards:
+/// one that failed to claim meanwhile has left.
+pub struct Vnic {
+    /// The port's number.
+    pub port: PortId,
+    /// Its counters.
+    pub account: Arc<Counters>,
+    /// From the guest; `None` while the ring is stopped.
+    pub transmit: Claim<Option<TransmitSide>>,
+    /// To the guest.
+    pub receive: Claim<ReceiveSide>,
+    inbox: Arc<Queue<Shared<Packet>>>,
+    /// The receive ring runs.
+    open: AtomicBool,
+    /// The transmit ring runs.
+    transmitting: AtomicBool,
+    /// Nothing can be queued because the receiver stalls.
+    stalled: AtomicBool,
+    mtu: AtomicU16,
+    features: AtomicU64,
+    broken: Mutex<Option<String>>,
+}
+
+impl fmt::Debug for Vnic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Vnic(port {})", self.port)
+    }
+}
+
+impl Vnic {
+    /// An interface without a guest.
+    pub fn new(port: PortId, mtu: u16) -> Vnic {
+        let (inbox, receiver) = Queue::new(INBOX);
+        let account = Arc::new(Counters::default());
+        Vnic {
+            port,
+            transmit: Claim::new(None),
+            receive: Claim::new(ReceiveSide::new(receiver, account.clone())),
+            account,
+            inbox,
+            open: AtomicBool::new(false),
+            transmitting: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            mtu: AtomicU16::new(mtu),
+            features: AtomicU64::new(0),
+            broken: Mutex::new(None),
+        }
+    }
+
+    /// Whether the guest can receive: its receive ring runs.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Appends to the internal receive queue. The caller then claims `receive`, or leaves its mark on it.
+    #[inline]
+    pub fn enqueue(&self, packet: Shared<Packet>) -> Result<(), Refused> {
+        if !self.is_open() {
+            return Err((DropReason::PortDown, packet));
+        }
+        if self.stalled.load(Ordering::Relaxed) {
+            return Err((DropReason::ReceiverStalled, packet));
+        }
+        self.inbox
+            .push(packet)
+            .map_err(|packet| (DropReason::QueueFull, packet))
+    }
+
+    /// Makes [`enqueue`](Self::enqueue) refuse, or accept again.
+    pub fn set_stalled(&self, stalled: bool) {
+        self.stalled.store(stalled, Ordering::Relaxed);
+    }
+
+    /// Whether the receiver is known to stall.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Relaxed)
+    }
+
+    /// Largest IP packet the guest takes.
+    pub fn mtu(&self) -> u16 {
+        self.mtu.load(Ordering::Relaxed)
+    }
+
+    /// Changes it. The caller then has a worker look at the port.
+    pub fn set_mtu(&self, mtu: u16) {
+        self.mtu.store(mtu, Ordering::Relaxed);
+        self.receive.claim_blocking().with(|side| side.set_mtu(mtu));
+    }
+
+    /// Feature bits the driver accepted.
+    pub fn features(&self) -> u64 {
+        self.features.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_features(&self, features: u64) {
+        self.features.store(features, Ordering::Relaxed);
+    }
+
+    /// What the guest did wrong, if its rings were stopped for it.
+    pub fn broken(&self) -> Option<String> {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Remembers that a ring was stopped for `error`, until the guest starts anew.
+    pub fn set_broken(&self, error: Option<&QueueError>) {
+        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = error.map(ToString::to_string);
+    }
+
+    /// Stops both rings at once because of `error`, from the side that found it.
+    pub fn break_down(&self, error: &QueueError) {
+        telemetry::limited!(log::Level::Warn, "port {}: stopped: {error}", self.port);
+        self.set_broken(Some(error));
+        self.open.store(false, Ordering::Relaxed);
+        self.transmitting.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn start_transmit(&self, setup: RingSetup) -> Result<(), QueueError> {
+        let side = TransmitSide::new(setup, self.port, self.account.clone())?;
+        self.transmit
+            .claim_blocking()
+            .with(|transmit| *transmit = Some(side));
+        self.transmitting.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn start_receive(&self, setup: RingSetup) -> Result<(), QueueError> {
+        self.receive
+            .claim_blocking()
+            .with(|side| side.start(setup, self.mtu()))?;
+        self.set_stalled(false);
+        self.open.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends the transmit ring; `None` if it did not run, else its base. Waits, at most `patience_ms`, for
+    /// packets under way to come back, so that the guest gets all its chains.
+    pub(crate) fn stop_transmit(&self, patience_ms: u32) -> Option<u16> {
+        let mut left_ms = patience_ms;
+        let base = loop {
+            let mut guard = self.transmit.claim_blocking();
+            let drained = guard.with(|transmit| transmit.as_mut().is_none_or(TransmitSide::drain));
+            if drained || left_ms == 0 {
+                break guard.with(Option::take).map(|side| side.base());
+            }
+            drop(guard);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            left_ms -= 1;
+        };
+        self.transmitting.store(false, Ordering::Relaxed);
+        base
+    }
+
+    /// Ends the receive ring; `None` if it did not run, else its base. What is queued is dropped by the next
+    /// worker that looks.
+    pub(crate) fn stop_receive(&self) -> Option<u16> {
+        self.open.store(false, Ordering::Relaxed);
+        self.receive.claim_blocking().with(ReceiveSide::stop)
+    }
+
+    pub(crate) fn set_call(&self, transmit: bool, call: Call) {
+        if transmit {
+            self.transmit
+                .claim_blocking()
+                .with(|side| side.iter_mut().for_each(|side| side.set_call(call.clone())));
+        } else {
+            self.receive.claim_blocking().with(|side| side.set_call(call));
+        }
+    }
+
+    pub(crate) fn move_to(&self, memory: &Arc<GuestMemory>) -> Result<(), QueueError> {
+        self.transmit
+            .claim_blocking()
+            .with(|side| side.as_mut().map_or(Ok(()), |side| side.move_to(memory.clone())))?;
+        self.receive
+            .claim_blocking()
+            .with(|side| side.move_to(memory.clone()))
+    }
+
+    /// Whether both rings run.
+    pub fn is_running(&self) -> bool {
+        self.is_open() && self.transmitting.load(Ordering::Relaxed)
+    }
+}
