@@ -1,3 +1,32 @@
-//! The driver domain process.
+//! The driver domain process: joins network interfaces to the data plane.
+//!
+//! To the data plane an interface is one more guest: this process is a vhost-user *front end*, with memory
+//! and virtqueues of its own, and the driver of a virtio network device whose other side happens to be a TAP or a
+//! packet socket. So the data plane needs no code for devices, and a crash here is a guest that disconnects.
+//!
+//! ```text
+//!   process    the main thread: channels to supervisor and control process, one worker per port
+//!   interface  a worker: life of one interface, waiting, trying again
+//!   nic        opening a TAP or uplink; one frame in, one frame out
+//!   session    vhost-user negotiation, memory, rings
+//!   forward    frames between the two, in batches
+//!   area       where frames lie on their way to the data plane
+//! ```
+//!
+//! Frames are read from the interface straight into the shared memory of the transmit ring, and written from
+//! that of the receive ring: there is no copy in user space. One thread serves both directions of an
+//! interface and sleeps whenever there is nothing to do.
+//!
+//! Nothing that happens to one interface reaches another, and nothing ends the process except the supervisor.
+//! Without a control process, forwarding goes on.
 
 #![forbid(unsafe_code)]
+
+mod area;
+mod forward;
+mod interface;
+mod nic;
+mod process;
+mod session;
+
+pub use process::{DriverError, run};

@@ -7,8 +7,11 @@
 use crate::NicError;
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+
+/// Tells namespaces apart for as long as they live: device and inode.
+pub type NamespaceId = (u64, u64);
 
 /// Runs `work` in a network namespace: a name under `/run/netns`, a path, or the caller's own.
 pub fn within<T: Send>(
@@ -16,23 +19,13 @@ pub fn within<T: Send>(
     work: impl FnOnce() -> Result<T, NicError> + Send,
 ) -> Result<T, NicError> {
     let Some(name) = namespace else { return work() };
-    let path = if name.contains('/') {
-        PathBuf::from(name)
-    } else {
-        PathBuf::from("/run/netns").join(name)
-    };
-    let failed = |source: std::io::Error| NicError::Namespace {
-        path: path.display().to_string(),
-        source,
-    };
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    let file = open(name)?;
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("netns".into())
             .spawn_scoped(scope, || {
                 move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                    .map_err(|errno| failed(errno.into()))?;
+                    .map_err(|errno| failed(name, errno.into()))?;
                 work()
             });
         let thread = thread.map_err(|source| NicError::refused("thread", source))?;
@@ -40,4 +33,30 @@ pub fn within<T: Send>(
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// The namespace that goes by this name or path now.
+pub fn id(name: &str) -> Result<NamespaceId, NicError> {
+    let stat = rustix::fs::fstat(open(name)?).map_err(|errno| failed(name, errno.into()))?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+fn open(name: &str) -> Result<OwnedFd, NicError> {
+    rustix::fs::open(path(name), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|errno| failed(name, errno.into()))
+}
+
+fn path(name: &str) -> PathBuf {
+    if name.contains('/') {
+        PathBuf::from(name)
+    } else {
+        PathBuf::from("/run/netns").join(name)
+    }
+}
+
+fn failed(name: &str, source: std::io::Error) -> NicError {
+    NicError::Namespace {
+        path: path(name).display().to_string(),
+        source,
+    }
 }

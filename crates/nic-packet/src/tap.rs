@@ -9,6 +9,7 @@
 //! States: absent -> `open` -> ours and open -> drop -> ours and idle -> `open` ...; `remove` -> absent. A
 //! device that somebody else prepared goes idle again on `remove`.
 
+use crate::namespace::NamespaceId;
 use crate::netlink::{Change, Link, Netlink};
 use crate::{NicError, VNET_HEADER_LEN, check_name, namespace};
 use rustix::fs::{Mode, OFlags};
@@ -53,6 +54,7 @@ pub struct Tap {
     file: OwnedFd,
     name: String,
     made_by_us: bool,
+    netns: Option<(String, NamespaceId)>,
 }
 
 impl Tap {
@@ -60,6 +62,11 @@ impl Tap {
     /// specification does not name are taken away; all others stay.
     pub fn open(spec: &TapSpec, stale: &[(IpAddr, u8)]) -> Result<Tap, NicError> {
         check_name(&spec.name)?;
+        // Before it is entered: if it is replaced meanwhile, we notice later.
+        let netns = match &spec.netns {
+            Some(name) => Some((name.clone(), namespace::id(name)?)),
+            None => None,
+        };
         namespace::within(spec.netns.as_deref(), || {
             let mut netlink = Netlink::new()?;
             let existing = netlink.link(&spec.name)?;
@@ -78,6 +85,7 @@ impl Tap {
                 file,
                 name: spec.name.clone(),
                 made_by_us: existing.is_none() || link.alias == ALIAS,
+                netns,
             };
             tap.set_up(&mut netlink, link.index, spec, stale)?;
             tap.persist(true)?;
@@ -108,6 +116,14 @@ impl Tap {
             )
         };
         self.check("TUNSETOFFLOAD", result)
+    }
+
+    /// Whether the name of its namespace still means that namespace. An open TAP keeps a namespace alive
+    /// after everybody else has forgotten it.
+    pub fn is_current(&self) -> bool {
+        self.netns
+            .as_ref()
+            .is_none_or(|(name, id)| namespace::id(name).is_ok_and(|now| now == *id))
     }
 
     /// Closes the TAP, which makes it disappear if we have created it (now or in an earlier life).

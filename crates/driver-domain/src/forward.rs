@@ -1,0 +1,203 @@
+//! Frames between an interface and the data plane, a batch at a time.
+//!
+//! Each batch ends with one publication and at most one kick. Transmit buffers that the data plane returned are
+//! collected at the beginning of the next batch; only when they run out do we ask to be called, once half of what
+//! is under way is back. Until then the interface is not read, and its own queue (of a TAP: `txqueuelen`)
+//! absorbs or drops.
+
+use crate::nic::{Arrival, Nic, RECEIVE_ROOM};
+use crate::session::{Session, SessionError};
+use nic_packet::VNET_HEADER_LEN;
+use std::io;
+use virtqueue::driver::{Access, MAX_SPANS, Span, Used};
+
+/// Frames per batch at most.
+const BATCH: usize = 64;
+/// Bytes after which a batch to the data plane is published although more may follow, so that it starts working.
+const BATCH_BYTES: usize = 128 << 10;
+
+/// Offset of `num_buffers` in the virtio-net header.
+const NUM_BUFFERS: usize = 10;
+
+/// Frames counted since the interface was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Interface to data plane.
+    pub from_interface: u64,
+    /// Came from the interface but could not be forwarded.
+    pub unusable: u64,
+    /// Times that reading stopped because the data plane held all buffers.
+    pub stalls: u64,
+    /// Data plane to interface.
+    pub to_interface: u64,
+    /// The kernel, or nobody, took them.
+    pub refused: u64,
+}
+
+/// Which side is at its end.
+#[derive(Debug, thiserror::Error)]
+pub enum End {
+    #[error("{0}")]
+    Interface(io::Error),
+    #[error("{0}")]
+    Session(#[from] SessionError),
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// A batch was full; there may be more.
+    More,
+    /// All done.
+    Idle,
+    /// Transmit buffers have run out; a call was asked for.
+    Blocked,
+}
+
+/// Interface to data plane: up to one batch.
+pub fn transmit(nic: &Nic, session: &mut Session, counters: &mut Counters) -> Result<Progress, End> {
+    collect(session)?;
+    let mut bytes = 0;
+    let mut progress = Progress::More;
+    for _ in 0..BATCH {
+        let room = if session.transmit.room() == 0 {
+            None
+        } else {
+            session.area.reserve(RECEIVE_ROOM)
+        };
+        let Some(at) = room else {
+            progress = Progress::Blocked;
+            break;
+        };
+        match nic.receive(&session.memory, at).map_err(End::Interface)? {
+            Arrival::Frame(span) => {
+                let id = session
+                    .transmit
+                    .add(span, Access::Readable)
+                    .expect("room was checked");
+                session.area.commit(id, span.offset + span.len - at);
+                counters.from_interface += 1;
+                bytes += span.len;
+            }
+            Arrival::Unusable => counters.unusable += 1,
+            Arrival::Nothing => {
+                progress = Progress::Idle;
+                break;
+            }
+        }
+        if bytes >= BATCH_BYTES {
+            break;
+        }
+    }
+    if session.transmit.publish() {
+        session.transmit_bell.kick.ring();
+    }
+    if progress == Progress::Blocked {
+        return wait_for_buffers(session, counters);
+    }
+    Ok(progress)
+}
+
+/// Asks to be called, unless buffers came back meanwhile.
+fn wait_for_buffers(session: &mut Session, counters: &mut Counters) -> Result<Progress, End> {
+    let half = session.transmit.outstanding() / 2;
+    if session
+        .transmit
+        .enable_notifications(half)
+        .map_err(SessionError::from)?
+    {
+        return Ok(Progress::More);
+    }
+    counters.stalls += 1;
+    Ok(Progress::Blocked)
+}
+
+/// Takes returned transmit buffers back.
+fn collect(session: &mut Session) -> Result<(), SessionError> {
+    while let Some(used) = session.transmit.take()? {
+        session.area.complete(used.id);
+    }
+    Ok(())
+}
+
+/// Data plane to interface: up to one batch. Without an interface frames are thrown away. When it returns
+/// [`Progress::Idle`], the data plane will call.
+pub fn receive(nic: Option<&Nic>, session: &mut Session, counters: &mut Counters) -> Result<Progress, End> {
+    let mut progress = Progress::More;
+    let mut result = Ok(());
+    for _ in 0..BATCH {
+        let Some(first) = session.receive.take().map_err(SessionError::from)? else {
+            progress = Progress::Idle;
+            break;
+        };
+        let (buffers, count) = gather(session, first)?;
+        let taken = match nic {
+            Some(nic) => send(nic, session, &buffers[..count]),
+            None => Ok(false),
+        };
+        match taken {
+            Ok(true) => counters.to_interface += 1,
+            Ok(false) => counters.refused += 1,
+            Err(error) => result = Err(End::Interface(error)),
+        }
+        for used in &buffers[..count] {
+            session
+                .receive
+                .add(used.buffer, Access::Writable)
+                .expect("its descriptor was just freed");
+        }
+        if result.is_err() {
+            break;
+        }
+    }
+    if session.receive.publish() {
+        session.receive_bell.kick.ring();
+    }
+    result?;
+    if progress == Progress::Idle
+        && session
+            .receive
+            .enable_notifications(1)
+            .map_err(SessionError::from)?
+    {
+        progress = Progress::More;
+    }
+    Ok(progress)
+}
+
+/// The buffers of one frame, of which `first` was taken.
+fn gather(session: &mut Session, first: Used) -> Result<([Used; MAX_SPANS], usize), SessionError> {
+    let mut buffers = [first; MAX_SPANS];
+    if !session.merged || first.written < VNET_HEADER_LEN {
+        return Ok((buffers, 1));
+    }
+    let mut bytes = [0; 2];
+    session.memory.read(first.buffer.offset + NUM_BUFFERS, &mut bytes);
+    let announced = u16::from_le_bytes(bytes);
+    let count = usize::from(announced);
+    if count == 0 || count > MAX_SPANS {
+        return Err(SessionError::Merged(announced, 1));
+    }
+    for (returned, buffer) in buffers.iter_mut().enumerate().take(count).skip(1) {
+        // The device makes all buffers of a frame visible at once (VIRTIO 1.2, 5.1.6.4).
+        *buffer = session
+            .receive
+            .take()?
+            .ok_or(SessionError::Merged(announced, returned))?;
+    }
+    Ok((buffers, count))
+}
+
+fn send(nic: &Nic, session: &Session, buffers: &[Used]) -> io::Result<bool> {
+    let mut spans = [Span::default(); MAX_SPANS];
+    for (span, used) in spans.iter_mut().zip(buffers) {
+        *span = Span {
+            offset: used.buffer.offset,
+            len: used.written,
+        };
+    }
+    if spans[0].len < VNET_HEADER_LEN {
+        return Ok(false);
+    }
+    nic.send(&session.memory, &spans[..buffers.len()])
+}

@@ -1,0 +1,466 @@
+//! The worker of one port: the life of its interface and of its connection to the data plane.
+//!
+//! | interface | session | state told | frames |
+//! |---|---|---|---|
+//! | closed | any | `Failed`; opened again after a delay that doubles | from the data plane: thrown away |
+//! | open | none | `Disconnected`, or `Failed` if the data plane broke a rule; until the next `Attach` | none |
+//! | open | up | `Up` | both ways |
+//!
+//! The two sides fail independently. A stream that arrives while the interface is closed waits for it, so that
+//! the data plane sees a port as running only when it leads somewhere. A connection that was up stays up while the interface
+//! is gone, since only the control process could bring a new one.
+//!
+//! The worker sleeps in `epoll_wait`, without timeout unless the interface is to be tried again. While frames
+//! flow it asks without waiting, between batches.
+
+use crate::forward::{Counters, End, Progress, receive, transmit};
+use crate::nic::Nic;
+use crate::session::{Session, SessionError};
+use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
+use flow::PortId;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+use virtqueue::driver::Doorbell;
+
+/// First delay before an interface is opened again, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
+
+/// What the main thread tells a worker.
+#[derive(Debug)]
+pub enum Command {
+    /// Use this stream, and this specification if it differs.
+    Attach(InterfaceSpec, UnixStream),
+    /// Close everything and end.
+    Detach,
+}
+
+/// What a worker tells the main thread: its port, which of the workers that the port ever had it is, the state.
+pub type Report = (PortId, u64, InterfaceState);
+
+/// How a worker is made.
+pub struct Start {
+    pub port: PortId,
+    pub generation: u64,
+    pub spec: InterfaceSpec,
+    pub commands: Receiver<Command>,
+    /// Rung after a command was sent.
+    pub wake: Arc<Doorbell>,
+    pub reports: Sender<Report>,
+    /// To be rung after a report was sent.
+    pub reported: Arc<Doorbell>,
+}
+
+/// What a descriptor that became ready means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+enum Source {
+    Command,
+    Interface,
+    Stream,
+    Received,
+    Returned,
+}
+
+pub struct Worker {
+    start: Start,
+    nic: Option<Nic>,
+    session: Option<Session>,
+    /// Waits for the interface.
+    stream: Option<UnixStream>,
+    /// Why the last attempt on either side failed.
+    failure: Option<String>,
+    retry: Option<(Instant, Duration)>,
+    told: Option<InterfaceState>,
+    counters: Counters,
+    /// Transmit buffers have run out.
+    blocked: bool,
+    poller: Option<OwnedFd>,
+}
+
+impl Worker {
+    pub fn new(start: Start) -> Worker {
+        Worker {
+            start,
+            nic: None,
+            session: None,
+            stream: None,
+            failure: None,
+            retry: None,
+            told: None,
+            counters: Counters::default(),
+            blocked: false,
+            poller: None,
+        }
+    }
+
+    /// Runs until detached.
+    pub fn run(mut self) {
+        // Nothing is worth telling before the first command.
+        let mut next = self.start.commands.recv().ok();
+        loop {
+            while let Some(command) = next {
+                match command {
+                    Command::Attach(spec, stream) => self.attach(spec, stream),
+                    Command::Detach => {
+                        self.remove();
+                        return;
+                    }
+                }
+                next = self.start.commands.try_recv().ok();
+            }
+            if self.retry_is_due() {
+                self.open(&[]);
+            }
+            self.connect();
+            self.tell();
+            if let Err(error) = self.serve() {
+                // Only descriptors or kernel memory running out can bring us here.
+                self.close_interface(format!("waiting: {error}"));
+                self.session = None;
+                self.poller = None;
+                std::thread::sleep(RETRY.0);
+            }
+            next = self.start.commands.try_recv().ok();
+        }
+    }
+
+    fn attach(&mut self, spec: InterfaceSpec, stream: UnixStream) {
+        self.session = None;
+        self.poller = None;
+        self.stream = Some(stream);
+        self.told = None;
+        if spec != self.start.spec {
+            let old = std::mem::replace(&mut self.start.spec, spec);
+            let stale = if same_device(&old, &self.start.spec) {
+                self.nic = None;
+                addresses(&old)
+            } else {
+                self.remove_interface(&old.name);
+                Vec::new()
+            };
+            self.retry = None;
+            self.open(&stale);
+        } else if self.nic.as_ref().is_none_or(|nic| !nic.is_current()) {
+            self.nic = None;
+            self.retry = None;
+            self.open(&[]);
+        } else {
+            self.failure = None;
+        }
+    }
+
+    /// Opens the interface; `stale` addresses are taken away from it.
+    fn open(&mut self, stale: &[(IpAddr, u8)]) {
+        let opened = Nic::open(&self.start.spec, stale).and_then(|nic| {
+            if let Some(session) = &self.session {
+                nic.set_offloads(session.offloads())?;
+            }
+            Ok(nic)
+        });
+        match opened {
+            Ok(nic) => {
+                self.nic = Some(nic);
+                self.poller = None;
+                self.failure = None;
+                self.retry = None;
+                self.blocked = false;
+            }
+            Err(error) => self.close_interface(error.to_string()),
+        }
+    }
+
+    fn close_interface(&mut self, reason: String) {
+        self.nic = None;
+        self.poller = None;
+        let delay = self.retry.map_or(RETRY.0, |(_, delay)| (delay * 2).min(RETRY.1));
+        self.retry = Some((Instant::now() + delay, delay));
+        self.failure = Some(reason);
+    }
+
+    /// Uses a waiting stream if there is an interface to use it for.
+    fn connect(&mut self) {
+        if self.nic.is_none() {
+            return;
+        }
+        let Some(stream) = self.stream.take() else { return };
+        let spare = stream.try_clone();
+        self.blocked = false;
+        self.poller = None;
+        match Session::connect(stream) {
+            Ok(session) => {
+                log::debug!("port {}: features {:#x}", self.start.port, session.features);
+                let accepted = self.nic.as_ref().map(|nic| nic.set_offloads(session.offloads()));
+                self.session = Some(session);
+                if let Some(Err(error)) = accepted {
+                    self.close_interface(error.to_string());
+                }
+            }
+            // A peer that went away is nobody's fault.
+            Err(_) if spare.is_ok_and(|stream| has_hung_up(&stream)) => {}
+            Err(error) => self.failure = Some(error.to_string()),
+        }
+    }
+
+    fn tell(&mut self) {
+        let state = match (&self.failure, &self.session) {
+            (Some(reason), _) => InterfaceState::Failed(reason.clone()),
+            (None, None) => InterfaceState::Disconnected,
+            (None, Some(_)) => InterfaceState::Up,
+        };
+        if self.told.as_ref() == Some(&state) {
+            return;
+        }
+        let (port, name) = (self.start.port, &self.start.spec.name);
+        match &state {
+            InterfaceState::Failed(reason) => log::warn!("port {port} ({name}): {reason}"),
+            state => log::info!("port {port} ({name}): {state:?}"),
+        }
+        self.told = Some(state.clone());
+        // The main thread is gone only when the process ends.
+        let _ = self.start.reports.send((port, self.start.generation, state));
+        self.start.reported.ring();
+    }
+
+    /// Forwards until something else is to be done.
+    fn serve(&mut self) -> io::Result<()> {
+        let mut readable = true;
+        let mut busy = true;
+        loop {
+            if self.poller.is_none() {
+                self.poller = Some(self.watch()?);
+            }
+            let timeout = if busy {
+                Some(Duration::ZERO)
+            } else {
+                self.until_retry()
+            };
+            let ready = self.wait(timeout)?;
+            if ready.contains(Source::Command) || self.retry_is_due() {
+                return Ok(());
+            }
+            if ready.contains(Source::Stream) {
+                self.session = None;
+                self.poller = None;
+                return Ok(());
+            }
+            if let Some(nic) = self.nic.as_ref().filter(|_| ready.interface_broken) {
+                let reason = interface_error(nic);
+                self.close_interface(reason);
+                return Ok(());
+            }
+            readable |= ready.contains(Source::Interface);
+            if self.blocked && ready.contains(Source::Returned) {
+                self.set_blocked(false)?;
+                readable = true;
+            }
+            match self.forward(&mut readable) {
+                Ok(more) => busy = more,
+                Err(End::Interface(error)) => {
+                    self.close_interface(error.to_string());
+                    return Ok(());
+                }
+                Err(End::Session(error)) => {
+                    self.end_session(&error);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// One batch each way. Returns whether there may be more.
+    fn forward(&mut self, readable: &mut bool) -> Result<bool, End> {
+        let Some(session) = &mut self.session else {
+            return Ok(false);
+        };
+        let mut busy = false;
+        if let Some(nic) = self.nic.as_ref().filter(|_| *readable && !self.blocked) {
+            match transmit(nic, session, &mut self.counters)? {
+                Progress::More => busy = true,
+                Progress::Idle => *readable = false,
+                Progress::Blocked => {
+                    *readable = false;
+                    self.blocked = true;
+                }
+            }
+        }
+        busy |= receive(self.nic.as_ref(), session, &mut self.counters)? == Progress::More;
+        if self.blocked {
+            self.set_blocked(true).map_err(End::Interface)?;
+        }
+        Ok(busy)
+    }
+
+    fn end_session(&mut self, error: &SessionError) {
+        self.session = None;
+        self.poller = None;
+        self.failure = Some(error.to_string());
+    }
+
+    /// Stops or resumes listening to the interface, which stays readable while we cannot read.
+    fn set_blocked(&mut self, blocked: bool) -> io::Result<()> {
+        self.blocked = blocked;
+        if let (Some(poller), Some(nic)) = (&self.poller, &self.nic) {
+            let flags = if blocked {
+                EventFlags::empty()
+            } else {
+                EventFlags::IN
+            };
+            epoll::modify(poller, nic, data(Source::Interface), flags)?;
+        }
+        if let Some(session) = self.session.as_mut().filter(|_| !blocked) {
+            session.transmit.disable_notifications();
+        }
+        Ok(())
+    }
+
+    /// Makes an epoll instance for what is there now. Interface and stream are watched by level, event
+    /// descriptors by edge: nobody reads them.
+    fn watch(&self) -> io::Result<OwnedFd> {
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let edge = EventFlags::IN | EventFlags::ET;
+        epoll::add(&poller, &*self.start.wake, data(Source::Command), edge)?;
+        if let Some(nic) = &self.nic {
+            // Errors are reported always. Without a session frames wait in the kernel.
+            let flags = if self.session.is_some() && !self.blocked {
+                EventFlags::IN
+            } else {
+                EventFlags::empty()
+            };
+            epoll::add(&poller, nic, data(Source::Interface), flags)?;
+        }
+        if let Some(session) = &self.session {
+            epoll::add(
+                &poller,
+                &session.stream,
+                data(Source::Stream),
+                EventFlags::IN | EventFlags::RDHUP,
+            )?;
+            epoll::add(&poller, &session.receive_bell.call, data(Source::Received), edge)?;
+            epoll::add(&poller, &session.transmit_bell.call, data(Source::Returned), edge)?;
+        }
+        Ok(poller)
+    }
+
+    fn retry_is_due(&self) -> bool {
+        self.retry.is_some_and(|(at, _)| at <= Instant::now())
+    }
+
+    fn until_retry(&self) -> Option<Duration> {
+        self.retry
+            .map(|(at, _)| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> io::Result<Ready> {
+        let poller = self.poller.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let mut events = [epoll::Event {
+            flags: EventFlags::empty(),
+            data: EventData::new_u64(0),
+        }; 8];
+        let timespec =
+            timeout.map(|timeout| Timespec::try_from(timeout).expect("delays are seconds, not centuries"));
+        let count = match epoll::wait(poller, &mut events[..], timespec.as_ref()) {
+            Err(rustix::io::Errno::INTR) => return Ok(Ready::default()),
+            count => count?,
+        };
+        let mut ready = Ready::default();
+        for event in &events[..count] {
+            let (flags, source) = (event.flags, event.data.u64());
+            ready.sources |= 1 << source;
+            ready.interface_broken |=
+                source == Source::Interface as u64 && flags.intersects(EventFlags::ERR | EventFlags::HUP);
+        }
+        Ok(ready)
+    }
+
+    fn remove(&mut self) {
+        self.session = None;
+        let name = self.start.spec.name.clone();
+        self.remove_interface(&name);
+        log::info!("port {} ({name}): closed, {:?}", self.start.port, self.counters);
+    }
+
+    fn remove_interface(&mut self, name: &str) {
+        self.poller = None;
+        if let Some(Err(error)) = self.nic.take().map(Nic::remove) {
+            log::warn!("port {} ({name}): {error}", self.start.port);
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// A bug here must not look like an interface that works.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let failed = InterfaceState::Failed("internal error".into());
+            let _ = self
+                .start
+                .reports
+                .send((self.start.port, self.start.generation, failed));
+            self.start.reported.ring();
+        }
+    }
+}
+
+/// What `epoll_wait` found.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ready {
+    /// One bit per [`Source`].
+    sources: u64,
+    interface_broken: bool,
+}
+
+impl Ready {
+    fn contains(self, source: Source) -> bool {
+        self.sources & 1 << source as u64 != 0
+    }
+}
+
+fn data(source: Source) -> EventData {
+    EventData::new_u64(source as u64)
+}
+
+/// The pending error of a packet socket. A TAP signals an error only when it was removed.
+fn interface_error(nic: &Nic) -> String {
+    match nic {
+        Nic::Tap(_) => "the interface was removed".into(),
+        Nic::Uplink(uplink) => match rustix::net::sockopt::socket_error(uplink) {
+            Ok(Err(error)) => format!("the interface is gone: {}", io::Error::from(error)),
+            _ => "the interface is gone".into(),
+        },
+    }
+}
+
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let ready = rustix::event::poll(&mut fds, Some(&now));
+    ready.is_ok()
+        && fds[0]
+            .revents()
+            .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
+}
+
+fn same_device(old: &InterfaceSpec, new: &InterfaceSpec) -> bool {
+    let netns = |spec: &InterfaceSpec| match &spec.kind {
+        InterfaceKind::Tap { netns, .. } => Some(netns.clone()),
+        InterfaceKind::Uplink => None,
+    };
+    old.name == new.name && netns(old) == netns(new)
+}
+
+fn addresses(spec: &InterfaceSpec) -> Vec<(IpAddr, u8)> {
+    match &spec.kind {
+        InterfaceKind::Tap { addresses, .. } => addresses.clone(),
+        InterfaceKind::Uplink => Vec::new(),
+    }
+}

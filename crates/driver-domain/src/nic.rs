@@ -1,0 +1,291 @@
+//! An open interface of either kind: one frame in, one frame out, between descriptor and shared memory.
+//!
+//! On its way to the data plane a frame lies behind a virtio-net header as a driver must write it (VIRTIO 1.2,
+//! 5.1.6.2): no flag but NEEDS_CSUM, no buffer count. On the way out the header goes to the kernel as the data
+//! plane wrote it; the kernel checks it.
+
+use control_protocol::driver::{InterfaceKind, InterfaceSpec};
+use nic_packet::{CONTROL_LEN, NicError, Offloads, Tap, TapSpec, Uplink, VNET_HEADER_LEN, VlanTag, vlan_tag};
+use rustix::io::Errno;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use virtqueue::driver::{MAX_SPANS, SharedMemory, Span};
+
+/// Largest frame the data plane takes, in bytes: 64 KiB of IP with Ethernet header and two VLAN tags, as in
+/// `flow::DropReason::OversizedFrame`.
+pub const MAX_FRAME: usize = 65_553;
+
+const ETHERNET_HEADER_LEN: usize = 14;
+const MAC_ADDRESSES_LEN: usize = 12;
+const VLAN_TAG_LEN: usize = 4;
+
+/// Room that [`Nic::receive`] needs: for a VLAN tag to be put back, the header, the frame, and one byte by which a
+/// longer frame shows.
+pub const RECEIVE_ROOM: usize = VLAN_TAG_LEN + VNET_HEADER_LEN + MAX_FRAME + 1;
+
+const NEEDS_CSUM: u8 = 1;
+
+/// An interface.
+#[derive(Debug)]
+pub enum Nic {
+    /// Ours.
+    Tap(Tap),
+    /// Somebody's.
+    Uplink(Uplink),
+}
+
+/// What came of an attempt to receive.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Header and frame lie here.
+    Frame(Span),
+    /// A frame came that cannot be forwarded: too short, too long, or with offloads that no virtio-net header expresses.
+    Unusable,
+    /// Nothing is there.
+    Nothing,
+}
+
+impl Nic {
+    /// Opens an interface. `stale` addresses are taken away from a TAP.
+    pub fn open(spec: &InterfaceSpec, stale: &[(IpAddr, u8)]) -> Result<Nic, NicError> {
+        match &spec.kind {
+            InterfaceKind::Tap {
+                netns,
+                mac,
+                addresses,
+            } => {
+                let tap = TapSpec {
+                    name: spec.name.clone(),
+                    netns: netns.clone(),
+                    mac: *mac,
+                    mtu: spec.mtu,
+                    addresses: addresses.clone(),
+                };
+                Tap::open(&tap, stale).map(Nic::Tap)
+            }
+            InterfaceKind::Uplink => Uplink::open(&spec.name, spec.mtu).map(Nic::Uplink),
+        }
+    }
+
+    /// Says what the data plane accepts. An uplink cannot be told: it hands out what it gets.
+    pub fn set_offloads(&self, offloads: Offloads) -> Result<(), NicError> {
+        match self {
+            Nic::Tap(tap) => tap.set_offloads(offloads),
+            Nic::Uplink(_) if offloads.checksum && offloads.tso4 && offloads.tso6 => Ok(()),
+            Nic::Uplink(_) => Err(NicError::Refused {
+                what: "uplinks".into(),
+                source: io::Error::other("the data plane offers no checksum and TCP segmentation offload"),
+            }),
+        }
+    }
+
+    /// Whether opening it again would find the same device.
+    pub fn is_current(&self) -> bool {
+        match self {
+            Nic::Tap(tap) => tap.is_current(),
+            Nic::Uplink(_) => true,
+        }
+    }
+
+    /// Closes; a TAP of ours disappears.
+    pub fn remove(self) -> Result<(), NicError> {
+        match self {
+            Nic::Tap(tap) => tap.remove(),
+            Nic::Uplink(_) => Ok(()),
+        }
+    }
+
+    /// Receives a frame into the [`RECEIVE_ROOM`] bytes at `at`. An error is the end of the interface.
+    pub fn receive(&self, memory: &SharedMemory, at: usize) -> io::Result<Arrival> {
+        let start = at + VLAN_TAG_LEN;
+        let room = Span {
+            offset: start,
+            len: RECEIVE_ROOM - VLAN_TAG_LEN,
+        };
+        let (len, tag) = match self {
+            Nic::Tap(tap) => (memory.read_from(tap.as_fd(), &[room]), None),
+            Nic::Uplink(uplink) => {
+                let mut control = [0; CONTROL_LEN];
+                let spans = [
+                    Span {
+                        offset: start,
+                        len: uplink.header_len(),
+                    },
+                    Span {
+                        offset: start + VNET_HEADER_LEN,
+                        len: room.len - VNET_HEADER_LEN,
+                    },
+                ];
+                match memory.recv(uplink.as_fd(), &spans, &mut control) {
+                    Ok(received) => {
+                        let missing = VNET_HEADER_LEN - uplink.header_len();
+                        (
+                            Ok(received.bytes + missing),
+                            vlan_tag(&control[..received.control]),
+                        )
+                    }
+                    Err(error) => (Err(error), None),
+                }
+            }
+        };
+        let len = match len {
+            Ok(len) => len,
+            Err(error) => return no_frame(error),
+        };
+        if len < VNET_HEADER_LEN + ETHERNET_HEADER_LEN || len >= room.len {
+            return Ok(Arrival::Unusable);
+        }
+        let frame = Span { offset: start, len };
+        tidy_header(memory, start);
+        match tag {
+            None => Ok(Arrival::Frame(frame)),
+            Some(_) if len + VLAN_TAG_LEN >= room.len => Ok(Arrival::Unusable),
+            Some(tag) => Ok(Arrival::Frame(insert_tag(memory, frame, tag))),
+        }
+    }
+
+    /// Sends header and frame that lie in `spans`. Returns whether the kernel took it; an error is the end of
+    /// the interface.
+    pub fn send(&self, memory: &SharedMemory, spans: &[Span]) -> io::Result<bool> {
+        let result = match self {
+            Nic::Tap(tap) => memory.write_to(tap.as_fd(), spans),
+            Nic::Uplink(uplink) if uplink.header_len() == VNET_HEADER_LEN => {
+                memory.write_to(uplink.as_fd(), spans)
+            }
+            Nic::Uplink(uplink) => match without_count(spans, uplink.header_len()) {
+                Some((parts, count)) => memory.write_to(uplink.as_fd(), &parts[..count]),
+                None => return Ok(false),
+            },
+        };
+        match result {
+            Ok(_) => Ok(true),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::BADFD | Errno::NODEV | Errno::NXIO | Errno::NETDOWN) => Err(error),
+                // A header the kernel does not like, no memory, a full queue, a TAP that is down.
+                _ => Ok(false),
+            },
+        }
+    }
+}
+
+impl AsFd for Nic {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Nic::Tap(tap) => tap.as_fd(),
+            Nic::Uplink(uplink) => uplink.as_fd(),
+        }
+    }
+}
+
+fn no_frame(error: io::Error) -> io::Result<Arrival> {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::AGAIN | Errno::INTR) => Ok(Arrival::Nothing),
+        // The kernel consumed a frame that it could not describe.
+        Some(Errno::INVAL) => Ok(Arrival::Unusable),
+        _ => Err(error),
+    }
+}
+
+fn tidy_header(memory: &SharedMemory, start: usize) {
+    let mut flags = [0];
+    memory.read(start, &mut flags);
+    memory.write(start, &[flags[0] & NEEDS_CSUM]);
+    memory.write(start + VNET_HEADER_LEN - 2, &[0, 0]);
+}
+
+/// Puts a VLAN tag back in its place, by moving header and addresses towards the front.
+fn insert_tag(memory: &SharedMemory, frame: Span, tag: VlanTag) -> Span {
+    const MOVED: usize = VNET_HEADER_LEN + MAC_ADDRESSES_LEN;
+    let mut head = [0; MOVED + VLAN_TAG_LEN];
+    memory.read(frame.offset, &mut head[..MOVED]);
+    let shift = |head: &mut [u8], at: usize| {
+        let value = u16::from_le_bytes([head[at], head[at + 1]]).saturating_add(4);
+        head[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    };
+    if head[0] & NEEDS_CSUM != 0 {
+        shift(&mut head, 6);
+    }
+    if head[1] != 0 {
+        // The header length is a hint for segmentation.
+        shift(&mut head, 2);
+    }
+    head[MOVED..MOVED + 2].copy_from_slice(&tag.tpid.to_be_bytes());
+    head[MOVED + 2..].copy_from_slice(&tag.tci.to_be_bytes());
+    let offset = frame.offset - VLAN_TAG_LEN;
+    memory.write(offset, &head);
+    Span {
+        offset,
+        len: frame.len + VLAN_TAG_LEN,
+    }
+}
+
+/// The spans without the end of the virtio-net header, for packet sockets that know only the shorter one.
+fn without_count(spans: &[Span], header_len: usize) -> Option<([Span; MAX_SPANS], usize)> {
+    let first = spans.first().filter(|first| first.len >= VNET_HEADER_LEN)?;
+    let mut parts = [Span::default(); MAX_SPANS];
+    parts[0] = Span {
+        offset: first.offset,
+        len: header_len,
+    };
+    parts[1] = Span {
+        offset: first.offset + VNET_HEADER_LEN,
+        len: first.len - VNET_HEADER_LEN,
+    };
+    let rest = &spans[1..];
+    parts.get_mut(2..2 + rest.len())?.copy_from_slice(rest);
+    Some((parts, 2 + rest.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_put_back_and_the_checksum_moves_with_it() {
+        let memory = SharedMemory::new("test", 4096).unwrap();
+        let mut packet = vec![NEEDS_CSUM, 1, 54, 0, 0x50, 5, 34, 0, 16, 0, 0, 0];
+        packet.extend([0xaa; 6]);
+        packet.extend([0xbb; 6]);
+        packet.extend([0x08, 0x00, 1, 2, 3]);
+        memory.write(104, &packet);
+        let whole = insert_tag(
+            &memory,
+            Span {
+                offset: 104,
+                len: packet.len(),
+            },
+            VlanTag {
+                tpid: 0x8100,
+                tci: 0x2064,
+            },
+        );
+        assert_eq!(
+            whole,
+            Span {
+                offset: 100,
+                len: packet.len() + 4
+            }
+        );
+        let mut bytes = vec![0; whole.len];
+        memory.read(whole.offset, &mut bytes);
+        assert_eq!(bytes[..12], [NEEDS_CSUM, 1, 58, 0, 0x50, 5, 38, 0, 16, 0, 0, 0]);
+        assert_eq!(bytes[12..24], packet[12..24]);
+        assert_eq!(bytes[24..], [0x81, 0x00, 0x20, 0x64, 0x08, 0x00, 1, 2, 3]);
+    }
+
+    #[test]
+    fn short_headers_leave_the_count_out() {
+        let spans = [Span { offset: 100, len: 50 }, Span { offset: 300, len: 7 }];
+        let (parts, count) = without_count(&spans, 10).unwrap();
+        assert_eq!(
+            parts[..count],
+            [
+                Span { offset: 100, len: 10 },
+                Span { offset: 112, len: 38 },
+                Span { offset: 300, len: 7 }
+            ]
+        );
+        assert!(without_count(&[Span { offset: 0, len: 11 }], 10).is_none());
+    }
+}

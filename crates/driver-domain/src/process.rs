@@ -1,0 +1,316 @@
+//! The main thread: talks to supervisor and control process, and keeps one worker per port.
+//!
+//! It never waits for anything but its channels and its workers' ends. A worker that is to end, or whose stream is
+//! replaced, may be waiting for the data plane; shutting the stream down gets it out of that. A control process that does
+//! not read is not waited for either: what it has not been told is remembered, one state per port.
+
+use crate::interface::{Command, Report, Start, Worker};
+use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::{Channel, ChannelError};
+use flow::PortId;
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::JoinHandle;
+use virtqueue::driver::Doorbell;
+
+/// Why the process cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverError {
+    /// The supervisor's channel broke.
+    #[error("supervisor channel: {0}")]
+    Supervisor(ChannelError),
+    /// A descriptor could not be made, or not be waited for.
+    #[error("waiting: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Runs the driver domain until the supervisor says so, or is gone. Then TAPs made by this process, or taken
+/// over by it, disappear. To be called by a process's only thread: it gives up privileges first.
+pub fn run(supervisor: Channel) -> Result<(), DriverError> {
+    if let Err(error) = nic_packet::keep_network_capabilities() {
+        log::warn!("running with more privileges than necessary: {error}");
+    }
+    let mut domain = Domain::new()?;
+    let result = domain.serve(&supervisor);
+    domain.end();
+    result
+}
+
+struct Domain {
+    control: Option<Channel>,
+    ports: BTreeMap<PortId, Port>,
+    /// Number of the last worker started.
+    generation: u64,
+    /// Answers owed to `List`.
+    lists: u32,
+    reports: Receiver<Report>,
+    reporter: Sender<Report>,
+    reported: Arc<Doorbell>,
+}
+
+struct Port {
+    spec: InterfaceSpec,
+    state: InterfaceState,
+    /// The control process has not been told this state.
+    untold: bool,
+    generation: u64,
+    commands: Sender<Command>,
+    wake: Arc<Doorbell>,
+    /// The stream that the worker has, to be shut down.
+    stream: Option<UnixStream>,
+    thread: JoinHandle<()>,
+}
+
+/// What the supervisor wants.
+enum Next {
+    GoOn,
+    End,
+}
+
+impl Domain {
+    fn new() -> io::Result<Domain> {
+        let (reporter, reports) = mpsc::channel();
+        Ok(Domain {
+            control: None,
+            ports: BTreeMap::new(),
+            generation: 0,
+            lists: 0,
+            reports,
+            reporter,
+            reported: Arc::new(Doorbell::new()?),
+        })
+    }
+
+    fn serve(&mut self, supervisor: &Channel) -> Result<(), DriverError> {
+        let poller = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
+            .map_err(io::Error::from)?;
+        // Edge-triggered through an epoll instance of its own, since nobody reads the event descriptor.
+        let edge = rustix::event::epoll::EventFlags::IN | rustix::event::epoll::EventFlags::ET;
+        let tag = rustix::event::epoll::EventData::new_u64(0);
+        rustix::event::epoll::add(&poller, &*self.reported, tag, edge).map_err(io::Error::from)?;
+        loop {
+            self.tell();
+            self.wait(supervisor, &poller)?;
+            if let Next::End = self.hear_supervisor(supervisor)? {
+                return Ok(());
+            }
+            self.hear_control();
+            while let Ok(report) = self.reports.try_recv() {
+                self.note(report);
+            }
+        }
+    }
+
+    fn wait(&self, supervisor: &Channel, reported: &OwnedFd) -> io::Result<()> {
+        let mut fds = vec![
+            PollFd::new(supervisor, PollFlags::IN),
+            PollFd::new(reported, PollFlags::IN),
+        ];
+        if let Some(control) = &self.control {
+            let owing = self.lists > 0 || self.ports.values().any(|port| port.untold);
+            let flags = if owing {
+                PollFlags::IN | PollFlags::OUT
+            } else {
+                PollFlags::IN
+            };
+            fds.push(PollFd::new(control, flags));
+        }
+        match poll(&mut fds, None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if !fds[1].revents().is_empty() {
+            let mut events = Vec::with_capacity(1);
+            let now = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            // Takes the edge; the event itself says nothing new.
+            let _ =
+                rustix::event::epoll::wait(reported, rustix::buffer::spare_capacity(&mut events), Some(&now));
+        }
+        Ok(())
+    }
+
+    fn hear_supervisor(&mut self, supervisor: &Channel) -> Result<Next, DriverError> {
+        loop {
+            match supervisor.try_recv::<ToChild>() {
+                Ok((ToChild::Peer(Role::Control), mut fds)) if fds.len() == 1 => {
+                    self.control = fds.pop().map(Channel::from);
+                    // A new control process asks for what it wants to know.
+                    self.lists = 0;
+                    self.ports.values_mut().for_each(|port| port.untold = false);
+                }
+                Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(Next::End),
+                Ok((other, _)) => log::debug!("not for a driver domain: {other:?}"),
+                Err(ChannelError::WouldBlock) => return Ok(Next::GoOn),
+                Err(ChannelError::Malformed(error)) => log::error!("from the supervisor: {error}"),
+                Err(error) => return Err(DriverError::Supervisor(error)),
+            }
+        }
+    }
+
+    fn hear_control(&mut self) {
+        while let Some(control) = &self.control {
+            match control.try_recv::<ToDriver>() {
+                Ok((ToDriver::Attach { port, spec }, fds)) => self.attach(port, spec, fds),
+                Ok((ToDriver::Detach { port }, _)) => self.detach(port),
+                Ok((ToDriver::List, _)) => self.lists = self.lists.saturating_add(1),
+                Err(ChannelError::WouldBlock) => return,
+                Err(ChannelError::Malformed(error)) => log::error!("from the control process: {error}"),
+                Err(error) => {
+                    log::info!("control process: {error}; forwarding goes on");
+                    self.control = None;
+                }
+            }
+        }
+    }
+
+    fn attach(&mut self, id: PortId, spec: InterfaceSpec, mut fds: Vec<OwnedFd>) {
+        let stream = match (fds.pop(), fds.is_empty()) {
+            (Some(fd), true) => UnixStream::from(fd),
+            _ => {
+                log::error!("port {id}: attached without a stream");
+                return;
+            }
+        };
+        let spare = stream.try_clone().ok();
+        let finished = self.ports.get(&id).is_none_or(|port| port.thread.is_finished());
+        if finished && let Err(error) = self.start(id, spec.clone()) {
+            log::error!("port {id}: no thread: {error}");
+            return;
+        }
+        let Some(port) = self.ports.get_mut(&id) else {
+            return;
+        };
+        port.shut_down_stream();
+        port.stream = spare;
+        port.spec = spec.clone();
+        port.send(Command::Attach(spec, stream));
+    }
+
+    fn start(&mut self, id: PortId, spec: InterfaceSpec) -> io::Result<()> {
+        self.generation += 1;
+        let (commands, receiver) = mpsc::channel();
+        let wake = Arc::new(Doorbell::new()?);
+        let worker = Worker::new(Start {
+            port: id,
+            generation: self.generation,
+            // Nothing is open yet, so any specification differs in nothing from what is.
+            spec: spec.clone(),
+            commands: receiver,
+            wake: wake.clone(),
+            reports: self.reporter.clone(),
+            reported: self.reported.clone(),
+        });
+        let thread = std::thread::Builder::new()
+            .name(format!("port-{id}"))
+            .spawn(move || worker.run())?;
+        let port = Port {
+            spec,
+            state: InterfaceState::Disconnected,
+            untold: false,
+            generation: self.generation,
+            commands,
+            wake,
+            stream: None,
+            thread,
+        };
+        self.ports.insert(id, port);
+        Ok(())
+    }
+
+    fn detach(&mut self, id: PortId) {
+        let Some(port) = self.ports.remove(&id) else {
+            return;
+        };
+        port.shut_down_stream();
+        port.send(Command::Detach);
+        // Waited for, so that the interface is free for whoever comes next.
+        if port.thread.join().is_err() {
+            log::error!("port {id}: its thread had crashed");
+        }
+    }
+
+    fn note(&mut self, (id, generation, state): Report) {
+        if let Some(port) = self
+            .ports
+            .get_mut(&id)
+            .filter(|port| port.generation == generation)
+        {
+            port.state = state;
+            port.untold = true;
+        }
+    }
+
+    /// Tells the control process what it does not know, as far as it listens.
+    fn tell(&mut self) {
+        let Some(control) = &self.control else { return };
+        for (id, port) in self.ports.iter_mut().filter(|(_, port)| port.untold) {
+            let message = FromDriver::State {
+                port: *id,
+                state: port.state.clone(),
+            };
+            if !sent(control, &message) {
+                return;
+            }
+            port.untold = false;
+        }
+        while self.lists > 0 {
+            let all = self
+                .ports
+                .iter()
+                .map(|(id, port)| (*id, port.spec.clone(), port.state.clone()));
+            if !sent(control, &FromDriver::Interfaces(all.collect())) {
+                return;
+            }
+            self.lists -= 1;
+        }
+    }
+
+    fn end(mut self) {
+        for port in self.ports.values() {
+            port.shut_down_stream();
+            port.send(Command::Detach);
+        }
+        while let Some((id, port)) = self.ports.pop_first() {
+            if port.thread.join().is_err() {
+                log::error!("port {id}: its thread had crashed");
+            }
+        }
+    }
+}
+
+impl Port {
+    fn send(&self, command: Command) {
+        // A worker that crashed is replaced by the next `Attach`.
+        let _ = self.commands.send(command);
+        self.wake.ring();
+    }
+
+    fn shut_down_stream(&self) {
+        if let Some(stream) = &self.stream {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Whether the message was sent, or cannot ever be.
+fn sent(control: &Channel, message: &FromDriver) -> bool {
+    match control.try_send(message, &[]) {
+        Ok(()) => true,
+        Err(ChannelError::WouldBlock) => false,
+        // The end of the channel is noticed where it is read.
+        Err(error) => {
+            log::debug!("to the control process: {error}");
+            true
+        }
+    }
+}
