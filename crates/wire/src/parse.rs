@@ -362,21 +362,19 @@ impl Parser<'_> {
     }
 }
 
+/// Addresses as the key has them. All callers pass as many bytes as are read.
 #[inline]
 fn mac(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u64::from(*byte))
+    let [a, b, c, d, e, f] = *bytes.first_chunk().unwrap_or(&[0; 6]);
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 #[inline]
 fn ipv4_address(bytes: &[u8]) -> u128 {
-    bytes
-        .iter()
-        .fold(0, |number, byte| number << 8 | u128::from(*byte))
+    u128::from(u32::from_be_bytes(*bytes.first_chunk().unwrap_or(&[0; 4])))
 }
 
 #[inline]
 fn ipv6_address(bytes: &[u8]) -> u128 {
-    ipv4_address(bytes)
+    u128::from_be_bytes(*bytes.first_chunk().unwrap_or(&[0; 16]))
 }
