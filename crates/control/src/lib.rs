@@ -1,3 +1,5 @@
 //! The control process.
 
 #![forbid(unsafe_code)]
+
+pub mod l2;

@@ -1,0 +1,232 @@
+//! One packet's decision, without side effects: the same function serves packets, re-examination and `trace`.
+
+use super::mac_table::Station;
+use super::switch::{PortRules, Switch};
+use super::vlan::{self, Egress};
+use flow::{Action, DropReason, FlowKey, PortId};
+
+/// First of the 16 group addresses that bridges do not forward (IEEE 802.1Q-2018 table 8-1).
+const RESERVED: u64 = 0x0180_c200_0000;
+
+/// Group bit: the lowest of the first byte.
+const GROUP: u64 = 0x0100_0000_0000;
+
+/// What the source address means for the MAC table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The frame may not enter, so nothing is learned from it.
+    Refused,
+    /// A static address of this port.
+    Static,
+    /// Known to be here.
+    Known,
+    /// To be learned.
+    New,
+    /// To be moved here from that port.
+    Moved(PortId),
+    /// Not learned because the port has learned as many as it may; the frame is dropped.
+    PortFull,
+    /// Not learned because the switch's table is full; the frame is forwarded.
+    TableFull,
+}
+
+impl Source {
+    /// Whether the MAC table is to be changed.
+    pub fn is_news(self) -> bool {
+        matches!(self, Source::New | Source::Moved(_))
+    }
+
+    /// Whether lack of room kept it from being learned.
+    pub fn is_blocked(self) -> bool {
+        matches!(self, Source::PortFull | Source::TableFull)
+    }
+}
+
+/// What the destination address means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Not looked at.
+    None,
+    /// Kept by every bridge to itself.
+    Reserved,
+    /// Multicast or broadcast.
+    Group,
+    /// Known to be on that port.
+    Known(PortId),
+    /// Not known.
+    Unknown,
+}
+
+/// What is to happen, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// VLAN the frame belongs to, if it may enter.
+    pub vlan: Option<u16>,
+    /// About its source.
+    pub source: Source,
+    /// About its destination.
+    pub destination: Destination,
+    /// Actions (not empty), or why it is dropped.
+    pub verdict: Result<Vec<Action>, DropReason>,
+}
+
+impl Decision {
+    fn refuse(vlan: Option<u16>, destination: Destination, reason: DropReason) -> Self {
+        Decision {
+            vlan,
+            source: Source::Refused,
+            destination,
+            verdict: Err(reason),
+        }
+    }
+
+    /// The actions of a flow that does this.
+    pub fn actions(&self) -> Vec<Action> {
+        match &self.verdict {
+            Ok(actions) => actions.clone(),
+            Err(reason) => vec![Action::Drop(*reason)],
+        }
+    }
+
+    /// Source and destination, on whose entries the decision depends; `None` if it depends on rules alone.
+    pub(super) fn stations(&self, key: &FlowKey) -> Option<[Station; 2]> {
+        let vlan = self.vlan.filter(|_| self.source != Source::Refused)?;
+        Some([
+            Station {
+                vlan,
+                mac: key.eth_src(),
+            },
+            Station {
+                vlan,
+                mac: key.eth_dst(),
+            },
+        ])
+    }
+}
+
+impl Switch {
+    /// What is to happen to a packet with this key, as things are.
+    pub fn decide(&self, key: &FlowKey) -> Decision {
+        let id = PortId(key.in_port());
+        let Some(port) = self.port(id) else {
+            return Decision::refuse(None, Destination::None, DropReason::PortRemoved);
+        };
+        let Some(vlan) = vlan::ingress(&port.vlan, key.vlan_tci()) else {
+            return Decision::refuse(None, Destination::None, DropReason::VlanFiltered);
+        };
+        let (from, to) = (key.eth_src(), key.eth_dst());
+        if from & GROUP != 0 || from == 0 {
+            return Decision::refuse(Some(vlan), Destination::None, DropReason::InvalidSource);
+        }
+        if to & !0xf == RESERVED {
+            return Decision::refuse(Some(vlan), Destination::Reserved, DropReason::Policy);
+        }
+        let source = match self.source(id, port, Station { vlan, mac: from }) {
+            Ok(source) => source,
+            Err(reason) => return Decision::refuse(Some(vlan), Destination::None, reason),
+        };
+        if source == Source::PortFull {
+            let verdict = Err(DropReason::MacLimit);
+            return Decision {
+                vlan: Some(vlan),
+                source,
+                destination: Destination::None,
+                verdict,
+            };
+        }
+        let destination = if to & GROUP != 0 {
+            Destination::Group
+        } else if to == from {
+            Destination::Known(id)
+        } else {
+            self.whereabouts(Station { vlan, mac: to })
+                .map_or(Destination::Unknown, Destination::Known)
+        };
+        let verdict = self
+            .outputs(id, port, vlan, destination)
+            .map(|outputs| vlan::actions(key.vlan_tci(), vlan, &outputs));
+        Decision {
+            vlan: Some(vlan),
+            source,
+            destination,
+            verdict,
+        }
+    }
+
+    fn source(&self, id: PortId, port: &PortRules, station: Station) -> Result<Source, DropReason> {
+        match self.static_port(station.mac) {
+            Some(home) if home == id => return Ok(Source::Static),
+            Some(_) => return Err(DropReason::Policy),
+            None => {}
+        }
+        let known = self.macs().get(station).map(|entry| entry.port);
+        Ok(match known {
+            Some(at) if at == id => Source::Known,
+            _ if self.macs().on_port(id) >= port.mac_limit => Source::PortFull,
+            Some(at) => Source::Moved(at),
+            None if self.macs().len() >= self.rules().table_size => Source::TableFull,
+            None => Source::New,
+        })
+    }
+
+    fn whereabouts(&self, station: Station) -> Option<PortId> {
+        self.static_port(station.mac)
+            .or_else(|| self.macs().get(station).map(|entry| entry.port))
+    }
+
+    fn outputs(
+        &self,
+        from: PortId,
+        port: &PortRules,
+        vlan: u16,
+        destination: Destination,
+    ) -> Result<Vec<(PortId, Egress)>, DropReason> {
+        match destination {
+            Destination::Known(to) if to == from => Err(DropReason::NoDestination),
+            Destination::Known(to) => {
+                let receiver = self.port(to).ok_or(DropReason::NoSuchPort)?;
+                let egress = vlan::egress(&receiver.vlan, vlan).ok_or(DropReason::VlanFiltered)?;
+                if receiver.isolated && port.isolated {
+                    return Err(DropReason::Isolated);
+                }
+                Ok(vec![(to, egress)])
+            }
+            Destination::Unknown if !self.rules().flood => Err(DropReason::FloodDisabled),
+            Destination::Unknown => {
+                let outputs = self.members(from, port, vlan, |receiver| receiver.flood);
+                match outputs.is_empty() {
+                    false => Ok(outputs),
+                    true if self.members(from, port, vlan, |_| true).is_empty() => {
+                        Err(DropReason::NoDestination)
+                    }
+                    true => Err(DropReason::FloodDisabled),
+                }
+            }
+            Destination::Group => {
+                let outputs = self.members(from, port, vlan, |_| true);
+                if outputs.is_empty() {
+                    Err(DropReason::NoDestination)
+                } else {
+                    Ok(outputs)
+                }
+            }
+            Destination::None | Destination::Reserved => Err(DropReason::Policy),
+        }
+    }
+
+    /// Connected ports other than `from` that carry the VLAN and may talk to it.
+    fn members(
+        &self,
+        from: PortId,
+        port: &PortRules,
+        vlan: u16,
+        wanted: impl Fn(&PortRules) -> bool,
+    ) -> Vec<(PortId, Egress)> {
+        self.ports()
+            .filter(|(id, receiver)| {
+                *id != from && receiver.up && !(receiver.isolated && port.isolated) && wanted(receiver)
+            })
+            .filter_map(|(id, receiver)| Some((id, vlan::egress(&receiver.vlan, vlan)?)))
+            .collect()
+    }
+}

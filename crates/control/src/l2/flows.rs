@@ -1,0 +1,175 @@
+//! The flows a switch has had installed, with what is needed to know which of them a change concerns.
+
+use super::mac_table::Station;
+use flow::{Action, FlowId, FlowKey, FlowMask, PortId};
+use std::collections::{HashMap, HashSet};
+
+/// What all flows compare: ingress port, Ethernet source and destination, outer VLAN tag.
+pub const MASK: FlowMask = {
+    let mut words = [0; flow::KEY_WORDS];
+    words[0] = 0xffff_ffff;
+    words[1] = 0xffff_ffff_ffff_0000;
+    words[2] = u64::MAX;
+    words[3] = 0xffff;
+    FlowMask(FlowKey { words })
+};
+
+/// A flow's identifier spells out what it compares, so that it is unique and survives this process: source and
+/// destination address (96 bits), VLAN tag (16 bits), ingress port (12 bits), kind of tag (2 bits).
+pub fn flow_id(key: &FlowKey) -> FlowId {
+    let kind: u128 = match key.vlan_tpid() {
+        0 => 0,
+        0x8100 => 1,
+        0x88a8 => 2,
+        _ => 3,
+    };
+    let port = u128::from(key.in_port() % PortId::LIMIT);
+    FlowId(
+        u128::from(key.eth_src()) << 80
+            | u128::from(key.eth_dst()) << 32
+            | u128::from(key.vlan_tci()) << 16
+            | port << 4
+            | kind,
+    )
+}
+
+/// A change to make to the data plane's table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FlowChange {
+    /// Install it, or replace its actions.
+    Put {
+        /// Which.
+        id: FlowId,
+        /// Masked by [`MASK`].
+        key: FlowKey,
+        /// What to do.
+        actions: Vec<Action>,
+    },
+    /// Remove it.
+    Del(FlowId),
+}
+
+/// An installed flow.
+#[derive(Clone, Debug)]
+pub struct Record {
+    pub key: FlowKey,
+    pub actions: Vec<Action>,
+    /// When it was last put into the table.
+    pub installed: u64,
+    /// Last known use.
+    pub used: u64,
+    /// Source and destination in the VLAN the frame belongs to, if it may enter.
+    pub stations: Option<[Station; 2]>,
+    /// Whether its source could not be learned for lack of room.
+    pub blocked: bool,
+}
+
+/// All flows of a switch, with indexes.
+#[derive(Clone, Debug, Default)]
+pub struct Flows {
+    records: HashMap<FlowId, Record>,
+    by_station: HashMap<Station, HashSet<FlowId>>,
+    blocked: HashSet<FlowId>,
+    per_port: HashMap<u32, usize>,
+}
+
+impl Flows {
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub fn from_port(&self, port: u32) -> usize {
+        self.per_port.get(&port).copied().unwrap_or(0)
+    }
+
+    pub fn get(&self, id: FlowId) -> Option<&Record> {
+        self.records.get(&id)
+    }
+
+    pub fn get_mut(&mut self, id: FlowId) -> Option<&mut Record> {
+        self.records.get_mut(&id)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (FlowId, &Record)> {
+        self.records.iter().map(|(id, record)| (*id, record))
+    }
+
+    /// Flows from or to a station.
+    pub fn of_station(&self, station: Station) -> Vec<FlowId> {
+        self.by_station
+            .get(&station)
+            .map(|ids| ids.iter().copied().collect())
+            .unwrap_or_default()
+    }
+
+    /// Flows whose source could not be learned.
+    pub fn blocked(&self) -> Vec<FlowId> {
+        self.blocked.iter().copied().collect()
+    }
+
+    pub fn insert(&mut self, id: FlowId, record: Record) {
+        self.remove(id);
+        for station in record.stations.iter().flatten() {
+            self.by_station.entry(*station).or_default().insert(id);
+        }
+        if record.blocked {
+            self.blocked.insert(id);
+        }
+        *self.per_port.entry(record.key.in_port()).or_default() += 1;
+        self.records.insert(id, record);
+    }
+
+    pub fn remove(&mut self, id: FlowId) -> Option<Record> {
+        let record = self.records.remove(&id)?;
+        for station in record.stations.iter().flatten() {
+            if let Some(ids) = self.by_station.get_mut(station) {
+                ids.remove(&id);
+                if ids.is_empty() {
+                    self.by_station.remove(station);
+                }
+            }
+        }
+        self.blocked.remove(&id);
+        if let Some(count) = self.per_port.get_mut(&record.key.in_port()) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_port.remove(&record.key.in_port());
+            }
+        }
+        Some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_covers_the_fields_it_says() {
+        let mut mask = FlowMask::ANY;
+        mask.0.set_in_port(u32::MAX);
+        mask.0.set_eth_src(u64::MAX);
+        mask.0.set_eth_dst(u64::MAX);
+        mask.0.set_vlan_tci(u16::MAX);
+        mask.0.set_vlan_tpid(u16::MAX);
+        assert_eq!(mask, MASK);
+    }
+
+    #[test]
+    fn identifiers_differ_in_every_field() {
+        let mut key = FlowKey::default();
+        let mut ids = HashSet::from([flow_id(&key)]);
+        key.set_in_port(4095);
+        assert!(ids.insert(flow_id(&key)));
+        key.set_eth_src(1);
+        assert!(ids.insert(flow_id(&key)));
+        key.set_eth_dst(1);
+        assert!(ids.insert(flow_id(&key)));
+        key.set_vlan_tci(1);
+        assert!(ids.insert(flow_id(&key)));
+        key.set_vlan_tpid(0x8100);
+        assert!(ids.insert(flow_id(&key)));
+        key.set_eth_type(7);
+        assert!(!ids.insert(flow_id(&key)));
+    }
+}

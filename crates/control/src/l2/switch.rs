@@ -1,0 +1,417 @@
+//! The state of a switch, and everything that changes it.
+
+use super::decide::{Decision, Source};
+use super::flows::{FlowChange, Flows, MASK, Record, flow_id};
+use super::mac_table::{MacTable, Station};
+use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId};
+use management::VlanConfig;
+use std::collections::{BTreeMap, HashMap};
+
+/// A flow without packets for this long is removed.
+pub const FLOW_IDLE_MS: u64 = 20_000;
+
+/// As [`FLOW_IDLE_MS`], for flows that drop.
+pub const DROP_FLOW_IDLE_MS: u64 = 8_000;
+
+/// A miss of a flow that was installed this long ago means that the data plane has lost it. Before that, the
+/// packet was merely under way when the flow was put in.
+const REINSTALL_MS: u64 = 500;
+
+/// Rules of a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchRules {
+    /// Stations unheard for this long are forgotten.
+    pub ageing_ms: u64,
+    /// Stations learned in all.
+    pub table_size: usize,
+    /// Whether unknown unicast is flooded.
+    pub flood: bool,
+}
+
+/// Rules of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortRules {
+    /// VLANs.
+    pub vlan: VlanConfig,
+    /// Isolated ports do not talk to each other.
+    pub isolated: bool,
+    /// Whether unknown unicast goes out here.
+    pub flood: bool,
+    /// Stations learned here.
+    pub mac_limit: usize,
+    /// Addresses that are here and nowhere else.
+    pub static_macs: Vec<u64>,
+    /// Connected; others are left out of floods.
+    pub up: bool,
+}
+
+/// What is known about a MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MacEntry {
+    /// VLAN; `None` for a static address, which is valid in all.
+    pub vlan: Option<u16>,
+    /// Address.
+    pub mac: u64,
+    /// Where it is.
+    pub port: PortId,
+    /// Milliseconds since it was heard; `None` for a static address.
+    pub age_ms: Option<u64>,
+}
+
+/// A learning switch.
+#[derive(Clone, Debug)]
+pub struct Switch {
+    rules: SwitchRules,
+    ports: BTreeMap<PortId, PortRules>,
+    statics: HashMap<u64, PortId>,
+    macs: MacTable,
+    flows: Flows,
+    flow_limit: usize,
+}
+
+impl Switch {
+    /// A switch without ports.
+    pub fn new(rules: SwitchRules) -> Self {
+        Switch {
+            rules,
+            ports: BTreeMap::new(),
+            statics: HashMap::new(),
+            macs: MacTable::default(),
+            flows: Flows::default(),
+            flow_limit: usize::MAX,
+        }
+    }
+
+    pub(super) fn rules(&self) -> &SwitchRules {
+        &self.rules
+    }
+
+    pub(super) fn macs(&self) -> &MacTable {
+        &self.macs
+    }
+
+    pub(super) fn port(&self, id: PortId) -> Option<&PortRules> {
+        self.ports.get(&id)
+    }
+
+    pub(super) fn ports(&self) -> impl Iterator<Item = (PortId, &PortRules)> {
+        self.ports.iter().map(|(id, rules)| (*id, rules))
+    }
+
+    pub(super) fn static_port(&self, mac: u64) -> Option<PortId> {
+        self.statics.get(&mac).copied()
+    }
+
+    /// Flows installed.
+    pub fn flow_count(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Stations known, static ones included.
+    pub fn mac_count(&self) -> usize {
+        self.macs.len() + self.statics.len()
+    }
+
+    /// Stations known on a port, static ones included.
+    pub fn macs_on_port(&self, port: PortId) -> usize {
+        self.macs.on_port(port) + self.ports.get(&port).map_or(0, |rules| rules.static_macs.len())
+    }
+
+    /// The MAC table, static addresses first, then by VLAN and address.
+    pub fn mac_entries(&self, now: u64) -> Vec<MacEntry> {
+        let fixed = self.statics.iter().map(|(&mac, &port)| MacEntry {
+            vlan: None,
+            mac,
+            port,
+            age_ms: None,
+        });
+        let learned = self.macs.iter().map(|(station, entry)| MacEntry {
+            vlan: Some(station.vlan),
+            mac: station.mac,
+            port: entry.port,
+            age_ms: Some(now.saturating_sub(entry.seen)),
+        });
+        let mut entries: Vec<_> = fixed.chain(learned).collect();
+        entries.sort_by_key(|entry| (entry.vlan, entry.mac));
+        entries
+    }
+
+    /// Most flows from any one port from now on; flows that exist stay.
+    pub fn set_flow_limit(&mut self, limit: usize) {
+        self.flow_limit = limit;
+    }
+
+    /// Changes the rules. Call [`refresh`](Self::refresh) after one or more such changes.
+    pub fn set_rules(&mut self, rules: SwitchRules) {
+        self.rules = rules;
+    }
+
+    /// Adds a port or changes its rules; to be followed by [`refresh`](Self::refresh).
+    pub fn set_port(&mut self, id: PortId, rules: PortRules) {
+        self.statics.retain(|_, port| *port != id);
+        for mac in &rules.static_macs {
+            self.statics.insert(*mac, id);
+        }
+        self.ports.insert(id, rules);
+    }
+
+    /// Notes whether a port is connected; returns whether that is news and [`refresh`](Self::refresh) is due.
+    pub fn set_up(&mut self, id: PortId, up: bool) -> bool {
+        match self.ports.get_mut(&id) {
+            Some(port) if port.up != up => {
+                port.up = up;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Removes a port; to be followed by [`refresh`](Self::refresh).
+    pub fn remove_port(&mut self, id: PortId) {
+        self.ports.remove(&id);
+        self.statics.retain(|_, port| *port != id);
+    }
+
+    /// Forgets stations that contradict the rules, and re-examines all flows. Call after changes of rules.
+    pub fn refresh(&mut self, now: u64) -> Vec<FlowChange> {
+        let (ports, statics) = (&self.ports, &self.statics);
+        self.macs.remove_where(|station, entry| {
+            let carried = ports
+                .get(&entry.port)
+                .is_some_and(|port| super::vlan::egress(&port.vlan, station.vlan).is_some());
+            !carried || statics.contains_key(&station.mac)
+        });
+        let all: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
+        self.reconsider(&all, now)
+    }
+
+    /// Decides about a packet that has no flow: what is to happen to it now, and what is to change in the flow
+    /// table afterwards.
+    pub fn packet(&mut self, key: &FlowKey, now: u64) -> (Decision, Vec<FlowChange>) {
+        let decision = self.decide(key);
+        let mut changes = self.learn(key, &decision, now);
+        let masked = key.masked(&MASK);
+        let id = flow_id(&masked);
+        if let Some(record) = self.flows.get_mut(id) {
+            record.used = now;
+            if record.actions == decision.actions() && now.saturating_sub(record.installed) < REINSTALL_MS {
+                return (decision, changes);
+            }
+        } else if self.flows.from_port(key.in_port()) >= self.flow_limit
+            || !self.ports.contains_key(&PortId(key.in_port()))
+        {
+            return (decision, changes);
+        }
+        changes.push(self.install(id, masked, &decision, now, now));
+        (decision, changes)
+    }
+
+    fn learn(&mut self, key: &FlowKey, decision: &Decision, now: u64) -> Vec<FlowChange> {
+        let Some([source, _]) = decision.stations(key) else {
+            return Vec::new();
+        };
+        let port = PortId(key.in_port());
+        match decision.source {
+            Source::Known => self.macs.refresh(source, port, now),
+            Source::New | Source::Moved(_) => {
+                self.macs.learn(source, port, now);
+                let mut concerned = self.flows.of_station(source);
+                if matches!(decision.source, Source::Moved(_)) {
+                    concerned.extend(self.flows.blocked());
+                }
+                return self.reconsider(&concerned, now);
+            }
+            Source::Refused | Source::Static | Source::PortFull | Source::TableFull => {}
+        }
+        Vec::new()
+    }
+
+    fn install(&mut self, id: FlowId, key: FlowKey, decision: &Decision, now: u64, used: u64) -> FlowChange {
+        let actions = decision.actions();
+        let record = Record {
+            key,
+            actions: actions.clone(),
+            installed: now,
+            used,
+            stations: decision.stations(&key),
+            blocked: decision.source.is_blocked(),
+        };
+        self.flows.insert(id, record);
+        FlowChange::Put { id, key, actions }
+    }
+
+    /// Re-examines flows: those whose source would have to be learned go, so that the next packet is seen;
+    /// those that would be decided differently change.
+    fn reconsider(&mut self, ids: &[FlowId], now: u64) -> Vec<FlowChange> {
+        let mut changes = Vec::new();
+        for &id in ids {
+            let Some(record) = self.flows.get(id) else {
+                continue;
+            };
+            let (key, used) = (record.key, record.used);
+            let decision = self.decide(&key);
+            // Other stations: the VLAN has changed, and what the flow has seen says nothing about them.
+            let gone = decision.source.is_news()
+                || decision.verdict == Err(DropReason::PortRemoved)
+                || record.stations != decision.stations(&key);
+            if gone {
+                self.flows.remove(id);
+                changes.push(FlowChange::Del(id));
+            } else if record.actions != decision.actions() {
+                changes.push(self.install(id, key, &decision, now, used));
+            } else if record.blocked != decision.source.is_blocked() {
+                let installed = record.installed;
+                self.install(id, key, &decision, installed, used);
+            }
+        }
+        changes
+    }
+
+    /// Takes note of what the data plane's flows have seen.
+    pub fn observe<'a>(&mut self, stats: impl IntoIterator<Item = (FlowId, &'a FlowStats)>, now: u64) {
+        for (id, stats) in stats {
+            let (Some(idle), Some(record)) = (stats.idle_ms, self.flows.get_mut(id)) else {
+                continue;
+            };
+            record.used = record.used.max(now.saturating_sub(idle));
+            if let Some([source, _]) = record.stations {
+                self.macs
+                    .refresh(source, PortId(record.key.in_port()), record.used);
+            }
+        }
+    }
+
+    /// Removes idle flows and forgets stations that were not heard for the ageing time. Call
+    /// [`observe`](Self::observe) before.
+    pub fn age(&mut self, now: u64) -> Vec<FlowChange> {
+        let idle: Vec<FlowId> = self
+            .flows
+            .iter()
+            .filter(|(_, record)| now >= record.used + idle_limit(record))
+            .map(|(id, _)| id)
+            .collect();
+        let mut changes = Vec::new();
+        for id in idle {
+            self.flows.remove(id);
+            changes.push(FlowChange::Del(id));
+        }
+        let ageing = self.rules.ageing_ms;
+        let gone = self.macs.remove_where(|_, entry| now >= entry.seen + ageing);
+        let mut concerned: Vec<FlowId> = gone
+            .iter()
+            .flat_map(|(station, _)| self.flows.of_station(*station))
+            .collect();
+        if !gone.is_empty() {
+            concerned.extend(self.flows.blocked());
+        }
+        changes.extend(self.reconsider(&concerned, now));
+        changes
+    }
+
+    /// When [`age`](Self::age) has something to do at the earliest, if nothing else happens. While there are
+    /// flows it is to be called more often, since their use is known only by asking.
+    pub fn next_ageing(&self) -> Option<u64> {
+        self.macs.oldest().map(|seen| seen + self.rules.ageing_ms)
+    }
+
+    /// The data plane was restarted, or has refused a flow: it has none of these.
+    pub fn forget_flows(&mut self) {
+        self.flows = Flows::default();
+    }
+
+    /// The data plane does not have this flow.
+    pub fn forget_flow(&mut self, id: FlowId) {
+        self.flows.remove(id);
+    }
+
+    /// Takes over the flows that an earlier control process has had installed: learns stations from them,
+    /// and returns what has to change. Flows that still say the right thing are left alone.
+    pub fn restore(&mut self, listed: Vec<(Flow, FlowStats)>, now: u64) -> Vec<FlowChange> {
+        let (ours, foreign): (Vec<_>, Vec<_>) = listed.into_iter().partition(|(flow, _)| {
+            flow.mask == MASK && flow.id == flow_id(&flow.key) && flow.key == flow.key.masked(&MASK)
+        });
+        let mut changes: Vec<_> = foreign.iter().map(|(flow, _)| FlowChange::Del(flow.id)).collect();
+        let mut ours: Vec<_> = ours
+            .into_iter()
+            .map(|(flow, stats)| (flow, now.saturating_sub(stats.idle_ms.unwrap_or(0))))
+            .collect();
+        // The latest use wins where two flows say that a station is in two places.
+        ours.sort_by_key(|(flow, used)| (*used, flow.id));
+        for (flow, used) in &ours {
+            if proves_source(&flow.actions) {
+                self.relearn(&flow.key, *used);
+            }
+        }
+        for (flow, used) in &ours {
+            self.relearn_destination(flow, *used);
+        }
+        let ids: Vec<FlowId> = ours.iter().map(|(flow, _)| flow.id).collect();
+        for (flow, used) in ours {
+            let decision = self.decide(&flow.key);
+            let record = Record {
+                stations: decision.stations(&flow.key),
+                blocked: decision.source.is_blocked(),
+                key: flow.key,
+                actions: flow.actions,
+                installed: now,
+                used,
+            };
+            self.flows.insert(flow.id, record);
+        }
+        changes.extend(self.reconsider(&ids, now));
+        changes
+    }
+
+    fn relearn(&mut self, key: &FlowKey, used: u64) {
+        let decision = self.decide(key);
+        if let (Some([source, _]), true) = (decision.stations(key), decision.source.is_news()) {
+            self.macs.learn(source, PortId(key.in_port()), used);
+        }
+    }
+
+    /// A flow to one port, where flooding would do something else, proves that its destination is there.
+    fn relearn_destination(&mut self, flow: &Flow, used: u64) {
+        let mut outputs = flow.actions.iter().filter_map(|action| match action {
+            Action::Output(port) => Some(*port),
+            _ => None,
+        });
+        let (Some(port), None) = (outputs.next(), outputs.next()) else {
+            return;
+        };
+        let decision = self.decide(&flow.key);
+        let unknown = decision.destination == super::Destination::Unknown;
+        let (Some([_, destination]), true) = (decision.stations(&flow.key), unknown) else {
+            return;
+        };
+        let room = self.macs.len() < self.rules.table_size
+            && self
+                .ports
+                .get(&port)
+                .is_some_and(|rules| self.macs.on_port(port) < rules.mac_limit);
+        if room && decision.actions() != flow.actions {
+            self.macs.learn(destination, port, used);
+        }
+    }
+
+    /// Where a station is, for tests and displays.
+    pub fn lookup(&self, station: Station) -> Option<PortId> {
+        self.static_port(station.mac)
+            .or_else(|| self.macs.get(station).map(|entry| entry.port))
+    }
+}
+
+fn idle_limit(record: &Record) -> u64 {
+    match record.actions.as_slice() {
+        [Action::Drop(_)] => DROP_FLOW_IDLE_MS,
+        _ => FLOW_IDLE_MS,
+    }
+}
+
+/// Whether a flow with these actions was installed after its source was learned.
+fn proves_source(actions: &[Action]) -> bool {
+    use DropReason::{FloodDisabled, Isolated, NoDestination, VlanFiltered};
+    match actions {
+        [Action::Drop(reason)] => matches!(reason, FloodDisabled | Isolated | NoDestination | VlanFiltered),
+        _ => true,
+    }
+}

@@ -1,0 +1,566 @@
+//! The learning switch against its simple twin: a bridge that looks at every packet and knows no flows.
+
+use super::*;
+use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId, SwitchId, VLAN_PRESENT};
+use management::{Trunk, VlanConfig, VlanId};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Who receives a packet, with which VLAN tag (0: none), or why nobody.
+type Outcome = Result<BTreeSet<(u32, u16)>, DropReason>;
+
+/// The bridge of the textbook.
+#[derive(Clone)]
+struct Bridge {
+    rules: SwitchRules,
+    ports: BTreeMap<u32, PortRules>,
+    table: HashMap<(u16, u64), (u32, u64)>,
+}
+
+/// The tag a frame of `vlan` has on a port's wire, if the port carries it.
+fn wire_tag(port: &PortRules, vlan: u16) -> Option<u16> {
+    match &port.vlan {
+        VlanConfig::Untagged if vlan == 0 => Some(0),
+        VlanConfig::Access(own) if own.get() == vlan => Some(0),
+        VlanConfig::Trunk {
+            native: Some(native), ..
+        } if native.get() == vlan => Some(0),
+        VlanConfig::Trunk {
+            vlans: Trunk::All,
+            native,
+        } if vlan != 0 || native.is_none() => Some(vlan),
+        VlanConfig::Trunk {
+            vlans: Trunk::Listed(vlans),
+            ..
+        } if vlans.iter().any(|v| v.get() == vlan) => Some(vlan),
+        _ => None,
+    }
+}
+
+impl Bridge {
+    /// The VLAN whose frames could look like this on the port, listed ones and the native one.
+    fn classify(port: &PortRules, tag: u16) -> Option<u16> {
+        let carried = (0..=4094).filter(|&vlan| wire_tag(port, vlan).is_some());
+        match tag {
+            0 => carried.into_iter().find(|&vlan| wire_tag(port, vlan) == Some(0)),
+            _ if matches!(port.vlan, VlanConfig::Trunk { .. }) => {
+                carried.into_iter().find(|&vlan| vlan == tag)
+            }
+            _ => None,
+        }
+    }
+
+    fn home(&self, vlan: u16, mac: u64) -> Option<u32> {
+        let fixed = self
+            .ports
+            .iter()
+            .find(|(_, port)| port.static_macs.contains(&mac))
+            .map(|(id, _)| *id);
+        fixed.or_else(|| self.table.get(&(vlan, mac)).map(|(port, _)| *port))
+    }
+
+    fn packet(&mut self, key: &FlowKey, now: u64) -> Outcome {
+        let from = key.in_port();
+        let port = self.ports.get(&from).ok_or(DropReason::PortRemoved)?.clone();
+        let tag = if key.vlan_tci() & VLAN_PRESENT != 0 {
+            key.vlan_tci() & 0xfff
+        } else {
+            0
+        };
+        let vlan = Self::classify(&port, tag).ok_or(DropReason::VlanFiltered)?;
+        let (src, dst) = (key.eth_src(), key.eth_dst());
+        if src == 0 || src >> 40 & 1 == 1 {
+            return Err(DropReason::InvalidSource);
+        }
+        if (0x0180_c200_0000..=0x0180_c200_000f).contains(&dst) {
+            return Err(DropReason::Policy);
+        }
+        let fixed = self
+            .ports
+            .iter()
+            .find(|(_, port)| port.static_macs.contains(&src))
+            .map(|(id, _)| *id);
+        if fixed.is_some_and(|home| home != from) {
+            return Err(DropReason::Policy);
+        }
+        if fixed.is_none() {
+            let on_port = self.table.values().filter(|(port, _)| *port == from).count();
+            let known = self.table.get(&(vlan, src)).map(|(port, _)| *port);
+            if known != Some(from) && on_port >= port.mac_limit {
+                return Err(DropReason::MacLimit);
+            }
+            if known.is_some() || self.table.len() < self.rules.table_size {
+                self.table.insert((vlan, src), (from, now));
+            }
+        }
+        // Whoever talks to himself is where he is, even when there was no room to learn it.
+        if src == dst {
+            return Err(DropReason::NoDestination);
+        }
+        self.deliver(from, &port, vlan, dst)
+    }
+
+    fn deliver(&self, from: u32, port: &PortRules, vlan: u16, dst: u64) -> Outcome {
+        let group = dst >> 40 & 1 == 1;
+        if let (false, Some(home)) = (group, self.home(vlan, dst)) {
+            if home == from {
+                return Err(DropReason::NoDestination);
+            }
+            let receiver = &self.ports[&home];
+            let tag = wire_tag(receiver, vlan).ok_or(DropReason::VlanFiltered)?;
+            if receiver.isolated && port.isolated {
+                return Err(DropReason::Isolated);
+            }
+            return Ok(BTreeSet::from([(home, tag)]));
+        }
+        if !group && !self.rules.flood {
+            return Err(DropReason::FloodDisabled);
+        }
+        let mut receivers = BTreeSet::new();
+        let mut refused = false;
+        for (&id, receiver) in &self.ports {
+            let Some(tag) = wire_tag(receiver, vlan) else {
+                continue;
+            };
+            if id == from || !receiver.up || (receiver.isolated && port.isolated) {
+                continue;
+            }
+            if group || receiver.flood {
+                receivers.insert((id, tag));
+            } else {
+                refused = true;
+            }
+        }
+        match (receivers.is_empty(), refused) {
+            (false, _) => Ok(receivers),
+            (true, true) => Err(DropReason::FloodDisabled),
+            (true, false) => Err(DropReason::NoDestination),
+        }
+    }
+
+    fn configured(&mut self) {
+        let ports = self.ports.clone();
+        self.table.retain(|(vlan, mac), (port, _)| {
+            ports
+                .get(port)
+                .is_some_and(|port| wire_tag(port, *vlan).is_some())
+                && !ports.values().any(|port| port.static_macs.contains(mac))
+        });
+    }
+}
+
+/// What the data plane would do with the actions.
+fn run(actions: &[Action], tci: u16) -> Outcome {
+    let mut tags = if tci & VLAN_PRESENT != 0 {
+        vec![tci & 0xfff]
+    } else {
+        vec![]
+    };
+    let mut receivers = BTreeSet::new();
+    for action in actions {
+        match *action {
+            Action::Output(port) => {
+                let tag = tags.last().copied().unwrap_or(0);
+                assert!(receivers.insert((port.0, tag)), "{actions:?}");
+            }
+            Action::PushVlan { tpid, tci } => {
+                assert_eq!(tpid, 0x8100);
+                tags.push(tci & 0xfff);
+            }
+            Action::PopVlan => {
+                tags.pop();
+            }
+            Action::Drop(reason) => return Err(reason),
+            Action::Upcall { .. } => panic!("{actions:?}"),
+        }
+        assert!(tags.len() <= 1, "{actions:?}");
+    }
+    Ok(receivers)
+}
+
+/// The data plane's table: flows with when they were last used.
+#[derive(Clone, Default)]
+struct Table(HashMap<FlowId, (FlowKey, Vec<Action>, Option<u64>)>);
+
+impl Table {
+    fn apply(&mut self, changes: Vec<FlowChange>) {
+        for change in changes {
+            match change {
+                FlowChange::Put { id, key, actions } => {
+                    let used = self.0.get(&id).and_then(|(_, _, used)| *used);
+                    self.0.insert(id, (key, actions, used));
+                }
+                FlowChange::Del(id) => assert!(self.0.remove(&id).is_some()),
+            }
+        }
+    }
+
+    fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Vec<Action>> {
+        let mut matching = self
+            .0
+            .values_mut()
+            .filter(|(flow, ..)| *flow == key.masked(&MASK));
+        let (_, actions, used) = matching.next()?;
+        *used = Some(now);
+        Some(actions.clone())
+    }
+
+    fn stats(&self, now: u64) -> Vec<(FlowId, FlowStats)> {
+        let idle = |used: Option<u64>| FlowStats {
+            idle_ms: used.map(|used| now - used),
+            ..FlowStats::default()
+        };
+        self.0
+            .iter()
+            .map(|(id, (_, _, used))| (*id, idle(*used)))
+            .collect()
+    }
+
+    fn listed(&self, now: u64) -> Vec<(Flow, FlowStats)> {
+        let flow = |id, key, actions: &Vec<Action>| Flow {
+            id,
+            switch: SwitchId(1),
+            key,
+            mask: MASK,
+            actions: actions.clone(),
+        };
+        let stats: HashMap<_, _> = self.stats(now).into_iter().collect();
+        self.0
+            .iter()
+            .map(|(id, (key, actions, _))| (flow(*id, *key, actions), stats[id]))
+            .collect()
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Packet { port: u32, src: u64, dst: u64, tci: u16 },
+    Wait(u64),
+    Age,
+    Up(u32, bool),
+    Port(u32, PortRules),
+    Remove(u32),
+}
+
+fn vlan_config() -> impl Strategy<Value = VlanConfig> {
+    let vid = || (1u16..4).prop_map(|number| VlanId::new(number).unwrap());
+    let listed = proptest::collection::btree_set(vid(), 1..3).prop_map(Trunk::Listed);
+    prop_oneof![
+        3 => Just(VlanConfig::Untagged),
+        2 => vid().prop_map(VlanConfig::Access),
+        2 => (prop_oneof![listed, Just(Trunk::All)], proptest::option::of(vid()))
+            .prop_map(|(vlans, native)| VlanConfig::Trunk { vlans, native }),
+    ]
+}
+
+fn port_rules() -> impl Strategy<Value = PortRules> {
+    let statics = prop_oneof![6 => Just(vec![]), 1 => Just(vec![0x0200_0000_0002])];
+    (vlan_config(), any::<bool>(), 0..5u8, 1..4usize, statics, 0..5u8).prop_map(
+        |(vlan, isolated, flood, mac_limit, static_macs, up)| PortRules {
+            vlan,
+            isolated,
+            flood: flood > 0,
+            mac_limit,
+            static_macs,
+            up: up > 0,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let src =
+        prop_oneof![12 => 0x0200_0000_0000..0x0200_0000_0006u64, 1 => Just(0), 1 => Just(0x0300_0000_0000)];
+    let dst = prop_oneof![
+        12 => 0x0200_0000_0000..0x0200_0000_0006u64,
+        3 => Just(0xffff_ffff_ffff),
+        1 => Just(0x0180_c200_000e),
+    ];
+    let tci = prop_oneof![4 => Just(0), 3 => (0..4u16).prop_map(|vid| VLAN_PRESENT | vid), 1 => Just(0xf001)];
+    prop_oneof![
+        30 => (0..5u32, src, dst, tci).prop_map(|(port, src, dst, tci)| Step::Packet { port, src, dst, tci }),
+        3 => (1..9000u64).prop_map(Step::Wait),
+        3 => Just(Step::Age),
+        1 => (0..5u32, any::<bool>()).prop_map(|(port, up)| Step::Up(port, up)),
+        1 => (0..5u32, port_rules()).prop_map(|(port, rules)| Step::Port(port, rules)),
+        1 => (0..5u32).prop_map(Step::Remove),
+    ]
+}
+
+fn world() -> impl Strategy<Value = (SwitchRules, Vec<PortRules>, Vec<Step>)> {
+    let rules =
+        (10_000..40_000u64, 3..8usize, 0..4u8).prop_map(|(ageing_ms, table_size, flood)| SwitchRules {
+            ageing_ms,
+            table_size,
+            flood: flood > 0,
+        });
+    (
+        rules,
+        proptest::collection::vec(port_rules(), 2..5),
+        proptest::collection::vec(step(), 1..120),
+    )
+}
+
+fn key(port: u32, src: u64, dst: u64, tci: u16) -> FlowKey {
+    let mut key = FlowKey::default();
+    key.set_in_port(port);
+    key.set_eth_src(src);
+    key.set_eth_dst(dst);
+    key.set_vlan_tci(tci);
+    key.set_vlan_tpid(if tci == 0 { 0 } else { 0x8100 });
+    key.set_eth_type(0x0800);
+    key
+}
+
+/// Two ports may not claim the same static address; the configuration checks that.
+fn claim(ports: &BTreeMap<u32, PortRules>, id: u32, rules: &PortRules) -> PortRules {
+    let mut rules = rules.clone();
+    rules.static_macs.retain(|mac| {
+        !ports
+            .iter()
+            .any(|(other, port)| *other != id && port.static_macs.contains(mac))
+    });
+    rules
+}
+
+struct World {
+    switch: Switch,
+    bridge: Bridge,
+    table: Table,
+    now: u64,
+}
+
+impl World {
+    fn new(rules: SwitchRules, ports: &[PortRules]) -> World {
+        let bridge = Bridge {
+            rules,
+            ports: BTreeMap::new(),
+            table: HashMap::new(),
+        };
+        let mut world = World {
+            switch: Switch::new(rules),
+            bridge,
+            table: Table::default(),
+            now: 100_000,
+        };
+        for (id, rules) in (0..).zip(ports) {
+            world.step(&Step::Port(id, rules.clone()));
+        }
+        world
+    }
+
+    fn configured(&mut self) {
+        self.bridge.configured();
+        self.table.apply(self.switch.refresh(self.now));
+    }
+
+    fn observe(&mut self) {
+        let stats = self.table.stats(self.now);
+        self.switch
+            .observe(stats.iter().map(|(id, stats)| (*id, stats)), self.now);
+    }
+
+    fn step(&mut self, step: &Step) {
+        self.observe();
+        match step {
+            Step::Packet { port, src, dst, tci } => self.packet(&key(*port, *src, *dst, *tci)),
+            Step::Wait(time) => self.now += time,
+            Step::Age => {
+                self.table.apply(self.switch.age(self.now));
+                let (now, ageing) = (self.now, self.bridge.rules.ageing_ms);
+                self.bridge.table.retain(|_, (_, seen)| now < *seen + ageing);
+            }
+            Step::Up(port, up) => {
+                if self.switch.set_up(PortId(*port), *up) {
+                    self.table.apply(self.switch.refresh(self.now));
+                }
+                if let Some(port) = self.bridge.ports.get_mut(port) {
+                    port.up = *up;
+                }
+            }
+            Step::Port(port, rules) => {
+                let rules = claim(&self.bridge.ports, *port, rules);
+                self.switch.set_port(PortId(*port), rules.clone());
+                self.bridge.ports.insert(*port, rules);
+                self.configured();
+            }
+            Step::Remove(port) => {
+                self.switch.remove_port(PortId(*port));
+                self.bridge.ports.remove(port);
+                self.configured();
+            }
+        }
+    }
+
+    fn packet(&mut self, key: &FlowKey) {
+        let got = match self.table.lookup(key, self.now) {
+            Some(actions) => run(&actions, key.vlan_tci()),
+            None => {
+                let (decision, changes) = self.switch.packet(key, self.now);
+                self.table.apply(changes);
+                run(&decision.actions(), key.vlan_tci())
+            }
+        };
+        assert_eq!(got, self.bridge.packet(key, self.now), "{key}");
+    }
+
+    fn check(&mut self) {
+        self.observe();
+        let known: BTreeMap<_, _> = self
+            .switch
+            .macs()
+            .iter()
+            .map(|(station, entry)| ((station.vlan, station.mac), (entry.port.0, entry.seen)))
+            .collect();
+        assert_eq!(
+            known,
+            self.bridge.table.clone().into_iter().collect::<BTreeMap<_, _>>()
+        );
+        assert_eq!(self.switch.flow_count(), self.table.0.len());
+        for (id, (key, actions, _)) in &self.table.0 {
+            assert_eq!(*id, flow_id(key));
+            assert_eq!(self.switch.decide(key).actions(), *actions, "stale flow {key}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    /// Packet by packet, flows and decisions on misses do what a bridge without flows does.
+    #[test]
+    fn cached_decisions_equal_decisions_per_packet((rules, ports, steps) in world()) {
+        let mut world = World::new(rules, &ports);
+        for step in &steps {
+            world.step(step);
+            world.check();
+        }
+    }
+
+    /// A new control process with the same configuration takes over what flows tell, keeps every flow it can
+    /// vouch for, and puts no station where it was not.
+    #[test]
+    fn a_successor_agrees((rules, ports, steps) in world()) {
+        let mut world = World::new(rules, &ports);
+        for step in &steps {
+            world.step(step);
+        }
+        let mut successor = Switch::new(rules);
+        for (id, rules) in &world.bridge.ports {
+            successor.set_port(PortId(*id), rules.clone());
+        }
+        let changes = successor.restore(world.table.listed(world.now), world.now);
+        for (station, entry) in successor.macs().iter() {
+            let known = world.bridge.table.get(&(station.vlan, station.mac)).map(|(port, _)| *port);
+            // A table that was full may have kept a station out that its flows now prove.
+            prop_assert!(known == Some(entry.port.0) || world.bridge.table.len() >= rules.table_size, "{station:?}");
+        }
+        for (key, actions, _) in world.table.0.values() {
+            // Limits that were lowered leave alone whoever is known; a successor does not know him.
+            let port = PortId(key.in_port());
+            let roomy = world.bridge.table.len() < rules.table_size
+                && world.switch.macs().on_port(port) <= world.bridge.ports[&port.0].mac_limit;
+            let forwards = !matches!(actions[..], [Action::Drop(_)]);
+            if roomy && forwards && world.switch.decide(key).source == Source::Known {
+                prop_assert_eq!(successor.decide(key).source, Source::Known);
+            }
+        }
+        let mut table = world.table.clone();
+        table.apply(changes);
+        prop_assert_eq!(successor.flow_count(), table.0.len());
+        for (key, actions, _) in table.0.values() {
+            prop_assert_eq!(&successor.decide(key).actions(), actions);
+        }
+        // Asked a second time, there is nothing to change.
+        let mut third = successor.clone();
+        third.forget_flows();
+        prop_assert_eq!(third.restore(table.listed(world.now), world.now), vec![]);
+    }
+}
+
+fn plain(limit: usize) -> PortRules {
+    PortRules {
+        vlan: VlanConfig::Untagged,
+        isolated: false,
+        flood: true,
+        mac_limit: limit,
+        static_macs: vec![],
+        up: true,
+    }
+}
+
+fn three_ports(limit: usize) -> World {
+    let rules = SwitchRules {
+        ageing_ms: 300_000,
+        table_size: 100,
+        flood: true,
+    };
+    World::new(rules, &[plain(limit), plain(limit), plain(limit)])
+}
+
+#[test]
+fn a_sprayer_fills_its_own_share_only() {
+    let mut world = three_ports(10);
+    world.switch.set_flow_limit(20);
+    for mac in 0..1000 {
+        world.packet(&key(0, 0x0200_0000_1000 + mac, 0xffff_ffff_ffff, 0));
+    }
+    assert_eq!(
+        (world.switch.macs_on_port(PortId(0)), world.switch.flow_count()),
+        (10, 20)
+    );
+    world.packet(&key(1, 0x0200_0000_0001, 0xffff_ffff_ffff, 0));
+    assert_eq!(
+        (world.switch.macs_on_port(PortId(1)), world.switch.flow_count()),
+        (1, 21)
+    );
+}
+
+#[test]
+fn flows_go_when_idle_and_stations_later() {
+    let mut world = three_ports(10);
+    let (a, b) = (0x0200_0000_000a, 0x0200_0000_000b);
+    world.packet(&key(0, a, b, 0));
+    world.packet(&key(1, b, a, 0));
+    assert_eq!(world.switch.next_ageing(), Some(400_000));
+    world.now += 250_000;
+    // In use at the last moment, b's flow keeps b alive; a's was idle.
+    world.packet(&key(1, b, a, 0));
+    world.step(&Step::Age);
+    world.check();
+    assert_eq!((world.switch.flow_count(), world.switch.mac_count()), (1, 2));
+    world.now += 50_000;
+    world.step(&Step::Age);
+    world.check();
+    assert_eq!(world.switch.lookup(Station { vlan: 0, mac: a }), None);
+    assert_eq!(world.switch.lookup(Station { vlan: 0, mac: b }), Some(PortId(1)));
+    assert_eq!(world.switch.next_ageing(), Some(650_000));
+}
+
+#[test]
+fn a_lost_flow_is_installed_again_but_not_for_packets_under_way() {
+    let mut world = three_ports(10);
+    let packet = key(0, 0x0200_0000_000a, 0xffff_ffff_ffff, 0);
+    let (_, changes) = world.switch.packet(&packet, 1000);
+    assert!(matches!(changes[..], [FlowChange::Put { .. }]));
+    assert_eq!(world.switch.packet(&packet, 1100).1, vec![]);
+    assert!(matches!(
+        world.switch.packet(&packet, 2000).1[..],
+        [FlowChange::Put { .. }]
+    ));
+}
+
+#[test]
+fn foreign_flows_are_removed() {
+    let mut world = three_ports(10);
+    let flow = Flow {
+        id: FlowId(7),
+        switch: SwitchId(1),
+        key: FlowKey::default(),
+        mask: flow::FlowMask::ANY,
+        actions: vec![],
+    };
+    assert_eq!(
+        world.switch.restore(vec![(flow, FlowStats::default())], 0),
+        vec![FlowChange::Del(FlowId(7))]
+    );
+}
