@@ -3,3 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod l2;
+mod plan;
+mod state;
+mod store;

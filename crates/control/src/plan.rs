@@ -1,0 +1,178 @@
+//! From what is to what should be, as a list of changes. Pure; whoever applies it thinks no further.
+
+use crate::state::{PortState, State, SwitchState};
+use std::fmt;
+
+/// One change. Its text is for users.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A port goes.
+    DelPort(String),
+    /// A switch goes; it has no ports any more.
+    DelSwitch(String),
+    /// A switch comes.
+    AddSwitch(String, SwitchState),
+    /// A switch's rules change.
+    SetSwitch(String, SwitchState),
+    /// A port comes; its switch exists.
+    AddPort(String, PortState),
+    /// A port changes without being disconnected.
+    SetPort(String, PortState),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::DelPort(name) => write!(f, "port {name} removed"),
+            Change::DelSwitch(name) => write!(f, "switch {name} removed"),
+            Change::AddSwitch(name, _) => write!(f, "switch {name} added"),
+            Change::SetSwitch(name, _) => write!(f, "switch {name} changed"),
+            Change::AddPort(name, _) => write!(f, "port {name} added"),
+            Change::SetPort(name, _) => write!(f, "port {name} changed"),
+        }
+    }
+}
+
+/// The changes that lead from `old` to `new`. Removals come first, so that names, sockets and interfaces are free
+/// for whoever gets them next; a port that cannot change in place is removed and added.
+pub fn plan(old: &State, new: &State) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let stays = |name: &str, port: &PortState| new.ports.get(name).is_some_and(|now| port.same_port(now));
+    for (name, port) in &old.ports {
+        if !stays(name, port) {
+            changes.push(Change::DelPort(name.clone()));
+        }
+    }
+    for name in old
+        .switches
+        .keys()
+        .filter(|name| !new.switches.contains_key(*name))
+    {
+        changes.push(Change::DelSwitch(name.clone()));
+    }
+    for (name, switch) in &new.switches {
+        match old.switches.get(name) {
+            None => changes.push(Change::AddSwitch(name.clone(), switch.clone())),
+            Some(before) if before != switch => changes.push(Change::SetSwitch(name.clone(), switch.clone())),
+            Some(_) => {}
+        }
+    }
+    for (name, port) in &new.ports {
+        match old.ports.get(name).filter(|before| before.same_port(port)) {
+            None => changes.push(Change::AddPort(name.clone(), port.clone())),
+            Some(before) if before != port => changes.push(Change::SetPort(name.clone(), port.clone())),
+            Some(_) => {}
+        }
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Link, Wishes, desired};
+    use management::{Config, Name, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    fn apply(state: &mut State, change: &Change) {
+        match change.clone() {
+            Change::DelPort(name) => assert!(state.ports.remove(&name).is_some()),
+            Change::DelSwitch(name) => {
+                assert!(
+                    state.ports.values().all(|port| port.switch != name),
+                    "ports of {name} left"
+                );
+                assert!(state.switches.remove(&name).is_some());
+            }
+            Change::AddSwitch(name, switch) => assert!(state.switches.insert(name, switch).is_none()),
+            Change::SetSwitch(name, switch) => assert!(state.switches.insert(name, switch).is_some()),
+            Change::AddPort(name, port) => {
+                assert!(state.switches.contains_key(&port.switch));
+                let taken = |other: &PortState| matches!((&other.link, &port.link), (Link::Listen(a), Link::Listen(b)) if a == b);
+                assert!(
+                    !state.ports.values().any(taken),
+                    "socket of {name} is not free yet"
+                );
+                assert!(state.ports.insert(name, port).is_none());
+            }
+            Change::SetPort(name, port) => assert!(state.ports.insert(name, port).is_some()),
+        }
+    }
+
+    fn port() -> impl Strategy<Value = PortConfig> {
+        (
+            0..6u8,
+            0..3u8,
+            proptest::option::of(1400u16..1403),
+            any::<bool>(),
+            proptest::option::of(0..4u8),
+        )
+            .prop_map(|(name, kind, mtu, isolated, socket)| {
+                let kinds = [PortKind::VhostUser, PortKind::VhostUser, PortKind::Tap];
+                let mut port = PortConfig::new(format!("p{name}").parse().unwrap(), kinds[usize::from(kind)]);
+                port.mtu = mtu.and_then(management::Mtu::new);
+                port.isolated = isolated;
+                if port.kind == PortKind::VhostUser {
+                    port.mode = (kind == 1).then_some(PortMode::Client);
+                    port.socket = socket.map(|socket| format!("/s/{socket}").into());
+                }
+                port
+            })
+    }
+
+    fn state() -> impl Strategy<Value = State> {
+        let switch = (
+            0..3u8,
+            any::<bool>(),
+            any::<bool>(),
+            proptest::collection::vec(port(), 0..4),
+        );
+        let switches = proptest::collection::vec(switch, 0..3);
+        switches.prop_filter_map("contradiction", |switches| {
+            let mut config = Config::default();
+            for (name, internal, flood, ports) in switches {
+                let name: Name = format!("s{name}").parse().unwrap();
+                let kind = if internal {
+                    SwitchKind::Internal
+                } else {
+                    SwitchKind::Private
+                };
+                config.switches.push(SwitchConfig {
+                    flood,
+                    ports,
+                    ..SwitchConfig::new(name, kind)
+                });
+            }
+            desired(
+                &Wishes {
+                    config,
+                    ..Wishes::default()
+                },
+                Path::new("/run/x"),
+            )
+            .ok()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn applying_the_plan_leads_to_the_goal(old in state(), new in state()) {
+            let changes = plan(&old, &new);
+            let mut reached = old.clone();
+            for change in &changes {
+                apply(&mut reached, change);
+            }
+            prop_assert_eq!(&reached, &new);
+            prop_assert_eq!(plan(&new, &new), vec![]);
+            let touched: BTreeSet<_> = changes.iter().filter_map(|change| match change {
+                Change::DelPort(name) | Change::AddPort(name, _) | Change::SetPort(name, _) => Some(name.clone()),
+                _ => None,
+            }).collect();
+            for (name, port) in &old.ports {
+                prop_assert_eq!(touched.contains(name), new.ports.get(name) != Some(port), "{}", name);
+            }
+        }
+    }
+}

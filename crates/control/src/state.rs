@@ -1,0 +1,285 @@
+//! Desired state: what configuration and requests add up to, with every default filled in.
+//!
+//! [`desired`] is pure. Whatever contradicts itself is refused as a whole, so that nothing is half applied.
+
+use crate::l2::{PortRules, SwitchRules};
+use control_protocol::driver::{InterfaceKind, InterfaceSpec};
+use management::{
+    Config, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind, VlanConfig,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// What users have asked for: the file as last read, and what requests added to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wishes {
+    /// The configuration file.
+    pub config: Config,
+    /// Switches added by request, with their ports.
+    pub switches: Vec<SwitchConfig>,
+    /// Ports added by request to the file's switches, by switch.
+    pub ports: BTreeMap<String, Vec<PortConfig>>,
+    /// Changes made by request to the file's ports; a reload drops them.
+    pub overrides: BTreeMap<String, PortChanges>,
+}
+
+/// Switches and ports as they should be, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Switches.
+    pub switches: BTreeMap<String, SwitchState>,
+    /// Ports.
+    pub ports: BTreeMap<String, PortState>,
+}
+
+/// A switch as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchState {
+    /// Where it comes from.
+    pub origin: Origin,
+    /// As configured, without its ports.
+    pub config: SwitchConfig,
+}
+
+/// A port as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortState {
+    /// Its switch.
+    pub switch: String,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// As configured; `None` for the ports of host and uplink.
+    pub config: Option<PortConfig>,
+    /// What it is connected to. A change of this, or of the switch, makes it another port.
+    pub link: Link,
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    /// MAC address offered to a vhost-user guest.
+    pub mac: Option<[u8; 6]>,
+    /// Rules of the learning switch; `up` is not part of the desired state and false here.
+    pub rules: PortRules,
+}
+
+/// What a port is connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// A VMM connects to this socket.
+    Listen(PathBuf),
+    /// We connect to a VMM's socket.
+    Connect(PathBuf),
+    /// A driver domain's interface.
+    Interface(InterfaceSpec),
+}
+
+impl SwitchState {
+    /// Rules of the learning switch.
+    pub fn rules(&self) -> SwitchRules {
+        SwitchRules {
+            ageing_ms: u64::from(self.config.mac_ageing.get()) * 1000,
+            table_size: usize::try_from(self.config.mac_table_size.get()).unwrap_or(usize::MAX),
+            flood: self.config.flood,
+        }
+    }
+}
+
+impl PortState {
+    /// Whether `other` can take this one's place without anybody being disconnected.
+    pub fn same_port(&self, other: &PortState) -> bool {
+        self.switch == other.switch && self.link == other.link && self.mac == other.mac
+    }
+}
+
+/// What the wishes add up to.
+///
+/// # Errors
+/// A contradiction, for users.
+pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, String> {
+    let (merged, runtime) = merge(wishes)?;
+    merged.check().map_err(|error| error.message)?;
+    let mut state = State::default();
+    for switch in &merged.switches {
+        let name = switch.name.to_string();
+        let of_switch = |port: &str| match runtime.contains(port) {
+            true => Origin::Runtime,
+            false => Origin::Config,
+        };
+        let origin = if wishes.switches.iter().any(|own| own.name == switch.name) {
+            Origin::Runtime
+        } else {
+            Origin::Config
+        };
+        if let Some(interface) = switch.host_interface() {
+            state.ports.insert(
+                format!("{name}:host"),
+                host_port(switch, interface.to_string(), origin),
+            );
+        }
+        if let (SwitchKind::External, Some(uplink)) = (switch.kind, &switch.uplink) {
+            state.ports.insert(
+                format!("{name}:uplink"),
+                uplink_port(switch, uplink.to_string(), origin),
+            );
+        }
+        for port in &switch.ports {
+            let port_name = port.name.to_string();
+            let origin = of_switch(&port_name);
+            state
+                .ports
+                .insert(port_name, port_state(switch, port, origin, run_dir));
+        }
+        let config = SwitchConfig {
+            ports: Vec::new(),
+            ..switch.clone()
+        };
+        state.switches.insert(name, SwitchState { origin, config });
+    }
+    check_sockets(&state, run_dir)?;
+    Ok(state)
+}
+
+/// One configuration of everything, and the names of the ports that requests added.
+fn merge(wishes: &Wishes) -> Result<(Config, BTreeSet<String>), String> {
+    let mut merged = wishes.config.clone();
+    for port in merged.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
+        if let Some(changes) = wishes.overrides.get(port.name.as_str()) {
+            changes.apply(port);
+        }
+    }
+    let mut runtime = BTreeSet::new();
+    for (switch, ports) in &wishes.ports {
+        let Some(home) = merged.switches.iter_mut().find(|own| own.name.as_str() == switch) else {
+            let ports: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
+            return Err(format!(
+                "switch {switch} still has ports that were added at run time: {}; delete them first",
+                ports.join(", ")
+            ));
+        };
+        home.ports.extend(ports.iter().cloned());
+        runtime.extend(ports.iter().map(|port| port.name.to_string()));
+    }
+    for switch in &wishes.switches {
+        runtime.extend(switch.ports.iter().map(|port| port.name.to_string()));
+        merged.switches.push(switch.clone());
+    }
+    Ok((merged, runtime))
+}
+
+fn open_rules(vlan: VlanConfig, mac_limit: usize) -> PortRules {
+    PortRules {
+        vlan,
+        isolated: false,
+        flood: true,
+        mac_limit,
+        static_macs: Vec::new(),
+        up: false,
+    }
+}
+
+fn host_port(switch: &SwitchConfig, interface: String, origin: Origin) -> PortState {
+    let host = switch.host.clone().unwrap_or_default();
+    let mtu = host.mtu.unwrap_or(switch.mtu).get();
+    let kind = InterfaceKind::Tap {
+        netns: None,
+        mac: host.mac.map(|mac| mac.bytes()),
+        addresses: host.addresses.iter().map(|address| address.parts()).collect(),
+    };
+    PortState {
+        switch: switch.name.to_string(),
+        origin,
+        config: None,
+        link: Link::Interface(InterfaceSpec {
+            kind,
+            name: interface,
+            mtu: Some(mtu),
+        }),
+        mtu,
+        mac: None,
+        rules: open_rules(host.vlan, 1024),
+    }
+}
+
+fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> PortState {
+    PortState {
+        switch: switch.name.to_string(),
+        origin,
+        config: None,
+        link: Link::Interface(InterfaceSpec {
+            kind: InterfaceKind::Uplink,
+            name: interface,
+            mtu: None,
+        }),
+        mtu: switch.mtu.get(),
+        mac: None,
+        rules: open_rules(
+            VlanConfig::Trunk {
+                vlans: management::Trunk::All,
+                native: None,
+            },
+            usize::MAX,
+        ),
+    }
+}
+
+fn port_state(switch: &SwitchConfig, port: &PortConfig, origin: Origin, run_dir: &Path) -> PortState {
+    let mtu = port.mtu.unwrap_or(switch.mtu).get();
+    let mac = port.mac.map(|mac| mac.bytes());
+    let link = match (port.kind, port.mode.unwrap_or_default()) {
+        (PortKind::VhostUser, PortMode::Server) => Link::Listen(port.socket_path(run_dir)),
+        (PortKind::VhostUser, PortMode::Client) => Link::Connect(port.socket_path(run_dir)),
+        (PortKind::Tap, _) => Link::Interface(InterfaceSpec {
+            kind: InterfaceKind::Tap {
+                netns: port.netns.as_ref().map(|netns| netns.to_string()),
+                mac,
+                addresses: port.addresses.iter().map(|address| address.parts()).collect(),
+            },
+            name: port.interface_name().to_string(),
+            mtu: Some(mtu),
+        }),
+    };
+    PortState {
+        switch: switch.name.to_string(),
+        origin,
+        config: Some(port.clone()),
+        mac: mac.filter(|_| port.kind == PortKind::VhostUser),
+        link,
+        mtu,
+        rules: PortRules {
+            vlan: port.vlan.clone(),
+            isolated: port.isolated,
+            flood: port.flood,
+            mac_limit: usize::try_from(port.mac_limit.get()).unwrap_or(usize::MAX),
+            static_macs: port.static_macs.iter().map(|mac| number(mac.bytes())).collect(),
+            up: false,
+        },
+    }
+}
+
+/// A MAC address as flow keys have it.
+fn number(mac: [u8; 6]) -> u64 {
+    mac.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn check_sockets(state: &State, run_dir: &Path) -> Result<(), String> {
+    let mut users: BTreeMap<&Path, &str> = BTreeMap::new();
+    let control = management::control_socket(run_dir);
+    users.insert(&control, "the control process");
+    for (name, port) in &state.ports {
+        let (Link::Listen(path) | Link::Connect(path)) = &port.link else {
+            continue;
+        };
+        if path.as_os_str().len() > 107 {
+            return Err(format!(
+                "port {name}: socket path {} is longer than 107 bytes",
+                path.display()
+            ));
+        }
+        if let Some(user) = users.insert(path, name) {
+            return Err(format!(
+                "port {name}: socket {} is already that of {user}",
+                path.display()
+            ));
+        }
+    }
+    Ok(())
+}

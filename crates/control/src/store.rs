@@ -1,0 +1,117 @@
+//! What has to outlive the control process: users' wishes, in `<run dir>/state.json`.
+//!
+//! A restarted control process takes its wishes from there and not from the configuration file, which may have been
+//! edited, badly perhaps, in the meantime: only a reload reads that. The wishes last as long as `hyperswitch run`,
+//! so they name the supervisor they belong to; those of an earlier one are ignored.
+
+use crate::state::Wishes;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    instance: String,
+    wishes: Wishes,
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    instance: String,
+}
+
+impl Store {
+    /// The store in a run directory, for the supervisor that started this process.
+    pub fn new(run_dir: &Path) -> Self {
+        Store {
+            path: run_dir.join("state.json"),
+            instance: supervisor_instance(),
+        }
+    }
+
+    /// What was saved under the same supervisor, if anything that can be read.
+    pub fn load(&self) -> Option<Wishes> {
+        let text = match fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => {
+                log::warn!("cannot read {}: {error}", self.path.display());
+                return None;
+            }
+        };
+        match serde_json::from_str::<Stored>(&text) {
+            Ok(stored) => (stored.instance == self.instance).then_some(stored.wishes),
+            Err(error) => {
+                log::warn!("cannot understand {}: {error}", self.path.display());
+                None
+            }
+        }
+    }
+
+    /// Saves; readers see the old contents or the new.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub fn save(&self, wishes: &Wishes) -> io::Result<()> {
+        let stored = Stored {
+            instance: self.instance.clone(),
+            wishes: wishes.clone(),
+        };
+        let text = serde_json::to_vec_pretty(&stored)?;
+        let temporary = self.path.with_extension("json.new");
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(&text)?;
+        fs::rename(&temporary, &self.path)
+    }
+
+    /// Removes the file: `hyperswitch run` ends.
+    pub fn clear(&self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Names the parent process for good: its number and when it was started (field 22 of `/proc/<pid>/stat`).
+fn supervisor_instance() -> String {
+    let parent = std::os::unix::process::parent_id();
+    let stat = fs::read_to_string(format!("/proc/{parent}/stat")).unwrap_or_default();
+    let started = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_ascii_whitespace().nth(19))
+        .unwrap_or("?");
+    format!("{parent}-{started}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wishes_return_to_the_same_instance_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        assert_eq!(store.load(), None);
+        let mut wishes = Wishes::default();
+        wishes.overrides.insert(
+            "vm1".into(),
+            management::PortChanges {
+                isolated: Some(true),
+                ..Default::default()
+            },
+        );
+        store.save(&wishes).unwrap();
+        assert_eq!(Store::new(dir.path()).load(), Some(wishes));
+        let other = Store {
+            instance: "1-2".into(),
+            path: store.path.clone(),
+        };
+        assert_eq!(other.load(), None);
+        fs::write(&store.path, "{").unwrap();
+        assert_eq!(store.load(), None);
+        store.clear();
+        assert_eq!(store.load(), None);
+    }
+}
