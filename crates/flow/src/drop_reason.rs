@@ -92,13 +92,18 @@ impl DropCounts {
 
     /// The reasons that occurred, with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL.iter().map(|&reason| (reason, self.get(reason))).filter(|&(_, count)| count != 0)
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason, self.get(reason)))
+            .filter(|&(_, count)| count != 0)
     }
 }
 
 impl fmt::Debug for DropCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.iter().map(|(reason, count)| (reason.name(), count))).finish()
+        f.debug_map()
+            .entries(self.iter().map(|(reason, count)| (reason.name(), count)))
+            .finish()
     }
 }
 

@@ -172,10 +172,14 @@ impl FlowKey {
 
 impl FlowMask {
     /// Compares everything.
-    pub const EXACT: FlowMask = FlowMask(FlowKey { words: [u64::MAX; KEY_WORDS] });
+    pub const EXACT: FlowMask = FlowMask(FlowKey {
+        words: [u64::MAX; KEY_WORDS],
+    });
 
     /// Compares nothing.
-    pub const ANY: FlowMask = FlowMask(FlowKey { words: [0; KEY_WORDS] });
+    pub const ANY: FlowMask = FlowMask(FlowKey {
+        words: [0; KEY_WORDS],
+    });
 
     /// Whether the field is compared in all its bits.
     pub fn is_exact(&self, field: &Field) -> bool {
@@ -205,7 +209,9 @@ mod tests {
 
     #[test]
     fn setting_a_field_changes_only_that_field() {
-        let mut key = FlowKey { words: [u64::MAX; KEY_WORDS] };
+        let mut key = FlowKey {
+            words: [u64::MAX; KEY_WORDS],
+        };
         key.set_eth_type(0x0800);
         assert_eq!(key.eth_type(), 0x0800);
         assert_eq!(key.eth_dst(), 0xffff_ffff_ffff);

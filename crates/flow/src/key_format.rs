@@ -21,11 +21,10 @@ impl FlowKey {
 impl fmt::Display for FlowKey {
     /// All fields that are not zero.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut mask = FlowMask::ANY;
-        for (mask, word) in mask.0.words.iter_mut().zip(&self.words) {
-            *mask = if *word == 0 { 0 } else { u64::MAX };
-        }
-        let shown = Masked { key: self, mask: &mask };
+        let shown = Masked {
+            key: self,
+            mask: &FlowMask::EXACT,
+        };
         shown.write(f, true)
     }
 }
@@ -68,11 +67,16 @@ impl Masked<'_> {
             } else {
                 write!(f, "{}", Ipv6Addr::from(value))?;
             }
-            if mask != u128::MAX {
-                write!(f, "/{mask:#x}")?;
+            let all = if ipv4 { u128::from(u32::MAX) } else { u128::MAX };
+            if mask & all != all {
+                write!(f, "/{:#x}", mask & all)?;
             }
         }
-        if separator.is_empty() { f.write_str("any") } else { Ok(()) }
+        if separator.is_empty() {
+            f.write_str("any")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -117,5 +121,18 @@ mod tests {
             "in_port=3,eth_dst=52:54:00:00:00:01,vlan_tci=0x100a/0x1fff"
         );
         assert_eq!(key.display(&FlowMask::ANY).to_string(), "any");
+    }
+
+    #[test]
+    fn an_ipv4_address_is_32_bits() {
+        let mut key = FlowKey::default();
+        key.set_eth_type(0x0800);
+        key.set_ip_src(0x0a00_0001);
+        assert_eq!(key.to_string(), "eth_type=0x0800,ip_src=10.0.0.1");
+        let mut mask = FlowMask::ANY;
+        mask.0.set_ip_src(0xffff_ff00);
+        assert_eq!(key.display(&mask).to_string(), "ip_src=10.0.0.1/0xffffff00");
+        mask.0.set_ip_src(0xffff_ffff);
+        assert_eq!(key.display(&mask).to_string(), "ip_src=10.0.0.1");
     }
 }
