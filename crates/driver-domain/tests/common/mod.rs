@@ -1,0 +1,293 @@
+//! What the tests need around a driver domain: namespaces, a control process, a data plane.
+
+#![allow(dead_code, missing_docs, reason = "shared by several test programs")]
+
+pub mod backend;
+
+use control_protocol::Channel;
+use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::supervisor::{Role, ToChild};
+use flow::PortId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Long enough for a loaded machine, short enough to notice a hang.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether the machine lets us test; says why not.
+pub fn can_run() -> bool {
+    let reason = if !rustix::process::geteuid().is_root() {
+        "not root"
+    } else if !std::path::Path::new("/dev/net/tun").exists() {
+        "no /dev/net/tun"
+    } else {
+        return true;
+    };
+    println!("skipped: {reason}");
+    false
+}
+
+/// A name no other test or process uses, of at most 13 bytes.
+pub fn unique() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!(
+        "hs{:x}-{:x}",
+        std::process::id(),
+        NEXT.fetch_add(1, Ordering::Relaxed)
+    )
+}
+
+pub fn command(line: &str) -> Command {
+    let mut words = line.split_whitespace();
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+/// Runs a command that must succeed; returns what it prints.
+pub fn sh(line: &str) -> String {
+    let output = command(line).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{line}: {text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// A network namespace without IPv6 noise unless wanted, gone when dropped.
+pub struct Namespace(pub String);
+
+impl Namespace {
+    pub fn new() -> Namespace {
+        let name = unique();
+        sh(&format!("ip netns add {name}"));
+        let namespace = Namespace(name);
+        namespace.sh("ip link set lo up");
+        namespace
+    }
+
+    pub fn sh(&self, line: &str) -> String {
+        sh(&format!("ip netns exec {} {line}", self.0))
+    }
+
+    pub fn spawn(&self, line: &str) -> Child {
+        let line = format!("ip netns exec {} {line}", self.0);
+        command(&line)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+
+    pub fn has(&self, interface: &str) -> bool {
+        let line = format!("ip netns exec {} ip link show {interface}", self.0);
+        command(&line).output().unwrap().status.success()
+    }
+
+    pub fn ping(&self, address: &str) {
+        self.sh(&format!("ping -c 3 -i 0.05 -W 5 {address}"));
+    }
+
+    /// Sends TCP to a server in `to` for two seconds; returns bits per second.
+    pub fn iperf(&self, to: &Namespace, address: &str, options: &str) -> f64 {
+        let mut server = to.spawn("iperf3 -s -1");
+        let deadline = Instant::now() + PATIENCE;
+        while to.sh("ss -Hltn sport = 5201").is_empty() {
+            assert!(Instant::now() < deadline, "the iperf3 server does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let text = self.sh(&format!("iperf3 -c {address} -t 2 -J {options}"));
+        server.wait().unwrap();
+        let end = &text[text
+            .find("\"sum_received\"")
+            .expect("iperf3 reports what was received")..];
+        let rate = &end[end.find("\"bits_per_second\"").unwrap()..];
+        let rate = rate.split([':', ',', '\n']).nth(1).unwrap();
+        rate.trim().parse().unwrap()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = command(&format!("ip netns del {}", self.0)).output();
+    }
+}
+
+pub fn tap(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
+    let addresses = addresses.iter().map(|address| {
+        let (address, prefix) = address.split_once('/').unwrap();
+        (address.parse().unwrap(), prefix.parse().unwrap())
+    });
+    InterfaceSpec {
+        kind: InterfaceKind::Tap {
+            netns: Some(netns.0.clone()),
+            mac: None,
+            addresses: addresses.collect(),
+        },
+        name: name.into(),
+        mtu: None,
+    }
+}
+
+/// Supervisor and control process of a driver domain.
+pub struct Driver {
+    pub supervisor: Channel,
+    pub control: Channel,
+    runs: Option<Runs>,
+}
+
+enum Runs {
+    Thread(JoinHandle<()>),
+    Process(Child),
+}
+
+impl Driver {
+    /// Runs the driver domain on a thread, in a namespace if given.
+    pub fn start(netns: Option<&Namespace>) -> Driver {
+        let (supervisor, theirs) = Channel::pair().unwrap();
+        let netns = netns.map(|netns| std::fs::File::open(format!("/run/netns/{}", netns.0)).unwrap());
+        let thread = std::thread::spawn(move || {
+            if let Some(netns) = netns {
+                let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
+            }
+            driver_domain::run(theirs).unwrap();
+        });
+        Driver::with(supervisor, Runs::Thread(thread))
+    }
+
+    /// Runs it as a process that can be killed: this test program, told to run `entry` only.
+    pub fn start_process(entry: &str) -> Driver {
+        let (supervisor, theirs) = Channel::pair().unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", entry, "--ignored", "--nocapture"]);
+        let child = command
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Driver::with(supervisor, Runs::Process(child))
+    }
+
+    fn with(supervisor: Channel, runs: Runs) -> Driver {
+        let control = connect(&supervisor);
+        Driver {
+            supervisor,
+            control,
+            runs: Some(runs),
+        }
+    }
+
+    /// As if the control process had been restarted.
+    pub fn new_control(&mut self) {
+        self.control = connect(&self.supervisor);
+    }
+
+    pub fn attach(&self, port: u32, spec: &InterfaceSpec, stream: UnixStream) {
+        let message = ToDriver::Attach {
+            port: PortId(port),
+            spec: spec.clone(),
+        };
+        self.control.send(&message, &[stream.as_fd()]).unwrap();
+    }
+
+    pub fn detach(&self, port: u32) {
+        self.control
+            .send(&ToDriver::Detach { port: PortId(port) }, &[])
+            .unwrap();
+    }
+
+    pub fn list(&self) -> Vec<(PortId, InterfaceSpec, InterfaceState)> {
+        self.control.send(&ToDriver::List, &[]).unwrap();
+        loop {
+            if let FromDriver::Interfaces(list) = self.hear("the list") {
+                return list;
+            }
+        }
+    }
+
+    /// Waits until the port reports `up`, through whatever other states.
+    pub fn expect_up(&self, port: u32) {
+        self.expect(port, |state| *state == InterfaceState::Up);
+    }
+
+    pub fn expect_failed(&self, port: u32, text: &str) {
+        self.expect(
+            port,
+            |state| matches!(state, InterfaceState::Failed(reason) if reason.contains(text)),
+        );
+    }
+
+    pub fn expect(&self, port: u32, wanted: impl Fn(&InterfaceState) -> bool) {
+        let mut seen = Vec::new();
+        loop {
+            let message = self.hear(&format!("port {port}, after {seen:?}"));
+            match message {
+                FromDriver::State {
+                    port: PortId(number),
+                    state,
+                } if number == port => {
+                    if wanted(&state) {
+                        return;
+                    }
+                    seen.push(state);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn hear(&self, what: &str) -> FromDriver {
+        let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
+        let timeout = Timespec::try_from(PATIENCE).unwrap();
+        assert_eq!(
+            poll(&mut fds, Some(&timeout)).unwrap(),
+            1,
+            "nothing heard while waiting for {what}"
+        );
+        self.control.recv().unwrap().0
+    }
+
+    /// Orderly end.
+    pub fn shut_down(mut self) {
+        self.supervisor.send(&ToChild::Shutdown, &[]).unwrap();
+        match self.runs.take().unwrap() {
+            Runs::Thread(thread) => thread.join().unwrap(),
+            Runs::Process(mut child) => assert!(child.wait().unwrap().success()),
+        }
+    }
+
+    /// `kill -9`.
+    pub fn kill(mut self) {
+        if let Some(Runs::Process(child)) = &mut self.runs {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ = self.supervisor.send(&ToChild::Shutdown, &[]);
+        match self.runs.take() {
+            Some(Runs::Thread(thread)) => drop(thread.join()),
+            Some(Runs::Process(mut child)) => drop(child.wait()),
+            None => {}
+        }
+    }
+}
+
+fn connect(supervisor: &Channel) -> Channel {
+    let (control, theirs) = Channel::pair().unwrap();
+    supervisor
+        .send(&ToChild::Peer(Role::Control), &[theirs.as_fd()])
+        .unwrap();
+    control
+}

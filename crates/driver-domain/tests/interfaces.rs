@@ -1,0 +1,414 @@
+//! Driver domains against a back end that others have written, with real TAPs, namespaces and traffic.
+//! Needs root; says so and passes without.
+
+mod common;
+
+use common::backend::{ALL, Backend, EVENT_IDX, MRG_RXBUF};
+use common::{Driver, Namespace, can_run, command, sh, tap, unique};
+use control_protocol::Channel;
+use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// Two TAPs in two namespaces, joined by a back end.
+struct Pair {
+    names: [String; 2],
+    specs: [InterfaceSpec; 2],
+    backend: Backend,
+    spaces: [Namespace; 2],
+}
+
+const ADDRESSES: [[&str; 2]; 2] = [
+    ["10.77.0.1/24", "fd00:77::1/64"],
+    ["10.77.0.2/24", "fd00:77::2/64"],
+];
+
+impl Pair {
+    fn attach(driver: &Driver, features: u64) -> Pair {
+        let spaces = [Namespace::new(), Namespace::new()];
+        let names = [unique(), unique()];
+        let specs = [0, 1].map(|side| tap(&names[side], &spaces[side], &ADDRESSES[side]));
+        let (backend, streams) = Backend::start(features);
+        for (port, (spec, stream)) in specs.iter().zip(streams).enumerate() {
+            driver.attach(port as u32, spec, stream);
+            driver.expect_up(port as u32);
+        }
+        Pair {
+            names,
+            specs,
+            backend,
+            spaces,
+        }
+    }
+
+    fn reattach(&mut self, driver: &Driver) {
+        let (backend, streams) = Backend::start(ALL);
+        self.backend = backend;
+        for (port, (spec, stream)) in self.specs.iter().zip(streams).enumerate() {
+            driver.attach(port as u32, spec, stream);
+            driver.expect_up(port as u32);
+        }
+    }
+
+    fn ping(&self) {
+        self.spaces[0].ping("10.77.0.2");
+        self.spaces[1].ping("fd00:77::1");
+    }
+}
+
+#[test]
+fn carries_ping_and_tcp_with_offloads() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let pair = Pair::attach(&driver, ALL);
+    pair.ping();
+    for (options, label) in [("", "IPv4"), ("-R", "IPv4 reverse")] {
+        let rate = pair.spaces[0].iperf(&pair.spaces[1], "10.77.0.2", options);
+        println!("{label}: {:.2} Gb/s", rate / 1e9);
+        assert!(rate > 1e8);
+    }
+    let rate = pair.spaces[0].iperf(&pair.spaces[1], "fd00:77::2", "");
+    println!("IPv6: {:.2} Gb/s", rate / 1e9);
+    for device in &pair.backend.devices {
+        let device = device.lock().unwrap();
+        println!(
+            "{} frames, {} segmented, {} calls",
+            device.frames, device.segmented, device.calls
+        );
+        assert_eq!(device.acked, ALL);
+        assert!(device.segmented > 100 && device.unsummed > 100 && device.largest > 40_000);
+        assert!(device.calls < device.frames, "notifications are suppressed");
+    }
+}
+
+#[test]
+fn does_without_offloads_merging_and_event_idx() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    for features in [
+        1 << 32,
+        1 << 32 | 1 << 30 | 0b11,
+        ALL & !MRG_RXBUF,
+        ALL & !EVENT_IDX,
+    ] {
+        let pair = Pair::attach(&driver, features);
+        pair.ping();
+        let rate = pair.spaces[0].iperf(&pair.spaces[1], "10.77.0.2", "");
+        println!("features {features:#x}: {:.2} Gb/s", rate / 1e9);
+        assert!(rate > 1e7);
+        let device = pair.backend.devices[0].lock().unwrap();
+        assert_eq!(device.segmented > 0, features & 1 << 11 != 0);
+        assert_eq!(device.unsummed > 0, features & 1 != 0);
+        drop(device);
+        driver.detach(0);
+        driver.detach(1);
+    }
+}
+
+#[test]
+fn a_data_plane_that_dies_is_replaced() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let mut pair = Pair::attach(&driver, ALL);
+    pair.ping();
+    let index = pair.spaces[0].sh(&format!("cat /sys/class/net/{}/ifindex", pair.names[0]));
+    for _ in 0..3 {
+        let (idle, _) = Backend::start(ALL);
+        drop(std::mem::replace(&mut pair.backend, idle));
+        driver.expect(0, |state| *state == InterfaceState::Disconnected);
+        driver.expect(1, |state| *state == InterfaceState::Disconnected);
+        pair.reattach(&driver);
+        pair.ping();
+    }
+    assert_eq!(
+        pair.spaces[0].sh(&format!("cat /sys/class/net/{}/ifindex", pair.names[0])),
+        index
+    );
+
+    // One that breaks its ring is given up at once, without harm to the other port.
+    pair.backend.corrupt(0);
+    driver.expect_failed(0, "broke a ring");
+    assert_eq!(driver.list()[1].2, InterfaceState::Up);
+    pair.reattach(&driver);
+    pair.ping();
+}
+
+#[test]
+fn forwards_without_a_control_process() {
+    if !can_run() {
+        return;
+    }
+    let mut driver = Driver::start(None);
+    let pair = Pair::attach(&driver, ALL);
+    let (unused, _) = Channel::pair().unwrap();
+    driver.control = unused;
+    pair.ping();
+    driver.new_control();
+    let list = driver.list();
+    assert_eq!(list.len(), 2);
+    for (port, spec, state) in list {
+        assert_eq!((&spec, state), (&pair.specs[port.0 as usize], InterfaceState::Up));
+    }
+    pair.ping();
+}
+
+#[test]
+fn says_what_is_wrong_and_tries_again() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let (_backend, [first, second]) = Backend::start(ALL);
+    let space = Namespace::new();
+    let mut spec = tap(&unique(), &space, &["10.78.0.1/24"]);
+
+    // The name of another kind of device.
+    driver.attach(
+        5,
+        &InterfaceSpec {
+            name: "lo".into(),
+            ..spec.clone()
+        },
+        first.try_clone().unwrap(),
+    );
+    driver.expect_failed(5, "not a multi-queue TAP");
+    driver.attach(
+        5,
+        &InterfaceSpec {
+            name: "no/such".into(),
+            ..spec.clone()
+        },
+        first.try_clone().unwrap(),
+    );
+    driver.expect_failed(5, "not an interface name");
+    driver.detach(5);
+
+    // No namespace, until there is one.
+    let later = unique();
+    spec.kind = InterfaceKind::Tap {
+        netns: Some(later.clone()),
+        mac: Some([2, 0, 0, 0, 0, 7]),
+        addresses: vec![("10.78.0.1".parse().unwrap(), 24)],
+    };
+    spec.mtu = Some(9000);
+    let (_other, [fresh, _]) = Backend::start(ALL);
+    driver.attach(6, &spec, fresh);
+    driver.expect_failed(6, &format!("/run/netns/{later}"));
+    sh(&format!("ip netns add {later}"));
+    let space = Namespace(later);
+    driver.expect_up(6);
+    let shown = space.sh(&format!("ip -o addr show {}", spec.name));
+    assert!(shown.contains("10.78.0.1/24"), "{shown}");
+    let shown = space.sh(&format!("ip -o link show {}", spec.name));
+    assert!(
+        shown.contains("02:00:00:00:00:07") && shown.contains("mtu 9000"),
+        "{shown}"
+    );
+
+    // The same device twice.
+    driver.attach(7, &spec, second);
+    driver.expect_failed(7, "in use");
+    driver.detach(7);
+
+    // Somebody deletes the device: it is made again.
+    space.sh(&format!("ip link del {}", spec.name));
+    driver.expect_failed(6, "removed");
+    driver.expect_up(6);
+    assert!(space.has(&spec.name));
+    driver.detach(6);
+    // The answer comes after the detachment.
+    assert!(driver.list().is_empty());
+    assert!(!space.has(&spec.name), "our TAP disappears");
+}
+
+#[test]
+fn changes_a_running_interface() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let space = Namespace::new();
+    let name = unique();
+    let (_backend, [first, second]) = Backend::start(ALL);
+    driver.attach(0, &tap(&name, &space, &["10.79.0.1/24", "fd00:79::1/64"]), first);
+    driver.expect_up(0);
+    space.sh(&format!("ip addr add 10.79.9.9/24 dev {name}"));
+    driver.attach(0, &tap(&name, &space, &["10.79.0.2/24"]), second);
+    driver.expect_up(0);
+    let shown = space.sh(&format!("ip -o addr show {name}"));
+    assert!(shown.contains("10.79.0.2/24"), "{shown}");
+    assert!(shown.contains("10.79.9.9/24"), "not ours to take away: {shown}");
+    assert!(
+        !shown.contains("10.79.0.1/24") && !shown.contains("fd00:79::1/64"),
+        "{shown}"
+    );
+
+    // A TAP that somebody prepared for us is used, and stays.
+    let prepared = unique();
+    space.sh(&format!(
+        "ip tuntap add dev {prepared} mode tap multi_queue vnet_hdr"
+    ));
+    let (_other, [third, _]) = Backend::start(ALL);
+    driver.attach(0, &tap(&prepared, &space, &[]), third);
+    driver.expect_up(0);
+    assert!(!space.has(&name), "the former one is gone");
+    driver.shut_down();
+    assert!(space.has(&prepared));
+}
+
+/// Not a test: the process that `survives_kill_9` kills.
+#[test]
+#[ignore = "runs as a child of another test"]
+fn driver_process() {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    driver_domain::run(Channel::from(stdin)).unwrap();
+}
+
+#[test]
+fn survives_kill_9() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start_process("driver_process");
+    let mut pair = Pair::attach(&driver, ALL);
+    pair.ping();
+    pair.spaces[0].sh(&format!("ip addr add 10.77.5.5/24 dev {}", pair.names[0]));
+    driver.kill();
+    assert!(pair.spaces[0].has(&pair.names[0]), "the TAP waits for us");
+    let driver = Driver::start_process("driver_process");
+    pair.reattach(&driver);
+    pair.ping();
+    assert!(
+        pair.spaces[0]
+            .sh(&format!("ip addr show {}", pair.names[0]))
+            .contains("10.77.5.5")
+    );
+    driver.shut_down();
+    assert!(!pair.spaces[0].has(&pair.names[0]), "still known as ours");
+}
+
+#[test]
+fn sleeps_when_idle() {
+    if !can_run() {
+        return;
+    }
+    // Other tests of this process have such threads, too: so in a process of its own, or not at all.
+    if std::env::var_os("HYPERSWITCH_IDLE_TEST").is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        child
+            .args(["--exact", "sleeps_when_idle"])
+            .env("HYPERSWITCH_IDLE_TEST", "1");
+        assert!(child.status().unwrap().success());
+        return;
+    }
+    let driver = Driver::start(None);
+    let pair = Pair::attach(&driver, ALL);
+    for (space, name) in pair.spaces.iter().zip(&pair.names) {
+        // No neighbour discovery of the kernel's own accord.
+        let key = format!("net.ipv6.conf.{}.disable_ipv6=1", name.replace('.', "/"));
+        space.sh(&format!("sysctl -q -w {key}"));
+    }
+    pair.spaces[0].ping("10.77.0.2");
+    let switches = || -> Vec<String> {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let statuses = threads.filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+        let ours = statuses.filter(|status| status.starts_with("Name:\tport-"));
+        ours.flat_map(|status| {
+            let lines = status
+                .lines()
+                .filter(|line| line.contains("ctxt_switches") || line.starts_with("Pid:"));
+            lines.map(String::from).collect::<Vec<_>>()
+        })
+        .collect()
+    };
+    std::thread::sleep(Duration::from_secs(3));
+    let before = switches();
+    assert_eq!(before.len(), 6, "{before:?}");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(switches(), before);
+}
+
+#[test]
+fn an_uplink_carries_traffic_and_vlan_tags() {
+    if !can_run() {
+        return;
+    }
+    let (host, outside, inside) = (Namespace::new(), Namespace::new(), Namespace::new());
+    let (uplink, far, name) = (unique(), unique(), unique());
+    sh(&format!(
+        "ip link add {uplink} netns {} type veth peer name {far} netns {}",
+        host.0, outside.0
+    ));
+    outside.sh(&format!("ip addr add 10.80.0.1/24 dev {far}"));
+    outside.sh(&format!("ip link set {far} up"));
+
+    let driver = Driver::start(Some(&host));
+    let (backend, [first, second]) = Backend::start(ALL);
+    let spec = InterfaceSpec {
+        kind: InterfaceKind::Uplink,
+        name: uplink.clone(),
+        mtu: None,
+    };
+    driver.attach(0, &spec, first);
+    driver.expect_failed(0, "is down");
+    host.sh(&format!("ip link set {uplink} up"));
+    driver.expect_up(0);
+    driver.attach(1, &tap(&name, &inside, &["10.80.0.2/24"]), second);
+    driver.expect_up(1);
+    inside.ping("10.80.0.1");
+    outside.ping("10.80.0.2");
+    for options in ["", "-R"] {
+        let rate = inside.iperf(&outside, "10.80.0.1", options);
+        println!("uplink {options}: {:.2} Gb/s", rate / 1e9);
+        assert!(rate > 1e8);
+    }
+
+    // A tagged frame, which the kernel takes apart on the way.
+    let mut packet = vec![0; 12];
+    packet.extend([0xff; 6]);
+    packet.extend([2, 0, 0, 0, 0, 9]);
+    packet.extend([0x81, 0x00, 0x20, 0x64, 0x88, 0xb5]);
+    packet.extend([0x5a; 50]);
+    let netns = std::fs::File::open(format!("/run/netns/{}", outside.0)).unwrap();
+    let (interface, sent) = (far.clone(), packet.clone());
+    let sender = std::thread::spawn(move || {
+        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
+        let socket = nic_packet::Uplink::open(&interface, None).unwrap();
+        assert_eq!(socket.header_len(), 12);
+        rustix::io::write(&socket, &sent).unwrap();
+    });
+    backend.devices[0].lock().unwrap().kept.clear();
+    sender.join().unwrap();
+    let deadline = std::time::Instant::now() + Duration::from_secs(5);
+    while !backend.devices[0]
+        .lock()
+        .unwrap()
+        .kept
+        .iter()
+        .any(|kept| kept[12..] == packet[12..64])
+    {
+        assert!(std::time::Instant::now() < deadline, "the tag did not arrive");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+
+    host.sh(&format!("ip link set {uplink} down"));
+    driver.expect_failed(0, "");
+    host.sh(&format!("ip link set {uplink} up"));
+    driver.expect_up(0);
+    outside.ping("10.80.0.2");
+    assert!(
+        command(&format!("ip -n {} link del {uplink}", host.0))
+            .status()
+            .unwrap()
+            .success()
+    );
+    driver.expect_failed(0, "");
+    driver.expect_failed(0, "there is no interface");
+}
