@@ -1,3 +1,41 @@
 //! The data plane process.
+//!
+//! * [`pipeline`]: a packet's way from a transmit ring to receive rings, top to bottom. Start here.
+//! * `actions`: what a flow's actions do to a packet.
+//! * `worker`: threads that sleep until a ring is kicked, and what they do then.
+//! * `port`: a port with its guest interface and session thread.
+//! * `miss`: packets for the control process.
+//! * `capture`: copies of packets for `hyperswitch capture`.
+//! * `state`: ports, switches and flow tables as everybody shares them.
+//! * `channel`: requests of the control process.
+//! * `trace`: a packet's way without the packet.
+//!
+//! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the control process, as
+//! many *workers* as processors, and one *session thread* per port. Workers and the channel thread forward
+//! packets; session threads only start and stop rings. Nothing here opens a file or a socket: [`run`] is
+//! called under seccomp, and all descriptors come over channels.
 
 #![forbid(unsafe_code)]
+
+mod actions;
+mod capture;
+mod channel;
+mod miss;
+pub mod pipeline;
+mod port;
+mod state;
+mod trace;
+mod worker;
+
+pub use channel::run;
+
+/// Why the data plane ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call failed at start-up.
+    #[error("data plane: {0}")]
+    Io(#[from] std::io::Error),
+    /// The supervisor is gone or spoke nonsense.
+    #[error("supervisor: {0}")]
+    Supervisor(#[from] control_protocol::ChannelError),
+}

@@ -105,6 +105,12 @@ impl<T> PoolOwner<T> {
         self.pool().slots.len() - self.free.len()
     }
 
+    /// Whether [`take`](Self::take) would give one.
+    #[inline]
+    pub fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Whether slots are waiting to be reclaimed.
     #[inline]
     pub fn has_returned(&self) -> bool {

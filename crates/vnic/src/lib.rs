@@ -23,4 +23,5 @@ pub use packet::{MAX_FRAME, Packet};
 pub use receive::{Observer, ReceiveSide, STALL_TIMEOUT_MS, Wait};
 pub use session::{DeviceConfig, Host, RECEIVE_QUEUE, Session, TRANSMIT_QUEUE};
 pub use transmit::{BURST, Fetched, TransmitSide};
+pub use virtqueue::QueueError;
 pub use vnic::{Call, Refused, Vnic};

@@ -178,6 +178,12 @@ impl Packet {
         bytes
     }
 
+    /// Like a fresh slot: nothing in it belongs to a port.
+    pub fn rest(&mut self, account: &Arc<Counters>) {
+        self.clear();
+        self.account = account.clone();
+    }
+
     /// Forgets the tail, so that a slot at rest keeps no other packet and no memory.
     pub(crate) fn clear(&mut self) {
         self.tail = Tail::None;

@@ -120,10 +120,9 @@ impl ReceiveSide {
     }
 
     /// Ends the ring; returns its base. What is queued is dropped by the next [`run`](Self::run).
-    pub(crate) fn stop(&mut self) -> Option<u16> {
+    pub fn stop(&mut self) -> Option<u16> {
         self.ring.take().map(|ring| ring.queue.base())
     }
-
 
     pub(crate) fn set_call(&mut self, call: Call) {
         if let Some(ring) = &mut self.ring {
@@ -375,8 +374,7 @@ impl ReceiveRing {
         if let Some((start, offset)) = frame.checksum {
             let mut sum = Sum::new();
             tail.for_each(|piece| copy_and_sum(piece, &mut sum, memory, &mut tail_at));
-            // `Offload::check` made sure that the field lies in the head; a frame for which that is not so
-            // cannot get here.
+            // The callers made sure that the field lies in the head.
             if !finish_checksum(&mut front[header_len..head_end], start, offset, &sum) {
                 debug_assert!(false, "checksum field outside the head");
             }

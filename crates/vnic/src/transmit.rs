@@ -205,6 +205,11 @@ impl TransmitSide {
         self.pool.take()
     }
 
+    /// Whether a packet could be fetched.
+    pub fn has_slots(&self) -> bool {
+        self.pool.has_free()
+    }
+
     /// Gives back the chains of packets that are done.
     #[inline]
     pub fn reclaim(&mut self) {

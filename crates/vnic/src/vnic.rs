@@ -120,6 +120,19 @@ impl Vnic {
             .map_err(|packet| (DropReason::QueueFull, packet))
     }
 
+    /// Why this packet would not arrive, as far as can be told without looking at the ring.
+    pub fn would_refuse(&self, packet: &Packet) -> Option<DropReason> {
+        if !self.is_open() {
+            Some(DropReason::PortDown)
+        } else if self.is_stalled() {
+            Some(DropReason::ReceiverStalled)
+        } else if packet.offload.l3_len(&packet.layers, packet.frame_len()) > usize::from(self.mtu()) {
+            Some(DropReason::ExceedsMtu)
+        } else {
+            None
+        }
+    }
+
     /// Makes [`enqueue`](Self::enqueue) refuse, or accept again.
     pub fn set_stalled(&self, stalled: bool) {
         self.stalled.store(stalled, Ordering::Relaxed);

@@ -1,0 +1,176 @@
+//! Packets on their way to the control process.
+//!
+//! Each port has a queue of its own, bounded in packets and bytes; the channel thread serves the queues in
+//! turn. A packet counts against its port's bound until the control process has answered, so a guest that
+//! floods misses, and a control process that is slow or gone, cost that guest its own new flows and nobody anything else.
+
+use control_protocol::data_plane::{Packet as WirePacket, Upcall, UpcallCause, UpcallId};
+use flow::{DropReason, FlowKey, PortId, SwitchId};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use vnic::Packet;
+
+/// Most packets of a port that wait or are being decided about.
+const MAX_PACKETS: usize = 64;
+/// Most bytes of them that wait.
+const MAX_BYTES: usize = 512 * 1024;
+/// After this time the control process is taken to have lost the packet, in milliseconds.
+const ANSWER_TIMEOUT_MS: u64 = 5_000;
+
+/// A port's miss queue.
+#[derive(Default)]
+pub(crate) struct MissQueue(Mutex<Misses>);
+
+#[derive(Default)]
+struct Misses {
+    waiting: VecDeque<Upcall>,
+    waiting_bytes: usize,
+    /// Sent and not yet answered: serial number and time sent.
+    sent: VecDeque<(u64, u64)>,
+    next_serial: u64,
+}
+
+/// What became of a packet offered to the queue.
+pub(crate) enum Queued {
+    /// It is the only one waiting: the channel thread must be told.
+    First,
+    /// It waits behind others.
+    Behind,
+    /// There is no room. The number says how many unanswered ones were written off to find that out.
+    Full,
+}
+
+impl MissQueue {
+    /// Queues a copy of `packet`, writing off answers that are overdue (their number is returned, to be counted).
+    pub fn push(
+        &self,
+        packet: &Packet,
+        switch: SwitchId,
+        cause: UpcallCause,
+        key: &FlowKey,
+        now_ms: u64,
+    ) -> (Queued, u64) {
+        let mut misses = self.0.lock();
+        let mut lost = 0;
+        while misses
+            .sent
+            .front()
+            .is_some_and(|&(_, sent)| now_ms.saturating_sub(sent) > ANSWER_TIMEOUT_MS)
+        {
+            misses.sent.pop_front();
+            lost += 1;
+        }
+        let bytes = misses.waiting_bytes + packet.frame_len();
+        if misses.waiting.len() + misses.sent.len() >= MAX_PACKETS || bytes > MAX_BYTES {
+            return (Queued::Full, lost);
+        }
+        let id = UpcallId {
+            port: packet.origin,
+            serial: misses.next_serial,
+        };
+        misses.next_serial += 1;
+        misses.waiting_bytes = bytes;
+        let packet = WirePacket {
+            vnet_header: packet.offload.header().to_bytes(),
+            frame: packet.to_bytes(usize::MAX),
+        };
+        misses.waiting.push_back(Upcall {
+            id,
+            switch,
+            cause,
+            key: *key,
+            packet,
+        });
+        (
+            if misses.waiting.len() == 1 {
+                Queued::First
+            } else {
+                Queued::Behind
+            },
+            lost,
+        )
+    }
+
+    /// The next packet to send, and whether another one waits behind it.
+    pub fn pop(&self, now_ms: u64) -> Option<(Upcall, bool)> {
+        let mut misses = self.0.lock();
+        let upcall = misses.waiting.pop_front()?;
+        misses.waiting_bytes -= upcall.packet.frame.len();
+        misses.sent.push_back((upcall.id.serial, now_ms));
+        Some((upcall, !misses.waiting.is_empty()))
+    }
+
+    /// Ends an upcall; false if it is not outstanding (any more).
+    pub fn answered(&self, serial: u64) -> bool {
+        let mut misses = self.0.lock();
+        let position = misses.sent.iter().position(|&(sent, _)| sent == serial);
+        position
+            .and_then(|position| misses.sent.remove(position))
+            .is_some()
+    }
+
+    /// Writes off what a control process that has gone held; returns how many.
+    pub fn write_off(&self) -> u64 {
+        let mut misses = self.0.lock();
+        let lost = misses.sent.len();
+        misses.sent.clear();
+        lost as u64
+    }
+
+    /// Whether packets wait to be sent.
+    pub fn is_waiting(&self) -> bool {
+        !self.0.lock().waiting.is_empty()
+    }
+
+    /// Empties the queue of a port that goes; returns how many packets are lost.
+    pub fn clear(&self) -> u64 {
+        let mut misses = self.0.lock();
+        let lost = misses.waiting.len();
+        misses.waiting.clear();
+        misses.waiting_bytes = 0;
+        lost as u64
+    }
+}
+
+/// Queues `packet` at `port`, counts, and tells the channel thread. `Err` is the reason to drop it.
+pub(crate) fn upcall(
+    datapath: &crate::state::Datapath,
+    port: &crate::port::Port,
+    packet: &Packet,
+    cause: UpcallCause,
+    key: &FlowKey,
+    now_ms: u64,
+) -> Result<(), DropReason> {
+    use std::sync::atomic::Ordering::Relaxed;
+    let (queued, lost) = port.misses.push(packet, port.switch.id, cause, key, now_ms);
+    if lost > 0 {
+        port.vnic.account.discarded(DropReason::ControlLost, lost);
+    }
+    match queued {
+        Queued::Full => return Err(DropReason::MissQueueFull),
+        Queued::First => datapath.notices.missing(port.id()),
+        Queued::Behind => {}
+    }
+    port.vnic.account.upcalls.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+/// Serves ports in turn.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(VecDeque<PortId>);
+
+impl Turns {
+    pub fn add(&mut self, port: PortId) {
+        if !self.0.contains(&port) {
+            self.0.push_back(port);
+        }
+    }
+
+    pub fn next(&mut self) -> Option<PortId> {
+        self.0.pop_front()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

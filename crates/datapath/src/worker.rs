@@ -1,0 +1,62 @@
+//! Worker threads: asleep until a ring is kicked or a port is named, and then forwarding until there is nothing
+//! left to do. All workers wait on the same epoll instance, so that a wake-up finds an idle one by itself;
+//! which worker serves which ring is settled by claims.
+
+use crate::pipeline::Pipeline;
+use crate::state::{Datapath, Side, Wakeup};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Things done between looks at new wake-ups, so that a busy port does not hide others' kicks.
+const STEPS: usize = 16;
+
+/// Starts `count` workers, which end soon after `ending` is set.
+pub(crate) fn start(datapath: &Arc<Datapath>, count: usize, ending: &Arc<AtomicBool>) -> std::io::Result<()> {
+    for number in 0..count {
+        let (datapath, ending) = (datapath.clone(), ending.clone());
+        std::thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || work(Pipeline::new(datapath), &ending))?;
+    }
+    Ok(())
+}
+
+fn work(mut pipeline: Pipeline, ending: &AtomicBool) {
+    while !ending.load(Ordering::Relaxed) {
+        let busy = (0..STEPS).all(|_| pipeline.step());
+        let deadline = pipeline.next_deadline();
+        let timeout = if busy { Some(0) } else { deadline };
+        wait(&mut pipeline, timeout);
+    }
+}
+
+/// Waits for wake-ups and puts them on the to-do list.
+fn wait(pipeline: &mut Pipeline, timeout_ms: Option<u64>) {
+    let datapath = pipeline.datapath.clone();
+    let result = datapath.wakeups.wait(timeout_ms, |wakeup| match wakeup {
+        Wakeup::Kick(id, side) => {
+            if let Some(port) = datapath.port(id) {
+                port.vnic.account.kicks.fetch_add(1, Ordering::Relaxed);
+            }
+            pipeline.later(id, side);
+        }
+        Wakeup::Doorbell => look_at_named(pipeline),
+    });
+    if let Err(error) = result {
+        // Cannot happen with a valid descriptor; not to spin if it does.
+        log::error!("waiting for work: {error}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+fn look_at_named(pipeline: &mut Pipeline) {
+    let datapath = pipeline.datapath.clone();
+    for id in datapath.wakeups.take_named() {
+        if let Some(port) = datapath.port(id) {
+            // Cleared before looking: who names the port after this finds it unnamed.
+            port.named.store(false, Ordering::Release);
+        }
+        pipeline.later(id, Side::Transmit);
+        pipeline.later(id, Side::Receive);
+    }
+}
