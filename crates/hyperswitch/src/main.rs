@@ -1,5 +1,38 @@
 //! A virtual switch for hosts that run virtual machines.
+//!
+//! One executable: `hyperswitch run` is the supervisor, hidden subcommands are the processes it starts, and all
+//! other verbs are requests to the control process of a running instance. Exit status: 0 for success, 1 when
+//! something could not be done, 2 for wrong usage or an unusable configuration file.
 
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod capture_file;
+mod children;
+mod cli;
+mod frame;
+mod output;
+mod supervisor;
+mod verbs;
+
+use clap::Parser;
+use cli::{Cli, Verb};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.verb {
+        Verb::Run { config } => supervisor::run(&cli.run_dir, config.as_deref()),
+        Verb::DataPlane => children::data_plane(),
+        Verb::Driver => children::driver(),
+        Verb::Control { config } => children::control(cli.run_dir, config),
+        Verb::User(verb) => verbs::run(&verb, &cli.run_dir, cli.json).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        // Whoever reads our output has seen enough: not an error.
+        if output::is_broken_pipe(&error) {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("hyperswitch: {error:#}");
+        ExitCode::FAILURE
+    })
+}

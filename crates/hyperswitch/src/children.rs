@@ -1,0 +1,58 @@
+//! The processes that the supervisor starts: each takes its channel, sets itself up, and hands over to its crate.
+
+use anyhow::{Context, Result};
+use control_protocol::Channel;
+use control_protocol::supervisor::{Role, ToChild};
+use sandbox::Violation;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Environment variable: `report` makes the data plane say which forbidden system call it made.
+pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
+
+/// The data plane: isolated before it hears of anything but the supervisor.
+pub fn data_plane() -> Result<ExitCode> {
+    let supervisor = begin(Role::DataPlane)?;
+    let report = std::env::var_os(SECCOMP_VARIABLE).is_some_and(|value| value == "report");
+    sandbox::isolate_data_plane(if report {
+        Violation::Report
+    } else {
+        Violation::Kill
+    })?;
+    end(wait_for_shutdown(&supervisor))
+}
+
+/// The driver domain.
+pub fn driver() -> Result<ExitCode> {
+    let supervisor = begin(Role::Driver)?;
+    end(driver_domain::run(supervisor).map_err(Into::into))
+}
+
+/// The control process.
+pub fn control(_run_dir: PathBuf, _config: Option<PathBuf>) -> Result<ExitCode> {
+    let supervisor = begin(Role::Control)?;
+    end(wait_for_shutdown(&supervisor))
+}
+
+fn begin(role: Role) -> Result<Channel> {
+    let channel = sandbox::supervisor_channel().with_context(|| format!("cannot run as {role}"))?;
+    telemetry::init(role.name());
+    sandbox::name_process(&format!("hs-{role}"));
+    Ok(Channel::from(channel))
+}
+
+/// What ended a child belongs into the log, with its role; `main` would print it without.
+fn end(result: Result<()>) -> Result<ExitCode> {
+    Ok(match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            log::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+fn wait_for_shutdown(supervisor: &Channel) -> Result<()> {
+    while !matches!(supervisor.recv::<ToChild>()?.0, ToChild::Shutdown) {}
+    Ok(())
+}

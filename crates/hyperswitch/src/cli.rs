@@ -1,0 +1,388 @@
+//! The command line. Help is generated from the comments here; values check themselves with the types of the
+//! configuration, so that a file and the command line allow the same.
+
+use clap::{Args, Parser, Subcommand};
+use management::{
+    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, Mtu, Name, Netns, PortKind, PortMode,
+    SwitchKind, TableSize, VlanId,
+};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A virtual switch for hosts that run virtual machines.
+#[derive(Debug, Parser)]
+#[command(
+    name = "hyperswitch",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    /// Run directory: sockets and state of one instance
+    #[arg(long, global = true, value_name = "DIR", default_value = "/run/hyperswitch")]
+    pub run_dir: PathBuf,
+
+    /// Print JSON instead of tables
+    #[arg(long, global = true)]
+    pub json: bool,
+
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Run the switch until SIGTERM or SIGINT; SIGHUP reads the configuration again
+    Run {
+        /// Configuration file (TOML); without one, there is an empty switch sw0
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    #[command(flatten)]
+    User(UserVerb),
+    #[command(name = "data-plane", hide = true)]
+    DataPlane,
+    #[command(hide = true)]
+    Driver,
+    #[command(hide = true)]
+    Control {
+        #[arg(long)]
+        config: Option<PathBuf>,
+    },
+}
+
+/// What users ask of a running instance.
+#[derive(Debug, Subcommand)]
+pub enum UserVerb {
+    /// Show processes, and what needs attention
+    Status,
+    /// Add, delete and list switches
+    #[command(subcommand)]
+    Switch(SwitchVerb),
+    /// Add, delete, change and list ports
+    #[command(subcommand)]
+    Port(PortVerb),
+    /// Show known MAC addresses
+    #[command(subcommand)]
+    Mac(MacVerb),
+    /// Show installed flows
+    #[command(subcommand)]
+    Flow(FlowVerb),
+    /// Show packets, bytes and drops by reason
+    Stats {
+        /// Only of this port
+        port: Option<String>,
+        /// Show what happens in each interval, until interrupted
+        #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+              value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        watch: Option<u32>,
+    },
+    /// Run a packet through the real tables without forwarding it, and show each step
+    Trace(TraceArgs),
+    /// Record a port's packets, with the reasons of drops as comments
+    Capture(CaptureArgs),
+    /// Read the configuration file again and apply what has changed
+    Reload,
+    /// Show the versions of this command and of the running instance
+    Version,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SwitchVerb {
+    /// Add a switch until it is deleted or the instance ends
+    Add(Box<SwitchArgs>),
+    /// Delete a switch that was added by command, with its ports
+    Del { name: String },
+    /// List switches
+    List,
+}
+
+#[derive(Args, Debug)]
+pub struct SwitchArgs {
+    /// Name, unique among switches
+    pub name: Name,
+    /// Who can be reached: external, internal (ports and host) or private (ports only)
+    #[arg(long = "type", value_name = "TYPE", default_value = "private")]
+    pub kind: SwitchKind,
+    /// Network device that joins an external switch to the world
+    #[arg(long, value_name = "DEVICE")]
+    pub uplink: Option<InterfaceName>,
+    /// Name of the host's interface [default: the switch's name, cut to 15 bytes]
+    #[arg(long, value_name = "NAME")]
+    pub host_interface: Option<InterfaceName>,
+    /// Address of the host's interface, with prefix length; may be given several times
+    #[arg(long = "host-address", value_name = "ADDRESS/LENGTH")]
+    pub host_addresses: Vec<IpPrefix>,
+    /// Hardware address of the host's interface
+    #[arg(long, value_name = "MAC")]
+    pub host_mac: Option<MacAddr>,
+    /// Default MTU of the ports
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<Mtu>,
+    /// Seconds after which a MAC address that was not seen is forgotten [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    pub mac_ageing: Option<AgeingSeconds>,
+    /// MAC addresses the switch learns in all [default: 16384]
+    #[arg(long, value_name = "N")]
+    pub mac_table_size: Option<TableSize>,
+    /// Drop frames to unknown unicast addresses
+    #[arg(long)]
+    pub no_flood: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PortVerb {
+    /// Add a port until it is deleted or the instance ends
+    Add(Box<PortArgs>),
+    /// Delete a port that was added by command
+    Del { name: String },
+    /// Change a port; for one from the configuration file, until the next reload
+    Set(Box<PortSetArgs>),
+    /// Show everything about a port
+    Show { name: String },
+    /// List ports
+    List {
+        /// Only of this switch
+        #[arg(long)]
+        switch: Option<String>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct PortArgs {
+    /// Switch to add it to
+    pub switch: String,
+    /// Name, unique among ports
+    pub name: Name,
+    /// What is behind it: vhost-user or tap
+    #[arg(long = "type", value_name = "TYPE", default_value = "vhost-user")]
+    pub kind: PortKind,
+    /// vhost-user: socket [default: <run dir>/<name>.sock]
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// vhost-user: who listens, the switch (server) or the VMM (client) [default: server]
+    #[arg(long)]
+    pub mode: Option<PortMode>,
+    #[command(flatten)]
+    pub vlan: VlanArgs,
+    /// Largest IP packet [default: the switch's]
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<Mtu>,
+    /// MAC address offered to the guest, or set on the TAP
+    #[arg(long)]
+    pub mac: Option<MacAddr>,
+    /// MAC addresses the port may learn [default: 1024]
+    #[arg(long, value_name = "N")]
+    pub mac_limit: Option<MacLimit>,
+    /// Address that is on this port and nowhere else; may be given several times
+    #[arg(long = "static-mac", value_name = "MAC")]
+    pub static_macs: Vec<MacAddr>,
+    /// Let it talk only to ports that are not isolated
+    #[arg(long)]
+    pub isolated: bool,
+    /// Send it no frames to unknown unicast addresses
+    #[arg(long)]
+    pub no_flood: bool,
+    /// TAP: interface name [default: the port's name, cut to 15 bytes]
+    #[arg(long, value_name = "NAME")]
+    pub interface: Option<InterfaceName>,
+    /// TAP: network namespace, a name under /run/netns or a path
+    #[arg(long)]
+    pub netns: Option<Netns>,
+    /// TAP: address with prefix length; may be given several times
+    #[arg(long = "address", value_name = "ADDRESS/LENGTH")]
+    pub addresses: Vec<IpPrefix>,
+}
+
+/// VLANs of a port; none of these: untagged frames only.
+#[derive(Args, Debug, Default)]
+pub struct VlanArgs {
+    /// Untagged frames, which belong to this VLAN
+    #[arg(long, value_name = "VLAN", conflicts_with_all = ["trunk", "native"])]
+    pub access: Option<VlanId>,
+    /// Tagged frames of these VLANs: a comma-separated list, or all
+    #[arg(long, value_name = "VLANS")]
+    pub trunk: Option<TrunkVlans>,
+    /// With --trunk: VLAN of untagged frames
+    #[arg(long, value_name = "VLAN", requires = "trunk")]
+    pub native: Option<VlanId>,
+}
+
+/// `all` or `10,20,30`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrunkVlans(pub management::Trunk);
+
+impl std::str::FromStr for TrunkVlans {
+    type Err = management::InvalidValue;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "all" {
+            return Ok(TrunkVlans(management::Trunk::All));
+        }
+        let vlans = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+        Ok(TrunkVlans(management::Trunk::Listed(vlans)))
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct PortSetArgs {
+    /// Port
+    pub name: String,
+    #[command(flatten)]
+    pub vlan: VlanArgs,
+    /// No VLANs: untagged frames only
+    #[arg(long, conflicts_with_all = ["access", "trunk", "native"])]
+    pub untagged: bool,
+    /// Largest IP packet; a running guest learns of it at its next start
+    #[arg(long, value_name = "BYTES")]
+    pub mtu: Option<Mtu>,
+    /// MAC addresses the port may learn
+    #[arg(long, value_name = "N")]
+    pub mac_limit: Option<MacLimit>,
+    /// Addresses that are on this port and nowhere else, in place of those it has
+    #[arg(long = "static-mac", value_name = "MAC")]
+    pub static_macs: Vec<MacAddr>,
+    /// Forget its static addresses
+    #[arg(long, conflicts_with = "static_macs")]
+    pub no_static_macs: bool,
+    /// Whether it talks only to ports that are not isolated
+    #[arg(long, value_name = "true|false")]
+    pub isolated: Option<bool>,
+    /// Whether it gets frames to unknown unicast addresses
+    #[arg(long, value_name = "true|false")]
+    pub flood: Option<bool>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum MacVerb {
+    /// List learned and static addresses
+    List {
+        /// Only of this switch
+        #[arg(long)]
+        switch: Option<String>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum FlowVerb {
+    /// List flows
+    List {
+        /// Only of this switch
+        #[arg(long)]
+        switch: Option<String>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct TraceArgs {
+    /// Port the packet is to come from
+    #[arg(long, value_name = "PORT")]
+    pub in_port: String,
+    /// Source MAC address
+    #[arg(
+        long,
+        value_name = "MAC",
+        required_unless_present = "pcap",
+        conflicts_with = "pcap"
+    )]
+    pub src: Option<MacAddr>,
+    /// Destination MAC address; may be multicast or broadcast
+    #[arg(
+        long,
+        value_name = "MAC",
+        required_unless_present = "pcap",
+        conflicts_with = "pcap"
+    )]
+    pub dst: Option<AnyMac>,
+    /// Tag it with this VLAN
+    #[arg(long, value_name = "VLAN", conflicts_with = "pcap")]
+    pub vlan: Option<VlanId>,
+    /// IP source and destination address
+    #[arg(long, value_name = "SRC,DST", conflicts_with = "pcap")]
+    pub ip: Option<IpPair>,
+    /// Transport protocol
+    #[arg(long, value_name = "tcp|udp|icmp", requires = "ip")]
+    pub proto: Option<Proto>,
+    /// TCP or UDP source port
+    #[arg(long, value_name = "N", requires = "proto", default_value_t = 40_000)]
+    pub sport: u16,
+    /// TCP or UDP destination port
+    #[arg(long, value_name = "N", requires = "proto", default_value_t = 80)]
+    pub dport: u16,
+    /// Take the packet from this file (pcap or pcapng)
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+    /// Which packet of the file, counted from 1
+    #[arg(long, value_name = "N", requires = "pcap", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    pub index: u64,
+}
+
+/// Transport protocols that `trace` can make up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Proto {
+    Tcp,
+    Udp,
+    Icmp,
+}
+
+/// Any MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnyMac(pub [u8; 6]);
+
+impl std::str::FromStr for AnyMac {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bytes = text.split(':').map(|part| {
+            let plain = part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit());
+            plain.then(|| u8::from_str_radix(part, 16).ok()).flatten()
+        });
+        let bytes: Option<Vec<u8>> = bytes.collect();
+        bytes
+            .and_then(|bytes| bytes.try_into().ok())
+            .map(AnyMac)
+            .ok_or("expected a MAC address like 52:54:00:00:00:01 or ff:ff:ff:ff:ff:ff")
+    }
+}
+
+/// `10.0.0.1,10.0.0.2`: source and destination of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpPair {
+    pub src: IpAddr,
+    pub dst: IpAddr,
+}
+
+impl std::str::FromStr for IpPair {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.split_once(',')
+            .and_then(|(src, dst)| {
+                Some(IpPair {
+                    src: src.parse().ok()?,
+                    dst: dst.parse().ok()?,
+                })
+            })
+            .filter(|pair| pair.src.is_ipv4() == pair.dst.is_ipv4())
+            .ok_or("expected two IP addresses of one family, SRC,DST")
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct CaptureArgs {
+    /// Port
+    pub port: String,
+    /// File to write (pcapng), or - for standard output
+    #[arg(short, long = "write", value_name = "FILE")]
+    pub write: PathBuf,
+    /// End after this many packets
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// End after this many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
+    pub duration: Option<u64>,
+    /// Bytes kept of each frame
+    #[arg(long, value_name = "BYTES", default_value_t = 65_553, value_parser = clap::value_parser!(u32).range(14..=65_553))]
+    pub snap_length: u32,
+}

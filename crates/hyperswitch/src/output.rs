@@ -1,0 +1,154 @@
+//! What users see: tables with aligned columns, or JSON.
+
+use anyhow::Result;
+use std::io::Write;
+
+/// Writes all of it to standard output.
+///
+/// # Errors
+/// As [`Write::write_all`]; see [`is_broken_pipe`].
+pub fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()?;
+    Ok(())
+}
+
+/// Prints as JSON, indented.
+///
+/// # Errors
+/// As [`print`].
+pub fn json(value: &impl serde::Serialize) -> Result<()> {
+    print(&(serde_json::to_string_pretty(value)? + "\n"))
+}
+
+/// Whether the reader of our output went away, as `head` does.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause
+            .downcast_ref::<std::io::Error>()
+            .is_some_and(|io| io.kind() == std::io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Rows under headings, as wide as they need be.
+#[derive(Debug)]
+pub struct Table {
+    headings: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Headings; one that begins with `>` makes a column of numbers, aligned to the right.
+    pub fn new(headings: &[&'static str]) -> Self {
+        Table {
+            headings: headings.to_vec(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Adds a row; it has a cell for each heading.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        debug_assert_eq!(N, self.headings.len());
+        self.rows.push(cells.into());
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let right: Vec<bool> = self
+            .headings
+            .iter()
+            .map(|heading| heading.starts_with('>'))
+            .collect();
+        let headings = self
+            .headings
+            .iter()
+            .map(|heading| heading.trim_start_matches('>').to_owned())
+            .collect();
+        let lines: Vec<&Vec<String>> = [&headings].into_iter().chain(&self.rows).collect();
+        let widths: Vec<usize> = (0..right.len())
+            .map(|column| {
+                lines
+                    .iter()
+                    .map(|line| line[column].chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        for line in lines {
+            let mut text = String::new();
+            for ((cell, &width), &right) in line.iter().zip(&widths).zip(&right) {
+                let padding = " ".repeat(width - cell.chars().count());
+                let (before, after) = if right {
+                    (padding.as_str(), "")
+                } else {
+                    ("", padding.as_str())
+                };
+                text.extend([before, cell, after, "  "]);
+            }
+            writeln!(f, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// `-` for what is not there.
+pub fn or_dash(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".into(), |value| value.to_string())
+}
+
+/// `3d 4h`, `2m 5s`: the two largest units.
+pub fn duration(seconds: u64) -> String {
+    let units = [("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
+    let mut rest = seconds;
+    let parts = units.map(|(name, length)| {
+        let count = rest / length;
+        rest %= length;
+        (name, count)
+    });
+    let first = parts.iter().position(|(_, count)| *count > 0).unwrap_or(3);
+    let shown = &parts[first..(first + 2).min(4)];
+    shown
+        .iter()
+        .map(|(name, count)| format!("{count}{name}"))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// `name 5, other 3`, or `-` when there is nothing.
+pub fn counts<'a>(counts: impl IntoIterator<Item = (&'a String, &'a u64)>) -> String {
+    let parts: Vec<String> = counts
+        .into_iter()
+        .map(|(name, count)| format!("{name} {count}"))
+        .collect();
+    if parts.is_empty() {
+        "-".into()
+    } else {
+        parts.join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_align() {
+        let mut table = Table::new(&["PORT", ">PACKETS", "STATE"]);
+        table.row(["vm1".into(), "7".into(), "running".into()]);
+        table.row(["a-longer-näme".into(), "1234567890".into(), String::new()]);
+        let expected = "\
+PORT              PACKETS  STATE
+vm1                     7  running
+a-longer-näme  1234567890
+";
+        assert_eq!(table.to_string(), expected);
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        let texts = [0, 59, 60, 125, 3600, 100_000, 86_400].map(duration);
+        assert_eq!(texts, ["0s", "59s", "1m 0s", "2m 5s", "1h 0m", "1d 3h", "1d 0h"]);
+    }
+}

@@ -1,0 +1,247 @@
+//! `hyperswitch run`: starts the processes of the switch, joins them, and keeps them running.
+//!
+//! One thread that blocks in `poll` until a signal arrives or a restart is due. It sees no packets, parses
+//! nothing but the configuration file before anything is started, and never waits for a child, save for a
+//! bounded time when ending. It makes the channels between children because only so can each be replaced
+//! without the others: whenever one was started, every peer that runs gets a fresh channel to it.
+//!
+//! The safe direction of error is to kill: a child that does not behave is ended and started again, which the
+//! architecture is built to survive, rather than left in a state nobody knows.
+
+mod backoff;
+mod child;
+mod ready;
+mod run_dir;
+
+use anyhow::{Context, Result};
+use child::Supervised;
+use control_protocol::Channel;
+use control_protocol::supervisor::{Role, ToChild};
+use ready::Probe;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::time::Timespec;
+use sandbox::{Signal, Signals};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// Which roles talk to each other.
+const PEERS: [(Role, Role); 2] = [(Role::DataPlane, Role::Control), (Role::Control, Role::Driver)];
+
+/// Order of ending: those who depend on others first, so that nobody reports the loss of a peer.
+const ENDING: [Role; 3] = [Role::Control, Role::Driver, Role::DataPlane];
+
+/// How long a child may take to end when asked.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Runs the switch until a signal ends it.
+///
+/// # Errors
+/// When it cannot be started. An unusable configuration is reported here, with exit status 2.
+pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
+    telemetry::init("supervisor");
+    let run_dir = std::path::absolute(run_dir)?;
+    let config = config.map(std::path::absolute).transpose()?;
+    if let Some(Err(error)) = config.as_deref().map(check_config) {
+        eprintln!("hyperswitch: {error:#}");
+        return Ok(ExitCode::from(2));
+    }
+    let _held = run_dir::RunDir::take(&run_dir)?;
+    sandbox::raise_descriptor_limit();
+    let signals = Signals::new().context("cannot receive signals")?;
+    log::info!(
+        "hyperswitch {} in {}",
+        env!("CARGO_PKG_VERSION"),
+        run_dir.display()
+    );
+    let probe = Probe::new(&run_dir, Instant::now());
+    let launch = move |role| command(role, &run_dir, config.as_deref());
+    let mut supervisor = Supervisor::new(Box::new(launch), Some(probe));
+    supervisor.start_all()?;
+    supervisor.supervise(&signals)?;
+    ready::notify("STOPPING=1");
+    supervisor.end_all(&signals)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses a file that the control process would refuse, before anything is started.
+fn check_config(path: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    management::parse(&text, &path.display().to_string())?;
+    Ok(())
+}
+
+/// How a child is started: this executable again, even if another one has taken its place on disk since.
+fn command(role: Role, run_dir: &Path, config: Option<&Path>) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command
+        .arg0("hyperswitch")
+        .arg("--run-dir")
+        .arg(run_dir)
+        .arg(role.name());
+    if let (Role::Control, Some(config)) = (role, config) {
+        command.arg("--config").arg(config);
+    }
+    command
+        .env_remove(ready::NOTIFY_VARIABLE)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    command
+}
+
+/// Makes the command that starts a role.
+type Launch = Box<dyn Fn(Role) -> Command>;
+
+struct Supervisor {
+    launch: Launch,
+    /// In the order of [`Role::ALL`].
+    children: [Supervised; 3],
+    /// Until the switch is ready.
+    probe: Option<Probe>,
+}
+
+impl Supervisor {
+    fn new(launch: Launch, probe: Option<Probe>) -> Self {
+        Supervisor {
+            launch,
+            children: Role::ALL.map(Supervised::new),
+            probe,
+        }
+    }
+
+    fn child(&mut self, role: Role) -> &mut Supervised {
+        self.children
+            .iter_mut()
+            .find(|child| child.role() == role)
+            .expect("there is a child for each role")
+    }
+
+    /// The first start of everything; here a failure is worth giving up for.
+    fn start_all(&mut self) -> Result<()> {
+        for role in Role::ALL {
+            self.start(role, Instant::now())
+                .with_context(|| format!("cannot start the {role} process"))?;
+        }
+        self.tell_status();
+        Ok(())
+    }
+
+    fn start(&mut self, role: Role, now: Instant) -> Result<()> {
+        let command = (self.launch)(role);
+        self.child(role).start(command, now)?;
+        for (a, b) in PEERS {
+            if (role == a || role == b) && self.child(a).is_running() && self.child(b).is_running() {
+                let (to_a, to_b) = Channel::pair()?;
+                self.child(a).tell(&ToChild::Peer(b), &[to_a.as_fd()]);
+                self.child(b).tell(&ToChild::Peer(a), &[to_b.as_fd()]);
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_status(&mut self) {
+        let status = self.children.iter().map(Supervised::status).collect();
+        self.child(Role::Control).tell(&ToChild::Processes(status), &[]);
+    }
+
+    /// Keeps everything running until a signal says otherwise.
+    fn supervise(&mut self, signals: &Signals) -> Result<()> {
+        loop {
+            self.wait(signals)?;
+            while let Some(signal) = signals.take()? {
+                match signal {
+                    Signal::Terminate => return Ok(()),
+                    Signal::Reload => self.child(Role::Control).tell(&ToChild::Reload, &[]),
+                    // What is to be done about it is found out below, for all children at once.
+                    Signal::Child => {}
+                }
+            }
+            self.keep_running(Instant::now());
+            self.advance_probe();
+        }
+    }
+
+    /// Blocks until there is something to do.
+    fn wait(&self, signals: &Signals) -> Result<()> {
+        let restarts = self.children.iter().filter_map(Supervised::restart_at);
+        let due = restarts.chain(self.probe.as_ref().map(Probe::due)).min();
+        let probe = self.probe.as_ref().and_then(Probe::descriptor);
+        match probe {
+            Some(probe) => wait_until(&[signals.as_fd(), probe], due),
+            None => wait_until(&[signals.as_fd()], due),
+        }
+    }
+
+    /// Notices the dead and starts those whose wait is over.
+    fn keep_running(&mut self, now: Instant) {
+        // No short circuit: all of them may have ended.
+        let mut changed = self
+            .children
+            .iter_mut()
+            .fold(false, |any, child| child.reap(now) | any);
+        for role in Role::ALL {
+            if self.child(role).restart_at().is_some_and(|due| due <= now) {
+                if let Err(error) = self.start(role, now) {
+                    self.child(role).end();
+                    self.child(role).failed_to_start(&error, now);
+                }
+                changed = true;
+            }
+        }
+        if changed {
+            self.tell_status();
+        }
+    }
+
+    fn advance_probe(&mut self) {
+        if self
+            .probe
+            .as_mut()
+            .is_some_and(|probe| probe.advance(Instant::now()))
+        {
+            self.probe = None;
+            log::info!("ready");
+            ready::notify("READY=1");
+        }
+    }
+
+    /// Ends everything in order. Another signal to end takes the waiting away.
+    fn end_all(&mut self, signals: &Signals) -> Result<()> {
+        let mut patient = true;
+        for role in ENDING {
+            let deadline = Instant::now() + END_TIMEOUT;
+            self.child(role).tell(&ToChild::Shutdown, &[]);
+            while patient && !self.child(role).has_finished() && Instant::now() < deadline {
+                wait_until(&[signals.as_fd()], Some(deadline))?;
+                while let Some(signal) = signals.take()? {
+                    patient &= signal != Signal::Terminate;
+                }
+            }
+            if !self.child(role).has_finished() {
+                log::warn!("{role} did not end in time; killing it");
+                self.child(role).end();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Blocks until one of the descriptors is readable or `due` has come.
+fn wait_until(descriptors: &[BorrowedFd<'_>], due: Option<Instant>) -> Result<()> {
+    let mut fds: Vec<PollFd<'_>> = descriptors
+        .iter()
+        .map(|descriptor| PollFd::new(descriptor, PollFlags::IN))
+        .collect();
+    // Rounded up to the next millisecond: waking too early would mean waking twice.
+    let timeout = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

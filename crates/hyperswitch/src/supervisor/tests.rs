@@ -1,0 +1,207 @@
+//! The supervisor with stand-ins for its children: this test binary again, which greets each peer it is given
+//! and writes down what it hears. Signals are left out here, since a test binary has several threads;
+//! `tests/run.rs` covers them with the real executable.
+
+use super::*;
+use std::path::PathBuf;
+
+const ROLE: &str = "SUPERVISOR_TEST_ROLE";
+const LOG: &str = "SUPERVISOR_TEST_LOG";
+
+/// Not a test by itself: a stand-in.
+#[test]
+fn child() {
+    let (Ok(role), Ok(log)) = (std::env::var(ROLE), std::env::var(LOG)) else {
+        return;
+    };
+    let say = |line: String| {
+        use std::io::Write;
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&log)
+            .unwrap();
+        file.write_all(format!("{line}\n").as_bytes()).unwrap();
+    };
+    let me = std::process::id();
+    let supervisor = Channel::from(sandbox::supervisor_channel().unwrap());
+    let mut peers = Vec::new();
+    while let Ok((message, fds)) = supervisor.recv::<ToChild>() {
+        match message {
+            ToChild::Peer(peer) => {
+                let channel = Channel::from(fds.into_iter().next().unwrap());
+                // A peer may be gone before it is met.
+                if let (Ok(()), Ok((other, _))) = (channel.send(&me, &[]), channel.recv::<u32>()) {
+                    say(format!("{role} {me} met {peer} {other}"));
+                }
+                peers.push(channel);
+            }
+            ToChild::Processes(all) => {
+                let all: Vec<String> = all
+                    .iter()
+                    .map(|status| format!("{}:{}", status.role, status.restarts))
+                    .collect();
+                say(format!("{role} {me} knows {}", all.join(" ")));
+            }
+            ToChild::Reload => say(format!("{role} reloads")),
+            ToChild::Shutdown => break,
+        }
+    }
+}
+
+struct Scene {
+    supervisor: Supervisor,
+    log: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Scene {
+    /// Starts stand-ins, or `program` instead of one of them.
+    fn start(broken: Option<(Role, &'static str)>) -> Scene {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        let child_log = log.clone();
+        let launch = move |role| {
+            if let Some((_, program)) = broken.filter(|(broken, _)| *broken == role) {
+                return Command::new(program);
+            }
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "supervisor::tests::child", "--nocapture"]);
+            command
+                .env(ROLE, role.name())
+                .env(LOG, &child_log)
+                .stdout(Stdio::null());
+            command
+        };
+        let mut supervisor = Supervisor::new(Box::new(launch), None);
+        supervisor.start_all().unwrap();
+        Scene {
+            supervisor,
+            log,
+            _directory: directory,
+        }
+    }
+
+    fn pid(&mut self, role: Role) -> u32 {
+        self.supervisor.child(role).status().pid.unwrap()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Does the supervisor's work until the condition holds.
+    fn until(&mut self, what: &str, condition: impl Fn(&mut Scene) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !condition(self) {
+            assert!(
+                Instant::now() < deadline,
+                "never happened: {what}\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+            self.supervisor.keep_running(Instant::now());
+        }
+    }
+
+    /// Both ends of every pair have met each other as they are now.
+    fn all_have_met(&mut self) -> bool {
+        PEERS.iter().flat_map(|&(a, b)| [(a, b), (b, a)]).all(|(a, b)| {
+            let (pid_a, pid_b) = (self.pid(a), self.pid(b));
+            self.log().contains(&format!("{a} {pid_a} met {b} {pid_b}\n"))
+        })
+    }
+}
+
+#[test]
+fn survivors_get_channels_to_whoever_was_started_again() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    for victim in Role::ALL {
+        let before = Role::ALL.map(|role| scene.pid(role));
+        scene.supervisor.child(victim).kill();
+        scene.until("the victim is noticed", |scene| {
+            !scene.supervisor.child(victim).is_running()
+        });
+        scene.until("the victim is back", |scene| {
+            scene.supervisor.child(victim).is_running()
+        });
+        scene.until("everybody meets again", Scene::all_have_met);
+        let after = Role::ALL.map(|role| scene.pid(role));
+        for (role, (before, after)) in Role::ALL.into_iter().zip(before.into_iter().zip(after)) {
+            assert_eq!(before != after, role == victim, "{role} when {victim} was killed");
+        }
+        let status = scene.supervisor.child(victim).status();
+        assert_eq!(
+            (status.restarts, status.last_exit.as_deref()),
+            (1, Some("was killed by signal 9"))
+        );
+    }
+    // The control process, itself the last victim, knows of all three deaths.
+    let control = scene.pid(Role::Control);
+    let line = format!("control {control} knows data-plane:1 driver:1 control:1\n");
+    scene.until("control knows", |scene| scene.log().contains(&line));
+}
+
+#[test]
+fn a_child_that_always_dies_is_started_less_and_less_often() {
+    let mut scene = Scene::start(Some((Role::Driver, "/bin/false")));
+    let end = Instant::now() + Duration::from_millis(1300);
+    scene.until("time passes", |_| Instant::now() >= end);
+    let status = scene.supervisor.child(Role::Driver).status();
+    // After 100, 300 and 700 ms; the next would be after 1500 ms.
+    assert!((2..=3).contains(&status.restarts), "{} restarts", status.restarts);
+    assert_eq!(status.last_exit.as_deref(), Some("exited with status 1"));
+    for role in [Role::DataPlane, Role::Control] {
+        assert_eq!(
+            scene.supervisor.child(role).status().restarts,
+            0,
+            "{role} has nothing to do with it"
+        );
+    }
+}
+
+#[test]
+fn a_child_that_does_not_listen_is_replaced() {
+    let mut scene = Scene::start(Some((Role::Driver, "/bin/cat")));
+    let first = scene.pid(Role::Driver);
+    // Nobody reads: the socket's buffer fills up.
+    scene.until("it is given up", |scene| {
+        scene.supervisor.child(Role::Driver).tell(&ToChild::Reload, &[]);
+        scene.supervisor.child(Role::Driver).status().last_exit.is_some()
+    });
+    scene.until("another one runs", |scene| {
+        scene.supervisor.child(Role::Driver).is_running()
+    });
+    assert_ne!(scene.pid(Role::Driver), first);
+}
+
+#[test]
+fn what_cannot_be_started_at_all_is_an_error() {
+    let launch = |role| {
+        Command::new(if role == Role::Driver {
+            "/nonexistent"
+        } else {
+            "/bin/cat"
+        })
+    };
+    let error = Supervisor::new(Box::new(launch), None).start_all().unwrap_err();
+    assert!(
+        format!("{error:#}").starts_with("cannot start the driver process: "),
+        "{error:#}"
+    );
+}
+
+#[test]
+fn a_configuration_is_refused_with_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("c.toml");
+    std::fs::write(&path, "[[switch]]\nname = \"sw0\"\ncolour = 1\n").unwrap();
+    let error = check_config(&path).unwrap_err().to_string();
+    assert!(
+        error.starts_with(&format!("{}:3:", path.display())) && error.contains("colour"),
+        "{error}"
+    );
+    let error = check_config(&directory.path().join("none")).unwrap_err();
+    assert!(format!("{error:#}").contains("No such file"), "{error:#}");
+}

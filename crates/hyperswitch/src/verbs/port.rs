@@ -1,0 +1,221 @@
+//! `hyperswitch port ...`: requests, and one port in full.
+
+use super::{PortVerb, Reply, Request};
+use crate::cli::{PortArgs, PortSetArgs, VlanArgs};
+use crate::output::or_dash;
+use management::{PortChanges, PortConfig, PortInfo, VlanConfig};
+use std::fmt::Write;
+
+/// The request of a verb.
+pub fn request(verb: &PortVerb) -> Request {
+    match verb {
+        PortVerb::Add(args) => Request::PortAdd {
+            switch: args.switch.clone(),
+            config: config(args),
+        },
+        PortVerb::Del { name } => Request::PortDel { port: name.clone() },
+        PortVerb::Set(args) => Request::PortSet {
+            port: args.name.clone(),
+            changes: changes(args),
+        },
+        PortVerb::Show { name } => Request::PortShow { port: name.clone() },
+        PortVerb::List { switch } => Request::PortList {
+            switch: switch.clone(),
+        },
+    }
+}
+
+fn vlan(args: &VlanArgs) -> Option<VlanConfig> {
+    match (&args.access, &args.trunk) {
+        (Some(access), _) => Some(VlanConfig::Access(*access)),
+        (None, Some(vlans)) => Some(VlanConfig::Trunk {
+            vlans: vlans.0.clone(),
+            native: args.native,
+        }),
+        (None, None) => None,
+    }
+}
+
+fn config(args: &PortArgs) -> PortConfig {
+    let mut port = PortConfig::new(args.name.clone(), args.kind);
+    // A relative path is meant from where the user stands, not from where the switch was started.
+    port.socket = args
+        .socket
+        .as_ref()
+        .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
+    port.mode = args.mode;
+    port.vlan = vlan(&args.vlan).unwrap_or_default();
+    port.mtu = args.mtu;
+    port.mac = args.mac;
+    port.mac_limit = args.mac_limit.unwrap_or_default();
+    port.static_macs.clone_from(&args.static_macs);
+    port.isolated = args.isolated;
+    port.flood = !args.no_flood;
+    port.interface.clone_from(&args.interface);
+    port.netns.clone_from(&args.netns);
+    port.addresses.clone_from(&args.addresses);
+    port
+}
+
+fn changes(args: &PortSetArgs) -> PortChanges {
+    let given = (args.no_static_macs || !args.static_macs.is_empty()).then(|| args.static_macs.clone());
+    PortChanges {
+        mtu: args.mtu,
+        vlan: vlan(&args.vlan).or(args.untagged.then_some(VlanConfig::Untagged)),
+        mac_limit: args.mac_limit,
+        static_macs: given,
+        isolated: args.isolated,
+        flood: args.flood,
+    }
+}
+
+/// Everything about the ports of a reply, one value per line.
+pub fn details(reply: &Reply) -> String {
+    match reply {
+        Reply::Ports(ports) => ports.iter().map(detail).collect(),
+        other => super::show::text(other),
+    }
+}
+
+fn detail(port: &PortInfo) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "{:<13} {value}", format!("{name}:"));
+    };
+    line("name", port.name.clone());
+    line("switch", port.switch.clone());
+    line("number", port.number.to_string());
+    line("origin", super::show::origin(port.origin).into());
+    line("type", port.kind.to_string());
+    if let Some(socket) = &port.socket {
+        let mode = port
+            .config
+            .as_ref()
+            .and_then(|config| config.mode)
+            .unwrap_or_default();
+        line("socket", format!("{} ({mode})", socket.display()));
+    }
+    if let Some(interface) = &port.interface {
+        line("interface", interface.clone());
+    }
+    line("state", port.state.clone());
+    if let Some(problem) = &port.problem {
+        line("problem", problem.clone());
+    }
+    line("mtu", port.mtu.to_string());
+    line("vlan", port.vlan.clone());
+    line("features", features(port.features));
+    line("macs", port.macs.to_string());
+    if let Some(config) = &port.config {
+        line("mac", or_dash(config.mac));
+        line("mac limit", config.mac_limit.to_string());
+        let statics: Vec<String> = config.static_macs.iter().map(ToString::to_string).collect();
+        line(
+            "static macs",
+            or_dash((!statics.is_empty()).then(|| statics.join(", "))),
+        );
+        line("isolated", config.isolated.to_string());
+        line("flood", config.flood.to_string());
+    }
+    text
+}
+
+/// Virtio feature bits by name (VIRTIO 1.2, 5.1.3 and 6).
+fn features(bits: u64) -> String {
+    const NAMES: &[(u32, &str)] = &[
+        (0, "CSUM"),
+        (1, "GUEST_CSUM"),
+        (3, "MTU"),
+        (5, "MAC"),
+        (7, "GUEST_TSO4"),
+        (8, "GUEST_TSO6"),
+        (9, "GUEST_ECN"),
+        (10, "GUEST_UFO"),
+        (11, "HOST_TSO4"),
+        (12, "HOST_TSO6"),
+        (13, "HOST_ECN"),
+        (14, "HOST_UFO"),
+        (15, "MRG_RXBUF"),
+        (16, "STATUS"),
+        (17, "CTRL_VQ"),
+        (22, "MQ"),
+        (27, "ANY_LAYOUT"),
+        (28, "INDIRECT_DESC"),
+        (29, "EVENT_IDX"),
+        (30, "PROTOCOL_FEATURES"),
+        (32, "VERSION_1"),
+        (33, "ACCESS_PLATFORM"),
+        (34, "RING_PACKED"),
+        (35, "IN_ORDER"),
+    ];
+    let set = (0..64u32).filter(|bit| bits >> bit & 1 == 1);
+    let name = |bit: u32| {
+        NAMES
+            .iter()
+            .find(|(known, _)| *known == bit)
+            .map_or(bit.to_string(), |(_, name)| (*name).into())
+    };
+    let names: Vec<String> = set.map(name).collect();
+    or_dash((!names.is_empty()).then(|| names.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, UserVerb, Verb};
+    use clap::Parser;
+
+    fn ask(args: &str) -> Request {
+        let Verb::User(UserVerb::Port(verb)) = Cli::try_parse_from(args.split(' ')).unwrap().verb else {
+            panic!("not about ports")
+        };
+        request(&verb)
+    }
+
+    #[test]
+    fn a_port_is_configured_as_in_a_file() {
+        let Request::PortAdd { switch, config } = ask(
+            "hyperswitch port add sw0 vm1 --mode client --socket /tmp/s --trunk 10,20 --native 10 --mtu 9000 \
+             --static-mac 52:54:00:00:00:01 --static-mac 52:54:00:00:00:02 --no-flood",
+        ) else {
+            panic!("not an addition")
+        };
+        let file = r#"
+            name = "vm1"
+            mode = "client"
+            socket = "/tmp/s"
+            vlan = { trunk = [10, 20], native = 10 }
+            mtu = 9000
+            static-macs = ["52:54:00:00:00:01", "52:54:00:00:00:02"]
+            flood = false
+        "#;
+        assert_eq!((switch.as_str(), config), ("sw0", toml::from_str(file).unwrap()));
+    }
+
+    #[test]
+    fn only_what_is_given_changes() {
+        let set = |args: &str| match ask(&format!("hyperswitch port set vm1{args}")) {
+            Request::PortSet { changes, .. } => changes,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(set(""), PortChanges::default());
+        let untagged = PortChanges {
+            vlan: Some(VlanConfig::Untagged),
+            ..PortChanges::default()
+        };
+        assert_eq!(set(" --untagged"), untagged);
+        let none = PortChanges {
+            static_macs: Some(vec![]),
+            isolated: Some(true),
+            ..PortChanges::default()
+        };
+        assert_eq!(set(" --no-static-macs --isolated true"), none);
+    }
+
+    #[test]
+    fn features_have_names() {
+        assert_eq!(features(0), "-");
+        assert_eq!(features(1 << 32 | 1 << 15 | 1 << 60), "MRG_RXBUF VERSION_1 60");
+    }
+}

@@ -1,0 +1,231 @@
+//! Replies as text.
+
+use super::{Reply, Request, Session};
+use crate::output::{self, Table, counts, duration, or_dash};
+use anyhow::Result;
+use management::{FlowInfo, MacInfo, Origin, PortInfo, Stats, Status, SwitchInfo};
+use std::fmt::Write;
+
+/// Any reply.
+pub fn text(reply: &Reply) -> String {
+    match reply {
+        Reply::Done => String::new(),
+        Reply::Version(version) => format!("{}\n", version.version),
+        Reply::Status(status) => self::status(status),
+        Reply::Switches(switches) => self::switches(switches),
+        Reply::Ports(ports) => self::ports(ports),
+        Reply::Macs(macs) => self::macs(macs),
+        Reply::Flows(flows) => self::flows(flows),
+        Reply::Stats(stats) => self::stats(stats),
+        Reply::Trace(report) => super::trace::text(report),
+        Reply::Reloaded(summary) if summary.changes.is_empty() => "nothing to change\n".into(),
+        Reply::Reloaded(summary) => summary
+            .changes
+            .iter()
+            .map(|change| format!("{change}\n"))
+            .collect(),
+    }
+}
+
+/// `version`: of this command, and of the running instance if there is one.
+pub fn versions(session: &mut Session) -> Result<()> {
+    let own = env!("CARGO_PKG_VERSION");
+    let running = match session.call(&Request::Version) {
+        Ok(Reply::Version(version)) => Some(version),
+        _ => None,
+    };
+    if session.json {
+        return output::json(&serde_json::json!({ "version": own, "running": running }));
+    }
+    let running = running.map_or("not running".into(), |version| {
+        format!(
+            "{} (data plane protocol {})",
+            version.version, version.data_plane_protocol
+        )
+    });
+    output::print(&format!("hyperswitch {own}\nrunning: {running}\n"))
+}
+
+/// Where an object comes from, in a word.
+pub fn origin(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Config => "config",
+        Origin::Runtime => "runtime",
+    }
+}
+
+fn status(status: &Status) -> String {
+    let mut text = format!(
+        "hyperswitch {}, control process up {}\nrun directory: {}\nconfiguration: {}\n",
+        status.version,
+        duration(status.uptime_seconds),
+        status.run_dir.display(),
+        status
+            .config
+            .as_ref()
+            .map_or("none".into(), |path| path.display().to_string()),
+    );
+    // Writing to a string does not fail, here and below.
+    let _ = match &status.data_plane {
+        Some(data_plane) => writeln!(text, "data plane:    {} workers", data_plane.workers),
+        None => writeln!(text, "data plane:    not connected"),
+    };
+    let driver = if status.driver_connected {
+        "connected"
+    } else {
+        "not connected"
+    };
+    let _ = writeln!(text, "driver domain: {driver}");
+    let _ = writeln!(
+        text,
+        "{} switches, {} ports ({} running), {} MAC addresses, {} flows\n",
+        status.switches, status.ports, status.ports_running, status.macs, status.flows
+    );
+    let mut table = Table::new(&["PROCESS", ">PID", ">RESTARTS", "LAST EXIT"]);
+    for process in &status.processes {
+        table.row([
+            process.role.clone(),
+            or_dash(process.pid),
+            process.restarts.to_string(),
+            or_dash(process.last_exit.as_ref()),
+        ]);
+    }
+    let _ = write!(text, "{table}");
+    for warning in &status.warnings {
+        let _ = write!(text, "\nwarning: {warning}");
+    }
+    text + if status.warnings.is_empty() { "" } else { "\n" }
+}
+
+fn switches(switches: &[SwitchInfo]) -> String {
+    let mut table = Table::new(&[
+        "SWITCH", "TYPE", "ORIGIN", "UPLINK", "HOST", ">PORTS", ">MACS", ">FLOWS",
+    ]);
+    for switch in switches {
+        table.row([
+            switch.config.name.to_string(),
+            switch.config.kind.to_string(),
+            origin(switch.origin).into(),
+            or_dash(switch.config.uplink.as_ref()),
+            or_dash(switch.config.host_interface()),
+            switch.ports.to_string(),
+            switch.macs.to_string(),
+            switch.flows.to_string(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn ports(ports: &[PortInfo]) -> String {
+    let mut table = Table::new(&[
+        "PORT", "SWITCH", "TYPE", "STATE", "VLAN", ">MTU", ">MACS", "ORIGIN", "WHERE",
+    ]);
+    for port in ports {
+        let socket = port.socket.as_ref().map(|path| path.display().to_string());
+        table.row([
+            port.name.clone(),
+            port.switch.clone(),
+            port.kind.to_string(),
+            port.state.clone(),
+            port.vlan.clone(),
+            port.mtu.to_string(),
+            port.macs.to_string(),
+            origin(port.origin).into(),
+            or_dash(socket.or_else(|| port.interface.clone())),
+        ]);
+    }
+    let mut text = table.to_string();
+    for port in ports {
+        if let Some(problem) = &port.problem {
+            let _ = writeln!(text, "\n{}: {problem}", port.name);
+        }
+    }
+    text
+}
+
+fn macs(macs: &[MacInfo]) -> String {
+    let mut table = Table::new(&["SWITCH", ">VLAN", "MAC", "PORT", ">AGE"]);
+    for mac in macs {
+        let age = mac.age_seconds.map(duration);
+        table.row([
+            mac.switch.clone(),
+            mac.vlan.map_or("all".into(), |vlan| vlan.to_string()),
+            mac.mac.clone(),
+            mac.port.clone(),
+            if mac.is_static {
+                "static".into()
+            } else {
+                or_dash(age)
+            },
+        ]);
+    }
+    table.to_string()
+}
+
+fn flows(flows: &[FlowInfo]) -> String {
+    let mut table = Table::new(&["SWITCH", ">PACKETS", ">BYTES", ">IDLE", "MATCH", "ACTIONS"]);
+    for flow in flows {
+        table.row([
+            flow.switch.clone(),
+            flow.packets.to_string(),
+            flow.bytes.to_string(),
+            or_dash(
+                flow.idle_ms
+                    .map(|ms| format!("{}.{}s", ms / 1000, ms % 1000 / 100)),
+            ),
+            flow.matches.clone(),
+            if flow.actions.is_empty() {
+                "drop".into()
+            } else {
+                flow.actions.join(",")
+            },
+        ]);
+    }
+    table.to_string()
+}
+
+/// Counters of ports, one line each, then what was dropped and why.
+pub fn stats(stats: &Stats) -> String {
+    let mut table = Table::new(&[
+        "PORT",
+        ">RECEIVED",
+        ">BYTES",
+        ">TRANSMITTED",
+        ">BYTES",
+        ">DELIVERED",
+        ">DROPPED",
+        ">UPCALLS",
+        ">IN FLIGHT",
+    ]);
+    let total = (stats.ports.len() > 1).then_some(("total", &stats.total));
+    for (name, counters) in stats
+        .ports
+        .iter()
+        .map(|port| (port.port.as_str(), &port.counters))
+        .chain(total)
+    {
+        table.row([
+            name.into(),
+            counters.received.to_string(),
+            counters.received_bytes.to_string(),
+            counters.transmitted.to_string(),
+            counters.transmitted_bytes.to_string(),
+            counters.delivered.to_string(),
+            counters.dropped.values().sum::<u64>().to_string(),
+            counters.upcalls.to_string(),
+            counters.in_flight.to_string(),
+        ]);
+    }
+    let mut text = table.to_string();
+    for port in &stats.ports {
+        let kinds = [
+            ("dropped", &port.counters.dropped),
+            ("dropped on the way to it", &port.counters.egress_dropped),
+            ("discarded by control", &port.counters.discarded),
+        ];
+        for (what, reasons) in kinds.iter().filter(|(_, reasons)| !reasons.is_empty()) {
+            let _ = writeln!(text, "{}: {what}: {}", port.port, counts(*reasons));
+        }
+    }
+    text
+}

@@ -1,0 +1,115 @@
+//! `hyperswitch stats`, once or again and again.
+
+use super::{Reply, Request, Session};
+use crate::output::{self, Table};
+use anyhow::{Result, bail};
+use management::{Counters, Stats};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Shows counters, or with `watch`, each so many seconds, what happened since.
+///
+/// # Errors
+/// When the instance refuses or goes away.
+pub fn run(session: &mut Session, port: Option<&str>, watch: Option<u32>) -> Result<()> {
+    let request = Request::Stats {
+        port: port.map(str::to_owned),
+    };
+    let Some(seconds) = watch else {
+        return session.show(request);
+    };
+    let mut before = ask(session, &request)?;
+    let mut since = Instant::now();
+    loop {
+        std::thread::sleep(Duration::from_secs(seconds.into()));
+        let now = ask(session, &request)?;
+        let elapsed = since.elapsed();
+        since = Instant::now();
+        if session.json {
+            // One line per interval, for programs that read along.
+            output::print(&(serde_json::to_string(&now)? + "\n"))?;
+        } else {
+            output::print(&format!("{}\n", rates(&before, &now, elapsed)))?;
+        }
+        before = now;
+    }
+}
+
+fn ask(session: &mut Session, request: &Request) -> Result<Stats> {
+    match session.call(request)? {
+        Reply::Stats(stats) => Ok(stats),
+        _ => bail!("the running instance gave another answer than asked for: is it of another version?"),
+    }
+}
+
+/// Counters only grow, but a port that was added again, or a new data plane, begins at 0.
+fn rates(before: &Stats, now: &Stats, elapsed: Duration) -> Table {
+    let old: HashMap<&str, &Counters> = before
+        .ports
+        .iter()
+        .map(|port| (port.port.as_str(), &port.counters))
+        .collect();
+    let mut table = Table::new(&[
+        "PORT",
+        ">RX/S",
+        ">RX MBIT/S",
+        ">TX/S",
+        ">TX MBIT/S",
+        ">DROPS/S",
+        ">UPCALLS/S",
+    ]);
+    let none = Counters::default();
+    for port in &now.ports {
+        let old = *old.get(port.port.as_str()).unwrap_or(&&none);
+        let rate = |value: fn(&Counters) -> u64, scale: f64| {
+            value(&port.counters).saturating_sub(value(old)) as f64 / scale / elapsed.as_secs_f64()
+        };
+        let bits = 1e6 / 8.0;
+        table.row([
+            port.port.clone(),
+            format!("{:.0}", rate(|counters| counters.received, 1.0)),
+            format!("{:.1}", rate(|counters| counters.received_bytes, bits)),
+            format!("{:.0}", rate(|counters| counters.transmitted, 1.0)),
+            format!("{:.1}", rate(|counters| counters.transmitted_bytes, bits)),
+            format!("{:.0}", rate(|counters| counters.dropped.values().sum(), 1.0)),
+            format!("{:.0}", rate(|counters| counters.upcalls, 1.0)),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use management::PortStats;
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let stats = |received| {
+            let counters = Counters {
+                received,
+                received_bytes: received * 1000,
+                ..Counters::default()
+            };
+            let port = PortStats {
+                port: "vm1".into(),
+                switch: "sw0".into(),
+                counters,
+            };
+            Stats {
+                ports: vec![port],
+                total: Counters::default(),
+            }
+        };
+        let text = rates(&stats(1000), &stats(3000), Duration::from_secs(2)).to_string();
+        assert!(
+            text.lines().nth(1).unwrap().starts_with("vm1   1000        8.0"),
+            "{text}"
+        );
+        let text = rates(&stats(1000), &stats(10), Duration::from_secs(1)).to_string();
+        assert!(
+            text.lines().nth(1).unwrap().starts_with("vm1      0 "),
+            "started again: {text}"
+        );
+    }
+}

@@ -1,0 +1,32 @@
+//! `hyperswitch switch ...` as requests.
+
+use super::{Request, SwitchVerb};
+use crate::cli::SwitchArgs;
+use management::{HostConfig, SwitchConfig};
+
+/// The request of a verb.
+pub fn request(verb: &SwitchVerb) -> Request {
+    match verb {
+        SwitchVerb::Add(args) => Request::SwitchAdd { switch: config(args) },
+        SwitchVerb::Del { name } => Request::SwitchDel { switch: name.clone() },
+        SwitchVerb::List => Request::SwitchList,
+    }
+}
+
+fn config(args: &SwitchArgs) -> SwitchConfig {
+    let mut switch = SwitchConfig::new(args.name.clone(), args.kind);
+    switch.uplink.clone_from(&args.uplink);
+    switch.mtu = args.mtu.unwrap_or_default();
+    switch.mac_ageing = args.mac_ageing.unwrap_or_default();
+    switch.mac_table_size = args.mac_table_size.unwrap_or_default();
+    switch.flood = !args.no_flood;
+    if args.host_interface.is_some() || !args.host_addresses.is_empty() || args.host_mac.is_some() {
+        switch.host = Some(HostConfig {
+            interface: args.host_interface.clone(),
+            addresses: args.host_addresses.clone(),
+            mac: args.host_mac,
+            ..HostConfig::default()
+        });
+    }
+    switch
+}

@@ -1,0 +1,130 @@
+//! `hyperswitch trace`: "why did this packet go there?"
+
+use super::Request;
+use crate::cli::TraceArgs;
+use crate::{capture_file, frame};
+use anyhow::{Context, Result, ensure};
+use management::{Hex, TraceReport, TraceStep};
+use std::fmt::Write;
+
+/// The request, with the packet made up or taken from a file.
+///
+/// # Errors
+/// When the file cannot be read or has no such packet.
+pub fn request(args: &TraceArgs) -> Result<Request> {
+    let frame = match &args.pcap {
+        None => frame::build(args)?,
+        Some(path) => {
+            let file = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            let packet = capture_file::packet(&file, args.index);
+            let frame = packet.with_context(|| format!("{}, packet {}", path.display(), args.index))?;
+            ensure!(
+                (14..=65_553).contains(&frame.len()),
+                "a frame of {} bytes: allowed are 14 to 65553",
+                frame.len()
+            );
+            frame
+        }
+    };
+    Ok(Request::Trace {
+        port: args.in_port.clone(),
+        frame: Hex(frame),
+    })
+}
+
+/// One line per step.
+pub fn text(report: &TraceReport) -> String {
+    let mut text = format!("switch {}, from port {}\n", report.switch, report.port);
+    for step in &report.steps {
+        // Writing to a string does not fail.
+        let _ = match step {
+            TraceStep::Parsed { key } => writeln!(text, "parsed      {key}"),
+            TraceStep::Microflow { hit } => writeln!(text, "microflow   {}", hit_or_miss(*hit)),
+            TraceStep::Subtable { fields, hit } => {
+                writeln!(text, "megaflow    {}: {}", hit_or_miss(*hit), fields.join(","))
+            }
+            TraceStep::Matched { flow } => {
+                writeln!(text, "matched     flow {}: {}", flow.id, flow.matches)
+            }
+            TraceStep::Miss => writeln!(text, "miss        no flow matches: the control process decides"),
+            TraceStep::Decided {
+                vlan,
+                because,
+                matches,
+                actions,
+            } => {
+                let vlan = vlan.map_or(String::new(), |vlan| format!("VLAN {vlan}: "));
+                let actions = if actions.is_empty() {
+                    "drop".into()
+                } else {
+                    actions.join(",")
+                };
+                let _ = writeln!(text, "decided     {vlan}{}", because.join("; "));
+                writeln!(text, "new flow    {matches} -> {actions}")
+            }
+            TraceStep::Action { action } => writeln!(text, "action      {action}"),
+            TraceStep::Delivered { port } => writeln!(text, "delivered   to port {port}"),
+            TraceStep::Dropped {
+                port,
+                reason,
+                description,
+            } => {
+                let place = port
+                    .as_ref()
+                    .map_or(String::new(), |port| format!("at port {port}: "));
+                writeln!(text, "dropped     {place}{reason}: {description}")
+            }
+        };
+    }
+    text
+}
+
+fn hit_or_miss(hit: bool) -> &'static str {
+    if hit { "hit" } else { "miss" }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_read_as_a_story() {
+        let report = TraceReport {
+            switch: "sw0".into(),
+            port: "vm1".into(),
+            steps: vec![
+                TraceStep::Microflow { hit: false },
+                TraceStep::Subtable {
+                    fields: vec!["in_port".into(), "eth_dst".into()],
+                    hit: false,
+                },
+                TraceStep::Miss,
+                TraceStep::Decided {
+                    vlan: Some(10),
+                    because: vec!["52:54:00:00:00:02 is on port vm2".into()],
+                    matches: "in_port=vm1".into(),
+                    actions: vec!["output(vm2)".into()],
+                },
+                TraceStep::Action {
+                    action: "output(vm2)".into(),
+                },
+                TraceStep::Dropped {
+                    port: Some("vm2".into()),
+                    reason: "port-down".into(),
+                    description: "The receiver is not connected.".into(),
+                },
+            ],
+        };
+        let expected = "\
+switch sw0, from port vm1
+microflow   miss
+megaflow    miss: in_port,eth_dst
+miss        no flow matches: the control process decides
+decided     VLAN 10: 52:54:00:00:00:02 is on port vm2
+new flow    in_port=vm1 -> output(vm2)
+action      output(vm2)
+dropped     at port vm2: port-down: The receiver is not connected.
+";
+        assert_eq!(text(&report), expected);
+    }
+}

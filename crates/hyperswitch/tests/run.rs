@@ -1,0 +1,268 @@
+//! `hyperswitch run` as a whole, with its real children.
+
+#![allow(clippy::unwrap_used)]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running instance whose log is read along.
+struct Instance {
+    process: Child,
+    log: Receiver<String>,
+    seen: String,
+}
+
+impl Instance {
+    fn start(run_dir: &Path, more: impl FnOnce(&mut Command)) -> Instance {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
+        command
+            .arg("--run-dir")
+            .arg(run_dir)
+            .arg("run")
+            .stderr(Stdio::piped())
+            .stdin(Stdio::null());
+        command.env_remove("HYPERSWITCH_LOG").env_remove("NOTIFY_SOCKET");
+        more(&mut command);
+        let mut process = command.spawn().unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (sender, log) = channel();
+        std::thread::spawn(move || {
+            stderr
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
+        Instance {
+            process,
+            log,
+            seen: String::new(),
+        }
+    }
+
+    /// The next line of the log with these words in it.
+    fn says(&mut self, words: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self
+                .log
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            {
+                Ok(line) => {
+                    self.seen += &format!("{line}\n");
+                    if line.contains(words) {
+                        return line;
+                    }
+                }
+                Err(error) => panic!("{words:?} was never said ({error:?}):\n{}", self.seen),
+            }
+        }
+    }
+
+    fn pid_of(&mut self, role: &str) -> i32 {
+        let line = self.says(&format!("{role} started as process "));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).unwrap();
+    }
+
+    fn end(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                while let Ok(line) = self.log.recv_timeout(Duration::from_millis(100)) {
+                    self.seen += &format!("{line}\n");
+                }
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end:\n{}", self.seen);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Its children die with it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn alive(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn in_run_dir(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(name);
+    (directory, path)
+}
+
+#[test]
+fn starts_in_order_and_ends_in_order() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    let pids = ["data-plane", "driver", "control"].map(|role| instance.pid_of(role));
+    instance.says("supervisor: ready");
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success(), "{}", instance.seen);
+    let at = |role: &str| {
+        let words = format!("supervisor: {role} exited with status 0");
+        instance
+            .seen
+            .find(&words)
+            .unwrap_or_else(|| panic!("{words:?} is not in\n{}", instance.seen))
+    };
+    assert!(
+        at("control") < at("driver") && at("driver") < at("data-plane"),
+        "{}",
+        instance.seen
+    );
+    assert!(pids.iter().all(|&pid| !alive(pid)));
+    assert!(!instance.seen.contains("ERROR"), "{}", instance.seen);
+}
+
+#[test]
+fn the_dead_come_back() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    let pids = ["data-plane", "driver", "control"].map(|role| (role, instance.pid_of(role)));
+    instance.says("supervisor: ready");
+    for (role, pid) in pids {
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        instance.says(&format!(
+            "{role} was killed by signal 9; starting it again in 100 ms"
+        ));
+        assert_ne!(instance.pid_of(role), pid);
+    }
+    instance.signal(Signal::INT);
+    assert!(instance.end().success(), "{}", instance.seen);
+}
+
+#[test]
+fn children_do_not_outlive_the_supervisor() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    let pids = ["data-plane", "driver", "control"].map(|role| instance.pid_of(role));
+    instance.says("supervisor: ready");
+    instance.signal(Signal::KILL);
+    assert_eq!(instance.end().signal(), Some(9));
+    eventually("all children end", || pids.iter().all(|&pid| !alive(pid)));
+    // What is left behind is no obstacle.
+    let mut next = Instance::start(&run_dir, |_| {});
+    next.says("supervisor: ready");
+}
+
+#[test]
+fn instances_run_side_by_side_but_not_in_one_directory() {
+    let (directory, run_dir) = in_run_dir("a");
+    let mut first = Instance::start(&run_dir, |_| {});
+    first.says("supervisor: ready");
+    let mut beside = Instance::start(&directory.path().join("b"), |_| {});
+    beside.says("supervisor: ready");
+    let mut intruder = Instance::start(&run_dir, |_| {});
+    assert_eq!(intruder.end().code(), Some(1));
+    let expected = format!(
+        "another instance (process {}) uses the run directory",
+        first.process.id()
+    );
+    assert!(intruder.seen.contains(&expected), "{}", intruder.seen);
+}
+
+#[test]
+fn a_bad_configuration_starts_nothing() {
+    let (directory, run_dir) = in_run_dir("run");
+    let file = directory.path().join("bad.toml");
+    std::fs::write(
+        &file,
+        "[[switch]]\nname = \"sw0\"\n\n[[switch.port]]\nname = \"p\"\nmtu = 1\n",
+    )
+    .unwrap();
+    let mut instance = Instance::start(&run_dir, |command| {
+        command.arg("--config").arg(&file);
+    });
+    assert_eq!(instance.end().code(), Some(2));
+    let place = format!("{}:6:", file.display());
+    assert!(
+        instance.seen.contains(&place) && instance.seen.contains("68 to 65535"),
+        "{}",
+        instance.seen
+    );
+    assert!(!run_dir.exists());
+}
+
+#[test]
+fn the_service_manager_hears_of_ready_and_stopping() {
+    let (directory, run_dir) = in_run_dir("run");
+    let socket = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hears = || {
+        let mut bytes = [0; 64];
+        let length = manager.recv(&mut bytes).unwrap();
+        String::from_utf8(bytes[..length].to_vec()).unwrap()
+    };
+    let mut instance = Instance::start(&run_dir, |command| {
+        command.env("NOTIFY_SOCKET", &socket);
+    });
+    assert_eq!(hears(), "READY=1");
+    // Ready means that verbs work.
+    let mut status = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
+    let output = status
+        .arg("--run-dir")
+        .arg(&run_dir)
+        .args(["status", "--json"])
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["processes"].as_array().unwrap().len(), 3, "{status}");
+    instance.signal(Signal::TERM);
+    assert_eq!(hears(), "STOPPING=1");
+    assert!(instance.end().success());
+}
+
+#[test]
+fn an_idle_supervisor_sleeps() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    instance.says("supervisor: ready");
+    let switches = || -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", instance.process.id())).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("voluntary_ctxt_switches:"))
+            .unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    };
+    std::thread::sleep(Duration::from_millis(500));
+    let before = switches();
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(switches(), before, "it woke up with nothing to do");
+    assert!(matches!(
+        instance.log.recv_timeout(Duration::ZERO),
+        Err(RecvTimeoutError::Timeout)
+    ));
+}
