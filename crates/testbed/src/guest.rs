@@ -206,7 +206,7 @@ impl Guest {
     pub fn reboot(&self) -> Result<()> {
         let boots = self.boots();
         // The answer to this command never comes.
-        drop(self.start_command("reboot -f")?);
+        drop(self.start_command("echo rebooting > /dev/console; reboot -f")?);
         self.wait_boot(boots + 1)
     }
 

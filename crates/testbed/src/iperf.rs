@@ -70,7 +70,7 @@ pub struct IperfServer {
 
 /// Starts a server and waits until it listens.
 pub fn server(at: &dyn Endpoint, port: u16) -> Result<IperfServer> {
-    let running = at.start(&format!("exec iperf3 -s -1 -p {port}"))?;
+    let running = at.start(&format!("exec iperf3 -s -1 -J -p {port}"))?;
     let listening = format!(
         "for i in $(seq 200); do grep -q ':{port:04X} .* 0A ' /proc/net/tcp6 /proc/net/tcp && exit 0; sleep 0.05; done; exit 1"
     );
@@ -127,21 +127,21 @@ fn parse(text: &str) -> Result<IperfResult> {
     if let Some(error) = client["error"].as_str() {
         bail!("{error}");
     }
-    // The server repeats its intervals, without the client's numbers.
-    let server = &client["server_output_json"];
     let number = |value: &Value| value.as_f64().unwrap_or(0.0);
     let udp = client["start"]["test_start"]["protocol"] == "UDP";
-    let sum = if udp { &server["end"]["sum"] } else { &client["end"]["sum_received"] };
-    let intervals: Vec<f64> = server["intervals"]
+    // Sums differ between protocols and versions in whose view they are; the server's intervals are unmistakable.
+    let sums: Vec<&Value> = client["server_output_json"]["intervals"]
         .as_array()
         .context("the server sent no intervals")?
         .iter()
-        .map(|interval| number(&interval["sum"]["bits_per_second"]))
+        .map(|interval| &interval["sum"])
         .collect();
+    let total = |key: &str| sums.iter().map(|sum| number(&sum[key])).sum::<f64>();
+    let (bytes, seconds) = (total("bytes"), total("seconds"));
     Ok(IperfResult {
-        bits_per_second: number(&sum["bits_per_second"]),
-        bytes: number(&sum["bytes"]),
-        intervals,
+        bits_per_second: if seconds > 0.0 { bytes * 8.0 / seconds } else { 0.0 },
+        bytes,
+        intervals: sums.iter().map(|sum| number(&sum["bits_per_second"])).collect(),
         retransmits: client["end"]["sum_sent"]["retransmits"].as_u64().unwrap_or(0),
         lost_percent: if udp { number(&client["end"]["sum"]["lost_percent"]) } else { 0.0 },
     })
@@ -154,9 +154,11 @@ mod tests {
     #[test]
     fn results_are_the_receivers() {
         let text = r#"{"start":{"test_start":{"protocol":"TCP"}},
-            "end":{"sum_sent":{"bits_per_second":9e9,"retransmits":3},"sum_received":{"bits_per_second":2e9,"bytes":5e8}},
-            "server_output_json":{"intervals":[{"sum":{"bits_per_second":3e9}},{"sum":{"bits_per_second":1e9}},
-            {"sum":{"bits_per_second":0}}]}}"#;
+            "end":{"sum_sent":{"bits_per_second":9e9,"retransmits":3}},
+            "server_output_json":{"intervals":[
+                {"sum":{"bits_per_second":3e9,"bytes":3.75e8,"seconds":1}},
+                {"sum":{"bits_per_second":1e9,"bytes":1.25e8,"seconds":1}},
+                {"sum":{"bits_per_second":0,"bytes":0,"seconds":0}}]}}"#;
         let result = parse(text).expect("readable");
         assert_eq!((result.gigabits(), result.retransmits, result.bytes), (2.0, 3, 5e8));
         assert_eq!(result.worst_interval(), 1e9);

@@ -31,6 +31,7 @@ pub mod ping;
 pub mod process;
 pub mod qemu;
 pub mod qmp;
+pub mod switch;
 pub mod testpmd;
 pub mod uml;
 
@@ -45,5 +46,6 @@ pub use ping::{PingOptions, PingResult};
 pub use qemu::{QemuGuest, QemuOptions};
 
 
+pub use switch::Switch;
 pub use testpmd::{Testpmd, TestpmdOptions};
 pub use uml::UmlGuest;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A network namespace; deleted on drop.
 #[derive(Debug)]
 pub struct Namespace {
-    label: String,
     name: String,
+    netns: String,
 }
 
 impl Namespace {
@@ -20,34 +20,34 @@ impl Namespace {
     pub fn new(label: &str) -> Result<Namespace> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("hs-{}-{count}-{label}", std::process::id());
-        Host.must(&format!("ip netns add {name}"))?;
-        let namespace = Namespace { label: label.into(), name };
+        let netns = format!("hs-{}-{count}-{label}", std::process::id());
+        Host.must(&format!("ip netns add {netns}"))?;
+        let namespace = Namespace { name: label.into(), netns };
         namespace.must("ip link set lo up")?;
         Ok(namespace)
     }
 
     /// Its name under `/run/netns`.
     pub fn netns(&self) -> &str {
-        &self.name
+        &self.netns
     }
 }
 
 impl Endpoint for Namespace {
     fn name(&self) -> &str {
-        &self.label
+        &self.name
     }
 
     fn start(&self, command: &str) -> Result<Running> {
         let mut shell = process::command("ip");
-        shell.args(["netns", "exec", &self.name, "sh", "-c", command]);
-        Running::local(format!("{}: `{command}`", self.label), shell)
+        shell.args(["netns", "exec", &self.netns, "sh", "-c", command]);
+        Running::local(format!("{}: `{command}`", self.name), shell)
     }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
         // Nothing useful can be done if it fails.
-        let _ = Host.run(&format!("ip netns del {}", self.name));
+        let _ = Host.run(&format!("ip netns del {}", self.netns));
     }
 }

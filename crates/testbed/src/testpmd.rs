@@ -1,8 +1,8 @@
 //! DPDK's testpmd with virtio-user ports: a polling guest driver that nobody here wrote, at native speed.
 //!
 //! Two ports forward to each other what they receive, so that packets injected once run in a loop through the switch until one
-//! is lost. Memory is one shared file (`--in-memory --single-file-segments`), without huge pages unless asked for. testpmd is
-//! driven over its interactive prompt; its processor use is one whole core while forwarding, as polling drivers do.
+//! is lost. Its memory is one shared file, without huge pages unless asked for. testpmd is driven over its
+//! interactive prompt; its processor use is one whole core while forwarding, as polling drivers do.
 
 use crate::process::{self, Group};
 use anyhow::{Context, Result, bail};
@@ -22,12 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What testpmd is to be.
 #[derive(Clone, Debug)]
 pub struct TestpmdOptions {
-    /// One port each: a vhost-user socket on which the switch listens.
-    pub sockets: Vec<PathBuf>,
+    /// DPDK devices (`--vdev`), one port each.
+    pub devices: Vec<String>,
     /// Entries of each ring, a power of two up to 1024.
     pub queue_size: u16,
-    /// Further parameters of every `net_virtio_user` device: `mrg_rxbuf=0`, `packed_vq=1`.
-    pub device: String,
     /// Bytes of each packet injected, 60 to 1514, without checksum.
     pub packet_size: u16,
     /// Use 2 MiB pages, which must have been reserved.
@@ -35,15 +33,25 @@ pub struct TestpmdOptions {
 }
 
 impl TestpmdOptions {
-    /// Ports on these sockets with 64-byte packets and rings of 256.
-    pub fn new(sockets: impl IntoIterator<Item = PathBuf>) -> TestpmdOptions {
-        TestpmdOptions {
-            sockets: sockets.into_iter().collect(),
-            queue_size: 256,
-            device: String::new(),
-            packet_size: 64,
-            huge_pages: false,
-        }
+    /// Guest ports on vhost-user sockets on which the switch listens, with 64-byte packets and rings of 256. `properties`
+    /// are further ones of every `net_virtio_user` device: `mrg_rxbuf=0,in_order=0`.
+    pub fn guest(sockets: &[PathBuf], properties: &str) -> TestpmdOptions {
+        let comma = if properties.is_empty() { "" } else { "," };
+        let device = |(index, socket): (usize, &PathBuf)| {
+            let path = socket.display();
+            format!("net_virtio_user{index},path={path},queues=1,queue_size=256{comma}{properties}")
+        };
+        TestpmdOptions::new(sockets.iter().enumerate().map(device).collect())
+    }
+
+    /// Ports that listen on vhost-user sockets and play the switch: DPDK's own vhost library.
+    pub fn switch(sockets: &[PathBuf]) -> TestpmdOptions {
+        let device = |(index, socket): (usize, &PathBuf)| format!("net_vhost{index},iface={}", socket.display());
+        TestpmdOptions::new(sockets.iter().enumerate().map(device).collect())
+    }
+
+    fn new(devices: Vec<String>) -> TestpmdOptions {
+        TestpmdOptions { devices, queue_size: 256, packet_size: 64, huge_pages: false }
     }
 }
 
@@ -65,25 +73,27 @@ pub struct Testpmd {
     input: ChildStdin,
     output: Receiver<Vec<u8>>,
     ports: usize,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Testpmd {
     /// Starts testpmd and waits for its prompt. Nothing is forwarded yet.
     pub fn start(options: &TestpmdOptions) -> Result<Testpmd> {
         let directory = tempfile::Builder::new().prefix("hs-testpmd-").tempdir()?;
-        let mut command = process::command("dpdk-testpmd");
-        command.args(["-l", "0,1", "--in-memory", "--single-file-segments", "--no-pci", "--no-telemetry", "-m", "256"]);
-        if !options.huge_pages {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        // Its prompt bypasses the C library's buffer, the rest does not: line by line they stay in order.
+        let mut command = process::command("stdbuf");
+        command.args(["-oL", "dpdk-testpmd"]);
+        // Two threads (prompt and forwarding) that the kernel may place: pinned ones would meet those of the next testpmd.
+        command.arg(format!("--lcores=0@(0-{last}),1@(0-{last})", last = cores - 1));
+        command.args(["--no-pci", "--no-telemetry", "--no-shconf", "-m", "256"]);
+        if options.huge_pages {
+            command.args(["--in-memory", "--single-file-segments"]);
+        } else {
             command.arg("--no-huge");
         }
-        for (index, socket) in options.sockets.iter().enumerate() {
-            let extra = if options.device.is_empty() { String::new() } else { format!(",{}", options.device) };
-            command.arg(format!(
-                "--vdev=net_virtio_user{index},path={},queues=1,queue_size={}{extra}",
-                socket.display(),
-                options.queue_size
-            ));
+        for device in &options.devices {
+            command.arg(format!("--vdev={device}"));
         }
         let ring = options.queue_size.to_string();
         command.args(["--", "-i", "--nb-cores=1", "--no-mlockall", "--total-num-mbufs=8192", "--forward-mode=io"]);
@@ -95,9 +105,9 @@ impl Testpmd {
         let mut group = Group::spawn(command)?;
         let input = group.child().stdin.take().context("standard input is a pipe")?;
         let stdout = group.child().stdout.take().context("standard output is a pipe")?;
-        let mut testpmd = Testpmd { group, input, output: read_all(stdout), ports: options.sockets.len(), _directory: directory };
+        let mut testpmd = Testpmd { group, input, output: read_all(stdout), ports: options.devices.len(), directory };
         testpmd.read_to_prompt().with_context(|| {
-            let errors = std::fs::read_to_string(testpmd._directory.path().join("stderr")).unwrap_or_default();
+            let errors = std::fs::read_to_string(testpmd.directory.path().join("stderr")).unwrap_or_default();
             format!("testpmd does not start: {errors}")
         })?;
         Ok(testpmd)

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 use testbed::ping::{PingOptions, ping};
-use testbed::{Bridge, Endpoint, GuestOptions, IperfOptions, Lab, QemuGuest, QemuOptions, UmlGuest, iperf};
+use testbed::{Bridge, Endpoint, GuestOptions, IperfOptions, Lab, QemuGuest, QemuOptions, Testpmd, TestpmdOptions, UmlGuest, iperf};
 
 fn guest(name: &str, number: u8) -> GuestOptions {
     GuestOptions::new(name).address(&format!("10.9.0.{number}/24")).address(&format!("fd00:9::{number}/64"))
@@ -52,6 +52,14 @@ fn user_mode_guests_on_a_bridge() -> Result<()> {
     ensure!(a.start("sleep 100")?.wait(Duration::from_millis(100)).is_err());
     let long = a.must("dd if=/dev/zero bs=1000 count=100 2>/dev/null | tr '\\0' x")?;
     ensure!(long.len() == 100_000 && long.bytes().all(|byte| byte == b'x'));
+
+    // Both kernels can tag; a Linux bridge passes tags on.
+    for (guest, number) in [(&*a, 1), (&*b, 2)] {
+        guest.must(&format!(
+            "ip link add link eth0 name eth0.5 type vlan id 5 && ip link set eth0.5 up && ip addr add 10.8.0.{number}/24 dev eth0.5"
+        ))?;
+    }
+    ensure!(ping(a, "10.8.0.2", PingOptions::default())?.complete());
 
     b.kill();
     ensure!(b.has_ended() && b.run("true").is_err());
@@ -101,10 +109,22 @@ fn a_machine_on_a_bridge() -> Result<()> {
 }
 
 #[test]
-fn vlan_interfaces_in_guests() -> Result<()> {
-    let Some(lab) = Lab::enter("vlan_interfaces_in_guests") else { return Ok(()) };
-    let guest = UmlGuest::boot(GuestOptions::new("uml"))?;
-    guest.must("ip link add link lo name lo.5 type vlan id 5 && ip link set lo.5 up")?;
-    lab.note(guest.must("cat /proc/net/vlan/config")?);
+fn two_testpmd_play_guest_and_switch() -> Result<()> {
+    let Some(lab) = Lab::enter("two_testpmd_play_guest_and_switch") else { return Ok(()) };
+    let dir = tempfile::tempdir()?;
+    let sockets = [dir.path().join("s0"), dir.path().join("s1")];
+    let mut switch = Testpmd::start(&TestpmdOptions::switch(&sockets))?;
+    switch.start_loop(0)?;
+    let mut guest = Testpmd::start(&TestpmdOptions::guest(&sockets, ""))?;
+    guest.start_loop(2)?;
+    let rate = guest.packets_per_second(Duration::from_millis(500))?;
+    lab.note(format!("{rate} packets per second"));
+    ensure!(rate > 100.0, "{rate}");
+    guest.stop()?;
+    guest.clear()?;
+    let stats = guest.stats()?;
+    ensure!(stats.len() == 2 && stats[0].received < 200, "{stats:?}");
+    guest.kill();
+    ensure!(guest.stats().is_err());
     Ok(())
 }
