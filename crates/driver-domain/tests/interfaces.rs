@@ -1,6 +1,8 @@
 //! Driver domains against a back end that others have written, with real TAPs, namespaces and traffic.
 //! Needs root; says so and passes without.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::backend::{ALL, Backend, EVENT_IDX, MRG_RXBUF};
@@ -327,11 +329,14 @@ fn sleeps_when_idle() {
         })
         .collect()
     };
-    std::thread::sleep(Duration::from_secs(3));
-    let before = switches();
-    assert_eq!(before.len(), 6, "{before:?}");
-    std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(switches(), before);
+    // The kernel may have something to say to its neighbours now and then, but not all the time.
+    let quiet = (0..5).any(|_| {
+        let before = switches();
+        assert_eq!(before.len(), 6, "{before:?}");
+        std::thread::sleep(Duration::from_secs(2));
+        switches() == before
+    });
+    assert!(quiet);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, Interfa
 use control_protocol::supervisor::{Role, ToChild};
 use flow::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -140,6 +142,8 @@ pub fn tap(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
 pub struct Driver {
     pub supervisor: Channel,
     pub control: Channel,
+    /// States of ports that nobody has waited for yet.
+    heard: RefCell<VecDeque<(u32, InterfaceState)>>,
     runs: Option<Runs>,
 }
 
@@ -181,6 +185,7 @@ impl Driver {
         Driver {
             supervisor,
             control,
+            heard: RefCell::default(),
             runs: Some(runs),
         }
     }
@@ -228,18 +233,19 @@ impl Driver {
     pub fn expect(&self, port: u32, wanted: impl Fn(&InterfaceState) -> bool) {
         let mut seen = Vec::new();
         loop {
-            let message = self.hear(&format!("port {port}, after {seen:?}"));
-            match message {
-                FromDriver::State {
-                    port: PortId(number),
-                    state,
-                } if number == port => {
-                    if wanted(&state) {
-                        return;
-                    }
-                    seen.push(state);
+            let heard = self.heard.borrow().iter().position(|(number, _)| *number == port);
+            if let Some(at) = heard {
+                let (_, state) = self.heard.borrow_mut().remove(at).unwrap();
+                if wanted(&state) {
+                    return;
                 }
-                _ => {}
+                seen.push(state);
+            } else if let FromDriver::State {
+                port: PortId(number),
+                state,
+            } = self.hear(&format!("port {port}, after {seen:?}"))
+            {
+                self.heard.borrow_mut().push_back((number, state));
             }
         }
     }
