@@ -119,6 +119,12 @@ impl Worker {
                 self.open(&[]);
             }
             self.connect();
+            // What comes next may make this state a thing of the past: the control process must not take the end of
+            // a stream that it has replaced for the end of the new one.
+            next = self.start.commands.try_recv().ok();
+            if next.is_some() {
+                continue;
+            }
             self.tell();
             if let Err(error) = self.serve() {
                 // Only descriptors or kernel memory running out can bring us here.
@@ -286,14 +292,14 @@ impl Worker {
                 Progress::Idle => *readable = false,
                 Progress::Blocked => {
                     *readable = false;
-                    self.blocked = true;
+                    self.set_blocked(true).map_err(End::Interface)?;
                 }
             }
         }
+        let Some(session) = &mut self.session else {
+            return Ok(false);
+        };
         busy |= receive(self.nic.as_ref(), session, &mut self.counters)? == Progress::More;
-        if self.blocked {
-            self.set_blocked(true).map_err(End::Interface)?;
-        }
         Ok(busy)
     }
 

@@ -190,10 +190,11 @@ impl Domain {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
+        port.spec = spec.clone();
+        // The worker learns of the new stream before it can see the end of the old one.
+        port.send(Command::Attach(spec, stream));
         port.shut_down_stream();
         port.stream = spare;
-        port.spec = spec.clone();
-        port.send(Command::Attach(spec, stream));
     }
 
     fn start(&mut self, id: PortId, spec: InterfaceSpec) -> io::Result<()> {

@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,8 +16,8 @@ use vhost::vhost_user::{
     VhostUserProtocolFeatures,
 };
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use virtqueue::driver::Doorbell;
 use vm_memory::{Address, Bytes, FileOffset, GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
-use vmm_sys_util::eventfd::EventFd;
 
 /// Everything a driver domain can use.
 pub const ALL: u64 = 0b11 | 0b111 << 7 | 0b111 << 11 | 1 << 15 | 1 << 29 | 1 << 30 | 1 << 32;
@@ -37,7 +38,7 @@ pub struct Device {
     kick: [Option<File>; 2],
     call: [Option<File>; 2],
     enabled: [bool; 2],
-    changed: Option<EventFd>,
+    changed: Option<Arc<Doorbell>>,
     pub frames: u64,
     pub frame_bytes: u64,
     pub largest: usize,
@@ -56,14 +57,14 @@ pub struct Backend {
     pub devices: [Shared; 2],
     streams: Vec<UnixStream>,
     threads: Vec<JoinHandle<()>>,
-    changed: EventFd,
+    changed: Arc<Doorbell>,
     stop: Arc<AtomicBool>,
 }
 
 impl Backend {
     /// Offers these features to both ports. Returns the streams for the front ends, too.
     pub fn start(features: u64) -> (Backend, [UnixStream; 2]) {
-        let changed = EventFd::new(0).unwrap();
+        let changed = Arc::new(Doorbell::new().unwrap());
         let mut streams = Vec::new();
         let mut threads = Vec::new();
         let mut port = || {
@@ -71,7 +72,7 @@ impl Backend {
             let device = Device {
                 offered: features,
                 queues: (0..2).map(|_| Queue::new(1024).unwrap()).collect(),
-                changed: Some(changed.try_clone().unwrap()),
+                changed: Some(changed.clone()),
                 ..Device::default()
             };
             let shared = Arc::new(Mutex::new(device));
@@ -87,7 +88,7 @@ impl Backend {
         let (first, near) = port();
         let (second, far) = port();
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, wake) = (stop.clone(), changed.try_clone().unwrap());
+        let (stopped, wake) = (stop.clone(), changed.clone());
         let pair = [first.clone(), second.clone()];
         threads.push(std::thread::spawn(move || forward(&pair, &wake, &stopped)));
         (
@@ -123,7 +124,7 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.changed.write(1).unwrap();
+        self.changed.ring();
         for stream in &self.streams {
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -133,8 +134,8 @@ impl Drop for Backend {
     }
 }
 
-fn forward(devices: &[Shared; 2], changed: &EventFd, stop: &AtomicBool) {
-    let changed: File = file(changed);
+fn forward(devices: &[Shared; 2], changed: &Doorbell, stop: &AtomicBool) {
+    let changed = File::from(changed.as_fd().try_clone_to_owned().unwrap());
     while !stop.load(Ordering::Relaxed) {
         let kicks: Vec<File> = devices
             .iter()
@@ -162,15 +163,6 @@ fn forward(devices: &[Shared; 2], changed: &EventFd, stop: &AtomicBool) {
             }
         }
     }
-}
-
-/// A duplicate of the event descriptor.
-fn file(event: &EventFd) -> File {
-    use std::os::fd::AsRawFd;
-    let fd = event.as_raw_fd();
-    // SAFETY: the descriptor is open for as long as `event` is borrowed, and the borrow is only duplicated.
-    let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-    File::from(borrowed.try_clone_to_owned().unwrap())
 }
 
 /// Forwards what one port has sent. Returns whether there was anything.
@@ -228,7 +220,7 @@ impl Device {
         if frames.len() > 64
             && let Some(changed) = &self.changed
         {
-            changed.write(1).unwrap();
+            changed.ring();
         }
         frames
     }
@@ -318,7 +310,7 @@ impl Device {
     }
 
     fn poke(&self) {
-        self.changed.as_ref().unwrap().write(1).unwrap();
+        self.changed.as_ref().unwrap().ring();
     }
 }
 
