@@ -19,7 +19,7 @@ pub fn data_plane() -> Result<ExitCode> {
     } else {
         Violation::Kill
     })?;
-    end(wait_for_shutdown(&supervisor))
+    end(datapath::run(supervisor).map_err(Into::into))
 }
 
 /// The driver domain.

@@ -251,4 +251,25 @@ mod tests {
             }
         }
     }
+
+    proptest::proptest! {
+        /// Files are found on the internet.
+        #[test]
+        fn any_bytes_are_a_packet_or_an_error(
+            magic in proptest::sample::select(vec![
+                vec![0xd4, 0xc3, 0xb2, 0xa1],
+                vec![0xa1, 0xb2, 0xc3, 0xd4],
+                [block::SECTION.to_le_bytes(), [28, 0, 0, 0], block::BYTE_ORDER.to_le_bytes()].concat(),
+            ]),
+            // Small words make lengths and types that lead on.
+            words in proptest::collection::vec(0u32..64, 0..64),
+            number in 1u64..4,
+        ) {
+            let rest = words.iter().flat_map(|word| word.to_le_bytes());
+            let file: Vec<u8> = magic.into_iter().chain(rest).collect();
+            if let Ok(packet) = packet(&file, number) {
+                proptest::prop_assert!(packet.len() <= file.len());
+            }
+        }
+    }
 }
