@@ -264,6 +264,51 @@ fn changes_a_running_interface() {
     assert!(space.has(&prepared));
 }
 
+#[test]
+fn a_new_stream_replaces_the_old_without_a_disconnect() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let space = Namespace::new();
+    let spec = tap(&unique(), &space, &["10.81.0.1/24"]);
+    let mut backends = Vec::new();
+    for _ in 0..30 {
+        let (backend, [stream, _]) = Backend::start(ALL);
+        driver.attach(0, &spec, stream);
+        driver.expect(0, |state| {
+            assert_eq!(
+                *state,
+                InterfaceState::Up,
+                "the control process would attach again"
+            );
+            true
+        });
+        backends.push(backend);
+    }
+    assert_eq!(driver.list(), [(flow::PortId(0), spec, InterfaceState::Up)]);
+}
+
+#[test]
+fn follows_a_namespace_that_was_made_anew() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let space = Namespace::new();
+    let spec = tap(&unique(), &space, &["10.82.0.1/24"]);
+    let (_first, [stream, _]) = Backend::start(ALL);
+    driver.attach(0, &spec, stream);
+    driver.expect_up(0);
+    sh(&format!("ip netns del {}", space.0));
+    sh(&format!("ip netns add {}", space.0));
+    assert!(!space.has(&spec.name));
+    let (_second, [stream, _]) = Backend::start(ALL);
+    driver.attach(0, &spec, stream);
+    driver.expect_up(0);
+    assert!(space.has(&spec.name));
+}
+
 /// Not a test: the process that `survives_kill_9` kills.
 #[test]
 #[ignore = "runs as a child of another test"]
