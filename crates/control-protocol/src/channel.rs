@@ -71,7 +71,12 @@ impl From<Channel> for OwnedFd {
 impl Channel {
     /// Two connected ends, blocking, closed on exec.
     pub fn pair() -> Result<(Channel, Channel), ChannelError> {
-        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (a, b) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         Ok((Channel { socket: a }, Channel { socket: b }))
     }
 
@@ -91,9 +96,14 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<(), ChannelError> {
-        let bytes = postcard::to_stdvec(message).map_err(|error| ChannelError::Malformed(error.to_string()))?;
+        let bytes =
+            postcard::to_stdvec(message).map_err(|error| ChannelError::Malformed(error.to_string()))?;
         if bytes.len() > MAX_MESSAGE || fds.len() > MAX_DESCRIPTORS {
-            return Err(ChannelError::Malformed(format!("{} bytes, {} descriptors", bytes.len(), fds.len())));
+            return Err(ChannelError::Malformed(format!(
+                "{} bytes, {} descriptors",
+                bytes.len(),
+                fds.len()
+            )));
         }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -120,7 +130,12 @@ impl Channel {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::io::retry_on_intr(|| {
-            recvmsg(&self.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
+            recvmsg(
+                &self.socket,
+                &mut [IoSliceMut::new(&mut bytes)],
+                &mut control,
+                flags,
+            )
         })?;
         let mut fds = Vec::new();
         for message in control.drain() {
@@ -149,15 +164,26 @@ mod tests {
     fn carries_messages_and_descriptors_in_order() {
         let (a, b) = Channel::pair().unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
-        let first = ToDataPlane { serial: 1, request: Request::PortList };
-        let second = ToDataPlane { serial: 2, request: Request::FlowList { switch: flow::SwitchId(7) } };
+        let first = ToDataPlane {
+            serial: 1,
+            request: Request::PortList,
+        };
+        let second = ToDataPlane {
+            serial: 2,
+            request: Request::FlowList {
+                switch: flow::SwitchId(7),
+            },
+        };
         a.send(&first, &[file.as_fd()]).unwrap();
         a.send(&second, &[]).unwrap();
         let (message, fds): (ToDataPlane, _) = b.recv().unwrap();
         assert_eq!((message, fds.len()), (first, 1));
         let (message, fds): (ToDataPlane, _) = b.recv().unwrap();
         assert_eq!((message, fds.len()), (second, 0));
-        assert!(matches!(b.try_recv::<ToDataPlane>(), Err(ChannelError::WouldBlock)));
+        assert!(matches!(
+            b.try_recv::<ToDataPlane>(),
+            Err(ChannelError::WouldBlock)
+        ));
         drop(a);
         assert!(matches!(b.recv::<ToDataPlane>(), Err(ChannelError::Closed)));
     }

@@ -20,6 +20,10 @@ pub struct ToDataPlane {
 
 /// What the control process may ask of the data plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a message lives for one send or receive; a box would only add an allocation"
+)]
 pub enum Request {
     /// First message on a channel. Packets that an earlier control process still held are written off.
     Hello {
@@ -107,6 +111,10 @@ pub enum Request {
 
 /// Data plane to control process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a message lives for one send or receive; a box would only add an allocation"
+)]
 pub enum FromDataPlane {
     /// Answers the request with that serial number.
     Answer {
