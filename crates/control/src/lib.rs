@@ -1,8 +1,73 @@
-//! The control process.
+//! The control process: configuration, names, the learning switch, and the socket for users.
+//!
+//! One thread, one poll loop ([`process`]). It sleeps until a channel, a user or a timer has something to
+//! say, and timers exist only while something is due: a connection to be tried again, flows whose use has
+//! to be asked for, a station that will be forgotten.
+//!
+//! | what | where |
+//! |---|---|
+//! | users' wishes become desired state | `state` |
+//! | desired state becomes changes | `plan` |
+//! | changes are applied | `apply` |
+//! | ports are connected, again and again | `links` |
+//! | data plane: synchronise, upcalls, flows | `data_plane` |
+//! | decisions | [`l2`] |
+//! | users | `users` (bytes), `serve` (requests), `describe` (names and texts) |
+//! | what outlives this process | `store` |
+//!
+//! When this process dies, nothing is lost but time: wishes are in the store, port numbers and flows in
+//! the data plane, stations in the flows.
 
 #![forbid(unsafe_code)]
 
+mod apply;
+mod data_plane;
+mod describe;
 pub mod l2;
+mod links;
+mod peer;
 mod plan;
+mod process;
+mod serve;
+mod sockets;
 mod state;
 mod store;
+mod users;
+
+use std::path::PathBuf;
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directory for sockets and state; created if need be.
+    pub run_dir: PathBuf,
+    /// Configuration file; without one, a private switch `sw0` is made.
+    pub config: Option<PathBuf>,
+}
+
+/// Why the control process could not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The configuration cannot be used; the text names file and line where there is one.
+    #[error("{0}")]
+    Config(String),
+    /// Something about the run directory.
+    #[error("{path}: {error}")]
+    RunDir {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// Waiting failed.
+    #[error("poll: {0}")]
+    Poll(std::io::Error),
+}
+
+/// Runs until the supervisor says to finish, or is gone.
+///
+/// # Errors
+/// See [`Error`]; only at the start, except for [`Error::Poll`].
+pub fn run(supervisor: control_protocol::Channel, options: Options) -> Result<(), Error> {
+    process::Control::new(supervisor, options)?.run()
+}

@@ -1,0 +1,153 @@
+//! Applying changes: no decisions here.
+
+use crate::l2::Switch;
+use crate::links::PortRun;
+use crate::plan::Change;
+use crate::process::{Control, SwitchRun};
+use crate::state::PortState;
+use control_protocol::data_plane::{PortState as Life, Request};
+use flow::{PortId, SwitchId};
+use std::collections::BTreeSet;
+
+/// Flows shared out among ports.
+const FLOWS: usize = 32_768;
+
+impl Control {
+    /// Applies changes to what runs. `self.state` is already the goal.
+    pub fn apply(&mut self, changes: &[Change]) {
+        let mut touched = BTreeSet::new();
+        for change in changes {
+            log::info!("{change}");
+            match change {
+                Change::DelPort(name) => self.remove_port(name),
+                Change::DelSwitch(name) => {
+                    if let Some(switch) = self.switches.remove(name).and_then(|run| run.id) {
+                        self.ask_quietly(Request::FlowFlush { switch });
+                    }
+                }
+                Change::AddSwitch(name, switch) => {
+                    let l2 = Switch::new(switch.rules());
+                    self.switches.insert(name.clone(), SwitchRun { id: None, l2 });
+                    self.number();
+                }
+                Change::SetSwitch(name, switch) => {
+                    if let Some(run) = self.switches.get_mut(name) {
+                        run.l2.set_rules(switch.rules());
+                    }
+                    touched.insert(name.clone());
+                }
+                Change::AddPort(name, port) => {
+                    self.ports.insert(name.clone(), PortRun::new(port.clone()));
+                    self.number();
+                    // What goes wrong is in the port's entry; it is tried again.
+                    let _ = self.add_port(name);
+                    touched.insert(port.switch.clone());
+                }
+                Change::SetPort(name, port) => {
+                    self.change_port(name, port);
+                    touched.insert(port.switch.clone());
+                }
+            }
+        }
+        let limit = (FLOWS / self.ports.len().max(1)).clamp(64, 4096);
+        for run in self.switches.values_mut() {
+            run.l2.set_flow_limit(limit);
+        }
+        for name in touched {
+            self.refresh_switch(&name);
+        }
+    }
+
+    /// Flows first, so that no packet finds its port gone.
+    fn remove_port(&mut self, name: &str) {
+        let Some(run) = self.ports.remove(name) else {
+            return;
+        };
+        if let Some(id) = run.id {
+            self.names.remove(&id);
+            for switch in self.switches.values_mut() {
+                switch.l2.remove_port(id);
+            }
+            self.refresh_switch(&run.wanted.switch);
+            self.ask_quietly(Request::PortDel { port: id });
+        }
+        self.close_link(&run);
+    }
+
+    fn change_port(&mut self, name: &str, port: &PortState) {
+        let Some(run) = self.ports.get_mut(name) else {
+            return;
+        };
+        let before = std::mem::replace(&mut run.wanted, port.clone());
+        if let (Some(id), true, true) = (run.id, run.added, before.mtu != port.mtu) {
+            self.ask_quietly(Request::PortSet {
+                port: id,
+                mtu: port.mtu,
+            });
+        }
+        self.tell_rules(name);
+    }
+
+    /// Gives numbers to switches and ports that have none, once it is known which are taken.
+    pub fn number(&mut self) {
+        if !self.numbered {
+            return;
+        }
+        let taken: BTreeSet<u32> = self
+            .switches
+            .values()
+            .filter_map(|run| run.id)
+            .map(|id| id.0)
+            .collect();
+        let mut free = (1..).filter(|number| !taken.contains(number));
+        for run in self.switches.values_mut().filter(|run| run.id.is_none()) {
+            run.id = free.next().map(SwitchId);
+        }
+        let mut taken = self.names.clone();
+        let mut next = 1;
+        let mut named = Vec::new();
+        for (name, run) in self.ports.iter_mut().filter(|(_, run)| run.id.is_none()) {
+            while taken.contains_key(&PortId(next)) {
+                next += 1;
+            }
+            if next >= PortId::LIMIT {
+                run.problem = Some(format!("there are {} ports already", PortId::LIMIT - 1));
+                continue;
+            }
+            run.id = Some(PortId(next));
+            taken.insert(PortId(next), name.clone());
+            named.push(name.clone());
+        }
+        self.names = taken;
+        for name in named {
+            self.tell_rules(&name);
+        }
+    }
+
+    /// Tells the learning switch about a port's rules and whether it is connected.
+    pub fn tell_rules(&mut self, name: &str) {
+        let Some(run) = self.ports.get(name) else { return };
+        let port = &run.wanted;
+        let (Some(id), Some(switch)) = (run.id, self.switches.get_mut(&port.switch)) else {
+            return;
+        };
+        let up = run.state != Life::Disconnected;
+        switch.l2.set_port(
+            id,
+            crate::l2::PortRules {
+                up,
+                ..port.rules.clone()
+            },
+        );
+    }
+
+    /// Re-examines a switch's flows.
+    pub fn refresh_switch(&mut self, name: &str) {
+        let now = self.now();
+        let Some(run) = self.switches.get_mut(name) else {
+            return;
+        };
+        let changes = run.l2.refresh(now);
+        self.put_flows(name, changes);
+    }
+}

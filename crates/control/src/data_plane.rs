@@ -1,0 +1,604 @@
+//! The data plane as a peer.
+//!
+//! A fresh channel is met the same way whether the data plane was restarted, or we were: we ask what ports it
+//! has, keep those that are as they should be, remove the others, add what is missing; then ask what flows it
+//! has and let the learning switch take them over. Upcalls that arrive before that is done wait (the data plane
+//! bounds them), so that no decision is made without knowing the stations.
+//!
+//! Every upcall is ended by exactly one `Execute` or `Discard`, sent before the flow that spares the next one.
+
+use crate::l2::{FlowChange, MASK};
+use crate::links::PortRun;
+use crate::peer::Peer;
+use crate::process::Control;
+use crate::serve::Question;
+use crate::users::Token;
+use control_protocol::Channel;
+use control_protocol::data_plane::{
+    Answer, Execute, FromDataPlane, PortInfo, PortState, Request, ToDataPlane, Upcall, VERSION,
+};
+use flow::{Flow, FlowId, FlowStats, PortId, SwitchId};
+use management::{DataPlaneStatus, Response};
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
+
+/// Longest time between questions about the use of flows, in milliseconds.
+const POLL_MAX: u64 = 10_000;
+
+/// Shortest.
+const POLL_MIN: u64 = 1_000;
+
+/// The channel and what is under way on it.
+pub(crate) struct DataPlane {
+    pub peer: Peer<ToDataPlane>,
+    serial: u32,
+    pending: HashMap<u32, Pending>,
+    pub welcome: Option<DataPlaneStatus>,
+    /// Switches whose flows have not been taken over yet; `None` until ports are known.
+    restoring: Option<usize>,
+    held: Vec<Upcall>,
+    /// When flows were asked for last.
+    polled: u64,
+    polls: usize,
+}
+
+/// What an answer is for.
+enum Pending {
+    /// Errors go to the log, with this text.
+    Quiet(&'static str),
+    Hello,
+    /// Errors are the port's problem. Whether it was to be added.
+    Port(String, bool),
+    Flow(SwitchId, FlowId),
+    SyncPorts(Vec<PortInfo>),
+    SyncFlows(SwitchId, Vec<(Flow, FlowStats)>),
+    PollFlows(SwitchId, Vec<(Flow, FlowStats)>),
+    UserPorts(Token, Question, Vec<PortInfo>),
+    UserFlows(Token, Vec<(Flow, FlowStats)>),
+    User(Token, Question),
+}
+
+impl Control {
+    /// Asks; false when there is no data plane.
+    fn ask(&mut self, request: Request, fds: Vec<OwnedFd>, pending: Pending) -> bool {
+        let Some(data_plane) = &mut self.data_plane else {
+            return false;
+        };
+        data_plane.serial = data_plane.serial.wrapping_add(1);
+        data_plane.pending.insert(data_plane.serial, pending);
+        data_plane.peer.send(
+            ToDataPlane {
+                serial: data_plane.serial,
+                request,
+            },
+            fds,
+        );
+        true
+    }
+
+    /// Says what has no answer.
+    fn tell(&mut self, request: Request) {
+        if let Some(data_plane) = &mut self.data_plane {
+            data_plane.serial = data_plane.serial.wrapping_add(1);
+            data_plane.peer.send(
+                ToDataPlane {
+                    serial: data_plane.serial,
+                    request,
+                },
+                Vec::new(),
+            );
+        }
+    }
+
+    /// Asks for something that goes wrong only if we are.
+    pub fn ask_quietly(&mut self, request: Request) {
+        let what = match request {
+            Request::PortDel { .. } => "removing a port",
+            Request::PortSet { .. } => "changing a port",
+            Request::FlowDel { .. } => "removing a flow",
+            Request::FlowFlush { .. } => "removing the flows of a switch",
+            _ => "a request",
+        };
+        self.ask(request, Vec::new(), Pending::Quiet(what));
+    }
+
+    /// Asks for something that may become a port's problem.
+    pub fn ask_port(&mut self, request: Request, fds: Vec<OwnedFd>, name: &str) -> bool {
+        let adding = matches!(request, Request::PortAdd(_));
+        self.ask(request, fds, Pending::Port(name.into(), adding))
+    }
+
+    /// Asks on behalf of a user, who is answered when the answer is there.
+    pub fn ask_for_user(
+        &mut self,
+        request: Request,
+        fds: Vec<OwnedFd>,
+        token: Token,
+        question: Question,
+    ) -> bool {
+        let pending = match (&request, question) {
+            (Request::PortList, question) => Pending::UserPorts(token, question, Vec::new()),
+            (Request::FlowList { .. }, _) => Pending::UserFlows(token, Vec::new()),
+            (_, question) => Pending::User(token, question),
+        };
+        self.ask(request, fds, pending)
+    }
+
+    /// A user has lost patience.
+    pub fn forget_user(&mut self, token: Token) {
+        self.gathered.remove(&token);
+        let Some(data_plane) = &mut self.data_plane else {
+            return;
+        };
+        data_plane
+            .pending
+            .retain(|_, pending| pending.user() != Some(token));
+    }
+
+    pub fn meet_data_plane(&mut self, channel: Channel) {
+        log::info!("connected to the data plane");
+        self.lose_data_plane();
+        self.data_plane = Some(DataPlane {
+            peer: Peer::new(channel),
+            serial: 0,
+            pending: HashMap::new(),
+            welcome: None,
+            restoring: None,
+            held: Vec::new(),
+            polled: self.now(),
+            polls: 0,
+        });
+        self.ask(Request::Hello { version: VERSION }, Vec::new(), Pending::Hello);
+        self.ask(Request::PortList, Vec::new(), Pending::SyncPorts(Vec::new()));
+    }
+
+    fn lose_data_plane(&mut self) {
+        let Some(lost) = self.data_plane.take() else {
+            return;
+        };
+        let users: BTreeSet<Token> = lost.pending.values().filter_map(Pending::user).collect();
+        for token in users {
+            self.gathered.remove(&token);
+            self.users.answer(
+                token,
+                &Response::Error("the data plane has just ended; try again".into()),
+            );
+        }
+        for run in self.ports.values_mut() {
+            run.added = false;
+            run.state = PortState::Disconnected;
+        }
+    }
+
+    pub fn hear_data_plane(&mut self, burst: usize) {
+        for _ in 0..burst {
+            let Some(data_plane) = &mut self.data_plane else {
+                return;
+            };
+            data_plane.peer.flush();
+            match data_plane.peer.receive::<FromDataPlane>() {
+                Ok(Some((FromDataPlane::Answer { serial, result }, _))) => self.answered(serial, result),
+                Ok(Some((FromDataPlane::Upcall(upcall), _))) => self.upcall(upcall),
+                Ok(Some((FromDataPlane::PortState { port, state }, _))) => self.port_changed(port, state),
+                Ok(None) => return,
+                Err(_) => {
+                    log::warn!("the data plane is gone");
+                    self.lose_data_plane();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, serial: u32, result: Result<Answer, String>) {
+        let Some(data_plane) = &mut self.data_plane else {
+            return;
+        };
+        // Without an entry: a user who has lost patience.
+        let Some(pending) = data_plane.pending.remove(&serial) else {
+            return;
+        };
+        match (pending, result) {
+            (Pending::Quiet(_), Ok(_)) => {}
+            (Pending::Quiet(what), Err(error)) => log::error!("{what}: {error}"),
+            (Pending::Hello, Ok(Answer::Welcome { workers, pid })) => {
+                data_plane.welcome = Some(DataPlaneStatus { pid, workers });
+            }
+            (Pending::Hello, result) => log::error!("the data plane does not understand us: {result:?}"),
+            (Pending::Port(..), Ok(_)) => {}
+            (Pending::Port(name, adding), Err(error)) => {
+                log::warn!("port {name}: {error}");
+                let now = self.now();
+                if let Some(run) = self.ports.get_mut(&name) {
+                    run.refused(adding, error, now);
+                }
+            }
+            (Pending::Flow(..), Ok(_)) => {}
+            (Pending::Flow(switch, id), Err(error)) => {
+                log::debug!("flow not installed: {error}");
+                if let Some(run) = self.switch_by_id(switch) {
+                    run.l2.forget_flow(id);
+                }
+            }
+            (Pending::SyncPorts(mut all), Ok(Answer::Ports { ports, more })) => {
+                all.extend(ports);
+                self.gather(serial, more, all, Pending::SyncPorts, Self::sync_ports);
+            }
+            (Pending::SyncFlows(switch, mut all), Ok(Answer::Flows { flows, more })) => {
+                all.extend(flows);
+                let again = |all| Pending::SyncFlows(switch, all);
+                self.gather(serial, more, all, again, |control, all| {
+                    control.sync_flows(switch, all)
+                });
+            }
+            (Pending::PollFlows(switch, mut all), Ok(Answer::Flows { flows, more })) => {
+                all.extend(flows);
+                let again = |all| Pending::PollFlows(switch, all);
+                self.gather(serial, more, all, again, |control, all| {
+                    control.polled(switch, all)
+                });
+            }
+            (Pending::UserPorts(token, question, mut all), Ok(Answer::Ports { ports, more })) => {
+                all.extend(ports);
+                if more {
+                    data_plane
+                        .pending
+                        .insert(serial, Pending::UserPorts(token, question, all));
+                } else {
+                    self.ports_for_user(token, question, all);
+                }
+            }
+            (Pending::UserFlows(token, mut all), Ok(Answer::Flows { flows, more })) => {
+                all.extend(flows);
+                let again = |all| Pending::UserFlows(token, all);
+                self.gather(serial, more, all, again, |control, all| {
+                    control.flows_for_user(token, all)
+                });
+            }
+            (Pending::User(token, question), Ok(answer)) => self.answer_for_user(token, question, answer),
+            (Pending::SyncFlows(switch, _), result) => {
+                log::error!("flows of switch {switch}: {result:?}");
+                self.sync_flows(switch, Vec::new());
+            }
+            (Pending::PollFlows(switch, _), result) => {
+                log::error!("flows of switch {switch}: {result:?}");
+                self.polled(switch, Vec::new());
+            }
+            (Pending::SyncPorts(_), result) => log::error!("ports of the data plane: {result:?}"),
+            (pending, result) => {
+                if let Some(token) = pending.user() {
+                    self.gathered.remove(&token);
+                    let text = result
+                        .err()
+                        .unwrap_or_else(|| "the data plane's answer makes no sense".into());
+                    self.users.answer(token, &Response::Error(text));
+                }
+            }
+        }
+    }
+
+    /// Goes on when all parts of a list have come.
+    fn gather<T>(
+        &mut self,
+        serial: u32,
+        more: bool,
+        all: Vec<T>,
+        again: impl FnOnce(Vec<T>) -> Pending,
+        complete: impl FnOnce(&mut Self, Vec<T>),
+    ) {
+        if !more {
+            complete(self, all);
+        } else if let Some(data_plane) = &mut self.data_plane {
+            data_plane.pending.insert(serial, again(all));
+        }
+    }
+
+    /// Compares the data plane's ports with ours.
+    fn sync_ports(&mut self, listed: Vec<PortInfo>) {
+        self.adopt_numbers(&listed);
+        self.numbered = true;
+        self.number();
+        let mut foreign: BTreeSet<SwitchId> = listed.iter().map(|info| info.spec.switch).collect();
+        for info in listed {
+            let name = info.spec.name.clone();
+            let spec = self.port_spec(&name);
+            let same = spec.as_ref().is_some_and(|spec| {
+                let mtu = info.spec.mtu;
+                control_protocol::data_plane::PortSpec { mtu, ..spec.clone() } == info.spec
+            });
+            if !same {
+                self.ask_quietly(Request::PortDel { port: info.spec.port });
+                if let Some(run) = self.ports.get(&name) {
+                    run.clear_the_way();
+                }
+                continue;
+            }
+            if spec.is_some_and(|spec| spec.mtu != info.spec.mtu) {
+                let mtu = self.ports.get(&name).map_or(info.spec.mtu, |run| run.wanted.mtu);
+                self.ask_quietly(Request::PortSet {
+                    port: info.spec.port,
+                    mtu,
+                });
+            }
+            let now = self.now();
+            if let Some(run) = self.ports.get_mut(&name) {
+                run.adopt(info.state, now);
+            }
+        }
+        let missing: Vec<String> = self
+            .ports
+            .iter()
+            .filter(|(_, run)| !run.added)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in missing {
+            // What goes wrong is in the port's entry; it is tried again.
+            let _ = self.add_port(&name);
+        }
+        let names: Vec<String> = self.ports.keys().cloned().collect();
+        for name in names {
+            self.tell_rules(&name);
+        }
+        self.compare_interfaces();
+        let ids: Vec<SwitchId> = self.switches.values().filter_map(|run| run.id).collect();
+        foreign.retain(|id| !ids.contains(id));
+        for switch in foreign {
+            self.ask_quietly(Request::FlowFlush { switch });
+        }
+        if let Some(data_plane) = &mut self.data_plane {
+            data_plane.restoring = Some(ids.len());
+        }
+        for switch in ids {
+            self.ask(
+                Request::FlowList { switch },
+                Vec::new(),
+                Pending::SyncFlows(switch, Vec::new()),
+            );
+        }
+    }
+
+    /// Numbers that ports and switches of these names have already.
+    fn adopt_numbers(&mut self, listed: &[PortInfo]) {
+        for info in listed {
+            let spec = &info.spec;
+            let Some(run) = self.ports.get_mut(&spec.name) else {
+                continue;
+            };
+            if run.id.is_none() && spec.port.0 < PortId::LIMIT && !self.names.contains_key(&spec.port) {
+                run.id = Some(spec.port);
+                self.names.insert(spec.port, spec.name.clone());
+            }
+            let free = !self
+                .switches
+                .values()
+                .any(|switch| switch.id == Some(spec.switch));
+            if let Some(switch) = self.switches.get_mut(&run.wanted.switch)
+                && switch.id.is_none()
+                && free
+            {
+                switch.id = Some(spec.switch);
+            }
+        }
+    }
+
+    fn sync_flows(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
+        let now = self.now();
+        if let Some(run) = self.switch_by_id(switch) {
+            run.l2.forget_flows();
+            let count = flows.len();
+            let changes = run.l2.restore(flows, now);
+            log::info!(
+                "switch {switch}: {count} flows taken over, {} changed",
+                changes.len()
+            );
+            self.put_flows_of(switch, changes);
+        }
+        let Some(data_plane) = &mut self.data_plane else {
+            return;
+        };
+        let left = data_plane.restoring.unwrap_or(0).saturating_sub(1);
+        data_plane.restoring = Some(left);
+        if left == 0 {
+            for upcall in std::mem::take(&mut data_plane.held) {
+                self.upcall(upcall);
+            }
+        }
+    }
+
+    fn port_changed(&mut self, port: PortId, state: PortState) {
+        let Some(name) = self.names.get(&port).cloned() else {
+            return;
+        };
+        let up = state != PortState::Disconnected;
+        self.port_state(&name, state);
+        let Some(switch) = self.ports.get(&name).map(|run| run.wanted.switch.clone()) else {
+            return;
+        };
+        if self
+            .switches
+            .get_mut(&switch)
+            .is_some_and(|run| run.l2.set_up(port, up))
+        {
+            self.refresh_switch(&switch);
+        }
+    }
+
+    /// Decides about a packet.
+    fn upcall(&mut self, upcall: Upcall) {
+        let now = self.now();
+        if let Some(data_plane) = &mut self.data_plane
+            && data_plane.restoring != Some(0)
+        {
+            data_plane.held.push(upcall);
+            return;
+        }
+        let Upcall {
+            id,
+            switch,
+            key,
+            packet,
+            ..
+        } = upcall;
+        let Some(run) = self.switch_by_id(switch) else {
+            self.tell(Request::Discard {
+                upcall: id,
+                reason: flow::DropReason::PortRemoved,
+            });
+            return;
+        };
+        let (decision, changes) = run.l2.packet(&key, now);
+        match decision.verdict {
+            Ok(actions) => {
+                let in_port = PortId(key.in_port());
+                self.tell(Request::Execute(Execute {
+                    upcall: Some(id),
+                    in_port,
+                    actions,
+                    packet,
+                }));
+            }
+            Err(reason) => self.tell(Request::Discard { upcall: id, reason }),
+        }
+        self.put_flows_of(switch, changes);
+    }
+
+    pub fn switch_by_id(&mut self, id: SwitchId) -> Option<&mut crate::process::SwitchRun> {
+        self.switches.values_mut().find(|run| run.id == Some(id))
+    }
+
+    /// Makes changes to the flows of a switch.
+    pub fn put_flows(&mut self, name: &str, changes: Vec<FlowChange>) {
+        if let Some(id) = self.switch_id(name) {
+            self.put_flows_of(id, changes);
+        }
+    }
+
+    fn put_flows_of(&mut self, switch: SwitchId, changes: Vec<FlowChange>) {
+        for change in changes {
+            match change {
+                FlowChange::Put { id, key, actions } => {
+                    let flow = Flow {
+                        id,
+                        switch,
+                        key,
+                        mask: MASK,
+                        actions,
+                    };
+                    self.ask(Request::FlowPut(flow), Vec::new(), Pending::Flow(switch, id));
+                }
+                FlowChange::Del(id) => self.ask_quietly(Request::FlowDel { switch, id }),
+            }
+        }
+    }
+
+    /// When stations or flows have to be looked at, if ever.
+    pub fn ageing_deadline(&self) -> Option<u64> {
+        let stations = self
+            .idle_switches()
+            .filter_map(|(_, run)| run.l2.next_ageing())
+            .min();
+        let flows = self
+            .data_plane
+            .as_ref()
+            .filter(|data_plane| data_plane.polls == 0)
+            .and_then(|data_plane| {
+                let ageing = |name: &String| {
+                    self.state
+                        .switches
+                        .get(name)
+                        .map(|switch| switch.rules().ageing_ms)
+                };
+                let busy = self.switches.iter().filter(|(_, run)| run.l2.flow_count() > 0);
+                let shortest = busy.filter_map(|(name, _)| ageing(name)).min()?;
+                Some(data_plane.polled + (shortest / 4).clamp(POLL_MIN, POLL_MAX))
+            });
+        [stations, flows].into_iter().flatten().min()
+    }
+
+    /// Switches whose stations can age without asking: no flow says that they are alive.
+    fn idle_switches(&self) -> impl Iterator<Item = (&String, &crate::process::SwitchRun)> {
+        let alone = self.data_plane.is_none();
+        self.switches
+            .iter()
+            .filter(move |(_, run)| alone || run.l2.flow_count() == 0)
+    }
+
+    /// Forgets stations of idle switches, and asks for the use of flows, if either is due.
+    pub fn age(&mut self, now: u64) {
+        if self.ageing_deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        let idle: Vec<String> = self
+            .idle_switches()
+            .filter(|(_, run)| run.l2.next_ageing().is_some_and(|due| due <= now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in idle {
+            if let Some(run) = self.switches.get_mut(&name) {
+                let changes = run.l2.age(now);
+                self.put_flows(&name, changes);
+            }
+        }
+        let busy: Vec<SwitchId> = self
+            .switches
+            .values()
+            .filter(|run| run.l2.flow_count() > 0)
+            .filter_map(|run| run.id)
+            .collect();
+        match &mut self.data_plane {
+            Some(data_plane) if data_plane.polls == 0 && now >= data_plane.polled + POLL_MIN => {
+                data_plane.polled = now;
+                data_plane.polls = busy.len();
+            }
+            _ => return,
+        }
+        for switch in busy {
+            self.ask(
+                Request::FlowList { switch },
+                Vec::new(),
+                Pending::PollFlows(switch, Vec::new()),
+            );
+        }
+    }
+
+    fn polled(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
+        let now = self.now();
+        if let Some(data_plane) = &mut self.data_plane {
+            data_plane.polls = data_plane.polls.saturating_sub(1);
+        }
+        if let Some(run) = self.switch_by_id(switch) {
+            run.l2
+                .observe(flows.iter().map(|(flow, stats)| (flow.id, stats)), now);
+            let changes = run.l2.age(now);
+            self.put_flows_of(switch, changes);
+        }
+    }
+}
+
+impl Pending {
+    fn user(&self) -> Option<Token> {
+        match self {
+            Pending::UserPorts(token, ..) | Pending::UserFlows(token, _) | Pending::User(token, _) => {
+                Some(*token)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl PortRun {
+    /// The data plane has this port already.
+    fn adopt(&mut self, state: PortState, now: u64) {
+        self.added = true;
+        self.state = state;
+        // Whether it has to be connected is seen when that is due.
+        self.due.get_or_insert(now);
+    }
+
+    /// The data plane had another port of this name, and its listening socket goes with it.
+    fn clear_the_way(&self) {
+        if let crate::state::Link::Listen(path) = &self.wanted.link {
+            crate::sockets::remove(path);
+        }
+    }
+}

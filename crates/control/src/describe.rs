@@ -1,0 +1,189 @@
+//! Names instead of numbers, and sentences instead of enums.
+
+use crate::l2::{Decision, Destination, MASK, Source};
+use crate::links::PortRun;
+use crate::process::Control;
+use crate::state::Link;
+use control_protocol::data_plane::{self, PortState};
+use control_protocol::driver::InterfaceKind;
+use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, PortId, SwitchId};
+use management::{FlowInfo, PortInfo, PortKind, TraceStep};
+
+impl Control {
+    /// A port's name.
+    pub fn port_name(&self, id: PortId) -> String {
+        self.names.get(&id).cloned().unwrap_or_else(|| format!("#{id}"))
+    }
+
+    /// A switch's name.
+    pub fn switch_name(&self, id: SwitchId) -> String {
+        let found = self.switches.iter().find(|(_, run)| run.id == Some(id));
+        found.map_or_else(|| format!("#{id}"), |(name, _)| name.clone())
+    }
+
+    pub fn action_text(&self, action: &Action) -> String {
+        match action {
+            Action::Output(port) => format!("output({})", self.port_name(*port)),
+            other => other.to_string(),
+        }
+    }
+
+    fn action_texts(&self, actions: &[Action]) -> Vec<String> {
+        actions.iter().map(|action| self.action_text(action)).collect()
+    }
+
+    fn match_text(&self, key: &FlowKey, mask: &FlowMask) -> String {
+        if mask.0.in_port() == 0 {
+            return key.display(mask).to_string();
+        }
+        let mut rest = *mask;
+        rest.0.set_in_port(0);
+        let name = self.port_name(PortId(key.in_port()));
+        match rest == FlowMask::ANY {
+            true => format!("in_port={name}"),
+            false => format!("in_port={name},{}", key.display(&rest)),
+        }
+    }
+
+    pub fn flow_info(&self, flow: &Flow, stats: &FlowStats) -> FlowInfo {
+        FlowInfo {
+            id: format!("{:032x}", flow.id.0),
+            switch: self.switch_name(flow.switch),
+            matches: self.match_text(&flow.key, &flow.mask),
+            actions: self.action_texts(&flow.actions),
+            packets: stats.packets,
+            bytes: stats.bytes,
+            idle_ms: stats.idle_ms,
+        }
+    }
+
+    pub fn port_info(&self, name: &str, run: &PortRun, features: u64) -> PortInfo {
+        let port = &run.wanted;
+        let (kind, socket, interface) = match &port.link {
+            Link::Listen(path) | Link::Connect(path) => (PortKind::VhostUser, Some(path.clone()), None),
+            Link::Interface(spec) => (PortKind::Tap, None, Some(spec.name.clone())),
+        };
+        let uplink = matches!(&port.link, Link::Interface(spec) if spec.kind == InterfaceKind::Uplink);
+        let switch = self.switches.get(&port.switch);
+        PortInfo {
+            name: name.into(),
+            switch: port.switch.clone(),
+            number: run.id.map_or(0, |id| id.0),
+            origin: port.origin,
+            kind,
+            config: port.config.clone(),
+            socket,
+            interface,
+            mtu: port.mtu,
+            vlan: port.rules.vlan.to_string() + if uplink { " (uplink)" } else { "" },
+            state: match run.state {
+                _ if self.data_plane.is_none() || !run.added => "unknown",
+                PortState::Disconnected => "disconnected",
+                PortState::Connected => "connected",
+                PortState::Running => "running",
+                PortState::Broken(_) => "broken",
+            }
+            .into(),
+            problem: run.problem.clone(),
+            features,
+            macs: match (run.id, switch) {
+                (Some(id), Some(switch)) => switch.l2.macs_on_port(id),
+                _ => 0,
+            },
+        }
+    }
+
+    pub fn trace_step(&self, step: &data_plane::TraceStep) -> TraceStep {
+        use data_plane::TraceStep as From;
+        match step {
+            From::Parsed(key) => {
+                let mut named = *key;
+                named.set_in_port(0);
+                let port = self.port_name(PortId(key.in_port()));
+                TraceStep::Parsed {
+                    key: format!("in_port={port},{named}"),
+                }
+            }
+            From::Microflow { hit } => TraceStep::Microflow { hit: *hit },
+            From::Subtable { mask, hit } => TraceStep::Subtable {
+                fields: field_names(mask),
+                hit: *hit,
+            },
+            From::Matched(flow) => TraceStep::Matched {
+                flow: self.flow_info(flow, &FlowStats::default()),
+            },
+            From::Miss => TraceStep::Miss,
+            From::Action(action) => TraceStep::Action {
+                action: self.action_text(action),
+            },
+            From::Delivered(port) => TraceStep::Delivered {
+                port: self.port_name(*port),
+            },
+            From::Dropped { port, reason } => TraceStep::Dropped {
+                port: port.map(|port| self.port_name(port)),
+                reason: reason.name().into(),
+                description: reason.description().into(),
+            },
+        }
+    }
+
+    /// A decision, with its reasons.
+    pub fn decided_step(&self, key: &FlowKey, decision: &Decision) -> TraceStep {
+        let mut because = Vec::new();
+        match decision.vlan {
+            None => because.push("the port does not take frames of this VLAN".into()),
+            Some(0) => because.push("the frame is untagged, and so is the port".into()),
+            Some(vlan) => because.push(format!("the frame belongs to VLAN {vlan}")),
+        }
+        match decision.source {
+            Source::Refused => {}
+            Source::Static => because.push("its source is a static address of the port".into()),
+            Source::Known => because.push("its source is known to be on the port".into()),
+            Source::New => because.push("its source would be learned on the port".into()),
+            Source::Moved(from) => {
+                because.push(format!(
+                    "its source would move here from {}",
+                    self.port_name(from)
+                ));
+            }
+            Source::PortFull => because.push("the port has learned as many addresses as it may".into()),
+            Source::TableFull => because.push("the MAC table is full, so its source is not learned".into()),
+        }
+        match decision.destination {
+            Destination::None => {}
+            Destination::Reserved => {
+                because.push("its destination is reserved for bridges themselves".into())
+            }
+            Destination::Group => because.push("its destination is a group: all ports of the VLAN".into()),
+            Destination::Known(port) => {
+                because.push(format!("its destination is on {}", self.port_name(port)));
+            }
+            Destination::Unknown => because.push("its destination is not known: ports that flood".into()),
+        }
+        if let Err(reason) = decision.verdict {
+            because.push(reason.description().into());
+        }
+        TraceStep::Decided {
+            vlan: decision.vlan,
+            because,
+            matches: self.match_text(&key.masked(&MASK), &MASK),
+            actions: self.action_texts(&decision.actions()),
+        }
+    }
+}
+
+fn field_names(mask: &FlowMask) -> Vec<String> {
+    let single = FIELDS
+        .iter()
+        .filter(|field| (mask.0.words[field.word] >> field.shift) & (u64::MAX >> (64 - field.bits)) != 0);
+    let wide = [
+        ("ip_src", mask.0.ip_src()),
+        ("ip_dst", mask.0.ip_dst()),
+        ("nd_target", mask.0.nd_target()),
+    ];
+    let wide = wide
+        .into_iter()
+        .filter(|(_, mask)| *mask != 0)
+        .map(|(name, _)| name.to_owned());
+    single.map(|field| field.name.to_owned()).chain(wide).collect()
+}

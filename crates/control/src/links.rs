@@ -1,0 +1,373 @@
+//! Connecting ports, and the driver domain.
+//!
+//! | link | who acts | when |
+//! |---|---|---|
+//! | `Listen` | we bind the socket, the data plane accepts | once per data plane; the socket file is ours |
+//! | `Connect` | we connect, the data plane gets the stream | whenever the port is disconnected |
+//! | `Interface` | a socket pair, one end each for driver domain and data plane | whenever either lost it |
+//!
+//! Everything that is tried is tried again with back-off, from a timer and never from the event that reported
+//! the loss: at that moment the next event may be on its way already, and the port may be connected again.
+
+use crate::peer::Peer;
+use crate::process::Control;
+use crate::sockets;
+use crate::state::{Link, PortState as DesiredPort};
+use control_protocol::Channel;
+use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
+use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriver};
+use flow::{PortId, SwitchId};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// First delay, in milliseconds.
+const DELAY_MIN: u64 = 100;
+
+/// Longest delay between attempts to connect, in milliseconds.
+const DELAY_MAX: u64 = 5_000;
+
+/// How long a port may take to become connected after an attempt, in milliseconds.
+const SETTLE: u64 = 1_000;
+
+/// A port as it runs.
+pub(crate) struct PortRun {
+    /// As it should be.
+    pub wanted: DesiredPort,
+    /// Number in the data plane; `None` until the data plane has told which are taken.
+    pub id: Option<PortId>,
+    /// Whether the data plane in use has it.
+    pub added: bool,
+    /// As the data plane said last.
+    pub state: PortState,
+    /// Whether the driver domain says its interface works.
+    interface_up: bool,
+    /// Our copy of the listening socket: with it, guests that connect while the data plane restarts wait
+    /// instead of being refused.
+    listener: Option<OwnedFd>,
+    /// Why it is not connected, for users.
+    pub problem: Option<String>,
+    /// When to try to connect, or to see whether that worked.
+    pub due: Option<u64>,
+    delay: u64,
+}
+
+impl PortRun {
+    pub fn new(wanted: DesiredPort) -> Self {
+        PortRun {
+            wanted,
+            id: None,
+            added: false,
+            state: PortState::Disconnected,
+            interface_up: false,
+            listener: None,
+            problem: None,
+            due: None,
+            delay: DELAY_MIN,
+        }
+    }
+
+    /// Tries again after the delay, unless something is due anyway.
+    fn retry(&mut self, now: u64) {
+        if self.due.is_none() {
+            self.due = Some(now + self.delay);
+        }
+    }
+
+    /// Looks again after the delay, and doubles that.
+    fn back_off(&mut self, now: u64, least: u64) {
+        self.due = Some(now + self.delay.max(least));
+        self.delay = (self.delay * 2).min(DELAY_MAX);
+    }
+}
+
+/// The driver domain.
+pub(crate) struct Driver {
+    pub peer: Peer<ToDriver>,
+    /// What it has open, until that was compared with the desired state.
+    listed: Option<Vec<(PortId, InterfaceSpec, InterfaceState)>>,
+    /// Whether that comparison was made, so that attaching makes sense.
+    ready: bool,
+}
+
+impl Control {
+    /// The data plane's view of a port; `None` until it has a number.
+    pub fn port_spec(&self, name: &str) -> Option<PortSpec> {
+        let run = self.ports.get(name)?;
+        let port = &run.wanted;
+        let connection = match port.link {
+            Link::Listen(_) => Connection::Listener,
+            Link::Connect(_) | Link::Interface(_) => Connection::Attached,
+        };
+        Some(PortSpec {
+            port: run.id?,
+            switch: self.switch_id(&port.switch)?,
+            name: name.into(),
+            connection,
+            mtu: port.mtu,
+            mac: port.mac,
+            masked_features: 0,
+        })
+    }
+
+    pub fn switch_id(&self, name: &str) -> Option<SwitchId> {
+        self.switches.get(name)?.id
+    }
+
+    /// Makes a port known to the data plane, if there is one and the port has a number.
+    ///
+    /// # Errors
+    /// The listening socket cannot be had. It will be tried again.
+    pub fn add_port(&mut self, name: &str) -> Result<(), String> {
+        let now = self.now();
+        let Some(run) = self.ports.get_mut(name) else {
+            return Ok(());
+        };
+        let link = run.wanted.link.clone();
+        run.added = false;
+        run.state = PortState::Disconnected;
+        let mut fds = Vec::new();
+        match &link {
+            Link::Listen(path) => match run.listening(path) {
+                Ok(fd) => fds.push(fd),
+                Err(error) => {
+                    let text = format!("cannot listen on {}: {error}", path.display());
+                    log::warn!("port {name}: {text}");
+                    run.problem = Some(text.clone());
+                    run.back_off(now, SETTLE);
+                    return Err(text);
+                }
+            },
+            Link::Connect(_) | Link::Interface(_) => run.due = Some(now),
+        }
+        run.problem = None;
+        let (Some(spec), true) = (self.port_spec(name), self.numbered) else {
+            return Ok(());
+        };
+        let asked = self.ask_port(Request::PortAdd(spec), fds, name);
+        if let Some(run) = self.ports.get_mut(name) {
+            run.added = asked;
+        }
+        Ok(())
+    }
+
+    /// Closes what a port has open outside the data plane.
+    pub fn close_link(&mut self, run: &PortRun) {
+        run.remove_socket();
+        match (&run.wanted.link, run.id, &mut self.driver) {
+            (Link::Interface(_), Some(port), Some(driver)) => {
+                driver.peer.send(ToDriver::Detach { port }, Vec::new());
+            }
+            _ => {}
+        }
+    }
+
+    /// The data plane has said how a port is.
+    pub fn port_state(&mut self, name: &str, state: PortState) {
+        let now = self.now();
+        let Some(run) = self.ports.get_mut(name) else {
+            return;
+        };
+        match &state {
+            PortState::Disconnected => run.retry(now),
+            PortState::Running => {
+                run.delay = DELAY_MIN;
+                run.problem = None;
+            }
+            PortState::Broken(text) => run.problem = Some(text.clone()),
+            PortState::Connected => {}
+        }
+        log::debug!("port {name}: {state:?}");
+        run.state = state;
+    }
+
+    /// Tries to connect what is due.
+    pub fn connect_links(&mut self, now: u64) {
+        let due = |run: &PortRun| run.due.is_some_and(|due| due <= now);
+        let names: Vec<String> = self
+            .ports
+            .iter()
+            .filter(|(_, run)| due(run))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in names {
+            let Some(run) = self.ports.get_mut(&name) else {
+                continue;
+            };
+            let link = run.wanted.link.clone();
+            run.due = None;
+            if !run.added {
+                if self.data_plane.is_some() && self.numbered {
+                    // The problem is in the port's entry and in the log.
+                    let _ = self.add_port(&name);
+                }
+                continue;
+            }
+            match &link {
+                Link::Listen(_) => {}
+                Link::Connect(path) if run.state == PortState::Disconnected => {
+                    match sockets::connect_to(path) {
+                        Ok(stream) => {
+                            run.problem = None;
+                            run.back_off(now, SETTLE);
+                            self.attach(&name, stream);
+                        }
+                        Err(error) => {
+                            run.problem = Some(format!("cannot connect to {}: {error}", path.display()));
+                            run.back_off(now, DELAY_MIN);
+                        }
+                    }
+                }
+                Link::Connect(_) => {}
+                Link::Interface(spec) => self.attach_interface(&name, spec, now),
+            }
+        }
+    }
+
+    fn attach(&mut self, name: &str, stream: OwnedFd) {
+        if let Some(port) = self.ports.get(name).and_then(|run| run.id) {
+            self.ask_port(Request::PortAttach { port }, vec![stream], name);
+        }
+    }
+
+    fn attach_interface(&mut self, name: &str, spec: &InterfaceSpec, now: u64) {
+        let Some(run) = self.ports.get_mut(name) else {
+            return;
+        };
+        if run.interface_up && run.state != PortState::Disconnected {
+            return;
+        }
+        let Some(id) = run.id else { return };
+        let Some(driver) = self.driver.as_mut().filter(|driver| driver.ready) else {
+            return;
+        };
+        let pair = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        match pair {
+            Ok((ours, theirs)) => {
+                driver.peer.send(
+                    ToDriver::Attach {
+                        port: id,
+                        spec: spec.clone(),
+                    },
+                    vec![theirs],
+                );
+                run.back_off(now, SETTLE);
+                self.attach(name, ours);
+            }
+            Err(error) => {
+                run.problem = Some(format!("no socket pair: {error}"));
+                run.back_off(now, SETTLE);
+            }
+        }
+    }
+
+    pub fn meet_driver(&mut self, channel: Channel) {
+        log::info!("connected to the driver domain");
+        let mut peer = Peer::new(channel);
+        peer.send(ToDriver::List, Vec::new());
+        self.driver = Some(Driver {
+            peer,
+            listed: None,
+            ready: false,
+        });
+        for run in self.ports.values_mut() {
+            run.interface_up = false;
+        }
+    }
+
+    pub fn hear_driver(&mut self, burst: usize) {
+        for _ in 0..burst {
+            let Some(driver) = &mut self.driver else { return };
+            driver.peer.flush();
+            match driver.peer.receive::<FromDriver>() {
+                Ok(Some((FromDriver::Interfaces(list), _))) => {
+                    driver.listed = Some(list);
+                    self.compare_interfaces();
+                }
+                Ok(Some((FromDriver::State { port, state }, _))) => self.interface_state(port, state),
+                Ok(None) => return,
+                Err(_) => {
+                    log::warn!("the driver domain is gone");
+                    self.driver = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Closes interfaces that nobody wants, and attaches those that are not connected. Waits until port
+    /// numbers are known.
+    pub fn compare_interfaces(&mut self) {
+        let now = self.now();
+        let Some(driver) = self.driver.as_mut().filter(|_| self.numbered) else {
+            return;
+        };
+        let Some(listed) = driver.listed.take() else {
+            return;
+        };
+        driver.ready = true;
+        for (id, spec, state) in listed {
+            let name = self.names.get(&id);
+            match name.and_then(|name| self.ports.get_mut(name)) {
+                Some(run) if run.wanted.link == Link::Interface(spec) => {
+                    run.interface_up = state == InterfaceState::Up;
+                }
+                _ => driver.peer.send(ToDriver::Detach { port: id }, Vec::new()),
+            }
+        }
+        for run in self.ports.values_mut() {
+            run.due.get_or_insert(now);
+        }
+    }
+
+    fn interface_state(&mut self, id: PortId, state: InterfaceState) {
+        let now = self.now();
+        let Some(name) = self.names.get(&id) else { return };
+        let Some(run) = self.ports.get_mut(name) else {
+            return;
+        };
+        run.interface_up = state == InterfaceState::Up;
+        match state {
+            InterfaceState::Up => run.problem = None,
+            InterfaceState::Disconnected => run.retry(now),
+            InterfaceState::Failed(text) => {
+                log::warn!("port {name}: {text}");
+                run.problem = Some(text);
+                run.retry(now);
+            }
+        }
+    }
+}
+
+impl PortRun {
+    /// Removes the socket file, if it is ours and not that of whoever was there first.
+    pub fn remove_socket(&self) {
+        if let (Link::Listen(path), true) = (&self.wanted.link, self.added || self.listener.is_some()) {
+            sockets::remove(path);
+        }
+    }
+
+    /// The data plane did not take a request about this port; tried again.
+    pub fn refused(&mut self, adding: bool, error: String, now: u64) {
+        self.problem = Some(error);
+        self.added &= !adding;
+        self.back_off(now, SETTLE);
+    }
+
+    /// A listening socket for the data plane, bound if there is none yet.
+    fn listening(&mut self, path: &std::path::Path) -> io::Result<OwnedFd> {
+        let listener = match self.listener.take() {
+            Some(listener) => listener,
+            None => sockets::listen_at(path, Mode::from_raw_mode(0o660))?,
+        };
+        let copy = listener.try_clone()?;
+        self.listener = Some(listener);
+        Ok(copy)
+    }
+}

@@ -1,0 +1,303 @@
+//! The poll loop, and what it holds.
+
+use crate::data_plane::DataPlane;
+use crate::l2;
+use crate::links::{Driver, PortRun};
+use crate::peer::Peer;
+use crate::serve::AllGathered;
+use crate::sockets;
+use crate::state::{State, Wishes, desired};
+use crate::store::Store;
+use crate::users::{Incoming, Token, Users};
+use crate::{Error, Options, plan};
+use control_protocol::Channel;
+use control_protocol::supervisor::{ProcessStatus, Role, ToChild};
+use flow::{PortId, SwitchId};
+use management::{Config, Response, SwitchConfig, SwitchKind};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::Timespec;
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Instant;
+
+/// Messages taken from one peer before the others get a turn.
+const BURST: usize = 64;
+
+/// A switch as it runs.
+pub(crate) struct SwitchRun {
+    /// Number in the data plane; `None` until the data plane has told which are taken.
+    pub id: Option<SwitchId>,
+    /// Learning switch.
+    pub l2: l2::Switch,
+}
+
+/// The control process.
+pub(crate) struct Control {
+    pub options: Options,
+    started: Instant,
+    supervisor: Peer<()>,
+    pub store: Store,
+    pub wishes: Wishes,
+    /// Desired, and applied as far as peers are there.
+    pub state: State,
+    pub switches: BTreeMap<String, SwitchRun>,
+    pub ports: BTreeMap<String, PortRun>,
+    pub names: HashMap<PortId, String>,
+    pub data_plane: Option<DataPlane>,
+    pub driver: Option<Driver>,
+    /// Whether a data plane has told its ports, so that numbers are known or can be given.
+    pub numbered: bool,
+    pub processes: Vec<ProcessStatus>,
+    pub users: Users,
+    /// Flows on their way to users.
+    pub gathered: AllGathered,
+    running: bool,
+}
+
+/// Who has something to say.
+enum Source {
+    Supervisor,
+    DataPlane,
+    Driver,
+    Listener,
+    User(Token),
+}
+
+impl Control {
+    pub fn new(supervisor: Channel, options: Options) -> Result<Self, Error> {
+        let run_dir = |path: &Path| {
+            let path = path.to_owned();
+            move |error| Error::RunDir { path, error }
+        };
+        fs::create_dir_all(&options.run_dir).map_err(run_dir(&options.run_dir))?;
+        let socket = management::control_socket(&options.run_dir);
+        let users = Users::listen(&socket).map_err(run_dir(&socket))?;
+        let store = Store::new(&options.run_dir);
+        let wishes = match (store.load(), &options.config) {
+            (Some(wishes), _) => wishes,
+            (None, Some(file)) => Wishes {
+                config: read_config(file)?,
+                ..Wishes::default()
+            },
+            (None, None) => default_wishes(),
+        };
+        let mut control = Control {
+            started: Instant::now(),
+            supervisor: Peer::new(supervisor),
+            store,
+            state: State::default(),
+            wishes: Wishes::default(),
+            switches: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            names: HashMap::new(),
+            data_plane: None,
+            driver: None,
+            numbered: false,
+            processes: Vec::new(),
+            users,
+            gathered: AllGathered::new(),
+            running: true,
+            options,
+        };
+        control.wish(wishes).map_err(Error::Config)?;
+        Ok(control)
+    }
+
+    /// Milliseconds since this process started.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Adopts other wishes, and returns the changes that were made.
+    ///
+    /// # Errors
+    /// They contradict themselves; nothing has changed.
+    pub fn wish(&mut self, wishes: Wishes) -> Result<Vec<plan::Change>, String> {
+        let state = desired(&wishes, &self.options.run_dir)?;
+        let changes = plan::plan(&self.state, &state);
+        self.wishes = wishes;
+        self.state = state;
+        if let Err(error) = self.store.save(&self.wishes) {
+            log::error!("cannot save the state; a restarted control process would not know it: {error}");
+        }
+        self.apply(&changes);
+        Ok(changes)
+    }
+
+    /// Reads the configuration file again.
+    ///
+    /// # Errors
+    /// It cannot be used; nothing has changed.
+    pub fn reload(&mut self) -> Result<Vec<plan::Change>, String> {
+        let file = self
+            .options
+            .config
+            .clone()
+            .ok_or("there is no configuration file; see `hyperswitch run --config`")?;
+        let config = read_config(&file).map_err(|error| error.to_string())?;
+        self.wish(Wishes {
+            config,
+            overrides: BTreeMap::new(),
+            ..self.wishes.clone()
+        })
+    }
+
+    pub fn run(mut self) -> Result<(), Error> {
+        while self.running {
+            let ready = self.wait()?;
+            for (source, flags) in ready {
+                self.hear(source, flags);
+            }
+            self.tick();
+            while let Some(token) = self.users.pipelined() {
+                let now = self.now();
+                let Some(incoming) = self.users.next_request(token, now) else {
+                    break;
+                };
+                self.serve_incoming(incoming);
+            }
+        }
+        self.finish();
+        Ok(())
+    }
+
+    fn wait(&self) -> Result<Vec<(Source, PollFlags)>, Error> {
+        let mut sources = vec![(Source::Supervisor, self.supervisor.fd(), PollFlags::IN)];
+        if let Some(data_plane) = &self.data_plane {
+            sources.push((
+                Source::DataPlane,
+                data_plane.peer.fd(),
+                data_plane.peer.interest(),
+            ));
+        }
+        if let Some(driver) = &self.driver {
+            sources.push((Source::Driver, driver.peer.fd(), driver.peer.interest()));
+        }
+        sources.push((Source::Listener, self.users.listener(), PollFlags::IN));
+        let users = self.users.interests();
+        sources.extend(users.map(|(token, fd, flags)| (Source::User(token), fd, flags)));
+        let mut fds: Vec<_> = sources
+            .iter()
+            .map(|(_, fd, flags)| PollFd::new(fd, *flags))
+            .collect();
+        let timeout = self.deadline().map(|deadline| {
+            let left = deadline.saturating_sub(self.now()).min(3_600_000);
+            let nanoseconds = (left % 1000) * 1_000_000;
+            Timespec {
+                tv_sec: i64::try_from(left / 1000).unwrap_or(i64::MAX),
+                tv_nsec: i64::try_from(nanoseconds).unwrap_or(0),
+            }
+        });
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(Error::Poll(error.into())),
+        }
+        let flags: Vec<_> = fds.iter().map(PollFd::revents).collect();
+        let ready = sources
+            .into_iter()
+            .zip(flags)
+            .filter(|(_, flags)| !flags.is_empty());
+        Ok(ready.map(|((source, ..), flags)| (source, flags)).collect())
+    }
+
+    fn hear(&mut self, source: Source, flags: PollFlags) {
+        let now = self.now();
+        match source {
+            Source::Supervisor => self.hear_supervisor(),
+            Source::DataPlane => self.hear_data_plane(BURST),
+            Source::Driver => self.hear_driver(BURST),
+            Source::Listener => self.users.accept(now),
+            Source::User(token) => {
+                if let Some(incoming) = self.users.ready(token, flags, now) {
+                    self.serve_incoming(incoming);
+                }
+            }
+        }
+    }
+
+    fn serve_incoming(&mut self, incoming: Incoming) {
+        let Incoming { token, request, fds } = incoming;
+        let answer = match request {
+            Ok(request) => self.serve(token, request, fds),
+            Err(error) => Some(Response::Error(error)),
+        };
+        if let Some(answer) = answer {
+            self.users.answer(token, &answer);
+        }
+    }
+
+    fn hear_supervisor(&mut self) {
+        loop {
+            match self.supervisor.receive::<ToChild>() {
+                Ok(Some((ToChild::Peer(role), fds))) => self.meet(role, fds),
+                Ok(Some((ToChild::Processes(processes), _))) => self.processes = processes,
+                Ok(Some((ToChild::Reload, _))) => match self.reload() {
+                    Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),
+                    Err(error) => log::error!("configuration not reloaded: {error}"),
+                },
+                Ok(Some((ToChild::Shutdown, _))) => self.running = false,
+                Ok(None) => return,
+                Err(_) => {
+                    self.running = false;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn meet(&mut self, role: Role, mut fds: Vec<OwnedFd>) {
+        let Some(fd) = fds.pop() else {
+            log::error!("a channel to {role} was announced and not sent");
+            return;
+        };
+        match role {
+            Role::DataPlane => self.meet_data_plane(Channel::from(fd)),
+            Role::Driver => self.meet_driver(Channel::from(fd)),
+            Role::Control => log::error!("a control process needs no channel to itself"),
+        }
+    }
+
+    /// When something is due, if anything is.
+    fn deadline(&self) -> Option<u64> {
+        let links = self.ports.values().filter_map(|port| port.due).min();
+        [links, self.ageing_deadline(), self.users.next_deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Does what is due.
+    fn tick(&mut self) {
+        let now = self.now();
+        self.connect_links(now);
+        self.age(now);
+        for token in self.users.overdue(now) {
+            self.forget_user(token);
+            let text = "no answer from the data plane; see `hyperswitch status`".into();
+            self.users.answer(token, &Response::Error(text));
+        }
+    }
+
+    /// Leaves nothing behind in the file system.
+    fn finish(&mut self) {
+        self.ports.values().for_each(PortRun::remove_socket);
+        sockets::remove(&management::control_socket(&self.options.run_dir));
+        self.store.clear();
+    }
+}
+
+fn read_config(file: &Path) -> Result<Config, Error> {
+    let text =
+        fs::read_to_string(file).map_err(|error| Error::Config(format!("{}: {error}", file.display())))?;
+    management::parse(&text, &file.display().to_string()).map_err(|error| Error::Config(error.to_string()))
+}
+
+fn default_wishes() -> Wishes {
+    let name = "sw0".parse().expect("sw0 is a name");
+    Wishes {
+        switches: vec![SwitchConfig::new(name, SwitchKind::Private)],
+        ..Wishes::default()
+    }
+}

@@ -1,0 +1,558 @@
+//! What users ask for, one function per kind of request.
+//!
+//! Requests that need the data plane are answered when it has answered; meanwhile the [`Question`] remembers
+//! what was asked. Requests that change something change all or nothing.
+
+use crate::process::Control;
+use crate::state::Wishes;
+use crate::users::Token;
+use control_protocol::data_plane::{self, Answer, PortInfo as DataPlanePort, TraceStep as Step, VERSION};
+use flow::{Flow, FlowStats, PortId};
+use management::{
+    Counters, MacInfo, Origin, PortChanges, PortConfig, PortStats, Process, ReloadSummary, Reply, Request,
+    Response, Stats, Status, SwitchConfig, SwitchInfo, TraceReport, VersionInfo,
+};
+use rustix::net::{SocketType, sockopt};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+
+/// Version of the product.
+const PRODUCT: &str = env!("CARGO_PKG_VERSION");
+
+/// Shortest and longest frame that can be traced.
+const FRAME: std::ops::RangeInclusive<usize> = 14..=65_553;
+
+/// What a user waits for.
+pub(crate) enum Question {
+    /// Ports of these names.
+    Ports(Vec<String>),
+    /// Counters of ports of these names.
+    Stats(Vec<String>),
+    /// Flows; gathered in `Control::gathered`.
+    Flows,
+    /// A capture that begins.
+    Capture,
+    /// The first half of a trace.
+    Trace { in_port: PortId, frame: Vec<u8> },
+    /// The second half.
+    TraceActions {
+        in_port: PortId,
+        steps: Vec<management::TraceStep>,
+    },
+}
+
+/// Flows on their way to a user, from several switches.
+#[derive(Default)]
+pub(crate) struct Gathered {
+    left: usize,
+    flows: Vec<(Flow, FlowStats)>,
+}
+
+/// Flows of users who wait for them.
+pub(crate) type AllGathered = HashMap<Token, Gathered>;
+
+fn refuse(text: impl Into<String>) -> Option<Response> {
+    Some(Response::Error(text.into()))
+}
+
+fn reply(result: Result<Reply, String>) -> Option<Response> {
+    Some(result.map_or_else(Response::Error, Response::Ok))
+}
+
+impl Control {
+    /// Serves a request; `None` when the answer will come later.
+    pub fn serve(&mut self, token: Token, request: Request, fds: Vec<OwnedFd>) -> Option<Response> {
+        match request {
+            Request::Version => reply(Ok(Reply::Version(VersionInfo {
+                version: PRODUCT.into(),
+                data_plane_protocol: VERSION,
+            }))),
+            Request::Status => reply(Ok(Reply::Status(self.status()))),
+            Request::SwitchAdd { switch } => reply(self.switch_add(switch)),
+            Request::SwitchDel { switch } => reply(self.switch_del(&switch)),
+            Request::SwitchList => reply(Ok(Reply::Switches(self.switch_list()))),
+            Request::PortAdd { switch, config } => reply(self.port_add(&switch, config)),
+            Request::PortDel { port } => reply(self.port_del(&port)),
+            Request::PortSet { port, changes } => reply(self.port_set(&port, changes)),
+            Request::PortShow { port } => match self.selected(Some(&port), None) {
+                Ok(names) => self.port_list(token, names),
+                Err(error) => refuse(error),
+            },
+            Request::PortList { switch } => match self.selected(None, switch.as_deref()) {
+                Ok(names) => self.port_list(token, names),
+                Err(error) => refuse(error),
+            },
+            Request::MacList { switch } => reply(self.mac_list(switch.as_deref())),
+            Request::FlowList { switch } => self.flow_list(token, switch.as_deref()),
+            Request::Stats { port } => match self.selected(port.as_deref(), None) {
+                Ok(names) => self.ask_user(
+                    token,
+                    data_plane::Request::PortList,
+                    vec![],
+                    Question::Stats(names),
+                ),
+                Err(error) => refuse(error),
+            },
+            Request::Trace { port, frame } => self.trace(token, &port, frame.0),
+            Request::Capture { port, snap_length } => self.capture(token, &port, snap_length, fds),
+            Request::Reload => reply(self.reload().map(|changes| {
+                let changes = changes.iter().map(ToString::to_string).collect();
+                Reply::Reloaded(ReloadSummary { changes })
+            })),
+        }
+    }
+
+    fn ask_user(
+        &mut self,
+        token: Token,
+        request: data_plane::Request,
+        fds: Vec<OwnedFd>,
+        question: Question,
+    ) -> Option<Response> {
+        if !self.numbered || !self.ask_for_user(request, fds, token, question) {
+            return refuse("there is no data plane at the moment; see `hyperswitch status`");
+        }
+        None
+    }
+
+    fn status(&self) -> Status {
+        let mut warnings = Vec::new();
+        if self.data_plane.is_none() {
+            warnings.push("there is no data plane at the moment".to_owned());
+        }
+        if self.driver.is_none() {
+            warnings.push("there is no driver domain at the moment".to_owned());
+        }
+        for (name, run) in &self.ports {
+            warnings.extend(
+                run.problem
+                    .as_ref()
+                    .map(|problem| format!("port {name}: {problem}")),
+            );
+        }
+        for name in self.wishes.overrides.keys() {
+            warnings.push(format!(
+                "port {name} was changed at run time and differs from the configuration file"
+            ));
+        }
+        let running = |run: &&crate::links::PortRun| run.state == data_plane::PortState::Running;
+        Status {
+            version: PRODUCT.into(),
+            uptime_seconds: self.now() / 1000,
+            run_dir: self.options.run_dir.clone(),
+            config: self.options.config.clone(),
+            processes: self.processes.iter().map(Process::from).collect(),
+            data_plane: self
+                .data_plane
+                .as_ref()
+                .and_then(|data_plane| data_plane.welcome.clone()),
+            driver_connected: self.driver.is_some(),
+            switches: self.switches.len(),
+            ports: self.ports.len(),
+            ports_running: self.ports.values().filter(running).count(),
+            macs: self.switches.values().map(|run| run.l2.mac_count()).sum(),
+            flows: self.switches.values().map(|run| run.l2.flow_count()).sum(),
+            warnings,
+        }
+    }
+
+    fn switch_add(&mut self, switch: SwitchConfig) -> Result<Reply, String> {
+        let mut wishes = self.wishes.clone();
+        let ports: Vec<String> = switch.ports.iter().map(|port| port.name.to_string()).collect();
+        wishes.switches.push(switch);
+        self.wish_or_revert(wishes, &ports)
+    }
+
+    fn switch_del(&mut self, name: &str) -> Result<Reply, String> {
+        let switch = self
+            .state
+            .switches
+            .get(name)
+            .ok_or_else(|| format!("there is no switch {name}"))?;
+        if switch.origin == Origin::Config {
+            return Err(format!(
+                "switch {name} comes from the configuration file; remove it there and reload"
+            ));
+        }
+        let mut wishes = self.wishes.clone();
+        wishes.switches.retain(|switch| switch.name.as_str() != name);
+        self.wish(wishes).map(|_| Reply::Done)
+    }
+
+    fn switch_list(&self) -> Vec<SwitchInfo> {
+        let info = |(name, switch): (&String, &crate::state::SwitchState)| {
+            let run = self.switches.get(name);
+            SwitchInfo {
+                origin: switch.origin,
+                config: switch.config.clone(),
+                ports: self
+                    .state
+                    .ports
+                    .values()
+                    .filter(|port| port.switch == *name)
+                    .count(),
+                macs: run.map_or(0, |run| run.l2.mac_count()),
+                flows: run.map_or(0, |run| run.l2.flow_count()),
+            }
+        };
+        self.state.switches.iter().map(info).collect()
+    }
+
+    fn port_add(&mut self, switch: &str, config: PortConfig) -> Result<Reply, String> {
+        if !self.state.switches.contains_key(switch) {
+            return Err(format!("there is no switch {switch}"));
+        }
+        let mut wishes = self.wishes.clone();
+        let ports = [config.name.to_string()];
+        match wishes.switches.iter_mut().find(|own| own.name.as_str() == switch) {
+            Some(own) => own.ports.push(config),
+            None => wishes.ports.entry(switch.into()).or_default().push(config),
+        }
+        self.wish_or_revert(wishes, &ports)
+    }
+
+    /// Adopts wishes, unless a new port cannot have its socket.
+    fn wish_or_revert(&mut self, wishes: Wishes, ports: &[String]) -> Result<Reply, String> {
+        let before = self.wishes.clone();
+        self.wish(wishes)?;
+        let problem = ports.iter().find_map(|name| {
+            let run = self.ports.get(name).filter(|run| !run.added)?;
+            run.problem
+                .as_ref()
+                .map(|problem| format!("port {name}: {problem}"))
+        });
+        match problem {
+            None => Ok(Reply::Done),
+            Some(problem) => {
+                self.wish(before)?;
+                Err(problem)
+            }
+        }
+    }
+
+    fn port_del(&mut self, name: &str) -> Result<Reply, String> {
+        let port = self
+            .state
+            .ports
+            .get(name)
+            .ok_or_else(|| format!("there is no port {name}"))?;
+        if port.config.is_none() {
+            return Err(format!(
+                "port {name} belongs to switch {}, whose type asks for it",
+                port.switch
+            ));
+        }
+        if port.origin == Origin::Config {
+            return Err(format!(
+                "port {name} comes from the configuration file; remove it there and reload"
+            ));
+        }
+        let mut wishes = self.wishes.clone();
+        let own = wishes.switches.iter_mut().map(|switch| &mut switch.ports);
+        for ports in own.chain(wishes.ports.values_mut()) {
+            ports.retain(|port| port.name.as_str() != name);
+        }
+        wishes.ports.retain(|_, ports| !ports.is_empty());
+        self.wish(wishes).map(|_| Reply::Done)
+    }
+
+    fn port_set(&mut self, name: &str, changes: PortChanges) -> Result<Reply, String> {
+        let port = self
+            .state
+            .ports
+            .get(name)
+            .ok_or_else(|| format!("there is no port {name}"))?;
+        if port.config.is_none() {
+            return Err(format!("port {name} is configured by switch {}", port.switch));
+        }
+        let mut wishes = self.wishes.clone();
+        if port.origin == Origin::Config {
+            let before = wishes.overrides.remove(name).unwrap_or_default();
+            wishes.overrides.insert(name.into(), before.then(changes));
+        } else {
+            let own = wishes.switches.iter_mut().map(|switch| &mut switch.ports);
+            let all = own.chain(wishes.ports.values_mut()).flatten();
+            for port in all.filter(|port| port.name.as_str() == name) {
+                changes.apply(port);
+            }
+        }
+        self.wish(wishes).map(|_| Reply::Done)
+    }
+
+    /// Names of the ports that a request speaks of.
+    fn selected(&self, port: Option<&str>, switch: Option<&str>) -> Result<Vec<String>, String> {
+        if let Some(name) = port {
+            let known = self.ports.contains_key(name);
+            return known
+                .then(|| vec![name.to_owned()])
+                .ok_or_else(|| format!("there is no port {name}"));
+        }
+        if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
+            return Err(format!("there is no switch {name}"));
+        }
+        let wanted = |run: &crate::links::PortRun| switch.is_none_or(|switch| run.wanted.switch == switch);
+        Ok(self
+            .ports
+            .iter()
+            .filter(|(_, run)| wanted(run))
+            .map(|(name, _)| name.clone())
+            .collect())
+    }
+
+    fn port_list(&mut self, token: Token, names: Vec<String>) -> Option<Response> {
+        if self.data_plane.is_some() && self.numbered {
+            return self.ask_user(
+                token,
+                data_plane::Request::PortList,
+                vec![],
+                Question::Ports(names),
+            );
+        }
+        reply(Ok(self.ports_reply(&names, &[])))
+    }
+
+    fn ports_reply(&self, names: &[String], listed: &[DataPlanePort]) -> Reply {
+        let features = |name: &str| {
+            listed
+                .iter()
+                .find(|info| info.spec.name == name)
+                .map_or(0, |info| info.features)
+        };
+        let found = names
+            .iter()
+            .filter_map(|name| Some((name, self.ports.get(name)?)));
+        Reply::Ports(
+            found
+                .map(|(name, run)| self.port_info(name, run, features(name)))
+                .collect(),
+        )
+    }
+
+    /// The data plane has listed its ports for a user.
+    pub fn ports_for_user(&mut self, token: Token, question: Question, listed: Vec<DataPlanePort>) {
+        let reply = match question {
+            Question::Stats(names) => {
+                let mut stats = Stats {
+                    ports: Vec::new(),
+                    total: Counters::default(),
+                };
+                for info in listed.iter().filter(|info| names.contains(&info.spec.name)) {
+                    let counters = Counters::from(&info.counters);
+                    stats.total.add(&counters);
+                    let (port, switch) = (info.spec.name.clone(), self.switch_name(info.spec.switch));
+                    stats.ports.push(PortStats {
+                        port,
+                        switch,
+                        counters,
+                    });
+                }
+                stats.ports.sort_by(|a, b| a.port.cmp(&b.port));
+                Reply::Stats(stats)
+            }
+            Question::Ports(names) => self.ports_reply(&names, &listed),
+            _ => Reply::Done,
+        };
+        self.users.answer(token, &Response::Ok(reply));
+    }
+
+    fn mac_list(&self, switch: Option<&str>) -> Result<Reply, String> {
+        if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
+            return Err(format!("there is no switch {name}"));
+        }
+        let now = self.now();
+        let mut macs = Vec::new();
+        for (name, run) in self
+            .switches
+            .iter()
+            .filter(|(name, _)| switch.is_none_or(|wanted| wanted == *name))
+        {
+            macs.extend(run.l2.mac_entries(now).into_iter().map(|entry| MacInfo {
+                switch: name.clone(),
+                vlan: entry.vlan,
+                mac: mac_text(entry.mac),
+                port: self.port_name(entry.port),
+                is_static: entry.vlan.is_none(),
+                age_seconds: entry.age_ms.map(|age| age / 1000),
+            }));
+        }
+        Ok(Reply::Macs(macs))
+    }
+
+    fn flow_list(&mut self, token: Token, switch: Option<&str>) -> Option<Response> {
+        if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
+            return refuse(format!("there is no switch {name}"));
+        }
+        let wanted = self
+            .switches
+            .iter()
+            .filter(|(name, _)| switch.is_none_or(|wanted| wanted == *name));
+        let ids: Vec<_> = wanted.filter_map(|(_, run)| run.id).collect();
+        if ids.is_empty() && self.switches.is_empty() {
+            return reply(Ok(Reply::Flows(Vec::new())));
+        }
+        if ids.is_empty() {
+            return refuse("there is no data plane at the moment; see `hyperswitch status`");
+        }
+        self.gathered.insert(
+            token,
+            Gathered {
+                left: ids.len(),
+                flows: Vec::new(),
+            },
+        );
+        for switch in ids {
+            let request = data_plane::Request::FlowList { switch };
+            if let Some(refusal) = self.ask_user(token, request, vec![], Question::Flows) {
+                self.gathered.remove(&token);
+                return Some(refusal);
+            }
+        }
+        None
+    }
+
+    /// The data plane has listed the flows of one switch for a user.
+    pub fn flows_for_user(&mut self, token: Token, flows: Vec<(Flow, FlowStats)>) {
+        let Some(gathered) = self.gathered.get_mut(&token) else {
+            return;
+        };
+        gathered.flows.extend(flows);
+        gathered.left -= 1;
+        if gathered.left > 0 {
+            return;
+        }
+        let all = self.gathered.remove(&token).unwrap_or_default().flows;
+        let mut flows: Vec<_> = all
+            .iter()
+            .map(|(flow, stats)| self.flow_info(flow, stats))
+            .collect();
+        flows.sort_by(|a, b| (&a.switch, &a.matches).cmp(&(&b.switch, &b.matches)));
+        self.users.answer(token, &Response::Ok(Reply::Flows(flows)));
+    }
+
+    fn port_number(&self, name: &str) -> Result<PortId, String> {
+        let run = self
+            .ports
+            .get(name)
+            .ok_or_else(|| format!("there is no port {name}"))?;
+        run.id
+            .ok_or_else(|| "there is no data plane at the moment; see `hyperswitch status`".to_owned())
+    }
+
+    fn trace(&mut self, token: Token, port: &str, frame: Vec<u8>) -> Option<Response> {
+        if !FRAME.contains(&frame.len()) {
+            let (min, max) = FRAME.into_inner();
+            return refuse(format!(
+                "the frame has {} bytes; {min} to {max} are possible",
+                frame.len()
+            ));
+        }
+        match self.port_number(port) {
+            Ok(in_port) => {
+                let request = data_plane::Request::Trace {
+                    in_port,
+                    frame: frame.clone(),
+                };
+                self.ask_user(token, request, vec![], Question::Trace { in_port, frame })
+            }
+            Err(error) => refuse(error),
+        }
+    }
+
+    fn capture(
+        &mut self,
+        token: Token,
+        port: &str,
+        snap_length: u32,
+        mut fds: Vec<OwnedFd>,
+    ) -> Option<Response> {
+        let port = match self.port_number(port) {
+            Ok(port) => port,
+            Err(error) => return refuse(error),
+        };
+        let fd = match (fds.pop(), fds.is_empty()) {
+            (Some(fd), true) => fd,
+            _ => return refuse("a capture needs exactly one socket, sent along with the request"),
+        };
+        if !matches!(
+            sockopt::socket_type(&fd),
+            Ok(SocketType::SEQPACKET | SocketType::DGRAM)
+        ) {
+            return refuse("a capture needs a socket of type SOCK_SEQPACKET or SOCK_DGRAM");
+        }
+        let request = data_plane::Request::Capture {
+            port,
+            snap_length: snap_length.min(65_553),
+        };
+        self.ask_user(token, request, vec![fd], Question::Capture)
+    }
+
+    /// The data plane has answered a user's question.
+    pub fn answer_for_user(&mut self, token: Token, question: Question, answer: Answer) {
+        let response = match (question, answer) {
+            (Question::Capture, Answer::Done) => Some(Response::Ok(Reply::Done)),
+            (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {
+                self.traced(token, in_port, frame, &steps)
+            }
+            (Question::TraceActions { in_port, mut steps }, Answer::Trace(more)) => {
+                let new = more
+                    .iter()
+                    .filter(|step| !matches!(step, Step::Parsed(_) | Step::Miss));
+                steps.extend(new.map(|step| self.trace_step(step)));
+                Some(self.trace_report(in_port, steps))
+            }
+            _ => refuse("the data plane's answer makes no sense"),
+        };
+        if let Some(response) = response {
+            self.users.answer(token, &response);
+        }
+    }
+
+    fn trace_report(&self, in_port: PortId, steps: Vec<management::TraceStep>) -> Response {
+        let port = self.port_name(in_port);
+        let switch = self
+            .ports
+            .get(&port)
+            .map(|run| run.wanted.switch.clone())
+            .unwrap_or_default();
+        Response::Ok(Reply::Trace(TraceReport { switch, port, steps }))
+    }
+
+    /// After a miss, a trace goes on with what would be decided, without learning anything.
+    fn traced(&mut self, token: Token, in_port: PortId, frame: Vec<u8>, steps: &[Step]) -> Option<Response> {
+        let mut told: Vec<_> = steps.iter().map(|step| self.trace_step(step)).collect();
+        let key = steps.iter().find_map(|step| match step {
+            Step::Parsed(key) => Some(*key),
+            _ => None,
+        });
+        let port = self.port_name(in_port);
+        let switch = self
+            .ports
+            .get(&port)
+            .and_then(|run| self.switches.get(&run.wanted.switch));
+        let (Some(key), Some(switch), true) = (key, switch, steps.contains(&Step::Miss)) else {
+            return Some(self.trace_report(in_port, told));
+        };
+        let decision = switch.l2.decide(&key);
+        told.push(self.decided_step(&key, &decision));
+        let request = data_plane::Request::TraceActions {
+            in_port,
+            frame,
+            actions: decision.actions(),
+        };
+        self.ask_user(
+            token,
+            request,
+            vec![],
+            Question::TraceActions { in_port, steps: told },
+        )
+    }
+}
+
+fn mac_text(mac: u64) -> String {
+    let bytes = mac.to_be_bytes();
+    bytes[2..]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect::<Vec<_>>()
+        .join(":")
+}

@@ -1,0 +1,245 @@
+//! The management socket: lines in, lines out, and nobody waits for anybody.
+//!
+//! A connection has at most one request under way, so at most one answer is buffered for it; its input is
+//! bounded by [`MAX_REQUEST`]. With [`MAX_CONNECTIONS`] open, a newcomer takes the place of the one that
+//! has been quiet for longest.
+
+use crate::sockets;
+use management::{MAX_REQUEST, Request, Response};
+use rustix::event::PollFlags;
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketFlags, accept_with, recvmsg, send,
+};
+use std::collections::BTreeMap;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+/// Most connections at a time.
+const MAX_CONNECTIONS: usize = 64;
+
+/// Milliseconds within which a request is answered, if need be by saying that there is no answer.
+const PATIENCE_MS: u64 = 5_000;
+
+/// Names a connection.
+pub type Token = u64;
+
+/// A request, or why a line is none, with the descriptors that came along.
+pub struct Incoming {
+    pub token: Token,
+    pub request: Result<Request, String>,
+    pub fds: Vec<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Connection {
+    socket: OwnedFd,
+    input: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    output: Vec<u8>,
+    /// Set while a request is under way: when to give up on it.
+    deadline: Option<u64>,
+    active: u64,
+}
+
+/// All connections of users.
+#[derive(Debug)]
+pub struct Users {
+    listener: OwnedFd,
+    connections: BTreeMap<Token, Connection>,
+    next: Token,
+}
+
+impl Users {
+    /// Listens; only the owner of the process may connect.
+    ///
+    /// # Errors
+    /// See [`sockets::listen_at`].
+    pub fn listen(path: &Path) -> io::Result<Users> {
+        let listener = sockets::listen_at(path, Mode::RUSR | Mode::WUSR)?;
+        Ok(Users {
+            listener,
+            connections: BTreeMap::new(),
+            next: 0,
+        })
+    }
+
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// Connections and what to poll them for. One with a request under way is not read.
+    pub fn interests(&self) -> impl Iterator<Item = (Token, BorrowedFd<'_>, PollFlags)> {
+        self.connections.iter().map(|(token, connection)| {
+            let mut flags = PollFlags::empty();
+            if !connection.output.is_empty() {
+                flags |= PollFlags::OUT;
+            } else if connection.deadline.is_none() {
+                flags |= PollFlags::IN;
+            }
+            (*token, connection.socket.as_fd(), flags)
+        })
+    }
+
+    /// Accepts whoever waits.
+    pub fn accept(&mut self, now: u64) {
+        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            if self.connections.len() >= MAX_CONNECTIONS {
+                let quiet = self
+                    .connections
+                    .iter()
+                    .min_by_key(|(_, connection)| connection.active);
+                if let Some(token) = quiet.map(|(token, _)| *token) {
+                    self.connections.remove(&token);
+                }
+            }
+            let (input, fds, output) = Default::default();
+            self.next += 1;
+            self.connections.insert(
+                self.next,
+                Connection {
+                    socket,
+                    input,
+                    fds,
+                    output,
+                    deadline: None,
+                    active: now,
+                },
+            );
+        }
+    }
+
+    /// Does what poll says is possible, and returns the request that completes, if one does.
+    pub fn ready(&mut self, token: Token, flags: PollFlags, now: u64) -> Option<Incoming> {
+        let connection = self.connections.get_mut(&token)?;
+        connection.active = now;
+        let alive = if flags.contains(PollFlags::OUT) {
+            connection.write()
+        } else if flags.contains(PollFlags::IN) {
+            connection.read()
+        } else {
+            // Hung up; whatever the answer would be, nobody reads it.
+            false
+        };
+        if !alive {
+            self.connections.remove(&token);
+            return None;
+        }
+        self.next_request(token, now)
+    }
+
+    /// The next request that a connection has already sent, unless one is under way.
+    pub fn next_request(&mut self, token: Token, now: u64) -> Option<Incoming> {
+        let connection = self.connections.get_mut(&token)?;
+        if connection.deadline.is_some() || !connection.output.is_empty() {
+            return None;
+        }
+        let Some(end) = connection.input.iter().position(|byte| *byte == b'\n') else {
+            if connection.input.len() >= MAX_REQUEST {
+                self.connections.remove(&token);
+            }
+            return None;
+        };
+        let line: Vec<u8> = connection.input.drain(..=end).collect();
+        connection.deadline = Some(now + PATIENCE_MS);
+        let request = serde_json::from_slice(&line).map_err(|error| format!("not a request: {error}"));
+        Some(Incoming {
+            token,
+            request,
+            fds: std::mem::take(&mut connection.fds),
+        })
+    }
+
+    /// Answers a request; later requests of the connection are served by polling again.
+    pub fn answer(&mut self, token: Token, response: &Response) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        connection.deadline = None;
+        match serde_json::to_vec(response) {
+            Ok(line) => connection.output.extend(line),
+            Err(error) => log::error!("answer not sent: {error}"),
+        }
+        connection.output.push(b'\n');
+        if !connection.write() {
+            self.connections.remove(&token);
+        }
+    }
+
+    /// Connections that have sent a further request already and can be served.
+    pub fn pipelined(&self) -> Option<Token> {
+        let ready = |connection: &Connection| {
+            connection.deadline.is_none() && connection.output.is_empty() && connection.input.contains(&b'\n')
+        };
+        self.connections
+            .iter()
+            .find(|(_, connection)| ready(connection))
+            .map(|(token, _)| *token)
+    }
+
+    /// When the first request under way is to be given up.
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.connections
+            .values()
+            .filter_map(|connection| connection.deadline)
+            .min()
+    }
+
+    /// Connections whose request is to be given up.
+    pub fn overdue(&self, now: u64) -> Vec<Token> {
+        let late = |connection: &Connection| connection.deadline.is_some_and(|deadline| deadline <= now);
+        self.connections
+            .iter()
+            .filter(|(_, connection)| late(connection))
+            .map(|(token, _)| *token)
+            .collect()
+    }
+}
+
+impl Connection {
+    /// Reads once; false when the connection is over.
+    fn read(&mut self) -> bool {
+        let mut bytes = [0u8; 16384];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = match recvmsg(
+            &self.socket,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            flags,
+        ) {
+            Ok(received) => received.bytes,
+            Err(Errno::AGAIN | Errno::INTR) => return true,
+            Err(_) => return false,
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                // The latest is what the latest line speaks of; a sender of thousands holds one here.
+                self.fds = fds.collect();
+            }
+        }
+        self.input.extend_from_slice(&bytes[..received]);
+        received > 0
+    }
+
+    /// Writes what there is room for; false when the connection is over.
+    fn write(&mut self) -> bool {
+        while !self.output.is_empty() {
+            match send(
+                &self.socket,
+                &self.output,
+                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+            ) {
+                Ok(sent) => drop(self.output.drain(..sent)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
