@@ -35,7 +35,9 @@ pub fn write(path: &Path, contents: &[u8]) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let temporary = tempfile::NamedTempFile::new_in(dir)?;
     std::fs::write(temporary.path(), contents)?;
-    temporary.persist(path).with_context(|| format!("cannot write {}", path.display()))?;
+    temporary
+        .persist(path)
+        .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(())
 }
 

@@ -35,7 +35,9 @@ pub struct Console {
 
 impl std::fmt::Debug for Console {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Console").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("Console")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -67,14 +69,20 @@ impl Shared {
 
 impl Console {
     /// Takes over the two ends. `name` is the guest's, for messages.
-    pub fn new(name: &str, input: impl Write + Send + 'static, output: impl Read + Send + 'static) -> Console {
+    pub fn new(
+        name: &str,
+        input: impl Write + Send + 'static,
+        output: impl Read + Send + 'static,
+    ) -> Console {
         let shared = Arc::new(Shared::default());
         let reader = Arc::clone(&shared);
         thread::spawn(move || {
             let mut lines = BufReader::new(output);
             let mut line = Vec::new();
             while lines.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-                reader.state().take_line(String::from_utf8_lossy(&line).trim_end());
+                reader
+                    .state()
+                    .take_line(String::from_utf8_lossy(&line).trim_end());
                 reader.changed.notify_all();
                 line.clear();
             }
@@ -83,7 +91,12 @@ impl Console {
             state.pending.clear();
             reader.changed.notify_all();
         });
-        Console { name: name.into(), input: Mutex::new(Box::new(input)), shared, next_id: AtomicU64::new(1) }
+        Console {
+            name: name.into(),
+            input: Mutex::new(Box::new(input)),
+            shared,
+            next_id: AtomicU64::new(1),
+        }
     }
 
     /// How often the agent has said that it is ready.
@@ -98,10 +111,19 @@ impl Console {
         while state.boots < boots {
             let left = deadline.saturating_duration_since(Instant::now());
             if state.closed || left.is_zero() {
-                let why = if state.closed { "ended".into() } else { format!("not ready within {timeout:?}") };
+                let why = if state.closed {
+                    "ended".into()
+                } else {
+                    format!("not ready within {timeout:?}")
+                };
                 bail!("{}: {why}; its console says:\n{}", self.name, state.tail(40));
             }
-            state = self.shared.changed.wait_timeout(state, left).expect("nobody panics with the lock").0;
+            state = self
+                .shared
+                .changed
+                .wait_timeout(state, left)
+                .expect("nobody panics with the lock")
+                .0;
         }
         Ok(())
     }
@@ -119,13 +141,26 @@ impl Console {
         {
             let mut state = self.shared.state();
             if state.closed {
-                bail!("{what}: the guest has ended; its console says:\n{}", state.tail(20));
+                bail!(
+                    "{what}: the guest has ended; its console says:\n{}",
+                    state.tail(20)
+                );
             }
-            state.pending.insert(id, Pending { stdout: Vec::new(), stderr: Vec::new(), result: sender });
+            state.pending.insert(
+                id,
+                Pending {
+                    stdout: Vec::new(),
+                    stderr: Vec::new(),
+                    result: sender,
+                },
+            );
         }
         let line = format!("RUN {id} {}\n", base64::encode(command.as_bytes()));
         let mut input = self.input.lock().expect("nobody panics with the lock");
-        input.write_all(line.as_bytes()).and_then(|()| input.flush()).with_context(|| what.clone())?;
+        input
+            .write_all(line.as_bytes())
+            .and_then(|()| input.flush())
+            .with_context(|| what.clone())?;
         Ok(Running::in_guest(what, result))
     }
 }
@@ -133,7 +168,11 @@ impl Console {
 impl State {
     fn tail(&self, lines: usize) -> String {
         let skip = self.log.len().saturating_sub(lines);
-        self.log.iter().skip(skip).map(|line| format!("  | {line}\n")).collect()
+        self.log
+            .iter()
+            .skip(skip)
+            .map(|line| format!("  | {line}\n"))
+            .collect()
     }
 
     fn take_line(&mut self, line: &str) {
@@ -157,7 +196,11 @@ impl State {
             kind @ ("@@o" | "@@e") => {
                 let pending = self.pending.get_mut(&words.next()?.parse().ok()?)?;
                 let bytes = base64::decode(words.next().unwrap_or("")).ok()?;
-                let text = if kind == "@@o" { &mut pending.stdout } else { &mut pending.stderr };
+                let text = if kind == "@@o" {
+                    &mut pending.stdout
+                } else {
+                    &mut pending.stderr
+                };
                 text.extend_from_slice(&bytes);
             }
             "@@end" => {
@@ -166,7 +209,9 @@ impl State {
                 let mut number = || numbers.next()?.ok();
                 let (status, out, err) = (number()?, number()?, number()?);
                 let pending = self.pending.remove(&id)?;
-                let _ = pending.result.send(output(&pending.stdout, &pending.stderr, status, out, err));
+                let _ = pending
+                    .result
+                    .send(output(&pending.stdout, &pending.stderr, status, out, err));
             }
             _ => return None,
         }
@@ -183,7 +228,9 @@ fn output(stdout: &[u8], stderr: &[u8], status: i64, out: i64, err: i64) -> Outp
     };
     if (length(stdout), length(stderr)) != (out, err) {
         output.status = DAMAGED;
-        output.stderr.push_str("\n(console output was damaged on the way)");
+        output
+            .stderr
+            .push_str("\n(console output was damaged on the way)");
     }
     output
 }
@@ -220,7 +267,14 @@ mod tests {
             .expect("writes");
         assert_eq!(soon(second).expect("ends").status, 1);
         let output = soon(first).expect("ends");
-        assert_eq!(output, Output { status: 0, stdout: "hi\n".into(), stderr: "!".into() });
+        assert_eq!(
+            output,
+            Output {
+                status: 0,
+                stdout: "hi\n".into(),
+                stderr: "!".into()
+            }
+        );
         assert!(console.tail(10).contains("Linux version") && console.tail(10).contains("noise"));
     }
 

@@ -82,9 +82,17 @@ mod tests {
             eprintln!("skipped: cpio is not installed");
             return;
         };
-        child.stdin.take().expect("piped").write_all(&archive.finish()).expect("cpio reads");
+        child
+            .stdin
+            .take()
+            .expect("piped")
+            .write_all(&archive.finish())
+            .expect("cpio reads");
         assert!(child.wait().expect("cpio ends").success());
-        assert_eq!(std::fs::read(dir.path().join("link")).expect("link resolves"), b"hello");
+        assert_eq!(
+            std::fs::read(dir.path().join("link")).expect("link resolves"),
+            b"hello"
+        );
     }
 
     #[test]

@@ -44,12 +44,19 @@ pub struct Running {
 impl Running {
     /// A command in a guest, whose console will send the result, or drop the sender if the guest ends.
     pub(crate) fn in_guest(what: String, result: mpsc::Receiver<Output>) -> Running {
-        Running { what, result, group: None }
+        Running {
+            what,
+            result,
+            group: None,
+        }
     }
 
     /// A command of this machine; its pipes must not have been taken.
     pub(crate) fn local(what: String, mut command: Command) -> Result<Running> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut group = Group::spawn(command)?;
         let mut stdout = group.child().stdout.take().context("standard output is a pipe")?;
         let mut stderr = group.child().stderr.take().context("standard error is a pipe")?;
@@ -77,7 +84,11 @@ impl Running {
                 stderr: String::from_utf8_lossy(&errors).into_owned(),
             });
         });
-        Ok(Running { what, result, group: Some(group) })
+        Ok(Running {
+            what,
+            result,
+            group: Some(group),
+        })
     }
 
     /// Waits for the command to end. Fails after `timeout`, and if its endpoint died.
@@ -103,7 +114,9 @@ impl Drop for Running {
 /// The exit status as shells report it.
 pub(crate) fn exit_code(status: std::process::ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
-    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
 
 /// Something with a network stack in which commands can be run.
@@ -123,7 +136,13 @@ pub trait Endpoint: Sync {
     fn must(&self, command: &str) -> Result<String> {
         let output = self.run(command)?;
         if !output.success() {
-            bail!("{}: `{command}` ended with {}\n{}{}", self.name(), output.status, output.stdout, output.stderr);
+            bail!(
+                "{}: `{command}` ended with {}\n{}{}",
+                self.name(),
+                output.status,
+                output.stdout,
+                output.stderr
+            );
         }
         Ok(output.stdout)
     }
@@ -153,7 +172,14 @@ mod tests {
     #[test]
     fn output_and_status_come_back() {
         let output = Host.run("echo out; echo err >&2; exit 7").expect("runs");
-        assert_eq!(output, Output { status: 7, stdout: "out\n".into(), stderr: "err\n".into() });
+        assert_eq!(
+            output,
+            Output {
+                status: 7,
+                stdout: "out\n".into(),
+                stderr: "err\n".into()
+            }
+        );
         let output = Host.run("kill -9 $$").expect("runs");
         assert_eq!(output.status, 137);
         assert!(Host.must("exit 3").is_err());

@@ -76,7 +76,10 @@ impl GuestOptions {
 
     /// Connects the interface to an existing TAP.
     pub fn tap(mut self, interface: &str, namespace: Option<&str>) -> GuestOptions {
-        self.network = Network::Tap { interface: interface.into(), namespace: namespace.map(Into::into) };
+        self.network = Network::Tap {
+            interface: interface.into(),
+            namespace: namespace.map(Into::into),
+        };
         self
     }
 
@@ -100,7 +103,11 @@ impl GuestOptions {
 
     /// The words of the kernel command line that `init.sh` reads. `interface` is the name the driver gives.
     pub(crate) fn kernel_arguments(&self, interface: &str) -> String {
-        let interface = if self.network == Network::None { "none" } else { interface };
+        let interface = if self.network == Network::None {
+            "none"
+        } else {
+            interface
+        };
         let mut text = format!("hs.name={} hs.if={interface} hs.mac={}", self.name, self.mac);
         if let Some(mtu) = self.mtu {
             text += &format!(" hs.mtu={mtu}");
@@ -134,7 +141,14 @@ impl Guest {
         let input = group.child().stdin.take().context("standard input is a pipe")?;
         let output = group.child().stdout.take().context("standard output is a pipe")?;
         let console = Console::new(&options.name, input, output);
-        Ok(Guest { options, group, console, started, boot_time: None, directory })
+        Ok(Guest {
+            options,
+            group,
+            console,
+            started,
+            boot_time: None,
+            directory,
+        })
     }
 
     /// Waits until the guest has booted for the first time.
@@ -148,7 +162,11 @@ impl Guest {
     pub fn wait_boot(&self, boots: u32) -> Result<()> {
         self.console.wait_ready(boots, BOOT_TIMEOUT).with_context(|| {
             let errors = std::fs::read_to_string(self.directory.path().join("stderr")).unwrap_or_default();
-            format!("{} did not boot; its standard error:\n{}", self.options.name, errors.trim_end())
+            format!(
+                "{} did not boot; its standard error:\n{}",
+                self.options.name,
+                errors.trim_end()
+            )
         })
     }
 
@@ -249,8 +267,14 @@ mod tests {
 
     #[test]
     fn the_command_line_says_what_init_reads() {
-        let options = GuestOptions::new("vm").mac("02:00:00:00:00:01").mtu(9000).address("10.0.0.1/24");
-        assert_eq!(options.kernel_arguments("eth0"), "hs.name=vm hs.if=none hs.mac=02:00:00:00:00:01 hs.mtu=9000 hs.addr=10.0.0.1/24");
+        let options = GuestOptions::new("vm")
+            .mac("02:00:00:00:00:01")
+            .mtu(9000)
+            .address("10.0.0.1/24");
+        assert_eq!(
+            options.kernel_arguments("eth0"),
+            "hs.name=vm hs.if=none hs.mac=02:00:00:00:00:01 hs.mtu=9000 hs.addr=10.0.0.1/24"
+        );
         let text = options.vhost_user("/x").kernel_arguments("eth0");
         assert!(text.contains("hs.if=eth0"));
     }

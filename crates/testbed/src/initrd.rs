@@ -18,8 +18,11 @@ use std::process::Command;
 const INIT: &str = include_str!("init.sh");
 
 /// Programs taken from this machine, with the package each comes from.
-const PROGRAMS: &[(&str, &str)] =
-    &[("iperf3", "iperf3"), ("ethtool", "ethtool"), ("ping", "iputils-ping")];
+const PROGRAMS: &[(&str, &str)] = &[
+    ("iperf3", "iperf3"),
+    ("ethtool", "ethtool"),
+    ("ping", "iputils-ping"),
+];
 
 /// Modules a guest needs; those that its kernel has built in are skipped.
 const MODULES: &[&str] = &["virtio_pci", "ipv6", "virtio_net", "8021q"];
@@ -34,7 +37,11 @@ struct Input {
 /// The initrd for guests whose kernel has the module tree `modules`. `kind` is part of its file name.
 pub fn build(kind: &str, modules: &Path) -> Result<PathBuf> {
     let busybox = find_program("busybox").context("busybox is missing: install busybox-static")?;
-    let mut inputs = vec![Input { path: "bin/busybox".into(), source: busybox, mode: 0o755 }];
+    let mut inputs = vec![Input {
+        path: "bin/busybox".into(),
+        source: busybox,
+        mode: 0o755,
+    }];
     inputs.extend(programs()?);
     let tree = ModuleTree::read(modules)?;
     let ordered = tree.ordered(MODULES)?;
@@ -55,7 +62,14 @@ fn fingerprint(inputs: &[Input], order: &str) -> Result<u64> {
     for input in inputs {
         let metadata = std::fs::metadata(&input.source)
             .with_context(|| format!("cannot read {}", input.source.display()))?;
-        (&input.path, &input.source, metadata.len(), metadata.mtime(), metadata.mtime_nsec()).hash(&mut hasher);
+        (
+            &input.path,
+            &input.source,
+            metadata.len(),
+            metadata.mtime(),
+            metadata.mtime_nsec(),
+        )
+            .hash(&mut hasher);
     }
     Ok(hasher.finish())
 }
@@ -72,8 +86,8 @@ fn archive(inputs: &[Input], order: &str) -> Result<Vec<u8>> {
         archive.directory(&directory.to_string_lossy());
     }
     for input in inputs {
-        let contents =
-            std::fs::read(&input.source).with_context(|| format!("cannot read {}", input.source.display()))?;
+        let contents = std::fs::read(&input.source)
+            .with_context(|| format!("cannot read {}", input.source.display()))?;
         archive.file(&input.path, input.mode, &contents);
     }
     archive.file("modules/order", 0o644, order.as_bytes());
@@ -82,7 +96,10 @@ fn archive(inputs: &[Input], order: &str) -> Result<Vec<u8>> {
 }
 
 fn find_program(name: &str) -> Option<PathBuf> {
-    ["/usr/bin", "/usr/sbin", "/bin", "/sbin"].iter().map(|dir| Path::new(dir).join(name)).find(|path| path.exists())
+    ["/usr/bin", "/usr/sbin", "/bin", "/sbin"]
+        .iter()
+        .map(|dir| Path::new(dir).join(name))
+        .find(|path| path.exists())
 }
 
 /// The programs and their shared libraries.
@@ -90,11 +107,17 @@ fn programs() -> Result<Vec<Input>> {
     let mut libraries = BTreeMap::new();
     let mut inputs = Vec::new();
     for (name, package) in PROGRAMS {
-        let Some(source) = find_program(name) else { bail!("{name} is missing: install {package}") };
+        let Some(source) = find_program(name) else {
+            bail!("{name} is missing: install {package}")
+        };
         for library in shared_libraries(&source)? {
             libraries.insert(library.to_string_lossy().into_owned(), library);
         }
-        inputs.push(Input { path: format!("usr/bin/{name}"), source, mode: 0o755 });
+        inputs.push(Input {
+            path: format!("usr/bin/{name}"),
+            source,
+            mode: 0o755,
+        });
     }
     inputs.extend(libraries.into_iter().map(|(path, source)| Input {
         path: path.trim_start_matches('/').into(),
@@ -106,7 +129,10 @@ fn programs() -> Result<Vec<Input>> {
 
 /// Absolute paths of the libraries, as the loader will ask for them, and of the loader.
 fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let output = Command::new("ldd").arg(program).output().context("cannot run ldd")?;
+    let output = Command::new("ldd")
+        .arg(program)
+        .output()
+        .context("cannot run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text
         .lines()
@@ -125,7 +151,8 @@ impl ModuleTree {
         let mut paths = HashMap::new();
         let mut open = vec![root.to_path_buf()];
         while let Some(dir) = open.pop() {
-            let entries = std::fs::read_dir(&dir).with_context(|| format!("no modules in {}", dir.display()))?;
+            let entries =
+                std::fs::read_dir(&dir).with_context(|| format!("no modules in {}", dir.display()))?;
             for entry in entries {
                 let path = entry?.path();
                 if path.is_dir() {
@@ -150,9 +177,16 @@ impl ModuleTree {
         Ok(ordered)
     }
 
-    fn visit(&self, name: &str, seen: &mut BTreeSet<String>, ordered: &mut Vec<(String, PathBuf)>) -> Result<()> {
+    fn visit(
+        &self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        ordered: &mut Vec<(String, PathBuf)>,
+    ) -> Result<()> {
         let name = canonical(name);
-        let Some(path) = self.paths.get(&name) else { return Ok(()) };
+        let Some(path) = self.paths.get(&name) else {
+            return Ok(());
+        };
         if seen.insert(name.clone()) {
             let module = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             for dependency in dependencies(&module) {
@@ -172,11 +206,16 @@ fn canonical(name: &str) -> String {
 /// The `depends=` entry of the module's information section: NUL-terminated strings.
 fn dependencies(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
-    let Some(start) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
+    let Some(start) = module.windows(KEY.len()).position(|window| window == KEY) else {
+        return Vec::new();
+    };
     let value = &module[start + KEY.len()..];
     let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
     let text = String::from_utf8_lossy(&value[..end]);
-    text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    text.split(',')
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
 }
 
 #[cfg(test)]
@@ -195,7 +234,12 @@ mod tests {
 
     #[test]
     fn dependencies_come_first_and_once() {
-        let (_dir, tree) = tree(&[("net-failover", "failover"), ("failover", ""), ("a", "net_failover,b"), ("b", "failover")]);
+        let (_dir, tree) = tree(&[
+            ("net-failover", "failover"),
+            ("failover", ""),
+            ("a", "net_failover,b"),
+            ("b", "failover"),
+        ]);
         let ordered = tree.ordered(&["a", "b", "built_in"]).expect("ordered");
         let names: Vec<&str> = ordered.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["failover", "net_failover", "b", "a"]);

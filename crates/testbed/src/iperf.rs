@@ -22,14 +22,22 @@ pub struct IperfOptions {
 
 impl Default for IperfOptions {
     fn default() -> IperfOptions {
-        IperfOptions { seconds: 2, port: 5201, arguments: String::new(), interval: 1.0 }
+        IperfOptions {
+            seconds: 2,
+            port: 5201,
+            arguments: String::new(),
+            interval: 1.0,
+        }
     }
 }
 
 impl IperfOptions {
     /// Sends for this long, otherwise as by default.
     pub fn seconds(seconds: u32) -> IperfOptions {
-        IperfOptions { seconds, ..IperfOptions::default() }
+        IperfOptions {
+            seconds,
+            ..IperfOptions::default()
+        }
     }
 }
 
@@ -57,7 +65,11 @@ impl IperfResult {
     /// The least throughput of any whole interval in bits per second; the last one may be cut short and does not count.
     pub fn worst_interval(&self) -> f64 {
         let whole = self.intervals.len().saturating_sub(1).max(1);
-        self.intervals.iter().take(whole).copied().fold(f64::INFINITY, f64::min)
+        self.intervals
+            .iter()
+            .take(whole)
+            .copied()
+            .fold(f64::INFINITY, f64::min)
     }
 }
 
@@ -75,9 +87,16 @@ pub fn server(at: &dyn Endpoint, port: u16) -> Result<IperfServer> {
         "for i in $(seq 200); do grep -q ':{port:04X} .* 0A ' /proc/net/tcp6 /proc/net/tcp && exit 0; sleep 0.05; done; exit 1"
     );
     if !at.run(&listening)?.success() {
-        bail!("{}: the iperf3 server does not listen on port {port}: {:?}", at.name(), running.wait(Duration::from_secs(1)));
+        bail!(
+            "{}: the iperf3 server does not listen on port {port}: {:?}",
+            at.name(),
+            running.wait(Duration::from_secs(1))
+        );
     }
-    Ok(IperfServer { _running: running, port })
+    Ok(IperfServer {
+        _running: running,
+        port,
+    })
 }
 
 /// A measurement under way.
@@ -93,13 +112,23 @@ impl IperfRunning {
     pub fn wait(self) -> Result<IperfResult> {
         let output = self.running.wait(self.limit)?;
         parse(&output.stdout).with_context(|| {
-            format!("iperf3 ended with {}: {}{}", output.status, failure(&output.stdout), output.stderr)
+            format!(
+                "iperf3 ended with {}: {}{}",
+                output.status,
+                failure(&output.stdout),
+                output.stderr
+            )
         })
     }
 }
 
 /// Starts a measurement from `from` to `to`, which has `address`.
-pub fn start(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, options: &IperfOptions) -> Result<IperfRunning> {
+pub fn start(
+    from: &dyn Endpoint,
+    to: &dyn Endpoint,
+    address: &str,
+    options: &IperfOptions,
+) -> Result<IperfRunning> {
     let server = server(to, options.port)?;
     let command = format!(
         "exec iperf3 -J --get-server-output --connect-timeout 5000 -c {address} -p {} -t {} -i {} {}",
@@ -107,11 +136,20 @@ pub fn start(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, options: &Ip
     );
     let running = from.start(&command)?;
     let limit = Duration::from_secs(u64::from(options.seconds) + 30);
-    Ok(IperfRunning { running, limit, _server: server })
+    Ok(IperfRunning {
+        running,
+        limit,
+        _server: server,
+    })
 }
 
 /// Measures from `from` to `to`, which has `address`.
-pub fn run(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, options: &IperfOptions) -> Result<IperfResult> {
+pub fn run(
+    from: &dyn Endpoint,
+    to: &dyn Endpoint,
+    address: &str,
+    options: &IperfOptions,
+) -> Result<IperfResult> {
     start(from, to, address, options)?
         .wait()
         .with_context(|| format!("iperf3 from {} to {} ({address})", from.name(), to.name()))
@@ -119,7 +157,9 @@ pub fn run(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, options: &Iper
 
 fn failure(text: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(text).ok();
-    parsed.and_then(|json| json["error"].as_str().map(str::to_owned)).unwrap_or_else(|| text.to_owned())
+    parsed
+        .and_then(|json| json["error"].as_str().map(str::to_owned))
+        .unwrap_or_else(|| text.to_owned())
 }
 
 fn parse(text: &str) -> Result<IperfResult> {
@@ -143,7 +183,11 @@ fn parse(text: &str) -> Result<IperfResult> {
         bytes,
         intervals: sums.iter().map(|sum| number(&sum["bits_per_second"])).collect(),
         retransmits: client["end"]["sum_sent"]["retransmits"].as_u64().unwrap_or(0),
-        lost_percent: if udp { number(&client["end"]["sum"]["lost_percent"]) } else { 0.0 },
+        lost_percent: if udp {
+            number(&client["end"]["sum"]["lost_percent"])
+        } else {
+            0.0
+        },
     })
 }
 
@@ -160,7 +204,10 @@ mod tests {
                 {"sum":{"bits_per_second":1e9,"bytes":1.25e8,"seconds":1}},
                 {"sum":{"bits_per_second":0,"bytes":0,"seconds":0}}]}}"#;
         let result = parse(text).expect("readable");
-        assert_eq!((result.gigabits(), result.retransmits, result.bytes), (2.0, 3, 5e8));
+        assert_eq!(
+            (result.gigabits(), result.retransmits, result.bytes),
+            (2.0, 3, 5e8)
+        );
         assert_eq!(result.worst_interval(), 1e9);
         assert!(parse(r#"{"error":"unable to connect"}"#).is_err());
     }

@@ -36,18 +36,29 @@ impl Lab {
     /// If it cannot run and `HYPERSWITCH_E2E` is `require`.
     pub fn enter(name: &'static str) -> Option<Lab> {
         if let Some(obstacle) = obstacle() {
-            assert!(!std::env::var("HYPERSWITCH_E2E").is_ok_and(|value| value == "require"), "{name}: {obstacle}");
+            assert!(
+                !std::env::var("HYPERSWITCH_E2E").is_ok_and(|value| value == "require"),
+                "{name}: {obstacle}"
+            );
             // Past the test harness, which keeps what successful tests print to itself.
             let _ = writeln!(std::io::stderr(), "{name}: skipped: {obstacle}");
             return None;
         }
         // A test that failed leaves nothing behind that the next one could trip over.
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(Lab { name, begin: Instant::now(), _alone: alone })
+        Some(Lab {
+            name,
+            begin: Instant::now(),
+            _alone: alone,
+        })
     }
 
     /// Tells how far the test is; shown when it fails or with `--nocapture`.
     pub fn note(&self, text: impl std::fmt::Display) {
-        println!("[{:6.2} s] {}: {text}", self.begin.elapsed().as_secs_f64(), self.name);
+        println!(
+            "[{:6.2} s] {}: {text}",
+            self.begin.elapsed().as_secs_f64(),
+            self.name
+        );
     }
 }

@@ -45,7 +45,6 @@ pub use namespace::Namespace;
 pub use ping::{PingOptions, PingResult};
 pub use qemu::{QemuGuest, QemuOptions};
 
-
 pub use switch::Switch;
 pub use testpmd::{Testpmd, TestpmdOptions};
 pub use uml::UmlGuest;

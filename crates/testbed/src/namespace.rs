@@ -22,7 +22,10 @@ impl Namespace {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let netns = format!("hs-{}-{count}-{label}", std::process::id());
         Host.must(&format!("ip netns add {netns}"))?;
-        let namespace = Namespace { name: label.into(), netns };
+        let namespace = Namespace {
+            name: label.into(),
+            netns,
+        };
         namespace.must("ip link set lo up")?;
         Ok(namespace)
     }

@@ -19,7 +19,12 @@ pub struct PingOptions {
 
 impl Default for PingOptions {
     fn default() -> PingOptions {
-        PingOptions { count: 3, interval: 0.2, size: 56, whole: false }
+        PingOptions {
+            count: 3,
+            interval: 0.2,
+            size: 56,
+            whole: false,
+        }
     }
 }
 
@@ -45,23 +50,42 @@ impl PingResult {
 
 /// Pings `address` from `from`. Losing packets is a result, not an error.
 pub fn ping(from: &dyn Endpoint, address: &str, options: PingOptions) -> Result<PingResult> {
-    let PingOptions { count, interval, size, whole } = options;
+    let PingOptions {
+        count,
+        interval,
+        size,
+        whole,
+    } = options;
     let whole = if whole { "-M do" } else { "" };
     let command = format!("ping -n -q -c {count} -i {interval} -W 2 -s {size} {whole} {address}");
     let limit = Duration::from_secs_f64(f64::from(count) * interval + 20.0);
     let output = from.start(&command)?.wait(limit)?;
     // Status 1 means that packets were lost; 2 is an error.
     if output.status > 1 {
-        bail!("{}: `{command}` ended with {}\n{}{}", from.name(), output.status, output.stdout, output.stderr);
+        bail!(
+            "{}: `{command}` ended with {}\n{}{}",
+            from.name(),
+            output.status,
+            output.stdout,
+            output.stderr
+        );
     }
-    parse(&output.stdout).with_context(|| format!("{}: cannot read what ping says:\n{}", from.name(), output.stdout))
+    parse(&output.stdout)
+        .with_context(|| format!("{}: cannot read what ping says:\n{}", from.name(), output.stdout))
 }
 
 /// Pings until an answer comes, at most `patience`; for peers that have just been started.
 pub fn reachable(from: &dyn Endpoint, address: &str, patience: Duration) -> Result<()> {
     let deadline = std::time::Instant::now() + patience;
     loop {
-        let result = ping(from, address, PingOptions { count: 1, ..PingOptions::default() });
+        let result = ping(
+            from,
+            address,
+            PingOptions {
+                count: 1,
+                ..PingOptions::default()
+            },
+        );
         match result {
             Ok(result) if result.received > 0 => return Ok(()),
             _ if std::time::Instant::now() < deadline => std::thread::sleep(Duration::from_millis(100)),
@@ -101,7 +125,15 @@ mod tests {
                     3 packets transmitted, 2 received, +1 duplicates, 33.3333% packet loss, time 402ms\n\
                     rtt min/avg/max/mdev = 0.017/0.026/0.033/0.006 ms\n";
         let result = parse(text).expect("readable");
-        assert_eq!(result, PingResult { sent: 3, received: 2, duplicates: 1, mean_ms: Some(0.026) });
+        assert_eq!(
+            result,
+            PingResult {
+                sent: 3,
+                received: 2,
+                duplicates: 1,
+                mean_ms: Some(0.026)
+            }
+        );
         assert!(!result.complete());
         let text = "1 packets transmitted, 0 received, +1 errors, 100% packet loss, time 0ms\n";
         assert_eq!(parse(text).expect("readable").mean_ms, None);

@@ -152,10 +152,18 @@ fn parse_stat(text: &str) -> Option<ProcStat> {
 
 /// All processes of the machine.
 pub fn all_processes() -> Vec<ProcStat> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/proc") else {
+        return Vec::new();
+    };
     entries
         .flatten()
-        .filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()))
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .bytes()
+                .all(|b| b.is_ascii_digit())
+        })
         .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
         .filter_map(|text| parse_stat(&text))
         .collect()
@@ -163,7 +171,11 @@ pub fn all_processes() -> Vec<ProcStat> {
 
 /// Processor seconds of the processes that `wanted` picks. One tick is 10 ms (USER_HZ is 100 on Linux).
 pub fn cpu_seconds(wanted: impl Fn(&ProcStat) -> bool) -> f64 {
-    let ticks: u64 = all_processes().iter().filter(|stat| wanted(stat)).map(|stat| stat.ticks).sum();
+    let ticks: u64 = all_processes()
+        .iter()
+        .filter(|stat| wanted(stat))
+        .map(|stat| stat.ticks)
+        .sum();
     Duration::from_millis(ticks * 10).as_secs_f64()
 }
 
@@ -204,7 +216,10 @@ mod tests {
         })
         .join()
         .expect("the thread ends");
-        assert!(group.wait(Duration::from_millis(200)).is_none(), "killed with its thread");
+        assert!(
+            group.wait(Duration::from_millis(200)).is_none(),
+            "killed with its thread"
+        );
     }
 
     #[test]

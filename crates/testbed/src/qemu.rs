@@ -34,7 +34,10 @@ pub struct QemuOptions {
 impl QemuOptions {
     /// Options with these device properties.
     pub fn device(properties: &[&str]) -> QemuOptions {
-        QemuOptions { device: properties.iter().map(|&text| text.into()).collect(), ..QemuOptions::default() }
+        QemuOptions {
+            device: properties.iter().map(|&text| text.into()).collect(),
+            ..QemuOptions::default()
+        }
     }
 }
 
@@ -69,7 +72,11 @@ impl QemuGuest {
 
     /// Starts a machine without waiting.
     pub fn start(options: GuestOptions, qemu: &QemuOptions) -> Result<QemuGuest> {
-        let accelerator = if !qemu.emulate && kvm_works()? { "kvm" } else { "tcg" };
+        let accelerator = if !qemu.emulate && kvm_works()? {
+            "kvm"
+        } else {
+            "tcg"
+        };
         start(options, qemu, accelerator)
     }
 
@@ -97,26 +104,60 @@ fn start(options: GuestOptions, qemu: &QemuOptions, accelerator: &'static str) -
     let directory = tempfile::Builder::new().prefix("hs-qemu-").tempdir()?;
     let mut command = program(&options.network);
     command
-        .args(["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-M", "pc", "-smp", "1"])
-        .args(["-accel", accelerator, "-cpu", if accelerator == "kvm" { "host" } else { "max" }])
+        .args([
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-serial",
+            "stdio",
+            "-M",
+            "pc",
+            "-smp",
+            "1",
+        ])
+        .args([
+            "-accel",
+            accelerator,
+            "-cpu",
+            if accelerator == "kvm" { "host" } else { "max" },
+        ])
         .args(["-m", &format!("{}M", options.memory)])
-        .args(["-object", &format!("memory-backend-memfd,id=memory,size={}M,share=on", options.memory)])
+        .args([
+            "-object",
+            &format!("memory-backend-memfd,id=memory,size={}M,share=on", options.memory),
+        ])
         .args(["-numa", "node,memdev=memory"])
-        .args(["-qmp", &format!("unix:{}/qmp,server=on,wait=off", directory.path().display())])
+        .args([
+            "-qmp",
+            &format!("unix:{}/qmp,server=on,wait=off", directory.path().display()),
+        ])
         .arg("-kernel")
         .arg(kernel)
         .arg("-initrd")
         .arg(initrd)
-        .args(["-append", &format!("console=ttyS0 quiet loglevel=4 {}", options.kernel_arguments("eth0"))]);
+        .args([
+            "-append",
+            &format!(
+                "console=ttyS0 quiet loglevel=4 {}",
+                options.kernel_arguments("eth0")
+            ),
+        ]);
     network_arguments(&mut command, &options, qemu, accelerator);
-    Ok(QemuGuest { guest: Guest::start(options, command, directory)?, accelerator })
+    Ok(QemuGuest {
+        guest: Guest::start(options, command, directory)?,
+        accelerator,
+    })
 }
 
 /// QEMU, in the namespace of its TAP.
 fn program(network: &Network) -> Command {
     const QEMU: &str = "qemu-system-x86_64";
     match network {
-        Network::Tap { namespace: Some(namespace), .. } => {
+        Network::Tap {
+            namespace: Some(namespace),
+            ..
+        } => {
             let mut command = process::command("ip");
             command.args(["netns", "exec", namespace, QEMU]);
             command
@@ -162,7 +203,12 @@ pub fn kvm_works() -> Result<bool> {
     if let Some(&works) = WORKS.get() {
         return Ok(works);
     }
-    let works = if std::fs::File::options().read(true).write(true).open("/dev/kvm").is_err() {
+    let works = if std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/kvm")
+        .is_err()
+    {
         false
     } else {
         let machine = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").context("no boot id")?;
@@ -179,7 +225,9 @@ pub fn kvm_works() -> Result<bool> {
 }
 
 fn probe() -> bool {
-    let Ok(guest) = start(GuestOptions::new("probe"), &QemuOptions::default(), "kvm") else { return false };
+    let Ok(guest) = start(GuestOptions::new("probe"), &QemuOptions::default(), "kvm") else {
+        return false;
+    };
     let deadline = std::time::Instant::now() + PROBE_TIMEOUT;
     while std::time::Instant::now() < deadline && guest.boots() == 0 {
         std::thread::sleep(Duration::from_millis(20));

@@ -21,7 +21,9 @@ impl Qmp {
         let stream =
             UnixStream::connect(socket).with_context(|| format!("cannot connect to {}", socket.display()))?;
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        let mut qmp = Qmp { reader: BufReader::new(stream) };
+        let mut qmp = Qmp {
+            reader: BufReader::new(stream),
+        };
         let greeting = qmp.read()?;
         if greeting.get("QMP").is_none() {
             bail!("not a QMP socket: {greeting}");

@@ -58,9 +58,17 @@ pub fn binary() -> Result<PathBuf> {
     }
     let own = std::env::current_exe().context("cannot find out where this program is")?;
     // Tests are in `deps`, one level below.
-    let found = own.ancestors().skip(1).take(2).map(|dir| dir.join("hyperswitch")).find(|path| path.is_file());
+    let found = own
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("hyperswitch"))
+        .find(|path| path.is_file());
     found.with_context(|| {
-        format!("no hyperswitch near {}: build it with the same profile, or set HYPERSWITCH_BIN", own.display())
+        format!(
+            "no hyperswitch near {}: build it with the same profile, or set HYPERSWITCH_BIN",
+            own.display()
+        )
     })
 }
 
@@ -77,11 +85,22 @@ impl Switch {
         std::fs::write(directory.path().join("config.toml"), config)?;
         let log = std::fs::File::create(directory.path().join("log"))?;
         let mut command = process::command("ip");
-        command.args(["netns", "exec", host.netns()]).arg(&binary).arg("--run-dir").arg(directory.path());
-        command.args(["run", "--config"]).arg(directory.path().join("config.toml"));
+        command
+            .args(["netns", "exec", host.netns()])
+            .arg(&binary)
+            .arg("--run-dir")
+            .arg(directory.path());
+        command
+            .args(["run", "--config"])
+            .arg(directory.path().join("config.toml"));
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let group = Group::spawn(command)?;
-        let mut switch = Switch { group, binary, directory, host };
+        let mut switch = Switch {
+            group,
+            binary,
+            directory,
+            host,
+        };
         switch.wait_until_it_answers()?;
         Ok(switch)
     }
@@ -139,15 +158,23 @@ impl Switch {
             .output()
             .with_context(|| format!("cannot run {}", self.binary.display()))?;
         if !output.status.success() {
-            let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-            bail!("hyperswitch {}: {}\n{stdout}{stderr}", arguments.join(" "), output.status);
+            let (stdout, stderr) = (
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr),
+            );
+            bail!(
+                "hyperswitch {}: {}\n{stdout}{stderr}",
+                arguments.join(" "),
+                output.status
+            );
         }
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
     fn json(&self, arguments: &[&str]) -> Result<Value> {
         let text = self.verb(&[arguments, &["--json"]].concat())?;
-        serde_json::from_str(&text).with_context(|| format!("hyperswitch {} printed {text}", arguments.join(" ")))
+        serde_json::from_str(&text)
+            .with_context(|| format!("hyperswitch {} printed {text}", arguments.join(" ")))
     }
 
     /// `hyperswitch status`.
@@ -179,7 +206,9 @@ impl Switch {
     pub fn counters(&self, port: &str) -> Result<management::Counters> {
         let stats = self.stats()?;
         let found = stats.ports.into_iter().find(|stats| stats.port == port);
-        found.map(|stats| stats.counters).with_context(|| format!("no counters of port {port}"))
+        found
+            .map(|stats| stats.counters)
+            .with_context(|| format!("no counters of port {port}"))
     }
 
     /// Waits until a port is in a state: `disconnected`, `connected`, `running`, `broken`.
@@ -187,7 +216,10 @@ impl Switch {
         let mut last = String::new();
         self.wait(|| {
             let ports = self.ports()?;
-            let info = ports.iter().find(|info| info.name == port).with_context(|| format!("no port {port}"))?;
+            let info = ports
+                .iter()
+                .find(|info| info.name == port)
+                .with_context(|| format!("no port {port}"))?;
             last = format!("{} {:?}", info.state, info.problem);
             Ok(info.state == state)
         })
@@ -203,8 +235,13 @@ impl Switch {
     /// Process identifier of a supervised process.
     pub fn pid(&self, role: Role) -> Result<u32> {
         let status = self.status()?;
-        let process = status.processes.iter().find(|process| process.role == role.name());
-        process.and_then(|process| process.pid).with_context(|| format!("no {} process", role.name()))
+        let process = status
+            .processes
+            .iter()
+            .find(|process| process.role == role.name());
+        process
+            .and_then(|process| process.pid)
+            .with_context(|| format!("no {} process", role.name()))
     }
 
     /// kill -9 of a supervised process; returns its process identifier.
@@ -218,8 +255,14 @@ impl Switch {
     /// Waits until a process that had `old` as identifier has been replaced and everything is connected again.
     pub fn wait_replaced(&self, role: Role, old: u32) -> Result<()> {
         self.wait(|| {
-            let Ok(status) = self.status() else { return Ok(false) };
-            let pid = status.processes.iter().find(|process| process.role == role.name()).and_then(|process| process.pid);
+            let Ok(status) = self.status() else {
+                return Ok(false);
+            };
+            let pid = status
+                .processes
+                .iter()
+                .find(|process| process.role == role.name())
+                .and_then(|process| process.pid);
             Ok(pid.is_some_and(|pid| pid != old) && status.data_plane.is_some() && status.driver_connected)
         })
         .with_context(|| format!("the {} process does not come back:\n{}", role.name(), self.log()))
@@ -244,7 +287,11 @@ impl Switch {
             let counters = &port.counters;
             let come = counters.received + counters.injected + counters.copies;
             let gone = counters.delivered + counters.upcalls + counters.dropped.values().sum::<u64>();
-            ensure!(come == gone, "port {}: {come} packets came, {gone} are accounted for: {counters:#?}", port.port);
+            ensure!(
+                come == gone,
+                "port {}: {come} packets came, {gone} are accounted for: {counters:#?}",
+                port.port
+            );
         }
         Ok(stats)
     }
@@ -262,8 +309,13 @@ impl Switch {
     /// Process identifiers of the supervisor and its children.
     pub fn pids(&self) -> Vec<u32> {
         let supervisor = self.group.pid();
-        let children = process::all_processes().into_iter().filter(|stat| stat.parent == supervisor);
-        [supervisor].into_iter().chain(children.map(|stat| stat.pid)).collect()
+        let children = process::all_processes()
+            .into_iter()
+            .filter(|stat| stat.parent == supervisor);
+        [supervisor]
+            .into_iter()
+            .chain(children.map(|stat| stat.pid))
+            .collect()
     }
 
     /// Processor seconds used by all processes of the instance that run now.
@@ -286,9 +338,19 @@ impl Switch {
     pub fn stop(mut self) -> Result<()> {
         let pids = self.pids();
         self.group.signal(Signal::TERM);
-        let status = self.group.wait(PATIENCE).with_context(|| format!("SIGTERM does not end it:\n{}", self.log()))?;
-        ensure!(status.success(), "hyperswitch run ended with {status}:\n{}", self.log());
-        let left: Vec<u32> = pids.into_iter().filter(|pid| Path::new(&format!("/proc/{pid}")).exists()).collect();
+        let status = self
+            .group
+            .wait(PATIENCE)
+            .with_context(|| format!("SIGTERM does not end it:\n{}", self.log()))?;
+        ensure!(
+            status.success(),
+            "hyperswitch run ended with {status}:\n{}",
+            self.log()
+        );
+        let left: Vec<u32> = pids
+            .into_iter()
+            .filter(|pid| Path::new(&format!("/proc/{pid}")).exists())
+            .collect();
         ensure!(left.is_empty(), "processes {left:?} are still there");
         let sockets = std::fs::read_dir(self.run_dir())?
             .flatten()

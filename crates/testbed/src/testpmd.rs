@@ -46,12 +46,18 @@ impl TestpmdOptions {
 
     /// Ports that listen on vhost-user sockets and play the switch: DPDK's own vhost library.
     pub fn switch(sockets: &[PathBuf]) -> TestpmdOptions {
-        let device = |(index, socket): (usize, &PathBuf)| format!("net_vhost{index},iface={}", socket.display());
+        let device =
+            |(index, socket): (usize, &PathBuf)| format!("net_vhost{index},iface={}", socket.display());
         TestpmdOptions::new(sockets.iter().enumerate().map(device).collect())
     }
 
     fn new(devices: Vec<String>) -> TestpmdOptions {
-        TestpmdOptions { devices, queue_size: 256, packet_size: 64, huge_pages: false }
+        TestpmdOptions {
+            devices,
+            queue_size: 256,
+            packet_size: 64,
+            huge_pages: false,
+        }
     }
 }
 
@@ -96,16 +102,34 @@ impl Testpmd {
             command.arg(format!("--vdev={device}"));
         }
         let ring = options.queue_size.to_string();
-        command.args(["--", "-i", "--nb-cores=1", "--no-mlockall", "--total-num-mbufs=8192", "--forward-mode=io"]);
+        command.args([
+            "--",
+            "-i",
+            "--nb-cores=1",
+            "--no-mlockall",
+            "--total-num-mbufs=8192",
+            "--forward-mode=io",
+        ]);
         command.args(["--rxd", &ring, "--txd", &ring]);
         command.arg(format!("--txpkts={}", options.packet_size));
         // DPDK keeps its runtime files there.
-        command.env("XDG_RUNTIME_DIR", directory.path()).env("RUNTIME_DIRECTORY", directory.path());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(std::fs::File::create(directory.path().join("stderr"))?);
+        command
+            .env("XDG_RUNTIME_DIR", directory.path())
+            .env("RUNTIME_DIRECTORY", directory.path());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(directory.path().join("stderr"))?);
         let mut group = Group::spawn(command)?;
         let input = group.child().stdin.take().context("standard input is a pipe")?;
         let stdout = group.child().stdout.take().context("standard output is a pipe")?;
-        let mut testpmd = Testpmd { group, input, output: read_all(stdout), ports: options.devices.len(), directory };
+        let mut testpmd = Testpmd {
+            group,
+            input,
+            output: read_all(stdout),
+            ports: options.devices.len(),
+            directory,
+        };
         testpmd.read_to_prompt().with_context(|| {
             let errors = std::fs::read_to_string(testpmd.directory.path().join("stderr")).unwrap_or_default();
             format!("testpmd does not start: {errors}")
@@ -117,7 +141,8 @@ impl Testpmd {
     pub fn command(&mut self, command: &str) -> Result<String> {
         writeln!(self.input, "{command}").context("testpmd has ended")?;
         self.input.flush()?;
-        self.read_to_prompt().with_context(|| format!("testpmd: {command}"))
+        self.read_to_prompt()
+            .with_context(|| format!("testpmd: {command}"))
     }
 
     /// Starts forwarding after sending `bursts` bursts of 32 packets from every port.
@@ -140,7 +165,11 @@ impl Testpmd {
         let text = self.command("show port stats all")?;
         let stats = parse_stats(&text);
         if stats.len() != self.ports {
-            bail!("testpmd shows {} ports instead of {}:\n{text}", stats.len(), self.ports);
+            bail!(
+                "testpmd shows {} ports instead of {}:\n{text}",
+                stats.len(),
+                self.ports
+            );
         }
         Ok(stats)
     }
@@ -173,7 +202,10 @@ impl Testpmd {
             if text.ends_with(PROMPT) {
                 return Ok(text.into_owned());
             }
-            match self.output.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            match self
+                .output
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            {
                 Ok(more) => bytes.extend_from_slice(&more),
                 Err(RecvTimeoutError::Timeout) => bail!("no prompt within {PATIENCE:?} after:\n{text}"),
                 Err(RecvTimeoutError::Disconnected) => bail!("testpmd ended after:\n{text}"),
@@ -200,9 +232,8 @@ fn read_all(stdout: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
 fn parse_stats(text: &str) -> Vec<PortStats> {
     let mut ports: Vec<PortStats> = Vec::new();
     for line in text.lines() {
-        let value = |key: &str| -> Option<u64> {
-            line.split_once(key)?.1.split_whitespace().next()?.parse().ok()
-        };
+        let value =
+            |key: &str| -> Option<u64> { line.split_once(key)?.1.split_whitespace().next()?.parse().ok() };
         if line.contains("NIC statistics for port") {
             ports.push(PortStats::default());
         } else if let Some(port) = ports.last_mut() {
@@ -233,7 +264,14 @@ mod tests {
 testpmd> ";
         let stats = parse_stats(text);
         assert_eq!(stats.len(), 2);
-        assert_eq!(stats[0], PortStats { received: 100, sent: 228, refused: 7 });
+        assert_eq!(
+            stats[0],
+            PortStats {
+                received: 100,
+                sent: 228,
+                refused: 7
+            }
+        );
         assert_eq!((stats[1].received, stats[1].sent), (5, 6));
     }
 }

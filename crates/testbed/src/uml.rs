@@ -31,9 +31,11 @@ impl UmlGuest {
             Network::None => (String::new(), "none", None),
             Network::VhostUser(socket) => (format!("virtio_uml.device={}:1", socket.display()), "eth0", None),
             Network::VhostUserServer(_) => bail!("User Mode Linux cannot listen on a vhost-user socket"),
-            Network::Tap { interface, namespace } => {
-                (format!("vec0:transport=tap,ifname={interface},depth=128,gro=1"), "vec0", namespace.clone())
-            }
+            Network::Tap { interface, namespace } => (
+                format!("vec0:transport=tap,ifname={interface},depth=128,gro=1"),
+                "vec0",
+                namespace.clone(),
+            ),
         };
         let mut command = match namespace {
             None => process::command("linux.uml"),
@@ -63,9 +65,16 @@ impl UmlGuest {
 fn modules() -> Result<PathBuf> {
     let root = PathBuf::from("/usr/lib/uml/modules");
     let versions = std::fs::read_dir(&root).context("user-mode-linux is missing: run scripts/setup")?;
-    versions.flatten().map(|entry| entry.path().join("kernel")).find(|path| path.is_dir()).with_context(|| {
-        format!("no kernel modules in {}: reinstall user-mode-linux", root.display())
-    })
+    versions
+        .flatten()
+        .map(|entry| entry.path().join("kernel"))
+        .find(|path| path.is_dir())
+        .with_context(|| {
+            format!(
+                "no kernel modules in {}: reinstall user-mode-linux",
+                root.display()
+            )
+        })
 }
 
 /// A directory with room for a guest's memory, in memory if possible: on a disk the kernel would write it out.
@@ -74,5 +83,8 @@ fn memory_directory(memory: u32) -> PathBuf {
     let room = |path: &str| {
         rustix::fs::statvfs(path).is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) > 2 * needed)
     };
-    ["/dev/shm", "/run"].into_iter().find(|path| room(path)).map_or_else(build_dir::path, PathBuf::from)
+    ["/dev/shm", "/run"]
+        .into_iter()
+        .find(|path| room(path))
+        .map_or_else(build_dir::path, PathBuf::from)
 }

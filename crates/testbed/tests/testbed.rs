@@ -4,15 +4,22 @@
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
 use testbed::ping::{PingOptions, ping};
-use testbed::{Bridge, Endpoint, GuestOptions, IperfOptions, Lab, QemuGuest, QemuOptions, Testpmd, TestpmdOptions, UmlGuest, iperf};
+use testbed::{
+    Bridge, Endpoint, GuestOptions, IperfOptions, Lab, QemuGuest, QemuOptions, Testpmd, TestpmdOptions,
+    UmlGuest, iperf,
+};
 
 fn guest(name: &str, number: u8) -> GuestOptions {
-    GuestOptions::new(name).address(&format!("10.9.0.{number}/24")).address(&format!("fd00:9::{number}/64"))
+    GuestOptions::new(name)
+        .address(&format!("10.9.0.{number}/24"))
+        .address(&format!("fd00:9::{number}/64"))
 }
 
 #[test]
 fn user_mode_guests_on_a_bridge() -> Result<()> {
-    let Some(lab) = Lab::enter("user_mode_guests_on_a_bridge") else { return Ok(()) };
+    let Some(lab) = Lab::enter("user_mode_guests_on_a_bridge") else {
+        return Ok(());
+    };
     let bridge = Bridge::new("bridge", Some("10.9.0.100/24"))?;
     let mut guests = Vec::new();
     for number in 1..=2 {
@@ -25,21 +32,40 @@ fn user_mode_guests_on_a_bridge() -> Result<()> {
         guest.wait_ready()?;
         lab.note(format!("{} booted in {:?}", guest.name(), guest.boot_time()));
     }
-    let [a, b] = &mut guests[..] else { unreachable!("two guests were made") };
+    let [a, b] = &mut guests[..] else {
+        unreachable!("two guests were made")
+    };
     ensure!(a.must("hostname")? == "uml1\n");
     for address in ["10.9.0.2", "fd00:9::2", "10.9.0.100"] {
         let result = ping(a, address, PingOptions::default())?;
         lab.note(format!("{address}: {result:?}"));
         ensure!(result.complete(), "{address}: {result:?}");
     }
-    ensure!(ping(a, "10.9.0.77", PingOptions { count: 1, ..PingOptions::default() })?.received == 0);
+    ensure!(
+        ping(
+            a,
+            "10.9.0.77",
+            PingOptions {
+                count: 1,
+                ..PingOptions::default()
+            }
+        )?
+        .received
+            == 0
+    );
 
     let result = iperf::run(a, b, "10.9.0.2", &IperfOptions::default())?;
     lab.note(format!("guest to guest {result:?}"));
-    ensure!(result.gigabits() > 0.05 && result.intervals.len() >= 2, "{result:?}");
+    ensure!(
+        result.gigabits() > 0.05 && result.intervals.len() >= 2,
+        "{result:?}"
+    );
     let result = iperf::run(bridge.namespace(), a, "10.9.0.1", &IperfOptions::default())?;
     lab.note(format!("namespace to guest {result:?}"));
-    let udp = IperfOptions { arguments: "-u -b 10M".into(), ..IperfOptions::default() };
+    let udp = IperfOptions {
+        arguments: "-u -b 10M".into(),
+        ..IperfOptions::default()
+    };
     let result = iperf::run(a, bridge.namespace(), "10.9.0.100", &udp)?;
     lab.note(format!("UDP {result:?}"));
     ensure!(result.bits_per_second > 5e6, "{result:?}");
@@ -63,13 +89,26 @@ fn user_mode_guests_on_a_bridge() -> Result<()> {
 
     b.kill();
     ensure!(b.has_ended() && b.run("true").is_err());
-    ensure!(ping(a, "10.9.0.2", PingOptions { count: 1, ..PingOptions::default() })?.received == 0);
+    ensure!(
+        ping(
+            a,
+            "10.9.0.2",
+            PingOptions {
+                count: 1,
+                ..PingOptions::default()
+            }
+        )?
+        .received
+            == 0
+    );
     Ok(())
 }
 
 #[test]
 fn a_user_mode_guest_reboots() -> Result<()> {
-    let Some(lab) = Lab::enter("a_user_mode_guest_reboots") else { return Ok(()) };
+    let Some(lab) = Lab::enter("a_user_mode_guest_reboots") else {
+        return Ok(());
+    };
     let guest = UmlGuest::boot(GuestOptions::new("uml"))?;
     guest.must("touch /tmp/gone")?;
     guest.reboot()?;
@@ -80,13 +119,19 @@ fn a_user_mode_guest_reboots() -> Result<()> {
 
 #[test]
 fn a_machine_on_a_bridge() -> Result<()> {
-    let Some(lab) = Lab::enter("a_machine_on_a_bridge") else { return Ok(()) };
+    let Some(lab) = Lab::enter("a_machine_on_a_bridge") else {
+        return Ok(());
+    };
     let bridge = Bridge::new("bridge", Some("10.9.0.100/24"))?;
     bridge.add_tap("tap1", "vnet_hdr")?;
     let options = guest("qemu", 1).tap("tap1", Some(bridge.namespace().netns()));
     let mac = options.mac.clone();
     let qemu = QemuGuest::boot(options, &QemuOptions::device(&["guest_tso4=off"]))?;
-    lab.note(format!("booted with {} in {:?}", qemu.accelerator(), qemu.boot_time()));
+    lab.note(format!(
+        "booted with {} in {:?}",
+        qemu.accelerator(),
+        qemu.boot_time()
+    ));
     ensure!(qemu.must("cat /sys/class/net/eth0/address")?.trim() == mac);
     let result = ping(&*qemu, "10.9.0.100", PingOptions::default())?;
     ensure!(result.complete(), "{result:?}");
@@ -110,7 +155,9 @@ fn a_machine_on_a_bridge() -> Result<()> {
 
 #[test]
 fn two_testpmd_play_guest_and_switch() -> Result<()> {
-    let Some(lab) = Lab::enter("two_testpmd_play_guest_and_switch") else { return Ok(()) };
+    let Some(lab) = Lab::enter("two_testpmd_play_guest_and_switch") else {
+        return Ok(());
+    };
     let dir = tempfile::tempdir()?;
     let sockets = [dir.path().join("s0"), dir.path().join("s1")];
     let mut switch = Testpmd::start(&TestpmdOptions::switch(&sockets))?;
