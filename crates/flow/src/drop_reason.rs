@@ -109,7 +109,7 @@ impl fmt::Debug for DropCounts {
 
 impl Serialize for DropCounts {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.iter())
+        self.iter().collect::<Vec<_>>().serialize(serializer)
     }
 }
 
