@@ -189,6 +189,22 @@ mod tests {
     }
 
     #[test]
+    fn counters_survive_the_way() {
+        let (a, b) = Channel::pair().unwrap();
+        let mut counters = flow::PortCounters {
+            received: 7,
+            ..flow::PortCounters::default()
+        };
+        for count in 0..3 {
+            a.send(&counters, &[]).unwrap();
+            assert_eq!(b.recv::<flow::PortCounters>().unwrap().0, counters);
+            counters
+                .dropped
+                .add(flow::DropReason::ALL[count * 5], u64::MAX / 2);
+        }
+    }
+
+    #[test]
     fn garbage_and_oversize_are_errors() {
         let (a, b) = Channel::pair().unwrap();
         rustix::net::send(&a, &[0xff; 40], SendFlags::empty()).unwrap();
