@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use control_protocol::Channel;
-use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::supervisor::Role;
 use sandbox::Violation;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -29,9 +29,9 @@ pub fn driver() -> Result<ExitCode> {
 }
 
 /// The control process.
-pub fn control(_run_dir: PathBuf, _config: Option<PathBuf>) -> Result<ExitCode> {
+pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
     let supervisor = begin(Role::Control)?;
-    end(wait_for_shutdown(&supervisor))
+    end(control::run(supervisor, control::Options { run_dir, config }).map_err(Into::into))
 }
 
 fn begin(role: Role) -> Result<Channel> {
@@ -50,9 +50,4 @@ fn end(result: Result<()>) -> Result<ExitCode> {
             ExitCode::FAILURE
         }
     })
-}
-
-fn wait_for_shutdown(supervisor: &Channel) -> Result<()> {
-    while !matches!(supervisor.recv::<ToChild>()?.0, ToChild::Shutdown) {}
-    Ok(())
 }
