@@ -1,0 +1,55 @@
+# What to do with this checkout. `make setup` installs what is missing; everything else calls it.
+
+CARGO ?= cargo
+# Where cargo puts what it builds, also when the environment says otherwise.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+export CARGO_TARGET_DIR := $(TARGET)
+
+# Compiling takes long and several cores are rare: one profile for everything that runs guests.
+RELEASE := $(TARGET)/release
+
+.PHONY: all setup build demo demo-stop test test-unit test-loom test-end-to-end lint bench clean
+
+all: build
+
+setup: ## Install missing packages, download the kernel for QEMU guests
+	scripts/setup
+
+build: ## Build the product
+	scripts/setup --build
+	$(CARGO) build --release --package hyperswitch
+
+# KEEP=1 leaves it running.
+demo: setup ## Real guests talk through the switch, in one table
+	$(CARGO) build --release --package hyperswitch --package testbed
+	scripts/as-root $(RELEASE)/demo $(if $(KEEP),--keep)
+
+demo-stop: ## End a demonstration that was kept
+	scripts/as-root $(RELEASE)/demo stop
+
+test: setup ## All tests
+	$(MAKE) test-unit
+	$(MAKE) test-loom
+	$(MAKE) test-end-to-end
+
+test-unit: ## Unit, property and integration tests of all crates
+	$(CARGO) test --workspace --exclude testbed
+
+test-loom: ## All interleavings of the lock-free parts
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package ring
+
+test-end-to-end: ## The product with real guests
+	$(CARGO) build --release --package hyperswitch
+	HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
+
+lint: ## Formatting and clippy, without mercy
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+bench: setup ## Measure against the kernel's bridge; results go to docs/performance
+	$(CARGO) build --release --package hyperswitch --package testbed
+	scripts/as-root $(RELEASE)/bench
+
+clean:
+	$(CARGO) clean
+	rm -rf build
