@@ -69,7 +69,9 @@ impl Control {
                 switch.l2.remove_port(id);
             }
             self.refresh_switch(&run.wanted.switch);
-            self.ask_quietly(Request::PortDel { port: id });
+            if run.added {
+                self.ask_quietly(Request::PortDel { port: id });
+            }
         }
         self.close_link(&run);
     }

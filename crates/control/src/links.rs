@@ -155,11 +155,8 @@ impl Control {
     /// Closes what a port has open outside the data plane.
     pub fn close_link(&mut self, run: &PortRun) {
         run.remove_socket();
-        match (&run.wanted.link, run.id, &mut self.driver) {
-            (Link::Interface(_), Some(port), Some(driver)) => {
-                driver.peer.send(ToDriver::Detach { port }, Vec::new());
-            }
-            _ => {}
+        if let (Link::Interface(_), Some(port), Some(driver)) = (&run.wanted.link, run.id, &mut self.driver) {
+            driver.peer.send(ToDriver::Detach { port }, Vec::new());
         }
     }
 

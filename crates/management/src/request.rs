@@ -177,7 +177,7 @@ impl FromStr for Hex {
             .map(|digit| digit.to_digit(16).and_then(|value| u8::try_from(value).ok()))
             .collect::<Option<_>>()
             .ok_or(ERROR)?;
-        if digits.len() % 2 != 0 {
+        if !digits.len().is_multiple_of(2) {
             return Err(ERROR);
         }
         Ok(Hex(digits

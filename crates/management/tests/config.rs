@@ -39,7 +39,9 @@ vlan = { trunk = "all" }
 "#;
 
 fn error(text: &str) -> String {
-    parse(text, "x.toml").unwrap_err().to_string()
+    parse(text, "x.toml")
+        .expect_err("not a configuration")
+        .to_string()
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Flows {
         self.records.len()
     }
 
-    pub fn from_port(&self, port: u32) -> usize {
+    pub fn count_from(&self, port: u32) -> usize {
         self.per_port.get(&port).copied().unwrap_or(0)
     }
 

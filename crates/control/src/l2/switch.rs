@@ -197,7 +197,7 @@ impl Switch {
             if record.actions == decision.actions() && now.saturating_sub(record.installed) < REINSTALL_MS {
                 return (decision, changes);
             }
-        } else if self.flows.from_port(key.in_port()) >= self.flow_limit
+        } else if self.flows.count_from(key.in_port()) >= self.flow_limit
             || !self.ports.contains_key(&PortId(key.in_port()))
         {
             return (decision, changes);

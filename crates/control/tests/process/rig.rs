@@ -1,0 +1,341 @@
+//! The players around the control process: supervisor, data plane, driver domain, users.
+
+use control_protocol::Channel;
+use control_protocol::data_plane::*;
+use control_protocol::supervisor::{Role, ToChild};
+use flow::{Action, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
+use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Environment variables that make the test program a control process.
+pub const CHILD: &str = "CONTROL_TEST_RUN_DIR";
+pub const CONFIG: &str = "CONTROL_TEST_CONFIG";
+
+/// What the played data plane knows and was told.
+#[derive(Default)]
+pub struct Plane {
+    pub ports: BTreeMap<PortId, PortInfo>,
+    pub flows: BTreeMap<FlowId, Flow>,
+    pub fds: BTreeMap<PortId, OwnedFd>,
+    pub log: Vec<Request>,
+    pub capture: Option<OwnedFd>,
+}
+
+impl Plane {
+    pub fn port(&self, name: &str) -> Option<&PortInfo> {
+        self.ports.values().find(|info| info.spec.name == name)
+    }
+
+    /// Does what a data plane does; answers, and whether the port just got connected.
+    fn handle(
+        &mut self,
+        request: Request,
+        mut fds: Vec<OwnedFd>,
+    ) -> (Option<Result<Answer, String>>, Option<PortId>) {
+        self.log.push(request.clone());
+        let mut connected = None;
+        let answer = match request {
+            Request::Hello { .. } => Answer::Welcome { workers: 2, pid: 42 },
+            Request::PortAdd(spec) => {
+                assert_eq!(fds.len(), usize::from(spec.connection == Connection::Listener));
+                if let Some(fd) = fds.pop() {
+                    self.fds.insert(spec.port, fd);
+                }
+                let counters = PortCounters {
+                    received: 3,
+                    delivered: 3,
+                    ..PortCounters::default()
+                };
+                let info = PortInfo {
+                    state: PortState::Disconnected,
+                    features: 0,
+                    counters,
+                    spec: spec.clone(),
+                };
+                assert!(
+                    self.ports.insert(spec.port, info).is_none(),
+                    "port {} added twice",
+                    spec.name
+                );
+                Answer::Done
+            }
+            Request::PortAttach { port } => {
+                self.fds.insert(port, fds.pop().unwrap());
+                self.ports.get_mut(&port).unwrap().state = PortState::Connected;
+                connected = Some(port);
+                Answer::Done
+            }
+            Request::PortDel { port } => {
+                assert!(self.ports.remove(&port).is_some());
+                self.fds.remove(&port);
+                Answer::Done
+            }
+            Request::PortSet { port, mtu } => {
+                self.ports.get_mut(&port).unwrap().spec.mtu = mtu;
+                Answer::Done
+            }
+            Request::PortList => Answer::Ports {
+                ports: self.ports.values().cloned().collect(),
+                more: false,
+            },
+            Request::FlowPut(flow) => {
+                self.flows.insert(flow.id, flow);
+                Answer::Done
+            }
+            Request::FlowDel { id, .. } => {
+                self.flows.remove(&id);
+                Answer::Done
+            }
+            Request::FlowFlush { switch } => {
+                self.flows.retain(|_, flow| flow.switch != switch);
+                Answer::Done
+            }
+            Request::FlowList { switch } => {
+                let of_switch = self.flows.values().filter(|flow| flow.switch == switch);
+                let stats = FlowStats {
+                    packets: 1,
+                    bytes: 60,
+                    idle_ms: Some(10),
+                    tcp_flags: 0,
+                };
+                Answer::Flows {
+                    flows: of_switch.map(|flow| (flow.clone(), stats)).collect(),
+                    more: false,
+                }
+            }
+            Request::Trace { in_port, frame } => Answer::Trace(vec![
+                TraceStep::Parsed(key(in_port, frame[11].into(), frame[5].into())),
+                TraceStep::Microflow { hit: false },
+                TraceStep::Miss,
+            ]),
+            Request::TraceActions { actions, .. } => {
+                Answer::Trace(actions.into_iter().map(TraceStep::Action).collect())
+            }
+            Request::Capture { .. } => {
+                self.capture = fds.pop();
+                Answer::Done
+            }
+            Request::Execute(_) | Request::Discard { .. } => return (None, None),
+        };
+        (Some(Ok(answer)), connected)
+    }
+}
+
+pub fn key(port: PortId, from: u64, to: u64) -> FlowKey {
+    let mut key = FlowKey::default();
+    key.set_in_port(port.0);
+    key.set_eth_src(0x0200_0000_0000 | from);
+    key.set_eth_dst(if to == 0xff {
+        0xffff_ffff_ffff
+    } else {
+        0x0200_0000_0000 | to
+    });
+    key.set_eth_type(0x0800);
+    key
+}
+
+pub struct Rig {
+    pub dir: tempfile::TempDir,
+    pub config: Option<PathBuf>,
+    pub child: Child,
+    pub supervisor: Channel,
+    pub plane: Arc<Mutex<Plane>>,
+    pub to_control: Arc<Channel>,
+    pub serial: u64,
+}
+
+impl Rig {
+    pub fn start(config: Option<&str>) -> Rig {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config.map(|text| {
+            let file = dir.path().join("config.toml");
+            std::fs::write(&file, text).unwrap();
+            file
+        });
+        let (child, supervisor) = spawn(dir.path(), config.as_deref());
+        let (plane, to_control) = (Arc::default(), Arc::new(Channel::pair().unwrap().0));
+        let mut rig = Rig {
+            dir,
+            config,
+            child,
+            supervisor,
+            plane,
+            to_control,
+            serial: 0,
+        };
+        rig.connect_plane();
+        rig
+    }
+
+    /// Gives the control process a channel to the data plane, as the supervisor does after either restarts.
+    pub fn connect_plane(&mut self) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        self.supervisor
+            .send(&ToChild::Peer(Role::DataPlane), &[theirs.as_fd()])
+            .unwrap();
+        self.to_control = Arc::new(ours);
+        let (plane, channel) = (self.plane.clone(), self.to_control.clone());
+        std::thread::spawn(move || {
+            while let Ok((ToDataPlane { serial, request }, fds)) = channel.recv::<ToDataPlane>() {
+                let (result, connected) = plane.lock().unwrap().handle(request, fds);
+                let Some(result) = result else { continue };
+                let _ = channel.send(&FromDataPlane::Answer { serial, result }, &[]);
+                if let Some(port) = connected {
+                    let state = PortState::Connected;
+                    let _ = channel.send(&FromDataPlane::PortState { port, state }, &[]);
+                }
+            }
+        });
+    }
+
+    pub fn connect_driver(&self) -> Channel {
+        let (ours, theirs) = Channel::pair().unwrap();
+        self.supervisor
+            .send(&ToChild::Peer(Role::Driver), &[theirs.as_fd()])
+            .unwrap();
+        ours
+    }
+
+    /// `kill -9`, and a new one.
+    pub fn restart_control(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        (self.child, self.supervisor) = spawn(self.dir.path(), self.config.as_deref());
+        self.plane.lock().unwrap().log.clear();
+        self.connect_plane();
+    }
+
+    pub fn client(&self) -> Client {
+        wait("the management socket", || Client::connect(self.dir.path()).ok())
+    }
+
+    pub fn call(&self, request: Verb) -> Reply {
+        self.client().call(&request).unwrap()
+    }
+
+    pub fn refused(&self, request: Verb) -> String {
+        match self.client().call(&request) {
+            Err(ClientError::Refused(text)) => text,
+            other => panic!("{request:?}: {other:?}"),
+        }
+    }
+
+    pub fn add(&self, switch: &str, name: &str) {
+        let config = PortConfig::new(name.parse().unwrap(), PortKind::VhostUser);
+        assert_eq!(
+            self.call(Verb::PortAdd {
+                switch: switch.into(),
+                config
+            }),
+            Reply::Done
+        );
+    }
+
+    /// Waits until the data plane has a port of this name, and returns its number.
+    pub fn number(&self, name: &str) -> PortId {
+        wait(name, || {
+            self.plane.lock().unwrap().port(name).map(|info| info.spec.port)
+        })
+    }
+
+    pub fn set_state(&self, port: PortId, state: PortState) {
+        self.plane.lock().unwrap().ports.get_mut(&port).unwrap().state = state.clone();
+        self.to_control
+            .send(&FromDataPlane::PortState { port, state }, &[])
+            .unwrap();
+    }
+
+    /// Sends an upcall and returns what ended it, and the position of that in the log.
+    pub fn upcall(&mut self, port: PortId, from: u64, to: u64) -> (Request, usize) {
+        self.serial += 1;
+        let id = UpcallId {
+            port,
+            serial: self.serial,
+        };
+        let switch = self.plane.lock().unwrap().ports[&port].spec.switch;
+        let packet = Packet {
+            vnet_header: [0; 12],
+            frame: vec![7; 60],
+        };
+        let upcall = Upcall {
+            id,
+            switch,
+            cause: UpcallCause::Miss,
+            key: key(port, from, to),
+            packet,
+        };
+        self.to_control.send(&FromDataPlane::Upcall(upcall), &[]).unwrap();
+        wait("the end of an upcall", || {
+            let plane = self.plane.lock().unwrap();
+            let ends = |request: &Request| match request {
+                Request::Execute(execute) => execute.upcall == Some(id),
+                Request::Discard { upcall, .. } => *upcall == id,
+                _ => false,
+            };
+            let position = plane.log.iter().position(ends)?;
+            Some((plane.log[position].clone(), position))
+        })
+    }
+
+    pub fn executed(&mut self, port: PortId, from: u64, to: u64) -> Vec<Action> {
+        match self.upcall(port, from, to).0 {
+            Request::Execute(execute) => execute.actions,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits for the flow of such packets to have these actions; `None`: for there being no flow.
+    pub fn flow(&self, port: PortId, from: u64, to: u64, actions: Option<&[Action]>) {
+        let id = control::l2::flow_id(&key(port, from, to));
+        wait(&format!("flow {from} -> {to}: {actions:?}"), || {
+            let plane = self.plane.lock().unwrap();
+            (plane.flows.get(&id).map(|flow| &flow.actions[..]) == actions).then_some(())
+        });
+    }
+
+    pub fn macs(&self) -> Vec<(String, String)> {
+        let Reply::Macs(macs) = self.call(Verb::MacList { switch: None }) else {
+            panic!()
+        };
+        macs.into_iter().map(|entry| (entry.mac, entry.port)).collect()
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn spawn(run_dir: &Path, config: Option<&Path>) -> (Child, Channel) {
+    let (ours, theirs) = Channel::pair().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "child", "--nocapture"])
+        .env(CHILD, run_dir);
+    if let Some(config) = config {
+        command.env(CONFIG, config);
+    }
+    let stdin = Stdio::from(OwnedFd::from(theirs));
+    (command.stdin(stdin).stdout(Stdio::null()).spawn().unwrap(), ours)
+}
+
+pub fn wait<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(result) = done() {
+            return result;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "waited in vain for {what}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
