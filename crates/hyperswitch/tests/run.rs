@@ -245,6 +245,100 @@ fn the_service_manager_hears_of_ready_and_stopping() {
 }
 
 #[test]
+fn verbs_change_and_show_a_running_instance() {
+    let (directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    instance.says("supervisor: ready");
+    let ask = |arguments: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
+        let output = command
+            .arg("--run-dir")
+            .arg(&run_dir)
+            .args(arguments.split(' '))
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+            error,
+        )
+    };
+    let done = |arguments: &str| {
+        let (code, output, error) = ask(arguments);
+        assert_eq!(code, Some(0), "{arguments}: {error}");
+        output
+    };
+    assert_eq!(done("switch add lan --type private --mtu 9000"), "");
+    done("port add lan vm1 --access 10");
+    done("port add lan vm2 --trunk 10,20 --native 10");
+    let ports: serde_json::Value = serde_json::from_str(&done("port list --switch lan --json")).unwrap();
+    let names: Vec<&str> = ports
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|port| port["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["vm1", "vm2"]);
+    assert!(run_dir.join("vm1.sock").exists());
+    let shown = done("port show vm2");
+    assert!(
+        shown.contains("vlan:         trunk 10,20 native 10") && shown.contains("mtu:          9000"),
+        "{shown}"
+    );
+    let trace = done("trace --in-port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff");
+    assert!(
+        trace.contains("miss        no flow") && trace.contains("decided     VLAN 10: "),
+        "{trace}"
+    );
+    let file = directory.path().join("vm1.pcapng");
+    let (code, _, error) = ask(&format!("capture vm1 -w {} --duration 1", file.display()));
+    assert!(code == Some(0) && error.contains("0 packets captured"), "{error}");
+    assert!(
+        std::fs::read(&file)
+            .unwrap()
+            .starts_with(&[0x0a, 0x0d, 0x0d, 0x0a])
+    );
+
+    // Errors are told, on standard error, with exit status 1.
+    for (arguments, words) in [
+        ("port add lan vm1", "vm1"),
+        ("port show vm3", "vm3"),
+        ("switch del nolan", "nolan"),
+        ("capture vm3 -w -", "vm3"),
+        ("reload", "no configuration file"),
+    ] {
+        let (code, output, error) = ask(arguments);
+        assert!(
+            code == Some(1) && output.is_empty() && error.contains(words),
+            "{arguments}: {output}{error}"
+        );
+    }
+
+    // What was added outlives each process, the control process in particular.
+    for role in ["control", "data-plane"] {
+        let status: serde_json::Value = serde_json::from_str(&done("status --json")).unwrap();
+        let process = status["processes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|it| it["role"] == role)
+            .unwrap();
+        let pid = i32::try_from(process["pid"].as_i64().unwrap()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        instance.says(&format!("{role} started as process"));
+        eventually("both ports are back", || {
+            let (_, ports, _) = ask("port list --switch lan");
+            ports.matches("disconnected").count() == 2
+        });
+    }
+    done("port del vm1");
+    assert!(!run_dir.join("vm1.sock").exists());
+    done("switch del lan");
+    assert!(!done("port list").contains("vm2"));
+}
+
+#[test]
 fn an_idle_supervisor_sleeps() {
     let (_directory, run_dir) = in_run_dir("run");
     let mut instance = Instance::start(&run_dir, |_| {});
