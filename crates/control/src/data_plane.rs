@@ -8,7 +8,6 @@
 //! Every upcall is ended by exactly one `Execute` or `Discard`, sent before the flow that spares the next one.
 
 use crate::l2::{FlowChange, MASK};
-use crate::links::PortRun;
 use crate::peer::Peer;
 use crate::process::Control;
 use crate::serve::Question;
@@ -22,12 +21,6 @@ use management::{DataPlaneStatus, Response};
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 
-/// Longest time between questions about the use of flows, in milliseconds.
-const POLL_MAX: u64 = 10_000;
-
-/// Shortest.
-const POLL_MIN: u64 = 1_000;
-
 /// The channel and what is under way on it.
 pub(crate) struct DataPlane {
     pub peer: Peer<ToDataPlane>,
@@ -35,15 +28,15 @@ pub(crate) struct DataPlane {
     pending: HashMap<u32, Pending>,
     pub welcome: Option<DataPlaneStatus>,
     /// Switches whose flows have not been taken over yet; `None` until ports are known.
-    restoring: Option<usize>,
-    held: Vec<Upcall>,
+    pub restoring: Option<usize>,
+    pub held: Vec<Upcall>,
     /// When flows were asked for last.
-    polled: u64,
-    polls: usize,
+    pub polled: u64,
+    pub polls: usize,
 }
 
 /// What an answer is for.
-enum Pending {
+pub(crate) enum Pending {
     /// Errors go to the log, with this text.
     Quiet(&'static str),
     Hello,
@@ -60,7 +53,7 @@ enum Pending {
 
 impl Control {
     /// Asks; false when there is no data plane.
-    fn ask(&mut self, request: Request, fds: Vec<OwnedFd>, pending: Pending) -> bool {
+    pub fn ask(&mut self, request: Request, fds: Vec<OwnedFd>, pending: Pending) -> bool {
         let Some(data_plane) = &mut self.data_plane else {
             return false;
         };
@@ -293,118 +286,6 @@ impl Control {
         }
     }
 
-    /// Compares the data plane's ports with ours.
-    fn sync_ports(&mut self, listed: Vec<PortInfo>) {
-        self.adopt_numbers(&listed);
-        self.numbered = true;
-        self.number();
-        let mut foreign: BTreeSet<SwitchId> = listed.iter().map(|info| info.spec.switch).collect();
-        for info in listed {
-            let name = info.spec.name.clone();
-            let spec = self.port_spec(&name);
-            let same = spec.as_ref().is_some_and(|spec| {
-                let mtu = info.spec.mtu;
-                control_protocol::data_plane::PortSpec { mtu, ..spec.clone() } == info.spec
-            });
-            if !same {
-                self.ask_quietly(Request::PortDel { port: info.spec.port });
-                if let Some(run) = self.ports.get(&name) {
-                    run.clear_the_way();
-                }
-                continue;
-            }
-            if spec.is_some_and(|spec| spec.mtu != info.spec.mtu) {
-                let mtu = self.ports.get(&name).map_or(info.spec.mtu, |run| run.wanted.mtu);
-                self.ask_quietly(Request::PortSet {
-                    port: info.spec.port,
-                    mtu,
-                });
-            }
-            let now = self.now();
-            if let Some(run) = self.ports.get_mut(&name) {
-                run.adopt(info.state, now);
-            }
-        }
-        let missing: Vec<String> = self
-            .ports
-            .iter()
-            .filter(|(_, run)| !run.added)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in missing {
-            // What goes wrong is in the port's entry; it is tried again.
-            let _ = self.add_port(&name);
-        }
-        let names: Vec<String> = self.ports.keys().cloned().collect();
-        for name in names {
-            self.tell_rules(&name);
-        }
-        self.compare_interfaces();
-        let ids: Vec<SwitchId> = self.switches.values().filter_map(|run| run.id).collect();
-        foreign.retain(|id| !ids.contains(id));
-        for switch in foreign {
-            self.ask_quietly(Request::FlowFlush { switch });
-        }
-        if let Some(data_plane) = &mut self.data_plane {
-            data_plane.restoring = Some(ids.len());
-        }
-        for switch in ids {
-            self.ask(
-                Request::FlowList { switch },
-                Vec::new(),
-                Pending::SyncFlows(switch, Vec::new()),
-            );
-        }
-    }
-
-    /// Numbers that ports and switches of these names have already.
-    fn adopt_numbers(&mut self, listed: &[PortInfo]) {
-        for info in listed {
-            let spec = &info.spec;
-            let Some(run) = self.ports.get_mut(&spec.name) else {
-                continue;
-            };
-            if run.id.is_none() && spec.port.0 < PortId::LIMIT && !self.names.contains_key(&spec.port) {
-                run.id = Some(spec.port);
-                self.names.insert(spec.port, spec.name.clone());
-            }
-            let free = !self
-                .switches
-                .values()
-                .any(|switch| switch.id == Some(spec.switch));
-            if let Some(switch) = self.switches.get_mut(&run.wanted.switch)
-                && switch.id.is_none()
-                && free
-            {
-                switch.id = Some(spec.switch);
-            }
-        }
-    }
-
-    fn sync_flows(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
-        let now = self.now();
-        if let Some(run) = self.switch_by_id(switch) {
-            run.l2.forget_flows();
-            let count = flows.len();
-            let changes = run.l2.restore(flows, now);
-            log::info!(
-                "switch {switch}: {count} flows taken over, {} changed",
-                changes.len()
-            );
-            self.put_flows_of(switch, changes);
-        }
-        let Some(data_plane) = &mut self.data_plane else {
-            return;
-        };
-        let left = data_plane.restoring.unwrap_or(0).saturating_sub(1);
-        data_plane.restoring = Some(left);
-        if left == 0 {
-            for upcall in std::mem::take(&mut data_plane.held) {
-                self.upcall(upcall);
-            }
-        }
-    }
-
     fn port_changed(&mut self, port: PortId, state: PortState) {
         let Some(name) = self.names.get(&port).cloned() else {
             return;
@@ -424,7 +305,7 @@ impl Control {
     }
 
     /// Decides about a packet.
-    fn upcall(&mut self, upcall: Upcall) {
+    pub fn upcall(&mut self, upcall: Upcall) {
         let now = self.now();
         if let Some(data_plane) = &mut self.data_plane
             && data_plane.restoring != Some(0)
@@ -473,7 +354,7 @@ impl Control {
         }
     }
 
-    fn put_flows_of(&mut self, switch: SwitchId, changes: Vec<FlowChange>) {
+    pub fn put_flows_of(&mut self, switch: SwitchId, changes: Vec<FlowChange>) {
         for change in changes {
             match change {
                 FlowChange::Put { id, key, actions } => {
@@ -490,89 +371,6 @@ impl Control {
             }
         }
     }
-
-    /// When stations or flows have to be looked at, if ever.
-    pub fn ageing_deadline(&self) -> Option<u64> {
-        let stations = self
-            .idle_switches()
-            .filter_map(|(_, run)| run.l2.next_ageing())
-            .min();
-        let flows = self
-            .data_plane
-            .as_ref()
-            .filter(|data_plane| data_plane.polls == 0)
-            .and_then(|data_plane| {
-                let ageing = |name: &String| {
-                    self.state
-                        .switches
-                        .get(name)
-                        .map(|switch| switch.rules().ageing_ms)
-                };
-                let busy = self.switches.iter().filter(|(_, run)| run.l2.flow_count() > 0);
-                let shortest = busy.filter_map(|(name, _)| ageing(name)).min()?;
-                Some(data_plane.polled + (shortest / 4).clamp(POLL_MIN, POLL_MAX))
-            });
-        [stations, flows].into_iter().flatten().min()
-    }
-
-    /// Switches whose stations can age without asking: no flow says that they are alive.
-    fn idle_switches(&self) -> impl Iterator<Item = (&String, &crate::process::SwitchRun)> {
-        let alone = self.data_plane.is_none();
-        self.switches
-            .iter()
-            .filter(move |(_, run)| alone || run.l2.flow_count() == 0)
-    }
-
-    /// Forgets stations of idle switches, and asks for the use of flows, if either is due.
-    pub fn age(&mut self, now: u64) {
-        if self.ageing_deadline().is_none_or(|deadline| deadline > now) {
-            return;
-        }
-        let idle: Vec<String> = self
-            .idle_switches()
-            .filter(|(_, run)| run.l2.next_ageing().is_some_and(|due| due <= now))
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in idle {
-            if let Some(run) = self.switches.get_mut(&name) {
-                let changes = run.l2.age(now);
-                self.put_flows(&name, changes);
-            }
-        }
-        let busy: Vec<SwitchId> = self
-            .switches
-            .values()
-            .filter(|run| run.l2.flow_count() > 0)
-            .filter_map(|run| run.id)
-            .collect();
-        match &mut self.data_plane {
-            Some(data_plane) if data_plane.polls == 0 && now >= data_plane.polled + POLL_MIN => {
-                data_plane.polled = now;
-                data_plane.polls = busy.len();
-            }
-            _ => return,
-        }
-        for switch in busy {
-            self.ask(
-                Request::FlowList { switch },
-                Vec::new(),
-                Pending::PollFlows(switch, Vec::new()),
-            );
-        }
-    }
-
-    fn polled(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
-        let now = self.now();
-        if let Some(data_plane) = &mut self.data_plane {
-            data_plane.polls = data_plane.polls.saturating_sub(1);
-        }
-        if let Some(run) = self.switch_by_id(switch) {
-            run.l2
-                .observe(flows.iter().map(|(flow, stats)| (flow.id, stats)), now);
-            let changes = run.l2.age(now);
-            self.put_flows_of(switch, changes);
-        }
-    }
 }
 
 impl Pending {
@@ -582,23 +380,6 @@ impl Pending {
                 Some(*token)
             }
             _ => None,
-        }
-    }
-}
-
-impl PortRun {
-    /// The data plane has this port already.
-    fn adopt(&mut self, state: PortState, now: u64) {
-        self.added = true;
-        self.state = state;
-        // Whether it has to be connected is seen when that is due.
-        self.due.get_or_insert(now);
-    }
-
-    /// The data plane had another port of this name, and its listening socket goes with it.
-    fn clear_the_way(&self) {
-        if let crate::state::Link::Listen(path) = &self.wanted.link {
-            crate::sockets::remove(path);
         }
     }
 }

@@ -10,9 +10,11 @@
 //! | desired state becomes changes | `plan` |
 //! | changes are applied | `apply` |
 //! | ports are connected, again and again | `links` |
-//! | data plane: synchronise, upcalls, flows | `data_plane` |
+//! | data plane: upcalls, flows, answers | `data_plane` |
+//! | data plane: meeting one | `sync` |
+//! | time | `ageing` |
 //! | decisions | [`l2`] |
-//! | users | `users` (bytes), `serve` (requests), `describe` (names and texts) |
+//! | users | `users` (bytes), `serve` and `edit` (requests), `describe` (names and texts) |
 //! | what outlives this process | `store` |
 //!
 //! When this process dies, nothing is lost but time: wishes are in the store, port numbers and flows in
@@ -20,9 +22,11 @@
 
 #![forbid(unsafe_code)]
 
+mod ageing;
 mod apply;
 mod data_plane;
 mod describe;
+mod edit;
 pub mod l2;
 mod links;
 mod peer;
@@ -32,6 +36,7 @@ mod serve;
 mod sockets;
 mod state;
 mod store;
+mod sync;
 mod users;
 
 use std::path::PathBuf;

@@ -3,7 +3,8 @@
 //! Errors of single values carry the parser's span. Contradictions between values are found afterwards, on the
 //! typed configuration; their path is then looked up in the file's syntax tree to find the line.
 
-use crate::config::{Config, PathSegment};
+use crate::check::PathSegment;
+use crate::config::Config;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
 mod client;
 pub mod config;
 mod file;
@@ -16,10 +17,10 @@ mod reply;
 mod request;
 mod value;
 
+pub use check::{CheckError, PathSegment};
 pub use client::{Client, ClientError};
 pub use config::{
-    CheckError, Config, HostConfig, PathSegment, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
-    Trunk, VlanConfig,
+    Config, HostConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind, Trunk, VlanConfig,
 };
 pub use file::{ConfigError, parse};
 pub use reply::{

@@ -1,0 +1,100 @@
+//! Time: stations that are forgotten, flows that nobody uses.
+//!
+//! Stations without flows age by our clock alone. The use of flows is known only by asking the data plane, and is asked
+//! for only while there are flows; so a switch that has learned nothing wakes nobody.
+
+use crate::data_plane::Pending;
+use crate::process::{Control, SwitchRun};
+use control_protocol::data_plane::Request;
+use flow::{Flow, FlowStats, SwitchId};
+
+/// Longest time between questions about the use of flows, in milliseconds.
+const POLL_MAX: u64 = 10_000;
+
+/// Shortest.
+const POLL_MIN: u64 = 1_000;
+
+impl Control {
+    /// When stations or flows have to be looked at, if ever.
+    pub fn ageing_deadline(&self) -> Option<u64> {
+        let stations = self
+            .idle_switches()
+            .filter_map(|(_, run)| run.l2.next_ageing())
+            .min();
+        let flows = self
+            .data_plane
+            .as_ref()
+            .filter(|data_plane| data_plane.polls == 0)
+            .and_then(|data_plane| {
+                let ageing = |name: &String| {
+                    self.state
+                        .switches
+                        .get(name)
+                        .map(|switch| switch.rules().ageing_ms)
+                };
+                let busy = self.switches.iter().filter(|(_, run)| run.l2.flow_count() > 0);
+                let shortest = busy.filter_map(|(name, _)| ageing(name)).min()?;
+                Some(data_plane.polled + (shortest / 4).clamp(POLL_MIN, POLL_MAX))
+            });
+        [stations, flows].into_iter().flatten().min()
+    }
+
+    /// Switches whose stations can age without asking: no flow says that they are alive.
+    fn idle_switches(&self) -> impl Iterator<Item = (&String, &SwitchRun)> {
+        let alone = self.data_plane.is_none();
+        self.switches
+            .iter()
+            .filter(move |(_, run)| alone || run.l2.flow_count() == 0)
+    }
+
+    /// Forgets stations of idle switches, and asks for the use of flows, if either is due.
+    pub fn age(&mut self, now: u64) {
+        if self.ageing_deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        let idle: Vec<String> = self
+            .idle_switches()
+            .filter(|(_, run)| run.l2.next_ageing().is_some_and(|due| due <= now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in idle {
+            if let Some(run) = self.switches.get_mut(&name) {
+                let changes = run.l2.age(now);
+                self.put_flows(&name, changes);
+            }
+        }
+        let busy: Vec<SwitchId> = self
+            .switches
+            .values()
+            .filter(|run| run.l2.flow_count() > 0)
+            .filter_map(|run| run.id)
+            .collect();
+        match &mut self.data_plane {
+            Some(data_plane) if data_plane.polls == 0 && now >= data_plane.polled + POLL_MIN => {
+                data_plane.polled = now;
+                data_plane.polls = busy.len();
+            }
+            _ => return,
+        }
+        for switch in busy {
+            self.ask(
+                Request::FlowList { switch },
+                Vec::new(),
+                Pending::PollFlows(switch, Vec::new()),
+            );
+        }
+    }
+
+    pub fn polled(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
+        let now = self.now();
+        if let Some(data_plane) = &mut self.data_plane {
+            data_plane.polls = data_plane.polls.saturating_sub(1);
+        }
+        if let Some(run) = self.switch_by_id(switch) {
+            run.l2
+                .observe(flows.iter().map(|(flow, stats)| (flow.id, stats)), now);
+            let changes = run.l2.age(now);
+            self.put_flows_of(switch, changes);
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Meeting a data plane: what it has is compared with what should be.
+//!
+//! Whether it was restarted, or we were, makes no difference. Ports that are as they should be stay, and so do flows
+//! that would be decided the same way again; guests notice nothing.
+
+use crate::data_plane::Pending;
+use crate::links::PortRun;
+use crate::process::Control;
+use crate::sockets;
+use crate::state::Link;
+use control_protocol::data_plane::{PortInfo, PortSpec, PortState, Request};
+use flow::{Flow, FlowStats, PortId, SwitchId};
+use std::collections::BTreeSet;
+
+impl Control {
+    /// Compares the data plane's ports with ours.
+    pub fn sync_ports(&mut self, listed: Vec<PortInfo>) {
+        self.adopt_numbers(&listed);
+        self.numbered = true;
+        self.number();
+        let mut foreign: BTreeSet<SwitchId> = listed.iter().map(|info| info.spec.switch).collect();
+        for info in listed {
+            let name = info.spec.name.clone();
+            let spec = self.port_spec(&name);
+            let same = spec.as_ref().is_some_and(|spec| {
+                let mtu = info.spec.mtu;
+                PortSpec { mtu, ..spec.clone() } == info.spec
+            });
+            if !same {
+                self.ask_quietly(Request::PortDel { port: info.spec.port });
+                if let Some(run) = self.ports.get(&name) {
+                    run.clear_the_way();
+                }
+                continue;
+            }
+            if spec.is_some_and(|spec| spec.mtu != info.spec.mtu) {
+                let mtu = self.ports.get(&name).map_or(info.spec.mtu, |run| run.wanted.mtu);
+                self.ask_quietly(Request::PortSet {
+                    port: info.spec.port,
+                    mtu,
+                });
+            }
+            let now = self.now();
+            if let Some(run) = self.ports.get_mut(&name) {
+                run.adopt(info.state, now);
+            }
+        }
+        let missing: Vec<String> = self
+            .ports
+            .iter()
+            .filter(|(_, run)| !run.added)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in missing {
+            // What goes wrong is in the port's entry; it is tried again.
+            let _ = self.add_port(&name);
+        }
+        let names: Vec<String> = self.ports.keys().cloned().collect();
+        for name in names {
+            self.tell_rules(&name);
+        }
+        self.compare_interfaces();
+        let ids: Vec<SwitchId> = self.switches.values().filter_map(|run| run.id).collect();
+        foreign.retain(|id| !ids.contains(id));
+        for switch in foreign {
+            self.ask_quietly(Request::FlowFlush { switch });
+        }
+        if let Some(data_plane) = &mut self.data_plane {
+            data_plane.restoring = Some(ids.len());
+        }
+        for switch in ids {
+            self.ask(
+                Request::FlowList { switch },
+                Vec::new(),
+                Pending::SyncFlows(switch, Vec::new()),
+            );
+        }
+    }
+
+    /// Numbers that ports and switches of these names have already.
+    fn adopt_numbers(&mut self, listed: &[PortInfo]) {
+        for info in listed {
+            let spec = &info.spec;
+            let Some(run) = self.ports.get_mut(&spec.name) else {
+                continue;
+            };
+            if run.id.is_none() && spec.port.0 < PortId::LIMIT && !self.names.contains_key(&spec.port) {
+                run.id = Some(spec.port);
+                self.names.insert(spec.port, spec.name.clone());
+            }
+            let free = !self
+                .switches
+                .values()
+                .any(|switch| switch.id == Some(spec.switch));
+            if let Some(switch) = self.switches.get_mut(&run.wanted.switch)
+                && switch.id.is_none()
+                && free
+            {
+                switch.id = Some(spec.switch);
+            }
+        }
+    }
+
+    pub fn sync_flows(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
+        let now = self.now();
+        if let Some(run) = self.switch_by_id(switch) {
+            run.l2.forget_flows();
+            let count = flows.len();
+            let changes = run.l2.restore(flows, now);
+            log::info!(
+                "switch {switch}: {count} flows taken over, {} changed",
+                changes.len()
+            );
+            self.put_flows_of(switch, changes);
+        }
+        let Some(data_plane) = &mut self.data_plane else {
+            return;
+        };
+        let left = data_plane.restoring.unwrap_or(0).saturating_sub(1);
+        data_plane.restoring = Some(left);
+        if left == 0 {
+            for upcall in std::mem::take(&mut data_plane.held) {
+                self.upcall(upcall);
+            }
+        }
+    }
+}
+
+impl PortRun {
+    /// The data plane has this port already.
+    fn adopt(&mut self, state: PortState, now: u64) {
+        self.added = true;
+        self.state = state;
+        // Whether it has to be connected is seen when that is due.
+        self.due.get_or_insert(now);
+    }
+
+    /// The data plane had another port of this name, and its listening socket goes with it.
+    fn clear_the_way(&self) {
+        if let Link::Listen(path) = &self.wanted.link {
+            sockets::remove(path);
+        }
+    }
+}

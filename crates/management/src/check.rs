@@ -1,0 +1,228 @@
+//! What spans several values of a configuration: names that clash, keys that contradict a type.
+//!
+//! Errors carry the path to the offending value, which means something for a file and for a request alike.
+
+use crate::config::{Config, PortConfig, PortKind, SwitchConfig, SwitchKind};
+use crate::value::MacAddr;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// A step from the top of a configuration to a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathSegment {
+    /// A key of a table.
+    Key(&'static str),
+    /// An index into an array.
+    Index(usize),
+}
+
+/// Values that are each allowed, but not together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct CheckError {
+    /// Which part is wrong.
+    pub path: Vec<PathSegment>,
+    /// What is wrong and what is allowed.
+    pub message: String,
+}
+
+impl Config {
+    /// Checks what spans several values.
+    ///
+    /// # Errors
+    /// The first contradiction, with its place.
+    pub fn check(&self) -> Result<(), CheckError> {
+        let mut seen = Seen::default();
+        for (index, switch) in self.switches.iter().enumerate() {
+            let place = [PathSegment::Key("switch"), PathSegment::Index(index)];
+            check_switch(switch, &place, &mut seen)?;
+            for (index, port) in switch.ports.iter().enumerate() {
+                let place = [&place[..], &[PathSegment::Key("port"), PathSegment::Index(index)]].concat();
+                check_port(port, switch, &place, &mut seen)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What must be unique, with its user.
+#[derive(Default)]
+struct Seen {
+    switches: HashMap<String, String>,
+    ports: HashMap<String, String>,
+    interfaces: HashMap<(Option<String>, String), String>,
+    sockets: HashMap<PathBuf, String>,
+    uplinks: HashMap<String, String>,
+    static_macs: HashMap<(String, MacAddr), String>,
+}
+
+fn unique<K: std::hash::Hash + Eq>(map: &mut HashMap<K, String>, key: K, user: String) -> Result<(), String> {
+    match map.insert(key, user) {
+        None => Ok(()),
+        Some(earlier) => Err(earlier),
+    }
+}
+
+fn error(place: &[PathSegment], key: &'static str, message: String) -> CheckError {
+    CheckError {
+        path: [place, &[PathSegment::Key(key)]].concat(),
+        message,
+    }
+}
+
+fn check_switch(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+    let name = &switch.name;
+    unique(&mut seen.switches, name.to_string(), name.to_string()).map_err(|_| {
+        error(
+            place,
+            "name",
+            format!("there is already a switch {name}; names are unique"),
+        )
+    })?;
+    match (switch.kind, &switch.uplink) {
+        (SwitchKind::External, None) => {
+            let message = format!("external switch {name} needs `uplink`, the name of a network device");
+            return Err(error(place, "type", message));
+        }
+        (SwitchKind::External, Some(uplink)) => {
+            unique(&mut seen.uplinks, uplink.to_string(), name.to_string()).map_err(|earlier| {
+                error(
+                    place,
+                    "uplink",
+                    format!("{uplink} is already the uplink of switch {earlier}"),
+                )
+            })?;
+            unique(
+                &mut seen.interfaces,
+                (None, uplink.to_string()),
+                format!("the uplink of {name}"),
+            )
+            .map_err(|user| error(place, "uplink", format!("interface {uplink} is already {user}")))?;
+        }
+        (kind, Some(_)) => {
+            let message = format!("`uplink` is for external switches; {name} is {kind}");
+            return Err(error(place, "uplink", message));
+        }
+        (_, None) => {}
+    }
+    if switch.kind == SwitchKind::Private && switch.host.is_some() {
+        let message = format!("`host` is for internal and external switches; {name} is private");
+        return Err(error(place, "host", message));
+    }
+    if let Some(interface) = switch.host_interface() {
+        let key = if switch.host.is_some() { "host" } else { "name" };
+        unique(
+            &mut seen.interfaces,
+            (None, interface.to_string()),
+            format!("the host interface of {name}"),
+        )
+        .map_err(|user| {
+            error(
+                place,
+                key,
+                format!("interface {interface} is already {user}; set `host.interface`"),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn check_port(
+    port: &PortConfig,
+    switch: &SwitchConfig,
+    place: &[PathSegment],
+    seen: &mut Seen,
+) -> Result<(), CheckError> {
+    let name = &port.name;
+    if name.as_str() == "control" {
+        return Err(error(
+            place,
+            "name",
+            "`control` is reserved for the control socket".into(),
+        ));
+    }
+    unique(&mut seen.ports, name.to_string(), switch.name.to_string()).map_err(|earlier| {
+        let message = format!("there is already a port {name} on switch {earlier}; names are unique");
+        error(place, "name", message)
+    })?;
+    for mac in &port.static_macs {
+        unique(
+            &mut seen.static_macs,
+            (switch.name.to_string(), *mac),
+            name.to_string(),
+        )
+        .map_err(|earlier| {
+            error(
+                place,
+                "static-macs",
+                format!("{mac} is already a static address of port {earlier}"),
+            )
+        })?;
+    }
+    match port.kind {
+        PortKind::VhostUser => check_vhost_user(port, place, seen),
+        PortKind::Tap => check_tap(port, place, seen),
+    }
+}
+
+fn check_vhost_user(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+    for (key, given) in [
+        ("interface", port.interface.is_some()),
+        ("netns", port.netns.is_some()),
+        ("addresses", !port.addresses.is_empty()),
+    ] {
+        if given {
+            let message = format!("`{key}` is for ports of type tap; {} is vhost-user", port.name);
+            return Err(error(place, key, message));
+        }
+    }
+    if let Some(socket) = &port.socket {
+        let length = socket.as_os_str().len();
+        if !socket.is_absolute() || length > 107 {
+            let message = format!(
+                "{} is not an absolute path of at most 107 bytes",
+                socket.display()
+            );
+            return Err(error(place, "socket", message));
+        }
+    }
+    // Default paths differ because names do; one that collides with a given path is found when it is bound.
+    if let Some(socket) = &port.socket {
+        unique(&mut seen.sockets, socket.clone(), port.name.to_string()).map_err(|earlier| {
+            error(
+                place,
+                "socket",
+                format!("{} is already the socket of port {earlier}", socket.display()),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+fn check_tap(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+    for (key, given) in [("socket", port.socket.is_some()), ("mode", port.mode.is_some())] {
+        if given {
+            let message = format!("`{key}` is for ports of type vhost-user; {} is a tap", port.name);
+            return Err(error(place, key, message));
+        }
+    }
+    let interface = port.interface_name();
+    let key = if port.interface.is_some() {
+        "interface"
+    } else {
+        "name"
+    };
+    let netns = port.netns.as_ref().map(|netns| netns.to_string());
+    unique(
+        &mut seen.interfaces,
+        (netns, interface.to_string()),
+        format!("that of port {}", port.name),
+    )
+    .map_err(|user| {
+        error(
+            place,
+            key,
+            format!("interface {interface} is already {user}; set `interface` to another name"),
+        )
+    })
+}
