@@ -350,6 +350,14 @@ impl PortRun {
         }
     }
 
+    /// The data plane had another port of this name, and its listening socket, which may be ours too, goes with it.
+    pub fn clear_the_way(&mut self) {
+        if let Link::Listen(path) = &self.wanted.link {
+            self.listener = None;
+            sockets::remove(path);
+        }
+    }
+
     /// The data plane did not take a request about this port; tried again.
     pub fn refused(&mut self, adding: bool, error: String, now: u64) {
         self.problem = Some(error);
@@ -361,7 +369,12 @@ impl PortRun {
     fn listening(&mut self, path: &std::path::Path) -> io::Result<OwnedFd> {
         let listener = match self.listener.take() {
             Some(listener) => listener,
-            None => sockets::listen_at(path, Mode::from_raw_mode(0o660))?,
+            None => {
+                let listener = sockets::listen_at(path, Mode::from_raw_mode(0o660))?;
+                // The data plane has a thread that waits in accept.
+                rustix::io::ioctl_fionbio(&listener, false)?;
+                listener
+            }
         };
         let copy = listener.try_clone()?;
         self.listener = Some(listener);

@@ -6,8 +6,6 @@
 use crate::data_plane::Pending;
 use crate::links::PortRun;
 use crate::process::Control;
-use crate::sockets;
-use crate::state::Link;
 use control_protocol::data_plane::{PortInfo, PortSpec, PortState, Request};
 use flow::{Flow, FlowStats, PortId, SwitchId};
 use std::collections::BTreeSet;
@@ -28,7 +26,7 @@ impl Control {
             });
             if !same {
                 self.ask_quietly(Request::PortDel { port: info.spec.port });
-                if let Some(run) = self.ports.get(&name) {
+                if let Some(run) = self.ports.get_mut(&name) {
                     run.clear_the_way();
                 }
                 continue;
@@ -133,12 +131,5 @@ impl PortRun {
         self.state = state;
         // Whether it has to be connected is seen when that is due.
         self.due.get_or_insert(now);
-    }
-
-    /// The data plane had another port of this name, and its listening socket goes with it.
-    fn clear_the_way(&self) {
-        if let Link::Listen(path) = &self.wanted.link {
-            sockets::remove(path);
-        }
     }
 }
