@@ -351,7 +351,9 @@ fn an_idle_supervisor_sleeps() {
             .unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     };
+    // The children are still settling in.
     std::thread::sleep(Duration::from_millis(500));
+    while instance.log.try_recv().is_ok() {}
     let before = switches();
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(switches(), before, "it woke up with nothing to do");

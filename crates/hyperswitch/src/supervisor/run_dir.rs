@@ -9,7 +9,7 @@ use std::path::Path;
 /// Holds the run directory for this process until it is dropped or the process ends, however it ends.
 #[derive(Debug)]
 pub struct RunDir {
-    _lock: File,
+    lock: File,
 }
 
 impl RunDir {
@@ -54,7 +54,14 @@ impl RunDir {
         }
         lock.set_len(0)?;
         lock.write_all(format!("{}\n", std::process::id()).as_bytes())?;
-        Ok(RunDir { _lock: lock })
+        Ok(RunDir { lock })
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // Closing is not enough while a child that is just being started still has a copy of the descriptor.
+        let _ = self.lock.unlock();
     }
 }
 
