@@ -1,0 +1,18 @@
+//! The data plane process as its peers see it: guests over vhost-user, the control process over its channel.
+//!
+//! * `forwarding`: packets, flows, misses, captures and traces;
+//! * `offloads`: segmentation, checksums, merged buffers, MTU;
+//! * `layouts`: chains, ring sizes and notifications;
+//! * `stall`: receivers that post no buffers;
+//! * `control_lost`: forwarding outlives control; misses are bounded;
+//! * `bad_rings`, `bad_memory`, `bad_messages`: guests that break rules cost nobody but themselves;
+//! * `random_guest`: anything in any order.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::cast_possible_truncation, reason = "tests")]
+#![forbid(unsafe_code)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod forwarding;

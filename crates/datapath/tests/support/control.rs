@@ -1,0 +1,381 @@
+//! The data plane under test, its supervisor, and its control process, which does what the test says.
+
+use super::{PATIENCE, eventually};
+use control_protocol::data_plane::{
+    Answer, Connection, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState, Request, ToDataPlane,
+    Upcall, UpcallId, VERSION,
+};
+use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::{Channel, ChannelError};
+use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
+use std::collections::{HashMap, VecDeque};
+use std::os::unix::net::UnixStream;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// All tests use this one unless they are about switches.
+pub const SWITCH: SwitchId = SwitchId(1);
+
+pub struct Switch {
+    supervisor: Option<Channel>,
+    thread: Option<JoinHandle<Result<(), datapath::Error>>>,
+    pub control: Option<Channel>,
+    serial: u32,
+    pub upcalls: VecDeque<Upcall>,
+    pub states: Vec<(PortId, PortState)>,
+    /// Upcalls ended by `Execute`, per port.
+    executed: HashMap<PortId, u64>,
+}
+
+/// Waits for something to read; false when the time is up.
+fn readable(fd: BorrowedFd<'_>, end: Instant) -> bool {
+    let left = end.saturating_duration_since(Instant::now());
+    let timeout = Timespec {
+        tv_sec: left.as_secs().cast_signed(),
+        tv_nsec: left.subsec_nanos().into(),
+    };
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() > 0
+}
+
+impl Switch {
+    /// A data plane with a control process.
+    pub fn start() -> Switch {
+        let (supervisor, child) = Channel::pair().unwrap();
+        let thread = std::thread::spawn(move || datapath::run(child));
+        let mut switch = Switch {
+            supervisor: Some(supervisor),
+            thread: Some(thread),
+            control: None,
+            serial: 0,
+            upcalls: VecDeque::new(),
+            states: Vec::new(),
+            executed: HashMap::new(),
+        };
+        switch.connect();
+        switch
+    }
+
+    /// A data plane with `guests` ports, numbered from 1.
+    pub fn with_ports(ports: u32) -> Switch {
+        let mut switch = Switch::start();
+        (1..=ports).for_each(|port| switch.add(port));
+        switch
+    }
+
+    /// Gives the data plane a new control channel and says hello on it.
+    pub fn connect(&mut self) {
+        self.connect_silently();
+        let hello = self.ask(Request::Hello { version: VERSION });
+        assert!(matches!(hello, Ok(Answer::Welcome { workers: 1.., .. })), "{hello:?}");
+    }
+
+    pub fn connect_silently(&mut self) {
+        let (control, theirs) = Channel::pair().unwrap();
+        let supervisor = self.supervisor.as_ref().unwrap();
+        supervisor
+            .send(&ToChild::Peer(Role::Control), &[theirs.as_fd()])
+            .unwrap();
+        self.control = Some(control);
+        self.upcalls.clear();
+    }
+
+    /// The control process dies.
+    pub fn disconnect(&mut self) {
+        self.control = None;
+        self.upcalls.clear();
+    }
+
+    /// Takes in one message; false when none came until `end`.
+    fn take(&mut self, end: Instant) -> Option<FromDataPlane> {
+        let control = self.control.as_ref().unwrap();
+        if !readable(control.as_fd(), end) {
+            return None;
+        }
+        match control.try_recv::<FromDataPlane>() {
+            Ok((message, _)) => Some(message),
+            Err(ChannelError::WouldBlock) => None,
+            Err(error) => panic!("control channel: {error}"),
+        }
+    }
+
+    fn note(&mut self, message: FromDataPlane) {
+        match message {
+            FromDataPlane::Upcall(upcall) => self.upcalls.push_back(upcall),
+            FromDataPlane::PortState { port, state } => self.states.push((port, state)),
+            FromDataPlane::Answer { serial, result } => panic!("answer {serial} nobody waits for: {result:?}"),
+        }
+    }
+
+    pub fn tell(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> u32 {
+        self.serial += 1;
+        let message = ToDataPlane {
+            serial: self.serial,
+            request,
+        };
+        let end = Instant::now() + PATIENCE;
+        while let Err(error) = self.control.as_ref().unwrap().try_send(&message, fds) {
+            assert!(matches!(error, ChannelError::WouldBlock), "control channel: {error}");
+            assert!(Instant::now() < end, "the data plane does not read requests");
+            if let Some(message) = self.take(Instant::now() + Duration::from_millis(1)) {
+                self.note(message);
+            }
+        }
+        self.serial
+    }
+
+    fn answer(&mut self, expected: u32) -> Result<Answer, String> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.take(end) {
+                Some(FromDataPlane::Answer { serial, result }) => {
+                    assert_eq!(serial, expected, "{result:?}");
+                    return result;
+                }
+                Some(message) => self.note(message),
+                None => assert!(Instant::now() < end, "no answer in time"),
+            }
+        }
+    }
+
+    pub fn ask_with(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Answer, String> {
+        let serial = self.tell(request, fds);
+        self.answer(serial)
+    }
+
+    pub fn ask(&mut self, request: Request) -> Result<Answer, String> {
+        self.ask_with(request, &[])
+    }
+
+    #[track_caller]
+    pub fn done(&mut self, request: Request) {
+        assert_eq!(self.ask(request), Ok(Answer::Done));
+    }
+
+    /// The next upcall within `patience`.
+    pub fn upcall_within(&mut self, patience: Duration) -> Option<Upcall> {
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(upcall) = self.upcalls.pop_front() {
+                return Some(upcall);
+            }
+            let message = self.take(end)?;
+            self.note(message);
+        }
+    }
+
+    #[track_caller]
+    pub fn upcall(&mut self) -> Upcall {
+        self.upcall_within(PATIENCE).expect("an upcall")
+    }
+
+    /// A port spec with nothing special.
+    pub fn spec(port: u32) -> PortSpec {
+        PortSpec {
+            port: PortId(port),
+            switch: SWITCH,
+            name: format!("vm{port}"),
+            connection: Connection::Attached,
+            mtu: 1500,
+            mac: Some([2, 0, 0, 0, 0, port as u8]),
+            masked_features: 0,
+        }
+    }
+
+    #[track_caller]
+    pub fn add(&mut self, port: u32) {
+        self.done(Request::PortAdd(Self::spec(port)));
+    }
+
+    /// Our end of a new connection of that port.
+    #[track_caller]
+    pub fn attach(&mut self, port: u32) -> UnixStream {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let request = Request::PortAttach { port: PortId(port) };
+        assert_eq!(self.ask_with(request, &[theirs.as_fd()]), Ok(Answer::Done));
+        ours
+    }
+
+    pub fn ports(&mut self) -> Vec<PortInfo> {
+        let mut serial = self.tell(Request::PortList, &[]);
+        let mut all = Vec::new();
+        loop {
+            let Ok(Answer::Ports { ports, more }) = self.answer(serial) else {
+                panic!("no list of ports")
+            };
+            all.extend(ports);
+            if !more {
+                return all;
+            }
+            serial = self.serial;
+        }
+    }
+
+    #[track_caller]
+    pub fn port(&mut self, port: u32) -> PortInfo {
+        let found = self.ports().into_iter().find(|info| info.spec.port.0 == port);
+        found.expect("the port exists")
+    }
+
+    #[track_caller]
+    pub fn counters(&mut self, port: u32) -> PortCounters {
+        self.port(port).counters
+    }
+
+    /// Waits until the port's counters satisfy `done`.
+    #[track_caller]
+    pub fn until(&mut self, port: u32, what: &str, done: impl Fn(&PortCounters) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let counters = self.counters(port);
+            if done(&counters) {
+                return;
+            }
+            assert!(Instant::now() < end, "port {port}: {what}: {counters:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[track_caller]
+    pub fn until_dropped(&mut self, port: u32, reason: DropReason, count: u64) {
+        self.until(port, reason.name(), |counters| counters.dropped.get(reason) >= count);
+        assert_eq!(self.counters(port).dropped.get(reason), count, "{reason}");
+    }
+
+    #[track_caller]
+    pub fn until_state(&mut self, port: u32, done: impl Fn(&PortState) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let state = self.port(port).state;
+            if done(&state) {
+                return;
+            }
+            assert!(Instant::now() < end, "port {port} is {state:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// All packets from that port get these actions.
+    pub fn flow(&mut self, in_port: u32, actions: &[Action]) {
+        let flow = Self::port_flow(in_port, actions);
+        self.done(Request::FlowPut(flow));
+    }
+
+    pub fn port_flow(in_port: u32, actions: &[Action]) -> Flow {
+        let mut key = FlowKey::default();
+        key.set_in_port(in_port);
+        let mut mask = FlowMask::default();
+        mask.0.set_in_port(u32::MAX);
+        Flow {
+            id: FlowId(in_port.into()),
+            switch: SWITCH,
+            key,
+            mask,
+            actions: actions.to_vec(),
+        }
+    }
+
+    /// A flow for exactly this key.
+    pub fn exact_flow(id: u128, key: FlowKey, actions: &[Action]) -> Flow {
+        let mask = FlowMask(FlowKey {
+            words: [u64::MAX; flow::KEY_WORDS],
+        });
+        Flow {
+            id: FlowId(id),
+            switch: SWITCH,
+            key,
+            mask,
+            actions: actions.to_vec(),
+        }
+    }
+
+    pub fn flows(&mut self) -> Vec<(Flow, FlowStats)> {
+        let Ok(Answer::Flows { flows, more: false }) = self.ask(Request::FlowList { switch: SWITCH }) else {
+            panic!("no list of flows")
+        };
+        flows
+    }
+
+    /// Sends a packet from both ports to each other.
+    pub fn join(&mut self, a: u32, b: u32) {
+        self.flow(a, &[Action::Output(PortId(b))]);
+        self.flow(b, &[Action::Output(PortId(a))]);
+    }
+
+    /// Ends an upcall by sending its packet on.
+    pub fn execute(&mut self, upcall: Upcall, actions: &[Action]) {
+        *self.executed.entry(upcall.id.port).or_default() += 1;
+        self.tell(
+            Request::Execute(Execute {
+                upcall: Some(upcall.id),
+                in_port: upcall.id.port,
+                actions: actions.to_vec(),
+                packet: upcall.packet,
+            }),
+            &[],
+        );
+    }
+
+    /// Sends a packet of our own.
+    pub fn inject(&mut self, in_port: u32, packet: Packet, actions: &[Action]) {
+        self.tell(
+            Request::Execute(Execute {
+                upcall: None,
+                in_port: PortId(in_port),
+                actions: actions.to_vec(),
+                packet,
+            }),
+            &[],
+        );
+    }
+
+    pub fn discard(&mut self, upcall: UpcallId, reason: DropReason) {
+        self.tell(Request::Discard { upcall, reason }, &[]);
+    }
+
+    /// At the end of every test: all is accounted for, on every port.
+    #[track_caller]
+    pub fn finish(mut self) {
+        if self.control.is_none() {
+            self.connect();
+        }
+        let end = Instant::now() + PATIENCE;
+        let ports = loop {
+            while let Some(upcall) = self.upcall_within(Duration::from_millis(0)) {
+                self.discard(upcall.id, DropReason::Policy);
+            }
+            let ports = self.ports();
+            if self.upcalls.is_empty() && ports.iter().all(|port| self.is_settled(port)) {
+                break ports;
+            }
+            assert!(Instant::now() < end, "packets got lost: {ports:#?}");
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        // It stays like that.
+        std::thread::sleep(Duration::from_millis(5));
+        for (before, after) in ports.iter().zip(self.ports()) {
+            assert_eq!(before.counters, after.counters);
+        }
+        let sum = |get: fn(&PortCounters) -> u64| ports.iter().map(|port| get(&port.counters)).sum::<u64>();
+        let (delivered, transmitted) = (sum(|c| c.delivered), sum(|c| c.transmitted));
+        assert_eq!(delivered, transmitted, "what was delivered was received by some port");
+        self.stop();
+    }
+
+    fn is_settled(&self, port: &PortInfo) -> bool {
+        let counters = &port.counters;
+        let executed = self.executed.get(&port.spec.port).copied().unwrap_or(0);
+        counters.in_flight() == 0 && counters.upcalls == executed + counters.discarded.total()
+    }
+
+    /// Ends the data plane in an orderly way.
+    pub fn stop(&mut self) {
+        self.supervisor = None;
+        if let Some(thread) = self.thread.take() {
+            eventually("the data plane ends", || thread.is_finished());
+            thread.join().expect("no panic").expect("an orderly end");
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What the tests of the data plane stand on: the real `datapath::run` on a thread, a control process that does what
+//! the test says, and guests that speak real vhost-user and own real rings, so that they can write any
+//! bytes anywhere. Every wait has an end; what takes longer than [`PATIENCE`] hangs and fails.
+
+#![allow(dead_code, missing_docs, reason = "shared by several test programs")]
+
+pub mod control;
+pub mod frames;
+pub mod guest;
+pub mod memory;
+pub mod session;
+
+pub use control::Switch;
+pub use guest::{Guest, Layout, Setup};
+
+use std::time::{Duration, Instant};
+
+/// Long enough for a loaded machine, short enough to notice a hang.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until `done`, or fails.
+#[track_caller]
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
