@@ -95,9 +95,12 @@ impl Pipeline {
         true
     }
 
-    /// Milliseconds until a waiting receiver's time is up; `None` when none waits. Those whose time is up already are put
-    /// on the to-do list.
+    /// Milliseconds this thread may sleep: none while something is on the to-do list, where receivers are put whose
+    /// time is up; else until that is so for the next one; `None` when none waits.
     pub fn next_deadline(&mut self) -> Option<u64> {
+        if !self.todo.is_empty() {
+            return Some(0);
+        }
         if self.waiting.is_empty() {
             return None;
         }
@@ -108,6 +111,9 @@ impl Pipeline {
             .collect();
         due.into_iter()
             .for_each(|(_, port)| self.later(port, Side::Receive));
+        if !self.todo.is_empty() {
+            return Some(0);
+        }
         self.waiting.iter().map(|(deadline, _)| deadline - now_ms).min()
     }
 

@@ -169,7 +169,7 @@ impl ReceiveSide {
                 break;
             };
             let outcome = match &mut self.ring {
-                None => Outcome::Dropped(DropReason::PortDown),
+                None => Outcome::Dropped(DropReason::PortRemoved),
                 Some(_) if packet.is_broken() => Outcome::Dropped(DropReason::SenderGone),
                 Some(ring) => ring.deliver(&packet, done),
             };
@@ -195,6 +195,10 @@ impl ReceiveSide {
         }
         self.publish();
         let waiting = self.pending.is_some();
+        // Nobody waits if what waited was dropped for another reason.
+        if !waiting && matches!(self.wait, Wait::Since(_)) {
+            self.wait = Wait::No;
+        }
         result.map(|()| left == 0 && !waiting)
     }
 
