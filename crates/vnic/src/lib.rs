@@ -13,6 +13,7 @@
 mod counters;
 pub mod features;
 mod packet;
+mod quirk;
 mod receive;
 mod session;
 mod transmit;

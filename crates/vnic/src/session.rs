@@ -6,6 +6,7 @@
 //! messages ends in the right state or in an error that closes the connection.
 
 use crate::features::{Features, NET_MAC, NET_MTU, NET_STATUS, OFFERED, VHOST_USER_PROTOCOL};
+use crate::quirk::{acknowledge, take_long_table};
 use crate::transmit::RingSetup;
 use crate::{Call, Vnic};
 use guest_memory::{GuestMemory, MAX_REGIONS, Region};
@@ -18,7 +19,9 @@ use vhost::vhost_user::message::{
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
     VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
-use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+use vhost::vhost_user::{
+    Backend, BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut,
+};
 use virtqueue::{Layout, MAX_QUEUE_SIZE};
 
 /// Index of the first receive queue (VIRTIO 1.2, 5.1.2), named from the driver's side.
@@ -70,6 +73,8 @@ pub struct Session {
     memory: Arc<GuestMemory>,
     features: Features,
     rings: [Ring; QUEUES],
+    /// The channel for our requests; kept open, since a front end may take its end for ours.
+    requests: Option<Backend>,
 }
 
 fn refuse(what: impl std::fmt::Display) -> Error {
@@ -93,22 +98,41 @@ impl Session {
             memory: Arc::new(GuestMemory::new()),
             features: Features::default(),
             rings: Default::default(),
+            requests: None,
         }));
-        let mut handler = BackendReqHandler::from_stream(stream, session.clone());
-        let end = loop {
-            match handler.handle_request() {
-                Ok(()) => {}
-                Err(Error::Disconnected | Error::SocketBroken(_)) => break Ok(()),
-                // The request was refused and the front end told so; it decides what to do.
-                Err(Error::ReqHandlerError(error)) => log::debug!("vhost-user request refused: {error}"),
-                Err(error) => break Err(error.to_string()),
-            }
-        };
+        let end = Session::serve_messages(&session, stream);
         session
             .lock()
             .map_err(|_| "the session panicked".to_owned())?
             .close();
         end
+    }
+
+    fn serve_messages(session: &Arc<Mutex<Session>>, stream: UnixStream) -> std::result::Result<(), String> {
+        let mut second = stream.try_clone().map_err(|error| error.to_string())?;
+        let mut handler = BackendReqHandler::from_stream(stream, session.clone());
+        loop {
+            match take_long_table(&mut second) {
+                Ok(None) => {}
+                Ok(Some(table)) => {
+                    let need_reply = table.need_reply();
+                    let mut session = session.lock().map_err(|_| "the session panicked".to_owned())?;
+                    let result = session.set_mem_table(&table.regions, table.files, None);
+                    acknowledge(&mut second, need_reply, result.is_ok())
+                        .map_err(|error| error.to_string())?;
+                    continue;
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            }
+            match handler.handle_request() {
+                Ok(()) => {}
+                Err(Error::Disconnected | Error::SocketBroken(_)) => return Ok(()),
+                // The request was refused and the front end told so; it decides what to do.
+                Err(Error::ReqHandlerError(error)) => log::debug!("vhost-user request refused: {error}"),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
     }
 
     fn close(&mut self) {
@@ -347,7 +371,9 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        // User Mode Linux allocates its interrupt only when BACKEND_REQ was negotiated. We never ask anything.
         Ok(VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::RESET_DEVICE
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
@@ -381,6 +407,10 @@ impl VhostUserBackendReqHandlerMut for Session {
 
     fn set_config(&mut self, _offset: u32, _bytes: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
         Err(refuse("the configuration space is read-only"))
+    }
+
+    fn set_backend_req_fd(&mut self, backend: Backend) {
+        self.requests = Some(backend);
     }
 
     fn set_gpu_socket(&mut self, _backend: GpuBackend) -> Result<()> {

@@ -7,6 +7,7 @@ use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
 use ring::{Claim, Queue, Shared};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::FileType;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,18 +16,18 @@ use virtqueue::QueueError;
 /// Places in a port's internal receive queue.
 const INBOX: usize = 1024;
 
-/// How to call a driver: an eventfd, or nothing for a driver that polls.
+/// How to call a driver: an eventfd (a stream socket, with User Mode Linux), or nothing for a driver that polls.
 #[derive(Clone, Debug, Default)]
 pub struct Call(Option<Arc<OwnedFd>>);
 
 impl Call {
-    /// Takes the descriptor a front end passed. It must not be able to block a worker, so only anonymous inodes (an
-    /// eventfd is one, files, pipes and sockets are not) are accepted, and set non-blocking.
+    /// Takes the descriptor a front end passed. It must not be able to block a worker: only sockets, pipes and
+    /// anonymous inodes (an eventfd is one; files and devices are not) are accepted, and set non-blocking.
     pub fn new(fd: Option<OwnedFd>) -> std::io::Result<Call> {
         if let Some(fd) = &fd {
-            let stat = rustix::fs::fstat(fd)?;
-            if rustix::fs::FileType::from_raw_mode(stat.st_mode) != rustix::fs::FileType::Unknown {
-                return Err(std::io::Error::other("the call descriptor is not an eventfd"));
+            let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
+            if !matches!(kind, FileType::Unknown | FileType::Fifo | FileType::Socket) {
+                return Err(std::io::Error::other("the call descriptor is no eventfd"));
             }
             rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | rustix::fs::OFlags::NONBLOCK)?;
         }
