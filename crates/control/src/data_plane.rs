@@ -18,7 +18,7 @@ use control_protocol::data_plane::{
 };
 use flow::{Flow, FlowId, FlowStats, PortId, SwitchId};
 use management::{DataPlaneStatus, Response};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 
 /// The channel and what is under way on it.
@@ -149,13 +149,18 @@ impl Control {
         let Some(lost) = self.data_plane.take() else {
             return;
         };
-        let users: BTreeSet<Token> = lost.pending.values().filter_map(Pending::user).collect();
-        for token in users {
+        let mut answers = BTreeMap::new();
+        for pending in lost.pending.into_values() {
+            let ended = || Response::Error("the data plane has just ended; try again".into());
+            match pending {
+                // The next data plane will be told.
+                Pending::User(token, Question::Settled(done)) => answers.insert(token, Response::Ok(done)),
+                pending => pending.user().and_then(|token| answers.insert(token, ended())),
+            };
+        }
+        for (token, answer) in answers {
             self.gathered.remove(&token);
-            self.users.answer(
-                token,
-                &Response::Error("the data plane has just ended; try again".into()),
-            );
+            self.users.answer(token, &answer);
         }
         for run in self.ports.values_mut() {
             run.added = false;

@@ -23,6 +23,8 @@ const FRAME: std::ops::RangeInclusive<usize> = 14..=65_553;
 
 /// What a user waits for.
 pub(crate) enum Question {
+    /// That the data plane has done what was asked before; then this is the answer.
+    Settled(Reply),
     /// Ports of these names.
     Ports(Vec<String>),
     /// Counters of ports of these names.
@@ -67,12 +69,27 @@ impl Control {
                 data_plane_protocol: VERSION,
             }))),
             Request::Status => reply(Ok(Reply::Status(self.status()))),
-            Request::SwitchAdd { switch } => reply(self.switch_add(switch)),
-            Request::SwitchDel { switch } => reply(self.switch_del(&switch)),
+            Request::SwitchAdd { switch } => {
+                let result = self.switch_add(switch);
+                self.settled(token, result)
+            }
+            Request::SwitchDel { switch } => {
+                let result = self.switch_del(&switch);
+                self.settled(token, result)
+            }
             Request::SwitchList => reply(Ok(Reply::Switches(self.switch_list()))),
-            Request::PortAdd { switch, config } => reply(self.port_add(&switch, config)),
-            Request::PortDel { port } => reply(self.port_del(&port)),
-            Request::PortSet { port, changes } => reply(self.port_set(&port, changes)),
+            Request::PortAdd { switch, config } => {
+                let result = self.port_add(&switch, config);
+                self.settled(token, result)
+            }
+            Request::PortDel { port } => {
+                let result = self.port_del(&port);
+                self.settled(token, result)
+            }
+            Request::PortSet { port, changes } => {
+                let result = self.port_set(&port, changes);
+                self.settled(token, result)
+            }
             Request::PortShow { port } => match self.selected(Some(&port), None) {
                 Ok(names) => self.port_list(token, names),
                 Err(error) => refuse(error),
@@ -94,10 +111,29 @@ impl Control {
             },
             Request::Trace { port, frame } => self.trace(token, &port, frame.0),
             Request::Capture { port, snap_length } => self.capture(token, &port, snap_length, fds),
-            Request::Reload => reply(self.reload().map(|changes| {
-                let changes = changes.iter().map(ToString::to_string).collect();
-                Reply::Reloaded(ReloadSummary { changes })
-            })),
+            Request::Reload => {
+                let result = self.reload().map(|changes| {
+                    let changes = changes.iter().map(ToString::to_string).collect();
+                    Reply::Reloaded(ReloadSummary { changes })
+                });
+                self.settled(token, result)
+            }
+        }
+    }
+
+    /// Answers a change when the data plane has made it: requests are executed in order, so one that does nothing
+    /// comes back when those before it are done.
+    fn settled(&mut self, token: Token, result: Result<Reply, String>) -> Option<Response> {
+        let switch = self.switches.values().find_map(|run| run.id);
+        match (result, switch) {
+            (Ok(done), Some(switch)) if self.data_plane.is_some() => {
+                let nothing = data_plane::Request::FlowDel {
+                    switch,
+                    id: flow::FlowId(0),
+                };
+                self.ask_user(token, nothing, vec![], Question::Settled(done))
+            }
+            (result, _) => reply(result),
         }
     }
 
@@ -384,6 +420,7 @@ impl Control {
     /// The data plane has answered a user's question.
     pub fn answer_for_user(&mut self, token: Token, question: Question, answer: Answer) {
         let response = match (question, answer) {
+            (Question::Settled(done), Answer::Done) => Some(Response::Ok(done)),
             (Question::Capture, Answer::Done) => Some(Response::Ok(Reply::Done)),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {
                 self.traced(token, in_port, frame, &steps)
