@@ -33,6 +33,8 @@ const FLOWS_PER_MESSAGE: usize = 64;
 const PORTS_PER_MESSAGE: usize = 16;
 /// Misses sent, and requests read, before the other gets its turn.
 const BATCH: usize = 64;
+/// Things done for packets before requests get their turn.
+const STEPS: usize = 16;
 
 /// Runs the data plane until the supervisor says so or is gone. Must be called with no other threads running.
 pub fn run(supervisor: Channel) -> Result<(), Error> {
@@ -52,6 +54,7 @@ pub fn run(supervisor: Channel) -> Result<(), Error> {
         datapath,
         workers,
         control: None,
+        greeted: false,
         outbox: VecDeque::new(),
         turns: Turns::default(),
         states: HashMap::new(),
@@ -75,6 +78,8 @@ struct Server {
     account: Arc<Counters>,
     workers: usize,
     control: Option<Channel>,
+    /// It has said hello, which decides what its predecessor held.
+    greeted: bool,
     /// What could not be sent yet.
     outbox: VecDeque<FromDataPlane>,
     turns: Turns,
@@ -116,7 +121,8 @@ impl Server {
             self.read_requests();
         }
         self.send_misses();
-        while self.pipeline.step() {}
+        // Not until nothing is left: guests can keep a thread busy, and this one has others to serve.
+        let _ = (0..STEPS).all(|_| self.pipeline.step());
         Ok(true)
     }
 
@@ -136,6 +142,7 @@ impl Server {
     /// Forgets a control process; what it held is lost.
     fn lose_control(&mut self) {
         self.control = None;
+        self.greeted = false;
         self.outbox.clear();
         self.states.clear();
         self.write_off();
@@ -195,7 +202,7 @@ impl Server {
     fn send_misses(&mut self) {
         for _ in 0..BATCH {
             let Some(control) = &self.control else { return };
-            if !self.outbox.is_empty() {
+            if !self.greeted || !self.outbox.is_empty() {
                 return;
             }
             let Some(id) = self.turns.next() else { return };
@@ -279,6 +286,7 @@ impl Server {
             ));
         }
         self.write_off();
+        self.greeted = true;
         let workers = u32::try_from(self.workers).unwrap_or(u32::MAX);
         Ok(Answer::Welcome {
             workers,
@@ -328,14 +336,13 @@ impl Server {
     fn delete_port(&mut self, id: PortId) -> Result<(), String> {
         let port = self.port(id)?;
         port.stop();
-        // Its queue is emptied by a last look at it, while it can still be found.
-        self.pipeline.later(id, crate::state::Side::Receive);
-        while self.pipeline.step() {}
-        let lost = port.misses.clear() + port.misses.write_off();
-        port.vnic.account.discarded(DropReason::PortRemoved, lost);
         if let Some(place) = self.datapath.ports.write().get_mut(id.0 as usize) {
             *place = None;
         }
+        // Bursts that could still queue packets for it have ended with the lock.
+        self.pipeline.empty(&port);
+        let lost = port.misses.clear() + port.misses.write_off();
+        port.vnic.account.discarded(DropReason::PortRemoved, lost);
         self.states.remove(&id);
         Ok(())
     }

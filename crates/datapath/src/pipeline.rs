@@ -327,6 +327,23 @@ impl Pipeline {
             self.later(origin, Side::Transmit);
         }
     }
+
+    /// Drops what is queued for a port that was taken out of the table. Waits for a thread that holds its queue,
+    /// which will not find the port again.
+    pub fn empty(&mut self, port: &Arc<Port>) {
+        let mut observer = Delivery {
+            port,
+            capturing: port.captures.active(),
+            origins: PortSet::default(),
+        };
+        port.vnic.receive.claim_blocking().with(|side| {
+            side.stop();
+            while side.run(0, DELIVERY_BUDGET, &mut observer).unwrap_or(false) {}
+        });
+        for origin in observer.origins.0 {
+            self.later(origin, Side::Transmit);
+        }
+    }
 }
 
 fn vanished() -> vnic::QueueError {

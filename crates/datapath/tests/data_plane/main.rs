@@ -15,4 +15,6 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod control_lost;
 mod forwarding;
+mod stall;

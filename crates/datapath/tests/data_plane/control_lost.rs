@@ -1,0 +1,201 @@
+//! Forwarding outlives control; misses are bounded, per port, and wait for the next control process.
+
+use crate::support::frames::plain;
+use crate::support::{Guest, Switch};
+use flow::{Action, DropReason, PortId};
+use std::time::{Duration, Instant};
+
+/// As in `datapath::miss`.
+const MOST_MISSES: u64 = 64;
+
+fn output(port: u32) -> Action {
+    Action::Output(PortId(port))
+}
+
+#[test]
+fn flows_outlive_control_and_misses_wait() {
+    let mut switch = Switch::with_ports(4);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut b = Guest::usual(&mut switch, 2);
+    let mut c = Guest::usual(&mut switch, 3);
+    let mut d = Guest::usual(&mut switch, 4);
+    switch.join(1, 2);
+    // Three misses are with the control process when it dies; one of another port as well.
+    let held: Vec<_> = (0..3)
+        .map(|seed| {
+            c.send(&plain(3, 4, 200, seed));
+            switch.upcall()
+        })
+        .collect();
+    assert_eq!(held.len(), 3);
+    switch.disconnect();
+    for seed in 0..50 {
+        let frame = plain(1, 2, 100 + usize::from(seed) * 20, seed);
+        a.send(&frame);
+        b.expect_plain(&frame);
+    }
+    for seed in 0..100 {
+        c.send(&plain(3, 4, 200, seed));
+    }
+    c.all_sent();
+    d.send(&plain(4, 3, 90, 1));
+    d.all_sent();
+
+    switch.connect();
+    let counters = switch.counters(3);
+    assert_eq!(counters.discarded.get(DropReason::ControlLost), 3, "{counters:?}");
+    let waiting = counters.upcalls - 3;
+    // Those that were with the control process count against the bound until they are known to be lost.
+    assert!((MOST_MISSES - 3..=MOST_MISSES).contains(&waiting), "{counters:?}");
+    assert_eq!(counters.dropped.get(DropReason::MissQueueFull), 100 - waiting);
+    let mut seeds = Vec::new();
+    let mut others = 0;
+    for _ in 0..=waiting {
+        let upcall = switch.upcall();
+        if upcall.id.port == PortId(4) {
+            assert_eq!(upcall.packet.frame, plain(4, 3, 90, 1));
+            others += 1;
+        } else {
+            seeds.push(upcall.packet.frame[20]);
+        }
+        switch.execute(upcall, &[output(1)]);
+    }
+    assert_eq!(others, 1);
+    let expected: Vec<_> = (0..waiting).map(|seed| plain(3, 4, 200, seed as u8)[20]).collect();
+    assert_eq!(seeds, expected, "in order");
+    for _ in 0..=waiting {
+        a.receive();
+    }
+    assert_eq!(switch.upcall_within(Duration::from_millis(20)), None);
+    switch.finish();
+}
+
+#[test]
+fn what_was_never_answered_is_lost_with_control() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    for round in 1..=5u64 {
+        for seed in 0..10 {
+            a.send(&plain(1, 2, 300, seed));
+        }
+        for _ in 0..10 {
+            switch.upcall();
+        }
+        // Either way: seen to close, or replaced.
+        if round % 2 == 0 {
+            switch.disconnect();
+        }
+        switch.connect();
+        assert_eq!(switch.counters(1).discarded.get(DropReason::ControlLost), 10 * round);
+    }
+    switch.finish();
+}
+
+#[test]
+fn a_second_hello_writes_off_as_well() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    a.send(&plain(1, 2, 300, 0));
+    let upcall = switch.upcall();
+    let hello = control_protocol::data_plane::Request::Hello {
+        version: control_protocol::data_plane::VERSION,
+    };
+    assert!(switch.ask(hello).is_ok());
+    // Too late: it is lost already and counted once.
+    switch.discard(upcall.id, DropReason::Policy);
+    let counters = switch.counters(1);
+    assert_eq!(counters.discarded.get(DropReason::ControlLost), 1);
+    assert_eq!(counters.discarded.total(), 1);
+    let wrong = control_protocol::data_plane::Request::Hello { version: 99 };
+    assert!(switch.ask(wrong).is_err());
+    switch.finish();
+}
+
+#[test]
+fn a_flood_of_misses_starves_nobody() {
+    let mut switch = Switch::with_ports(3);
+    let mut flood = Guest::usual(&mut switch, 1);
+    let mut quiet = Guest::usual(&mut switch, 2);
+    let mut c = Guest::usual(&mut switch, 3);
+    // The control process is slow: it answers nothing for now.
+    for _ in 0..500 {
+        flood.send(&plain(1, 3, 400, 1));
+    }
+    quiet.send(&plain(2, 3, 70, 2));
+    quiet.all_sent();
+    flood.all_sent();
+    let mut before = 0;
+    loop {
+        let upcall = switch.upcall();
+        if upcall.id.port == PortId(2) {
+            switch.execute(upcall, &[output(3)]);
+            break;
+        }
+        before += 1;
+        switch.discard(upcall.id, DropReason::Policy);
+    }
+    assert!(before <= MOST_MISSES, "{before} others first");
+    c.expect_plain(&plain(2, 3, 70, 2));
+    assert_eq!(switch.counters(2).dropped.total(), 0);
+    assert!(switch.counters(1).dropped.get(DropReason::MissQueueFull) >= 500 - 2 * MOST_MISSES);
+    switch.finish();
+}
+
+#[test]
+fn large_misses_are_bounded_in_bytes() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    switch.disconnect();
+    for seed in 0..30 {
+        a.send(&plain(1, 2, 60_000, seed));
+    }
+    a.all_sent();
+    switch.connect();
+    let counters = switch.counters(1);
+    // 512 KiB of them.
+    assert_eq!((counters.upcalls, counters.dropped.get(DropReason::MissQueueFull)), (8, 22));
+    for seed in 0..8 {
+        let upcall = switch.upcall();
+        assert_eq!(upcall.packet.frame, plain(1, 2, 60_000, seed));
+        switch.discard(upcall.id, DropReason::Policy);
+    }
+    switch.finish();
+}
+
+#[test]
+fn a_busy_guest_does_not_hold_up_requests() {
+    let mut switch = Switch::with_ports(3);
+    let mut b = Guest::usual(&mut switch, 2);
+    let mut a = Guest::usual(&mut switch, 1);
+    switch.join(1, 2);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                a.send(&plain(1, 2, 1000, 0));
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = b.try_receive();
+            }
+        });
+        let start = Instant::now();
+        let mut slowest = Duration::ZERO;
+        while start.elapsed() < Duration::from_millis(500) {
+            let packet = control_protocol::data_plane::Packet {
+                vnet_header: [0; 12],
+                frame: plain(3, 2, 700, 1),
+            };
+            let asked = Instant::now();
+            switch.inject(3, packet, &[output(2)]);
+            switch.counters(3);
+            slowest = slowest.max(asked.elapsed());
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(slowest < Duration::from_secs(2), "a request took {slowest:?}");
+    });
+    while b.receive_within(Duration::from_millis(50)).is_some() {}
+    a.all_sent();
+    switch.finish();
+}

@@ -1,0 +1,184 @@
+//! Receivers that post no buffers cost their senders a bounded time, once, and nobody else anything.
+
+use crate::support::frames::plain;
+use crate::support::guest::LEAST;
+use crate::support::{Guest, Setup, Switch};
+use flow::{Action, DropReason, PortId};
+use std::time::{Duration, Instant};
+
+/// Twice the time a receiver is given, and what a loaded machine adds.
+const BOUND: Duration = Duration::from_millis(2 * vnic::STALL_TIMEOUT_MS + 1000);
+
+fn output(port: u32) -> Action {
+    Action::Output(PortId(port))
+}
+
+fn deaf(features: u64) -> Setup {
+    Setup {
+        posted: 0,
+        ..Setup::features(features)
+    }
+}
+
+/// Waits for all chains to come back; how long it took.
+fn back(guest: &mut Guest) -> Duration {
+    let start = Instant::now();
+    guest.all_sent();
+    start.elapsed()
+}
+
+fn stalls_and_recovers(features: u64) {
+    let mut switch = Switch::with_ports(3);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut stalled = Guest::start(&mut switch, 2, deaf(features));
+    let mut c = Guest::usual(&mut switch, 3);
+    switch.flow(1, &[output(2), output(3)]);
+    for seed in 0..20 {
+        a.send(&plain(1, 2, 1000, seed));
+        c.expect_plain(&plain(1, 2, 1000, seed));
+    }
+    assert!(a.outstanding() > 0, "the packets wait");
+    let time = back(&mut a);
+    assert!(time < BOUND, "{time:?}");
+    switch.until_dropped(1, DropReason::ReceiverStalled, 20);
+    assert_eq!(switch.counters(2).egress_dropped.get(DropReason::ReceiverStalled), 20);
+    // From now on they are dropped at once.
+    let start = Instant::now();
+    for seed in 0..200 {
+        a.send(&plain(1, 2, 1000, seed));
+        c.expect_plain(&plain(1, 2, 1000, seed));
+    }
+    a.all_sent();
+    assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+    switch.until_dropped(1, DropReason::ReceiverStalled, 220);
+    assert!(stalled.try_receive().is_none());
+    // It posts buffers and kicks.
+    stalled.post(0..64);
+    assert!(stalled.receive.kicks > 0, "a stalled ring asks for a kick");
+    let end = Instant::now() + BOUND;
+    loop {
+        a.send(&plain(1, 2, 900, 77));
+        c.expect_plain(&plain(1, 2, 900, 77));
+        if stalled.receive_within(Duration::from_millis(10)).is_some() {
+            break;
+        }
+        assert!(Instant::now() < end, "it does not get packets again");
+    }
+    for seed in 0..100 {
+        a.send(&plain(1, 2, 900, seed));
+        stalled.expect_plain(&plain(1, 2, 900, seed));
+        c.expect_plain(&plain(1, 2, 900, seed));
+    }
+    // And it can stall again.
+    stalled.repost = false;
+    for seed in 0..70 {
+        a.send(&plain(1, 2, 900, seed));
+        c.expect_plain(&plain(1, 2, 900, seed));
+    }
+    let time = back(&mut a);
+    assert!(time < BOUND, "{time:?}");
+    while stalled.try_receive().is_some() {}
+    switch.finish();
+}
+
+#[test]
+fn a_stalled_receiver_recovers() {
+    stalls_and_recovers(crate::support::guest::ALL);
+}
+
+#[test]
+fn a_stalled_receiver_recovers_without_event_index() {
+    stalls_and_recovers(LEAST);
+}
+
+#[test]
+fn buffers_in_time_lose_nothing() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut slow = Guest::start(&mut switch, 2, deaf(crate::support::guest::ALL));
+    slow.repost = false;
+    switch.join(1, 2);
+    for round in 0..10 {
+        for seed in 0..8 {
+            a.send(&plain(1, 2, 1200, seed));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        slow.post(round * 8..round * 8 + 8);
+        for seed in 0..8 {
+            slow.expect_plain(&plain(1, 2, 1200, seed));
+        }
+    }
+    assert_eq!(switch.counters(1).dropped.total(), 0);
+    switch.finish();
+}
+
+#[test]
+fn too_few_buffers_for_a_merged_frame_stall_too() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let setup = Setup { buffers: vec![256], posted: 3, ..Setup::default() };
+    let mut few = Guest::start(&mut switch, 2, setup);
+    switch.join(1, 2);
+    a.send(&plain(1, 2, 1400, 1));
+    assert!(back(&mut a) < BOUND);
+    switch.until_dropped(1, DropReason::ReceiverStalled, 1);
+    // The three are still there, and what they hold fits.
+    few.post(3..4);
+    let end = Instant::now() + BOUND;
+    loop {
+        a.send(&plain(1, 2, 600, 2));
+        if few.receive_within(Duration::from_millis(10)).is_some() {
+            break;
+        }
+        assert!(Instant::now() < end, "it does not get packets again");
+    }
+    switch.finish();
+}
+
+#[test]
+fn two_stalled_receivers_and_a_removal() {
+    let mut switch = Switch::with_ports(4);
+    let mut a = Guest::usual(&mut switch, 1);
+    let b = Guest::start(&mut switch, 2, deaf(LEAST));
+    let _c = Guest::start(&mut switch, 3, deaf(crate::support::guest::ALL));
+    let mut d = Guest::usual(&mut switch, 4);
+    switch.flow(1, &[output(2), output(3), output(4)]);
+    for seed in 0..50 {
+        a.send(&plain(1, 2, 500, seed));
+        d.expect_plain(&plain(1, 2, 500, seed));
+    }
+    drop(b);
+    assert!(back(&mut a) < BOUND);
+    switch.until(1, "two of three dropped", |c| c.dropped.total() == 100 && c.delivered == 50);
+    switch.finish();
+}
+
+#[test]
+fn a_sender_larger_than_its_slots_is_served_on() {
+    let mut switch = Switch::with_ports(3);
+    let setup = Setup { transmit_size: 1024, ..Setup::default() };
+    let mut a = Guest::start(&mut switch, 1, setup);
+    let _b = Guest::start(&mut switch, 2, deaf(LEAST));
+    let mut c = Guest::usual(&mut switch, 3);
+    switch.flow(1, &[output(2), output(3)]);
+    // More chains at once than the port has slots; all in one place, since the test does not read them again.
+    let frame = plain(1, 2, 800, 1);
+    a.send_as(&wire::VnetHeader::default(), &frame, &crate::support::Layout::One);
+    c.expect_plain(&frame);
+    let head = a.transmit.descriptors;
+    let first = a.memory.read(head, 16);
+    let address = u64::from_le_bytes(first[..8].try_into().unwrap());
+    for index in 1..1000 {
+        a.transmit.descriptor(index, address, 812, 0, 0);
+        a.transmit.offer(index);
+    }
+    a.transmit.publish_and_kick();
+    let start = Instant::now();
+    for _ in 0..999 {
+        c.expect_plain(&frame);
+    }
+    assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
+    switch.until(1, "all came in", |c| c.received == 1000 && c.in_flight() == 0);
+    assert_eq!(switch.counters(3).transmitted, 1000);
+    switch.finish();
+}
