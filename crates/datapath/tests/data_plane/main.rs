@@ -17,4 +17,6 @@ mod support;
 
 mod control_lost;
 mod forwarding;
+mod layouts;
+mod offloads;
 mod stall;

@@ -1,0 +1,311 @@
+//! Segmentation, checksums, merged buffers and the MTU, compared with the naive way.
+
+use crate::support::frames::{Tcp, complete_checksum, plain, segments, tagged};
+use crate::support::guest::{ALL, LEAST};
+use crate::support::{Guest, Layout, Setup, Switch};
+use control_protocol::data_plane::Request;
+use flow::{Action, DropReason, PortId};
+use proptest::prelude::*;
+use vnic::features as f;
+use wire::{NEEDS_CSUM, VnetHeader};
+
+const TSO: u64 = f::NET_GUEST_TSO4 | f::NET_GUEST_TSO6 | f::NET_GUEST_ECN;
+
+fn output(port: u32) -> Action {
+    Action::Output(PortId(port))
+}
+
+/// A pair of which the receiver has these features and this receive layout.
+fn pair(features: u64, buffers: Vec<u32>) -> (Switch, Guest, Guest) {
+    let mut switch = Switch::with_ports(2);
+    let a = Guest::usual(&mut switch, 1);
+    let setup = Setup { features, buffers, ..Setup::default() };
+    let b = Guest::start(&mut switch, 2, setup);
+    switch.join(1, 2);
+    (switch, a, b)
+}
+
+fn plain_header(header: VnetHeader) {
+    assert_eq!(VnetHeader { num_buffers: 0, ..header }, VnetHeader::default());
+}
+
+#[test]
+fn a_large_frame_passes_whole() {
+    let (mut switch, mut a, mut b) = pair(ALL, vec![4096]);
+    for v6 in [false, true] {
+        for payload in [1449, 9000, 65_535 - 72] {
+            let tcp = Tcp::new(v6, payload);
+            let frame = tcp.frame(1, 2, false);
+            a.send_as(&tcp.header(1400), &frame, &Layout::One);
+            let header = b.expect(&frame);
+            let buffers = (12 + frame.len()).div_ceil(4096);
+            assert_eq!(header, VnetHeader { num_buffers: buffers as u16, ..tcp.header(1400) });
+        }
+    }
+    assert_eq!(switch.counters(2).segments, 0);
+    switch.finish();
+}
+
+fn segmented(features: u64, vlan: Option<u16>) {
+    let (mut switch, mut a, mut b) = pair(features, vec![2048]);
+    let mut expected = 0;
+    for v6 in [false, true] {
+        for (payload, mss) in [(1401, 1400), (2800, 1400), (5000, 1400), (65_535 - 72, 1388), (3000, 536), (200, 60)] {
+            let tcp = Tcp { vlan, flags: 0x19, ..Tcp::new(v6, payload) };
+            let frame = tcp.frame(1, 2, false);
+            a.send_as(&tcp.header(mss), &frame, &Layout::Apart);
+            let naive = segments(&tcp, 1, 2, mss.into());
+            expected += naive.len() as u64;
+            for mut segment in naive {
+                if features & f::NET_GUEST_CSUM != 0 {
+                    // The receiver is told where to complete it.
+                    let (header, mut received) = b.receive();
+                    assert_eq!((header.flags, header.gso_type), (NEEDS_CSUM, 0));
+                    assert_eq!((usize::from(header.csum_start), header.csum_offset), (tcp.l4(), 16));
+                    complete_checksum(&mut received, tcp.l4(), 16);
+                    assert_eq!(received, segment);
+                } else {
+                    let header = b.expect(&segment);
+                    plain_header(header);
+                }
+                assert!(segment.len() - tcp.l3() <= 1500, "the MTU is kept");
+                segment.clear();
+            }
+        }
+    }
+    assert_eq!(switch.counters(2).segments, expected);
+    assert_eq!(switch.counters(2).transmitted, 12);
+    switch.finish();
+}
+
+#[test]
+fn segments_for_a_receiver_without_any_offload() {
+    segmented(LEAST, None);
+}
+
+#[test]
+fn segments_for_a_receiver_with_checksums() {
+    segmented(ALL & !TSO, None);
+}
+
+#[test]
+fn segments_for_a_receiver_with_event_index_and_merging() {
+    segmented(ALL & !TSO & !f::NET_GUEST_CSUM, None);
+}
+
+#[test]
+fn segments_behind_a_vlan_tag() {
+    segmented(LEAST, Some(0x2005));
+}
+
+#[test]
+fn cwr_stays_with_the_first_segment() {
+    let (switch, mut a, mut b) = pair(ALL & !f::NET_GUEST_ECN, vec![2048]);
+    let tcp = Tcp { flags: 0x98, ..Tcp::new(false, 4000) };
+    let header = VnetHeader { gso_type: wire::GSO_TCPV4 | wire::GSO_ECN, ..tcp.header(1000) };
+    a.send_as(&header, &tcp.frame(1, 2, false), &Layout::One);
+    let flags: Vec<_> = (0..4).map(|_| b.receive().1[tcp.l4() + 13]).collect();
+    assert_eq!(flags, [0x90, 0x10, 0x10, 0x18]);
+    switch.finish();
+}
+
+#[test]
+fn one_frame_for_receivers_with_and_without_offloads() {
+    let mut switch = Switch::with_ports(4);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut whole = Guest::start(&mut switch, 2, Setup { buffers: vec![66_000], receive_size: 16, ..Setup::default() });
+    let mut cut = Guest::start(&mut switch, 3, Setup::features(LEAST));
+    let mut trunk = Guest::start(&mut switch, 4, Setup::features(LEAST));
+    let push = Action::PushVlan { tpid: 0x8100, tci: 9 };
+    switch.flow(1, &[output(2), output(3), push, output(4)]);
+    for v6 in [false, true] {
+        let tcp = Tcp::new(v6, 40_000);
+        let frame = tcp.frame(1, 2, false);
+        a.send_as(&tcp.header(1400), &frame, &Layout::Pieces(vec![12, 50, 1, 3000]));
+        let header = whole.expect(&frame);
+        assert_eq!((header.gso_size, header.num_buffers), (1400, 1));
+        for segment in segments(&tcp, 1, 2, 1400) {
+            plain_header(cut.expect(&segment));
+            plain_header(trunk.expect(&tagged(&segment, 9)));
+        }
+    }
+    // A TSO frame whose header moves by the tag, for a receiver that takes it whole.
+    switch.flow(1, &[push, output(2)]);
+    let tcp = Tcp::new(false, 20_000);
+    let with_tag = Tcp { vlan: Some(9), ..tcp.clone() };
+    a.send_as(&tcp.header(1400), &tcp.frame(1, 2, false), &Layout::One);
+    let header = whole.expect(&with_tag.frame(1, 2, false));
+    assert_eq!(header, VnetHeader { num_buffers: 1, ..with_tag.header(1400) });
+    switch.finish();
+}
+
+#[test]
+fn checksums_are_completed_for_who_cannot() {
+    let (switch, mut a, mut b) = pair(LEAST, vec![2048]);
+    for v6 in [false, true] {
+        for payload in [0, 1, 2, 40, 41, 42, 43, 100, 999, 1400] {
+            let tcp = Tcp::new(v6, payload);
+            a.send_as(&tcp.header(0), &tcp.frame(1, 2, false), &Layout::Pieces(vec![13, 20]));
+            plain_header(b.expect(&tcp.frame(1, 2, true)));
+        }
+    }
+    switch.finish();
+    let (switch, mut a, mut b) = pair(ALL, vec![2048]);
+    let tcp = Tcp::new(false, 500);
+    a.send_as(&tcp.header(0), &tcp.frame(1, 2, false), &Layout::One);
+    let header = b.expect(&tcp.frame(1, 2, false));
+    assert_eq!(header, VnetHeader { num_buffers: 1, ..tcp.header(0) });
+    switch.finish();
+}
+
+#[test]
+fn misses_keep_their_offloads() {
+    let mut switch = Switch::with_ports(3);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut whole = Guest::start(&mut switch, 2, Setup { buffers: vec![66_000], receive_size: 8, ..Setup::default() });
+    let mut cut = Guest::start(&mut switch, 3, Setup::features(LEAST));
+    let tcp = Tcp::new(false, 30_000);
+    a.send_as(&tcp.header(1400), &tcp.frame(1, 2, false), &Layout::One);
+    let upcall = switch.upcall();
+    switch.execute(upcall, &[output(2), output(3)]);
+    let header = whole.expect(&tcp.frame(1, 2, false));
+    assert_eq!(header, VnetHeader { num_buffers: 1, ..tcp.header(1400) });
+    for segment in segments(&tcp, 1, 2, 1400) {
+        plain_header(cut.expect(&segment));
+    }
+    switch.finish();
+}
+
+#[test]
+fn buffers_are_merged_and_counted() {
+    for size in [64, 100, 257, 1526] {
+        let (switch, mut a, mut b) = pair(ALL, vec![size]);
+        for len in [14, 51, 52, 53, 60, 128, 129, 500, 1514] {
+            let frame = plain(1, 2, len, 3);
+            a.send(&frame);
+            let header = b.expect(&frame);
+            assert_eq!(usize::from(header.num_buffers), (12 + len).div_ceil(size as usize));
+        }
+        switch.finish();
+    }
+    // Chains of several descriptors.
+    let (switch, mut a, mut b) = pair(ALL, vec![7, 20, 100]);
+    for len in [14, 115, 116, 128, 700] {
+        let frame = plain(1, 2, len, 3);
+        a.send(&frame);
+        let header = b.expect(&frame);
+        assert_eq!(usize::from(header.num_buffers), (12 + len).div_ceil(127));
+    }
+    switch.finish();
+}
+
+#[test]
+fn buffers_that_cannot_hold_the_frame() {
+    for features in [LEAST, ALL & !f::NET_MRG_RXBUF] {
+        let (mut switch, mut a, mut b) = pair(features, vec![12, 500]);
+        a.send(&plain(1, 2, 501, 0));
+        switch.until_dropped(1, DropReason::BufferTooSmall, 1);
+        a.send(&plain(1, 2, 500, 1));
+        b.expect_plain(&plain(1, 2, 500, 1));
+        a.all_sent();
+        switch.finish();
+    }
+    // Not even all buffers together.
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let setup = Setup { receive_size: 4, buffers: vec![100], ..Setup::default() };
+    let mut b = Guest::start(&mut switch, 2, setup);
+    switch.join(1, 2);
+    a.send(&plain(1, 2, 389, 0));
+    switch.until_dropped(1, DropReason::BufferTooSmall, 1);
+    a.send(&plain(1, 2, 388, 1));
+    assert_eq!(b.expect(&plain(1, 2, 388, 1)).num_buffers, 4);
+    switch.finish();
+}
+
+#[test]
+fn the_mtu_is_enforced() {
+    let (mut switch, mut a, mut b) = pair(ALL, vec![66_000]);
+    a.send(&plain(1, 2, 1514, 0));
+    b.expect_plain(&plain(1, 2, 1514, 0));
+    a.send(&plain(1, 2, 1515, 0));
+    switch.until_dropped(1, DropReason::ExceedsMtu, 1);
+    // A tag is no part of the packet.
+    let with_tag = tagged(&plain(1, 2, 1514, 1), 4);
+    a.send(&with_tag);
+    b.expect_plain(&with_tag);
+    // Segments count, not the frame.
+    let tcp = Tcp::new(false, 5000);
+    a.send_as(&tcp.header(1448), &tcp.frame(1, 2, false), &Layout::One);
+    b.expect(&tcp.frame(1, 2, false));
+    a.send_as(&tcp.header(1449), &tcp.frame(1, 2, false), &Layout::One);
+    switch.until_dropped(1, DropReason::ExceedsMtu, 2);
+    switch.done(Request::PortSet { port: PortId(2), mtu: 9000 });
+    a.send(&plain(1, 2, 9014, 2));
+    b.expect_plain(&plain(1, 2, 9014, 2));
+    switch.done(Request::PortSet { port: PortId(2), mtu: 100 });
+    a.send(&plain(1, 2, 115, 2));
+    switch.until_dropped(1, DropReason::ExceedsMtu, 3);
+    assert_eq!(switch.counters(2).egress_dropped.get(DropReason::ExceedsMtu), 3);
+    a.all_sent();
+    switch.finish();
+}
+
+#[test]
+fn jumbo_frames_and_the_largest() {
+    let (mut switch, mut a, mut b) = pair(ALL, vec![4096]);
+    switch.done(Request::PortSet { port: PortId(2), mtu: 65_535 });
+    for len in [9014, 20_000, 65_549] {
+        let frame = plain(1, 2, len, 3);
+        a.send(&frame);
+        b.expect_plain(&frame);
+    }
+    switch.finish();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// Any TCP frame, cut or not, in any chain layout, with or without offloads: the receiver can put together what
+    /// the sender had.
+    #[test]
+    fn any_frame_to_any_receiver(
+        frames in prop::collection::vec(
+            (any::<bool>(), 1usize..20_000, 100u16..1400, any::<bool>(), prop::collection::vec(1usize..200, 0..6), any::<bool>()),
+            1..20,
+        ),
+        merge: bool, csum: bool, tso: bool, events: bool, size in 100u32..3000,
+    ) {
+        let bit = |wanted, bits| if wanted { bits } else { 0 };
+        let features = LEAST
+            | bit(merge, f::NET_MRG_RXBUF)
+            | bit(csum, f::NET_GUEST_CSUM)
+            | bit(tso && csum, TSO)
+            | bit(events, f::RING_EVENT_IDX);
+        let whole = tso && csum;
+        let buffer = if merge { size } else { 22_000 };
+        let (switch, mut a, mut b) = pair(features, vec![buffer]);
+        for (v6, payload, mss, gso, pieces, indirect) in frames {
+            let payload = if gso { payload } else { payload.min(1400) };
+            let tcp = Tcp::new(v6, payload);
+            let header = tcp.header(if gso { mss } else { 0 });
+            let layout = if indirect { Layout::Indirect(pieces) } else { Layout::Pieces(pieces) };
+            let frame = tcp.frame(1, 2, false);
+            let needed = match &layout { Layout::Indirect(p) | Layout::Pieces(p) => p.iter().sum::<usize>(), _ => 0 };
+            let layout = if needed < frame.len() + 12 { layout } else { Layout::One };
+            a.send_as(&header, &frame, &layout);
+            let cut = gso && payload > usize::from(mss) && !whole;
+            let naive = if cut { segments(&tcp, 1, 2, mss.into()) } else { vec![tcp.frame(1, 2, true)] };
+            for expected in naive {
+                let (header, mut received) = b.receive();
+                if header.flags & NEEDS_CSUM != 0 {
+                    prop_assert!(csum);
+                    complete_checksum(&mut received, header.csum_start.into(), header.csum_offset.into());
+                }
+                prop_assert!(received == expected, "{} bytes", expected.len());
+            }
+        }
+        a.all_sent();
+        switch.finish();
+    }
+}
