@@ -6,14 +6,14 @@
 //! messages ends in the right state or in an error that closes the connection.
 
 use crate::features::{Features, NET_MAC, NET_MTU, NET_STATUS, OFFERED, VHOST_USER_PROTOCOL};
-use crate::quirk::{acknowledge, take_long_table};
+use crate::quirk::{Message, acknowledge, take};
 use crate::transmit::RingSetup;
 use crate::{Call, Vnic};
 use guest_memory::{GuestMemory, MAX_REGIONS, Region};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -81,6 +81,10 @@ fn refuse(what: impl std::fmt::Display) -> Error {
     Error::ReqHandlerError(std::io::Error::other(what.to_string()))
 }
 
+fn lock(session: &Mutex<Session>) -> std::result::Result<MutexGuard<'_, Session>, String> {
+    session.lock().map_err(|_| "the session panicked".to_owned())
+}
+
 impl Session {
     /// Serves a connection until the VMM closes it or breaks the protocol, which is the result's text. Blocks;
     /// shutting the stream down from elsewhere ends it.
@@ -101,10 +105,7 @@ impl Session {
             requests: None,
         }));
         let end = Session::serve_messages(&session, stream);
-        session
-            .lock()
-            .map_err(|_| "the session panicked".to_owned())?
-            .close();
+        lock(&session)?.close();
         end
     }
 
@@ -112,14 +113,20 @@ impl Session {
         let mut second = stream.try_clone().map_err(|error| error.to_string())?;
         let mut handler = BackendReqHandler::from_stream(stream, session.clone());
         loop {
-            match take_long_table(&mut second) {
+            let early = !lock(session)?.features.has(VHOST_USER_PROTOCOL);
+            match take(&mut second, early) {
                 Ok(None) => {}
-                Ok(Some(table)) => {
-                    let need_reply = table.need_reply();
-                    let mut session = session.lock().map_err(|_| "the session panicked".to_owned())?;
-                    let result = session.set_mem_table(&table.regions, table.files, None);
-                    acknowledge(&mut second, need_reply, result.is_ok())
-                        .map_err(|error| error.to_string())?;
+                Ok(Some(taken)) => {
+                    let (message, code, need_reply) = taken.split();
+                    let mut session = lock(session)?;
+                    let result = match message {
+                        Message::MemoryTable { regions, files } => {
+                            session.set_mem_table(&regions, files, None).map(drop)
+                        }
+                        Message::EnableRing { index, enable } => session.set_vring_enable(index, enable),
+                    };
+                    let ok = result.is_ok();
+                    acknowledge(&mut second, code, need_reply, ok).map_err(|error| error.to_string())?;
                     continue;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(()),
@@ -216,9 +223,12 @@ impl Session {
 
     fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
         self.memory = Arc::new(memory);
-        let moved = self.vnic.move_to(&self.memory);
+        if self.vnic.move_to(&self.memory, DRAIN_MS).is_err() {
+            // A ring lies outside: it must not go on in memory that the VMM has taken back. It starts again, or
+            // is refused, below, and once more when there is memory for it.
+            (0..QUEUES).for_each(|index| self.stop(index, 0));
+        }
         self.host.schedule();
-        moved.map_err(refuse)?;
         self.settle()
     }
 
@@ -336,7 +346,8 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        self.ring(index)?;
+        // A refusal cannot be told in the reply, for which the front end waits.
+        self.ring(index).map_err(|_| Error::InvalidParam)?;
         self.stop(index as usize, DRAIN_MS);
         self.unwatch(index as usize);
         let ring = self.ring(index)?;
@@ -350,7 +361,10 @@ impl VhostUserBackendReqHandlerMut for Session {
         let kick =
             OwnedFd::from(fd.ok_or_else(|| refuse("a ring without a kick descriptor cannot be served"))?);
         self.unwatch(index);
-        self.host.watch(index, kick.as_fd()).map_err(refuse)?;
+        if let Err(error) = self.host.watch(index, kick.as_fd()) {
+            self.settle()?;
+            return Err(refuse(error));
+        }
         self.rings[index].kick = Some(kick);
         self.settle()?;
         // A kick between the old descriptor and the new one may have been missed.

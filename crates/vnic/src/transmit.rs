@@ -106,10 +106,11 @@ impl TransmitSide {
         self.pool.outstanding() == 0
     }
 
-    /// Goes on with other memory. Packets under way keep the old one.
+    /// Goes on with other memory, after [`drain`](Self::drain). Packets under way keep the old one, and their chains.
     pub(crate) fn move_to(&mut self, memory: Arc<GuestMemory>) -> Result<(), QueueError> {
         self.queue.move_to(memory)?;
         self.pool = new_pool(&self.queue, self.port, &self.account);
+        self.draining = false;
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use crate::transmit::{RingSetup, TransmitSide};
 use crate::{Counters, Packet};
 use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
-use ring::{Claim, Queue, Shared};
+use ring::{Claim, Guard, Queue, Shared};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FileType;
 use std::fmt;
@@ -204,19 +204,27 @@ impl Vnic {
     /// Ends the transmit ring; `None` if it did not run, else its base. Waits, at most `patience_ms`, for
     /// packets under way to come back, so that the guest gets all its chains.
     pub(crate) fn stop_transmit(&self, patience_ms: u32) -> Option<u16> {
+        let base = self
+            .claim_drained(patience_ms)
+            .with(Option::take)
+            .map(|side| side.base());
+        self.transmitting.store(false, Ordering::Relaxed);
+        base
+    }
+
+    /// Claims the transmit side when its packets under way have come back, or when the time is up. It fetches no more.
+    fn claim_drained(&self, patience_ms: u32) -> Guard<'_, Option<TransmitSide>> {
         let mut left_ms = patience_ms;
-        let base = loop {
+        loop {
             let mut guard = self.transmit.claim_blocking();
             let drained = guard.with(|transmit| transmit.as_mut().is_none_or(TransmitSide::drain));
             if drained || left_ms == 0 {
-                break guard.with(Option::take).map(|side| side.base());
+                return guard;
             }
             drop(guard);
             std::thread::sleep(std::time::Duration::from_millis(1));
             left_ms -= 1;
-        };
-        self.transmitting.store(false, Ordering::Relaxed);
-        base
+        }
     }
 
     /// Ends the receive ring; `None` if it did not run, else its base. What is queued is dropped by the next
@@ -236,9 +244,10 @@ impl Vnic {
         }
     }
 
-    pub(crate) fn move_to(&self, memory: &Arc<GuestMemory>) -> Result<(), QueueError> {
-        self.transmit
-            .claim_blocking()
+    /// Goes on with other memory. Waits, at most `patience_ms`, for packets under way to come back: the chains of those
+    /// that do not are the guest's loss. After an error the rings must be stopped.
+    pub(crate) fn move_to(&self, memory: &Arc<GuestMemory>, patience_ms: u32) -> Result<(), QueueError> {
+        self.claim_drained(patience_ms)
             .with(|side| side.as_mut().map_or(Ok(()), |side| side.move_to(memory.clone())))?;
         self.receive
             .claim_blocking()
