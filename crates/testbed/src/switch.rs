@@ -3,7 +3,7 @@
 //!
 //! Each instance has a temporary run directory and a namespace of its own that stands for the host: the TAPs of
 //! internal switches appear there, so that instances side by side do not meet and the machine's network is not
-//! touched. The log goes to a file and is printed when the handle is dropped, where the test harness shows it if the test failed.
+//! touched. The log goes to a file and is printed when the instance was not stopped in good order.
 
 use crate::process::{self, Group};
 use crate::{Endpoint, Namespace};
@@ -49,6 +49,7 @@ pub struct Switch {
     binary: PathBuf,
     directory: TempDir,
     host: Namespace,
+    stopped_well: bool,
 }
 
 /// The executable: `HYPERSWITCH_BIN`, or beside the program that runs.
@@ -360,6 +361,7 @@ impl Switch {
         ensure!(sockets.is_empty(), "sockets are left behind: {sockets:?}");
         let interfaces = self.host.must("ip -o link show type tun")?;
         ensure!(interfaces.is_empty(), "interfaces are left behind: {interfaces}");
+        self.stopped_well = true;
         Ok(())
     }
 }
@@ -371,6 +373,9 @@ impl Drop for Switch {
             self.group.wait(Duration::from_secs(5));
         }
         self.group.kill();
+        if self.stopped_well {
+            return;
+        }
         println!("--- log of {}\n{}---", self.run_dir().display(), self.log());
     }
 }
