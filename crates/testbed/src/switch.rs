@@ -101,6 +101,7 @@ impl Switch {
             binary,
             directory,
             host,
+            stopped_well: false,
         };
         switch.wait_until_it_answers()?;
         Ok(switch)
