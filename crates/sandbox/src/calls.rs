@@ -98,6 +98,7 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
             OneOf(
                 2,
                 &[
+                    bits(libc::SO_DOMAIN), // the vhost crate looks at the socket for our requests
                     bits(libc::SO_ERROR),
                     bits(libc::SO_TYPE),
                     bits(libc::SO_SNDBUF),
