@@ -15,6 +15,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bad_rings;
 mod control_lost;
 mod forwarding;
 mod layouts;

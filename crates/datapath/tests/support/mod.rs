@@ -4,12 +4,14 @@
 
 #![allow(dead_code, missing_docs, reason = "shared by several test programs")]
 
+pub mod bystanders;
 pub mod control;
 pub mod frames;
 pub mod guest;
 pub mod memory;
 pub mod session;
 
+pub use bystanders::Bystanders;
 pub use control::Switch;
 pub use guest::{Guest, Layout, Setup};
 
