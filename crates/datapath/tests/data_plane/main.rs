@@ -15,6 +15,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bad_memory;
+mod bad_messages;
 mod bad_rings;
 mod control_lost;
 mod forwarding;
