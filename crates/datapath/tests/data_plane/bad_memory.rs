@@ -43,7 +43,10 @@ fn tables_that_cannot_be_mapped() {
         (RegionSpec(GUEST_BASE, size + 1, USER_BASE, 0), file.as_fd()),
         (RegionSpec(GUEST_BASE, size, USER_BASE, 1), file.as_fd()),
         (RegionSpec(GUEST_BASE, 4096, USER_BASE, size), file.as_fd()),
-        (RegionSpec(GUEST_BASE, 4096, USER_BASE, u64::MAX - 4096), file.as_fd()),
+        (
+            RegionSpec(GUEST_BASE, 4096, USER_BASE, u64::MAX - 4096),
+            file.as_fd(),
+        ),
         (RegionSpec(GUEST_BASE, 1 << 46, USER_BASE, 0), file.as_fd()),
         // No memory at all.
         (RegionSpec(GUEST_BASE, 4096, USER_BASE, 0), directory.as_fd()),
@@ -67,10 +70,16 @@ fn tables_that_cannot_be_mapped() {
         first,
     ] {
         let guest = fresh(&mut switch, 1);
-        assert_eq!(guest.session.set_memory(&[first, second], &[&file, &file]), Said::No);
+        assert_eq!(
+            guest.session.set_memory(&[first, second], &[&file, &file]),
+            Said::No
+        );
         assert_eq!(guest.session.set_memory(&[first], &[&file]), Said::Yes);
         assert_eq!(guest.session.add_region(second, &file), Said::No);
-        assert_eq!(guest.session.remove_region(second), if second.0 == first.0 { Said::Yes } else { Said::No });
+        assert_eq!(
+            guest.session.remove_region(second),
+            if second.0 == first.0 { Said::Yes } else { Said::No }
+        );
     }
     // As many as there are slots, and one more.
     let guest = fresh(&mut switch, 1);
@@ -84,10 +93,18 @@ fn tables_that_cannot_be_mapped() {
     assert_eq!(guest.session.remove_region(place(3)), Said::No);
     assert_eq!(guest.session.add_region(place(slots), &file), Said::Yes);
     // Regions without descriptors, descriptors without regions, none of either.
-    for (regions, files) in [(vec![first], 0), (vec![], 1), (vec![first], 2), (vec![], 0), (vec![first; 9], 9)] {
+    for (regions, files) in [
+        (vec![first], 0),
+        (vec![], 1),
+        (vec![first], 2),
+        (vec![], 0),
+        (vec![first; 9], 9),
+    ] {
         let guest = fresh(&mut switch, 1);
         let fds = vec![file.as_fd(); files];
-        let said = guest.session.say(SET_MEM_TABLE, &Session::memory_table(&regions), &fds);
+        let said = guest
+            .session
+            .say(SET_MEM_TABLE, &Session::memory_table(&regions), &fds);
         assert_ne!(said, Said::Yes);
     }
     // And after all that it can still be used.
@@ -170,7 +187,8 @@ fn regions_come_and_go_under_traffic() {
         rustix::io::pwrite(&file, &bytes[100..], 0x1000).unwrap();
         a.all_sent();
         a.transmit.descriptor(0, Memory::guest(a.data), 100, 1, 1);
-        a.transmit.descriptor(1, SECOND.0 + 0x1000, (bytes.len() - 100) as u32, 0, 0);
+        a.transmit
+            .descriptor(1, SECOND.0 + 0x1000, (bytes.len() - 100) as u32, 0, 0);
         a.send_raw(0);
         a.expect_back(0);
         for seed in 0..5 {
@@ -199,7 +217,10 @@ fn regions_come_and_go_under_traffic() {
 fn chains_come_back_when_memory_changes_under_way() {
     let mut switch = Switch::with_ports(2);
     let mut a = Guest::usual(&mut switch, 1);
-    let deaf = Setup { posted: 0, ..Setup::default() };
+    let deaf = Setup {
+        posted: 0,
+        ..Setup::default()
+    };
     let mut slow = Guest::start(&mut switch, 2, deaf);
     switch.join(1, 2);
     let file = memfd(SECOND.1);
@@ -295,7 +316,10 @@ fn a_sender_s_memory_vanishes_with_packets_queued() {
     let bystanders = Bystanders::start(&mut switch);
     let mut victim = Guest::usual(&mut switch, 1);
     let mut other = Guest::usual(&mut switch, 3);
-    let deaf = Setup { posted: 0, ..Setup::default() };
+    let deaf = Setup {
+        posted: 0,
+        ..Setup::default()
+    };
     let mut slow = Guest::start(&mut switch, 2, deaf);
     switch.flow(1, &[Action::Output(PortId(2))]);
     switch.flow(3, &[Action::Output(PortId(2))]);
@@ -331,7 +355,11 @@ fn unknown_requests_for_regions() {
         for len in [0, 1, 7, 8, 31, 39, 41, 264, 300] {
             let guest = fresh(&mut switch, 1);
             let file = memfd(4096);
-            let fds: &[_] = if request == REM_MEM_REG { &[] } else { &[file.as_fd()] };
+            let fds: &[_] = if request == REM_MEM_REG {
+                &[]
+            } else {
+                &[file.as_fd()]
+            };
             assert_ne!(guest.session.say(request, &vec![0xff; len], fds), Said::Yes);
         }
     }

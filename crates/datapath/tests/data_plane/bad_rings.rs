@@ -25,7 +25,12 @@ impl Scene {
         let bad = Guest::start(&mut switch, 1, setup);
         let peer = Guest::usual(&mut switch, 2);
         switch.join(1, 2);
-        Scene { switch, bad, peer, bystanders }
+        Scene {
+            switch,
+            bad,
+            peer,
+            bystanders,
+        }
     }
 
     /// The guest still works, in both directions.
@@ -46,7 +51,8 @@ impl Scene {
         let before = self.switch.counters(1);
         self.bad.send_raw(head);
         self.bad.expect_back(head);
-        self.switch.until_dropped(1, reason, before.dropped.get(reason) + 1);
+        self.switch
+            .until_dropped(1, reason, before.dropped.get(reason) + 1);
         let after = self.switch.counters(1);
         assert_eq!(after.dropped.total(), before.dropped.total() + 1);
         assert_eq!(after.delivered, before.delivered);
@@ -55,8 +61,10 @@ impl Scene {
 
     #[track_caller]
     fn broken(&mut self, text: &str) {
-        self.switch
-            .until_state(1, |state| matches!(state, PortState::Broken(found) if found.contains(text)));
+        self.switch.until_state(
+            1,
+            |state| matches!(state, PortState::Broken(found) if found.contains(text)),
+        );
     }
 
     #[track_caller]
@@ -74,7 +82,10 @@ fn malformed_transmit_chains() {
     let end = GUEST_BASE + scene.bad.memory.len as u64;
     let table = |scene: &Scene, index: u16, chain: &[(u64, u32, u16, u16)]| {
         for (number, &(address, len, flags, next)) in chain.iter().enumerate() {
-            scene.bad.transmit.descriptor(index + number as u16, address, len, flags, next);
+            scene
+                .bad
+                .transmit
+                .descriptor(index + number as u16, address, len, flags, next);
         }
     };
     let chains: [&[(u64, u32, u16, u16)]; 17] = [
@@ -160,7 +171,10 @@ fn malformed_indirect_tables() {
     for entries in tables {
         put(&scene, entries);
         let len = 16 * entries.len() as u32;
-        scene.bad.transmit.descriptor(0, Memory::guest(at), len, INDIRECT, 0);
+        scene
+            .bad
+            .transmit
+            .descriptor(0, Memory::guest(at), len, INDIRECT, 0);
         scene.refused(0, malformed);
         scene.works();
     }
@@ -168,7 +182,10 @@ fn malformed_indirect_tables() {
     // Not negotiated at all.
     let mut scene = Scene::new(Setup::features(ALL & !f::RING_INDIRECT_DESC));
     scene.bad.memory.write(at, &whole);
-    scene.bad.transmit.descriptor(0, Memory::guest(at), 16, INDIRECT, 0);
+    scene
+        .bad
+        .transmit
+        .descriptor(0, Memory::guest(at), 16, INDIRECT, 0);
     scene.refused(0, malformed);
     scene.works();
     scene.finish();
@@ -188,7 +205,10 @@ fn chains_that_are_no_frames() {
     }
     // Almost 4 GiB, by using the same bytes again and again: more than a chain may have pieces.
     for index in 0..200 {
-        scene.bad.transmit.descriptor(index, data, 80_000, NEXT, index + 1);
+        scene
+            .bad
+            .transmit
+            .descriptor(index, data, 80_000, NEXT, index + 1);
     }
     scene.refused(0, DropReason::ChainTooLong);
     scene.works();
@@ -205,21 +225,54 @@ fn lying_offload_headers() {
         VnetHeader { flags: 0, ..good },
         VnetHeader { gso_size: 0, ..good },
         VnetHeader { gso_size: 1, ..good },
-        VnetHeader { gso_type: GSO_TCPV6, ..good },
-        VnetHeader { gso_type: GSO_UDP, ..good },
-        VnetHeader { gso_type: GSO_UDP_L4, ..good },
+        VnetHeader {
+            gso_type: GSO_TCPV6,
+            ..good
+        },
+        VnetHeader {
+            gso_type: GSO_UDP,
+            ..good
+        },
+        VnetHeader {
+            gso_type: GSO_UDP_L4,
+            ..good
+        },
         VnetHeader { gso_type: 77, ..good },
-        VnetHeader { gso_type: GSO_TCPV4 | 0x40, ..good },
-        VnetHeader { csum_start: 0, ..good },
-        VnetHeader { csum_start: 0xffff, ..good },
-        VnetHeader { csum_start: good.csum_start + 1, ..good },
-        VnetHeader { csum_offset: 0xffff, ..good },
-        VnetHeader { csum_offset: 6, ..good },
-        VnetHeader { gso_type: 0, csum_start: 3065, ..good },
+        VnetHeader {
+            gso_type: GSO_TCPV4 | 0x40,
+            ..good
+        },
+        VnetHeader {
+            csum_start: 0,
+            ..good
+        },
+        VnetHeader {
+            csum_start: 0xffff,
+            ..good
+        },
+        VnetHeader {
+            csum_start: good.csum_start + 1,
+            ..good
+        },
+        VnetHeader {
+            csum_offset: 0xffff,
+            ..good
+        },
+        VnetHeader {
+            csum_offset: 6,
+            ..good
+        },
+        VnetHeader {
+            gso_type: 0,
+            csum_start: 3065,
+            ..good
+        },
     ];
     for (number, lie) in lies.iter().enumerate() {
         scene.bad.send_as(lie, &frame, &Layout::Apart);
-        scene.switch.until_dropped(1, DropReason::BadOffload, number as u64 + 1);
+        scene
+            .switch
+            .until_dropped(1, DropReason::BadOffload, number as u64 + 1);
     }
     // Segmentation of what cannot be segmented.
     let mut udp = frame.clone();
@@ -234,14 +287,33 @@ fn lying_offload_headers() {
         scene.switch.until_dropped(1, DropReason::BadOffload, count);
     }
     // What is merely wrong is corrected: the receiver's driver must not be told.
-    let odd = VnetHeader { hdr_len: 0xffff, num_buffers: 99, flags: NEEDS_CSUM | 2 | 0x80, ..good };
+    let odd = VnetHeader {
+        hdr_len: 0xffff,
+        num_buffers: 99,
+        flags: NEEDS_CSUM | 2 | 0x80,
+        ..good
+    };
     scene.bad.send_as(&odd, &frame, &Layout::One);
     let header = scene.peer.expect(&frame);
-    assert_eq!(header, VnetHeader { num_buffers: 2, ..good });
-    let verified = VnetHeader { flags: 2, csum_start: 55, csum_offset: 3, ..VnetHeader::default() };
+    assert_eq!(
+        header,
+        VnetHeader {
+            num_buffers: 2,
+            ..good
+        }
+    );
+    let verified = VnetHeader {
+        flags: 2,
+        csum_start: 55,
+        csum_offset: 3,
+        ..VnetHeader::default()
+    };
     scene.bad.send_as(&verified, &plain(1, 2, 99, 0), &Layout::One);
     scene.peer.expect_plain(&plain(1, 2, 99, 0));
-    let ecn = VnetHeader { gso_type: GSO_ECN, ..VnetHeader::default() };
+    let ecn = VnetHeader {
+        gso_type: GSO_ECN,
+        ..VnetHeader::default()
+    };
     scene.bad.send_as(&ecn, &plain(1, 2, 99, 0), &Layout::One);
     scene.peer.expect_plain(&plain(1, 2, 99, 0));
     scene.works();
@@ -251,7 +323,10 @@ fn lying_offload_headers() {
 #[test]
 fn headers_that_change_while_they_are_read() {
     // The guest rewrites the frame's head all the time; every packet is decided about once, one way or the other.
-    let mut scene = Scene::new(Setup { features: ALL, ..Setup::default() });
+    let mut scene = Scene::new(Setup {
+        features: ALL,
+        ..Setup::default()
+    });
     let tcp = Tcp::new(false, 2000);
     let (frame, header) = (tcp.frame(1, 2, false), tcp.header(500));
     let at = scene.bad.data - 80 * 1024;
@@ -271,7 +346,10 @@ fn headers_that_change_while_they_are_read() {
             }
         });
         for _ in 0..3000 {
-            scene.bad.transmit.descriptor(0, Memory::guest(at), 12 + frame.len() as u32, 0, 0);
+            scene
+                .bad
+                .transmit
+                .descriptor(0, Memory::guest(at), 12 + frame.len() as u32, 0, 0);
             scene.bad.send_raw(0);
             scene.bad.expect_back(0);
             while scene.peer.try_receive().is_some() {}
@@ -280,7 +358,11 @@ fn headers_that_change_while_they_are_read() {
     });
     let counters = scene.switch.counters(1);
     assert_eq!(counters.received, 3000);
-    while scene.peer.receive_within(std::time::Duration::from_millis(20)).is_some() {}
+    while scene
+        .peer
+        .receive_within(std::time::Duration::from_millis(20))
+        .is_some()
+    {}
     scene.works();
     scene.finish();
 }
@@ -295,7 +377,10 @@ fn a_broken_transmit_ring_stops_the_port_until_it_is_set_up_again() {
             let next = scene.bad.transmit.next.wrapping_add(257 + 1000 * round);
             scene.bad.memory.store16(scene.bad.transmit.available + 2, next);
         } else {
-            scene.bad.transmit.offer(if round % 2 == 0 { 256 } else { 0xffff });
+            scene
+                .bad
+                .transmit
+                .offer(if round % 2 == 0 { 256 } else { 0xffff });
             scene.bad.transmit.publish();
         }
         scene.bad.transmit.kick();
@@ -317,7 +402,10 @@ fn a_broken_transmit_ring_stops_the_port_until_it_is_set_up_again() {
 
 #[test]
 fn a_broken_receive_ring_stops_the_port_until_it_is_set_up_again() {
-    let setup = Setup { posted: 1, ..Setup::default() };
+    let setup = Setup {
+        posted: 1,
+        ..Setup::default()
+    };
     let mut scene = Scene::new(setup);
     let data = Memory::guest(scene.bad.data);
     let receiver_broken = DropReason::ReceiverBroken;
@@ -337,7 +425,10 @@ fn a_broken_receive_ring_stops_the_port_until_it_is_set_up_again() {
         scene.peer.send(&plain(2, 1, 200, 0));
         scene.bad.expect_plain(&plain(2, 1, 200, 0));
         for (number, &(address, len, flags, next)) in chain.iter().enumerate() {
-            scene.bad.receive.descriptor(10 + number as u16, address, len, flags, next);
+            scene
+                .bad
+                .receive
+                .descriptor(10 + number as u16, address, len, flags, next);
         }
         scene.bad.receive.offer(10);
         scene.bad.receive.publish_and_kick();
@@ -385,7 +476,9 @@ fn endless_kicks_and_full_call_counters_are_harmless() {
         scene.peer.send(&plain(2, 1, 400, seed));
     }
     scene.bystanders.alive();
-    scene.switch.until(1, "delivered all the same", |c| c.transmitted == 20);
+    scene
+        .switch
+        .until(1, "delivered all the same", |c| c.transmitted == 20);
     for seed in 0..20 {
         scene.bad.expect_plain(&plain(2, 1, 400, seed));
     }
@@ -401,15 +494,25 @@ fn used_ring_and_event_index_belong_to_the_guest_s_memory() {
     let transmit = scene.bad.transmit.used;
     for round in 0..200u16 {
         scene.bad.memory.store16(transmit + 2, round.wrapping_mul(777));
-        scene.bad.memory.store16(transmit + 4 + 8 * 256, round.wrapping_mul(333));
-        scene.bad.transmit.descriptor(0, Memory::guest(scene.bad.data), 200, 0, 0);
+        scene
+            .bad
+            .memory
+            .store16(transmit + 4 + 8 * 256, round.wrapping_mul(333));
+        scene
+            .bad
+            .transmit
+            .descriptor(0, Memory::guest(scene.bad.data), 200, 0, 0);
         scene.bad.transmit.offer(0);
         scene.bad.transmit.publish();
         scene.bad.transmit.kick();
     }
     scene.switch.until(1, "all were read", |c| c.received >= 201);
     scene.bystanders.alive();
-    while scene.peer.receive_within(std::time::Duration::from_millis(10)).is_some() {}
+    while scene
+        .peer
+        .receive_within(std::time::Duration::from_millis(10))
+        .is_some()
+    {}
     scene.bad.reconnect(&mut scene.switch);
     scene.works();
     scene.finish();

@@ -61,7 +61,9 @@ fn flows_outlive_control_and_misses_wait() {
         switch.execute(upcall, &[output(1)]);
     }
     assert_eq!(others, 1);
-    let expected: Vec<_> = (0..waiting).map(|seed| plain(3, 4, 200, seed as u8)[20]).collect();
+    let expected: Vec<_> = (0..waiting)
+        .map(|seed| plain(3, 4, 200, seed as u8)[20])
+        .collect();
     assert_eq!(seeds, expected, "in order");
     for _ in 0..=waiting {
         a.receive();
@@ -86,7 +88,10 @@ fn what_was_never_answered_is_lost_with_control() {
             switch.disconnect();
         }
         switch.connect();
-        assert_eq!(switch.counters(1).discarded.get(DropReason::ControlLost), 10 * round);
+        assert_eq!(
+            switch.counters(1).discarded.get(DropReason::ControlLost),
+            10 * round
+        );
     }
     switch.finish();
 }
@@ -153,7 +158,10 @@ fn large_misses_are_bounded_in_bytes() {
     switch.connect();
     let counters = switch.counters(1);
     // 512 KiB of them.
-    assert_eq!((counters.upcalls, counters.dropped.get(DropReason::MissQueueFull)), (8, 22));
+    assert_eq!(
+        (counters.upcalls, counters.dropped.get(DropReason::MissQueueFull)),
+        (8, 22)
+    );
     for seed in 0..8 {
         let upcall = switch.upcall();
         assert_eq!(upcall.packet.frame, plain(1, 2, 60_000, seed));

@@ -1,8 +1,8 @@
 //! Packets, flows, misses, captures and traces.
 
 use crate::support::control::SWITCH;
-use crate::support::frames::{mac, plain, tagged};
-use crate::support::{Guest, Switch};
+use crate::support::frames::{plain, tagged};
+use crate::support::{Guest, Layout, Setup, Switch};
 use control_protocol::Channel;
 use control_protocol::data_plane::{
     Answer, CaptureDirection, CapturedPacket, Packet, PortState, Request, TraceStep, UpcallCause,
@@ -42,10 +42,16 @@ fn a_miss_is_decided_once() {
     assert_eq!(flows.len(), 1);
     assert_eq!(flows[0].0, flow);
     assert_eq!(flows[0].1.packets, 100);
-    assert_eq!(flows[0].1.bytes, (0..100u64).map(|seed| 60 + seed * 7).sum::<u64>());
+    assert_eq!(
+        flows[0].1.bytes,
+        (0..100u64).map(|seed| 60 + seed * 7).sum::<u64>()
+    );
     a.all_sent();
     let counters = switch.counters(1);
-    assert_eq!((counters.received, counters.upcalls, counters.injected), (101, 1, 1));
+    assert_eq!(
+        (counters.received, counters.upcalls, counters.injected),
+        (101, 1, 1)
+    );
     assert_eq!((counters.delivered, counters.dropped.total()), (101, 0));
     let counters = switch.counters(2);
     assert_eq!(counters.transmitted, 101);
@@ -58,7 +64,9 @@ fn every_size_arrives_byte_by_byte() {
     let mut a = Guest::usual(&mut switch, 1);
     let mut b = Guest::usual(&mut switch, 2);
     switch.join(1, 2);
-    let sizes = [14, 15, 59, 60, 64, 115, 116, 117, 127, 128, 129, 130, 131, 132, 133, 136, 140, 256, 1000, 1513, 1514];
+    let sizes = [
+        14, 15, 59, 60, 64, 115, 116, 117, 127, 128, 129, 130, 131, 132, 133, 136, 140, 256, 1000, 1513, 1514,
+    ];
     for (seed, len) in sizes.into_iter().enumerate() {
         let frame = plain(1, 2, len, seed as u8);
         a.send(&frame);
@@ -69,7 +77,10 @@ fn every_size_arrives_byte_by_byte() {
     }
     let bytes = sizes.iter().map(|&len| len as u64).sum::<u64>();
     let counters = switch.counters(1);
-    assert_eq!((counters.received_bytes, counters.transmitted_bytes), (bytes, bytes));
+    assert_eq!(
+        (counters.received_bytes, counters.transmitted_bytes),
+        (bytes, bytes)
+    );
     switch.finish();
 }
 
@@ -107,7 +118,10 @@ fn broadcast_reaches_everybody() {
     }
     a.all_sent();
     let counters = switch.counters(1);
-    assert_eq!((counters.received, counters.copies, counters.delivered), (50, 200, 250));
+    assert_eq!(
+        (counters.received, counters.copies, counters.delivered),
+        (50, 200, 250)
+    );
     switch.finish();
 }
 
@@ -116,9 +130,24 @@ fn receivers_get_different_heads() {
     let mut switch = Switch::with_ports(5);
     let mut a = Guest::usual(&mut switch, 1);
     let mut others: Vec<_> = (2..=5).map(|port| Guest::usual(&mut switch, port)).collect();
-    let push = |vid: u16| Action::PushVlan { tpid: 0x8100, tci: vid };
+    let push = |vid: u16| Action::PushVlan {
+        tpid: 0x8100,
+        tci: vid,
+    };
     // 2 access, 3 trunk, 4 another access, 5 double-tagged.
-    switch.flow(1, &[output(2), push(10), output(3), Action::PopVlan, output(4), push(7), push(8), output(5)]);
+    switch.flow(
+        1,
+        &[
+            output(2),
+            push(10),
+            output(3),
+            Action::PopVlan,
+            output(4),
+            push(7),
+            push(8),
+            output(5),
+        ],
+    );
     for len in [14, 60, 124, 127, 128, 129, 500, 1490] {
         let frame = plain(1, 2, len, len as u8);
         a.send(&frame);
@@ -144,12 +173,25 @@ fn a_full_burst_with_many_heads_loses_nothing() {
     let mut switch = Switch::with_ports(4);
     let mut a = Guest::usual(&mut switch, 1);
     let mut others: Vec<_> = (2..=4).map(|port| Guest::usual(&mut switch, port)).collect();
-    let push = |vid: u16| Action::PushVlan { tpid: 0x8100, tci: vid };
-    switch.flow(1, &[output(2), push(10), output(3), Action::PopVlan, push(11), output(4)]);
+    let push = |vid: u16| Action::PushVlan {
+        tpid: 0x8100,
+        tci: vid,
+    };
+    switch.flow(
+        1,
+        &[
+            output(2),
+            push(10),
+            output(3),
+            Action::PopVlan,
+            push(11),
+            output(4),
+        ],
+    );
     for round in 0..8 {
         let frames: Vec<_> = (0..32).map(|n| plain(1, 2, 200 + n * 30, round)).collect();
         for frame in &frames {
-            a.offer_packet(&wire::VnetHeader::default(), frame, &crate::support::Layout::One);
+            a.offer_packet(&wire::VnetHeader::default(), frame, &Layout::One);
         }
         a.transmit.publish_and_kick();
         for frame in &frames {
@@ -218,7 +260,10 @@ fn flows_can_be_replaced_and_deleted_under_traffic() {
             c.expect_plain(&frame);
         }
         if round % 2 == 0 {
-            switch.done(Request::FlowDel { switch: SWITCH, id: FlowId(1) });
+            switch.done(Request::FlowDel {
+                switch: SWITCH,
+                id: FlowId(1),
+            });
         } else {
             switch.done(Request::FlowFlush { switch: SWITCH });
         }
@@ -236,8 +281,10 @@ fn a_port_is_removed_with_packets_queued_for_it() {
     let mut switch = Switch::with_ports(3);
     let mut a = Guest::usual(&mut switch, 1);
     let mut b = Guest::usual(&mut switch, 3);
-    let mut deaf = crate::support::Setup::default();
-    deaf.posted = 0;
+    let deaf = Setup {
+        posted: 0,
+        ..Setup::default()
+    };
     let victim = Guest::start(&mut switch, 2, deaf);
     switch.flow(1, &[output(2), output(3)]);
     for number in 0..20 {
@@ -262,7 +309,7 @@ fn a_port_is_removed_with_packets_queued_for_it() {
     let mut again = Guest::usual(&mut switch, 2);
     a.send(&plain(1, 2, 1000, 9));
     again.expect_plain(&plain(1, 2, 1000, 9));
-    assert_eq!(switch.ask(Request::PortDel { port: PortId(77) }).is_err(), true);
+    assert!(switch.ask(Request::PortDel { port: PortId(77) }).is_err());
     switch.finish();
 }
 
@@ -272,20 +319,33 @@ fn captures_see_what_happens() {
     let mut a = Guest::usual(&mut switch, 1);
     let mut b = Guest::usual(&mut switch, 2);
     let (ours, theirs) = Channel::pair().unwrap();
-    let capture = Request::Capture { port: PortId(1), snap_length: 100 };
+    let capture = Request::Capture {
+        port: PortId(1),
+        snap_length: 100,
+    };
     assert_eq!(switch.ask_with(capture, &[theirs.as_fd()]), Ok(Answer::Done));
     drop(theirs);
     let next = || -> CapturedPacket {
         let mut fds = [rustix::event::PollFd::new(&ours, rustix::event::PollFlags::IN)];
-        let timeout = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1), "a captured packet");
+        let timeout = rustix::event::Timespec {
+            tv_sec: 5,
+            tv_nsec: 0,
+        };
+        assert_eq!(
+            rustix::event::poll(&mut fds, Some(&timeout)),
+            Ok(1),
+            "a captured packet"
+        );
         ours.try_recv().unwrap().0
     };
     switch.join(1, 2);
     a.send(&plain(1, 2, 400, 1));
     b.expect_plain(&plain(1, 2, 400, 1));
     let seen = next();
-    assert_eq!((seen.direction, seen.dropped), (CaptureDirection::FromGuest, None));
+    assert_eq!(
+        (seen.direction, seen.dropped),
+        (CaptureDirection::FromGuest, None)
+    );
     assert_eq!((seen.length, &seen.frame[..]), (400, &plain(1, 2, 400, 1)[..100]));
     b.send(&plain(2, 1, 60, 2));
     a.expect_plain(&plain(2, 1, 60, 2));
@@ -295,12 +355,21 @@ fn captures_see_what_happens() {
     switch.flow(1, &[Action::Drop(DropReason::Policy)]);
     a.send(&plain(1, 2, 99, 3));
     let seen = next();
-    assert_eq!((seen.dropped, seen.frame), (Some(DropReason::Policy), plain(1, 2, 99, 3)));
+    assert_eq!(
+        (seen.dropped, seen.frame),
+        (Some(DropReason::Policy), plain(1, 2, 99, 3))
+    );
     // Dropped on its side: too long for it.
-    switch.done(Request::PortSet { port: PortId(1), mtu: 600 });
+    switch.done(Request::PortSet {
+        port: PortId(1),
+        mtu: 600,
+    });
     b.send(&plain(2, 1, 800, 4));
     let seen = next();
-    assert_eq!((seen.direction, seen.dropped), (CaptureDirection::ToGuest, Some(DropReason::ExceedsMtu)));
+    assert_eq!(
+        (seen.direction, seen.dropped),
+        (CaptureDirection::ToGuest, Some(DropReason::ExceedsMtu))
+    );
     assert_eq!((seen.lost, seen.length), (0, 800));
     // The reader goes; packets go on.
     drop(ours);
@@ -322,8 +391,13 @@ fn a_trace_says_what_packets_do() {
     let actions = [output(2), push, output(3), output(4), output(9)];
     let frame = plain(1, 2, 700, 0);
     let trace = |switch: &mut Switch, frame: &[u8]| {
-        let request = Request::Trace { in_port: PortId(1), frame: frame.to_vec() };
-        let Ok(Answer::Trace(steps)) = switch.ask(request) else { panic!("a trace") };
+        let request = Request::Trace {
+            in_port: PortId(1),
+            frame: frame.to_vec(),
+        };
+        let Ok(Answer::Trace(steps)) = switch.ask(request) else {
+            panic!("a trace")
+        };
         steps
     };
     let steps = trace(&mut switch, &frame);
@@ -338,7 +412,10 @@ fn a_trace_says_what_packets_do() {
         .filter(|step| matches!(step, TraceStep::Delivered(_) | TraceStep::Dropped { .. }))
         .cloned()
         .collect();
-    let dropped = |port, reason| TraceStep::Dropped { port: Some(PortId(port)), reason };
+    let dropped = |port, reason| TraceStep::Dropped {
+        port: Some(PortId(port)),
+        reason,
+    };
     let expected = [
         TraceStep::Delivered(PortId(2)),
         TraceStep::Delivered(PortId(3)),
@@ -354,7 +431,6 @@ fn a_trace_says_what_packets_do() {
         })
         .collect();
     assert_eq!(done, actions);
-    assert_eq!(switch.counters(1), flow::PortCounters { ..switch.counters(1) });
     assert_eq!(switch.counters(1).received, 0, "a trace is no packet");
     // And now for real.
     a.send(&frame);
@@ -366,7 +442,10 @@ fn a_trace_says_what_packets_do() {
     assert_eq!(counters.dropped.get(DropReason::PortDown), 1);
     assert_eq!(counters.dropped.get(DropReason::NoSuchPort), 1);
     for len in [0, 13, 65_536 + 100] {
-        let request = Request::Trace { in_port: PortId(1), frame: vec![0; len] };
+        let request = Request::Trace {
+            in_port: PortId(1),
+            frame: vec![0; len],
+        };
         assert!(switch.ask(request).is_err());
     }
     switch.finish();
@@ -376,14 +455,24 @@ fn a_trace_says_what_packets_do() {
 fn control_can_send_packets_of_its_own() {
     let mut switch = Switch::with_ports(2);
     let mut b = Guest::usual(&mut switch, 2);
-    let packet = |len| Packet { vnet_header: [0; 12], frame: plain(1, 2, len, 5) };
+    let packet = |len| Packet {
+        vnet_header: [0; 12],
+        frame: plain(1, 2, len, 5),
+    };
     for len in [14, 60, 128, 129, 1514] {
         switch.inject(1, packet(len), &[output(2)]);
         b.expect_plain(&plain(1, 2, len, 5));
     }
     switch.inject(1, packet(100), &[]);
     switch.until_dropped(1, DropReason::NoAction, 1);
-    switch.inject(1, Packet { vnet_header: [0; 12], frame: vec![1; 13] }, &[output(2)]);
+    switch.inject(
+        1,
+        Packet {
+            vnet_header: [0; 12],
+            frame: vec![1; 13],
+        },
+        &[output(2)],
+    );
     switch.until_dropped(1, DropReason::ShortFrame, 1);
     assert_eq!(switch.counters(1).injected, 7);
     switch.finish();
@@ -409,6 +498,5 @@ fn a_driver_comes_and_goes() {
         }
         assert_eq!(switch.port(2).state, PortState::Running);
     }
-    assert_eq!(mac(2), [2, 0, 0, 0, 0, 2]);
     switch.finish();
 }

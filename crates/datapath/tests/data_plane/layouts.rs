@@ -66,7 +66,9 @@ fn a_front_end_without_protocol_features() {
     let stream = switch.attach(1);
     let mut a = Guest::new(1, stream, Setup::features(ALL & !f::VHOST_USER_PROTOCOL));
     a.bring_up();
-    switch.until_state(1, |state| *state == control_protocol::data_plane::PortState::Running);
+    switch.until_state(1, |state| {
+        *state == control_protocol::data_plane::PortState::Running
+    });
     switch.join(1, 2);
     for len in [60, 1000] {
         a.send(&plain(1, 2, len, 1));
@@ -79,7 +81,12 @@ fn a_front_end_without_protocol_features() {
 
 fn ring_size(size: u16, features: u64) {
     let mut switch = Switch::with_ports(2);
-    let setup = Setup { receive_size: size, transmit_size: size, features, ..Setup::default() };
+    let setup = Setup {
+        receive_size: size,
+        transmit_size: size,
+        features,
+        ..Setup::default()
+    };
     let mut a = Guest::start(&mut switch, 1, setup.clone());
     let mut b = Guest::start(&mut switch, 2, setup);
     switch.join(1, 2);
@@ -169,7 +176,10 @@ fn completions_call_who_asks() {
         for seed in 0..30 {
             a.send(&plain(1, 2, 500, seed));
             b.expect_plain(&plain(1, 2, 500, seed));
-            assert!(a.transmit.wait_for_call(crate::support::PATIENCE), "no completion");
+            assert!(
+                a.transmit.wait_for_call(crate::support::PATIENCE),
+                "no completion"
+            );
             a.all_sent();
         }
         switch.finish();

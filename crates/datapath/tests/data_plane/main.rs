@@ -9,7 +9,6 @@
 //! * `random_guest`: anything in any order.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
-#![allow(clippy::cast_possible_truncation, reason = "tests")]
 #![forbid(unsafe_code)]
 
 #[path = "../support/mod.rs"]
@@ -22,4 +21,5 @@ mod control_lost;
 mod forwarding;
 mod layouts;
 mod offloads;
+mod random_guest;
 mod stall;

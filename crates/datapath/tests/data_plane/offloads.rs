@@ -19,14 +19,24 @@ fn output(port: u32) -> Action {
 fn pair(features: u64, buffers: Vec<u32>) -> (Switch, Guest, Guest) {
     let mut switch = Switch::with_ports(2);
     let a = Guest::usual(&mut switch, 1);
-    let setup = Setup { features, buffers, ..Setup::default() };
+    let setup = Setup {
+        features,
+        buffers,
+        ..Setup::default()
+    };
     let b = Guest::start(&mut switch, 2, setup);
     switch.join(1, 2);
     (switch, a, b)
 }
 
 fn plain_header(header: VnetHeader) {
-    assert_eq!(VnetHeader { num_buffers: 0, ..header }, VnetHeader::default());
+    assert_eq!(
+        VnetHeader {
+            num_buffers: 0,
+            ..header
+        },
+        VnetHeader::default()
+    );
 }
 
 #[test]
@@ -39,7 +49,13 @@ fn a_large_frame_passes_whole() {
             a.send_as(&tcp.header(1400), &frame, &Layout::One);
             let header = b.expect(&frame);
             let buffers = (12 + frame.len()).div_ceil(4096);
-            assert_eq!(header, VnetHeader { num_buffers: buffers as u16, ..tcp.header(1400) });
+            assert_eq!(
+                header,
+                VnetHeader {
+                    num_buffers: buffers as u16,
+                    ..tcp.header(1400)
+                }
+            );
         }
     }
     assert_eq!(switch.counters(2).segments, 0);
@@ -50,8 +66,19 @@ fn segmented(features: u64, vlan: Option<u16>) {
     let (mut switch, mut a, mut b) = pair(features, vec![2048]);
     let mut expected = 0;
     for v6 in [false, true] {
-        for (payload, mss) in [(1401, 1400), (2800, 1400), (5000, 1400), (65_535 - 72, 1388), (3000, 536), (200, 60)] {
-            let tcp = Tcp { vlan, flags: 0x19, ..Tcp::new(v6, payload) };
+        for (payload, mss) in [
+            (1401, 1400),
+            (2800, 1400),
+            (5000, 1400),
+            (65_535 - 72, 1388),
+            (3000, 536),
+            (200, 60),
+        ] {
+            let tcp = Tcp {
+                vlan,
+                flags: 0x19,
+                ..Tcp::new(v6, payload)
+            };
             let frame = tcp.frame(1, 2, false);
             a.send_as(&tcp.header(mss), &frame, &Layout::Apart);
             let naive = segments(&tcp, 1, 2, mss.into());
@@ -61,7 +88,10 @@ fn segmented(features: u64, vlan: Option<u16>) {
                     // The receiver is told where to complete it.
                     let (header, mut received) = b.receive();
                     assert_eq!((header.flags, header.gso_type), (NEEDS_CSUM, 0));
-                    assert_eq!((usize::from(header.csum_start), header.csum_offset), (tcp.l4(), 16));
+                    assert_eq!(
+                        (usize::from(header.csum_start), header.csum_offset),
+                        (tcp.l4(), 16)
+                    );
                     complete_checksum(&mut received, tcp.l4(), 16);
                     assert_eq!(received, segment);
                 } else {
@@ -101,8 +131,14 @@ fn segments_behind_a_vlan_tag() {
 #[test]
 fn cwr_stays_with_the_first_segment() {
     let (switch, mut a, mut b) = pair(ALL & !f::NET_GUEST_ECN, vec![2048]);
-    let tcp = Tcp { flags: 0x98, ..Tcp::new(false, 4000) };
-    let header = VnetHeader { gso_type: wire::GSO_TCPV4 | wire::GSO_ECN, ..tcp.header(1000) };
+    let tcp = Tcp {
+        flags: 0x98,
+        ..Tcp::new(false, 4000)
+    };
+    let header = VnetHeader {
+        gso_type: wire::GSO_TCPV4 | wire::GSO_ECN,
+        ..tcp.header(1000)
+    };
     a.send_as(&header, &tcp.frame(1, 2, false), &Layout::One);
     let flags: Vec<_> = (0..4).map(|_| b.receive().1[tcp.l4() + 13]).collect();
     assert_eq!(flags, [0x90, 0x10, 0x10, 0x18]);
@@ -113,7 +149,15 @@ fn cwr_stays_with_the_first_segment() {
 fn one_frame_for_receivers_with_and_without_offloads() {
     let mut switch = Switch::with_ports(4);
     let mut a = Guest::usual(&mut switch, 1);
-    let mut whole = Guest::start(&mut switch, 2, Setup { buffers: vec![66_000], receive_size: 16, ..Setup::default() });
+    let mut whole = Guest::start(
+        &mut switch,
+        2,
+        Setup {
+            buffers: vec![66_000],
+            receive_size: 16,
+            ..Setup::default()
+        },
+    );
     let mut cut = Guest::start(&mut switch, 3, Setup::features(LEAST));
     let mut trunk = Guest::start(&mut switch, 4, Setup::features(LEAST));
     let push = Action::PushVlan { tpid: 0x8100, tci: 9 };
@@ -132,10 +176,19 @@ fn one_frame_for_receivers_with_and_without_offloads() {
     // A TSO frame whose header moves by the tag, for a receiver that takes it whole.
     switch.flow(1, &[push, output(2)]);
     let tcp = Tcp::new(false, 20_000);
-    let with_tag = Tcp { vlan: Some(9), ..tcp.clone() };
+    let with_tag = Tcp {
+        vlan: Some(9),
+        ..tcp.clone()
+    };
     a.send_as(&tcp.header(1400), &tcp.frame(1, 2, false), &Layout::One);
     let header = whole.expect(&with_tag.frame(1, 2, false));
-    assert_eq!(header, VnetHeader { num_buffers: 1, ..with_tag.header(1400) });
+    assert_eq!(
+        header,
+        VnetHeader {
+            num_buffers: 1,
+            ..with_tag.header(1400)
+        }
+    );
     switch.finish();
 }
 
@@ -145,7 +198,11 @@ fn checksums_are_completed_for_who_cannot() {
     for v6 in [false, true] {
         for payload in [0, 1, 2, 40, 41, 42, 43, 100, 999, 1400] {
             let tcp = Tcp::new(v6, payload);
-            a.send_as(&tcp.header(0), &tcp.frame(1, 2, false), &Layout::Pieces(vec![13, 20]));
+            a.send_as(
+                &tcp.header(0),
+                &tcp.frame(1, 2, false),
+                &Layout::Pieces(vec![13, 20]),
+            );
             plain_header(b.expect(&tcp.frame(1, 2, true)));
         }
     }
@@ -154,7 +211,13 @@ fn checksums_are_completed_for_who_cannot() {
     let tcp = Tcp::new(false, 500);
     a.send_as(&tcp.header(0), &tcp.frame(1, 2, false), &Layout::One);
     let header = b.expect(&tcp.frame(1, 2, false));
-    assert_eq!(header, VnetHeader { num_buffers: 1, ..tcp.header(0) });
+    assert_eq!(
+        header,
+        VnetHeader {
+            num_buffers: 1,
+            ..tcp.header(0)
+        }
+    );
     switch.finish();
 }
 
@@ -162,14 +225,28 @@ fn checksums_are_completed_for_who_cannot() {
 fn misses_keep_their_offloads() {
     let mut switch = Switch::with_ports(3);
     let mut a = Guest::usual(&mut switch, 1);
-    let mut whole = Guest::start(&mut switch, 2, Setup { buffers: vec![66_000], receive_size: 8, ..Setup::default() });
+    let mut whole = Guest::start(
+        &mut switch,
+        2,
+        Setup {
+            buffers: vec![66_000],
+            receive_size: 8,
+            ..Setup::default()
+        },
+    );
     let mut cut = Guest::start(&mut switch, 3, Setup::features(LEAST));
     let tcp = Tcp::new(false, 30_000);
     a.send_as(&tcp.header(1400), &tcp.frame(1, 2, false), &Layout::One);
     let upcall = switch.upcall();
     switch.execute(upcall, &[output(2), output(3)]);
     let header = whole.expect(&tcp.frame(1, 2, false));
-    assert_eq!(header, VnetHeader { num_buffers: 1, ..tcp.header(1400) });
+    assert_eq!(
+        header,
+        VnetHeader {
+            num_buffers: 1,
+            ..tcp.header(1400)
+        }
+    );
     for segment in segments(&tcp, 1, 2, 1400) {
         plain_header(cut.expect(&segment));
     }
@@ -184,7 +261,10 @@ fn buffers_are_merged_and_counted() {
             let frame = plain(1, 2, len, 3);
             a.send(&frame);
             let header = b.expect(&frame);
-            assert_eq!(usize::from(header.num_buffers), (12 + len).div_ceil(size as usize));
+            assert_eq!(
+                usize::from(header.num_buffers),
+                (12 + len).div_ceil(size as usize)
+            );
         }
         switch.finish();
     }
@@ -213,7 +293,11 @@ fn buffers_that_cannot_hold_the_frame() {
     // Not even all buffers together.
     let mut switch = Switch::with_ports(2);
     let mut a = Guest::usual(&mut switch, 1);
-    let setup = Setup { receive_size: 4, buffers: vec![100], ..Setup::default() };
+    let setup = Setup {
+        receive_size: 4,
+        buffers: vec![100],
+        ..Setup::default()
+    };
     let mut b = Guest::start(&mut switch, 2, setup);
     switch.join(1, 2);
     a.send(&plain(1, 2, 389, 0));
@@ -240,10 +324,16 @@ fn the_mtu_is_enforced() {
     b.expect(&tcp.frame(1, 2, false));
     a.send_as(&tcp.header(1449), &tcp.frame(1, 2, false), &Layout::One);
     switch.until_dropped(1, DropReason::ExceedsMtu, 2);
-    switch.done(Request::PortSet { port: PortId(2), mtu: 9000 });
+    switch.done(Request::PortSet {
+        port: PortId(2),
+        mtu: 9000,
+    });
     a.send(&plain(1, 2, 9014, 2));
     b.expect_plain(&plain(1, 2, 9014, 2));
-    switch.done(Request::PortSet { port: PortId(2), mtu: 100 });
+    switch.done(Request::PortSet {
+        port: PortId(2),
+        mtu: 100,
+    });
     a.send(&plain(1, 2, 115, 2));
     switch.until_dropped(1, DropReason::ExceedsMtu, 3);
     assert_eq!(switch.counters(2).egress_dropped.get(DropReason::ExceedsMtu), 3);
@@ -254,7 +344,10 @@ fn the_mtu_is_enforced() {
 #[test]
 fn jumbo_frames_and_the_largest() {
     let (mut switch, mut a, mut b) = pair(ALL, vec![4096]);
-    switch.done(Request::PortSet { port: PortId(2), mtu: 65_535 });
+    switch.done(Request::PortSet {
+        port: PortId(2),
+        mtu: 65_535,
+    });
     for len in [9014, 20_000, 65_549] {
         let frame = plain(1, 2, len, 3);
         a.send(&frame);

@@ -41,7 +41,10 @@ fn stalls_and_recovers(features: u64) {
     let time = back(&mut a);
     assert!(time < BOUND, "{time:?}");
     switch.until_dropped(1, DropReason::ReceiverStalled, 20);
-    assert_eq!(switch.counters(2).egress_dropped.get(DropReason::ReceiverStalled), 20);
+    assert_eq!(
+        switch.counters(2).egress_dropped.get(DropReason::ReceiverStalled),
+        20
+    );
     // From now on they are dropped at once.
     let start = Instant::now();
     for seed in 0..200 {
@@ -116,7 +119,11 @@ fn buffers_in_time_lose_nothing() {
 fn too_few_buffers_for_a_merged_frame_stall_too() {
     let mut switch = Switch::with_ports(2);
     let mut a = Guest::usual(&mut switch, 1);
-    let setup = Setup { buffers: vec![256], posted: 3, ..Setup::default() };
+    let setup = Setup {
+        buffers: vec![256],
+        posted: 3,
+        ..Setup::default()
+    };
     let mut few = Guest::start(&mut switch, 2, setup);
     switch.join(1, 2);
     a.send(&plain(1, 2, 1400, 1));
@@ -149,14 +156,19 @@ fn two_stalled_receivers_and_a_removal() {
     }
     drop(b);
     assert!(back(&mut a) < BOUND);
-    switch.until(1, "two of three dropped", |c| c.dropped.total() == 100 && c.delivered == 50);
+    switch.until(1, "two of three dropped", |c| {
+        c.dropped.total() == 100 && c.delivered == 50
+    });
     switch.finish();
 }
 
 #[test]
 fn a_sender_larger_than_its_slots_is_served_on() {
     let mut switch = Switch::with_ports(3);
-    let setup = Setup { transmit_size: 1024, ..Setup::default() };
+    let setup = Setup {
+        transmit_size: 1024,
+        ..Setup::default()
+    };
     let mut a = Guest::start(&mut switch, 1, setup);
     let _b = Guest::start(&mut switch, 2, deaf(LEAST));
     let mut c = Guest::usual(&mut switch, 3);

@@ -63,7 +63,10 @@ impl Bystanders {
             let counters = switch.counters(port);
             assert_eq!(counters.received, sent / 2, "{counters:?}");
             assert_eq!((counters.delivered, counters.transmitted), (sent / 2, sent / 2));
-            assert_eq!((counters.dropped.total(), counters.egress_dropped.total()), (0, 0));
+            assert_eq!(
+                (counters.dropped.total(), counters.egress_dropped.total()),
+                (0, 0)
+            );
             assert_eq!(counters.upcalls, 0);
         }
     }

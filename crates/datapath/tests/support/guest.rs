@@ -8,9 +8,9 @@ use super::PATIENCE;
 use super::control::Switch;
 use super::memory::{FILE_OFFSET, GUEST_BASE, Memory, USER_BASE};
 use super::session::{
-    GET_FEATURES, GET_PROTOCOL_FEATURES, PROTOCOL, RegionSpec, Said, SET_FEATURES, SET_OWNER,
+    GET_FEATURES, GET_PROTOCOL_FEATURES, PROTOCOL, RegionSpec, SET_FEATURES, SET_OWNER,
     SET_PROTOCOL_FEATURES, SET_VRING_ADDR, SET_VRING_BASE, SET_VRING_CALL, SET_VRING_ENABLE, SET_VRING_KICK,
-    SET_VRING_NUM, Session, state, words,
+    SET_VRING_NUM, Said, Session, state, words,
 };
 use control_protocol::data_plane::PortState;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -127,8 +127,10 @@ impl Ring {
 
     /// As a driver does on probe.
     pub fn reset(&mut self) {
-        self.memory.write(self.available, &vec![0; 6 + 2 * usize::from(self.size)]);
-        self.memory.write(self.used, &vec![0; 6 + 8 * usize::from(self.size)]);
+        self.memory
+            .write(self.available, &vec![0; 6 + 2 * usize::from(self.size)]);
+        self.memory
+            .write(self.used, &vec![0; 6 + 8 * usize::from(self.size)]);
         (self.next, self.seen) = (0, 0);
     }
 
@@ -300,7 +302,11 @@ impl Guest {
             transmit,
             data: data + PLACES * PLACE,
             receive_data: end,
-            header_len: if setup.features & (f::VERSION_1 | f::NET_MRG_RXBUF) != 0 { 12 } else { 10 },
+            header_len: if setup.features & (f::VERSION_1 | f::NET_MRG_RXBUF) != 0 {
+                12
+            } else {
+                10
+            },
             repost: true,
             free: Vec::new(),
             places: Vec::new(),
@@ -351,7 +357,8 @@ impl Guest {
         assert_eq!(protocol & PROTOCOL, PROTOCOL);
         assert!(self.session.tell(SET_PROTOCOL_FEATURES, &words(&[PROTOCOL]), &[]));
         self.session.must(SET_OWNER, &[], &[]);
-        self.session.must(SET_FEATURES, &words(&[self.setup.features]), &[]);
+        self.session
+            .must(SET_FEATURES, &words(&[self.setup.features]), &[]);
     }
 
     pub fn region(&self) -> RegionSpec {
@@ -363,14 +370,23 @@ impl Guest {
     }
 
     pub fn ring(&self, index: u32) -> &Ring {
-        if index == RECEIVE { &self.receive } else { &self.transmit }
+        if index == RECEIVE {
+            &self.receive
+        } else {
+            &self.transmit
+        }
     }
 
     pub fn address_payload(&self, index: u32) -> Vec<u8> {
         let ring = self.ring(index);
         let user = Memory::user;
         let mut payload = state(index, 0);
-        payload.extend(words(&[user(ring.descriptors), user(ring.used), user(ring.available), 0]));
+        payload.extend(words(&[
+            user(ring.descriptors),
+            user(ring.used),
+            user(ring.available),
+            0,
+        ]));
         payload
     }
 
@@ -499,7 +515,12 @@ impl Guest {
         let (header, received) = self.receive();
         assert_eq!(received.len(), frame.len(), "length of the frame");
         if let Some(at) = (0..frame.len()).find(|&at| received[at] != frame[at]) {
-            panic!("byte {at} of {}: {:02x}, not {:02x}", frame.len(), received[at], frame[at]);
+            panic!(
+                "byte {at} of {}: {:02x}, not {:02x}",
+                frame.len(),
+                received[at],
+                frame[at]
+            );
         }
         header
     }
@@ -507,7 +528,10 @@ impl Guest {
     #[track_caller]
     pub fn expect_plain(&mut self, frame: &[u8]) {
         let header = self.expect(frame);
-        let header = VnetHeader { num_buffers: 0, ..header };
+        let header = VnetHeader {
+            num_buffers: 0,
+            ..header
+        };
         assert_eq!(header, VnetHeader::default());
     }
 
@@ -538,7 +562,11 @@ impl Guest {
     pub fn all_sent(&mut self) {
         let end = Instant::now() + PATIENCE;
         while self.outstanding() > 0 {
-            assert!(Instant::now() < end, "{} chains did not come back", self.sent.len());
+            assert!(
+                Instant::now() < end,
+                "{} chains did not come back",
+                self.sent.len()
+            );
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -594,8 +622,13 @@ impl Guest {
         assert!(at <= place + PLACE && table.len() <= 4096);
         if indirect {
             self.memory.write(place, &table);
-            self.transmit
-                .descriptor(descriptors[0], Memory::guest(place), table.len() as u32, INDIRECT, 0);
+            self.transmit.descriptor(
+                descriptors[0],
+                Memory::guest(place),
+                table.len() as u32,
+                INDIRECT,
+                0,
+            );
         }
         self.transmit.offer(descriptors[0]);
         self.sent.push((descriptors[0], descriptors, place));

@@ -27,7 +27,8 @@ pub fn memfd(len: u64) -> File {
 impl Memory {
     pub fn new(len: usize) -> Memory {
         let file = memfd(FILE_OFFSET + len as u64);
-        let map = MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), FILE_OFFSET), len).unwrap();
+        let map =
+            MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), FILE_OFFSET), len).unwrap();
         Memory { file, len, map }
     }
 

@@ -2,7 +2,12 @@
 //! the test says, and guests that speak real vhost-user and own real rings, so that they can write any
 //! bytes anywhere. Every wait has an end; what takes longer than [`PATIENCE`] hangs and fails.
 
-#![allow(dead_code, missing_docs, reason = "shared by several test programs")]
+#![allow(
+    dead_code,
+    unused_imports,
+    missing_docs,
+    reason = "shared by several test programs"
+)]
 
 pub mod bystanders;
 pub mod control;

@@ -84,7 +84,12 @@ impl Session {
         if !fds.is_empty() {
             assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
         }
-        let sent = sendmsg(&self.stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+        let sent = sendmsg(
+            &self.stream,
+            &[IoSlice::new(bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        );
         sent.is_ok_and(|sent| sent == bytes.len())
     }
 
