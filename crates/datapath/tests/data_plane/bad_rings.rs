@@ -139,7 +139,7 @@ fn malformed_indirect_tables() {
     let malformed = DropReason::MalformedChain;
     let at = scene.bad.data;
     let data = Memory::guest(at + 2048);
-    let bytes = crate::support::guest::Ring::descriptor_bytes;
+    let bytes = crate::support::ring::Ring::descriptor_bytes;
     let put = |scene: &Scene, entries: &[[u8; 16]]| scene.bad.memory.write(at, &entries.concat());
     let whole = bytes(data, 100, 0, 0);
     // The table itself.

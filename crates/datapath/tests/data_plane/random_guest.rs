@@ -315,7 +315,7 @@ impl Chaos {
         }
     }
 
-    fn ring(&mut self, ring: u32) -> &mut crate::support::guest::Ring {
+    fn ring(&mut self, ring: u32) -> &mut crate::support::ring::Ring {
         if ring == RECEIVE {
             &mut self.guest.receive
         } else {

@@ -14,6 +14,7 @@ pub mod control;
 pub mod frames;
 pub mod guest;
 pub mod memory;
+pub mod ring;
 pub mod session;
 
 pub use bystanders::Bystanders;
