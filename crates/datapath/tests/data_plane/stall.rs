@@ -194,3 +194,26 @@ fn a_sender_larger_than_its_slots_is_served_on() {
     assert_eq!(switch.counters(3).transmitted, 1000);
     switch.finish();
 }
+
+#[test]
+fn who_waits_next_is_given_the_whole_time() {
+    let mut switch = Switch::with_ports(3);
+    let mut gone = Guest::usual(&mut switch, 1);
+    let mut slow = Guest::start(&mut switch, 2, deaf(crate::support::guest::ALL));
+    let mut c = Guest::usual(&mut switch, 3);
+    switch.flow(1, &[output(2)]);
+    switch.flow(3, &[output(2)]);
+    // The packet that waits is dropped because its sender goes, not because its time is up.
+    gone.send(&plain(1, 2, 1000, 0));
+    switch.until(1, "fetched", |c| c.received == 1);
+    rustix::fs::ftruncate(&gone.memory.file, 0).unwrap();
+    rustix::io::write(&gone.transmit.kick, &1u64.to_ne_bytes()).unwrap();
+    switch.until_dropped(1, DropReason::SenderGone, 1);
+    std::thread::sleep(Duration::from_millis(2 * vnic::STALL_TIMEOUT_MS));
+    c.send(&plain(3, 2, 1000, 5));
+    switch.until(3, "fetched", |c| c.received == 1);
+    std::thread::sleep(Duration::from_millis(vnic::STALL_TIMEOUT_MS / 10));
+    slow.post(0..8);
+    slow.expect_plain(&plain(3, 2, 1000, 5));
+    switch.finish();
+}
