@@ -123,6 +123,7 @@ impl Server {
         self.send_misses();
         // Not until nothing is left: guests can keep a thread busy, and this one has others to serve.
         let _ = (0..STEPS).all(|_| self.pipeline.step());
+        self.pipeline.stop_polling();
         Ok(true)
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct Pipeline {
     receivers: PortSet,
     /// Ports to look at next.
     todo: VecDeque<(PortId, Side)>,
+    /// Ports whose transmit rings this thread polls: their guests need not kick.
+    polled: PortSet,
     /// Ports whose receivers have no buffers, and when their time is up.
     waiting: Vec<(u64, PortId)>,
 }
@@ -69,6 +71,7 @@ impl Pipeline {
             verdicts: Vec::with_capacity(BURST),
             receivers: PortSet::default(),
             todo: VecDeque::new(),
+            polled: PortSet::default(),
             waiting: Vec::new(),
         }
     }
@@ -93,6 +96,50 @@ impl Pipeline {
             Side::Receive => self.deliver(&port, None),
         }
         true
+    }
+
+    /// Looks at the rings that are polled; true if something came and is on the to-do list.
+    pub fn poll(&mut self) -> bool {
+        for index in 0..self.polled.0.len() {
+            let id = self.polled.0[index];
+            let Some(port) = self.datapath.port(id) else {
+                continue;
+            };
+            let Some(mut transmit) = port.vnic.transmit.try_claim() else {
+                continue;
+            };
+            let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
+            if transmit.release() || come {
+                self.later(id, Side::Transmit);
+            }
+        }
+        !self.todo.is_empty()
+    }
+
+    /// Ends polling: asks for kicks again. True if something came meanwhile and is on the to-do list.
+    pub fn stop_polling(&mut self) -> bool {
+        for id in std::mem::take(&mut self.polled.0) {
+            let Some(port) = self.datapath.port(id) else {
+                continue;
+            };
+            // Whoever holds it now polls it from now on.
+            let Some(mut transmit) = port.vnic.transmit.try_claim() else {
+                continue;
+            };
+            let come = transmit.with(|side| {
+                side.as_mut()
+                    .is_some_and(|side| side.enable_kicks().unwrap_or(true))
+            });
+            if transmit.release() || come {
+                self.later(id, Side::Transmit);
+            }
+        }
+        !self.todo.is_empty()
+    }
+
+    /// Whether rings are polled.
+    pub fn is_polling(&self) -> bool {
+        !self.polled.0.is_empty()
     }
 
     /// Milliseconds this thread may sleep: none while something is on the to-do list, where receivers are put whose
@@ -145,6 +192,7 @@ impl Pipeline {
             let idle = transmit.with(|side| finish_round(side.as_mut(), end));
             if idle {
                 more = false;
+                self.polled.add(port.id());
                 break;
             }
         }
@@ -359,8 +407,10 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched) -> bool {
         Fetched::Full => false,
         // Whoever delivers a packet of ours will look at this side again.
         Fetched::NoSlots => !side.has_slots(),
-        // A broken ring is found by the next fetch.
-        Fetched::Empty => !side.enable_kicks().unwrap_or(true),
+        Fetched::Empty => {
+            side.disable_kicks();
+            true
+        }
     }
 }
 

@@ -206,6 +206,12 @@ impl TransmitSide {
         self.pool.take()
     }
 
+    /// Whether there are packets to fetch or chains to give back. A broken ring is work: fetching finds out.
+    pub fn has_work(&mut self) -> bool {
+        self.pool.has_returned()
+            || !self.draining && self.pool.has_free() && self.queue.look().unwrap_or(1) > 0
+    }
+
     /// Whether a packet could be fetched.
     pub fn has_slots(&self) -> bool {
         self.pool.has_free()
