@@ -61,6 +61,37 @@ pub struct ReceiveSide {
     pending: Option<(Shared<Packet>, usize)>,
     wait: Wait,
     account: Arc<Counters>,
+    tally: Tally,
+}
+
+/// Delivered packets that are not in the counters yet: those are told once per run, not per packet.
+#[derive(Debug, Default)]
+struct Tally {
+    packets: u64,
+    bytes: u64,
+    segments: u64,
+    /// The sender of the last ones, and how many they were.
+    origin: Option<(Arc<Counters>, u64)>,
+}
+
+impl Tally {
+    fn flush(&mut self, receiver: &Counters) {
+        self.flush_origin();
+        if self.packets > 0 {
+            receiver.transmitted.fetch_add(self.packets, Relaxed);
+            receiver.transmitted_bytes.fetch_add(self.bytes, Relaxed);
+        }
+        if self.segments > 0 {
+            receiver.segments.fetch_add(self.segments, Relaxed);
+        }
+        (self.packets, self.bytes, self.segments) = (0, 0, 0);
+    }
+
+    fn flush_origin(&mut self) {
+        if let Some((account, delivered)) = self.origin.take() {
+            account.delivered.fetch_add(delivered, Relaxed);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -100,6 +131,7 @@ impl ReceiveSide {
             pending: None,
             wait: Wait::No,
             account,
+            tally: Tally::default(),
         }
     }
 
@@ -231,14 +263,16 @@ impl ReceiveSide {
 
     fn count_delivered(&mut self, packet: &Packet, segments: u64, observer: &mut impl Observer) {
         self.wait = Wait::No;
-        self.account.transmitted.fetch_add(1, Relaxed);
-        self.account
-            .transmitted_bytes
-            .fetch_add(packet.frame_len() as u64, Relaxed);
-        if segments > 0 {
-            self.account.segments.fetch_add(segments, Relaxed);
+        self.tally.packets += 1;
+        self.tally.bytes += packet.frame_len() as u64;
+        self.tally.segments += segments;
+        match &mut self.tally.origin {
+            Some((account, delivered)) if Arc::ptr_eq(account, &packet.account) => *delivered += 1,
+            _ => {
+                self.tally.flush_origin();
+                self.tally.origin = Some((packet.account.clone(), 1));
+            }
         }
-        packet.account.delivered.fetch_add(1, Relaxed);
         observer.delivered(packet);
     }
 
@@ -248,7 +282,9 @@ impl ReceiveSide {
         observer.dropped(packet, reason);
     }
 
+    /// Shows the guest what was delivered; counts it first, so that whoever sees a packet sees it counted.
     fn publish(&mut self) {
+        self.tally.flush(&self.account);
         if let Some(ring) = &mut self.ring
             && ring.queue.has_unpublished()
         {

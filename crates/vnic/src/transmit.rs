@@ -114,7 +114,7 @@ impl TransmitSide {
         Ok(())
     }
 
-    /// Fills `burst`, which has room for [`BURST`] packets, from the ring. What cannot become a packet is
+    /// Fills `burst`, which is empty and has room for [`BURST`] packets, from the ring. What cannot become a packet is
     /// counted and given back.
     pub fn fetch(&mut self, burst: &mut Vec<Unique<Packet>>) -> Result<Fetched, QueueError> {
         if self.draining {
@@ -147,6 +147,11 @@ impl TransmitSide {
             burst.push(slot);
         }
         burst.retain_mut(|slot| self.snapshot(slot));
+        if !burst.is_empty() {
+            let bytes = burst.iter().map(|packet| packet.frame_len() as u64).sum();
+            self.account.received.fetch_add(burst.len() as u64, Relaxed);
+            self.account.received_bytes.fetch_add(bytes, Relaxed);
+        }
         Ok(end)
     }
 
@@ -181,10 +186,6 @@ impl TransmitSide {
             packet.tail = Tail::None;
             self.queue.give_back(packet.chain.head, 0);
         }
-        self.account.received.fetch_add(1, Relaxed);
-        self.account
-            .received_bytes
-            .fetch_add(u64::from(frame_len), Relaxed);
         true
     }
 
