@@ -6,8 +6,9 @@ use crate::{Counters, Packet};
 use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
 use ring::{Claim, Guard, Queue, Shared};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::fs::FileType;
+use rustix::net::{SendFlags, send};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,20 +19,27 @@ const INBOX: usize = 1024;
 
 /// How to call a driver: an eventfd (a stream socket, with User Mode Linux), or nothing for a driver that polls.
 #[derive(Clone, Debug, Default)]
-pub struct Call(Option<Arc<OwnedFd>>);
+pub struct Call(Option<Arc<Bell>>);
+
+#[derive(Debug)]
+struct Bell {
+    fd: OwnedFd,
+    is_socket: bool,
+}
 
 impl Call {
-    /// Takes the descriptor a front end passed. It must not be able to block a worker: only sockets, pipes and
-    /// anonymous inodes (an eventfd is one; files and devices are not) are accepted, and set non-blocking.
+    /// Takes the descriptor a front end passed. It must not be able to block a worker: only sockets and anonymous
+    /// inodes (an eventfd is one; files, pipes and devices are not) are accepted. Sockets are never waited for. An
+    /// eventfd is set non-blocking, which holds as long as the VMM, which shares the flag, leaves it so.
     pub fn new(fd: Option<OwnedFd>) -> std::io::Result<Call> {
-        if let Some(fd) = &fd {
-            let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
-            if !matches!(kind, FileType::Unknown | FileType::Fifo | FileType::Socket) {
-                return Err(std::io::Error::other("the call descriptor is no eventfd"));
-            }
-            rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | rustix::fs::OFlags::NONBLOCK)?;
+        let Some(fd) = fd else { return Ok(Call(None)) };
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
+        if !matches!(kind, FileType::Unknown | FileType::Socket) {
+            return Err(std::io::Error::other("the call descriptor is no eventfd"));
         }
-        Ok(Call(fd.map(Arc::new)))
+        rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? | rustix::fs::OFlags::NONBLOCK)?;
+        let is_socket = kind == FileType::Socket;
+        Ok(Call(Some(Arc::new(Bell { fd, is_socket }))))
     }
 
     pub(crate) fn notify(&self, wanted: bool, account: &Counters) {
@@ -40,9 +48,14 @@ impl Call {
             return;
         }
         account.calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(fd) = &self.0 {
+        if let Some(bell) = &self.0 {
+            let one = 1u64.to_ne_bytes();
             // Failure means that the counter is full, so the driver was called and has not looked yet.
-            let _ = rustix::io::write(fd.as_fd(), &1u64.to_ne_bytes());
+            let _ = if bell.is_socket {
+                send(&bell.fd, &one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            } else {
+                rustix::io::write(&bell.fd, &one)
+            };
         }
     }
 }

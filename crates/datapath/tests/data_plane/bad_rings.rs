@@ -4,9 +4,11 @@
 use crate::support::frames::{Tcp, plain};
 use crate::support::guest::{ALL, INDIRECT, NEXT, WRITE};
 use crate::support::memory::{GUEST_BASE, Memory};
+use crate::support::session::{SET_VRING_CALL, Said, words};
 use crate::support::{Bystanders, Guest, Layout, Setup, Switch};
 use control_protocol::data_plane::PortState;
 use flow::{DropReason, PortCounters};
+use rustix::fd::AsFd;
 use vnic::features as f;
 use wire::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 
@@ -483,6 +485,33 @@ fn endless_kicks_and_full_call_counters_are_harmless() {
         scene.bad.expect_plain(&plain(2, 1, 400, seed));
     }
     scene.works();
+    scene.finish();
+}
+
+#[test]
+fn a_socket_to_call_through_is_not_waited_for() {
+    let mut scene = Scene::new(Setup::default());
+    let (call, _unread) = std::os::unix::net::UnixStream::pair().unwrap();
+    for index in [0, 1] {
+        let said = scene
+            .bad
+            .session
+            .say(SET_VRING_CALL, &words(&[index]), &[call.as_fd()]);
+        assert_eq!(said, Said::Yes);
+    }
+    // Full, and, since both sides share the flag, no longer non-blocking.
+    while rustix::io::write(&call, &[0; 4096]).is_ok() {}
+    call.set_nonblocking(false).unwrap();
+    for seed in 0..20 {
+        scene.peer.send(&plain(2, 1, 400, seed));
+    }
+    scene
+        .switch
+        .until(1, "delivered all the same", |c| c.transmitted == 20);
+    for seed in 0..20 {
+        let (_, frame) = scene.bad.try_receive().unwrap();
+        assert_eq!(frame, plain(2, 1, 400, seed));
+    }
     scene.finish();
 }
 
