@@ -275,16 +275,12 @@ pub struct Execute {
     pub packet: Packet,
 }
 
-/// One step of a traced packet.
+/// One step of a traced packet. Microflow caches are left out: each worker has its own, and they only remember
+/// what the megaflow table said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TraceStep {
     /// The header snapshot was parsed.
     Parsed(FlowKey),
-    /// The microflow cache was asked.
-    Microflow {
-        /// Whether it knew the flow.
-        hit: bool,
-    },
     /// One subtable of the megaflow table was asked.
     Subtable {
         /// Its mask.

@@ -104,7 +104,6 @@ impl Control {
                     key: format!("in_port={port},{named}"),
                 }
             }
-            From::Microflow { hit } => TraceStep::Microflow { hit: *hit },
             From::Subtable { mask, hit } => TraceStep::Subtable {
                 fields: field_names(mask),
                 hit: *hit,

@@ -331,11 +331,6 @@ pub enum TraceStep {
         /// All fields that are not zero.
         key: String,
     },
-    /// The microflow cache was asked.
-    Microflow {
-        /// Whether it knew the flow.
-        hit: bool,
-    },
     /// One subtable of the megaflow table was asked.
     Subtable {
         /// Names of the fields it compares.

@@ -110,7 +110,6 @@ impl Plane {
             }
             Request::Trace { in_port, frame } => Answer::Trace(vec![
                 TraceStep::Parsed(key(in_port, frame[11].into(), frame[5].into())),
-                TraceStep::Microflow { hit: false },
                 TraceStep::Miss,
             ]),
             Request::TraceActions { actions, .. } => {

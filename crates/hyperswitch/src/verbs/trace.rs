@@ -39,7 +39,6 @@ pub fn text(report: &TraceReport) -> String {
         // Writing to a string does not fail.
         let _ = match step {
             TraceStep::Parsed { key } => writeln!(text, "parsed      {key}"),
-            TraceStep::Microflow { hit } => writeln!(text, "microflow   {}", hit_or_miss(*hit)),
             TraceStep::Subtable { fields, hit } => {
                 writeln!(text, "megaflow    {}: {}", hit_or_miss(*hit), fields.join(","))
             }
@@ -95,7 +94,6 @@ mod tests {
             switch: "sw0".into(),
             port: "vm1".into(),
             steps: vec![
-                TraceStep::Microflow { hit: false },
                 TraceStep::Subtable {
                     fields: vec!["in_port".into(), "eth_dst".into()],
                     hit: false,
@@ -119,7 +117,6 @@ mod tests {
         };
         let expected = "\
 switch sw0, from port vm1
-microflow   miss
 megaflow    miss: in_port,eth_dst
 miss        no flow matches: the control process decides
 decided     VLAN 10: 52:54:00:00:00:02 is on port vm2
