@@ -3,7 +3,7 @@
 use crate::support::frames::plain;
 use crate::support::memory::Memory;
 use crate::support::ring::Ring;
-use crate::support::{Guest, Switch};
+use crate::support::{Guest, Switch, eventually};
 use control_protocol::data_plane::{Packet, Request, VERSION};
 use flow::{Action, DropReason, PortId};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -219,5 +219,8 @@ fn busy_guests_do_not_hold_up_requests() {
     });
     assert!(switch.counters(1).received > 1000, "the guest was not busy");
     // The receiver has stopped taking packets; what waits for it is dropped in time.
+    eventually("all chains come back", || {
+        a.transmit.used_index() == a.transmit.next
+    });
     switch.finish();
 }
