@@ -161,7 +161,8 @@ impl Console {
             .write_all(line.as_bytes())
             .and_then(|()| input.flush())
             .with_context(|| what.clone())?;
-        Ok(Running::in_guest(what, result))
+        let shared = Arc::clone(&self.shared);
+        Ok(Running::in_guest(what, result, move || shared.state().tail(20)))
     }
 }
 

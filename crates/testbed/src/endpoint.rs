@@ -34,20 +34,34 @@ impl Output {
 }
 
 /// A command under way. Dropping it kills a command of this machine; one in a guest goes on.
-#[derive(Debug)]
 pub struct Running {
     what: String,
     result: mpsc::Receiver<Output>,
     group: Option<Arc<Mutex<Group>>>,
+    log: Box<dyn Fn() -> String + Send>,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running")
+            .field("what", &self.what)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Running {
-    /// A command in a guest, whose console will send the result, or drop the sender if the guest ends.
-    pub(crate) fn in_guest(what: String, result: mpsc::Receiver<Output>) -> Running {
+    /// A command in a guest, whose console will send the result, or drop the sender if the guest ends. `log` is what the
+    /// guest's kernel has to say when it does not.
+    pub(crate) fn in_guest(
+        what: String,
+        result: mpsc::Receiver<Output>,
+        log: impl Fn() -> String + Send + 'static,
+    ) -> Running {
         Running {
             what,
             result,
             group: None,
+            log: Box::new(log),
         }
     }
 
@@ -88,6 +102,7 @@ impl Running {
             what,
             result,
             group: Some(group),
+            log: Box::new(String::new),
         })
     }
 
@@ -95,8 +110,12 @@ impl Running {
     pub fn wait(self, timeout: Duration) -> Result<Output> {
         match self.result.recv_timeout(timeout) {
             Ok(output) => Ok(output),
-            Err(mpsc::RecvTimeoutError::Timeout) => bail!("{}: still running after {timeout:?}", self.what),
-            Err(mpsc::RecvTimeoutError::Disconnected) => bail!("{}: its endpoint is gone", self.what),
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                bail!("{}: still running after {timeout:?}\n{}", self.what, (self.log)())
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                bail!("{}: its endpoint is gone\n{}", self.what, (self.log)())
+            }
         }
     }
 }

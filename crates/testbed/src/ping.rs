@@ -70,8 +70,14 @@ pub fn ping(from: &dyn Endpoint, address: &str, options: PingOptions) -> Result<
             output.stderr
         );
     }
-    parse(&output.stdout)
-        .with_context(|| format!("{}: cannot read what ping says:\n{}", from.name(), output.stdout))
+    parse(&output.stdout).with_context(|| {
+        format!(
+            "{}: cannot read what `{command}` says:\n{}{}",
+            from.name(),
+            output.stdout,
+            output.stderr
+        )
+    })
 }
 
 /// Pings until an answer comes, at most `patience`; for peers that have just been started.

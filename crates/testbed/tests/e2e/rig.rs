@@ -99,7 +99,10 @@ pub fn transfers(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, megabyte
     let sum = from.must(&format!(
         "dd if=/dev/urandom of={file} bs=1M count={megabytes} 2>/dev/null; sha256sum < {file}"
     ))?;
-    let server = to.start("busybox nc -l -p 7777 | sha256sum")?;
+    // A server whose own input ends would close the connection: it gets a pipe that never does.
+    let server = to.start(&format!(
+        "mkfifo {file}.in; exec 3<>{file}.in; rm {file}.in; busybox nc -l -p 7777 <&3 | sha256sum"
+    ))?;
     to.must("for i in $(seq 100); do grep -q ':1E61 .* 0A ' /proc/net/tcp /proc/net/tcp6 && exit 0; sleep 0.05; done; exit 1")?;
     from.start(&format!("busybox nc {address} 7777 < {file}; rm {file}"))?
         .wait(Duration::from_secs(60))?;
