@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-.PHONY: all setup build demo demo-stop test test-unit test-loom test-end-to-end lint bench clean
+.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end lint bench clean
 
 all: build
 
@@ -18,6 +18,32 @@ setup: ## Install missing packages, download the kernel for QEMU guests
 build: ## Build the product
 	scripts/setup --build
 	$(CARGO) build --release --package hyperswitch
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+BINDIR = $(PREFIX)/bin
+# What was built; also for packages that build in another way.
+BINARY ?= $(RELEASE)/hyperswitch
+COMPLETIONS = $(DESTDIR)$(PREFIX)/share
+
+# Installs what `make build` has built and builds nothing itself: installing takes root, compiling does not.
+# An existing configuration file is kept.
+install: ## Install program, manual pages, completions and service; PREFIX and DESTDIR as usual
+	@test -x $(BINARY) || { echo "$(BINARY) is missing: run make build first" >&2; exit 1; }
+	install -D -m 755 $(BINARY) $(DESTDIR)$(BINDIR)/hyperswitch
+	$(BINARY) man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(COMPLETIONS)/bash-completion/completions $(COMPLETIONS)/zsh/site-functions \
+		$(COMPLETIONS)/fish/vendor_completions.d
+	set -e; directory=$$(mktemp -d); trap "rm -rf $$directory" EXIT; \
+	$(BINARY) completions $$directory; \
+	install -m 644 $$directory/hyperswitch.bash $(COMPLETIONS)/bash-completion/completions/hyperswitch; \
+	install -m 644 $$directory/_hyperswitch $(COMPLETIONS)/zsh/site-functions/_hyperswitch; \
+	install -m 644 $$directory/hyperswitch.fish $(COMPLETIONS)/fish/vendor_completions.d/hyperswitch.fish
+	install -d $(DESTDIR)/lib/systemd/system
+	sed 's|@BINDIR@|$(BINDIR)|' packaging/hyperswitch.service > $(DESTDIR)/lib/systemd/system/hyperswitch.service
+	chmod 644 $(DESTDIR)/lib/systemd/system/hyperswitch.service
+	test -e $(DESTDIR)/etc/hyperswitch/hyperswitch.toml || \
+		install -D -m 644 packaging/hyperswitch.toml $(DESTDIR)/etc/hyperswitch/hyperswitch.toml
 
 # KEEP=1 leaves it running.
 demo: setup ## Real guests talk through the switch, in one table

@@ -34,7 +34,7 @@ drop_reasons! {
     MalformedChain "malformed-chain" "The sender's descriptor chain is out of range, looping, empty or has the wrong direction."
     ChainTooLong "chain-too-long" "The sender's descriptor chain has more segments than the switch accepts."
     ShortFrame "short-frame" "The chain is shorter than a virtio-net header and an Ethernet header."
-    OversizedFrame "oversized-frame" "The frame is longer than 65,553 bytes, the largest TSO frame with headers and two VLAN tags."
+    OversizedFrame "oversized-frame" "The frame is longer than 65,553 bytes, the largest IP packet with Ethernet header and one VLAN tag."
     BadOffload "bad-offload" "The virtio-net header's checksum or segmentation fields contradict the frame."
     InvalidSource "invalid-source" "The source MAC address is multicast or zero."
     MissQueueFull "miss-queue-full" "The port has too many packets waiting for a decision of the control process."

@@ -49,6 +49,12 @@ pub enum Verb {
         #[arg(long)]
         config: Option<PathBuf>,
     },
+    /// Write manual pages into a directory
+    #[command(hide = true)]
+    Man { directory: PathBuf },
+    /// Write shell completions into a directory
+    #[command(hide = true)]
+    Completions { directory: PathBuf },
 }
 
 /// What users ask of a running instance.

@@ -10,6 +10,7 @@ mod capture_file;
 mod children;
 mod cli;
 mod frame;
+mod manual;
 mod output;
 mod supervisor;
 mod verbs;
@@ -25,6 +26,8 @@ fn main() -> ExitCode {
         Verb::DataPlane => children::data_plane(),
         Verb::Driver => children::driver(),
         Verb::Control { config } => children::control(cli.run_dir, config),
+        Verb::Man { directory } => manual::pages(&directory),
+        Verb::Completions { directory } => manual::completions(&directory),
         Verb::User(verb) => verbs::run(&verb, &cli.run_dir, cli.json).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -166,6 +166,46 @@ fn unsafe_code_is_where_it_may_be() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Words between backticks.
+fn code_words(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+/// `ARCHITECTURE.md` names no file that does not exist.
+#[test]
+fn files_that_the_architecture_names_exist() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    // Diagrams have no words between single backticks.
+    let prose: String = text.split("```").step_by(2).collect();
+    let places = ["crates/", "docs/", "packaging/", "scripts/"];
+    let named: Vec<&str> = code_words(&prose)
+        .filter(|word| places.iter().any(|place| word.starts_with(place)) || word.ends_with(".toml"))
+        .collect();
+    assert!(named.len() > 10, "{named:?}");
+    let missing: Vec<_> = named.iter().filter(|name| !root().join(name).exists()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+/// Its code map has every crate, marked if it may be unsafe, and no other.
+#[test]
+fn the_code_map_is_complete() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let rows = text.split("\n| crate | what |\n|---|---|\n").nth(1).unwrap();
+    let rows = rows.lines().map_while(|line| line.strip_prefix("| `"));
+    let mapped: BTreeMap<String, bool> = rows
+        .map(|row| {
+            let (name, rest) = row.split_once('`').unwrap();
+            (name.to_owned(), rest.starts_with(" u "))
+        })
+        .collect();
+    let allowed = allowed();
+    let expected = crates()
+        .into_keys()
+        .map(|name| (name.clone(), allowed.r#unsafe.contains(&name)))
+        .collect();
+    assert_eq!(mapped, expected);
+}
+
 /// The checks above can fail.
 #[test]
 fn a_forbidden_edge_is_found() {

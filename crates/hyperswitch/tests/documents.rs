@@ -1,0 +1,200 @@
+//! Documents that are made from the code, and what other documents say about the code that can be checked.
+//!
+//! `HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test documents` writes the generated ones anew.
+
+#![allow(clippy::unwrap_used)]
+
+use flow::{DropReason, PortCounters};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+const UPDATE: &str = "HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test documents";
+
+/// Compares a generated document with the file, or writes it when asked to.
+fn check(name: &str, text: &str) {
+    let path = root().join("docs").join(name);
+    if std::env::var_os("HYPERSWITCH_UPDATE").is_some() {
+        std::fs::write(path, text).unwrap();
+        return;
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == text, "docs/{name} is out of date; run: {UPDATE}");
+}
+
+#[test]
+fn drop_reasons() {
+    let mut text = format!(
+        "# Drop reasons\n\nEvery packet that comes in is delivered or dropped for one of these reasons. They appear \
+         in `hyperswitch stats`\n(`dropped`, `egress-dropped`, `discarded`), in `trace`, and as comments in captures. \
+         Made from `flow::DropReason` by\n`{UPDATE}`.\n\n| reason | meaning |\n|---|---|\n"
+    );
+    for reason in DropReason::ALL {
+        writeln!(text, "| `{}` | {} |", reason.name(), reason.description()).unwrap();
+    }
+    check("drop-reasons.md", &text);
+}
+
+/// The fields of `flow::PortCounters` with their documentation, in the order of the source.
+fn counters() -> Vec<(String, String)> {
+    let source = std::fs::read_to_string(root().join("crates/flow/src/counters.rs")).unwrap();
+    let body = source.split("pub struct PortCounters {").nth(1).unwrap();
+    let mut found = Vec::new();
+    let mut description = String::new();
+    for line in body.split("\n}").next().unwrap().lines().map(str::trim) {
+        if let Some(more) = line.strip_prefix("/// ") {
+            description += if description.is_empty() { "" } else { " " };
+            description += more;
+        } else if let Some(field) = line.strip_prefix("pub ") {
+            let name = field.split(':').next().unwrap().replace('_', "-");
+            found.push((name, std::mem::take(&mut description)));
+        }
+    }
+    found
+}
+
+#[test]
+fn counters_of_ports() {
+    let mut text = format!(
+        "# Counters\n\nPer port, as `hyperswitch stats --json` shows them; drops by the name of their reason, see\n\
+         [drop-reasons.md](drop-reasons.md). All but `in-flight` only grow, from 0 when the data plane gets the port. \
+         Made from\n`flow::PortCounters` by `{UPDATE}`.\n\n| counter | meaning |\n|---|---|\n"
+    );
+    for (name, description) in counters() {
+        writeln!(text, "| `{name}` | {description} |").unwrap();
+    }
+    text += "| `in-flight` | `received + injected + copies - delivered - dropped - upcalls`: packets that came in and are \
+             not accounted for yet. 0 whenever nothing is under way. |\n";
+    check("counters.md", &text);
+}
+
+/// What is documented is what users see.
+#[test]
+fn counters_have_the_names_of_the_documents() {
+    let shown = serde_json::to_value(management::Counters::from(&PortCounters::default())).unwrap();
+    let shown: BTreeSet<String> = shown.as_object().unwrap().keys().cloned().collect();
+    let documented = counters().into_iter().map(|(name, _)| name);
+    let documented: BTreeSet<String> = documented.chain(["in-flight".to_owned()]).collect();
+    assert_eq!(shown, documented);
+}
+
+/// Text of the parts of a document between these fences.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}\n");
+    text.split(&fence)
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect()
+}
+
+/// Examples in documents can be used as they are.
+#[test]
+fn examples_of_configurations_are_accepted() {
+    for (document, at_least) in [("README.md", 1), ("docs/configuration.md", 4)] {
+        let text = std::fs::read_to_string(root().join(document)).unwrap();
+        let examples = blocks(&text, "toml");
+        assert!(examples.len() >= at_least, "{document} has lost its examples");
+        for example in examples {
+            if let Err(error) = management::parse(example, document) {
+                panic!("{error}\n{example}");
+            }
+        }
+    }
+}
+
+/// Every key, and nothing but keys, has a row in `docs/configuration.md`.
+#[test]
+fn every_key_is_documented() {
+    let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let rows = |heading: &str| -> BTreeSet<String> {
+        let section = text.split(&format!("\n## {heading}\n")).nth(1).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        rows.map(|row| row.split('`').next().unwrap().to_owned())
+            .collect()
+    };
+    // The parser lists what it knows when it meets something unknown.
+    let known = |text: &str| -> BTreeSet<String> {
+        let message = management::parse(text, "x").unwrap_err().message;
+        let list = message
+            .split("expected one of ")
+            .nth(1)
+            .unwrap_or_else(|| panic!("{message}"));
+        list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let switch = "[[switch]]\nname = \"a\"\n";
+    assert_eq!(rows("Switch"), known(&format!("{switch}nonsense = 1\n")));
+    assert_eq!(
+        rows("Host"),
+        known(&format!(
+            "{switch}type = \"internal\"\nhost = {{ nonsense = 1 }}\n"
+        ))
+    );
+    assert_eq!(
+        rows("Port"),
+        known(&format!("{switch}[[switch.port]]\nname = \"b\"\nnonsense = 1\n"))
+    );
+}
+
+/// Links between documents lead somewhere.
+#[test]
+fn links_lead_to_files() {
+    let mut documents: Vec<PathBuf> = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "SPECIFICATION.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+    ]
+    .map(|name| root().join(name))
+    .into();
+    let docs = std::fs::read_dir(root().join("docs")).unwrap();
+    documents.extend(docs.map(|entry| entry.unwrap().path()));
+    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let mut wrong = Vec::new();
+    for document in &documents {
+        let text = std::fs::read_to_string(document).unwrap();
+        for target in text
+            .split("](")
+            .skip(1)
+            .map(|rest| rest.split(')').next().unwrap())
+        {
+            let file = target.split('#').next().unwrap();
+            if target.contains("://") || file.is_empty() {
+                continue;
+            }
+            if !document.parent().unwrap().join(file).exists() {
+                wrong.push(format!("{}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Every test that `SPECIFICATION.md` names is in the file it names.
+#[test]
+fn promises_are_held_by_tests_that_exist() {
+    let text = std::fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
+    let mut held = 0;
+    let mut wrong = Vec::new();
+    for part in text.split('[').skip(1) {
+        let Some((name, rest)) = part.split_once("](") else {
+            continue;
+        };
+        let file = rest.split(')').next().unwrap();
+        if !file.ends_with(".rs") {
+            continue;
+        }
+        held += 1;
+        let source = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+        if !source.contains(&format!("fn {name}(")) {
+            wrong.push(format!("{file} has no {name}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(held > 50, "only {held} tests found: has the format changed?");
+}
