@@ -30,6 +30,9 @@ pub struct TestpmdOptions {
     pub packet_size: u16,
     /// Use 2 MiB pages, which must have been reserved.
     pub huge_pages: bool,
+    /// What is done with packets that arrive: `io` sends them out of the next port (or back, if there is only one),
+    /// `rxonly` forgets them.
+    pub forward_mode: &'static str,
 }
 
 impl TestpmdOptions {
@@ -57,6 +60,7 @@ impl TestpmdOptions {
             queue_size: 256,
             packet_size: 64,
             huge_pages: false,
+            forward_mode: "io",
         }
     }
 }
@@ -108,8 +112,8 @@ impl Testpmd {
             "--nb-cores=1",
             "--no-mlockall",
             "--total-num-mbufs=8192",
-            "--forward-mode=io",
         ]);
+        command.arg(format!("--forward-mode={}", options.forward_mode));
         command.args(["--rxd", &ring, "--txd", &ring]);
         command.arg(format!("--txpkts={}", options.packet_size));
         // DPDK keeps its runtime files there.
