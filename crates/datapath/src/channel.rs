@@ -9,6 +9,7 @@ use crate::pipeline::Pipeline;
 use crate::port::Port;
 use crate::state::Datapath;
 use crate::trace::trace;
+use crate::watchdog::{Pulse, Watchdog};
 use crate::worker;
 use control_protocol::data_plane::{
     Answer, Connection, Execute, FromDataPlane, PortSpec, PortState, Request, ToDataPlane, UpcallId, VERSION,
@@ -42,10 +43,13 @@ pub fn run(supervisor: Channel) -> Result<(), Error> {
     let datapath = Datapath::new()?;
     let workers = processors();
     let ending = Arc::new(AtomicBool::new(false));
-    worker::start(&datapath, workers, &ending)?;
+    let watchdog = Arc::new(Watchdog::default());
+    watchdog.start(&ending)?;
+    worker::start(&datapath, workers, &watchdog, &ending)?;
     let memory = Arc::new(guest_memory::GuestMemory::new());
     let account = Arc::new(Counters::default());
     let mut server = Server {
+        pulse: Pulse::new(&watchdog),
         pipeline: Pipeline::new(datapath.clone()),
         pool: PoolOwner::new(INJECTION_SLOTS, || {
             Packet::new(PortId(0), account.clone(), memory.clone())
@@ -70,6 +74,7 @@ fn processors() -> usize {
 }
 
 struct Server {
+    pulse: Arc<Pulse>,
     datapath: Arc<Datapath>,
     pipeline: Pipeline,
     /// Packets of the control process under way.
@@ -106,7 +111,8 @@ impl Server {
                     .as_ref()
                     .map(|control| PollFd::new(control, control_events)),
             );
-            rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref())).map_err(std::io::Error::from)?;
+            let mut wait = || rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
+            self.pulse.asleep(&mut wait).map_err(std::io::Error::from)?;
             let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
             (ready(0), ready(1), ready(2))
         };
@@ -123,6 +129,7 @@ impl Server {
         self.send_misses();
         // Not until nothing is left: guests can keep a thread busy, and this one has others to serve.
         let _ = (0..STEPS).all(|_| self.pipeline.step());
+        self.pulse.beat();
         self.pipeline.stop_polling();
         Ok(true)
     }
@@ -150,7 +157,7 @@ impl Server {
     }
 
     fn write_off(&mut self) {
-        for port in self.datapath.ports.read().iter().flatten() {
+        for port in self.datapath.ports().iter().flatten() {
             let lost = port.misses.write_off();
             if lost > 0 {
                 port.vnic.account.discarded(DropReason::ControlLost, lost);
@@ -318,12 +325,7 @@ impl Server {
         if let Some(listener) = listener {
             port.listen(listener).map_err(|error| error.to_string())?;
         }
-        let mut ports = self.datapath.ports.write();
-        let index = id.0 as usize;
-        if ports.len() <= index {
-            ports.resize(index + 1, None);
-        }
-        ports[index] = Some(port);
+        self.datapath.set_port(id, Some(port));
         Ok(())
     }
 
@@ -337,10 +339,7 @@ impl Server {
     fn delete_port(&mut self, id: PortId) -> Result<(), String> {
         let port = self.port(id)?;
         port.stop();
-        if let Some(place) = self.datapath.ports.write().get_mut(id.0 as usize) {
-            *place = None;
-        }
-        // Bursts that could still queue packets for it have ended with the lock.
+        self.datapath.set_port(id, None);
         self.pipeline.empty(&port);
         let lost = port.misses.clear() + port.misses.write_off();
         port.vnic.account.discarded(DropReason::PortRemoved, lost);
@@ -361,8 +360,7 @@ impl Server {
     fn list_ports(&mut self, serial: u32) {
         let mut infos: Vec<_> = self
             .datapath
-            .ports
-            .read()
+            .ports()
             .iter()
             .flatten()
             .map(|port| port.info())
@@ -411,7 +409,10 @@ impl Server {
     }
 
     fn execute(&mut self, execute: Execute) {
-        self.finish_upcall(execute.upcall);
+        // An answer that comes too late: the packet was given up.
+        if execute.upcall.is_some() && !self.finish_upcall(execute.upcall) {
+            return;
+        }
         let Some(port) = self.datapath.port(execute.in_port) else {
             return;
         };
@@ -442,7 +443,7 @@ impl Server {
         self.pool.reclaim(|packet| packet.rest(account));
     }
 
-    /// True if the upcall was outstanding; an answer to one that was written off still forwards its packet.
+    /// True if the upcall was outstanding.
     fn finish_upcall(&self, upcall: Option<UpcallId>) -> bool {
         upcall.is_some_and(|upcall| {
             self.datapath

@@ -9,6 +9,7 @@
 //! * `state`: ports, switches and flow tables as everybody shares them.
 //! * `channel`: requests of the control process.
 //! * `trace`: a packet's way without the packet.
+//! * `watchdog`: frees threads that a VMM holds up.
 //!
 //! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the control process, as
 //! many *workers* as processors, and one *session thread* per port. Workers and the channel thread forward
@@ -25,6 +26,7 @@ pub mod pipeline;
 mod port;
 mod state;
 mod trace;
+mod watchdog;
 mod worker;
 
 pub use channel::run;

@@ -210,7 +210,7 @@ impl Pipeline {
         self.parse(port);
         self.look_up(port);
         let datapath = self.datapath.clone();
-        let ports = datapath.ports.read();
+        let ports = datapath.ports();
         self.act(port, &ports, transmit, now_ms);
         self.deliver_all(&ports, Some(port.id()));
     }
@@ -304,7 +304,7 @@ impl Pipeline {
         pool: &mut PoolOwner<Packet>,
     ) {
         let datapath = self.datapath.clone();
-        let ports = datapath.ports.read();
+        let ports = datapath.ports();
         let now_ms = datapath.now_ms();
         let mut forward = Forward {
             datapath: &datapath,

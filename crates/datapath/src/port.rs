@@ -68,14 +68,14 @@ impl Port {
     }
 
     pub fn state(&self) -> PortState {
-        if let Some(text) = self.vnic.broken() {
+        if !self.connected.load(Ordering::Relaxed) {
+            PortState::Disconnected
+        } else if let Some(text) = self.vnic.broken() {
             PortState::Broken(text)
         } else if self.vnic.is_running() {
             PortState::Running
-        } else if self.connected.load(Ordering::Relaxed) {
-            PortState::Connected
         } else {
-            PortState::Disconnected
+            PortState::Connected
         }
     }
 

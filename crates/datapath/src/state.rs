@@ -1,7 +1,7 @@
 //! What all threads share: ports, switches, and the lists by which they wake each other.
 //!
-//! Locks are taken in the order ports, flows, and for a burst or a request, never for longer. Writers are
-//! requests of the control process.
+//! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on change, and
+//! used as it was at a burst's beginning.
 
 use crate::port::Port;
 use classifier::MegaflowTable;
@@ -39,7 +39,7 @@ pub(crate) struct Switch {
 
 /// The data plane.
 pub(crate) struct Datapath {
-    pub ports: RwLock<PortTable>,
+    ports: RwLock<Arc<PortTable>>,
     pub switches: RwLock<HashMap<SwitchId, Arc<Switch>>>,
     pub wakeups: Wakeups,
     pub notices: Notices,
@@ -49,7 +49,7 @@ pub(crate) struct Datapath {
 impl Datapath {
     pub fn new() -> std::io::Result<Arc<Datapath>> {
         Ok(Arc::new(Datapath {
-            ports: RwLock::new(Vec::new()),
+            ports: RwLock::default(),
             switches: RwLock::default(),
             wakeups: Wakeups::new()?,
             notices: Notices::new()?,
@@ -64,6 +64,22 @@ impl Datapath {
 
     pub fn port(&self, port: PortId) -> Option<Arc<Port>> {
         port_of(&self.ports.read(), port).cloned()
+    }
+
+    /// The ports as they are now. Who uses the table after a port has gone finds the port closed.
+    pub fn ports(&self) -> Arc<PortTable> {
+        self.ports.read().clone()
+    }
+
+    /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].
+    pub fn set_port(&self, id: PortId, port: Option<Arc<Port>>) {
+        let mut ports = self.ports.write();
+        let table = Arc::make_mut(&mut ports);
+        let index = id.0 as usize;
+        if table.len() <= index {
+            table.resize(index + 1, None);
+        }
+        table[index] = port;
     }
 
     /// The switch, made if it is new.

@@ -26,7 +26,7 @@ pub(crate) fn trace(
         .parse()
         .map_err(|_| "the frame cannot be parsed".to_owned())?;
     let mut steps = vec![TraceStep::Parsed(key)];
-    let ports = datapath.ports.read();
+    let ports = datapath.ports();
     let found = match actions {
         Some(actions) => actions.to_vec(),
         None => {

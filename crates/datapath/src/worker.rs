@@ -5,6 +5,7 @@
 
 use crate::pipeline::Pipeline;
 use crate::state::{Datapath, Side, Wakeup};
+use crate::watchdog::{Pulse, Watchdog};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,12 +14,17 @@ use std::time::{Duration, Instant};
 const STEPS: usize = 16;
 
 /// Starts `count` workers, which end soon after `ending` is set.
-pub(crate) fn start(datapath: &Arc<Datapath>, count: usize, ending: &Arc<AtomicBool>) -> std::io::Result<()> {
+pub(crate) fn start(
+    datapath: &Arc<Datapath>,
+    count: usize,
+    watchdog: &Arc<Watchdog>,
+    ending: &Arc<AtomicBool>,
+) -> std::io::Result<()> {
     for number in 0..count {
-        let (datapath, ending) = (datapath.clone(), ending.clone());
+        let (datapath, watchdog, ending) = (datapath.clone(), watchdog.clone(), ending.clone());
         std::thread::Builder::new()
             .name(format!("worker-{number}"))
-            .spawn(move || work(Pipeline::new(datapath), &ending))?;
+            .spawn(move || work(Pipeline::new(datapath), &Pulse::new(&watchdog), &ending))?;
     }
     Ok(())
 }
@@ -27,12 +33,19 @@ pub(crate) fn start(datapath: &Arc<Datapath>, count: usize, ending: &Arc<AtomicB
 /// again would take about 20 us, and 10 us of the waker's time, which is a guest's.
 const HYSTERESIS: Duration = Duration::from_micros(50);
 
-fn work(mut pipeline: Pipeline, ending: &AtomicBool) {
+fn work(mut pipeline: Pipeline, pulse: &Pulse, ending: &AtomicBool) {
     while !ending.load(Ordering::Relaxed) {
-        let busy = (0..STEPS).all(|_| pipeline.step()) || linger(&mut pipeline);
+        let step = |pipeline: &mut Pipeline| {
+            pulse.beat();
+            pipeline.step()
+        };
+        let busy = (0..STEPS).all(|_| step(&mut pipeline)) || linger(&mut pipeline);
         let deadline = pipeline.next_deadline();
         let timeout = if busy { Some(0) } else { deadline };
-        wait(&mut pipeline, timeout);
+        match timeout {
+            Some(0) => wait(&mut pipeline, timeout),
+            _ => pulse.asleep(|| wait(&mut pipeline, timeout)),
+        }
     }
 }
 

@@ -105,10 +105,20 @@ impl<T> PoolOwner<T> {
         self.pool().slots.len() - self.free.len()
     }
 
-    /// Whether [`take`](Self::take) would give one.
+    /// Like [`take`](Self::take), but leaves `reserve` slots alone.
     #[inline]
-    pub fn has_free(&self) -> bool {
-        !self.free.is_empty()
+    pub fn take_above(&mut self, reserve: usize) -> Option<Unique<T>> {
+        if self.has_above(reserve) {
+            self.take()
+        } else {
+            None
+        }
+    }
+
+    /// Whether more than `reserve` slots are free.
+    #[inline]
+    pub fn has_above(&self, reserve: usize) -> bool {
+        self.free.len() > reserve
     }
 
     /// Whether slots are waiting to be reclaimed.

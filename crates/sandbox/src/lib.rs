@@ -17,9 +17,11 @@
 mod calls;
 mod data_plane;
 mod filter;
+mod interrupt;
 mod process;
 mod signals;
 
 pub use data_plane::{IsolationError, Violation, isolate_data_plane};
+pub use interrupt::{Thread, allow_interrupts};
 pub use process::{CHANNEL_FD, name_process, raise_descriptor_limit, spawn, supervisor_channel};
 pub use signals::{Signal, Signals};

@@ -156,6 +156,10 @@ impl ReceiveSide {
         self.ring.take().map(|ring| ring.queue.base())
     }
 
+    pub(crate) fn is_running(&self) -> bool {
+        self.ring.is_some()
+    }
+
     pub(crate) fn set_call(&mut self, call: Call) {
         if let Some(ring) = &mut self.ring {
             ring.call = call;

@@ -23,7 +23,7 @@ pub const BURST: usize = 32;
 /// slow receiver can hold.
 const MAX_SLOTS: u32 = 256;
 
-/// Slots beyond those for chains, for copies with another head.
+/// Slots kept for copies with another head.
 const EXTRA_SLOTS: u32 = 64;
 
 /// Shortest frame: an Ethernet header.
@@ -51,6 +51,8 @@ pub struct TransmitSide {
     account: Arc<Counters>,
     /// No packets are fetched any more.
     draining: bool,
+    /// Chains were given back without the call the guest wanted.
+    owes_call: bool,
 }
 
 /// What a ring needs to start, as vhost-user negotiated it.
@@ -87,6 +89,7 @@ impl TransmitSide {
             port,
             account,
             draining: false,
+            owes_call: false,
         })
     }
 
@@ -102,7 +105,8 @@ impl TransmitSide {
     pub(crate) fn drain(&mut self) -> bool {
         self.draining = true;
         self.reclaim();
-        self.publish();
+        // Calling may wait for the VMM, and this may be the thread that has to end its session: left to a worker.
+        self.owes_call |= self.queue.has_unpublished() && self.queue.publish();
         self.pool.outstanding() == 0
     }
 
@@ -123,7 +127,7 @@ impl TransmitSide {
         let mut end = Fetched::Full;
         let mut tried = 0;
         while burst.len() < BURST && tried < BURST {
-            let Some(mut slot) = self.pool.take() else {
+            let Some(mut slot) = self.pool.take_above(EXTRA_SLOTS as usize) else {
                 end = Fetched::NoSlots;
                 break;
             };
@@ -209,13 +213,12 @@ impl TransmitSide {
 
     /// Whether there are packets to fetch or chains to give back. A broken ring is work: fetching finds out.
     pub fn has_work(&mut self) -> bool {
-        self.pool.has_returned()
-            || !self.draining && self.pool.has_free() && self.queue.look().unwrap_or(1) > 0
+        self.pool.has_returned() || !self.draining && self.has_slots() && self.queue.look().unwrap_or(1) > 0
     }
 
     /// Whether a packet could be fetched.
     pub fn has_slots(&self) -> bool {
-        self.pool.has_free()
+        self.pool.has_above(EXTRA_SLOTS as usize)
     }
 
     /// Gives back the chains of packets that are done.
@@ -233,8 +236,8 @@ impl TransmitSide {
     /// Shows the guest what was given back, and calls it if it wants to know.
     #[inline]
     pub fn publish(&mut self) {
-        if self.queue.has_unpublished() {
-            let wanted = self.queue.publish();
+        if self.owes_call || self.queue.has_unpublished() {
+            let wanted = self.queue.publish() | std::mem::take(&mut self.owes_call);
             self.call.notify(wanted, &self.account);
         }
     }

@@ -8,6 +8,7 @@ use guest_memory::GuestMemory;
 use ring::{Claim, Guard, Queue, Shared};
 use rustix::fd::OwnedFd;
 use rustix::fs::FileType;
+use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -30,7 +31,8 @@ struct Bell {
 impl Call {
     /// Takes the descriptor a front end passed. It must not be able to block a worker: only sockets and anonymous
     /// inodes (an eventfd is one; files, pipes and devices are not) are accepted. Sockets are never waited for. An
-    /// eventfd is set non-blocking, which holds as long as the VMM, which shares the flag, leaves it so.
+    /// eventfd is set non-blocking, which holds as long as the VMM, which shares the flag, leaves it so; whoever
+    /// forwards has a watchdog for the other case.
     pub fn new(fd: Option<OwnedFd>) -> std::io::Result<Call> {
         let Some(fd) = fd else { return Ok(Call(None)) };
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
@@ -42,20 +44,28 @@ impl Call {
         Ok(Call(Some(Arc::new(Bell { fd, is_socket }))))
     }
 
-    pub(crate) fn notify(&self, wanted: bool, account: &Counters) {
+    /// Calls the driver if that is wanted. A descriptor that made the thread wait until somebody interrupted it is
+    /// not used again.
+    pub(crate) fn notify(&mut self, wanted: bool, account: &Counters) {
         if !wanted {
             account.calls_suppressed.fetch_add(1, Ordering::Relaxed);
             return;
         }
         account.calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(bell) = &self.0 {
-            let one = 1u64.to_ne_bytes();
-            // Failure means that the counter is full, so the driver was called and has not looked yet.
-            let _ = if bell.is_socket {
-                send(&bell.fd, &one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-            } else {
-                rustix::io::write(&bell.fd, &one)
-            };
+        let Some(bell) = &self.0 else { return };
+        let one = 1u64.to_ne_bytes();
+        let result = if bell.is_socket {
+            send(&bell.fd, &one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+        } else {
+            rustix::io::write(&bell.fd, &one)
+        };
+        // Other failures mean that the counter is full, so the driver was called and has not looked yet.
+        if result == Err(Errno::INTR) {
+            telemetry::limited!(
+                log::Level::Warn,
+                "a call descriptor blocks; it is not used any more"
+            );
+            self.0 = None;
         }
     }
 }
@@ -202,6 +212,9 @@ impl Vnic {
             .claim_blocking()
             .with(|transmit| *transmit = Some(side));
         self.transmitting.store(true, Ordering::Relaxed);
+        // Both were closed if the other ring was the malformed one.
+        let receiving = self.receive.claim_blocking().with(|side| side.is_running());
+        self.open.store(receiving, Ordering::Relaxed);
         Ok(())
     }
 
@@ -211,6 +224,8 @@ impl Vnic {
             .with(|side| side.start(setup, self.mtu()))?;
         self.set_stalled(false);
         self.open.store(true, Ordering::Relaxed);
+        let transmitting = self.transmit.claim_blocking().with(|side| side.is_some());
+        self.transmitting.store(transmitting, Ordering::Relaxed);
         Ok(())
     }
 

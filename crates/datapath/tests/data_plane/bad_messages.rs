@@ -8,7 +8,7 @@ use crate::support::session::{
     words,
 };
 use crate::support::{Bystanders, Guest, Layout, Setup, Switch};
-use control_protocol::data_plane::{Connection, PortState, Request};
+use control_protocol::data_plane::{Connection, Packet, PortState, Request};
 use flow::{DropReason, PortId};
 use rustix::fd::AsFd;
 use std::fs::File;
@@ -515,5 +515,49 @@ fn requests_control_must_not_make() {
     let file = crate::support::memory::memfd(10);
     let _ = switch.ask_with(Request::PortAttach { port: PortId(1) }, &[file.as_fd()]);
     still_works(&mut switch);
+    switch.finish();
+}
+
+/// The non-blocking flag belongs to whoever has the eventfd, so a VMM can make a call wait. It costs that VMM its
+/// calls, and others nothing but a moment.
+#[test]
+fn a_call_that_blocks_holds_nobody_up_for_long() {
+    let mut switch = Switch::with_ports(2);
+    let bystanders = Bystanders::start(&mut switch);
+    let setup = Setup::features(ALL & !f::RING_EVENT_IDX);
+    let attacker = Guest::start(&mut switch, 1, setup);
+    let mut sender = Guest::usual(&mut switch, 2);
+    let to_attacker = [flow::Action::Output(PortId(1))];
+    switch.flow(2, &to_attacker);
+    for port in [3, 4] {
+        let call = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).expect("an eventfd");
+        let payload = words(&[RECEIVE.into()]);
+        attacker.session.must(SET_VRING_CALL, &payload, &[call.as_fd()]);
+        rustix::fs::fcntl_setfl(&call, rustix::fs::OFlags::empty()).expect("set blocking");
+        rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).expect("filled");
+        let frame = plain(2, 1, 500, 7);
+        if port == 3 {
+            // Holds up a worker,
+            sender.send(&frame);
+        } else {
+            // and the channel thread.
+            let packet = Packet {
+                vnet_header: [0; 12],
+                frame,
+            };
+            switch.inject(2, packet, &to_attacker);
+        }
+        let expected = u64::from(port) - 2;
+        switch.until(1, "the packet is delivered", |counters| {
+            counters.transmitted == expected
+        });
+        // Needs the port table and the flow table to itself.
+        switch.add(port);
+        switch.flow(port, &to_attacker);
+        bystanders.alive();
+    }
+    sender.all_sent();
+    attacker.session.must(SET_VRING_ENABLE, &state(RECEIVE, 0), &[]);
+    bystanders.finish(&mut switch);
     switch.finish();
 }

@@ -293,10 +293,10 @@ fn a_port_is_removed_with_packets_queued_for_it() {
         for number in 0..20 {
             a.send(&plain(1, 2, 1000, number));
         }
-        switch.done(Request::PortDel { port: PortId(2) });
         for number in 0..20 {
             b.expect_plain(&plain(1, 2, 1000, number));
         }
+        switch.done(Request::PortDel { port: PortId(2) });
         a.all_sent();
         let counters = switch.counters(1);
         assert_eq!((counters.copies, counters.delivered), (20 * round, 20 * round));
