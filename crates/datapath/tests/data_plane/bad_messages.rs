@@ -535,6 +535,7 @@ fn a_call_that_blocks_holds_nobody_up_for_long() {
         attacker.session.must(SET_VRING_CALL, &payload, &[call.as_fd()]);
         rustix::fs::fcntl_setfl(&call, rustix::fs::OFlags::empty()).expect("set blocking");
         rustix::io::write(&call, &(u64::MAX - 1).to_ne_bytes()).expect("filled");
+        attacker.ring(RECEIVE).ask_for_call();
         let frame = plain(2, 1, 500, 7);
         if port == 3 {
             // Holds up a worker,

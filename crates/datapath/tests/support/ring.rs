@@ -126,7 +126,7 @@ impl Ring {
     }
 
     /// Asks for a call at the next used entry; true if one is there already.
-    fn ask_for_call(&self) -> bool {
+    pub fn ask_for_call(&self) -> bool {
         if self.event_idx {
             self.memory
                 .store16(self.available + 4 + 2 * usize::from(self.size), self.seen);
