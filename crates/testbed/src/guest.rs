@@ -215,9 +215,9 @@ impl Guest {
         self.group.kill();
     }
 
-    /// Sends a signal to its main process, SIGSTOP for instance.
+    /// Sends a signal to its processes, SIGSTOP for instance.
     pub fn signal(&mut self, signal: Signal) {
-        self.group.signal(signal);
+        self.group.signal_all(signal);
     }
 
     /// Reboots from inside, without any orderly shutdown, and waits until it is back.

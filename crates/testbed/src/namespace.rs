@@ -1,11 +1,13 @@
 //! Network namespaces: what a container looks like to a switch, and a place to keep interfaces to oneself.
 //!
 //! Names carry the process id and a count, so that test runs side by side do not meet. The namespace disappears with its
-//! handle, and the interfaces made in it with the namespace.
+//! handle, and the interfaces made in it with the namespace; one whose process was killed is removed by the next.
 
 use crate::endpoint::{Endpoint, Host, Running};
 use crate::process;
 use anyhow::Result;
+use std::path::Path;
+use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A network namespace; deleted on drop.
@@ -19,6 +21,8 @@ impl Namespace {
     /// Creates a namespace with the loopback interface up. `label` is its name in messages.
     pub fn new(label: &str) -> Result<Namespace> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
+        static SWEEP: Once = Once::new();
+        SWEEP.call_once(remove_orphans);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let netns = format!("hs-{}-{count}-{label}", std::process::id());
         Host.must(&format!("ip netns add {netns}"))?;
@@ -33,6 +37,24 @@ impl Namespace {
     /// Its name under `/run/netns`.
     pub fn netns(&self) -> &str {
         &self.netns
+    }
+}
+
+/// Deletes what earlier processes could not, because they were killed.
+fn remove_orphans() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let pid = name
+            .strip_prefix("hs-")
+            .and_then(|rest| rest.split('-').next())
+            .unwrap_or_default();
+        let ours = !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit());
+        if ours && !Path::new("/proc").join(pid).exists() {
+            let _ = Host.run(&format!("ip netns del {name}"));
+        }
     }
 }
 

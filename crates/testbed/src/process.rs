@@ -2,7 +2,8 @@
 //!
 //! A guest is several processes (User Mode Linux forks one per address space of its guest), and tests end in every
 //! possible way: normally, by panic, by Ctrl-C, by kill -9. So each child leads a process group, its handle kills the
-//! group when dropped, and `setpriv --pdeathsig` makes the kernel kill the leader if we die without that.
+//! group when dropped, and `setpriv --pdeathsig` makes the kernel kill the leader if we die without that; where the leader
+//! has children of its own, it is the first process of a process namespace, so that they end with it.
 //! The parent death signal is tied to the *thread* that forked, not to the process; test threads come and go, so
 //! one thread that lives as long as the process does all the forking. Any thread may call anything here.
 
@@ -44,6 +45,16 @@ fn spawn_on_long_lived_thread(command: Command) -> io::Result<Child> {
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
+
+/// As [`command`], for a program whose own children must not outlive it either: it becomes the first process of a process
+/// namespace, which the kernel empties when it ends, however that happens.
+pub fn command_with_children(program: impl AsRef<OsStr>) -> Command {
+    let mut command = command("unshare");
+    command
+        .args(["--pid", "--fork", "--kill-child=KILL", "--"])
+        .arg(program);
     command
 }
 
@@ -97,6 +108,14 @@ impl Group {
         {
             // It may end between the check and the call; its pid stays ours until we wait for it.
             let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// Sends a signal to all of the group.
+    pub fn signal_all(&mut self, signal: Signal) {
+        if let Some(group) = Pid::from_raw(self.pid().cast_signed()) {
+            // Nobody left to receive it is no error.
+            let _ = kill_process_group(group, signal);
         }
     }
 
@@ -187,24 +206,41 @@ mod tests {
         all_processes().iter().filter(|stat| stat.group == group).count()
     }
 
+    /// Orphans are reaped by init, soon but not at once.
+    fn wait_for_members(group: u32, count: usize) {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while members(group) != count && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(members(group), count);
+    }
+
     #[test]
     fn dropping_kills_the_whole_group() {
         let mut command = command("sh");
         command.args(["-c", "sleep 100 & sleep 100 & wait"]);
         let group = Group::spawn(command).expect("sh starts");
         let name = group.pid();
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while members(name) < 3 && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert_eq!(members(name), 3);
+        wait_for_members(name, 3);
         drop(group);
-        // Orphans are reaped by init, soon but not at once.
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while members(name) > 0 && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(5));
+        wait_for_members(name, 0);
+    }
+
+    /// What happens when we are killed ourselves: only the leader is, by the kernel.
+    #[test]
+    fn the_end_of_the_leader_is_the_end_of_its_children() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return;
         }
-        assert_eq!(members(name), 0);
+        let mut command = command_with_children("sh");
+        command.args(["-c", "sleep 100 & sleep 100 & wait"]);
+        let mut group = Group::spawn(command).expect("unshare starts");
+        let name = group.pid();
+        wait_for_members(name, 4);
+        group.signal(Signal::KILL);
+        group.wait(Duration::from_secs(5)).expect("it cannot refuse");
+        wait_for_members(name, 0);
     }
 
     #[test]

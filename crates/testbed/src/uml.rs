@@ -38,9 +38,9 @@ impl UmlGuest {
             ),
         };
         let mut command = match namespace {
-            None => process::command("linux.uml"),
+            None => process::command_with_children("linux.uml"),
             Some(namespace) => {
-                let mut command = process::command("ip");
+                let mut command = process::command_with_children("ip");
                 command.args(["netns", "exec", &namespace, "linux.uml"]);
                 command
             }
