@@ -129,6 +129,8 @@ impl PortRun {
     fn adopt(&mut self, state: PortState, now: u64) {
         self.added = true;
         self.state = state;
+        // What it could not do before it knew that it was done already.
+        self.problem = None;
         // Whether it has to be connected is seen when that is due.
         self.due.get_or_insert(now);
     }

@@ -152,6 +152,10 @@ pub(crate) fn upcall(
         Queued::Behind => {}
     }
     port.vnic.account.upcalls.fetch_add(1, Relaxed);
+    port.vnic
+        .account
+        .copied_bytes
+        .fetch_add(packet.frame_len() as u64, Relaxed);
     Ok(())
 }
 

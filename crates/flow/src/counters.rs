@@ -31,6 +31,10 @@ pub struct PortCounters {
     pub transmitted: u64,
     /// Bytes of those.
     pub transmitted_bytes: u64,
+    /// Bytes of frames that were copied on their way: heads and misses when they are read from this port's
+    /// guest, everything when it is written to it. Where frames are long, the sum over all ports exceeds the sum of
+    /// `transmitted_bytes` by little: payload is copied once.
+    pub copied_bytes: u64,
     /// Packets meant for this port that were dropped on its side; each also counts in its origin's `dropped`.
     pub egress_dropped: DropCounts,
     /// Packets this port's frames were cut into because it lacks a segmentation offload.

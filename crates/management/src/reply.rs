@@ -294,6 +294,8 @@ counters! {
     transmitted,
     /// Their bytes.
     transmitted_bytes,
+    /// Bytes of frames copied on their way: heads when read, everything when written.
+    copied_bytes,
     /// Packets this port's frames were cut into.
     segments,
     /// Notifications sent to the guest.

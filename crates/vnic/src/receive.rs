@@ -101,6 +101,8 @@ struct ReceiveRing {
     call: Call,
     mtu: u32,
     scratch: Chain,
+    /// Bytes of frames written since last counted.
+    copied: u64,
     /// Buffers gathered for the frame being written: head and length of each chain, and their ranges in order.
     chains: Vec<(u16, u32)>,
     ranges: Vec<GuestRange>,
@@ -145,6 +147,7 @@ impl ReceiveSide {
             call: setup.call,
             mtu: mtu.into(),
             scratch: Chain::default(),
+            copied: 0,
             chains: Vec::new(),
             ranges: Vec::new(),
         });
@@ -292,6 +295,9 @@ impl ReceiveSide {
         if let Some(ring) = &mut self.ring
             && ring.queue.has_unpublished()
         {
+            self.account
+                .copied_bytes
+                .fetch_add(std::mem::take(&mut ring.copied), Relaxed);
             let wanted = ring.queue.publish();
             ring.call.notify(wanted, &self.account);
         }
@@ -381,7 +387,7 @@ impl ReceiveRing {
             let front_len = header_len + (end - start);
             front[..header_len].copy_from_slice(segment.header());
             front[header_len..front_len].copy_from_slice(&head[start..end]);
-            let mtu_part = (segment.payload_len - (end - start)) as u32;
+            let tail_len = (segment.payload_len - (end - start)) as u32;
             let offset = segment.payload_offset.saturating_sub(head.len()) as u32;
             let start = segment.vnet_header();
             let checksum =
@@ -391,7 +397,7 @@ impl ReceiveRing {
                 head: &front[..front_len],
                 packet,
                 offset,
-                len: mtu_part,
+                len: tail_len,
                 checksum,
             };
             if let Err(shortage) = self.write(&frame) {
@@ -428,6 +434,7 @@ impl ReceiveRing {
                 Piece::Bytes(bytes) => tail_at.write(bytes, memory),
             });
         }
+        self.copied += frame.head.len() as u64 + tail_at.moved;
         let count = u16::try_from(self.chains.len()).unwrap_or(u16::MAX);
         let header = VnetHeader {
             num_buffers: count,
@@ -502,6 +509,8 @@ impl Shortage {
 struct Cursor<'a> {
     ranges: &'a [GuestRange],
     current: GuestRange,
+    /// Bytes copied so far, by way of our memory counted twice.
+    moved: u64,
 }
 
 impl<'a> Cursor<'a> {
@@ -514,12 +523,14 @@ impl<'a> Cursor<'a> {
                 return Cursor {
                     ranges: &ranges[index + 1..],
                     current: rest,
+                    moved: 0,
                 };
             }
         }
         Cursor {
             ranges: &[],
             current: GuestRange::default(),
+            moved: 0,
         }
     }
 
@@ -533,6 +544,7 @@ impl<'a> Cursor<'a> {
     }
 
     fn advance(&mut self, bytes: usize) {
+        self.moved += bytes as u64;
         self.current = self.current.split_at(bytes as u32).1;
     }
 
@@ -576,6 +588,7 @@ fn copy_and_sum(piece: Piece<'_>, sum: &mut Sum, to: &GuestMemory, cursor: &mut 
                     return;
                 }
                 sum.add(&bounce[..read]);
+                cursor.moved += read as u64;
                 cursor.write(&bounce[..read], to);
                 range = range.split_at(read as u32).1;
             }

@@ -155,6 +155,8 @@ impl TransmitSide {
             let bytes = burst.iter().map(|packet| packet.frame_len() as u64).sum();
             self.account.received.fetch_add(burst.len() as u64, Relaxed);
             self.account.received_bytes.fetch_add(bytes, Relaxed);
+            let heads = burst.iter().map(|packet| packet.head.len() as u64).sum();
+            self.account.copied_bytes.fetch_add(heads, Relaxed);
         }
         Ok(end)
     }
