@@ -4,6 +4,7 @@
 //! or everything.
 
 use anyhow::{Context, Result, bail};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// `build/`, or what `HYPERSWITCH_BUILD_DIR` names.
@@ -35,6 +36,8 @@ pub fn write(path: &Path, contents: &[u8]) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let temporary = tempfile::NamedTempFile::new_in(dir)?;
     std::fs::write(temporary.path(), contents)?;
+    // Temporary files are their owner's alone; results are for everybody.
+    std::fs::set_permissions(temporary.path(), std::fs::Permissions::from_mode(0o644))?;
     temporary
         .persist(path)
         .with_context(|| format!("cannot write {}", path.display()))?;
