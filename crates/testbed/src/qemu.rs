@@ -138,8 +138,9 @@ fn start(options: GuestOptions, qemu: &QemuOptions, accelerator: &'static str) -
         .arg(initrd)
         .args([
             "-append",
+            // A periodic tick: an emulated guest that loses a one-shot timer's interrupt would sleep for ever.
             &format!(
-                "console=ttyS0 quiet loglevel=4 {}",
+                "console=ttyS0 quiet loglevel=4 highres=off nohz=off {}",
                 options.kernel_arguments("eth0")
             ),
         ]);

@@ -48,11 +48,12 @@ fn two_guests_talk() -> Result<()> {
         arguments: "-u -b 20M -l 1400".into(),
         ..IperfOptions::default()
     };
+    // A guest with one processor may be too slow for its own socket; on the way there nothing may be lost.
+    let before = switch.stats()?.total;
     let result = iperf::run(&a, &b, &v4(2), &udp)?;
-    ensure!(
-        result.lost_percent < 5.0 && result.bits_per_second > 1e7,
-        "{result:?}"
-    );
+    let after = switch.stats()?.total;
+    ensure!(result.bits_per_second > 5e6, "{result:?}");
+    ensure!(after.dropped == before.dropped, "{before:?} {after:?}");
     transfers(&a, &b, &v4(2), 16)?;
     transfers(&b, &a, &v6(1), 16)?;
 
