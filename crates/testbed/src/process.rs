@@ -9,6 +9,7 @@
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -130,9 +131,11 @@ impl Group {
         }
     }
 
-    /// Processor seconds used so far by all processes of the group, user and system.
+    /// Processor seconds used so far by the leader and all that descends from it, user and system. (The leader may be a
+    /// program that runs the real one in a process group and namespace of its own.)
     pub fn cpu_seconds(&self) -> f64 {
-        cpu_seconds(|stat| stat.group == self.pid())
+        let family = descendants(self.pid());
+        cpu_seconds(|stat| family.contains(&stat.pid))
     }
 }
 
@@ -186,6 +189,21 @@ pub fn all_processes() -> Vec<ProcStat> {
         .filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok())
         .filter_map(|text| parse_stat(&text))
         .collect()
+}
+
+/// A process and all its descendants.
+fn descendants(root: u32) -> HashSet<u32> {
+    let processes = all_processes();
+    let mut family = HashSet::from([root]);
+    loop {
+        let before = family.len();
+        let children = processes.iter().filter(|stat| family.contains(&stat.parent));
+        let children: Vec<u32> = children.map(|stat| stat.pid).collect();
+        family.extend(children);
+        if family.len() == before {
+            return family;
+        }
+    }
 }
 
 /// Processor seconds of the processes that `wanted` picks. One tick is 10 ms (USER_HZ is 100 on Linux).
