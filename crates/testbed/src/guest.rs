@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a guest may take to boot. Emulated ones on a busy machine take 10 s.
-pub const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
+pub const BOOT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the guest's network interface is connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]

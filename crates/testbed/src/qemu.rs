@@ -62,12 +62,22 @@ impl DerefMut for QemuGuest {
     }
 }
 
+/// How often an emulated machine is started at most.
+const BOOT_ATTEMPTS: u32 = 3;
+
 impl QemuGuest {
-    /// Starts a machine and waits until it is up.
+    /// Starts a machine and waits until it is up. An emulated one that hangs while booting (seen on busy machines, with
+    /// and without a network) is started again, a few times.
     pub fn boot(options: GuestOptions, qemu: &QemuOptions) -> Result<QemuGuest> {
-        let mut guest = QemuGuest::start(options, qemu)?;
-        guest.wait_ready()?;
-        Ok(guest)
+        for attempt in 1.. {
+            let mut guest = QemuGuest::start(options.clone(), qemu)?;
+            match guest.wait_ready() {
+                Ok(()) => return Ok(guest),
+                Err(error) if guest.accelerator == "kvm" || attempt == BOOT_ATTEMPTS => return Err(error),
+                Err(error) => eprintln!("{error:#}\nstarting {} again", options.name),
+            }
+        }
+        unreachable!("the last attempt returns")
     }
 
     /// Starts a machine without waiting.
@@ -138,9 +148,8 @@ fn start(options: GuestOptions, qemu: &QemuOptions, accelerator: &'static str) -
         .arg(initrd)
         .args([
             "-append",
-            // A periodic tick: an emulated guest that loses a one-shot timer's interrupt would sleep for ever.
             &format!(
-                "console=ttyS0 quiet loglevel=4 highres=off nohz=off {}",
+                "console=ttyS0 quiet loglevel=4 {}",
                 options.kernel_arguments("eth0")
             ),
         ]);
