@@ -93,7 +93,7 @@ impl Pipeline {
         };
         match side {
             Side::Transmit => self.switch(&port),
-            Side::Receive => self.deliver(&port, None),
+            Side::Receive => self.deliver(&port, None, self.datapath.now_ms()),
         }
         true
     }
@@ -212,7 +212,7 @@ impl Pipeline {
         let datapath = self.datapath.clone();
         let ports = datapath.ports();
         self.act(port, &ports, transmit, now_ms);
-        self.deliver_all(&ports, Some(port.id()));
+        self.deliver_all(&ports, Some(port.id()), now_ms);
     }
 
     fn parse(&mut self, port: &Port) {
@@ -316,15 +316,15 @@ impl Pipeline {
             spare: || pool.take(),
         };
         apply(actions, packet, &mut forward);
-        self.deliver_all(&ports, None);
+        self.deliver_all(&ports, None, now_ms);
     }
 
     /// Delivers to all receivers of the burst. `held` is the sender whose transmit side this thread holds.
-    fn deliver_all(&mut self, ports: &PortTable, held: Option<PortId>) {
+    fn deliver_all(&mut self, ports: &PortTable, held: Option<PortId>, now_ms: u64) {
         let mut receivers = std::mem::take(&mut self.receivers.0);
         for &receiver in &receivers {
             if let Some(port) = port_of(ports, receiver) {
-                self.deliver(port, held);
+                self.deliver(port, held, now_ms);
             }
         }
         receivers.clear();
@@ -332,16 +332,11 @@ impl Pipeline {
     }
 
     /// Serves a port's internal receive queue.
-    fn deliver(&mut self, port: &Arc<Port>, held: Option<PortId>) {
+    fn deliver(&mut self, port: &Arc<Port>, held: Option<PortId>, now_ms: u64) {
         let Some(mut receive) = port.vnic.receive.try_claim() else {
             return;
         };
-        let now_ms = self.datapath.now_ms();
-        let mut observer = Delivery {
-            port,
-            capturing: port.captures.active(),
-            origins: PortSet::default(),
-        };
+        let mut observer = Delivery::at(port);
         let (result, wait) = receive.with(|side| {
             let result = if guest_memory::fault_count() > 0 && side.is_broken() {
                 side.stop();
@@ -379,11 +374,7 @@ impl Pipeline {
     /// Drops what is queued for a port that was taken out of the table. Waits for a thread that holds its queue,
     /// which will not find the port again.
     pub fn empty(&mut self, port: &Arc<Port>) {
-        let mut observer = Delivery {
-            port,
-            capturing: port.captures.active(),
-            origins: PortSet::default(),
-        };
+        let mut observer = Delivery::at(port);
         port.vnic.receive.claim_blocking().with(|side| {
             side.stop();
             while side.run(0, DELIVERY_BUDGET, &mut observer).unwrap_or(false) {}
@@ -524,6 +515,16 @@ struct Delivery<'a> {
     port: &'a Port,
     capturing: bool,
     origins: PortSet,
+}
+
+impl<'a> Delivery<'a> {
+    fn at(port: &'a Port) -> Delivery<'a> {
+        Delivery {
+            port,
+            capturing: port.captures.active(),
+            origins: PortSet::default(),
+        }
+    }
 }
 
 impl Observer for Delivery<'_> {

@@ -1,7 +1,7 @@
 //! Worker threads: asleep until a ring is kicked or a port is named, and then forwarding until there is nothing
-//! left to do. After its last packet a worker polls the rings it served for a short while before it sleeps, giving way to
-//! anybody who wants its core; their guests need not kick meanwhile. All workers wait on the same epoll instance, so that a wake-up finds an idle one by itself;
-//! which worker serves which ring is settled by claims.
+//! left to do. After its last packet a worker polls the rings it served for a short while before it sleeps, giving
+//! way to anybody who wants its core; their guests need not kick meanwhile. All workers wait on the same epoll
+//! instance, so that a wake-up finds an idle one by itself; which worker serves which ring is settled by claims.
 
 use crate::pipeline::Pipeline;
 use crate::state::{Datapath, Side, Wakeup};
@@ -12,6 +12,10 @@ use std::time::{Duration, Instant};
 
 /// Things done between looks at new wake-ups, so that a busy port does not hide others' kicks.
 const STEPS: usize = 16;
+
+/// How long a worker stays awake and polls after its last packet (Hyper-Switch 3.4, "Hysteresis"). Waking it
+/// again would take about 20 us, and 10 us of the waker's time, which is a guest's.
+const HYSTERESIS: Duration = Duration::from_micros(50);
 
 /// Starts `count` workers, which end soon after `ending` is set.
 pub(crate) fn start(
@@ -29,17 +33,13 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// How long a worker stays awake and polls after its last packet (Hyper-Switch 3.4, "Hysteresis"). Waking it
-/// again would take about 20 us, and 10 us of the waker's time, which is a guest's.
-const HYSTERESIS: Duration = Duration::from_micros(50);
-
 fn work(mut pipeline: Pipeline, pulse: &Pulse, ending: &AtomicBool) {
     while !ending.load(Ordering::Relaxed) {
-        let step = |pipeline: &mut Pipeline| {
+        let mut step = |_| {
             pulse.beat();
             pipeline.step()
         };
-        let busy = (0..STEPS).all(|_| step(&mut pipeline)) || linger(&mut pipeline);
+        let busy = (0..STEPS).all(&mut step) || linger(&mut pipeline);
         let deadline = pipeline.next_deadline();
         let timeout = if busy { Some(0) } else { deadline };
         match timeout {

@@ -324,16 +324,8 @@ impl ReceiveRing {
         if !self.can_take_segmented(packet) {
             return self.deliver_segments(packet, done);
         }
-        let finish = packet.offload.needs_checksum() && !self.features.has(NET_GUEST_CSUM);
-        let header = if finish {
-            VnetHeader::default()
-        } else {
-            *packet.offload.header()
-        };
-        let checksum = finish.then(|| {
-            let header = packet.offload.header();
-            (usize::from(header.csum_start), usize::from(header.csum_offset))
-        });
+        let (header, checksum) =
+            self.split_checksum(*packet.offload.header(), packet.offload.needs_checksum());
         let frame = Frame {
             header,
             head: packet.head.bytes(),
@@ -365,20 +357,25 @@ impl ReceiveRing {
         self.features.has(NET_GUEST_CSUM | tso | ecn)
     }
 
+    /// What goes to the receiver in the header, and what is left to do for one that does not complete checksums:
+    /// start and offset of the checksum.
+    fn split_checksum(&self, header: VnetHeader, needed: bool) -> (VnetHeader, Option<(usize, usize)>) {
+        if !needed || self.features.has(NET_GUEST_CSUM) {
+            return (header, None);
+        }
+        let checksum = (usize::from(header.csum_start), usize::from(header.csum_offset));
+        (VnetHeader::default(), Some(checksum))
+    }
+
     /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`).
     fn deliver_segments(&mut self, packet: &Packet, done: usize) -> Outcome {
         let (head, frame_len) = (packet.head.bytes(), packet.frame_len());
         let Ok(all) = segments(head, &packet.layers, &packet.offload, frame_len) else {
             return Outcome::Dropped(DropReason::CannotSegment);
         };
-        let partial = self.features.has(NET_GUEST_CSUM);
         let mut count = done;
         for segment in all.skip(done) {
-            let header = if partial {
-                segment.vnet_header()
-            } else {
-                VnetHeader::default()
-            };
+            let (header, checksum) = self.split_checksum(segment.vnet_header(), true);
             // The segment's payload may begin in the head and end in the tail.
             let start = segment.payload_offset.min(head.len());
             let end = (segment.payload_offset + segment.payload_len).min(head.len());
@@ -389,9 +386,6 @@ impl ReceiveRing {
             front[header_len..front_len].copy_from_slice(&head[start..end]);
             let tail_len = (segment.payload_len - (end - start)) as u32;
             let offset = segment.payload_offset.saturating_sub(head.len()) as u32;
-            let start = segment.vnet_header();
-            let checksum =
-                (!partial).then(|| (usize::from(start.csum_start), usize::from(start.csum_offset)));
             let frame = Frame {
                 header,
                 head: &front[..front_len],
