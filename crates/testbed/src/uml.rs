@@ -23,6 +23,18 @@ impl UmlGuest {
         Ok(guest)
     }
 
+    /// Starts guests side by side and waits until all are up.
+    pub fn boot_all(options: impl IntoIterator<Item = GuestOptions>) -> Result<Vec<Guest>> {
+        let mut guests = options
+            .into_iter()
+            .map(UmlGuest::start)
+            .collect::<Result<Vec<_>>>()?;
+        for guest in &mut guests {
+            guest.wait_ready()?;
+        }
+        Ok(guests)
+    }
+
     /// Starts a guest without waiting: several boot faster side by side.
     pub fn start(options: GuestOptions) -> Result<Guest> {
         let initrd = initrd::build("uml", &modules()?)?;

@@ -45,13 +45,7 @@ pub fn guests<const N: usize>(switch: &Switch, ports: [&str; N]) -> Result<[Gues
 
 /// User mode guests, booted side by side.
 pub fn boot<const N: usize>(options: impl IntoIterator<Item = GuestOptions>) -> Result<[Guest; N]> {
-    let mut guests = options
-        .into_iter()
-        .map(UmlGuest::start)
-        .collect::<Result<Vec<_>>>()?;
-    for guest in &mut guests {
-        guest.wait_ready()?;
-    }
+    let guests = UmlGuest::boot_all(options)?;
     let count = guests.len();
     guests
         .try_into()

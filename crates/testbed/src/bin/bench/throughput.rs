@@ -33,13 +33,7 @@ impl<'a> Contender<'a> {
         switch: Option<&'a Switch>,
         options: Vec<GuestOptions>,
     ) -> Result<Contender<'a>> {
-        let mut guests = options
-            .into_iter()
-            .map(UmlGuest::start)
-            .collect::<Result<Vec<_>>>()?;
-        for guest in &mut guests {
-            guest.wait_ready()?;
-        }
+        let guests = UmlGuest::boot_all(options)?;
         let (gigabits, round_trip, cpu_per_gigabyte) = Default::default();
         Ok(Contender {
             name,
