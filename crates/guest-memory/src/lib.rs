@@ -109,11 +109,6 @@ impl GuestMemory {
         self.regions.len()
     }
 
-    /// Total size in bytes.
-    pub fn size(&self) -> u64 {
-        self.regions.iter().map(|region| region.size).sum()
-    }
-
     /// Whether memory of this set vanished under us and was replaced by zeros.
     pub fn is_broken(&self) -> bool {
         self.regions.iter().any(|region| region.is_broken())
