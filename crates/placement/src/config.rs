@@ -1,0 +1,152 @@
+//! The `[placement]` table of the configuration: every mechanism has a switch or a number of its own, so that each
+//! can be measured on and off. Defaults are the product's.
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+/// Which architecture of virtual switches the data plane follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// No core is dedicated: work is done on the guests' own cores and on idle ones.
+    #[default]
+    Hyperswitch,
+    /// Dedicated cores poll all rings and never sleep, as DPDK switches do.
+    Poll,
+    /// Each vNIC has a thread that switches what it sends and copies what it receives, as vhost-net does.
+    ThreadPerVnic,
+    /// Each vNIC belongs to one of a fixed set of workers, which copies twice, as Xen's netback does.
+    DriverDomain,
+}
+
+/// How work is placed. The mechanisms from `vm-state` on are those of [`Mode::Hyperswitch`]; other modes ignore
+/// them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Config {
+    /// The architecture.
+    pub mode: Mode,
+    /// The CPUs of `poll` and `driver-domain`; empty: the last CPU of each NUMA node.
+    pub dedicated_cores: Vec<u16>,
+    /// Use what is known about idle cores and vCPUs; without it only hints in the rings are used.
+    pub vm_state: bool,
+    /// Notify a running receiver less often than a blocked one (section 3.3).
+    pub state_aware_batching: bool,
+    /// Time between two notifications of a running receiver in microseconds, 0 to 10000: the most by which
+    /// state-aware batching delays one.
+    #[serde(deserialize_with = "within::<0, 10_000, _>")]
+    pub notify_interval_us: u32,
+    /// Copy packets before their receiver is notified (section 3.2). Without it, the worker on the receiver's core
+    /// is woken to copy.
+    pub preemptive_copy: bool,
+    /// Packets that are copied at once for a blocked receiver before the rest is offloaded, 1 to 1024 (section 3.4).
+    #[serde(deserialize_with = "within::<1, 1024, _>")]
+    pub copy_limit: u32,
+    /// Let idle cores copy and switch (section 3.4).
+    pub offload: bool,
+    /// Let idle cores work whose cache siblings are busy, when there are no better ones (section 5.2.3 advises
+    /// against it).
+    pub busy_siblings: bool,
+    /// Helpers that are awake look at all transmit rings, not only at those they were asked about (section 3.4).
+    pub poll_transmit: bool,
+    /// How long a worker stays awake after its last packet in microseconds, 0 to 10000 (section 3.4, "Hysteresis").
+    #[serde(deserialize_with = "within::<0, 10_000, _>")]
+    pub hysteresis_us: u32,
+    /// Helpers stop as soon as another task wants their core (section 3.4).
+    pub give_way: bool,
+    /// Serve the rings of a vCPU when it blocks, on its core and before others' (section 3.5).
+    pub serve_on_block: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            mode: Mode::Hyperswitch,
+            dedicated_cores: Vec::new(),
+            vm_state: true,
+            state_aware_batching: true,
+            notify_interval_us: 50,
+            preemptive_copy: true,
+            copy_limit: 8,
+            offload: true,
+            busy_siblings: false,
+            poll_transmit: true,
+            hysteresis_us: 50,
+            give_way: true,
+            serve_on_block: true,
+        }
+    }
+}
+
+fn within<'de, const MIN: u32, const MAX: u32, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
+    let number = i64::deserialize(input)?;
+    u32::try_from(number)
+        .ok()
+        .filter(|number| (MIN..=MAX).contains(number))
+        .ok_or_else(|| de::Error::custom(format_args!("{number} is not a number from {MIN} to {MAX}")))
+}
+
+/// What moving work costs on this machine. Waking differs by an order of magnitude between bare metal and nested
+/// virtualisation, so it is measured when the data plane starts; the rates of copying matter less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// Time that waking an idle core takes from the core that wakes it, in nanoseconds.
+    pub wake_waker_ns: u64,
+    /// Time until the woken core works, in nanoseconds.
+    pub wake_latency_ns: u64,
+    /// Time to copy a packet, besides its bytes, in nanoseconds.
+    pub copy_packet_ns: u64,
+    /// Time to copy 1024 bytes, in nanoseconds.
+    pub copy_kib_ns: u64,
+}
+
+impl Default for Costs {
+    /// A recent machine without a hypervisor under it.
+    fn default() -> Self {
+        Costs {
+            wake_waker_ns: 2_000,
+            wake_latency_ns: 5_000,
+            copy_packet_ns: 50,
+            copy_kib_ns: 80,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_table_is_the_default() {
+        assert_eq!(toml::from_str::<Config>("").unwrap(), Config::default());
+    }
+
+    #[test]
+    fn every_key_is_kebab_case_and_survives() {
+        let changed = "mode = \"thread-per-vnic\"\ndedicated-cores = [3, 7]\nvm-state = false\n\
+            state-aware-batching = false\nnotify-interval-us = 7\npreemptive-copy = false\ncopy-limit = 3\n\
+            offload = false\nbusy-siblings = true\npoll-transmit = false\nhysteresis-us = 9\ngive-way = false\n\
+            serve-on-block = false\n";
+        let config: Config = toml::from_str(changed).unwrap();
+        assert_eq!(config.mode, Mode::ThreadPerVnic);
+        assert_eq!(toml::to_string(&config).unwrap(), changed);
+    }
+
+    #[test]
+    fn what_is_out_of_range_or_unknown_is_refused() {
+        for wrong in [
+            "hysteresis-us = 10001",
+            "notify-interval-us = -1",
+            "copy-limit = 0",
+            "copy_limit = 8",
+            "mode = \"fast\"",
+        ] {
+            let error = toml::from_str::<Config>(wrong).unwrap_err();
+            assert!(error.span().is_some(), "{wrong}: {error}");
+        }
+        let error = toml::from_str::<Config>("copy-limit = 2000").unwrap_err();
+        assert!(
+            error.message().contains("2000 is not a number from 1 to 1024"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,340 @@
+//! The decisions. Each mechanism of the paper is one function here:
+//!
+//! | mechanism | section | where |
+//! |---|---|---|
+//! | switching on the sender's side | 3.1 | [`Policy::switcher`] |
+//! | preemptive copy, bounded for a blocked receiver | 3.2, 3.4 | [`Policy::copier`] |
+//! | VM-state-aware batching | 3.3 | [`Policy::notify`] |
+//! | offload to idle cores, cache awareness, spreading | 3.4, 5.2.3 | `helper` |
+//! | hysteresis | 3.4 | [`Policy::linger_ns`] |
+//! | aborting for other tasks | 3.4 | [`Policy::must_give_way`], [`Policy::heir`] |
+//! | copying before switching, rings of blocked vCPUs first | 3.4, 3.5 | [`Policy::rank`] |
+//! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`] |
+//!
+//! Other than in the paper, a helper that sleeps is woken only if the work it takes over is worth more than what
+//! waking it takes from the waker; a helper that is awake costs a message and comes first.
+
+mod helper;
+
+use crate::config::{Config, Costs, Mode};
+use crate::topology::{Cpu, Topology};
+use crate::view::{CoreState, VcpuState, View, Vnic};
+
+/// Who does a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Executor {
+    /// The worker of this core.
+    Core(Cpu),
+    /// The vNIC's own thread, on whatever core the operating system chooses ([`Mode::ThreadPerVnic`]).
+    Thread(Vnic),
+}
+
+/// Packets that wait in an internal receive queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Their number.
+    pub packets: u32,
+    /// Their length in bytes.
+    pub bytes: u64,
+}
+
+/// Who copies which packets of an internal receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyPlan {
+    /// Packets to copy here, at once, before the receiver is notified. Never more than there are.
+    pub now: u32,
+    /// Who copies the others, and those that are added meanwhile.
+    pub rest: Rest,
+}
+
+/// Who copies what is not copied at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Whoever asked.
+    Here,
+    /// This one, who has to be told, and woken if asleep.
+    Offload(Executor),
+    /// The core that copies to this receiver already and will find them.
+    LeaveTo(Cpu),
+}
+
+/// When to notify a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// At once.
+    Now,
+    /// At this time, in nanoseconds of [`View::now_ns`], unless the receiver blocks or the decision is repeated
+    /// before.
+    At(u64),
+}
+
+/// In which role a worker works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// For a vNIC whose vCPU belongs to the worker's core.
+    Own,
+    /// For others, on a core that was idle.
+    Helping,
+}
+
+/// A piece of work that a worker may do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Copy from the internal receive queue to the vNIC.
+    Copy(Vnic),
+    /// Switch what is in the vNIC's transmit ring.
+    Switch(Vnic),
+}
+
+/// The order of tasks: least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// What a vCPU left behind when it blocked: nobody else comes along to serve it.
+    Blocked,
+    /// Copying, which takes longer than switching and whose receiver is more likely to be the bottleneck.
+    Copy,
+    /// Switching.
+    Switch,
+}
+
+/// The placement policy of one data plane.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    config: Config,
+    topology: Topology,
+    costs: Costs,
+    cpus: Vec<Cpu>,
+    dedicated: Vec<Cpu>,
+}
+
+impl Policy {
+    /// A policy for these CPUs. Dedicated cores that the topology lacks are ignored; if none remains, it is the last
+    /// CPU of each node.
+    pub fn new(config: Config, topology: Topology, costs: Costs) -> Self {
+        let cpus: Vec<Cpu> = topology.cpus().collect();
+        let wanted = config.dedicated_cores.iter().map(|cpu| Cpu(*cpu));
+        let mut dedicated: Vec<Cpu> = wanted.filter(|cpu| topology.location(*cpu).is_some()).collect();
+        if dedicated.is_empty() {
+            dedicated = topology.last_of_each_node();
+        }
+        Policy {
+            config,
+            topology,
+            costs,
+            cpus,
+            dedicated,
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The cores that modes `poll` and `driver-domain` work on, and none in other modes.
+    pub fn dedicated(&self) -> &[Cpu] {
+        match self.config.mode {
+            Mode::Poll | Mode::DriverDomain => &self.dedicated,
+            Mode::Hyperswitch | Mode::ThreadPerVnic => &[],
+        }
+    }
+
+    /// Whether packets are copied to a buffer of the switch and from there to the receiver, as a driver domain that
+    /// does not map guests' memory has to.
+    pub fn copies_twice(&self) -> bool {
+        self.config.mode == Mode::DriverDomain
+    }
+
+    /// Who serves the transmit ring of a vNIC that kicked.
+    ///
+    /// The worker of the core on which the sender's vCPU ran, if the vCPU or the whole core does nothing meanwhile;
+    /// else a helper; else that worker all the same, in the sender's time.
+    pub fn switcher(&self, view: &impl View, sender: Vnic) -> Executor {
+        if let Some(executor) = self.fixed(sender) {
+            return executor;
+        }
+        let home = match self.vcpu(view, sender) {
+            VcpuState::Unknown => {
+                let home = self.home(&self.cpus, sender);
+                return Executor::Core(self.helper(view, home, home, sender, 0).unwrap_or(home));
+            }
+            VcpuState::Blocked(cpu) if self.config.serve_on_block && self.is_ours(view, cpu) => {
+                return Executor::Core(cpu);
+            }
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
+        };
+        let helper = self.helper(view, home, home, sender, self.costs.wake_latency_ns);
+        Executor::Core(helper.unwrap_or_else(|| self.usable(home, sender)))
+    }
+
+    /// Who copies what waits in the receiver's internal receive queue; asked by the worker of core `here`, which
+    /// put packets there or was told to copy them.
+    ///
+    /// One core copies to a receiver at a time. A blocked receiver gets a bounded number of packets at once, so that
+    /// it can begin, and the rest while it works; a running one needs none at once.
+    pub fn copier(&self, view: &impl View, here: Cpu, receiver: Vnic, queued: Backlog) -> CopyPlan {
+        let all_to = |rest| CopyPlan { now: 0, rest };
+        match self.fixed(receiver) {
+            Some(Executor::Core(cpu)) if cpu == here => return all_to(Rest::Here),
+            Some(executor) => return all_to(Rest::Offload(executor)),
+            None => {}
+        }
+        match view.copying(receiver) {
+            Some(cpu) if cpu == here => return all_to(Rest::Here),
+            Some(cpu) => return all_to(Rest::LeaveTo(cpu)),
+            None => {}
+        }
+        let (near, limit) = match self.vcpu(view, receiver) {
+            VcpuState::Running(cpu) => (cpu, 0),
+            VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => (cpu, self.config.copy_limit),
+            VcpuState::Unknown => (here, u32::MAX),
+        };
+        if !self.config.preemptive_copy {
+            let side = self.usable(near, receiver);
+            return all_to(if side == here {
+                Rest::Here
+            } else {
+                Rest::Offload(Executor::Core(side))
+            });
+        }
+        let now = limit.min(queued.packets);
+        let saved = self.copy_ns(queued.without(now));
+        match self.helper(view, here, near, receiver, saved) {
+            Some(cpu) => CopyPlan {
+                now,
+                rest: Rest::Offload(Executor::Core(cpu)),
+            },
+            None => CopyPlan {
+                now,
+                rest: Rest::Here,
+            },
+        }
+    }
+
+    /// Who goes on copying to `receiver` when the helper on core `here` has to stop: another helper, or the worker
+    /// of the receiver's core.
+    pub fn heir(&self, view: &impl View, here: Cpu, receiver: Vnic, queued: Backlog) -> Executor {
+        let near = match self.vcpu(view, receiver) {
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
+            VcpuState::Unknown => self.home(&self.cpus, receiver),
+        };
+        let helper = self.helper(view, here, near, receiver, self.copy_ns(queued));
+        Executor::Core(helper.unwrap_or_else(|| self.usable(near, receiver)))
+    }
+
+    /// When to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run is notified at
+    /// once. One that runs is so at most once per interval: it polls its ring meanwhile anyway.
+    pub fn notify(&self, view: &impl View, receiver: Vnic, last_ns: u64) -> Notify {
+        let running = matches!(self.vcpu(view, receiver), VcpuState::Running(_));
+        if !(running && self.config.state_aware_batching && self.config.mode == Mode::Hyperswitch) {
+            return Notify::Now;
+        }
+        let due = last_ns.saturating_add(u64::from(self.config.notify_interval_us) * 1000);
+        if due <= view.now_ns() {
+            Notify::Now
+        } else {
+            Notify::At(due)
+        }
+    }
+
+    /// How long a worker looks for work after its last packet before it sleeps, in nanoseconds; `None`: for ever.
+    pub fn linger_ns(&self) -> Option<u64> {
+        match self.config.mode {
+            Mode::Poll => None,
+            Mode::Hyperswitch => Some(u64::from(self.config.hysteresis_us) * 1000),
+            Mode::ThreadPerVnic | Mode::DriverDomain => Some(0),
+        }
+    }
+
+    /// Whether a worker without own work looks at all transmit rings, or only at those it served.
+    pub fn polls_all_rings(&self) -> bool {
+        self.config.mode == Mode::Hyperswitch && self.config.poll_transmit
+    }
+
+    /// Whether the worker of core `here` has to stop, because a task that is not ours waits for the core. To be
+    /// asked after each packet; own work is finished nevertheless, as nobody else would do it.
+    pub fn must_give_way(&self, view: &impl View, here: Cpu, duty: Duty) -> bool {
+        self.config.mode == Mode::Hyperswitch
+            && self.config.give_way
+            && duty == Duty::Helping
+            && view.wanted(here)
+    }
+
+    /// In which order to do tasks.
+    pub fn rank(&self, view: &impl View, task: Task) -> Rank {
+        let (Task::Copy(vnic) | Task::Switch(vnic)) = task;
+        let blocked = matches!(self.vcpu(view, vnic), VcpuState::Blocked(_));
+        match task {
+            Task::Switch(_) if blocked && self.serves_on_block() => Rank::Blocked,
+            Task::Copy(_) => Rank::Copy,
+            Task::Switch(_) => Rank::Switch,
+        }
+    }
+
+    /// Who looks at the rings of a vNIC whose vCPU has just blocked on `cpu`, if anybody.
+    pub fn on_block(&self, view: &impl View, cpu: Cpu) -> Option<Executor> {
+        (self.serves_on_block() && self.is_ours(view, cpu)).then_some(Executor::Core(cpu))
+    }
+
+    fn serves_on_block(&self) -> bool {
+        self.config.mode == Mode::Hyperswitch && self.config.serve_on_block && self.config.vm_state
+    }
+
+    /// Where all work of a vNIC is done in modes that do not choose.
+    fn fixed(&self, vnic: Vnic) -> Option<Executor> {
+        match self.config.mode {
+            Mode::Hyperswitch => None,
+            Mode::ThreadPerVnic => Some(Executor::Thread(vnic)),
+            Mode::Poll | Mode::DriverDomain => Some(Executor::Core(self.home(&self.dedicated, vnic))),
+        }
+    }
+
+    /// One of `cpus` for each vNIC, the same number of vNICs for each.
+    fn home(&self, cpus: &[Cpu], vnic: Vnic) -> Cpu {
+        let count = cpus.len().max(1);
+        cpus.get(vnic.0 as usize % count).copied().unwrap_or(Cpu(0))
+    }
+
+    /// `cpu`, or the vNIC's home if there is no worker on that one.
+    fn usable(&self, cpu: Cpu, vnic: Vnic) -> Cpu {
+        if self.topology.location(cpu).is_some() {
+            cpu
+        } else {
+            self.home(&self.cpus, vnic)
+        }
+    }
+
+    fn vcpu(&self, view: &impl View, vnic: Vnic) -> VcpuState {
+        if self.config.vm_state {
+            view.vcpu(vnic)
+        } else {
+            VcpuState::Unknown
+        }
+    }
+
+    /// Whether a worker of ours may run on the core and takes no guest's time.
+    fn is_ours(&self, view: &impl View, cpu: Cpu) -> bool {
+        self.topology.location(cpu).is_some()
+            && matches!(self.core(view, cpu), CoreState::Idle | CoreState::Worker { .. })
+    }
+
+    fn core(&self, view: &impl View, cpu: Cpu) -> CoreState {
+        match view.core(cpu) {
+            CoreState::Idle | CoreState::Guest if !self.config.vm_state => CoreState::Other,
+            state => state,
+        }
+    }
+
+    fn copy_ns(&self, work: Backlog) -> u64 {
+        u64::from(work.packets) * self.costs.copy_packet_ns + work.bytes / 1024 * self.costs.copy_kib_ns
+    }
+}
+
+impl Backlog {
+    /// What remains after `packets` of average size.
+    fn without(self, packets: u32) -> Backlog {
+        let rest = self.packets.saturating_sub(packets);
+        let bytes = self.bytes * u64::from(rest) / u64::from(self.packets.max(1));
+        Backlog { packets: rest, bytes }
+    }
+}

@@ -1,0 +1,195 @@
+//! How cores relate to each other, and in which order to look for help.
+//!
+//! Three things decide how well a core serves a receiver on another one: whether the data lands in a cache that the
+//! receiver shares, whether both are on one NUMA node, and whether the helper disturbs a core that is busy. Cores
+//! that share execution units or their second-level cache form a *module*; the paper found (section 5.2.3) that help
+//! should come from a module which is idle as a whole, first on the receiver's node, then elsewhere. Hence the order
+//! is one of modules: those with the receiver's last-level cache, those on its node, those of other nodes by
+//! distance. Modules that are equally near form a tier; a hash decides where in a tier a search begins, so that
+//! different receivers find different helpers. All orders are computed beforehand; walking one allocates nothing.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Number of a logical CPU, as the kernel counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cpu(pub u16);
+
+/// Where a CPU sits. The numbers only say who is equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Location {
+    /// CPUs that share a core (SMT) or a second-level cache that is not the last level.
+    pub module: u16,
+    /// CPUs that share the last-level cache.
+    pub llc: u16,
+    /// NUMA node.
+    pub node: u16,
+}
+
+/// A machine all of whose parts are alike, with CPUs numbered module by module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// NUMA nodes.
+    pub nodes: u16,
+    /// Last-level caches per node.
+    pub llcs: u16,
+    /// Modules per last-level cache.
+    pub modules: u16,
+    /// CPUs per module.
+    pub cpus: u16,
+}
+
+/// The CPUs that may be used, where they are, and whom each would ask for help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// By number; `None` for CPUs that may not be used.
+    sites: Vec<Option<Site>>,
+    /// CPUs of each module, ascending, those included that may not be used.
+    modules: Vec<Vec<Cpu>>,
+}
+
+/// A CPU's place, and the other modules from near to far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Site {
+    location: Location,
+    /// Index in `Topology::modules`.
+    module: usize,
+    order: Vec<usize>,
+    /// Ranges of `order` that are equally near.
+    tiers: Vec<Range<usize>>,
+}
+
+impl Topology {
+    /// A machine with these CPUs. `distance` is that between two nodes, as in ACPI's SLIT: 10 on the same one, more
+    /// the farther away.
+    pub fn new(cpus: &BTreeMap<Cpu, Location>, distance: impl Fn(u16, u16) -> u32) -> Self {
+        let mut numbers: BTreeMap<u16, usize> = BTreeMap::new();
+        let mut modules: Vec<Vec<Cpu>> = Vec::new();
+        for (cpu, location) in cpus {
+            let number = *numbers.entry(location.module).or_insert(modules.len());
+            if number == modules.len() {
+                modules.push(Vec::new());
+            }
+            modules[number].push(*cpu);
+        }
+        let site = |location: &Location| {
+            let module = numbers[&location.module];
+            let near = |other: &usize| nearness(location, &cpus[&modules[*other][0]], &distance);
+            let mut order: Vec<usize> = (0..modules.len()).filter(|other| *other != module).collect();
+            order.sort_by_key(near);
+            let tiers = order
+                .chunk_by(|a, b| near(a) == near(b))
+                .scan(0, |start, tier| {
+                    let range = *start..*start + tier.len();
+                    *start = range.end;
+                    Some(range)
+                })
+                .collect();
+            Site {
+                location: *location,
+                module,
+                order,
+                tiers,
+            }
+        };
+        let end = cpus.last_key_value().map_or(0, |(cpu, _)| cpu.0 + 1);
+        let sites = (0..end).map(|cpu| cpus.get(&Cpu(cpu)).map(site)).collect();
+        Topology { sites, modules }
+    }
+
+    /// A regular machine, whose nodes are all equally far from each other.
+    pub fn regular(shape: Shape) -> Self {
+        let modules = shape.nodes * shape.llcs * shape.modules;
+        let cpus = (0..modules * shape.cpus).map(|cpu| {
+            let module = cpu / shape.cpus;
+            let llc = module / shape.modules;
+            (
+                Cpu(cpu),
+                Location {
+                    module,
+                    llc,
+                    node: llc / shape.llcs,
+                },
+            )
+        });
+        Topology::new(&cpus.collect(), |a, b| if a == b { 10 } else { 20 })
+    }
+
+    /// The same machine with only those CPUs that `allowed` admits, for example because of the process's affinity.
+    /// The others are still known as neighbours, who may be busy.
+    pub fn restricted(mut self, allowed: impl Fn(Cpu) -> bool) -> Self {
+        for (cpu, site) in (0..).zip(&mut self.sites) {
+            site.take_if(|_| !allowed(Cpu(cpu)));
+        }
+        self
+    }
+
+    /// The CPUs that may be used, ascending.
+    pub fn cpus(&self) -> impl Iterator<Item = Cpu> {
+        (0..)
+            .map(Cpu)
+            .zip(&self.sites)
+            .filter_map(|(cpu, site)| site.is_some().then_some(cpu))
+    }
+
+    /// Where the CPU sits; `None` for one that may not be used.
+    pub fn location(&self, cpu: Cpu) -> Option<Location> {
+        self.site(cpu).map(|site| site.location)
+    }
+
+    fn site(&self, cpu: Cpu) -> Option<&Site> {
+        self.sites.get(usize::from(cpu.0))?.as_ref()
+    }
+
+    /// Whether both are on one NUMA node.
+    pub fn same_node(&self, one: Cpu, other: Cpu) -> bool {
+        match (self.location(one), self.location(other)) {
+            (Some(one), Some(other)) => one.node == other.node,
+            _ => false,
+        }
+    }
+
+    /// The other CPUs of the CPU's module, and itself.
+    pub fn module(&self, cpu: Cpu) -> &[Cpu] {
+        self.site(cpu).map_or(&[], |site| &self.modules[site.module])
+    }
+
+    /// The modules that could help the CPU, from near to far, without its own. `hash`, a fraction of 2^32, says where in
+    /// each tier to begin. Nothing for an unknown CPU.
+    pub fn helpers(&self, cpu: Cpu, hash: u32) -> impl Iterator<Item = &[Cpu]> {
+        let site = self.site(cpu);
+        let tiers = site
+            .into_iter()
+            .flat_map(|site| site.tiers.iter().map(move |tier| &site.order[tier.clone()]));
+        tiers.flat_map(move |tier| {
+            // The hash as a fraction of the tier.
+            let start = ((u64::from(hash) * tier.len() as u64) >> 32) as usize;
+            let rotated = tier[start..].iter().chain(&tier[..start]);
+            rotated.map(|module| self.modules[*module].as_slice())
+        })
+    }
+
+    /// The last CPU of each node: where work is concentrated least visibly, for it is the first CPUs that most
+    /// programs are bound to.
+    pub fn last_of_each_node(&self) -> Vec<Cpu> {
+        let node = |cpu| self.location(cpu).map(|location| (location.node, cpu));
+        let last: BTreeMap<u16, Cpu> = self.cpus().filter_map(node).collect();
+        last.into_values().collect()
+    }
+}
+
+/// Sorts the near before the far: the same last-level cache, then the same node, then other nodes by distance.
+fn nearness(
+    from: &Location,
+    to: &Location,
+    distance: &impl Fn(u16, u16) -> u32,
+) -> (Reverse<bool>, Reverse<bool>, u32) {
+    let same_node = from.node == to.node;
+    let far = if same_node {
+        0
+    } else {
+        distance(from.node, to.node)
+    };
+    (Reverse(from.llc == to.llc), Reverse(same_node), far)
+}

@@ -1,0 +1,57 @@
+//! What a caller shows of the machine's state: plain loads, no locks, no system calls. Whatever is not known has a
+//! value that says so, with which the policy stays on the safe side.
+
+use crate::topology::Cpu;
+
+/// Number of a guest interface, from the caller's own numbering. Numbers given out in sequence spread best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vnic(pub u32);
+
+/// What a core is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CoreState {
+    /// Nothing; its worker sleeps and has to be woken.
+    Idle,
+    /// It runs its worker of ours.
+    Worker {
+        /// Messages in the worker's buffer that it has not taken yet.
+        depth: u16,
+        /// It has nothing to do and looks for work (hysteresis).
+        polling: bool,
+    },
+    /// It runs a vCPU of a guest that is attached to us.
+    Guest,
+    /// It runs something else, or nobody knows: work is never sent there unasked.
+    Other,
+}
+
+/// Where the vCPU is that serves a vNIC; in each case the CPU is the one on which it ran last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VcpuState {
+    /// It is running there.
+    Running(Cpu),
+    /// It wants to run there.
+    Runnable(Cpu),
+    /// It waits for something, for example for packets.
+    Blocked(Cpu),
+    /// Nobody knows: a polling driver, a guest with several vCPUs, or a host without the privilege to look.
+    Unknown,
+}
+
+/// The state of the machine as its caller knows it. All answers may be out of date.
+pub trait View {
+    /// Monotonic time in nanoseconds.
+    fn now_ns(&self) -> u64;
+
+    /// What the core is doing. For CPUs that it does not know, [`CoreState::Other`].
+    fn core(&self, cpu: Cpu) -> CoreState;
+
+    /// Whether a task that is not ours waits for this core.
+    fn wanted(&self, cpu: Cpu) -> bool;
+
+    /// Where the vNIC's vCPU is.
+    fn vcpu(&self, vnic: Vnic) -> VcpuState;
+
+    /// The core whose worker copies to the vNIC now, or was asked to and has not begun.
+    fn copying(&self, vnic: Vnic) -> Option<Cpu>;
+}

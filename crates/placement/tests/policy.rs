@@ -1,0 +1,557 @@
+//! The policy against a brute-force twin and against what it must never do, on random machines in random states.
+
+#![allow(clippy::unwrap_used)]
+
+use placement::{
+    Backlog, Config, CopyPlan, CoreState, Costs, Cpu, Duty, Executor, Mode, Notify, Policy, Rank, Rest,
+    Shape, Task, Topology, VcpuState, View, Vnic,
+};
+use proptest::prelude::*;
+
+/// A state of the machine, spelled out.
+#[derive(Clone, Debug)]
+struct Still {
+    cores: Vec<CoreState>,
+    wanted: Vec<bool>,
+    vcpus: Vec<VcpuState>,
+    copying: Option<Cpu>,
+}
+
+impl View for Still {
+    fn now_ns(&self) -> u64 {
+        1_000_000
+    }
+
+    fn core(&self, cpu: Cpu) -> CoreState {
+        self.cores
+            .get(usize::from(cpu.0))
+            .copied()
+            .unwrap_or(CoreState::Other)
+    }
+
+    fn wanted(&self, cpu: Cpu) -> bool {
+        self.wanted.get(usize::from(cpu.0)).copied().unwrap_or(true)
+    }
+
+    fn vcpu(&self, vnic: Vnic) -> VcpuState {
+        self.vcpus
+            .get(vnic.0 as usize)
+            .copied()
+            .unwrap_or(VcpuState::Unknown)
+    }
+
+    fn copying(&self, _: Vnic) -> Option<Cpu> {
+        self.copying
+    }
+}
+
+const OPTERON: Shape = Shape {
+    nodes: 4,
+    llcs: 1,
+    modules: 4,
+    cpus: 2,
+};
+const IDLE: CoreState = CoreState::Idle;
+const POLLING: CoreState = CoreState::Worker {
+    depth: 0,
+    polling: true,
+};
+const WORTH_IT: Backlog = Backlog {
+    packets: 64,
+    bytes: 64 << 10,
+};
+
+/// The Opteron with all cores idle and two vCPUs: of vNIC 0 on CPU 0, of vNIC 1 on CPU 2.
+fn opteron(sender: VcpuState, receiver: VcpuState) -> Still {
+    Still {
+        cores: vec![IDLE; 32],
+        wanted: vec![false; 32],
+        vcpus: vec![sender, receiver],
+        copying: None,
+    }
+}
+
+fn policy(config: Config) -> Policy {
+    Policy::new(config, Topology::regular(OPTERON), Costs::default())
+}
+
+fn core(executor: Executor) -> Cpu {
+    match executor {
+        Executor::Core(cpu) => cpu,
+        Executor::Thread(vnic) => panic!("a thread of {vnic:?}"),
+    }
+}
+
+fn running_pair() -> Still {
+    let mut still = opteron(VcpuState::Running(Cpu(0)), VcpuState::Running(Cpu(2)));
+    still.cores[0] = CoreState::Guest;
+    still.cores[2] = CoreState::Guest;
+    still
+}
+
+#[test]
+fn a_running_receiver_is_helped_from_an_idle_module_of_its_node() {
+    let plan = policy(Config::default()).copier(&running_pair(), Cpu(0), Vnic(1), WORTH_IT);
+    assert_eq!(plan.now, 0);
+    let Rest::Offload(executor) = plan.rest else {
+        panic!("{plan:?}")
+    };
+    assert!((4..8).contains(&core(executor).0), "{executor:?}");
+}
+
+#[test]
+fn without_an_idle_module_on_the_node_another_node_helps() {
+    let mut still = running_pair();
+    still.cores[4] = CoreState::Other;
+    still.cores[7] = CoreState::Guest;
+    let plan = policy(Config::default()).copier(&still, Cpu(0), Vnic(1), WORTH_IT);
+    let Rest::Offload(executor) = plan.rest else {
+        panic!("{plan:?}")
+    };
+    assert!(core(executor).0 >= 8, "{executor:?}");
+}
+
+#[test]
+fn an_awake_helper_is_taken_where_waking_one_would_not_pay() {
+    let little = Backlog {
+        packets: 2,
+        bytes: 128,
+    };
+    let mut still = running_pair();
+    let policy = policy(Config::default());
+    assert_eq!(policy.copier(&still, Cpu(0), Vnic(1), little).rest, Rest::Here);
+    still.cores[9] = POLLING;
+    let plan = policy.copier(&still, Cpu(0), Vnic(1), little);
+    assert_eq!(plan.rest, Rest::Offload(Executor::Core(Cpu(9))));
+}
+
+#[test]
+fn a_blocked_receiver_gets_some_at_once() {
+    let mut still = running_pair();
+    still.vcpus[1] = VcpuState::Blocked(Cpu(2));
+    let policy = policy(Config {
+        copy_limit: 5,
+        ..Config::default()
+    });
+    let plan = policy.copier(&still, Cpu(0), Vnic(1), WORTH_IT);
+    assert!(
+        matches!(
+            plan,
+            CopyPlan {
+                now: 5,
+                rest: Rest::Offload(_)
+            }
+        ),
+        "{plan:?}"
+    );
+    let few = Backlog {
+        packets: 3,
+        bytes: 300,
+    };
+    assert_eq!(
+        policy.copier(&still, Cpu(0), Vnic(1), few),
+        CopyPlan {
+            now: 3,
+            rest: Rest::Here
+        }
+    );
+}
+
+#[test]
+fn one_core_copies_to_a_receiver() {
+    let mut still = running_pair();
+    still.copying = Some(Cpu(6));
+    let policy = policy(Config::default());
+    let rest_for = |here| policy.copier(&still, Cpu(here), Vnic(1), WORTH_IT);
+    assert_eq!(
+        rest_for(0),
+        CopyPlan {
+            now: 0,
+            rest: Rest::LeaveTo(Cpu(6))
+        }
+    );
+    assert_eq!(
+        rest_for(6),
+        CopyPlan {
+            now: 0,
+            rest: Rest::Here
+        }
+    );
+}
+
+#[test]
+fn without_preemptive_copy_the_receivers_side_copies() {
+    let policy = policy(Config {
+        preemptive_copy: false,
+        ..Config::default()
+    });
+    let plan = policy.copier(&running_pair(), Cpu(0), Vnic(1), WORTH_IT);
+    assert_eq!(
+        plan,
+        CopyPlan {
+            now: 0,
+            rest: Rest::Offload(Executor::Core(Cpu(2)))
+        }
+    );
+}
+
+#[test]
+fn a_ring_is_served_where_its_sender_blocked() {
+    let mut still = opteron(VcpuState::Blocked(Cpu(0)), VcpuState::Unknown);
+    let policy = policy(Config::default());
+    assert_eq!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(0)));
+    assert_eq!(policy.on_block(&still, Cpu(0)), Some(Executor::Core(Cpu(0))));
+    // Another guest got the core meanwhile.
+    still.cores[0] = CoreState::Guest;
+    assert_ne!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(0)));
+    assert_eq!(policy.on_block(&still, Cpu(0)), None);
+}
+
+#[test]
+fn on_a_busy_machine_the_sender_serves_itself() {
+    let mut still = running_pair();
+    still.cores.fill(CoreState::Guest);
+    let policy = policy(Config::default());
+    assert_eq!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(0)));
+    assert_eq!(policy.copier(&still, Cpu(0), Vnic(1), WORTH_IT).rest, Rest::Here);
+    assert_eq!(
+        policy.heir(&still, Cpu(9), Vnic(1), WORTH_IT),
+        Executor::Core(Cpu(2))
+    );
+}
+
+#[test]
+fn only_a_running_receiver_waits_for_its_notification() {
+    let mut still = running_pair();
+    let policy = policy(Config {
+        notify_interval_us: 100,
+        ..Config::default()
+    });
+    assert_eq!(policy.notify(&still, Vnic(1), 950_000), Notify::At(1_050_000));
+    assert_eq!(policy.notify(&still, Vnic(1), 900_000), Notify::Now);
+    still.vcpus[1] = VcpuState::Blocked(Cpu(2));
+    assert_eq!(policy.notify(&still, Vnic(1), 950_000), Notify::Now);
+    still.vcpus[1] = VcpuState::Unknown;
+    assert_eq!(policy.notify(&still, Vnic(1), 950_000), Notify::Now);
+}
+
+#[test]
+fn helpers_give_way_and_owners_finish() {
+    let mut still = running_pair();
+    let eager = policy(Config::default());
+    assert!(!eager.must_give_way(&still, Cpu(6), Duty::Helping));
+    still.wanted[6] = true;
+    assert!(eager.must_give_way(&still, Cpu(6), Duty::Helping));
+    assert!(!eager.must_give_way(&still, Cpu(6), Duty::Own));
+    let stubborn = policy(Config {
+        give_way: false,
+        ..Config::default()
+    });
+    assert!(!stubborn.must_give_way(&still, Cpu(6), Duty::Helping));
+}
+
+#[test]
+fn copying_comes_before_switching_and_blocked_senders_first() {
+    let still = opteron(VcpuState::Blocked(Cpu(0)), VcpuState::Running(Cpu(2)));
+    let rank = |task| policy(Config::default()).rank(&still, task);
+    assert_eq!(rank(Task::Switch(Vnic(0))), Rank::Blocked);
+    assert!(rank(Task::Switch(Vnic(0))) < rank(Task::Copy(Vnic(1))));
+    assert!(rank(Task::Copy(Vnic(1))) < rank(Task::Switch(Vnic(1))));
+}
+
+#[test]
+fn modes_for_comparison_do_not_choose() {
+    let still = running_pair();
+    for (mode, linger) in [(Mode::Poll, None), (Mode::DriverDomain, Some(0))] {
+        let policy = policy(Config {
+            mode,
+            dedicated_cores: vec![3, 11, 99],
+            ..Config::default()
+        });
+        assert_eq!(policy.dedicated(), [Cpu(3), Cpu(11)]);
+        assert_eq!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(3)));
+        let rest_at = |here| policy.copier(&still, Cpu(here), Vnic(1), WORTH_IT).rest;
+        assert_eq!(rest_at(3), Rest::Offload(Executor::Core(Cpu(11))));
+        assert_eq!(rest_at(11), Rest::Here);
+        assert_eq!(policy.linger_ns(), linger);
+        assert_eq!(policy.copies_twice(), mode == Mode::DriverDomain);
+    }
+    let threads = policy(Config {
+        mode: Mode::ThreadPerVnic,
+        ..Config::default()
+    });
+    assert_eq!(threads.switcher(&still, Vnic(0)), Executor::Thread(Vnic(0)));
+    let rest = threads.copier(&still, Cpu(0), Vnic(1), WORTH_IT).rest;
+    assert_eq!(rest, Rest::Offload(Executor::Thread(Vnic(1))));
+    assert!(threads.dedicated().is_empty());
+}
+
+#[test]
+fn without_dedicated_cores_it_is_the_last_of_each_node() {
+    let policy = policy(Config {
+        mode: Mode::Poll,
+        ..Config::default()
+    });
+    assert_eq!(policy.dedicated(), [Cpu(7), Cpu(15), Cpu(23), Cpu(31)]);
+}
+
+#[test]
+fn vnics_are_spread_over_equally_good_helpers() {
+    let topology = Topology::regular(Shape {
+        nodes: 1,
+        llcs: 1,
+        modules: 33,
+        cpus: 1,
+    });
+    let policy = Policy::new(Config::default(), topology, Costs::default());
+    let mut chosen = std::collections::BTreeSet::new();
+    for vnic in 0..64 {
+        let mut still = opteron(VcpuState::Unknown, VcpuState::Unknown);
+        still.cores = vec![IDLE; 33];
+        still.wanted = vec![false; 33];
+        still.vcpus = vec![VcpuState::Running(Cpu(0)); 64];
+        still.cores[0] = CoreState::Guest;
+        let plan = policy.copier(&still, Cpu(0), Vnic(vnic), WORTH_IT);
+        let Rest::Offload(executor) = plan.rest else {
+            panic!("{plan:?}")
+        };
+        chosen.insert(core(executor));
+    }
+    assert!(chosen.len() >= 30, "{} of 32", chosen.len());
+}
+
+#[test]
+fn choosing_allocates_nothing_and_is_quick() {
+    let topology = Topology::regular(Shape {
+        nodes: 1,
+        llcs: 8,
+        modules: 8,
+        cpus: 1,
+    });
+    let policy = Policy::new(Config::default(), topology, Costs::default());
+    let mut still = opteron(VcpuState::Running(Cpu(0)), VcpuState::Running(Cpu(1)));
+    // The worst case: no helper anywhere, so that every core is looked at.
+    still.cores = vec![CoreState::Guest; 64];
+    still.wanted = vec![false; 64];
+    let mut times: Vec<u128> = Vec::with_capacity(1000);
+    let allocated = allocation_counter::measure(|| {
+        for _ in 0..1000 {
+            let start = std::time::Instant::now();
+            std::hint::black_box(policy.copier(&still, Cpu(0), Vnic(1), WORTH_IT));
+            times.push(start.elapsed().as_nanos());
+        }
+    });
+    assert_eq!(allocated.count_total, 0);
+    times.sort_unstable();
+    println!("median of choosing among 64 CPUs: {} ns", times[500]);
+    // An unoptimised build takes several times longer than the product's.
+    let limit = if cfg!(debug_assertions) { 20_000 } else { 1_000 };
+    assert!(times[500] < limit, "{} ns", times[500]);
+}
+
+fn cpu_below(count: u16) -> impl Strategy<Value = Cpu> {
+    (0..count).prop_map(Cpu)
+}
+
+fn core_state() -> impl Strategy<Value = CoreState> {
+    prop_oneof![
+        3 => Just(CoreState::Idle),
+        2 => (0..4u16, any::<bool>()).prop_map(|(depth, polling)| CoreState::Worker { depth, polling }),
+        1 => Just(CoreState::Guest),
+        1 => Just(CoreState::Other),
+    ]
+}
+
+fn vcpu_state(count: u16) -> impl Strategy<Value = VcpuState> {
+    prop_oneof![
+        cpu_below(count).prop_map(VcpuState::Running),
+        cpu_below(count).prop_map(VcpuState::Runnable),
+        cpu_below(count).prop_map(VcpuState::Blocked),
+        Just(VcpuState::Unknown),
+    ]
+}
+
+prop_compose! {
+    fn config()(switches in any::<[bool; 5]>(), copy_limit in 1..20u32) -> Config {
+        let [vm_state, offload, busy_siblings, preemptive_copy, serve_on_block] = switches;
+        Config { vm_state, offload, busy_siblings, preemptive_copy, serve_on_block, copy_limit, ..Config::default() }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Scene {
+    shape: Shape,
+    allowed: Vec<bool>,
+    still: Still,
+    config: Config,
+    here: Cpu,
+    queued: Backlog,
+}
+
+fn scene() -> impl Strategy<Value = Scene> {
+    let shape = (1..4u16, 1..3u16, 1..4u16, 1..3u16).prop_map(|(nodes, llcs, modules, cpus)| Shape {
+        nodes,
+        llcs,
+        modules,
+        cpus,
+    });
+    shape.prop_flat_map(|shape| {
+        let count = shape.nodes * shape.llcs * shape.modules * shape.cpus;
+        let of_each = usize::from(count);
+        (
+            proptest::collection::vec(core_state(), of_each),
+            proptest::collection::vec(any::<bool>(), of_each),
+            proptest::collection::vec(proptest::bool::weighted(0.8), of_each),
+            proptest::collection::vec(vcpu_state(count), 6),
+            proptest::option::weighted(0.2, cpu_below(count)),
+            cpu_below(count),
+            (0..100u32, 0..200_000u64),
+            config(),
+        )
+            .prop_map(
+                move |(cores, wanted, allowed, vcpus, copying, here, (packets, bytes), config)| Scene {
+                    shape,
+                    allowed,
+                    still: Still {
+                        cores,
+                        wanted,
+                        vcpus,
+                        copying,
+                    },
+                    config,
+                    here,
+                    queued: Backlog { packets, bytes },
+                },
+            )
+    })
+}
+
+impl Scene {
+    fn topology(&self) -> Topology {
+        Topology::regular(self.shape).restricted(|cpu| self.allowed[usize::from(cpu.0)])
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::new(self.config.clone(), self.topology(), Costs::default())
+    }
+
+    /// The state as far as the policy may know it.
+    fn core(&self, cpu: Cpu) -> CoreState {
+        match self.still.core(cpu) {
+            CoreState::Worker { depth, polling } => CoreState::Worker { depth, polling },
+            state if self.config.vm_state => state,
+            _ => CoreState::Other,
+        }
+    }
+
+    /// The helper by its definition: all cores, sorted by how good they are.
+    fn twin_of_helper(&self, near: Cpu, vnic: Vnic, saved_ns: u64) -> Option<Cpu> {
+        let Shape {
+            nodes,
+            llcs,
+            modules,
+            cpus,
+        } = self.shape;
+        let full = Topology::regular(self.shape);
+        let hash = u64::from(vnic.0.wrapping_mul(0x9E37_79B9));
+        let llc_of = |cpu: Cpu| cpu.0 / cpus / modules;
+        let node_of = |cpu: Cpu| llc_of(cpu) / llcs;
+        let module_of = |cpu: Cpu| cpu.0 / cpus;
+        let tier = |cpu: Cpu| match () {
+            () if llc_of(cpu) == llc_of(near) => 0,
+            () if node_of(cpu) == node_of(near) => 1,
+            () => 2,
+        };
+        let place = |cpu: Cpu| {
+            let module = |number: u16| Cpu(number * cpus);
+            let others = (0..nodes * llcs * modules).filter(|number| *number != module_of(near));
+            let tier_of: Vec<u16> = others
+                .filter(|number| tier(module(*number)) == tier(cpu))
+                .collect();
+            let own = tier_of
+                .iter()
+                .position(|number| *number == module_of(cpu))
+                .unwrap();
+            let start = (hash * tier_of.len() as u64 / (1 << 32)) as usize;
+            (tier(cpu), (own + tier_of.len() - start) % tier_of.len(), cpu)
+        };
+        let worth_waking = saved_ns > Costs::default().wake_waker_ns;
+        let class = |cpu: Cpu| match self.core(cpu) {
+            CoreState::Idle if !worth_waking => None,
+            CoreState::Idle if full.module(cpu).iter().all(|cpu| self.core(*cpu) == IDLE) => Some((2, 0)),
+            CoreState::Idle => self.config.busy_siblings.then_some((4, 0)),
+            CoreState::Worker { depth, .. } if depth > 2 || self.still.wanted(cpu) => None,
+            POLLING if node_of(cpu) == node_of(near) => Some((1, 0)),
+            CoreState::Worker { depth, .. } => Some((3, depth)),
+            CoreState::Guest | CoreState::Other => None,
+        };
+        let known = self.config.offload && self.allowed[usize::from(near.0)];
+        let all = (0..nodes * llcs * modules * cpus).map(Cpu).filter(|_| known);
+        let others = all.filter(|cpu| *cpu != self.here && module_of(*cpu) != module_of(near));
+        let able = others.filter(|cpu| self.allowed[usize::from(cpu.0)]);
+        able.filter_map(|cpu| Some((class(cpu)?, place(cpu))))
+            .min()
+            .map(|(_, (_, _, cpu))| cpu)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn helpers_are_those_of_the_twin(scene in scene(), vnic in 0..6u32) {
+        let vnic = Vnic(vnic);
+        let near = match scene.still.vcpu(vnic) {
+            _ if !scene.config.vm_state => return Ok(()),
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
+            VcpuState::Unknown => return Ok(()),
+        };
+        let costs = Costs::default();
+        let saved = u64::from(scene.queued.packets) * costs.copy_packet_ns + scene.queued.bytes / 1024 * costs.copy_kib_ns;
+        let heir = core(scene.policy().heir(&scene.still, scene.here, vnic, scene.queued));
+        match scene.twin_of_helper(near, vnic, saved) {
+            Some(helper) => prop_assert_eq!(heir, helper),
+            None if scene.allowed[usize::from(near.0)] => prop_assert_eq!(heir, near),
+            None => {}
+        }
+    }
+
+    #[test]
+    fn work_goes_to_allowed_cores_that_nobody_uses(scene in scene(), vnic in 0..6u32) {
+        let (vnic, policy) = (Vnic(vnic), scene.policy());
+        let allowed: Vec<Cpu> = scene.topology().cpus().collect();
+        let free = |cpu: Cpu| match scene.core(cpu) {
+            CoreState::Idle => true,
+            CoreState::Worker { .. } => !scene.still.wanted(cpu),
+            CoreState::Guest | CoreState::Other => false,
+        };
+        let own = |vnic| match scene.still.vcpu(vnic) {
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => Some(cpu),
+            VcpuState::Unknown => None,
+        };
+        let plan = policy.copier(&scene.still, scene.here, vnic, scene.queued);
+        prop_assert!(plan.now <= scene.queued.packets);
+        if let Rest::Offload(executor) = plan.rest {
+            let cpu = core(executor);
+            prop_assert!(cpu != scene.here);
+            prop_assert!(allowed.is_empty() || allowed.contains(&cpu));
+            prop_assert!(free(cpu) || !scene.config.preemptive_copy);
+        }
+        let switcher = core(policy.switcher(&scene.still, vnic));
+        prop_assert!(allowed.is_empty() || allowed.contains(&switcher));
+        let home = own(vnic).filter(|cpu| allowed.contains(cpu));
+        if scene.config.vm_state && home.is_some_and(|cpu| cpu != switcher) {
+            prop_assert!(free(switcher), "{switcher:?} is {:?}", scene.core(switcher));
+        }
+    }
+
+    #[test]
+    fn notifications_are_delayed_by_an_interval_at_most(scene in scene(), vnic in 0..6u32, last in 0..2_000_000u64) {
+        let policy = scene.policy();
+        let interval = u64::from(scene.config.notify_interval_us) * 1000;
+        if let Notify::At(due) = policy.notify(&scene.still, Vnic(vnic), last) {
+            prop_assert!(scene.still.now_ns() < due && due <= last + interval);
+            prop_assert!(matches!(scene.still.vcpu(Vnic(vnic)), VcpuState::Running(_)));
+        }
+    }
+}
