@@ -4,7 +4,7 @@
 //! are updated without ordering between them: a reader may see a packet before its bytes, never a count that
 //! goes back. `live` goes from true to false once and never back.
 
-use flow::{Flow, FlowStats};
+use flow::{Action, Flow, FlowStats, PortId};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 /// A flow in a table, or on its way out of one.
@@ -12,7 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 pub struct FlowEntry {
     /// What was installed, with all bits of the key outside the mask cleared.
     pub flow: Flow,
+    /// The port that all packets go to unchanged, if that is all that happens to them.
+    pub output: Option<PortId>,
     live: AtomicBool,
+    seen: Seen,
+}
+
+/// What is written for every batch, apart from what is read for every packet.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Seen {
     packets: AtomicU64,
     bytes: AtomicU64,
     /// Time of the last match in milliseconds of the caller's clock, plus one; 0 for never.
@@ -24,40 +33,42 @@ impl FlowEntry {
     /// A live entry that has seen nothing.
     pub fn new(mut flow: Flow) -> FlowEntry {
         flow.key = flow.key.masked(&flow.mask);
+        let output = match flow.actions[..] {
+            [Action::Output(port)] => Some(port),
+            _ => None,
+        };
         FlowEntry {
             flow,
+            output,
             live: AtomicBool::new(true),
-            packets: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            last_used: AtomicU64::new(0),
-            tcp_flags: AtomicU16::new(0),
+            seen: Seen::default(),
         }
     }
 
     /// Counts packets that matched, at `now_ms` of a clock that the caller also uses for [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
-        self.packets.fetch_add(packets, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.seen.packets.fetch_add(packets, Ordering::Relaxed);
+        self.seen.bytes.fetch_add(bytes, Ordering::Relaxed);
         let stamp = now_ms.saturating_add(1);
         // A plain store could undo that of a worker whose clock reading is newer. Mostly nothing changes,
         // and then the cache line's other users are not disturbed.
-        if self.last_used.load(Ordering::Relaxed) < stamp {
-            self.last_used.fetch_max(stamp, Ordering::Relaxed);
+        if self.seen.last_used.load(Ordering::Relaxed) < stamp {
+            self.seen.last_used.fetch_max(stamp, Ordering::Relaxed);
         }
-        if self.tcp_flags.load(Ordering::Relaxed) & tcp_flags != tcp_flags {
-            self.tcp_flags.fetch_or(tcp_flags, Ordering::Relaxed);
+        if self.seen.tcp_flags.load(Ordering::Relaxed) & tcp_flags != tcp_flags {
+            self.seen.tcp_flags.fetch_or(tcp_flags, Ordering::Relaxed);
         }
     }
 
     /// What was counted so far; `now_ms` is the time to compute idleness for.
     pub fn stats(&self, now_ms: u64) -> FlowStats {
-        let last_used = self.last_used.load(Ordering::Relaxed).checked_sub(1);
+        let last_used = self.seen.last_used.load(Ordering::Relaxed).checked_sub(1);
         FlowStats {
-            packets: self.packets.load(Ordering::Relaxed),
-            bytes: self.bytes.load(Ordering::Relaxed),
+            packets: self.seen.packets.load(Ordering::Relaxed),
+            bytes: self.seen.bytes.load(Ordering::Relaxed),
             idle_ms: last_used.map(|then| now_ms.saturating_sub(then)),
-            tcp_flags: self.tcp_flags.load(Ordering::Relaxed),
+            tcp_flags: self.seen.tcp_flags.load(Ordering::Relaxed),
         }
     }
 

@@ -12,7 +12,7 @@ use std::array;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::OnceLock;
 
-use flow::{FlowKey, KEY_WORDS};
+use flow::KEY_WORDS;
 
 /// Pairs of words in a key.
 pub(crate) const PAIRS: usize = KEY_WORDS / 2;
@@ -51,11 +51,11 @@ impl Seed {
         (product >> 64) as u64 ^ product as u64
     }
 
-    /// The hash of a whole key.
+    /// The hash of the first `2 * COUNT` words of keys that do not differ in others.
     #[inline]
-    pub(crate) fn hash(&self, key: &FlowKey) -> u64 {
+    pub(crate) fn pairs<const COUNT: usize>(&self, words: &[u64]) -> u64 {
         let mut sum = 0u128;
-        for (pair, words) in key.words.chunks_exact(2).enumerate() {
+        for (pair, words) in words.chunks_exact(2).enumerate().take(COUNT) {
             sum = sum.wrapping_add(self.pair(pair, [words[0], words[1]]));
         }
         self.finish(sum)
@@ -71,6 +71,7 @@ fn random_word() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flow::FlowKey;
     use std::collections::HashSet;
 
     #[test]
@@ -82,7 +83,7 @@ mod tests {
             for bit in 0..64 {
                 let mut key = FlowKey::default();
                 key.words[word] = 1 << bit;
-                let hash = seed.hash(&key);
+                let hash = seed.pairs::<PAIRS>(&key.words);
                 assert!(hashes.insert(hash), "word {word} bit {bit} collides");
                 buckets[(hash & 63) as usize] += 1;
             }

@@ -1,7 +1,7 @@
 //! What a hostile guest can and cannot do to look-ups, and what caches keep alive.
 
-use classifier::{MegaflowTable, MicroflowCache, TableFull};
-use flow::{Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use classifier::{FlowEntry, MegaflowTable, MicroflowCache, TableFull};
+use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 use std::sync::Arc;
 
 fn flow(id: u128, port: u32, mac: u64, mac_mask: u64) -> Flow {
@@ -128,25 +128,33 @@ fn masks_that_are_hit_come_first() {
     assert_eq!(masks_tried(&table, &last), 1);
 }
 
+fn insert(cache: &mut MicroflowCache, key: &FlowKey, entry: &Arc<FlowEntry>) {
+    let key = ExactKey::of(key);
+    cache.insert(cache.hash(&key), &key, entry, 0);
+}
+
+/// A look-up as the data plane does it, which counts a packet of 100 bytes.
+fn hit(cache: &mut MicroflowCache, key: &FlowKey) -> bool {
+    let key = ExactKey::of(key);
+    let place = cache.find(cache.hash(&key), &key);
+    place.is_some_and(|place| cache.hit(place, 100, 2).is_some())
+}
+
 #[test]
-fn caches_let_go_of_ended_flows() {
+fn ended_flows_are_misses() {
     let mut table = MegaflowTable::default();
     let mut cache = MicroflowCache::default();
     for mac in 0..3 {
         table.insert(flow(u128::from(mac), 1, mac, u64::MAX)).unwrap();
         let entry = Arc::clone(table.lookup(&key(1, mac)).unwrap());
-        cache.insert(&key(1, mac), &entry);
+        insert(&mut cache, &key(1, mac), &entry);
     }
-    let ended: Vec<_> = (0..2).map(|id| table.remove(FlowId(id)).unwrap()).collect();
-    assert_eq!(ended.iter().map(Arc::strong_count).collect::<Vec<_>>(), [2, 2]);
-    assert!(cache.lookup(&key(1, 0)).is_none());
-    assert_eq!(ended.iter().map(Arc::strong_count).collect::<Vec<_>>(), [1, 2]);
-    assert_eq!(cache.purge_dead(), 1);
-    assert_eq!(ended.iter().map(Arc::strong_count).collect::<Vec<_>>(), [1, 1]);
-    assert!(cache.lookup(&key(1, 2)).is_some());
+    table.remove(FlowId(0)).unwrap();
+    assert!(!hit(&mut cache, &key(1, 0)));
+    assert!(hit(&mut cache, &key(1, 2)));
     // The table's end is its flows' end.
     drop(table);
-    assert!(cache.lookup(&key(1, 2)).is_none());
+    assert!(!hit(&mut cache, &key(1, 2)));
 }
 
 #[test]
@@ -158,28 +166,55 @@ fn a_full_set_keeps_what_was_used_last_and_takes_the_place_of_the_dead() {
     let entry = |mac| Arc::clone(table.lookup(&key(1, mac)).unwrap());
     // One set of two ways.
     let mut cache = MicroflowCache::new(2);
-    cache.insert(&key(1, 0), &entry(0));
-    cache.insert(&key(1, 1), &entry(1));
-    assert!(cache.lookup(&key(1, 0)).is_some());
-    cache.insert(&key(1, 2), &entry(2));
-    assert!(cache.lookup(&key(1, 0)).is_some());
-    assert!(cache.lookup(&key(1, 1)).is_none());
-    assert!(cache.lookup(&key(1, 2)).is_some());
+    insert(&mut cache, &key(1, 0), &entry(0));
+    insert(&mut cache, &key(1, 1), &entry(1));
+    assert!(hit(&mut cache, &key(1, 0)));
+    // A newcomer needs patience, and then takes the place of the one used less recently.
+    insert(&mut cache, &key(1, 2), &entry(2));
+    assert!(!hit(&mut cache, &key(1, 2)));
+    (0..8).for_each(|_| insert(&mut cache, &key(1, 2), &entry(2)));
+    assert!(hit(&mut cache, &key(1, 0)));
+    assert!(!hit(&mut cache, &key(1, 1)));
+    assert!(hit(&mut cache, &key(1, 2)));
     let last = entry(3);
     // Used last, but ended.
     table.remove(FlowId(2)).unwrap();
-    cache.insert(&key(1, 3), &last);
-    assert!(cache.lookup(&key(1, 0)).is_some());
-    assert!(cache.lookup(&key(1, 3)).is_some());
+    insert(&mut cache, &key(1, 3), &last);
+    assert!(hit(&mut cache, &key(1, 0)));
+    assert!(hit(&mut cache, &key(1, 3)));
     assert_eq!(cache.len(), 2);
-    cache.clear();
-    assert!(cache.is_empty());
+}
+
+#[test]
+fn nothing_that_was_counted_is_lost() {
+    let mut table = MegaflowTable::default();
+    for mac in 0..3 {
+        table.insert(flow(u128::from(mac), 1, mac, u64::MAX)).unwrap();
+    }
+    let entry = |mac| Arc::clone(table.lookup(&key(1, mac)).unwrap());
+    let packets = |mac| entry(mac).stats(0).packets;
+    let mut cache = MicroflowCache::new(2);
+    insert(&mut cache, &key(1, 0), &entry(0));
+    insert(&mut cache, &key(1, 1), &entry(1));
+    assert!((0..5).all(|_| hit(&mut cache, &key(1, 0))));
+    assert!(hit(&mut cache, &key(1, 1)));
+    assert_eq!((packets(0), packets(1)), (0, 0));
+    cache.tell(7);
+    assert_eq!((packets(0), packets(1)), (5, 1));
+    assert_eq!(entry(0).stats(7).bytes, 500);
+    // Replaced, it tells before it goes, and the newcomer begins at zero.
+    assert!(hit(&mut cache, &key(1, 0)) && hit(&mut cache, &key(1, 1)));
+    (0..8).for_each(|_| insert(&mut cache, &key(1, 2), &entry(2)));
+    assert!(hit(&mut cache, &key(1, 2)));
+    cache.tell(8);
+    assert_eq!((packets(0), packets(1), packets(2)), (6, 2, 1));
+    cache.tell(9);
+    assert_eq!((packets(0), packets(1), packets(2)), (6, 2, 1));
 }
 
 #[test]
 fn the_default_cache_is_small() {
-    let cache = MicroflowCache::default();
-    let per_entry = size_of::<FlowKey>() + size_of::<usize>() + size_of::<u32>() + 1;
-    assert!(cache.capacity() * per_entry < 1 << 20);
+    // Two cache lines per entry.
+    assert!(MicroflowCache::default().capacity() * 128 < 1 << 20);
     assert_eq!(MicroflowCache::new(3).capacity(), 4);
 }

@@ -16,7 +16,7 @@ use control_protocol::data_plane::{
 };
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::{Channel, ChannelError};
-use flow::{DropReason, Flow, PortId, SwitchId};
+use flow::{DropReason, ExactKey, Flow, PortId, SwitchId};
 use ring::PoolOwner;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::OwnedFd;
@@ -25,7 +25,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vnic::{Counters, Host as _, MAX_FRAME, Packet};
-use wire::VnetHeader;
 
 /// Slots for packets the control process sends.
 const INJECTION_SLOTS: u32 = 512;
@@ -427,11 +426,11 @@ impl Server {
             return account.dropped(DropReason::QueueFull, 1);
         };
         packet.fill(port.id(), account.clone(), frame);
-        packet.header = VnetHeader::from_bytes(&execute.packet.vnet_header);
-        match packet.parse() {
-            Ok(key) => self
+        packet.header = execute.packet.vnet_header;
+        match packet.parse(&mut ExactKey::NONE.clone()) {
+            Ok(()) => self
                 .pipeline
-                .execute(&port, packet, &key, &execute.actions, &mut self.pool),
+                .execute(&port, packet, &execute.actions, &mut self.pool),
             Err(_) => account.dropped(DropReason::BadOffload, 1),
         }
         self.reclaim();

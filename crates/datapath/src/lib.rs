@@ -18,9 +18,14 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as datapath;
+
 mod actions;
 mod capture;
 mod channel;
+#[cfg(test)]
+mod cycles;
 mod miss;
 pub mod pipeline;
 mod port;

@@ -154,7 +154,7 @@ pub(crate) fn upcall(
     port.vnic.account.upcalls.fetch_add(1, Relaxed);
     port.vnic
         .account
-        .copied_bytes
+        .copied_up
         .fetch_add(packet.frame_len() as u64, Relaxed);
     Ok(())
 }

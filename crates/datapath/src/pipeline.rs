@@ -6,9 +6,14 @@
 //! 1. *fetch* (`vnic::TransmitSide::fetch`): chains are translated, headers copied to private slots;
 //! 2. *parse*: keys from the private heads;
 //! 3. *look up*: microflow cache, megaflow table, or a miss;
-//! 4. *act*: apply the flow's actions, which append packets to internal receive queues;
-//! 5. *deliver* ([`Pipeline::deliver`]): copy from the sender's to the receivers' memory;
+//! 4. *act*: sort packets that just go to a port by port, and apply other flows' actions, which append packets to
+//!    internal receive queues;
+//! 5. *deliver* ([`Pipeline::hand_over`], [`Pipeline::deliver`]): copy from the sender's to the receivers' memory;
 //! 6. *complete*: give chains back to the sender whose packets are done.
+//!
+//! A packet that just goes to a port whose receive side is free is copied at once (`hand_over`): it stays this
+//! thread's own from ring to ring, and costs no operation that other threads could see. Any other one, and whatever
+//! follows it to the same port, goes through the port's internal receive queue.
 //!
 //! A `Pipeline` belongs to one thread. Rings belong to whoever claims them; what this thread cannot claim, its
 //! holder will see to. What is left to look at later is on the to-do list.
@@ -17,9 +22,9 @@ use crate::actions::{Sink, apply};
 use crate::miss::upcall;
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, Side, port_of};
-use classifier::{FlowEntry, MicroflowCache};
+use classifier::{FlowEntry, MicroflowCache, Place};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
-use flow::{Action, DropReason, FlowKey, PortId};
+use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
 use ring::{Guard, PoolOwner, Shared, Unique};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,11 +39,23 @@ const DELIVERY_BUDGET: usize = 256;
 /// One thread's means of forwarding.
 pub(crate) struct Pipeline {
     pub datapath: Arc<Datapath>,
+    /// The ports as of `ports_version`. Let go of before the thread sleeps.
+    ports: Option<Arc<PortTable>>,
+    ports_version: u64,
+    /// Time of the current step.
+    now_ms: u64,
     microflows: MicroflowCache,
+    /// When flows were last told what `microflows` counted.
+    told_ms: u64,
     burst: Vec<Unique<Packet>>,
-    keys: Vec<FlowKey>,
-    verdicts: Vec<Option<Arc<FlowEntry>>>,
-    /// Receivers that got packets of the current burst.
+    /// For each packet of the burst its key, that key's hash, and its flow.
+    keys: Box<[ExactKey; BURST]>,
+    hashes: [u64; BURST],
+    verdicts: [Verdict; BURST],
+    /// Flows found in the megaflow table for the current burst.
+    found: Vec<Arc<FlowEntry>>,
+    outgoing: Outgoing,
+    /// Receivers that got packets of the current burst in their queues.
     receivers: PortSet,
     /// Ports to look at next.
     todo: VecDeque<(PortId, Side)>,
@@ -46,6 +63,41 @@ pub(crate) struct Pipeline {
     polled: PortSet,
     /// Ports whose receivers have no buffers, and when their time is up.
     waiting: Vec<(u64, PortId)>,
+}
+
+/// Where a packet's flow is.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Cached(Place),
+    /// In `found`.
+    Found(u32),
+    /// Nowhere.
+    Miss,
+}
+
+/// Packets of a burst that just go to a port, by port.
+#[derive(Default)]
+struct Outgoing {
+    groups: Vec<(PortId, Vec<Unique<Packet>>)>,
+    used: usize,
+}
+
+impl Outgoing {
+    #[inline]
+    fn add(&mut self, to: PortId, packet: Unique<Packet>) {
+        let known = self.groups[..self.used].iter().rposition(|(port, _)| *port == to);
+        let group = known.unwrap_or_else(|| self.open(to));
+        self.groups[group].1.push(packet);
+    }
+
+    fn open(&mut self, to: PortId) -> usize {
+        if self.used == self.groups.len() {
+            self.groups.push((to, Vec::with_capacity(BURST)));
+        }
+        self.groups[self.used].0 = to;
+        self.used += 1;
+        self.used - 1
+    }
 }
 
 /// A small set of ports in the order of their first addition.
@@ -65,10 +117,17 @@ impl Pipeline {
     pub fn new(datapath: Arc<Datapath>) -> Pipeline {
         Pipeline {
             datapath,
+            ports: None,
+            ports_version: 0,
+            now_ms: 0,
             microflows: MicroflowCache::default(),
+            told_ms: 0,
             burst: Vec::with_capacity(BURST),
-            keys: Vec::with_capacity(BURST),
-            verdicts: Vec::with_capacity(BURST),
+            keys: Box::new([ExactKey::default(); BURST]),
+            hashes: [0; BURST],
+            verdicts: [Verdict::Miss; BURST],
+            found: Vec::with_capacity(BURST),
+            outgoing: Outgoing::default(),
             receivers: PortSet::default(),
             todo: VecDeque::new(),
             polled: PortSet::default(),
@@ -88,21 +147,50 @@ impl Pipeline {
         let Some((id, side)) = self.todo.pop_front() else {
             return false;
         };
-        let Some(port) = self.datapath.port(id) else {
-            return true;
-        };
-        match side {
-            Side::Transmit => self.switch(&port),
-            Side::Receive => self.deliver(&port, None, self.datapath.now_ms()),
+        let ports = self.ports();
+        self.now_ms = self.datapath.now_ms();
+        if let Some(port) = port_of(&ports, id) {
+            match side {
+                Side::Transmit => self.switch(port, &ports),
+                Side::Receive => self.deliver(port, None),
+            }
+        }
+        self.ports = Some(ports);
+        if self.told_ms != self.now_ms {
+            self.tell_flows();
         }
         true
     }
 
+    /// The ports as they are now, without the lock if they have not changed since the last step. To be put back.
+    fn ports(&mut self) -> Arc<PortTable> {
+        let version = self.datapath.ports_version();
+        match self.ports.take() {
+            Some(ports) if version == self.ports_version => ports,
+            _ => {
+                self.ports_version = version;
+                self.datapath.ports()
+            }
+        }
+    }
+
+    fn tell_flows(&mut self) {
+        self.told_ms = self.now_ms;
+        self.microflows.tell(self.now_ms);
+    }
+
+    /// Lets go of what others may wait for, before the thread sleeps.
+    pub fn rest(&mut self) {
+        self.tell_flows();
+        self.ports = None;
+    }
+
     /// Looks at the rings that are polled; true if something came and is on the to-do list.
     pub fn poll(&mut self) -> bool {
+        let ports = self.ports();
         for index in 0..self.polled.0.len() {
             let id = self.polled.0[index];
-            let Some(port) = self.datapath.port(id) else {
+            let Some(port) = port_of(&ports, id) else {
                 continue;
             };
             let Some(mut transmit) = port.vnic.transmit.try_claim() else {
@@ -113,6 +201,7 @@ impl Pipeline {
                 self.later(id, Side::Transmit);
             }
         }
+        self.ports = Some(ports);
         !self.todo.is_empty()
     }
 
@@ -165,7 +254,7 @@ impl Pipeline {
     }
 
     /// Serves a port's transmit ring.
-    fn switch(&mut self, port: &Arc<Port>) {
+    fn switch(&mut self, port: &Arc<Port>, ports: &PortTable) {
         let Some(mut transmit) = port.vnic.transmit.try_claim() else {
             return;
         };
@@ -188,7 +277,7 @@ impl Pipeline {
                     break;
                 }
             };
-            self.process_burst(port, &mut transmit);
+            self.process_burst(port, ports, &mut transmit);
             let idle = transmit.with(|side| finish_round(side.as_mut(), end));
             if idle {
                 more = false;
@@ -202,96 +291,187 @@ impl Pipeline {
     }
 
     /// Runs what was fetched through parse, look-up, actions and delivery.
-    fn process_burst(&mut self, port: &Arc<Port>, transmit: &mut Guard<'_, Option<TransmitSide>>) {
-        if self.burst.is_empty() {
-            return;
-        }
-        let now_ms = self.datapath.now_ms();
-        self.parse(port);
-        self.look_up(port);
-        let datapath = self.datapath.clone();
-        let ports = datapath.ports();
-        self.act(port, &ports, transmit, now_ms);
-        self.deliver_all(&ports, Some(port.id()), now_ms);
-    }
-
-    fn parse(&mut self, port: &Port) {
-        self.keys.clear();
-        self.burst.retain_mut(|packet| match packet.parse() {
-            Ok(key) => {
-                self.keys.push(key);
-                true
-            }
-            Err(_) => {
-                port.vnic.account.dropped(DropReason::BadOffload, 1);
-                if port.captures.active() {
-                    port.captures
-                        .record(packet, CaptureDirection::FromGuest, Some(DropReason::BadOffload));
-                }
-                false
-            }
-        });
-    }
-
-    fn look_up(&mut self, port: &Port) {
-        self.verdicts.clear();
-        for key in &self.keys {
-            self.verdicts.push(self.microflows.lookup(key).cloned());
-        }
-        if self.verdicts.iter().all(Option::is_some) {
-            return;
-        }
-        let flows = port.switch.flows.read();
-        for (key, verdict) in self.keys.iter().zip(&mut self.verdicts) {
-            if verdict.is_none() {
-                *verdict = flows.lookup(key).cloned();
-                if let Some(entry) = verdict {
-                    self.microflows.insert(key, entry);
-                }
-            }
-        }
-    }
-
-    fn act(
+    fn process_burst(
         &mut self,
         port: &Arc<Port>,
         ports: &PortTable,
         transmit: &mut Guard<'_, Option<TransmitSide>>,
-        now_ms: u64,
     ) {
+        if self.burst.is_empty() {
+            return;
+        }
+        self.parse(port);
+        self.look_up(port);
+        let count = self.burst.len();
+        self.act(port, ports, transmit);
+        self.remember(count);
+        for group in 0..std::mem::take(&mut self.outgoing.used) {
+            let (to, mut packets) = std::mem::take(&mut self.outgoing.groups[group]);
+            self.hand_over(port, ports, transmit, to, &mut packets);
+            self.outgoing.groups[group] = (to, packets);
+        }
+        self.deliver_all(ports, Some(port.id()));
+    }
+
+    /// Makes the keys. What contradicts itself is dropped.
+    fn parse(&mut self, port: &Port) {
+        let mut kept = 0;
+        for at in 0..self.burst.len() {
+            if self.burst[at].parse(&mut self.keys[kept]).is_ok() {
+                self.burst.swap(kept, at);
+                kept += 1;
+                continue;
+            }
+            port.vnic.account.dropped(DropReason::BadOffload, 1);
+            if port.captures.active() {
+                let reason = Some(DropReason::BadOffload);
+                port.captures
+                    .record(&self.burst[at], CaptureDirection::FromGuest, reason);
+            }
+        }
+        self.burst.truncate(kept);
+    }
+
+    fn look_up(&mut self, port: &Port) {
+        let count = self.burst.len();
+        let (keys, hashes) = (&self.keys[..count], &mut self.hashes[..count]);
+        for (key, hash) in keys.iter().zip(&mut *hashes) {
+            *hash = self.microflows.hash(key);
+        }
+        let mut missing = false;
+        for ((key, hash), verdict) in keys.iter().zip(hashes).zip(&mut self.verdicts) {
+            let place = self.microflows.find(*hash, key);
+            missing |= place.is_none();
+            *verdict = place.map_or(Verdict::Miss, Verdict::Cached);
+        }
+        if missing {
+            self.look_up_missing(port);
+        }
+    }
+
+    fn look_up_missing(&mut self, port: &Port) {
+        let flows = port.switch.flows.read();
+        for ((packet, key), verdict) in self.burst.iter().zip(&self.keys[..]).zip(&mut self.verdicts) {
+            if matches!(verdict, Verdict::Miss)
+                && let Some(entry) = flows.lookup(&key.flow_key().unwrap_or_else(|| packet.key()))
+            {
+                // Neighbours are often of the same flow, and then share one reference to it.
+                if !self.found.last().is_some_and(|last| Arc::ptr_eq(last, entry)) {
+                    self.found.push(Arc::clone(entry));
+                }
+                *verdict = Verdict::Found(self.found.len() as u32 - 1);
+            }
+        }
+    }
+
+    /// Puts what was found for a burst of `count` packets in the cache; at its end, because places move.
+    fn remember(&mut self, count: usize) {
+        if self.found.is_empty() {
+            return;
+        }
+        for (at, key) in self.keys[..count].iter().enumerate() {
+            if let Verdict::Found(number) = self.verdicts[at]
+                && !key.is_none()
+            {
+                let entry = &self.found[number as usize];
+                self.microflows.insert(self.hashes[at], key, entry, self.now_ms);
+            }
+        }
+        self.found.clear();
+    }
+
+    fn act(&mut self, port: &Arc<Port>, ports: &PortTable, transmit: &mut Guard<'_, Option<TransmitSide>>) {
         let capturing = port.captures.active();
         let mut run = FlowRun::default();
-        for ((packet, key), verdict) in self.burst.drain(..).zip(&self.keys).zip(self.verdicts.drain(..)) {
-            let spare = || transmit.with(|side| side.as_mut()?.spare());
+        for (at, packet) in self.burst.drain(..).enumerate() {
+            let tcp_flags = self.keys[at].tcp_flags();
+            let entry = match self.verdicts[at] {
+                Verdict::Cached(place) => self.microflows.hit(place, packet.frame_len(), tcp_flags),
+                Verdict::Found(number) => {
+                    let entry = &self.found[number as usize];
+                    run.count(entry, packet.frame_len(), tcp_flags, self.now_ms);
+                    Some(entry)
+                }
+                Verdict::Miss => None,
+            };
+            if let Some(to) = entry.and_then(|entry| entry.output)
+                && !capturing
+            {
+                self.outgoing.add(to, packet);
+                continue;
+            }
             let mut forward = Forward {
                 datapath: &self.datapath,
                 ports,
                 port,
-                key,
-                now_ms,
+                key: &packet.key(),
+                now_ms: self.now_ms,
                 receivers: &mut self.receivers,
-                spare,
+                spare: || transmit.with(|side| side.as_mut()?.spare()),
             };
-            match verdict {
-                Some(entry) => {
-                    if capturing {
-                        let dropped = drop_reason(&entry.flow.actions);
-                        port.captures
-                            .record(&packet, CaptureDirection::FromGuest, dropped);
-                    }
-                    run.count(&entry, &packet, key, now_ms);
-                    apply(&entry.flow.actions, packet, &mut forward);
+            let Some(entry) = entry else {
+                let result = forward.miss(&packet);
+                if capturing {
+                    port.captures
+                        .record(&packet, CaptureDirection::FromGuest, result.err());
                 }
-                None => {
-                    let result = forward.miss(&packet);
-                    if capturing {
-                        port.captures
-                            .record(&packet, CaptureDirection::FromGuest, result.err());
-                    }
+                continue;
+            };
+            if capturing {
+                let dropped = drop_reason(&entry.flow.actions);
+                port.captures
+                    .record(&packet, CaptureDirection::FromGuest, dropped);
+            }
+            apply(&entry.flow.actions, packet, &mut forward);
+        }
+        run.flush(self.now_ms);
+    }
+
+    /// Delivers packets that just go to a port, at once as far as that is possible; what is left is queued.
+    fn hand_over(
+        &mut self,
+        port: &Arc<Port>,
+        ports: &PortTable,
+        transmit: &mut Guard<'_, Option<TransmitSide>>,
+        to: PortId,
+        packets: &mut Vec<Unique<Packet>>,
+    ) {
+        let receiver = port_of(ports, to).filter(|receiver| receiver.takes_at_once_from(port));
+        let delivered = receiver.map_or(0, |receiver| self.deliver_now(receiver, packets));
+        transmit.with(|side| {
+            for packet in packets.drain(..delivered) {
+                if let Some(side) = side {
+                    side.finish(packet);
                 }
             }
+        });
+        let mut forward = Forward {
+            datapath: &self.datapath,
+            ports,
+            port,
+            key: &FlowKey::default(),
+            now_ms: self.now_ms,
+            receivers: &mut self.receivers,
+            spare: || None,
+        };
+        for packet in packets.drain(..) {
+            forward.output(to, packet.share());
         }
-        run.flush(now_ms);
+    }
+
+    /// Copies packets straight to a receiver; returns how many.
+    fn deliver_now(&mut self, receiver: &Arc<Port>, packets: &mut [Unique<Packet>]) -> usize {
+        let Some(mut receive) = receiver.vnic.receive.try_claim() else {
+            return 0;
+        };
+        let delivered = receive.with(|side| {
+            let broken = guest_memory::fault_count() > 0 && side.is_broken();
+            if broken { 0 } else { side.deliver_now(packets) }
+        });
+        if receive.release() {
+            self.later(receiver.id(), Side::Receive);
+        }
+        delivered
     }
 
     /// Forwards a packet that does not come from a ring. `pool` gives slots for copies of its head.
@@ -299,32 +479,30 @@ impl Pipeline {
         &mut self,
         port: &Arc<Port>,
         packet: Unique<Packet>,
-        key: &FlowKey,
         actions: &[Action],
         pool: &mut PoolOwner<Packet>,
     ) {
-        let datapath = self.datapath.clone();
-        let ports = datapath.ports();
-        let now_ms = datapath.now_ms();
+        let ports = self.ports();
+        self.now_ms = self.datapath.now_ms();
         let mut forward = Forward {
-            datapath: &datapath,
+            datapath: &self.datapath,
             ports: &ports,
             port,
-            key,
-            now_ms,
+            key: &packet.key(),
+            now_ms: self.now_ms,
             receivers: &mut self.receivers,
             spare: || pool.take(),
         };
         apply(actions, packet, &mut forward);
-        self.deliver_all(&ports, None, now_ms);
+        self.deliver_all(&ports, None);
     }
 
     /// Delivers to all receivers of the burst. `held` is the sender whose transmit side this thread holds.
-    fn deliver_all(&mut self, ports: &PortTable, held: Option<PortId>, now_ms: u64) {
+    fn deliver_all(&mut self, ports: &PortTable, held: Option<PortId>) {
         let mut receivers = std::mem::take(&mut self.receivers.0);
         for &receiver in &receivers {
             if let Some(port) = port_of(ports, receiver) {
-                self.deliver(port, held, now_ms);
+                self.deliver(port, held);
             }
         }
         receivers.clear();
@@ -332,7 +510,7 @@ impl Pipeline {
     }
 
     /// Serves a port's internal receive queue.
-    fn deliver(&mut self, port: &Arc<Port>, held: Option<PortId>, now_ms: u64) {
+    fn deliver(&mut self, port: &Arc<Port>, held: Option<PortId>) {
         let Some(mut receive) = port.vnic.receive.try_claim() else {
             return;
         };
@@ -345,7 +523,7 @@ impl Pipeline {
                 if side.wait() == Wait::Stalled && side.has_buffers() {
                     port.vnic.set_stalled(false);
                 }
-                side.run(now_ms, DELIVERY_BUDGET, &mut observer)
+                side.run(self.now_ms, DELIVERY_BUDGET, &mut observer)
             };
             (result, side.wait())
         });
@@ -423,7 +601,7 @@ struct FlowRun {
 }
 
 impl FlowRun {
-    fn count(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, key: &FlowKey, now_ms: u64) {
+    fn count(&mut self, entry: &Arc<FlowEntry>, bytes: usize, tcp_flags: u16, now_ms: u64) {
         if !self
             .entry
             .as_ref()
@@ -433,8 +611,8 @@ impl FlowRun {
             self.entry = Some(entry.clone());
         }
         self.packets += 1;
-        self.bytes += packet.frame_len() as u64;
-        self.tcp_flags |= key.tcp_flags();
+        self.bytes += bytes as u64;
+        self.tcp_flags |= tcp_flags;
     }
 
     fn flush(&mut self, now_ms: u64) {
@@ -547,6 +725,15 @@ impl Observer for Delivery<'_> {
 }
 
 impl Port {
+    /// Whether packets of `sender` may be copied here without anybody being told.
+    #[inline]
+    fn takes_at_once_from(&self, sender: &Port) -> bool {
+        self.switch.id == sender.switch.id
+            && self.vnic.is_open()
+            && !self.vnic.is_stalled()
+            && !self.captures.active()
+    }
+
     /// Stops serving a guest that broke the rules, until it sets its rings up again.
     fn break_down(&self, error: &vnic::QueueError) {
         use vnic::Host as _;

@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 /// Which side of a port a worker is to look at.
@@ -40,6 +40,8 @@ pub(crate) struct Switch {
 /// The data plane.
 pub(crate) struct Datapath {
     ports: RwLock<Arc<PortTable>>,
+    /// Counts changes of `ports`.
+    ports_version: AtomicU64,
     pub switches: RwLock<HashMap<SwitchId, Arc<Switch>>>,
     pub wakeups: Wakeups,
     pub notices: Notices,
@@ -50,6 +52,7 @@ impl Datapath {
     pub fn new() -> std::io::Result<Arc<Datapath>> {
         Ok(Arc::new(Datapath {
             ports: RwLock::default(),
+            ports_version: AtomicU64::new(0),
             switches: RwLock::default(),
             wakeups: Wakeups::new()?,
             notices: Notices::new()?,
@@ -71,6 +74,12 @@ impl Datapath {
         self.ports.read().clone()
     }
 
+    /// Changes after [`ports`](Self::ports) has.
+    #[inline]
+    pub fn ports_version(&self) -> u64 {
+        self.ports_version.load(Ordering::Acquire)
+    }
+
     /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].
     pub fn set_port(&self, id: PortId, port: Option<Arc<Port>>) {
         let mut ports = self.ports.write();
@@ -80,6 +89,8 @@ impl Datapath {
             table.resize(index + 1, None);
         }
         table[index] = port;
+        drop(ports);
+        self.ports_version.fetch_add(1, Ordering::Release);
     }
 
     /// The switch, made if it is new.

@@ -35,16 +35,16 @@ pub(crate) fn start(
 
 fn work(mut pipeline: Pipeline, pulse: &Pulse, ending: &AtomicBool) {
     while !ending.load(Ordering::Relaxed) {
-        let mut step = |_| {
+        let busy = (0..STEPS).all(|_| {
             pulse.beat();
-            pipeline.step()
-        };
-        let busy = (0..STEPS).all(&mut step) || linger(&mut pipeline);
-        let deadline = pipeline.next_deadline();
-        let timeout = if busy { Some(0) } else { deadline };
-        match timeout {
-            Some(0) => wait(&mut pipeline, timeout),
-            _ => pulse.asleep(|| wait(&mut pipeline, timeout)),
+            pipeline.step() || linger(&mut pipeline)
+        });
+        let timeout = if busy { Some(0) } else { pipeline.next_deadline() };
+        if timeout == Some(0) {
+            wait(&mut pipeline, timeout);
+        } else {
+            pipeline.rest();
+            pulse.asleep(|| wait(&mut pipeline, timeout));
         }
     }
 }

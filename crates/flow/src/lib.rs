@@ -13,6 +13,7 @@
 mod action;
 mod counters;
 mod drop_reason;
+mod exact;
 mod id;
 mod key;
 mod key_format;
@@ -20,6 +21,7 @@ mod key_format;
 pub use action::Action;
 pub use counters::PortCounters;
 pub use drop_reason::{DropCounts, DropReason};
+pub use exact::ExactKey;
 pub use id::{FlowId, PortId, SwitchId};
 pub use key::{FIELDS, Field, FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 

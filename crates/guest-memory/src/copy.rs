@@ -2,6 +2,9 @@
 
 use crate::{GuestMemory, GuestRange};
 
+/// Bytes that the processor loads at a time.
+const CACHE_LINE: usize = 64;
+
 impl GuestMemory {
     /// Copies the beginning of `range` into `to`: as many bytes as both have, which is returned; 0 if the
     /// range is not in this memory.
@@ -26,18 +29,21 @@ impl GuestMemory {
         len
     }
 
-    /// Asks the processor to load the beginning of a range.
+    /// Asks the processor to load the first `len` bytes of a range, or all of it if it is shorter.
     #[inline]
-    pub fn prefetch(&self, range: GuestRange) {
-        if let Some(address) = self.pointer(range) {
+    pub fn prefetch(&self, range: GuestRange, len: u32) {
+        let Some(start) = self.pointer(range) else { return };
+        let mut left = range.len.min(len) as usize;
+        let mut at = start.as_ptr();
+        while left > 0 {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: prefetching never faults.
             unsafe {
                 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(address.as_ptr().cast());
+                _mm_prefetch::<_MM_HINT_T0>(at.cast());
             }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = address;
+            at = at.wrapping_add(CACHE_LINE);
+            left = left.saturating_sub(CACHE_LINE);
         }
     }
 }

@@ -29,7 +29,41 @@ pub const MAX_REGIONS: usize = 64;
 /// A guest's memory at one time. Cheap to change by copying: regions are shared.
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
-    regions: Vec<Arc<Region>>,
+    regions: Vec<Mapped>,
+}
+
+/// A region, with what translation needs of it in one place.
+#[derive(Clone, Debug)]
+struct Mapped {
+    guest_address: u64,
+    size: u64,
+    /// Our address of the region's first byte.
+    base: NonNull<u8>,
+    region: Arc<Region>,
+}
+
+// SAFETY: `base` leads into the mapping that `region`, which is `Send`, keeps.
+unsafe impl Send for Mapped {}
+// SAFETY: as above; `Region` is `Sync`.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    fn new(region: Region) -> Mapped {
+        Mapped {
+            guest_address: region.guest_address,
+            size: region.size,
+            base: region.pointer(0),
+            region: Arc::new(region),
+        }
+    }
+
+    /// Our address of a byte of the region; `offset` is at most the size.
+    #[inline]
+    fn pointer(&self, offset: u64) -> NonNull<u8> {
+        debug_assert!(offset <= self.size);
+        // SAFETY: the region is mapped from `base` on for `size` bytes, so the result is in, or one past, it.
+        unsafe { self.base.add(offset as usize) }
+    }
 }
 
 /// Bytes in one region of a guest's memory. Only meaningful with the [`GuestMemory`] it was made by; with any
@@ -84,17 +118,18 @@ impl GuestMemory {
         if self.regions.len() >= MAX_REGIONS {
             return Err(MapError::TooMany);
         }
-        if self.regions.iter().any(|other| other.overlaps(&region)) {
+        if self.regions.iter().any(|other| other.region.overlaps(&region)) {
             return Err(MapError::Overlap);
         }
         let mut regions = self.regions.clone();
-        regions.push(Arc::new(region));
+        regions.push(Mapped::new(region));
         Ok(GuestMemory { regions })
     }
 
     /// The same without the region that has exactly this place and size; `None` if there is none.
     pub fn without(&self, guest_address: u64, front_end_address: u64, size: u64) -> Option<GuestMemory> {
-        let position = self.regions.iter().position(|region| {
+        let position = self.regions.iter().position(|mapped| {
+            let region = &mapped.region;
             region.guest_address == guest_address
                 && region.front_end_address == front_end_address
                 && region.size == size
@@ -111,7 +146,7 @@ impl GuestMemory {
 
     /// Whether memory of this set vanished under us and was replaced by zeros.
     pub fn is_broken(&self) -> bool {
-        self.regions.iter().any(|region| region.is_broken())
+        self.regions.iter().any(|mapped| mapped.region.is_broken())
     }
 
     /// The part of `len` bytes at a guest physical address that lies in one region: all of it, or the
@@ -137,7 +172,7 @@ impl GuestMemory {
     /// set made from it with that region lives.
     pub fn host_address(&self, front_end_address: u64, len: u64, align: u64) -> Option<NonNull<u8>> {
         self.regions.iter().find_map(|region| {
-            let offset = front_end_address.wrapping_sub(region.front_end_address);
+            let offset = front_end_address.wrapping_sub(region.region.front_end_address);
             let fits = offset < region.size && len <= region.size - offset;
             let address = fits.then(|| region.pointer(offset))?;
             ((address.as_ptr() as u64).is_multiple_of(align)).then_some(address)

@@ -18,13 +18,14 @@ const END: u32 = u32::MAX;
 /// The list's head once the owner has gone.
 const ORPHANED: u32 = u32::MAX - 1;
 
+#[repr(C)]
 struct Slot<T> {
+    value: UnsafeCell<T>,
     references: AtomicU32,
     /// Next slot on the return list.
     next: AtomicU32,
     index: u32,
     pool: *const Pool<T>,
-    value: UnsafeCell<T>,
 }
 
 struct Pool<T> {
@@ -113,6 +114,25 @@ impl<T> PoolOwner<T> {
         } else {
             None
         }
+    }
+
+    /// Takes a slot back that nobody else has seen: no atomic operation is needed. One of another pool goes home.
+    #[inline]
+    pub fn put_back(&mut self, slot: Unique<T>) {
+        // By its address, as slots at rest need not be in the cache.
+        let slots = &*self.pool().slots;
+        let offset = (slot.0.as_ptr() as usize).wrapping_sub(slots.as_ptr() as usize);
+        let index = offset / size_of::<Slot<T>>();
+        if index < slots.len() {
+            std::mem::forget(slot);
+            self.free.push(index as u32);
+        }
+    }
+
+    /// Number of free slots.
+    #[inline]
+    pub fn available(&self) -> usize {
+        self.free.len()
     }
 
     /// Whether more than `reserve` slots are free.

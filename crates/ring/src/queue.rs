@@ -88,13 +88,20 @@ impl<T> Queue<T> {
 }
 
 impl<T> Receiver<T> {
+    /// Whether there is nothing to take now.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        let cell = &self.queue.cells[self.head & (self.queue.cells.len() - 1)];
+        cell.turn.load(Ordering::Acquire) != self.head.wrapping_add(1)
+    }
+
     /// Takes the oldest value.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        let cell = &self.queue.cells[self.head & (self.queue.cells.len() - 1)];
-        if cell.turn.load(Ordering::Acquire) != self.head.wrapping_add(1) {
+        if self.is_empty() {
             return None;
         }
+        let cell = &self.queue.cells[self.head & (self.queue.cells.len() - 1)];
         // SAFETY: the turn says that the producer of this position has filled the cell, and only this, the
         // single consumer, may empty it; the store below hands it to the producer one round later.
         let value = cell.value.with(|slot| unsafe { (*slot).assume_init_read() });

@@ -28,6 +28,7 @@ pub enum ChainError {
 
 /// A chain's buffers in order. Reused from packet to packet; nothing is cleared but the counts.
 #[derive(Clone, Debug)]
+#[repr(C)]
 pub struct Chain {
     /// Index of the first descriptor, by which the chain is given back.
     pub head: u16,
@@ -69,6 +70,14 @@ impl Chain {
         self.len = 0;
     }
 
+    /// Makes a range, which is not empty, all there is.
+    #[inline]
+    pub(crate) fn set(&mut self, range: GuestRange) {
+        self.segments[0] = range;
+        self.count = 1;
+        self.len = range.len();
+    }
+
     /// Appends `len` bytes at a guest physical address.
     #[inline]
     pub(crate) fn append(&mut self, memory: &GuestMemory, address: u64, len: u32) -> Result<(), ChainError> {
@@ -107,6 +116,9 @@ impl Chain {
     /// Copies bytes from `offset` on out, as many as there are and fit; returns how many.
     #[inline]
     pub fn read_at(&self, memory: &GuestMemory, offset: u32, to: &mut [u8]) -> usize {
+        if let [only] = self.segments() {
+            return memory.read(only.split_at(offset).1, to);
+        }
         let mut done = 0;
         for segment in self.from(offset) {
             if done == to.len() {

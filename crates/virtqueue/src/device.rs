@@ -1,7 +1,7 @@
 //! The device side of a split virtqueue.
 
 use crate::chain::{Chain, ChainError, Direction};
-use guest_memory::GuestMemory;
+use guest_memory::{GuestMemory, GuestRange};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -223,8 +223,68 @@ impl DeviceQueue {
             return Err(QueueError::Head(head));
         }
         self.next_available = self.next_available.wrapping_add(1);
+        Ok(Some(self.chain(head, direction, chain)))
+    }
+
+    /// Takes as many chains as are waiting and `heads` has room for, and returns their number; what they are is found
+    /// out by [`chain`](Self::chain), or [`buffer`](Self::buffer), one burst later, when the descriptors are in the cache.
+    #[inline]
+    pub fn take_heads(&mut self, heads: &mut [u16]) -> Result<usize, QueueError> {
+        let mut waiting = usize::from(self.waiting()?);
+        if waiting < heads.len() {
+            waiting = self.look()?.into();
+        }
+        let count = waiting.min(heads.len());
+        let mask = self.layout.size - 1;
+        for (number, head) in heads[..count].iter_mut().enumerate() {
+            let slot = usize::from(self.next_available.wrapping_add(number as u16) & mask);
+            *head = u16::from_le(self.available_word(2 + slot).load(Ordering::Relaxed));
+            if *head > mask {
+                return Err(QueueError::Head(*head));
+            }
+            self.prefetch(*head);
+        }
+        self.next_available = self.next_available.wrapping_add(count as u16);
+        Ok(count)
+    }
+
+    fn prefetch(&self, head: u16) {
+        debug_assert!(head < self.layout.size);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: head < size, so the descriptor lies in the table; prefetching never faults.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            let descriptor = self.descriptors.add(usize::from(head));
+            _mm_prefetch::<_MM_HINT_T0>(descriptor.as_ptr().cast());
+        }
+    }
+
+    /// Walks a chain that was taken into `chain`. After an error only its head is valid, and it should be
+    /// given back with length 0.
+    #[inline]
+    pub fn chain(&self, head: u16, direction: Direction, chain: &mut Chain) -> Result<(), ChainError> {
         chain.reset(head);
-        Ok(Some(self.walk(head, direction, chain)))
+        let first = self.descriptor(head);
+        let plain = first.flags & (DESC_NEXT | DESC_INDIRECT) == 0
+            && first.is_writable() == (direction == Direction::ToDriver);
+        if plain
+            && let Some(range) = self.memory.range(first.address, first.len)
+            && range.len() == first.len
+        {
+            chain.set(range);
+            return Ok(());
+        }
+        self.walk(head, direction, chain)
+    }
+
+    /// The only buffer of a chain of a receive queue that was taken; `None` for a chain that has several, or is
+    /// malformed.
+    #[inline]
+    pub fn buffer(&self, head: u16) -> Option<GuestRange> {
+        let first = self.descriptor(head);
+        let range = self.memory.range(first.address, first.len)?;
+        (first.flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == DESC_WRITE && range.len() == first.len)
+            .then_some(range)
     }
 
     /// Un-takes the last `count` chains, which must not have been given back.

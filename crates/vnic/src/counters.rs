@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REASONS: usize = DropReason::ALL.len();
 
-/// [`PortCounters`] that any thread may add to. Callers add once per batch where they can.
+/// [`PortCounters`] that any thread may add to, but for those of `received` and `transmitted` packets and copied bytes
+/// that belong to a side. Callers add once per batch where they can.
 #[derive(Debug)]
 #[allow(missing_docs)] // Field by field as in `PortCounters`.
 pub struct Counters {
@@ -19,7 +20,12 @@ pub struct Counters {
     discards: [AtomicU64; REASONS],
     pub transmitted: AtomicU64,
     pub transmitted_bytes: AtomicU64,
-    pub copied_bytes: AtomicU64,
+    /// Heads, by the transmit side.
+    pub copied_in: AtomicU64,
+    /// What was written, by the receive side.
+    pub copied_out: AtomicU64,
+    /// For the control process, by anybody.
+    pub copied_up: AtomicU64,
     egress_drops: [AtomicU64; REASONS],
     pub segments: AtomicU64,
     pub calls: AtomicU64,
@@ -41,7 +47,9 @@ impl Default for Counters {
             discards: none(),
             transmitted: AtomicU64::new(0),
             transmitted_bytes: AtomicU64::new(0),
-            copied_bytes: AtomicU64::new(0),
+            copied_in: AtomicU64::new(0),
+            copied_out: AtomicU64::new(0),
+            copied_up: AtomicU64::new(0),
             egress_drops: none(),
             segments: AtomicU64::new(0),
             calls: AtomicU64::new(0),
@@ -49,6 +57,13 @@ impl Default for Counters {
             kicks: AtomicU64::new(0),
         }
     }
+}
+
+/// Adds to a counter that only the holder of one side of a port changes: without the locked operation that it
+/// takes when several may.
+#[inline]
+pub(crate) fn add_alone(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
 impl Counters {
@@ -78,7 +93,10 @@ impl Counters {
             upcalls: self.upcalls.load(Relaxed),
             transmitted: self.transmitted.load(Relaxed),
             transmitted_bytes: self.transmitted_bytes.load(Relaxed),
-            copied_bytes: self.copied_bytes.load(Relaxed),
+            copied_bytes: [&self.copied_in, &self.copied_out, &self.copied_up]
+                .iter()
+                .map(|copied| copied.load(Relaxed))
+                .sum(),
             segments: self.segments.load(Relaxed),
             calls: self.calls.load(Relaxed),
             calls_suppressed: self.calls_suppressed.load(Relaxed),

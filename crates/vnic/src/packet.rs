@@ -1,51 +1,53 @@
 //! A packet on its way: a private head, and a tail that still lies where the sender put it.
 
 use crate::Counters;
-use flow::{FlowKey, PortId};
+use flow::{ExactKey, FlowKey, PortId};
 use guest_memory::{GuestMemory, GuestRange};
 use ring::Shared;
 use std::sync::Arc;
 use virtqueue::Chain;
-use wire::{BadOffload, Layers, Offload, Snapshot, VnetHeader, parse};
+use wire::{BadOffload, Layers, Offload, Snapshot, VnetHeader, exact_key, parse};
 
 /// Largest frame in bytes: the largest IP packet with Ethernet header and one VLAN tag.
 pub const MAX_FRAME: u32 = 65_535 + 18;
 
 /// A packet slot. `head` and `tail` together are the frame; decisions are made on `head` only, which no guest
-/// can change.
+/// can change. What every packet needs lies together.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Packet {
-    /// The port it came from, whose ring gets the chain back.
-    pub origin: PortId,
-    /// That port's counters.
-    pub account: Arc<Counters>,
     /// The first bytes of the frame, with header changes made so far.
     pub head: Snapshot,
-    /// The virtio-net header as the sender gave it, unchecked.
-    pub header: VnetHeader,
-    /// Offsets in the frame as it is now.
-    pub layers: Layers,
-    /// Checksum and segmentation left to do.
-    pub offload: Offload,
-    pub(crate) tail: Tail,
+    /// The port it came from, whose ring gets the chain back.
+    pub origin: PortId,
     /// Bytes of the frame behind `head`.
     pub(crate) tail_len: u32,
-    /// Whether the origin's ring still has to get `chain` back.
+    /// The virtio-net header as the sender gave it, unchecked.
+    pub header: [u8; VnetHeader::LEN],
+    /// Checksum and segmentation left to do.
+    pub offload: Offload,
+    /// Offsets in the frame as it is now.
+    pub layers: Layers,
+    /// The tail lies in `chain`, from byte `tail_start` on, and the origin's ring still has to get that back.
     pub(crate) holds_chain: bool,
-    pub(crate) chain: Chain,
+    /// The tail lies `elsewhere`.
+    is_copy: bool,
+    pub(crate) tail_start: u32,
+    /// The origin's counters.
+    pub account: Arc<Counters>,
     memory: Arc<GuestMemory>,
+    pub(crate) chain: Chain,
+    elsewhere: Elsewhere,
 }
 
-/// Where the rest of the frame is.
+/// Where a tail is that does not lie in the packet's own chain.
 #[derive(Debug, Default)]
-pub(crate) enum Tail {
-    /// In this slot's chain, from this byte on.
-    Chain(u32),
+enum Elsewhere {
     /// Where another packet has it, of which this one is a copy with another head.
     Of(Shared<Packet>),
     /// In our memory.
     Bytes(Vec<u8>),
-    /// Nowhere: the head is all.
+    /// Nowhere.
     #[default]
     None,
 }
@@ -57,14 +59,16 @@ impl Packet {
             origin,
             account,
             head: Snapshot::new(),
-            header: VnetHeader::default(),
+            header: [0; VnetHeader::LEN],
             layers: Layers::default(),
             offload: Offload::NONE,
-            tail: Tail::None,
             tail_len: 0,
+            tail_start: 0,
             holds_chain: false,
+            is_copy: false,
             chain: Chain::default(),
             memory,
+            elsewhere: Elsewhere::None,
         }
     }
 
@@ -74,14 +78,33 @@ impl Packet {
         self.head.len() + self.tail_len as usize
     }
 
-    /// Parses the head, and checks what the sender's header asks for against it.
+    /// Makes the packet's exact key, and checks what the sender's header asks for against the head.
     #[inline]
-    pub fn parse(&mut self) -> Result<FlowKey, BadOffload> {
-        let frame_len = self.frame_len();
-        let parsed = parse(self.head.bytes(), frame_len, self.origin);
-        self.layers = parsed.layers;
-        self.offload = Offload::check(&self.header, &parsed.layers, self.head.bytes(), frame_len)?;
-        Ok(parsed.key)
+    pub fn parse(&mut self, key: &mut ExactKey) -> Result<(), BadOffload> {
+        let (head, frame_len) = (self.head.bytes(), self.frame_len());
+        self.layers = exact_key(head, frame_len, self.origin, key);
+        if Offload::is_wanted(&self.header) {
+            let header = VnetHeader::from_bytes(&self.header);
+            self.offload = Offload::check(&header, &self.layers, head, frame_len)?;
+        } else if self.offload.needs_checksum() {
+            self.offload = Offload::NONE;
+        }
+        Ok(())
+    }
+
+    /// The flow key of the head as it is now.
+    pub fn key(&self) -> FlowKey {
+        parse(self.head.bytes(), self.frame_len(), self.origin).key
+    }
+
+    /// Asks the processor to load the tail, if it lies in one piece.
+    #[inline]
+    pub(crate) fn prefetch_tail(&self, limit: u32) {
+        if let [range] = self.chain.segments()
+            && self.holds_chain
+        {
+            self.memory.prefetch(range.split_at(self.tail_start).1, limit);
+        }
     }
 
     /// Inserts a VLAN tag; false if there is no room for it.
@@ -108,8 +131,8 @@ impl Packet {
         self.head.fill(head).copy_from_slice(&frame[..head]);
         frame.drain(..head);
         self.tail_len = u32::try_from(frame.len()).unwrap_or(0);
-        self.tail = Tail::Bytes(frame);
-        self.holds_chain = false;
+        self.elsewhere = Elsewhere::Bytes(frame);
+        (self.holds_chain, self.is_copy) = (false, true);
     }
 
     /// Makes this slot a copy of `other` whose head can be changed.
@@ -120,18 +143,18 @@ impl Packet {
         self.layers = other.layers;
         self.offload = other.offload;
         self.tail_len = other.tail_len;
-        self.tail = if other.tail_len == 0 {
-            Tail::None
+        self.elsewhere = if other.tail_len == 0 {
+            Elsewhere::None
         } else {
-            Tail::Of(other.clone())
+            Elsewhere::Of(other.clone())
         };
-        self.holds_chain = false;
+        (self.holds_chain, self.is_copy) = (false, true);
     }
 
     /// The slot that has the tail.
     fn tail_owner(&self) -> &Packet {
         let mut owner = self;
-        while let Tail::Of(other) = &owner.tail {
+        while let Elsewhere::Of(other) = &owner.elsewhere {
             owner = other;
         }
         owner
@@ -140,25 +163,25 @@ impl Packet {
     /// The tail from byte `offset` on, at most `len` bytes of it.
     pub(crate) fn tail(&self, offset: u32, len: u32) -> TailPart<'_> {
         let owner = self.tail_owner();
-        match &owner.tail {
-            Tail::Chain(start) => TailPart::Guest {
+        if owner.holds_chain {
+            return TailPart::Guest {
                 memory: &owner.memory,
                 chain: &owner.chain,
-                offset: start + offset,
+                offset: owner.tail_start + offset,
                 len,
-            },
-            Tail::Bytes(bytes) => {
-                let rest = bytes.get(offset as usize..).unwrap_or(&[]);
-                TailPart::Bytes(&rest[..rest.len().min(len as usize)])
-            }
-            Tail::Of(_) | Tail::None => TailPart::Bytes(&[]),
+            };
         }
+        let bytes = match &owner.elsewhere {
+            Elsewhere::Bytes(bytes) => bytes.get(offset as usize..).unwrap_or(&[]),
+            Elsewhere::Of(_) | Elsewhere::None => &[],
+        };
+        TailPart::Bytes(&bytes[..bytes.len().min(len as usize)])
     }
 
     /// Whether the memory the tail lies in vanished.
     pub(crate) fn is_broken(&self) -> bool {
         let owner = self.tail_owner();
-        matches!(owner.tail, Tail::Chain(_)) && owner.memory.is_broken()
+        owner.holds_chain && owner.memory.is_broken()
     }
 
     /// Copies the first `limit` bytes of the frame, or all of it, into our memory.
@@ -185,10 +208,14 @@ impl Packet {
     }
 
     /// Forgets the tail, so that a slot at rest keeps no other packet and no memory.
+    #[inline]
     pub(crate) fn clear(&mut self) {
-        self.tail = Tail::None;
         self.tail_len = 0;
         self.holds_chain = false;
+        if self.is_copy {
+            self.is_copy = false;
+            self.elsewhere = Elsewhere::None;
+        }
     }
 }
 

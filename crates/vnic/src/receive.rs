@@ -12,15 +12,16 @@
 //!
 //! So a receiver that posts no buffers holds its senders' chains once, for a bounded time.
 
+use crate::Call;
+use crate::counters::{Counters, add_alone};
 use crate::features::{
     Features, NET_GUEST_CSUM, NET_GUEST_ECN, NET_GUEST_TSO4, NET_GUEST_TSO6, NET_MRG_RXBUF,
 };
 use crate::packet::{Packet, Piece};
-use crate::transmit::RingSetup;
-use crate::{Call, Counters};
+use crate::transmit::{BURST, HEAD_PREFETCH, RingSetup};
 use flow::DropReason;
 use guest_memory::{GuestMemory, GuestRange, copy};
-use ring::{Receiver, Shared};
+use ring::{Receiver, Shared, Unique};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use virtqueue::{Chain, DeviceQueue, Direction, QueueError};
@@ -29,6 +30,9 @@ use wire::{GSO_TCPV4, Snapshot, Sum, VnetHeader, finish_checksum, segments};
 /// How long packets wait for a receiver that posts no buffers, in milliseconds. Longer than a busy guest's
 /// scheduling delays, shorter than anybody's patience.
 pub const STALL_TIMEOUT_MS: u64 = 100;
+
+/// Most bytes of a packet's tail, and of the place it goes to, that are asked for ahead of copying it.
+const TAIL_PREFETCH: u32 = 1536;
 
 /// Bytes of payload checksummed at a time.
 const BOUNCE: usize = 2048;
@@ -78,8 +82,8 @@ impl Tally {
     fn flush(&mut self, receiver: &Counters) {
         self.flush_origin();
         if self.packets > 0 {
-            receiver.transmitted.fetch_add(self.packets, Relaxed);
-            receiver.transmitted_bytes.fetch_add(self.bytes, Relaxed);
+            add_alone(&receiver.transmitted, self.packets);
+            add_alone(&receiver.transmitted_bytes, self.bytes);
         }
         if self.segments > 0 {
             receiver.segments.fetch_add(self.segments, Relaxed);
@@ -98,6 +102,8 @@ impl Tally {
 struct ReceiveRing {
     queue: DeviceQueue,
     features: Features,
+    /// As of `features`.
+    header_len: u32,
     call: Call,
     mtu: u32,
     scratch: Chain,
@@ -144,6 +150,7 @@ impl ReceiveSide {
         self.ring = Some(ReceiveRing {
             queue,
             features: setup.features,
+            header_len: setup.features.header_len(),
             call: setup.call,
             mtu: mtu.into(),
             scratch: Chain::default(),
@@ -191,6 +198,36 @@ impl ReceiveSide {
     /// Whether packets wait for buffers.
     pub fn wait(&self) -> Wait {
         self.wait
+    }
+
+    /// Delivers packets that nobody else has seen, without a detour through the inbox: as many as possible from the
+    /// first on, and returns how many. The others must be queued: those that need more than copying, all if packets are
+    /// queued already, and those for which the ring is malformed, so that this is dealt with in one place.
+    pub fn deliver_now(&mut self, packets: &mut [Unique<Packet>]) -> usize {
+        let queued = self.pending.is_some() || self.wait != Wait::No || !self.inbox.is_empty();
+        let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
+            return 0;
+        };
+        let (mut done, mut bytes) = (0, 0);
+        while done < packets.len() {
+            let before = ring.copied;
+            done += ring.deliver_burst(&mut packets[done..]);
+            bytes += ring.copied - before;
+            if let Some(packet) = packets.get(done) {
+                if !ring.deliver_large(packet) {
+                    break;
+                }
+                done += 1;
+                bytes += packet.frame_len() as u64;
+            }
+        }
+        self.tally.bytes += bytes;
+        self.tally.packets += done as u64;
+        if let Some(packet) = packets.first() {
+            packet.account.delivered.fetch_add(done as u64, Relaxed);
+        }
+        self.publish();
+        done
     }
 
     /// Delivers what is queued, at most `budget` packets, and shows it to the guest. Returns whether there may
@@ -295,9 +332,7 @@ impl ReceiveSide {
         if let Some(ring) = &mut self.ring
             && ring.queue.has_unpublished()
         {
-            self.account
-                .copied_bytes
-                .fetch_add(std::mem::take(&mut ring.copied), Relaxed);
+            add_alone(&self.account.copied_out, std::mem::take(&mut ring.copied));
             let wanted = ring.queue.publish();
             ring.call.notify(wanted, &self.account);
         }
@@ -317,6 +352,83 @@ impl ReceiveSide {
 }
 
 impl ReceiveRing {
+    /// Delivers packets that fit one buffer each and go as they are: all buffers are found first, then filled while
+    /// the next ones come into the cache. Returns how many, which ends before the first packet that is different.
+    fn deliver_burst(&mut self, packets: &mut [Unique<Packet>]) -> usize {
+        let mut heads = [0; BURST];
+        let wanted = packets.len().min(BURST);
+        let taken = self.queue.take_heads(&mut heads[..wanted]).unwrap_or(0);
+        let mut targets = [GuestRange::default(); BURST];
+        let mut fitting = 0;
+        for (packet, (&head, target)) in packets.iter().zip(heads[..taken].iter().zip(&mut targets)) {
+            let needed = self.header_len + packet.frame_len() as u32;
+            match self.queue.buffer(head) {
+                Some(buffer) if buffer.len() >= needed && self.goes_as_it_is(packet) => *target = buffer,
+                _ => break,
+            }
+            self.queue.memory().prefetch(*target, needed.min(HEAD_PREFETCH));
+            fitting += 1;
+        }
+        self.queue.untake((taken - fitting) as u16);
+        for at in 0..fitting {
+            if at + 1 < fitting {
+                let (next, len) = (&packets[at + 1], packets[at + 1].tail_len);
+                if len > 0 {
+                    next.prefetch_tail(TAIL_PREFETCH);
+                    let behind = targets[at + 1].split_at(HEAD_PREFETCH).1;
+                    self.queue.memory().prefetch(behind, len.min(TAIL_PREFETCH));
+                }
+            }
+            self.fill(&mut packets[at], heads[at], targets[at]);
+        }
+        fitting
+    }
+
+    fn goes_as_it_is(&self, packet: &Packet) -> bool {
+        packet.offload.l3_len(&packet.layers, packet.frame_len()) <= self.mtu as usize
+            && (!packet.offload.needs_checksum() || self.features.has(NET_GUEST_CSUM))
+            && self.can_take_segmented(packet)
+    }
+
+    /// Writes a frame into a buffer that has room for it and gives that back, unpublished.
+    #[inline]
+    fn fill(&mut self, packet: &mut Packet, head: u16, buffer: GuestRange) {
+        let header = VnetHeader {
+            num_buffers: 1,
+            ..*packet.offload.header()
+        };
+        let header = header.to_bytes();
+        let memory = &**self.queue.memory();
+        let prefixed = if self.header_len as usize == VnetHeader::LEN {
+            packet.head.behind(&header)
+        } else {
+            None
+        };
+        let front = match prefixed {
+            Some(front) => memory.write(buffer, front),
+            None => {
+                let header = &header[..self.header_len as usize];
+                let written = memory.write(buffer, header);
+                written + memory.write(buffer.split_at(written as u32).1, packet.head.bytes())
+            }
+        };
+        let mut written = front as u32;
+        if packet.tail_len > 0 {
+            let mut behind = Cursor::in_one(buffer.split_at(written).1);
+            packet
+                .tail(0, packet.tail_len)
+                .for_each(|piece| behind.put(piece, memory));
+            written += behind.moved as u32;
+        }
+        self.copied += u64::from(written - self.header_len);
+        self.queue.give_back(head, written);
+    }
+
+    /// Delivers a packet that goes as it is over several buffers; false, with nothing done, if that is not possible now.
+    fn deliver_large(&mut self, packet: &Packet) -> bool {
+        self.goes_as_it_is(packet) && matches!(self.deliver(packet, 0), Outcome::Delivered { .. })
+    }
+
     fn deliver(&mut self, packet: &Packet, done: usize) -> Outcome {
         if packet.offload.l3_len(&packet.layers, packet.frame_len()) > self.mtu as usize {
             return Outcome::Dropped(DropReason::ExceedsMtu);
@@ -406,7 +518,7 @@ impl ReceiveRing {
 
     /// Writes one frame into posted buffers and gives them back, unpublished.
     fn write(&mut self, frame: &Frame<'_>) -> Result<(), Shortage> {
-        let header_len = self.features.header_len() as usize;
+        let header_len = self.header_len as usize;
         let total = header_len + frame.head.len() + frame.len as usize;
         self.gather(total)?;
         let memory = &**self.queue.memory();
@@ -423,10 +535,7 @@ impl ReceiveRing {
                 debug_assert!(false, "checksum field outside the head");
             }
         } else {
-            tail.for_each(|piece| match piece {
-                Piece::Guest(from, range) => tail_at.copy(from, range, memory),
-                Piece::Bytes(bytes) => tail_at.write(bytes, memory),
-            });
+            tail.for_each(|piece| tail_at.put(piece, memory));
         }
         self.copied += frame.head.len() as u64 + tail_at.moved;
         let count = u16::try_from(self.chains.len()).unwrap_or(u16::MAX);
@@ -450,15 +559,14 @@ impl ReceiveRing {
         self.ranges.clear();
         let mut room = 0usize;
         while room < total {
-            let taken = self
-                .queue
-                .take(Direction::ToDriver, &mut self.scratch)
-                .map_err(Shortage::Broken)?;
-            let Some(taken) = taken else {
-                return Err(self.put_back(Shortage::Now));
-            };
-            if taken.is_err() {
-                return Err(Shortage::Broken(QueueError::ReceiveChain));
+            match self.queue.take(Direction::ToDriver, &mut self.scratch) {
+                Ok(Some(Ok(()))) => {}
+                Ok(None) => return Err(self.put_back(Shortage::Now)),
+                Ok(Some(Err(_))) => {
+                    self.queue.untake(1);
+                    return Err(self.put_back(Shortage::Broken(QueueError::ReceiveChain)));
+                }
+                Err(error) => return Err(self.put_back(Shortage::Broken(error))),
             }
             self.chains.push((self.scratch.head, self.scratch.len()));
             self.ranges.extend_from_slice(self.scratch.segments());
@@ -508,6 +616,14 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
+    fn in_one(buffer: GuestRange) -> Cursor<'a> {
+        Cursor {
+            ranges: &[],
+            current: buffer,
+            moved: 0,
+        }
+    }
+
     fn at(ranges: &'a [GuestRange], offset: usize) -> Cursor<'a> {
         let mut skip = offset as u32;
         for (index, range) in ranges.iter().enumerate() {
@@ -521,11 +637,7 @@ impl<'a> Cursor<'a> {
                 };
             }
         }
-        Cursor {
-            ranges: &[],
-            current: GuestRange::default(),
-            moved: 0,
-        }
+        Cursor::in_one(GuestRange::default())
     }
 
     /// The rest of the current buffer, or the next one; `None` at the end.
@@ -542,6 +654,15 @@ impl<'a> Cursor<'a> {
         self.current = self.current.split_at(bytes as u32).1;
     }
 
+    #[inline]
+    fn put(&mut self, piece: Piece<'_>, to: &GuestMemory) {
+        match piece {
+            Piece::Guest(from, range) => self.copy(from, range, to),
+            Piece::Bytes(bytes) => self.write(bytes, to),
+        }
+    }
+
+    #[inline]
     fn copy(&mut self, from: &GuestMemory, mut range: GuestRange, to: &GuestMemory) {
         while range.len() > 0 {
             let Some(room) = self.room() else { return };
@@ -554,6 +675,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    #[inline]
     fn write(&mut self, mut bytes: &[u8], to: &GuestMemory) {
         while !bytes.is_empty() {
             let Some(room) = self.room() else { return };

@@ -5,14 +5,14 @@
 //! goes; a frame that is complete in its snapshot gives its chain back at once. When no slot is free, chains stay in
 //! the ring: the guest's own queue is the back-pressure.
 
+use crate::Call;
+use crate::counters::{Counters, add_alone};
 use crate::features::{Features, RING_EVENT_IDX, RING_INDIRECT_DESC};
-use crate::packet::{MAX_FRAME, Packet, Tail};
-use crate::{Call, Counters};
+use crate::packet::{MAX_FRAME, Packet};
 use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
 use ring::{PoolOwner, Unique};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use virtqueue::{ChainError, DeviceQueue, Direction, Layout, QueueError};
 use wire::{Snapshot, VnetHeader};
 
@@ -25,6 +25,9 @@ const MAX_SLOTS: u32 = 256;
 
 /// Slots kept for copies with another head.
 const EXTRA_SLOTS: u32 = 64;
+
+/// Bytes asked for ahead of reading a packet: header and head.
+pub(crate) const HEAD_PREFETCH: u32 = (VnetHeader::LEN + Snapshot::CAPACITY) as u32;
 
 /// Shortest frame: an Ethernet header.
 const MIN_FRAME: u32 = 14;
@@ -124,80 +127,115 @@ impl TransmitSide {
         if self.draining {
             return Ok(Fetched::Empty);
         }
-        let mut end = Fetched::Full;
-        let mut tried = 0;
-        while burst.len() < BURST && tried < BURST {
-            let Some(mut slot) = self.pool.take_above(EXTRA_SLOTS as usize) else {
-                end = Fetched::NoSlots;
-                break;
-            };
-            let Some(taken) = self.queue.take(Direction::FromDriver, &mut slot.chain)? else {
-                // Nothing was read into it; back to the pool it goes.
-                end = Fetched::Empty;
-                break;
-            };
-            tried += 1;
-            if let Err(error) = taken {
-                let reason = match error {
-                    ChainError::Malformed => DropReason::MalformedChain,
-                    ChainError::TooLong => DropReason::ChainTooLong,
-                };
-                self.refuse(slot.chain.head, reason);
-                continue;
-            }
-            if let Some(&first) = slot.chain.segments().first() {
-                self.queue.memory().prefetch(first);
-            }
-            burst.push(slot);
+        let slots = self.pool.available().saturating_sub(EXTRA_SLOTS as usize);
+        if slots == 0 {
+            return Ok(Fetched::NoSlots);
         }
-        burst.retain_mut(|slot| self.snapshot(slot));
-        if !burst.is_empty() {
-            let bytes = burst.iter().map(|packet| packet.frame_len() as u64).sum();
-            self.account.received.fetch_add(burst.len() as u64, Relaxed);
-            self.account.received_bytes.fetch_add(bytes, Relaxed);
-            let heads = burst.iter().map(|packet| packet.head.len() as u64).sum();
-            self.account.copied_bytes.fetch_add(heads, Relaxed);
-        }
-        Ok(end)
+        let room = slots.min(BURST);
+        let mut heads = [0; BURST];
+        let count = self.queue.take_heads(&mut heads[..room])?;
+        self.translate(&heads[..count], burst);
+        self.read_heads(burst);
+        Ok(if count == BURST {
+            Fetched::Full
+        } else if count == room {
+            Fetched::NoSlots
+        } else {
+            Fetched::Empty
+        })
     }
 
-    /// Reads virtio-net header and head; false when the chain was no packet and has been given back.
-    fn snapshot(&mut self, packet: &mut Packet) -> bool {
-        let memory = self.queue.memory();
-        let Some(frame_len) = packet
-            .chain
-            .len()
-            .checked_sub(self.header_len)
-            .filter(|&len| len >= MIN_FRAME)
-        else {
-            return self.refuse(packet.chain.head, DropReason::ShortFrame);
-        };
-        if frame_len > MAX_FRAME {
-            return self.refuse(packet.chain.head, DropReason::OversizedFrame);
+    /// First pass: where the chains lie.
+    fn translate(&mut self, heads: &[u16], burst: &mut Vec<Unique<Packet>>) {
+        for &head in heads {
+            let Some(mut slot) = self.pool.take() else { return };
+            match self.queue.chain(head, Direction::FromDriver, &mut slot.chain) {
+                Ok(()) => {
+                    if let Some(&first) = slot.chain.segments().first() {
+                        self.queue.memory().prefetch(first, HEAD_PREFETCH);
+                    }
+                    burst.push(slot);
+                }
+                Err(error) => {
+                    let reason = match error {
+                        ChainError::Malformed => DropReason::MalformedChain,
+                        ChainError::TooLong => DropReason::ChainTooLong,
+                    };
+                    self.refuse(head, reason);
+                    self.pool.put_back(slot);
+                }
+            }
         }
-        let mut header = [0; VnetHeader::LEN];
-        packet
-            .chain
-            .read_at(memory, 0, &mut header[..self.header_len as usize]);
-        packet.header = VnetHeader::from_bytes(&header);
+    }
+
+    /// Second pass: reads the heads. Chains that are no packets are given back.
+    fn read_heads(&mut self, burst: &mut Vec<Unique<Packet>>) {
+        let (mut kept, mut bytes, mut copied) = (0, 0, 0);
+        for at in 0..burst.len() {
+            let packet = &mut *burst[at];
+            match self.snapshot(packet) {
+                Ok(frame_len) => {
+                    bytes += u64::from(frame_len);
+                    copied += packet.head.len() as u64;
+                    burst.swap(kept, at);
+                    kept += 1;
+                }
+                Err(reason) => self.refuse(packet.chain.head, reason),
+            }
+        }
+        burst.truncate(kept);
+        if kept > 0 {
+            add_alone(&self.account.received, kept as u64);
+            add_alone(&self.account.received_bytes, bytes);
+            add_alone(&self.account.copied_in, copied);
+        }
+    }
+
+    /// Reads virtio-net header and head, and returns the frame's length.
+    #[inline]
+    fn snapshot(&mut self, packet: &mut Packet) -> Result<u32, DropReason> {
+        let frame_len = packet.chain.len().wrapping_sub(self.header_len);
+        if !(MIN_FRAME..=MAX_FRAME).contains(&frame_len) {
+            return Err(if packet.chain.len() < MIN_FRAME + self.header_len {
+                DropReason::ShortFrame
+            } else {
+                DropReason::OversizedFrame
+            });
+        }
         let head_len = frame_len.min(Snapshot::CAPACITY as u32);
-        packet
-            .chain
-            .read_at(memory, self.header_len, packet.head.fill(head_len as usize));
+        let prefix = self.header_len as usize;
+        let copy = packet.head.fill_behind(prefix, head_len as usize);
+        packet.chain.read_at(self.queue.memory(), 0, copy);
+        match copy.first_chunk() {
+            Some(header) if prefix == VnetHeader::LEN => packet.header = *header,
+            _ => {
+                packet.header = [0; VnetHeader::LEN];
+                packet.header[..prefix].copy_from_slice(&copy[..prefix]);
+            }
+        }
         packet.tail_len = frame_len - head_len;
+        packet.tail_start = self.header_len + head_len;
         packet.holds_chain = packet.tail_len > 0;
-        if packet.holds_chain {
-            packet.tail = Tail::Chain(self.header_len + head_len);
-        } else {
-            packet.tail = Tail::None;
+        if !packet.holds_chain {
             self.queue.give_back(packet.chain.head, 0);
         }
-        true
+        Ok(frame_len)
     }
 
-    fn refuse(&mut self, head: u16, reason: DropReason) -> bool {
+    /// Takes a packet back that nobody else has seen and that has gone where it goes.
+    #[inline]
+    pub fn finish(&mut self, mut packet: Unique<Packet>) {
+        if packet.holds_chain {
+            self.queue.give_back(packet.chain.head, 0);
+        }
+        packet.clear();
+        self.pool.put_back(packet);
+    }
+
+    #[cold]
+    fn refuse(&mut self, head: u16, reason: DropReason) {
         self.queue.give_back(head, 0);
-        self.account.received.fetch_add(1, Relaxed);
+        add_alone(&self.account.received, 1);
         self.account.dropped(reason, 1);
         telemetry::limited!(
             log::Level::Info,
@@ -205,7 +243,6 @@ impl TransmitSide {
             self.port,
             reason.description()
         );
-        false
     }
 
     /// A slot for a copy of one of this port's packets with another head.

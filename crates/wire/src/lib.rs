@@ -23,7 +23,7 @@ mod vnet;
 pub use checksum::{Sum, finish_checksum, pseudo};
 pub use layers::{L3, L4, Layers};
 pub use offload::{BadOffload, MIN_GSO_SIZE, Offload};
-pub use parse::{Parsed, parse};
+pub use parse::{Parsed, exact_key, parse};
 pub use segment::{CannotSegment, Segment, Segments, segments};
 pub use snapshot::Snapshot;
 pub use vnet::{

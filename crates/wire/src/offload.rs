@@ -59,6 +59,12 @@ impl Offload {
         },
     };
 
+    /// Whether a header asks for anything, sensible or not.
+    #[inline]
+    pub fn is_wanted(header: &[u8; VnetHeader::LEN]) -> bool {
+        header[0] & NEEDS_CSUM | header[1] & !GSO_ECN != 0
+    }
+
     /// Checks what `header` asks for a frame of `frame_len` bytes that begins with `head` and was parsed into
     /// `layers`. A segmentation request for a payload that fits one segment becomes a plain checksum request.
     #[inline]

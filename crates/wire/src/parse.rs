@@ -15,7 +15,7 @@
 
 use crate::layers::{L3, L4, Layers};
 use crate::snapshot::is_vlan_tpid;
-use flow::{FlowKey, PortId, VLAN_PRESENT};
+use flow::{ExactKey, FlowKey, PortId, VLAN_PRESENT};
 
 const ETHERNET_HEADER: usize = 14;
 /// Smallest number in the type field that is a type and not a length (IEEE 802.3 3.2.6).
@@ -55,11 +55,9 @@ pub struct Parsed {
 
 /// Parses a frame of `frame_len` bytes that came in on `in_port`. `head` is its beginning: all of it, or
 /// at least the first 128 bytes. Bytes behind `frame_len` are ignored.
-#[inline]
 pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
-    let head = &head[..head.len().min(frame_len)];
     let mut parser = Parser {
-        head,
+        head: &head[..head.len().min(frame_len)],
         frame_len,
         parsed: Parsed::default(),
     };
@@ -74,6 +72,64 @@ pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
         }
     }
     parser.parsed
+}
+
+/// Writes the exact key of a frame to `key`, whatever was there, and returns its layers; as [`parse`], but without
+/// taking apart what most packets have alike.
+#[inline]
+pub fn exact_key(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey) -> Layers {
+    let head = &head[..head.len().min(frame_len)];
+    usual(head, frame_len, in_port, key).unwrap_or_else(|| {
+        let parsed = parse(head, frame_len, in_port);
+        *key = ExactKey::of(&parsed.key);
+        parsed.layers
+    })
+}
+
+/// The key of a usual packet, made in registers; `None` for all others.
+#[inline]
+fn usual(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey) -> Option<Layers> {
+    const L4_AT: usize = ETHERNET_HEADER + 20;
+    let header: &[u8; L4_AT + 8] = head.first_chunk()?;
+    // As they lie there, whatever their order is.
+    let word = |at: usize| {
+        let bytes = *header[at..].first_chunk().unwrap_or(&[0; 8]);
+        u64::from_le_bytes(bytes)
+    };
+    let (first, second, third) = (word(0), word(8), word(16));
+    // Type, version and header length; the flag "more fragments" and the fragment's offset.
+    if second >> 32 & 0xff_ffff != 0x45_0008 || third >> 32 & 0xff3f != 0 {
+        return None;
+    }
+    let (ttl, protocol) = (third >> 48 & 0xff, third >> 56);
+    let (l4_kind, l4_len, tcp_flags) = match protocol as u8 {
+        proto::UDP => (L4::Udp, 8, 0),
+        proto::TCP => {
+            let tcp: &[u8; 20] = head.get(L4_AT..)?.first_chunk()?;
+            let flags = u16::from_be_bytes([tcp[12], tcp[13]]);
+            let len = usize::from(flags >> 12) * 4;
+            if len < 20 || L4_AT + len > frame_len {
+                return None;
+            }
+            (L4::Tcp, len, u64::from(flags & 0x0fff))
+        }
+        _ => return None,
+    };
+    *key = ExactKey::short(
+        u64::from(in_port.0) | word(34) << 32,
+        [first, second],
+        protocol | ttl << 16 | tcp_flags << 32,
+        word(26),
+    );
+    Some(Layers {
+        l3: ETHERNET_HEADER as u16,
+        l4: L4_AT as u16,
+        payload: (L4_AT + l4_len) as u16,
+        l3_kind: L3::Ipv4,
+        l4_kind,
+        fragment: false,
+        routed: false,
+    })
 }
 
 /// An offset that was found inside a head or a frame. Heads are far shorter than 64 KiB; a payload that
@@ -377,4 +433,70 @@ fn ipv4_address(bytes: &[u8]) -> u128 {
 #[inline]
 fn ipv6_address(bytes: &[u8]) -> u128 {
     u128::from_be_bytes(*bytes.first_chunk().unwrap_or(&[0; 16]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A TCP or UDP frame, sound but for some bytes that are changed.
+    fn frames() -> impl Strategy<Value = Vec<u8>> {
+        let bytes = prop::collection::vec(prop_oneof![Just(0u8), Just(1), any::<u8>()], 128);
+        let changes = prop::collection::vec((0usize..64, any::<u8>()), 0..3);
+        (any::<bool>(), bytes, changes).prop_map(|(tcp, mut frame, changes)| {
+            frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+            frame[20] &= 0x40;
+            frame[21] = 0;
+            frame[23] = if tcp { 6 } else { 17 };
+            frame[46] = 0x50 | frame[46] & 0xf;
+            for (at, value) in changes {
+                frame[at] = value;
+            }
+            frame
+        })
+    }
+
+    fn exact(head: &[u8], frame_len: usize, port: u32) -> (ExactKey, Layers) {
+        let mut key = ExactKey {
+            words: [u64::MAX; ExactKey::WORDS],
+        };
+        let layers = exact_key(head, frame_len, PortId(port), &mut key);
+        (key, layers)
+    }
+
+    proptest! {
+        /// Twin: the parser that knows everything.
+        #[test]
+        fn exact_keys_differ_if_flow_keys_do(
+            frame in frames(), changes in prop::collection::vec((0usize..64, any::<u8>()), 0..3),
+            len in 30usize..128, hidden in 0usize..100, port in 0u32..2,
+        ) {
+            let mut other = frame.clone();
+            for (at, value) in changes {
+                other[at] = value;
+            }
+            let (one, two) = (&frame[..len], &other[..len]);
+            let full = parse(one, len + hidden, PortId(port));
+            let (key, layers) = exact(one, len + hidden, port);
+            prop_assert_eq!(layers, full.layers);
+            prop_assert_eq!(key.tcp_flags(), full.key.tcp_flags());
+            prop_assert_eq!(key.flow_key().unwrap_or(full.key), full.key);
+            let same = parse(two, len + hidden, PortId(0)).key == full.key;
+            prop_assert_eq!(exact(two, len + hidden, 0).0 == key, same);
+        }
+    }
+
+    #[test]
+    fn usual_packets_have_short_keys() {
+        let mut frame = [0; 64];
+        frame[12..15].copy_from_slice(&[8, 0, 0x45]);
+        frame[23] = 17;
+        let short = |frame: &[u8]| exact(frame, 64, 1).0.is_short();
+        assert!(short(&frame));
+        (frame[23], frame[46]) = (6, 0x50);
+        assert!(short(&frame));
+        frame[46] = 0x40;
+        assert!(!short(&frame));
+    }
 }

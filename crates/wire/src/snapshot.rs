@@ -26,9 +26,9 @@ pub(crate) fn is_vlan_tpid(tpid: u16) -> bool {
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct Snapshot {
-    buffer: [u8; Snapshot::HEADROOM + Snapshot::CAPACITY],
     start: u16,
     end: u16,
+    buffer: [u8; Snapshot::HEADROOM + Snapshot::CAPACITY],
 }
 
 impl Default for Snapshot {
@@ -48,9 +48,9 @@ impl Snapshot {
     /// An empty snapshot.
     pub const fn new() -> Snapshot {
         Snapshot {
-            buffer: [0; Self::MAX_LEN],
             start: Self::HEADROOM as u16,
             end: Self::HEADROOM as u16,
+            buffer: [0; Self::MAX_LEN],
         }
     }
 
@@ -58,10 +58,27 @@ impl Snapshot {
     /// overwritten by the head of a frame. They hold old data until then.
     #[inline]
     pub fn fill(&mut self, len: usize) -> &mut [u8] {
+        self.fill_behind(0, len)
+    }
+
+    /// As [`fill`](Self::fill), with `prefix` bytes before the head, at most [`HEADROOM`](Self::HEADROOM), to be
+    /// overwritten as well: what precedes a frame in a guest's memory comes over with it, but is not part of it.
+    #[inline]
+    pub fn fill_behind(&mut self, prefix: usize, len: usize) -> &mut [u8] {
         let len = len.min(Self::CAPACITY);
         self.start = Self::HEADROOM as u16;
         self.end = (Self::HEADROOM + len) as u16;
-        self.bytes_mut()
+        let start = Self::HEADROOM - prefix.min(Self::HEADROOM);
+        &mut self.buffer[start..Self::HEADROOM + len]
+    }
+
+    /// The head with `prefix` before it, written into the free space there; `None` when that is too small.
+    #[inline]
+    pub fn behind<const LEN: usize>(&mut self, prefix: &[u8; LEN]) -> Option<&[u8]> {
+        let (start, end) = (usize::from(self.start), usize::from(self.end));
+        let before = start.checked_sub(LEN)?;
+        self.buffer[before..start].copy_from_slice(prefix);
+        Some(&self.buffer[before..end])
     }
 
     /// The head of the frame.
@@ -137,6 +154,23 @@ mod tests {
         assert_eq!(snapshot.bytes()[..12], frame[..12]);
         assert_eq!(snapshot.bytes()[12..16], [0x81, 0, 0x60, 10]);
         assert_eq!(snapshot.bytes()[16..], frame[12..]);
+    }
+
+    #[test]
+    fn a_prefix_lies_before_the_head_and_needs_room() {
+        let mut snapshot = Snapshot::new();
+        let frame: Vec<u8> = (100..160).collect();
+        snapshot
+            .fill_behind(3, 60)
+            .copy_from_slice(&[&[1, 2, 3], &frame[..]].concat());
+        assert_eq!(snapshot.bytes(), frame);
+        assert_eq!(
+            snapshot.behind(&[7; 12]),
+            Some(&[&[7; 12], &frame[..]].concat()[..])
+        );
+        assert!((0..6).all(|_| snapshot.push_vlan(0x8100, 1)));
+        assert_eq!(snapshot.behind(&[7; 12]), None);
+        assert_eq!(snapshot.len(), 84);
     }
 
     #[test]

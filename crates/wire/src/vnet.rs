@@ -24,6 +24,7 @@ pub const GSO_ECN: u8 = 0x80;
 
 /// `struct virtio_net_hdr_v1`, in host byte order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct VnetHeader {
     /// [`NEEDS_CSUM`], [`DATA_VALID`].
     pub flags: u8,
@@ -63,19 +64,15 @@ impl VnetHeader {
     /// The little-endian form.
     #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let front = u64::from(self.flags)
+            | u64::from(self.gso_type) << 8
+            | u64::from(self.hdr_len) << 16
+            | u64::from(self.gso_size) << 32
+            | u64::from(self.csum_start) << 48;
+        let rest = u32::from(self.csum_offset) | u32::from(self.num_buffers) << 16;
         let mut bytes = [0; Self::LEN];
-        bytes[0] = self.flags;
-        bytes[1] = self.gso_type;
-        let words = [
-            self.hdr_len,
-            self.gso_size,
-            self.csum_start,
-            self.csum_offset,
-            self.num_buffers,
-        ];
-        for (to, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
+        bytes[..8].copy_from_slice(&front.to_le_bytes());
+        bytes[8..].copy_from_slice(&rest.to_le_bytes());
         bytes
     }
 }

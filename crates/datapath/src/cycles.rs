@@ -1,0 +1,183 @@
+//! What the pipeline alone costs per packet: two guests' rings driven from the thread that forwards, so that no
+//! wake-up, no other core and no scheduler is in the figures. For development; `make bench` has the peers.
+//!
+//! `cargo test --release -p datapath cycles -- --ignored --nocapture`
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+use crate::pipeline::Pipeline;
+use crate::port::Port;
+use crate::state::{Datapath, Side};
+use control_protocol::data_plane::{Connection, PortSpec};
+use flow::{Action, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+use support::guest::{ALL, Guest, Setup};
+use support::memory::Memory;
+
+const RING: u16 = 256;
+const BURSTS: usize = 20_000;
+
+struct Loop {
+    pipeline: Pipeline,
+    sender: Guest,
+    receiver: Guest,
+    _ports: [Arc<Port>; 2],
+    /// Of the reading of the clock, in nanoseconds.
+    overhead: u128,
+}
+
+fn port(datapath: &Arc<Datapath>, number: u32) -> (Arc<Port>, Guest) {
+    let spec = PortSpec {
+        port: PortId(number),
+        switch: SwitchId(1),
+        name: number.to_string(),
+        connection: Connection::Attached,
+        mtu: 65_535,
+        mac: None,
+        masked_features: 0,
+    };
+    let port = Port::new(spec, datapath);
+    datapath.set_port(port.id(), Some(port.clone()));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    port.attach(ours).unwrap();
+    let setup = Setup {
+        features: ALL,
+        receive_size: RING,
+        transmit_size: RING,
+        buffers: vec![2048],
+        posted: RING.into(),
+    };
+    let mut guest = Guest::new(number, theirs, setup);
+    guest.repost = false;
+    guest.bring_up();
+    (port, guest)
+}
+
+/// A UDP frame of one of many flows.
+fn frame(len: usize, flow: u16) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
+    frame.extend((len as u16 - 14).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend(flow.to_be_bytes());
+    frame.extend([0, 53]);
+    frame.extend((len as u16 - 34).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.resize(len, 0x5a);
+    frame
+}
+
+impl Loop {
+    fn new() -> Loop {
+        let datapath = Datapath::new().unwrap();
+        let (first, sender) = port(&datapath, 1);
+        let (second, receiver) = port(&datapath, 2);
+        let (mut key, mut mask) = (FlowKey::default(), FlowMask::ANY);
+        key.set_in_port(1);
+        mask.0.set_in_port(u32::MAX);
+        key.set_eth_dst(0x0200_0000_0002);
+        mask.0.set_eth_dst(u64::MAX);
+        let flow = Flow {
+            id: FlowId(1),
+            switch: SwitchId(1),
+            key,
+            mask,
+            actions: vec![Action::Output(PortId(2))],
+        };
+        datapath.switch(SwitchId(1)).flows.write().insert(flow).unwrap();
+        let mut readings: Vec<_> = (0..1000).map(|_| Instant::now().elapsed().as_nanos()).collect();
+        readings.sort_unstable();
+        Loop {
+            pipeline: Pipeline::new(datapath),
+            sender,
+            receiver,
+            _ports: [first, second],
+            overhead: readings[500],
+        }
+    }
+
+    /// Nanoseconds per packet, of a burst that little disturbed: the tenth percentile.
+    fn measure(&mut self, len: usize, flows: usize, burst: usize) -> f64 {
+        let data = self.sender.data - 32 * 80 * 1024;
+        for slot in 0..usize::from(RING) {
+            let at = data + slot * 2048;
+            let mut bytes = vec![0; 12];
+            bytes.extend(frame(len, 0));
+            self.sender.memory.write(at, &bytes);
+            let (slot, len) = (slot as u16, bytes.len() as u32);
+            self.sender
+                .transmit
+                .descriptor(slot, Memory::guest(at), len, 0, 0);
+        }
+        let (mut times, mut delivered, mut serial) = (Vec::new(), 0, 0usize);
+        for _ in 0..BURSTS {
+            for _ in 0..burst {
+                let slot = self.sender.transmit.next & (RING - 1);
+                if flows > 1 {
+                    let flow = (serial % flows) as u32;
+                    let at = data + usize::from(slot) * 2048 + 12;
+                    self.sender.memory.write(at + 26, &flow.to_be_bytes());
+                    serial += 7919;
+                }
+                self.sender.transmit.offer(slot);
+            }
+            self.sender.transmit.publish();
+            self.pipeline.later(PortId(1), Side::Transmit);
+            let start = Instant::now();
+            while self.pipeline.step() {}
+            times.push(start.elapsed().as_nanos());
+            while let Some((head, written)) = self.receiver.receive.take_used() {
+                assert_eq!(written as usize, len + 12);
+                self.receiver.receive.offer(head);
+                delivered += 1;
+            }
+            self.receiver.receive.publish();
+            while self.sender.transmit.take_used().is_some() {}
+        }
+        assert_eq!(delivered, BURSTS * burst);
+        times.sort_unstable();
+        (times[BURSTS / 10].saturating_sub(self.overhead)) as f64 / burst as f64
+    }
+}
+
+#[test]
+#[ignore = "a measurement"]
+fn cycles() {
+    let mhz = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let mhz: f64 = mhz
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("cpu MHz")?
+                .split(':')
+                .nth(1)?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .unwrap();
+    let mut all = Loop::new();
+    println!("clock {} ns, {mhz} MHz", all.overhead);
+    println!("frame flows burst  ns/packet  cycles");
+    let mut cases = vec![
+        (64, 1, 32),
+        (512, 1, 32),
+        (1500, 1, 32),
+        (64, 1_000, 32),
+        (64, 100_000, 32),
+        (64, 1, 1),
+        (64, 1, 4),
+    ];
+    // One alone, for a profiler: `CASE=64,1,32`.
+    if let Ok(case) = std::env::var("CASE") {
+        let case: Vec<usize> = case.split(',').map(|number| number.parse().unwrap()).collect();
+        cases = vec![(case[0], case[1], case[2])];
+    }
+    for (len, flows, burst) in cases {
+        let ns = all.measure(len, flows, burst);
+        println!("{len:5} {flows:6} {burst:4} {ns:8.1} {:8.0}", ns * mhz / 1000.0);
+    }
+}

@@ -1,0 +1,126 @@
+//! The exact-match key: all that a flow key says of a packet, in the shortest form.
+
+use crate::key::{FlowKey, KEY_WORDS};
+
+/// What tells a packet's flow key from that of any other packet: two packets have equal exact keys if and only if they
+/// have equal flow keys. Good for comparing and hashing only; masks apply to flow keys.
+///
+/// There are two forms. Usual packets - TCP and UDP in IPv4 without tags, options and fragments - have their header
+/// bytes as they are, in the first [`SHORT_WORDS`](Self::SHORT_WORDS) words. Others have the words of their flow key
+/// that are not zero but for neighbour discovery; neighbour discovery has no exact key.
+#[derive(Clone, Copy, Debug, Default, Eq)]
+pub struct ExactKey {
+    /// The words. TCP flags are where a flow key has them.
+    pub words: [u64; ExactKey::WORDS],
+}
+
+impl PartialEq for ExactKey {
+    /// All words at once: keys that are compared mostly agree.
+    #[inline]
+    fn eq(&self, other: &ExactKey) -> bool {
+        let pairs = self.words.iter().zip(&other.words);
+        pairs.fold(0, |differences, (a, b)| differences | (a ^ b)) == 0
+    }
+}
+
+/// Bits of word 3, none of which a flow key uses.
+const SHORT: u64 = 1 << 63;
+const NONE: u64 = 1 << 62;
+
+impl ExactKey {
+    /// Words of a key.
+    pub const WORDS: usize = 10;
+    /// Words of a usual packet's key that are not zero.
+    pub const SHORT_WORDS: usize = 6;
+    /// That of a packet that has none.
+    pub const NONE: ExactKey = {
+        let mut words = [0; ExactKey::WORDS];
+        words[3] = NONE;
+        ExactKey { words }
+    };
+
+    /// That of a usual packet: input port and transport ports, two words of Ethernet header, the fields of word 4
+    /// that are not in those, and addresses.
+    #[inline]
+    pub fn short(ports: u64, ethernet: [u64; 2], ip: u64, addresses: u64) -> ExactKey {
+        let [first, second] = ethernet;
+        ExactKey {
+            words: [ports, first, second, SHORT, ip, addresses, 0, 0, 0, 0],
+        }
+    }
+
+    /// That of any other packet.
+    pub fn of(key: &FlowKey) -> ExactKey {
+        const { assert!(ExactKey::WORDS < KEY_WORDS) }
+        match key.words.split_first_chunk() {
+            Some((&words, rest)) if rest.iter().all(|&word| word == 0) => ExactKey { words },
+            _ => ExactKey::NONE,
+        }
+    }
+
+    /// The flow key; `None` if there is no exact key either.
+    #[inline]
+    pub fn flow_key(&self) -> Option<FlowKey> {
+        if self.is_none() {
+            return None;
+        }
+        let mut key = FlowKey::default();
+        if !self.is_short() {
+            key.words[..Self::WORDS].copy_from_slice(&self.words);
+            return Some(key);
+        }
+        let [ports, first, second, _, ip, addresses, ..] = self.words;
+        let (first, second) = (first.swap_bytes(), second.swap_bytes());
+        let ports_swapped = ((ports >> 32) as u32).swap_bytes();
+        let addresses = addresses.swap_bytes();
+        key.words[0] = ports & 0xffff_ffff;
+        key.words[1] = first & !0xffff | second >> 16 & 0xffff;
+        key.words[2] = first << 48 | second >> 32 << 16;
+        key.words[4] = ip | (second & 0xff) << 8;
+        key.words[6] = addresses >> 32;
+        key.words[8] = addresses & 0xffff_ffff;
+        key.words[9] = u64::from(ports_swapped & 0xffff) << 48 | u64::from(ports_swapped >> 16) << 32;
+        Some(key)
+    }
+
+    /// Whether all but the first [`SHORT_WORDS`](Self::SHORT_WORDS) words are zero.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.words[3] & SHORT != 0
+    }
+
+    /// Whether there is no key.
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.words[3] & NONE != 0
+    }
+
+    /// As [`FlowKey::tcp_flags`].
+    #[inline]
+    pub fn tcp_flags(&self) -> u16 {
+        (self.words[4] >> 32) as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FIELDS;
+
+    #[test]
+    fn flow_keys_leave_the_marks_alone() {
+        for field in FIELDS.iter().filter(|field| field.word == 3) {
+            assert_eq!((u64::MAX >> (64 - field.bits) << field.shift) & (SHORT | NONE), 0);
+        }
+    }
+
+    #[test]
+    fn neighbour_discovery_has_none() {
+        let mut key = FlowKey::default();
+        key.set_tcp_flags(0x12);
+        assert_eq!(ExactKey::of(&key).tcp_flags(), 0x12);
+        assert!(!ExactKey::of(&key).is_none() && !ExactKey::of(&key).is_short());
+        key.set_nd_target(1);
+        assert!(ExactKey::of(&key).is_none());
+    }
+}
