@@ -3,11 +3,12 @@
 //! Requests carry a serial number that the answer repeats; requests are executed in order. Answers that
 //! list things come in several messages of which all but the last have `more` set. Events come unasked.
 
+use crate::work::WorkReport;
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,6 +100,8 @@ pub enum Request {
         /// The actions.
         actions: Vec<Action>,
     },
+    /// Answer: [`Answer::Work`].
+    Work,
     /// Starts copying a port's packets to a socket. One descriptor: a `SOCK_SEQPACKET` or `SOCK_DGRAM` socket,
     /// on which [`CapturedPacket`]s are sent without waiting. Ends when its peer is closed.
     Capture {
@@ -162,6 +165,8 @@ pub enum Answer {
     },
     /// To `Trace` and `TraceActions`.
     Trace(Vec<TraceStep>),
+    /// To `Work`.
+    Work(WorkReport),
 }
 
 /// A port to be.

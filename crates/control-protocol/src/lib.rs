@@ -20,5 +20,6 @@ mod channel;
 pub mod data_plane;
 pub mod driver;
 pub mod supervisor;
+pub mod work;
 
 pub use channel::{Channel, ChannelError, MAX_DESCRIPTORS, MAX_MESSAGE};

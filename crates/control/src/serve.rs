@@ -31,6 +31,8 @@ pub(crate) enum Question {
     Stats(Vec<String>),
     /// Flows; gathered in `Control::gathered`.
     Flows,
+    /// Who did the work.
+    Work,
     /// A capture that begins.
     Capture,
     /// The first half of a trace.
@@ -109,6 +111,7 @@ impl Control {
                 ),
                 Err(error) => refuse(error),
             },
+            Request::Placement => self.ask_user(token, data_plane::Request::Work, vec![], Question::Work),
             Request::Trace { port, frame } => self.trace(token, &port, frame.0),
             Request::Capture { port, snap_length } => self.capture(token, &port, snap_length, fds),
             Request::Reload => {
@@ -422,6 +425,7 @@ impl Control {
         let response = match (question, answer) {
             (Question::Settled(done), Answer::Done) => Some(Response::Ok(done)),
             (Question::Capture, Answer::Done) => Some(Response::Ok(Reply::Done)),
+            (Question::Work, Answer::Work(report)) => Some(Response::Ok(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {
                 self.traced(token, in_port, frame, &steps)
             }

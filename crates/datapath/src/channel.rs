@@ -10,6 +10,7 @@ use crate::port::Port;
 use crate::state::Datapath;
 use crate::trace::trace;
 use crate::watchdog::{Pulse, Watchdog};
+use crate::work::Work;
 use crate::worker;
 use control_protocol::data_plane::{
     Answer, Connection, Execute, FromDataPlane, PortSpec, PortState, Request, ToDataPlane, UpcallId, VERSION,
@@ -49,6 +50,7 @@ pub fn run(supervisor: Channel) -> Result<(), Error> {
     let account = Arc::new(Counters::default());
     let mut server = Server {
         pulse: Pulse::new(&watchdog),
+        work: datapath.work.open("channel"),
         pipeline: Pipeline::new(datapath.clone()),
         pool: PoolOwner::new(INJECTION_SLOTS, || {
             Packet::new(PortId(0), account.clone(), memory.clone())
@@ -74,6 +76,7 @@ fn processors() -> usize {
 
 struct Server {
     pulse: Arc<Pulse>,
+    work: Arc<Work>,
     datapath: Arc<Datapath>,
     pipeline: Pipeline,
     /// Packets of the control process under way.
@@ -110,8 +113,13 @@ impl Server {
                     .as_ref()
                     .map(|control| PollFd::new(control, control_events)),
             );
-            let mut wait = || rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
-            self.pulse.asleep(&mut wait).map_err(std::io::Error::from)?;
+            let mut result = Ok(0);
+            self.work.asleep(|| {
+                let mut wait = || rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
+                result = self.pulse.asleep(&mut wait);
+                result.is_ok_and(|ready| ready > 0)
+            });
+            result.map_err(std::io::Error::from)?;
             let ready = |index: usize| fds.get(index).is_some_and(|fd| !fd.revents().is_empty());
             (ready(0), ready(1), ready(2))
         };
@@ -127,7 +135,7 @@ impl Server {
         }
         self.send_misses();
         // Not until nothing is left: guests can keep a thread busy, and this one has others to serve.
-        let _ = (0..STEPS).all(|_| self.pipeline.step());
+        let _ = (0..STEPS).all(|_| self.work.run(&mut self.pipeline, Pipeline::step));
         self.pulse.beat();
         self.pipeline.stop_polling();
         Ok(true)
@@ -273,6 +281,7 @@ impl Server {
                 self.datapath.switch(switch).flows.write().flush();
                 Ok(Answer::Done)
             }
+            Request::Work => Ok(Answer::Work(self.datapath.work.report(&self.datapath.ports()))),
             Request::Trace { in_port, frame } => self.trace(in_port, frame, None),
             Request::TraceActions {
                 in_port,
@@ -428,9 +437,9 @@ impl Server {
         packet.fill(port.id(), account.clone(), frame);
         packet.header = execute.packet.vnet_header;
         match packet.parse(&mut ExactKey::NONE.clone()) {
-            Ok(()) => self
-                .pipeline
-                .execute(&port, packet, &execute.actions, &mut self.pool),
+            Ok(()) => self.work.run(&mut self.pipeline, |pipeline| {
+                pipeline.execute(&port, packet, &execute.actions, &mut self.pool);
+            }),
             Err(_) => account.dropped(DropReason::BadOffload, 1),
         }
         self.reclaim();

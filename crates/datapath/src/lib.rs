@@ -10,6 +10,7 @@
 //! * `channel`: requests of the control process.
 //! * `trace`: a packet's way without the packet.
 //! * `watchdog`: frees threads that a VMM holds up.
+//! * `work`: who did the work, and what it cost.
 //!
 //! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the control process, as
 //! many *workers* as processors, and one *session thread* per port. Workers and the channel thread forward
@@ -32,6 +33,7 @@ mod port;
 mod state;
 mod trace;
 mod watchdog;
+mod work;
 mod worker;
 
 pub use channel::run;

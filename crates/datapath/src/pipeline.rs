@@ -22,6 +22,7 @@ use crate::actions::{Sink, apply};
 use crate::miss::upcall;
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, Side, port_of};
+use crate::work::Moved;
 use classifier::{FlowEntry, MicroflowCache, Place};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
 use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
@@ -39,6 +40,8 @@ const DELIVERY_BUDGET: usize = 256;
 /// One thread's means of forwarding.
 pub(crate) struct Pipeline {
     pub datapath: Arc<Datapath>,
+    /// What it did, for the thread's account.
+    pub moved: Moved,
     /// The ports as of `ports_version`. Let go of before the thread sleeps.
     ports: Option<Arc<PortTable>>,
     ports_version: u64,
@@ -117,6 +120,7 @@ impl Pipeline {
     pub fn new(datapath: Arc<Datapath>) -> Pipeline {
         Pipeline {
             datapath,
+            moved: Moved::default(),
             ports: None,
             ports_version: 0,
             now_ms: 0,
@@ -300,6 +304,8 @@ impl Pipeline {
         if self.burst.is_empty() {
             return;
         }
+        self.moved.bursts += 1;
+        self.moved.packets += self.burst.len() as u64;
         self.parse(port);
         self.look_up(port);
         let count = self.burst.len();
@@ -471,6 +477,7 @@ impl Pipeline {
         if receive.release() {
             self.later(receiver.id(), Side::Receive);
         }
+        self.moved.delivered += delivered as u64;
         delivered
     }
 
@@ -527,6 +534,7 @@ impl Pipeline {
             };
             (result, side.wait())
         });
+        self.moved.delivered += observer.delivered;
         let origins = observer.origins;
         if port.vnic.is_stalled() != (wait == Wait::Stalled) {
             port.vnic.set_stalled(wait == Wait::Stalled);
@@ -692,6 +700,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
 struct Delivery<'a> {
     port: &'a Port,
     capturing: bool,
+    delivered: u64,
     origins: PortSet,
 }
 
@@ -700,6 +709,7 @@ impl<'a> Delivery<'a> {
         Delivery {
             port,
             capturing: port.captures.active(),
+            delivered: 0,
             origins: PortSet::default(),
         }
     }
@@ -708,6 +718,7 @@ impl<'a> Delivery<'a> {
 impl Observer for Delivery<'_> {
     #[inline]
     fn delivered(&mut self, packet: &Packet) {
+        self.delivered += 1;
         self.origins.add(packet.origin);
         if self.capturing {
             self.port.captures.record(packet, CaptureDirection::ToGuest, None);

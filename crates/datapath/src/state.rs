@@ -4,6 +4,7 @@
 //! used as it was at a burst's beginning.
 
 use crate::port::Port;
+use crate::work::Ledger;
 use classifier::MegaflowTable;
 use flow::{PortId, SwitchId};
 use parking_lot::{Mutex, RwLock};
@@ -45,6 +46,8 @@ pub(crate) struct Datapath {
     pub switches: RwLock<HashMap<SwitchId, Arc<Switch>>>,
     pub wakeups: Wakeups,
     pub notices: Notices,
+    /// What the forwarding threads did.
+    pub work: Ledger,
     start: Instant,
 }
 
@@ -56,6 +59,7 @@ impl Datapath {
             switches: RwLock::default(),
             wakeups: Wakeups::new()?,
             notices: Notices::new()?,
+            work: Ledger::new(),
             start: Instant::now(),
         }))
     }
@@ -168,7 +172,8 @@ impl Wakeups {
     }
 
     /// Waits for wake-ups, at most `timeout_ms` (for ever if `None`), and passes them to `f`.
-    pub fn wait(&self, timeout_ms: Option<u64>, mut f: impl FnMut(Wakeup)) -> std::io::Result<()> {
+    /// True if there were any.
+    pub fn wait(&self, timeout_ms: Option<u64>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
         // Few at a time, so that the kernel wakes other idle workers for the rest.
         let mut events: [std::mem::MaybeUninit<epoll::Event>; 4] =
             [const { std::mem::MaybeUninit::uninit() }; 4];
@@ -178,9 +183,10 @@ impl Wakeups {
         });
         let (ready, _) = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok(ready) => ready,
-            Err(rustix::io::Errno::INTR) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
+        let any = !ready.is_empty();
         for event in ready {
             let data = event.data.u64();
             if data == DOORBELL {
@@ -194,7 +200,7 @@ impl Wakeups {
                 f(Wakeup::Kick(PortId((data >> 1) as u32), side));
             }
         }
-        Ok(())
+        Ok(any)
     }
 }
 

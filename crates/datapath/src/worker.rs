@@ -6,6 +6,7 @@
 use crate::pipeline::Pipeline;
 use crate::state::{Datapath, Side, Wakeup};
 use crate::watchdog::{Pulse, Watchdog};
+use crate::work::Work;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,36 +27,40 @@ pub(crate) fn start(
 ) -> std::io::Result<()> {
     for number in 0..count {
         let (datapath, watchdog, ending) = (datapath.clone(), watchdog.clone(), ending.clone());
-        std::thread::Builder::new()
-            .name(format!("worker-{number}"))
-            .spawn(move || work(Pipeline::new(datapath), &Pulse::new(&watchdog), &ending))?;
+        let name = format!("worker-{number}");
+        std::thread::Builder::new().name(name.clone()).spawn(move || {
+            let account = datapath.work.open(&name);
+            work(Pipeline::new(datapath), &account, &Pulse::new(&watchdog), &ending);
+        })?;
     }
     Ok(())
 }
 
-fn work(mut pipeline: Pipeline, pulse: &Pulse, ending: &AtomicBool) {
+fn work(mut pipeline: Pipeline, account: &Work, pulse: &Pulse, ending: &AtomicBool) {
     while !ending.load(Ordering::Relaxed) {
         let busy = (0..STEPS).all(|_| {
             pulse.beat();
-            pipeline.step() || linger(&mut pipeline)
+            account.run(&mut pipeline, Pipeline::step) || linger(&mut pipeline, account)
         });
         let timeout = if busy { Some(0) } else { pipeline.next_deadline() };
         if timeout == Some(0) {
-            wait(&mut pipeline, timeout);
+            account.awake();
+            wait(&mut pipeline, account, timeout);
         } else {
             pipeline.rest();
-            pulse.asleep(|| wait(&mut pipeline, timeout));
+            account.asleep(|| pulse.asleep(|| wait(&mut pipeline, account, timeout)));
         }
     }
 }
 
 /// Polls for a while; true if there is something to do again. Other threads that want this core get it.
-fn linger(pipeline: &mut Pipeline) -> bool {
+fn linger(pipeline: &mut Pipeline, account: &Work) -> bool {
     if !pipeline.is_polling() {
         return false;
     }
     let start = Instant::now();
     while start.elapsed() < HYSTERESIS {
+        account.polled();
         if pipeline.poll() {
             return true;
         }
@@ -64,11 +69,12 @@ fn linger(pipeline: &mut Pipeline) -> bool {
     pipeline.stop_polling()
 }
 
-/// Waits for wake-ups and puts them on the to-do list.
-fn wait(pipeline: &mut Pipeline, timeout_ms: Option<u64>) {
+/// Waits for wake-ups and puts them on the to-do list; true if there were any.
+fn wait(pipeline: &mut Pipeline, account: &Work, timeout_ms: Option<u64>) -> bool {
     let datapath = pipeline.datapath.clone();
     let result = datapath.wakeups.wait(timeout_ms, |wakeup| match wakeup {
         Wakeup::Kick(id, side) => {
+            account.kicked();
             if let Some(port) = datapath.port(id) {
                 port.vnic.account.kicks.fetch_add(1, Ordering::Relaxed);
             }
@@ -76,11 +82,12 @@ fn wait(pipeline: &mut Pipeline, timeout_ms: Option<u64>) {
         }
         Wakeup::Doorbell => look_at_named(pipeline),
     });
-    if let Err(error) = result {
+    result.unwrap_or_else(|error| {
         // Cannot happen with a valid descriptor; not to spin if it does.
         log::error!("waiting for work: {error}");
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
+        std::thread::sleep(Duration::from_millis(100));
+        false
+    })
 }
 
 fn look_at_named(pipeline: &mut Pipeline) {

@@ -75,14 +75,7 @@ pub enum UserVerb {
     #[command(subcommand)]
     Flow(FlowVerb),
     /// Show packets, bytes and drops by reason
-    Stats {
-        /// Only of this port
-        port: Option<String>,
-        /// Show what happens in each interval, until interrupted
-        #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
-              value_parser = clap::value_parser!(u32).range(1..=86_400))]
-        watch: Option<u32>,
-    },
+    Stats(StatsArgs),
     /// Run a packet through the real tables without forwarding it, and show each step
     Trace(TraceArgs),
     /// Record a port's packets, with the reasons of drops as comments
@@ -277,6 +270,28 @@ pub enum FlowVerb {
         #[arg(long)]
         switch: Option<String>,
     },
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct StatsArgs {
+    /// Only of this port
+    pub port: Option<String>,
+    /// Show what happens in each interval, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub watch: Option<u32>,
+    #[command(subcommand)]
+    pub verb: Option<StatsVerb>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum StatsVerb {
+    /// Show which threads did the work, and what it cost them
+    ///
+    /// Busy time is that of steps that moved packets, as in `ovs-appctl dpif-netdev/pmd-stats-show`. With --json all
+    /// times are in cycles of the processor's counter, whose rate is cycles-per-second.
+    Placement,
 }
 
 #[derive(Args, Debug)]

@@ -42,7 +42,7 @@ fn help_names_every_verb_and_no_internals() {
 #[test]
 fn every_verb_has_help_of_its_own() {
     let verbs = "run|status|switch add|switch del|switch list|port add|port del|port set|port show|port list|\
-        mac list|flow list|stats|trace|capture|reload|version";
+        mac list|flow list|stats|stats placement|trace|capture|reload|version";
     for verb in verbs.split('|') {
         let mut arguments: Vec<&str> = verb.split(' ').collect();
         arguments.push("--help");
@@ -89,6 +89,7 @@ fn wrong_usage_says_what_is_allowed_and_exits_2() {
             "14..=65553",
         ),
         (&["stats", "--watch=0"], "1..=86400"),
+        (&["stats", "vm1", "placement"], "cannot be used with"),
     ];
     for (arguments, expected) in cases {
         let output = hyperswitch(arguments);

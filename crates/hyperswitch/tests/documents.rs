@@ -39,10 +39,11 @@ fn drop_reasons() {
     check("drop-reasons.md", &text);
 }
 
-/// The fields of `flow::PortCounters` with their documentation, in the order of the source.
-fn counters() -> Vec<(String, String)> {
-    let source = std::fs::read_to_string(root().join("crates/flow/src/counters.rs")).unwrap();
-    let body = source.split("pub struct PortCounters {").nth(1).unwrap();
+/// The fields of a structure with their documentation, in the order of the source.
+fn fields(file: &str, structure: &str) -> Vec<(String, String)> {
+    let source = std::fs::read_to_string(root().join(file)).unwrap();
+    let head = format!("pub struct {structure} {{");
+    let body = source.split(&head).nth(1).unwrap();
     let mut found = Vec::new();
     let mut description = String::new();
     for line in body.split("\n}").next().unwrap().lines().map(str::trim) {
@@ -57,18 +58,36 @@ fn counters() -> Vec<(String, String)> {
     found
 }
 
+fn counters() -> Vec<(String, String)> {
+    fields("crates/flow/src/counters.rs", "PortCounters")
+}
+
+fn rows(fields: &[(String, String)]) -> String {
+    let rows = fields
+        .iter()
+        .map(|(name, description)| format!("| `{name}` | {description} |\n"));
+    rows.collect()
+}
+
 #[test]
-fn counters_of_ports() {
+fn counters_of_ports_and_threads() {
     let mut text = format!(
         "# Counters\n\nPer port, as `hyperswitch stats --json` shows them; drops by the name of their reason, see\n\
          [drop-reasons.md](drop-reasons.md). All but `in-flight` only grow, from 0 when the data plane gets the port. \
-         Made from\n`flow::PortCounters` by `{UPDATE}`.\n\n| counter | meaning |\n|---|---|\n"
+         Made from\n`flow::PortCounters` by `{UPDATE}`.\n\n| counter | meaning |\n|---|---|\n{}",
+        rows(&counters())
     );
-    for (name, description) in counters() {
-        writeln!(text, "| `{name}` | {description} |").unwrap();
-    }
     text += "| `in-flight` | `received + injected + copies - delivered - dropped - upcalls`: packets that came in and are \
              not accounted for yet. 0 whenever nothing is under way. |\n";
+    let file = "crates/control-protocol/src/work.rs";
+    write!(
+        text,
+        "\n## Threads\n\n`hyperswitch stats placement --json` shows who did the work since the data plane was started:\n\n\
+         | field | meaning |\n|---|---|\n{}\nFor each of the `workers`:\n\n| field | meaning |\n|---|---|\n{}",
+        rows(&fields(file, "WorkReport")),
+        rows(&fields(file, "WorkerReport"))
+    )
+    .unwrap();
     check("counters.md", &text);
 }
 

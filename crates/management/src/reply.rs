@@ -2,6 +2,7 @@
 //! it looks as a table is the CLI's affair.
 
 use crate::config::{PortConfig, PortKind, SwitchConfig};
+use control_protocol::work::WorkReport;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,6 +37,8 @@ pub enum Reply {
     Flows(Vec<FlowInfo>),
     /// To `stats`.
     Stats(Stats),
+    /// To `placement`.
+    Placement(WorkReport),
     /// To `trace`.
     Trace(TraceReport),
     /// To `reload`.

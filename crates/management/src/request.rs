@@ -82,6 +82,8 @@ pub enum Request {
         #[serde(default)]
         port: Option<String>,
     },
+    /// Answer: [`Reply::Placement`](crate::Reply::Placement).
+    Placement,
     /// Answer: [`Reply::Trace`](crate::Reply::Trace).
     Trace {
         /// The port the packet is to come from.

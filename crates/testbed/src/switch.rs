@@ -8,6 +8,7 @@
 use crate::process::{self, Group};
 use crate::{Endpoint, Namespace};
 use anyhow::{Context, Result, bail, ensure};
+use control_protocol::work::WorkReport;
 use management::{FlowInfo, MacInfo, PortInfo, Stats, Status};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
@@ -187,6 +188,11 @@ impl Switch {
     /// `hyperswitch stats`.
     pub fn stats(&self) -> Result<Stats> {
         Ok(serde_json::from_value(self.json(&["stats"])?)?)
+    }
+
+    /// `hyperswitch stats placement`.
+    pub fn placement(&self) -> Result<WorkReport> {
+        Ok(serde_json::from_value(self.json(&["stats", "placement"])?)?)
     }
 
     /// `hyperswitch port list`.

@@ -91,6 +91,10 @@ fn ports_come_and_go_by_request() {
         panic!()
     };
     assert_eq!((stats.total.received, stats.ports[0].port.as_str()), (3, "vm1"));
+    let Reply::Placement(report) = rig.call(Verb::Placement) else {
+        panic!()
+    };
+    assert_eq!(report.calls, 7);
 
     let changes = PortChanges {
         mtu: management::Mtu::new(9000),

@@ -3,6 +3,7 @@
 use control_protocol::Channel;
 use control_protocol::data_plane::*;
 use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::work::WorkReport;
 use flow::{Action, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
 use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
 use std::collections::BTreeMap;
@@ -108,6 +109,10 @@ impl Plane {
                     more: false,
                 }
             }
+            Request::Work => Answer::Work(WorkReport {
+                calls: 7,
+                ..WorkReport::default()
+            }),
             Request::Trace { in_port, frame } => Answer::Trace(vec![
                 TraceStep::Parsed(key(in_port, frame[11].into(), frame[5].into())),
                 TraceStep::Miss,

@@ -6,6 +6,7 @@
 //! * `stall`: receivers that post no buffers;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
 //! * `bad_rings`, `bad_memory`, `bad_messages`: guests that break rules cost nobody but themselves;
+//! * `work`: who did the work;
 //! * `random_guest`: anything in any order.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -23,3 +24,4 @@ mod layouts;
 mod offloads;
 mod random_guest;
 mod stall;
+mod work;

@@ -7,7 +7,7 @@ mod stats;
 mod switch;
 mod trace;
 
-use crate::cli::{FlowVerb, MacVerb, PortVerb, SwitchVerb, UserVerb};
+use crate::cli::{FlowVerb, MacVerb, PortVerb, StatsArgs, StatsVerb, SwitchVerb, UserVerb};
 use crate::output;
 use anyhow::{Result, bail};
 use management::{Client, Reply, Request};
@@ -33,7 +33,11 @@ pub fn run(verb: &UserVerb, run_dir: &Path, json: bool) -> Result<()> {
         UserVerb::Flow(FlowVerb::List { switch }) => session.show(Request::FlowList {
             switch: switch.clone(),
         }),
-        UserVerb::Stats { port, watch } => stats::run(&mut session, port.as_deref(), *watch),
+        UserVerb::Stats(StatsArgs {
+            verb: Some(StatsVerb::Placement),
+            ..
+        }) => session.show(Request::Placement),
+        UserVerb::Stats(args) => stats::run(&mut session, args.port.as_deref(), args.watch),
         UserVerb::Trace(args) => session.show(trace::request(args)?),
         UserVerb::Capture(args) => capture::run(&mut session, args),
         UserVerb::Reload => session.show(Request::Reload),
@@ -87,6 +91,7 @@ impl serde::Serialize for Bare<'_> {
             Reply::Macs(reply) => reply.serialize(serializer),
             Reply::Flows(reply) => reply.serialize(serializer),
             Reply::Stats(reply) => reply.serialize(serializer),
+            Reply::Placement(reply) => reply.serialize(serializer),
             Reply::Trace(reply) => reply.serialize(serializer),
             Reply::Reloaded(reply) => reply.serialize(serializer),
         }

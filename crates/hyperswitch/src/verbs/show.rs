@@ -3,6 +3,7 @@
 use super::{Reply, Request, Session};
 use crate::output::{self, Table, counts, duration, or_dash};
 use anyhow::Result;
+use control_protocol::work::WorkReport;
 use management::{FlowInfo, MacInfo, Origin, PortInfo, Stats, Status, SwitchInfo};
 use std::fmt::Write;
 
@@ -17,6 +18,7 @@ pub fn text(reply: &Reply) -> String {
         Reply::Macs(macs) => self::macs(macs),
         Reply::Flows(flows) => self::flows(flows),
         Reply::Stats(stats) => self::stats(stats),
+        Reply::Placement(report) => placement(report),
         Reply::Trace(report) => super::trace::text(report),
         Reply::Reloaded(summary) if summary.changes.is_empty() => "nothing to change\n".into(),
         Reply::Reloaded(summary) => summary
@@ -228,4 +230,43 @@ pub fn stats(stats: &Stats) -> String {
         }
     }
     text
+}
+
+/// Threads of the data plane, one line each.
+fn placement(report: &WorkReport) -> String {
+    let mut table = Table::new(&[
+        "THREAD",
+        ">PACKETS",
+        ">BURSTS",
+        ">DELIVERED",
+        ">CYCLES/PACKET",
+        ">BUSY",
+        ">AWAKE",
+        ">WAKE-UPS",
+        ">SLEEPS",
+        ">POLLS",
+        ">KICKS",
+    ]);
+    let seconds = |cycles: u64| format!("{:.3}s", cycles as f64 / report.cycles_per_second.max(1) as f64);
+    for worker in &report.workers {
+        // Whoever only delivers, as the channel thread does, is measured by that.
+        let packets = worker.packets.max(worker.delivered);
+        table.row([
+            worker.name.clone(),
+            worker.packets.to_string(),
+            worker.bursts.to_string(),
+            worker.delivered.to_string(),
+            or_dash(worker.busy_cycles.checked_div(packets)),
+            seconds(worker.busy_cycles),
+            seconds(worker.awake_cycles),
+            worker.wakeups.to_string(),
+            worker.sleeps.to_string(),
+            worker.polls.to_string(),
+            worker.kicks.to_string(),
+        ]);
+    }
+    format!(
+        "{table}notifications: {} sent, {} not wanted\n",
+        report.calls, report.calls_suppressed
+    )
 }

@@ -1,0 +1,47 @@
+//! Who did the work: what the data plane's threads count about themselves. Users see it as it is.
+
+use serde::{Deserialize, Serialize};
+
+/// All threads that forward packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct WorkReport {
+    /// How fast the counter of `busy-cycles` and `awake-cycles` counts: the TSC of x86-64, the generic timer of
+    /// AArch64. Known the better the longer the data plane runs, to 1 in 1,000 after a millisecond.
+    pub cycles_per_second: u64,
+    /// Notifications sent to drivers, over all ports that there are.
+    pub calls: u64,
+    /// Notifications that drivers did not want, over all ports that there are.
+    pub calls_suppressed: u64,
+    /// The threads, in the order of their start.
+    pub workers: Vec<WorkerReport>,
+}
+
+/// What one thread did since it started. All but `name` and `tid` only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct WorkerReport {
+    /// Name of the thread: `worker-0`, or `channel` for the one that forwards what the control process sends.
+    pub name: String,
+    /// Number of the thread, in the data plane's PID name space.
+    pub tid: u32,
+    /// Cycles in steps that moved at least one packet, everything included: fetching, looking up, copying, giving
+    /// back, calling guests. A step takes up to 8 bursts from one port. Looks that found nothing do not count.
+    pub busy_cycles: u64,
+    /// Cycles not asleep: `busy-cycles`, looks that found nothing, and whatever else wanted the core meanwhile.
+    pub awake_cycles: u64,
+    /// Bursts taken from transmit rings, of 1 to 32 packets.
+    pub bursts: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// Packets (and copies) written into receive rings.
+    pub delivered: u64,
+    /// Rounds of looks at transmit rings whose guests need not kick.
+    pub polls: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+    /// Times it was woken because there was work, not because of a time-out.
+    pub wakeups: u64,
+    /// Kicks of guests that it took.
+    pub kicks: u64,
+}
