@@ -35,6 +35,10 @@ pub struct Config {
     /// state-aware batching delays one.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub notify_interval_us: u32,
+    /// Time for which a sender that keeps its vCPU running need not kick in microseconds, 0 to 10000: the most by
+    /// which state-aware batching delays what it sends.
+    #[serde(deserialize_with = "within::<0, 10_000, _>")]
+    pub kick_interval_us: u32,
     /// Copy packets before their receiver is notified (section 3.2). Without it, the worker on the receiver's core
     /// is woken to copy.
     pub preemptive_copy: bool,
@@ -43,9 +47,11 @@ pub struct Config {
     pub copy_limit: u32,
     /// Let idle cores copy and switch (section 3.4).
     pub offload: bool,
-    /// Let idle cores work whose cache siblings are busy, when there are no better ones (section 5.2.3 advises
-    /// against it).
-    pub busy_siblings: bool,
+    /// Let idle cores work whose cache siblings are busy, or to which a vCPU is expected back, when there are no better
+    /// ones (section 5.2.3 advises against it).
+    pub busy_modules: bool,
+    /// Let cores of other nodes than the receiver's work, when there are no better ones (section 5.2.3 does).
+    pub other_nodes: bool,
     /// Helpers that are awake look at all transmit rings, not only at those they were asked about (section 3.4).
     pub poll_transmit: bool,
     /// How long a worker stays awake after its last packet in microseconds, 0 to 10000 (section 3.4, "Hysteresis").
@@ -65,10 +71,12 @@ impl Default for Config {
             vm_state: true,
             state_aware_batching: true,
             notify_interval_us: 50,
+            kick_interval_us: 100,
             preemptive_copy: true,
             copy_limit: 8,
             offload: true,
-            busy_siblings: false,
+            busy_modules: true,
+            other_nodes: false,
             poll_transmit: true,
             hysteresis_us: 50,
             give_way: true,
@@ -123,8 +131,8 @@ mod tests {
     #[test]
     fn every_key_is_kebab_case_and_survives() {
         let changed = "mode = \"thread-per-vnic\"\ndedicated-cores = [3, 7]\nvm-state = false\n\
-            state-aware-batching = false\nnotify-interval-us = 7\npreemptive-copy = false\ncopy-limit = 3\n\
-            offload = false\nbusy-siblings = true\npoll-transmit = false\nhysteresis-us = 9\ngive-way = false\n\
+            state-aware-batching = false\nnotify-interval-us = 7\nkick-interval-us = 8\npreemptive-copy = false\ncopy-limit = 3\n\
+            offload = false\nbusy-modules = false\nother-nodes = true\npoll-transmit = false\nhysteresis-us = 9\ngive-way = false\n\
             serve-on-block = false\n";
         let config: Config = toml::from_str(changed).unwrap();
         assert_eq!(config.mode, Mode::ThreadPerVnic);

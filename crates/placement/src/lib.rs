@@ -23,6 +23,6 @@ mod topology;
 mod view;
 
 pub use config::{Config, Costs, Mode};
-pub use policy::{Backlog, CopyPlan, Duty, Executor, Notify, Policy, Rank, Rest, Task};
-pub use topology::{Cpu, Location, Shape, Topology};
+pub use policy::{Backlog, CopyPlan, Duty, Executor, Kicks, Notify, Policy, Rank, Rest, Task};
+pub use topology::{Cpu, Location, Reach, Shape, Topology};
 pub use view::{CoreState, VcpuState, View, Vnic};

@@ -4,21 +4,28 @@
 //! |---|---|---|
 //! | switching on the sender's side | 3.1 | [`Policy::switcher`] |
 //! | preemptive copy, bounded for a blocked receiver | 3.2, 3.4 | [`Policy::copier`] |
-//! | VM-state-aware batching | 3.3 | [`Policy::notify`] |
+//! | VM-state-aware batching of notifications and of kicks | 3.3 | [`Policy::notify`], [`Policy::leave`] |
 //! | offload to idle cores, cache awareness, spreading | 3.4, 5.2.3 | `helper` |
 //! | hysteresis | 3.4 | [`Policy::linger_ns`] |
 //! | aborting for other tasks | 3.4 | [`Policy::must_give_way`], [`Policy::heir`] |
+//! | helpers that poll transmit rings | 3.4 | [`Policy::polls`] |
 //! | copying before switching, rings of blocked vCPUs first | 3.4, 3.5 | [`Policy::rank`] |
 //! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`] |
 //!
 //! Other than in the paper, a helper that sleeps is woken only if the work it takes over is worth more than what
-//! waking it takes from the waker; a helper that is awake costs a message and comes first.
+//! waking it takes from the waker; a helper that is awake costs a message and comes first. And where no helper is found,
+//! copying stays with who switched, mostly on the sender's core, instead of going to the receiver's: a guest takes
+//! longer to receive than to send, and nobody has to be woken.
 
 mod helper;
 
 use crate::config::{Config, Costs, Mode};
-use crate::topology::{Cpu, Topology};
+use crate::topology::{Cpu, Reach, Topology};
 use crate::view::{CoreState, VcpuState, View, Vnic};
+
+/// What serving a kick is taken to be worth, in nanoseconds: how much it brings is not known yet, so that an idle core is
+/// woken for it only where waking is cheap.
+const WORTH_OF_KICK_NS: u64 = 5_000;
 
 /// Who does a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +75,16 @@ pub enum Notify {
     At(u64),
 }
 
+/// How a worker that goes to sleep leaves a transmit ring that it served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kicks {
+    /// The guest has to kick.
+    On,
+    /// It need not. Somebody looks at the ring at this time, in nanoseconds of [`View::now_ns`], and earlier if the
+    /// vCPU blocks; if it is empty then, kicks are turned on.
+    OffUntil(u64),
+}
+
 /// In which role a worker works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
@@ -111,9 +128,9 @@ impl Policy {
     /// A policy for these CPUs. Dedicated cores that the topology lacks are ignored; if none remains, it is the last
     /// CPU of each node.
     pub fn new(config: Config, topology: Topology, costs: Costs) -> Self {
-        let cpus: Vec<Cpu> = topology.cpus().collect();
+        let cpus: Vec<Cpu> = topology.usable().collect();
         let wanted = config.dedicated_cores.iter().map(|cpu| Cpu(*cpu));
-        let mut dedicated: Vec<Cpu> = wanted.filter(|cpu| topology.location(*cpu).is_some()).collect();
+        let mut dedicated: Vec<Cpu> = wanted.filter(|cpu| topology.may_use(*cpu)).collect();
         if dedicated.is_empty() {
             dedicated = topology.last_of_each_node();
         }
@@ -163,7 +180,7 @@ impl Policy {
             }
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
         };
-        let helper = self.helper(view, home, home, sender, self.costs.wake_latency_ns);
+        let helper = self.helper(view, home, home, sender, WORTH_OF_KICK_NS);
         Executor::Core(helper.unwrap_or_else(|| self.usable(home, sender)))
     }
 
@@ -174,14 +191,16 @@ impl Policy {
     /// it can begin, and the rest while it works; a running one needs none at once.
     pub fn copier(&self, view: &impl View, here: Cpu, receiver: Vnic, queued: Backlog) -> CopyPlan {
         let all_to = |rest| CopyPlan { now: 0, rest };
-        match self.fixed(receiver) {
-            Some(Executor::Core(cpu)) if cpu == here => return all_to(Rest::Here),
-            Some(executor) => return all_to(Rest::Offload(executor)),
-            None => {}
-        }
         match view.copying(receiver) {
             Some(cpu) if cpu == here => return all_to(Rest::Here),
             Some(cpu) => return all_to(Rest::LeaveTo(cpu)),
+            None => {}
+        }
+        match self.fixed(receiver) {
+            // A switch that polls copies where it has switched.
+            Some(_) if self.config.mode == Mode::Poll => return all_to(Rest::Here),
+            Some(Executor::Core(cpu)) if cpu == here => return all_to(Rest::Here),
+            Some(executor) => return all_to(Rest::Offload(executor)),
             None => {}
         }
         let (near, limit) = match self.vcpu(view, receiver) {
@@ -191,24 +210,18 @@ impl Policy {
         };
         if !self.config.preemptive_copy {
             let side = self.usable(near, receiver);
-            return all_to(if side == here {
-                Rest::Here
-            } else {
+            let elsewhere = side != here;
+            return all_to(if elsewhere {
                 Rest::Offload(Executor::Core(side))
+            } else {
+                Rest::Here
             });
         }
         let now = limit.min(queued.packets);
         let saved = self.copy_ns(queued.without(now));
-        match self.helper(view, here, near, receiver, saved) {
-            Some(cpu) => CopyPlan {
-                now,
-                rest: Rest::Offload(Executor::Core(cpu)),
-            },
-            None => CopyPlan {
-                now,
-                rest: Rest::Here,
-            },
-        }
+        let helper = self.helper(view, here, near, receiver, saved);
+        let rest = helper.map_or(Rest::Here, |cpu| Rest::Offload(Executor::Core(cpu)));
+        CopyPlan { now, rest }
     }
 
     /// Who goes on copying to `receiver` when the helper on core `here` has to stop: another helper, or the worker
@@ -237,6 +250,22 @@ impl Policy {
         }
     }
 
+    /// How to leave the transmit ring of `sender`, which is empty. A sender that runs will go on sending; a kick for
+    /// each packet would interrupt it more often than it is worth.
+    pub fn leave(&self, view: &impl View, sender: Vnic) -> Kicks {
+        let interval = u64::from(self.config.kick_interval_us) * 1000;
+        let batches =
+            self.config.mode == Mode::Hyperswitch && self.config.state_aware_batching && interval > 0;
+        match self.vcpu(view, sender) {
+            VcpuState::Running(_) | VcpuState::Runnable(_) if batches => {
+                Kicks::OffUntil(view.now_ns() + interval)
+            }
+            VcpuState::Running(_) | VcpuState::Runnable(_) | VcpuState::Blocked(_) | VcpuState::Unknown => {
+                Kicks::On
+            }
+        }
+    }
+
     /// How long a worker looks for work after its last packet before it sleeps, in nanoseconds; `None`: for ever.
     pub fn linger_ns(&self) -> Option<u64> {
         match self.config.mode {
@@ -246,9 +275,16 @@ impl Policy {
         }
     }
 
-    /// Whether a worker without own work looks at all transmit rings, or only at those it served.
-    pub fn polls_all_rings(&self) -> bool {
-        self.config.mode == Mode::Hyperswitch && self.config.poll_transmit
+    /// Whether a worker without own work on core `here` looks at the transmit ring of a vNIC that it did not serve.
+    pub fn polls(&self, view: &impl View, here: Cpu, vnic: Vnic) -> bool {
+        let helps = self.config.mode == Mode::Hyperswitch && self.config.offload && self.config.poll_transmit;
+        helps
+            && match self.vcpu(view, vnic) {
+                VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => {
+                    self.config.other_nodes || self.topology.reach(here, cpu) != Reach::OtherNode
+                }
+                VcpuState::Unknown => true,
+            }
     }
 
     /// Whether the worker of core `here` has to stop, because a task that is not ours waits for the core. To be
@@ -297,7 +333,7 @@ impl Policy {
 
     /// `cpu`, or the vNIC's home if there is no worker on that one.
     fn usable(&self, cpu: Cpu, vnic: Vnic) -> Cpu {
-        if self.topology.location(cpu).is_some() {
+        if self.topology.may_use(cpu) {
             cpu
         } else {
             self.home(&self.cpus, vnic)
@@ -314,7 +350,7 @@ impl Policy {
 
     /// Whether a worker of ours may run on the core and takes no guest's time.
     fn is_ours(&self, view: &impl View, cpu: Cpu) -> bool {
-        self.topology.location(cpu).is_some()
+        self.topology.may_use(cpu)
             && matches!(self.core(view, cpu), CoreState::Idle | CoreState::Worker { .. })
     }
 

@@ -4,11 +4,10 @@
 //! receiver shares, whether both are on one NUMA node, and whether the helper disturbs a core that is busy. Cores
 //! that share execution units or their second-level cache form a *module*; the paper found (section 5.2.3) that help
 //! should come from a module which is idle as a whole, first on the receiver's node, then elsewhere. Hence the order
-//! is one of modules: those with the receiver's last-level cache, those on its node, those of other nodes by
+//! is one of modules: those with the receiver's last-level cache, its own, those on its node, those of other nodes by
 //! distance. Modules that are equally near form a tier; a hash decides where in a tier a search begins, so that
 //! different receivers find different helpers. All orders are computed beforehand; walking one allocates nothing.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -27,6 +26,17 @@ pub struct Location {
     pub node: u16,
 }
 
+/// What two CPUs have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reach {
+    /// The last-level cache.
+    SharedCache,
+    /// The NUMA node.
+    SameNode,
+    /// Nothing.
+    OtherNode,
+}
+
 /// A machine all of whose parts are alike, with CPUs numbered module by module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
@@ -40,19 +50,21 @@ pub struct Shape {
     pub cpus: u16,
 }
 
-/// The CPUs that may be used, where they are, and whom each would ask for help.
+/// The CPUs, where they are, whom each would ask for help, and which may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// By number; `None` for CPUs that may not be used.
+    /// By number; `None` for CPUs that there are not.
     sites: Vec<Option<Site>>,
-    /// CPUs of each module, ascending, those included that may not be used.
+    /// CPUs of each module, ascending.
     modules: Vec<Vec<Cpu>>,
 }
 
-/// A CPU's place, and the other modules from near to far.
+/// A CPU's place, and the modules from near to far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Site {
     location: Location,
+    /// Whether work may be done there.
+    usable: bool,
     /// Index in `Topology::modules`.
     module: usize,
     order: Vec<usize>,
@@ -76,7 +88,7 @@ impl Topology {
         let site = |location: &Location| {
             let module = numbers[&location.module];
             let near = |other: &usize| nearness(location, &cpus[&modules[*other][0]], &distance);
-            let mut order: Vec<usize> = (0..modules.len()).filter(|other| *other != module).collect();
+            let mut order: Vec<usize> = (0..modules.len()).collect();
             order.sort_by_key(near);
             let tiers = order
                 .chunk_by(|a, b| near(a) == near(b))
@@ -88,6 +100,7 @@ impl Topology {
                 .collect();
             Site {
                 location: *location,
+                usable: true,
                 module,
                 order,
                 tiers,
@@ -116,24 +129,31 @@ impl Topology {
         Topology::new(&cpus.collect(), |a, b| if a == b { 10 } else { 20 })
     }
 
-    /// The same machine with only those CPUs that `allowed` admits, for example because of the process's affinity.
-    /// The others are still known as neighbours, who may be busy.
+    /// The same machine, on which only those CPUs may be used that `allowed` admits, for example because of the
+    /// process's affinity. The others still have a place: guests may run there.
     pub fn restricted(mut self, allowed: impl Fn(Cpu) -> bool) -> Self {
-        for (cpu, site) in (0..).zip(&mut self.sites) {
-            site.take_if(|_| !allowed(Cpu(cpu)));
+        for (cpu, site) in (0..).map(Cpu).zip(&mut self.sites) {
+            if let Some(site) = site {
+                site.usable &= allowed(cpu);
+            }
         }
         self
     }
 
     /// The CPUs that may be used, ascending.
-    pub fn cpus(&self) -> impl Iterator<Item = Cpu> {
+    pub fn usable(&self) -> impl Iterator<Item = Cpu> {
         (0..)
             .map(Cpu)
-            .zip(&self.sites)
-            .filter_map(|(cpu, site)| site.is_some().then_some(cpu))
+            .take(self.sites.len())
+            .filter(|cpu| self.may_use(*cpu))
     }
 
-    /// Where the CPU sits; `None` for one that may not be used.
+    /// Whether the CPU may be used.
+    pub fn may_use(&self, cpu: Cpu) -> bool {
+        self.site(cpu).is_some_and(|site| site.usable)
+    }
+
+    /// Where the CPU sits; `None` for one that there is not.
     pub fn location(&self, cpu: Cpu) -> Option<Location> {
         self.site(cpu).map(|site| site.location)
     }
@@ -142,20 +162,20 @@ impl Topology {
         self.sites.get(usize::from(cpu.0))?.as_ref()
     }
 
-    /// Whether both are on one NUMA node.
-    pub fn same_node(&self, one: Cpu, other: Cpu) -> bool {
+    /// How near two CPUs are; those that there are not are far from all.
+    pub fn reach(&self, one: Cpu, other: Cpu) -> Reach {
         match (self.location(one), self.location(other)) {
-            (Some(one), Some(other)) => one.node == other.node,
-            _ => false,
+            (Some(one), Some(other)) => Reach::between(&one, &other),
+            _ => Reach::OtherNode,
         }
     }
 
-    /// The other CPUs of the CPU's module, and itself.
+    /// The CPUs of the CPU's module, itself among them.
     pub fn module(&self, cpu: Cpu) -> &[Cpu] {
         self.site(cpu).map_or(&[], |site| &self.modules[site.module])
     }
 
-    /// The modules that could help the CPU, from near to far, without its own. `hash`, a fraction of 2^32, says where in
+    /// The modules that could help the CPU, from near to far, its own among them. `hash`, a fraction of 2^32, says where in
     /// each tier to begin. Nothing for an unknown CPU.
     pub fn helpers(&self, cpu: Cpu, hash: u32) -> impl Iterator<Item = &[Cpu]> {
         let site = self.site(cpu);
@@ -170,26 +190,33 @@ impl Topology {
         })
     }
 
-    /// The last CPU of each node: where work is concentrated least visibly, for it is the first CPUs that most
+    /// The last usable CPU of each node: where work is concentrated least visibly, for it is the first CPUs that most
     /// programs are bound to.
     pub fn last_of_each_node(&self) -> Vec<Cpu> {
         let node = |cpu| self.location(cpu).map(|location| (location.node, cpu));
-        let last: BTreeMap<u16, Cpu> = self.cpus().filter_map(node).collect();
+        let last: BTreeMap<u16, Cpu> = self.usable().filter_map(node).collect();
         last.into_values().collect()
     }
 }
 
-/// Sorts the near before the far: the same last-level cache, then the same node, then other nodes by distance.
-fn nearness(
-    from: &Location,
-    to: &Location,
-    distance: &impl Fn(u16, u16) -> u32,
-) -> (Reverse<bool>, Reverse<bool>, u32) {
-    let same_node = from.node == to.node;
-    let far = if same_node {
-        0
-    } else {
+impl Reach {
+    fn between(one: &Location, other: &Location) -> Reach {
+        match () {
+            () if one.llc == other.llc => Reach::SharedCache,
+            () if one.node == other.node => Reach::SameNode,
+            () => Reach::OtherNode,
+        }
+    }
+}
+
+/// Sorts the near before the far. A CPU's own module comes after the others with its last-level cache, for a helper
+/// there would disturb whom it helps.
+fn nearness(from: &Location, to: &Location, distance: &impl Fn(u16, u16) -> u32) -> (Reach, bool, u32) {
+    let reach = Reach::between(from, to);
+    let far = if reach == Reach::OtherNode {
         distance(from.node, to.node)
+    } else {
+        0
     };
-    (Reverse(from.llc == to.llc), Reverse(same_node), far)
+    (reach, from.module == to.module, far)
 }

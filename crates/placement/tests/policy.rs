@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use placement::{
-    Backlog, Config, CopyPlan, CoreState, Costs, Cpu, Duty, Executor, Mode, Notify, Policy, Rank, Rest,
-    Shape, Task, Topology, VcpuState, View, Vnic,
+    Backlog, Config, CopyPlan, CoreState, Costs, Cpu, Duty, Executor, Kicks, Mode, Notify, Policy, Rank,
+    Reach, Rest, Shape, Task, Topology, VcpuState, View, Vnic,
 };
 use proptest::prelude::*;
 
@@ -15,6 +15,7 @@ struct Still {
     wanted: Vec<bool>,
     vcpus: Vec<VcpuState>,
     copying: Option<Cpu>,
+    expects: Vec<Cpu>,
 }
 
 impl View for Still {
@@ -31,6 +32,10 @@ impl View for Still {
 
     fn wanted(&self, cpu: Cpu) -> bool {
         self.wanted.get(usize::from(cpu.0)).copied().unwrap_or(true)
+    }
+
+    fn expects_vcpu(&self, cpu: Cpu) -> bool {
+        self.expects.contains(&cpu)
     }
 
     fn vcpu(&self, vnic: Vnic) -> VcpuState {
@@ -68,6 +73,7 @@ fn opteron(sender: VcpuState, receiver: VcpuState) -> Still {
         wanted: vec![false; 32],
         vcpus: vec![sender, receiver],
         copying: None,
+        expects: Vec::new(),
     }
 }
 
@@ -89,26 +95,72 @@ fn running_pair() -> Still {
     still
 }
 
-#[test]
-fn a_running_receiver_is_helped_from_an_idle_module_of_its_node() {
-    let plan = policy(Config::default()).copier(&running_pair(), Cpu(0), Vnic(1), WORTH_IT);
+/// The core to which copying for vNIC 1 is offloaded.
+fn offloaded(policy: &Policy, still: &Still, queued: Backlog) -> Option<u16> {
+    let plan = policy.copier(still, Cpu(0), Vnic(1), queued);
     assert_eq!(plan.now, 0);
-    let Rest::Offload(executor) = plan.rest else {
-        panic!("{plan:?}")
-    };
-    assert!((4..8).contains(&core(executor).0), "{executor:?}");
+    match plan.rest {
+        Rest::Here => None,
+        Rest::Offload(executor) => Some(core(executor).0),
+        Rest::LeaveTo(cpu) => panic!("left to {cpu:?}"),
+    }
 }
 
 #[test]
-fn without_an_idle_module_on_the_node_another_node_helps() {
+fn helpers_are_asked_from_the_best_to_the_last_resort() {
     let mut still = running_pair();
-    still.cores[4] = CoreState::Other;
-    still.cores[7] = CoreState::Guest;
-    let plan = policy(Config::default()).copier(&still, Cpu(0), Vnic(1), WORTH_IT);
-    let Rest::Offload(executor) = plan.rest else {
-        panic!("{plan:?}")
+    let policy = policy(Config::default());
+    let mut next = || {
+        let cpu = offloaded(&policy, &still, WORTH_IT);
+        still.cores[usize::from(cpu.unwrap_or(31))] = CoreState::Guest;
+        cpu
     };
-    assert!(core(executor).0 >= 8, "{executor:?}");
+    // Idle modules, then idle cores beside busy ones, the receiver's sibling last; no other node.
+    let modules = [next().unwrap(), next().unwrap()];
+    assert!(modules.contains(&4) && modules.contains(&6), "{modules:?}");
+    let beside_busy = [next().unwrap(), next().unwrap(), next().unwrap()];
+    assert_eq!(beside_busy.iter().sum::<u16>(), 1 + 5 + 7, "{beside_busy:?}");
+    assert_eq!(next(), Some(3));
+    assert_eq!(next(), None);
+}
+
+#[test]
+fn the_papers_criteria_take_idle_modules_only_on_other_nodes_if_need_be() {
+    let policy = policy(Config {
+        busy_modules: false,
+        other_nodes: true,
+        ..Config::default()
+    });
+    let mut still = running_pair();
+    assert!((4..8).contains(&offloaded(&policy, &still, WORTH_IT).unwrap()));
+    still.cores[4] = CoreState::Other;
+    still.expects = vec![Cpu(7)];
+    assert!(offloaded(&policy, &still, WORTH_IT).unwrap() >= 8);
+}
+
+#[test]
+fn a_guest_may_run_where_workers_may_not() {
+    let topology = Topology::regular(OPTERON).restricted(|cpu| ![0, 2, 4].contains(&cpu.0));
+    let policy = Policy::new(Config::default(), topology, Costs::default());
+    let helper = offloaded(&policy, &running_pair(), WORTH_IT);
+    assert!(helper.is_some_and(|cpu| (5..8).contains(&cpu)), "{helper:?}");
+    let home = core(policy.heir(&running_pair(), Cpu(6), Vnic(1), Backlog::default()));
+    assert!(![0, 2, 4].contains(&home.0), "{home:?}");
+}
+
+#[test]
+fn a_core_to_which_a_vcpu_is_expected_back_comes_last() {
+    let policy = policy(Config::default());
+    let mut still = running_pair();
+    still.cores.fill(CoreState::Guest);
+    still.cores[5] = IDLE;
+    still.expects = vec![Cpu(5)];
+    assert_eq!(offloaded(&policy, &still, WORTH_IT), Some(5));
+    still.cores[7] = CoreState::Worker {
+        depth: 2,
+        polling: false,
+    };
+    assert_eq!(offloaded(&policy, &still, WORTH_IT), Some(7));
 }
 
 #[test]
@@ -119,10 +171,11 @@ fn an_awake_helper_is_taken_where_waking_one_would_not_pay() {
     };
     let mut still = running_pair();
     let policy = policy(Config::default());
-    assert_eq!(policy.copier(&still, Cpu(0), Vnic(1), little).rest, Rest::Here);
-    still.cores[9] = POLLING;
-    let plan = policy.copier(&still, Cpu(0), Vnic(1), little);
-    assert_eq!(plan.rest, Rest::Offload(Executor::Core(Cpu(9))));
+    assert_eq!(offloaded(&policy, &still, little), None);
+    still.cores[5] = POLLING;
+    assert_eq!(offloaded(&policy, &still, little), Some(5));
+    still.wanted[5] = true;
+    assert_eq!(offloaded(&policy, &still, little), None);
 }
 
 #[test]
@@ -236,6 +289,43 @@ fn only_a_running_receiver_waits_for_its_notification() {
 }
 
 #[test]
+fn only_a_sender_that_blocked_has_to_kick_at_once() {
+    let mut still = running_pair();
+    let batching = policy(Config {
+        kick_interval_us: 70,
+        ..Config::default()
+    });
+    assert_eq!(batching.leave(&still, Vnic(0)), Kicks::OffUntil(1_070_000));
+    still.vcpus[0] = VcpuState::Blocked(Cpu(0));
+    assert_eq!(batching.leave(&still, Vnic(0)), Kicks::On);
+    still.vcpus[0] = VcpuState::Unknown;
+    assert_eq!(batching.leave(&still, Vnic(0)), Kicks::On);
+    let eager = policy(Config {
+        kick_interval_us: 0,
+        ..Config::default()
+    });
+    assert_eq!(eager.leave(&running_pair(), Vnic(0)), Kicks::On);
+}
+
+#[test]
+fn helpers_poll_the_rings_of_their_node() {
+    let still = running_pair();
+    let near = policy(Config::default());
+    assert!(near.polls(&still, Cpu(7), Vnic(0)));
+    assert!(!near.polls(&still, Cpu(8), Vnic(0)));
+    let far = policy(Config {
+        other_nodes: true,
+        ..Config::default()
+    });
+    assert!(far.polls(&still, Cpu(8), Vnic(0)));
+    let never = policy(Config {
+        poll_transmit: false,
+        ..Config::default()
+    });
+    assert!(!never.polls(&still, Cpu(7), Vnic(0)));
+}
+
+#[test]
 fn helpers_give_way_and_owners_finish() {
     let mut still = running_pair();
     let eager = policy(Config::default());
@@ -271,7 +361,12 @@ fn modes_for_comparison_do_not_choose() {
         assert_eq!(policy.dedicated(), [Cpu(3), Cpu(11)]);
         assert_eq!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(3)));
         let rest_at = |here| policy.copier(&still, Cpu(here), Vnic(1), WORTH_IT).rest;
-        assert_eq!(rest_at(3), Rest::Offload(Executor::Core(Cpu(11))));
+        let elsewhere = if mode == Mode::Poll {
+            Rest::Here
+        } else {
+            Rest::Offload(Executor::Core(Cpu(11)))
+        };
+        assert_eq!(rest_at(3), elsewhere);
         assert_eq!(rest_at(11), Rest::Here);
         assert_eq!(policy.linger_ns(), linger);
         assert_eq!(policy.copies_twice(), mode == Mode::DriverDomain);
@@ -372,9 +467,10 @@ fn vcpu_state(count: u16) -> impl Strategy<Value = VcpuState> {
 }
 
 prop_compose! {
-    fn config()(switches in any::<[bool; 5]>(), copy_limit in 1..20u32) -> Config {
-        let [vm_state, offload, busy_siblings, preemptive_copy, serve_on_block] = switches;
-        Config { vm_state, offload, busy_siblings, preemptive_copy, serve_on_block, copy_limit, ..Config::default() }
+    fn config()(switches in any::<[bool; 6]>(), copy_limit in 1..20u32) -> Config {
+        let [vm_state, offload, busy_modules, other_nodes, preemptive_copy, serve_on_block] = switches;
+        let default = Config::default();
+        Config { vm_state, offload, busy_modules, other_nodes, preemptive_copy, serve_on_block, copy_limit, ..default }
     }
 }
 
@@ -404,23 +500,27 @@ fn scene() -> impl Strategy<Value = Scene> {
             proptest::collection::vec(proptest::bool::weighted(0.8), of_each),
             proptest::collection::vec(vcpu_state(count), 6),
             proptest::option::weighted(0.2, cpu_below(count)),
+            proptest::collection::vec(cpu_below(count), 0..3),
             cpu_below(count),
             (0..100u32, 0..200_000u64),
             config(),
         )
             .prop_map(
-                move |(cores, wanted, allowed, vcpus, copying, here, (packets, bytes), config)| Scene {
-                    shape,
-                    allowed,
-                    still: Still {
-                        cores,
-                        wanted,
-                        vcpus,
-                        copying,
-                    },
-                    config,
-                    here,
-                    queued: Backlog { packets, bytes },
+                move |(cores, wanted, allowed, vcpus, copying, expects, here, (packets, bytes), config)| {
+                    Scene {
+                        shape,
+                        allowed,
+                        still: Still {
+                            cores,
+                            wanted,
+                            vcpus,
+                            copying,
+                            expects,
+                        },
+                        config,
+                        here,
+                        queued: Backlog { packets, bytes },
+                    }
                 },
             )
     })
@@ -454,19 +554,19 @@ impl Scene {
         } = self.shape;
         let full = Topology::regular(self.shape);
         let hash = u64::from(vnic.0.wrapping_mul(0x9E37_79B9));
-        let llc_of = |cpu: Cpu| cpu.0 / cpus / modules;
-        let node_of = |cpu: Cpu| llc_of(cpu) / llcs;
         let module_of = |cpu: Cpu| cpu.0 / cpus;
+        let llc_of = |cpu: Cpu| module_of(cpu) / modules;
+        let node_of = |cpu: Cpu| llc_of(cpu) / llcs;
         let tier = |cpu: Cpu| match () {
+            () if module_of(cpu) == module_of(near) => 1,
             () if llc_of(cpu) == llc_of(near) => 0,
-            () if node_of(cpu) == node_of(near) => 1,
-            () => 2,
+            () if node_of(cpu) == node_of(near) => 2,
+            () => 3,
         };
         let place = |cpu: Cpu| {
-            let module = |number: u16| Cpu(number * cpus);
-            let others = (0..nodes * llcs * modules).filter(|number| *number != module_of(near));
-            let tier_of: Vec<u16> = others
-                .filter(|number| tier(module(*number)) == tier(cpu))
+            let all = 0..nodes * llcs * modules;
+            let tier_of: Vec<u16> = all
+                .filter(|module| tier(Cpu(module * cpus)) == tier(cpu))
                 .collect();
             let own = tier_of
                 .iter()
@@ -475,23 +575,27 @@ impl Scene {
             let start = (hash * tier_of.len() as u64 / (1 << 32)) as usize;
             (tier(cpu), (own + tier_of.len() - start) % tier_of.len(), cpu)
         };
-        let worth_waking = saved_ns > Costs::default().wake_waker_ns;
-        let class = |cpu: Cpu| match self.core(cpu) {
-            CoreState::Idle if !worth_waking => None,
-            CoreState::Idle if full.module(cpu).iter().all(|cpu| self.core(*cpu) == IDLE) => Some((2, 0)),
-            CoreState::Idle => self.config.busy_siblings.then_some((4, 0)),
+        let may_wake = saved_ns > Costs::default().wake_waker_ns;
+        let rests = |cpu: &Cpu| self.core(*cpu) == IDLE && !self.still.expects.contains(cpu);
+        let kind = |cpu: Cpu| match self.core(cpu) {
+            CoreState::Idle if !may_wake => None,
+            CoreState::Idle if full.module(cpu).iter().all(rests) => Some((2, 0)),
+            CoreState::Idle if !self.config.busy_modules => None,
+            CoreState::Idle if rests(&cpu) => Some((3, 0)),
+            CoreState::Idle => Some((5, 0)),
             CoreState::Worker { depth, .. } if depth > 2 || self.still.wanted(cpu) => None,
-            POLLING if node_of(cpu) == node_of(near) => Some((1, 0)),
-            CoreState::Worker { depth, .. } => Some((3, depth)),
+            POLLING => Some((1, 0)),
+            CoreState::Worker { depth, .. } => Some((4, depth)),
             CoreState::Guest | CoreState::Other => None,
         };
-        let known = self.config.offload && self.allowed[usize::from(near.0)];
-        let all = (0..nodes * llcs * modules * cpus).map(Cpu).filter(|_| known);
-        let others = all.filter(|cpu| *cpu != self.here && module_of(*cpu) != module_of(near));
-        let able = others.filter(|cpu| self.allowed[usize::from(cpu.0)]);
-        able.filter_map(|cpu| Some((class(cpu)?, place(cpu))))
-            .min()
-            .map(|(_, (_, _, cpu))| cpu)
+        let reach = |cpu: Cpu| full.reach(cpu, near);
+        let all = (0..nodes * llcs * modules * cpus).map(Cpu);
+        let able = all.filter(|cpu| *cpu != self.here && *cpu != near && self.allowed[usize::from(cpu.0)]);
+        let near_enough = able.filter(|cpu| self.config.other_nodes || reach(*cpu) != Reach::OtherNode);
+        let helpers = near_enough
+            .filter(|_| self.config.offload)
+            .filter_map(|cpu| Some((reach(cpu), kind(cpu)?, place(cpu))));
+        helpers.min().map(|(.., (.., cpu))| cpu)
     }
 }
 
@@ -519,7 +623,7 @@ proptest! {
     #[test]
     fn work_goes_to_allowed_cores_that_nobody_uses(scene in scene(), vnic in 0..6u32) {
         let (vnic, policy) = (Vnic(vnic), scene.policy());
-        let allowed: Vec<Cpu> = scene.topology().cpus().collect();
+        let allowed: Vec<Cpu> = scene.topology().usable().collect();
         let free = |cpu: Cpu| match scene.core(cpu) {
             CoreState::Idle => true,
             CoreState::Worker { .. } => !scene.still.wanted(cpu),

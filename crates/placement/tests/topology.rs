@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use placement::{Cpu, Location, Shape, Topology};
+use placement::{Cpu, Reach, Shape, Topology};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -147,8 +147,11 @@ fn helpers(topology: &Topology, cpu: u16) -> Vec<Vec<u16>> {
 fn opteron_looks_on_its_die_then_by_distance() {
     let order = helpers(&OPTERON_6274.topology(), 8);
     let firsts: Vec<u16> = order.iter().map(|module| module[0]).collect();
-    // Node 1: its own die, then nodes 0 and 3 at distance 16, equally near, then node 2.
-    assert_eq!(firsts, [10, 12, 14, 0, 2, 4, 6, 24, 26, 28, 30, 16, 18, 20, 22]);
+    // Node 1: its own die, its own module, then nodes 0 and 3 at distance 16, equally near, then node 2.
+    assert_eq!(
+        firsts,
+        [10, 12, 14, 8, 0, 2, 4, 6, 24, 26, 28, 30, 16, 18, 20, 22]
+    );
     assert!(
         order
             .iter()
@@ -159,10 +162,10 @@ fn opteron_looks_on_its_die_then_by_distance() {
 #[test]
 fn complexes_of_one_package_are_near_before_far() {
     let order = helpers(&SINGLE_64.topology(), 20);
-    assert_eq!(order.len(), 63);
-    let near: Vec<u16> = order[..7].iter().map(|module| module[0]).collect();
-    assert_eq!(near, [16, 17, 18, 19, 21, 22, 23]);
-    assert_eq!(order[7], [0]);
+    assert_eq!(order.len(), 64);
+    let near: Vec<u16> = order[..8].iter().map(|module| module[0]).collect();
+    assert_eq!(near, [16, 17, 18, 19, 21, 22, 23, 20]);
+    assert_eq!(order[8], [0]);
 }
 
 #[test]
@@ -170,16 +173,17 @@ fn hyperthreads_are_one_module() {
     let topology = DUAL_32_SMT.topology();
     assert_eq!(topology.module(Cpu(70)), [Cpu(6), Cpu(70)]);
     let order = helpers(&topology, 70);
-    assert_eq!(order.len(), 63);
-    assert!(order[..31].iter().all(|module| module[0] < 32));
-    assert!(order[31..].iter().all(|module| (32..64).contains(&module[0])));
+    assert_eq!(order.len(), 64);
+    assert!(order[..32].iter().all(|module| module[0] < 32));
+    assert_eq!(order[31], [6, 70]);
+    assert!(order[32..].iter().all(|module| (32..64).contains(&module[0])));
     assert_eq!(topology.last_of_each_node(), [Cpu(95), Cpu(127)]);
 }
 
 #[test]
 fn small_machines() {
-    assert_eq!(helpers(&VIRTUAL_2.topology(), 0), [[1]]);
-    assert_eq!(helpers(&SINGLE_1.topology(), 0), [[0; 0]; 0]);
+    assert_eq!(helpers(&VIRTUAL_2.topology(), 0), [[1], [0]]);
+    assert_eq!(helpers(&SINGLE_1.topology(), 0), [[0]]);
     assert_eq!(
         helpers(&VIRTUAL_2.topology(), 7),
         [[0; 0]; 0],
@@ -197,7 +201,8 @@ fn a_hash_rotates_within_tiers_only() {
     ] {
         let order: Vec<u16> = topology.helpers(Cpu(8), hash).map(|module| module[0].0).collect();
         assert_eq!(order[..3], near);
-        let mut next = order[3..11].to_vec();
+        assert_eq!(order[3], 8);
+        let mut next = order[4..12].to_vec();
         next.sort_unstable();
         assert_eq!(next, [0, 2, 4, 6, 24, 26, 28, 30]);
     }
@@ -216,13 +221,16 @@ fn what_is_missing_is_replaced_by_something_coarser() {
     fs::write(root.join("cpu/online"), "0,2-5\n").unwrap();
     let topology = Topology::read(root).unwrap();
     assert_eq!(
-        topology.cpus().map(|cpu| cpu.0).collect::<Vec<_>>(),
+        topology.usable().map(|cpu| cpu.0).collect::<Vec<_>>(),
         [0, 2, 3, 4, 5]
     );
-    assert_eq!(helpers(&topology, 3), [[0], [2], [4], [5]]);
-    let one = topology.location(Cpu(3)).unwrap();
-    let other = topology.location(Cpu(4)).unwrap();
-    assert_eq!((one.llc, one.node), (other.llc, other.node));
+    assert_eq!(helpers(&topology, 3), [[0], [2], [4], [5], [3]]);
+    assert_eq!(topology.reach(Cpu(3), Cpu(4)), Reach::SharedCache);
+    assert_eq!(
+        topology.reach(Cpu(3), Cpu(1)),
+        Reach::OtherNode,
+        "a CPU that is offline"
+    );
 }
 
 #[test]
@@ -259,10 +267,7 @@ fn a_shared_last_level_is_no_module() {
     }
     let topology = Topology::read(tree.path()).unwrap();
     assert_eq!(topology.module(Cpu(0)), [Cpu(0)]);
-    assert_eq!(
-        topology.location(Cpu(0)).unwrap().llc,
-        topology.location(Cpu(1)).unwrap().llc
-    );
+    assert_eq!(topology.reach(Cpu(0), Cpu(1)), Reach::SharedCache);
 }
 
 #[test]
@@ -290,7 +295,9 @@ fn a_regular_machine_is_what_sysfs_would_show() {
 #[test]
 fn cpus_that_may_not_be_used_are_still_neighbours() {
     let topology = OPTERON_6274.topology().restricted(|cpu| cpu.0 % 2 == 0);
-    assert_eq!(topology.cpus().count(), 16);
-    assert_eq!(topology.location(Cpu(1)), None::<Location>);
+    assert_eq!(topology.usable().count(), 16);
+    assert!(topology.may_use(Cpu(0)) && !topology.may_use(Cpu(1)));
+    assert_eq!(topology.reach(Cpu(0), Cpu(1)), Reach::SharedCache);
+    assert_eq!(topology.last_of_each_node()[0], Cpu(6));
     assert_eq!(topology.module(Cpu(0)), [Cpu(0), Cpu(1)]);
 }

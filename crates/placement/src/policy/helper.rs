@@ -1,27 +1,30 @@
-//! Choosing a helper. There are four classes; within a class the nearest module counts, and among equally near ones
-//! the vNIC's hash decides:
+//! Choosing a helper: the nearest, and among those equally near the best [`Kind`]. Among equals the vNIC's hash decides,
+//! by where the topology's order begins. A search looks at each core once or twice, and only as far as it has to.
 //!
-//! 1. a worker on the receiver's node that polls and has an empty buffer: it costs no more than a message;
-//! 2. an idle core of an idle module, if the work is worth waking it;
-//! 3. a worker that is awake on a core nobody else wants, the one with the fewest messages;
-//! 4. if allowed, an idle core beside busy ones, if the work is worth waking it.
-//!
-//! A search looks at each core once or twice.
+//! The paper (section 5.2.3) takes idle modules of the receiver's node, then of other nodes, and no core beside a busy
+//! one. Here, idle cores of busy modules come before other nodes: what a helper on another node writes reaches the
+//! receiver so slowly that in the simulator it is better not to be helped.
 
 use super::Policy;
-use crate::topology::Cpu;
+use crate::topology::{Cpu, Reach};
 use crate::view::{CoreState, View, Vnic};
 
 /// Messages that may wait in a helper's buffer; with more, one's own core is faster.
 const DEEPEST: u16 = 2;
 
-/// The best of each class so far; modules come from near to far, so the first one stays.
-#[derive(Default)]
-struct Found {
-    polling: Option<Cpu>,
-    idle: Option<Cpu>,
-    awake: Option<(u16, Cpu)>,
-    beside_busy: Option<Cpu>,
+/// What makes a helper, from the best to the last resort.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// A worker that polls and has an empty buffer: it costs no more than a message.
+    Polling,
+    /// A sleeping one in an idle module.
+    IdleModule,
+    /// A sleeping one in a module that is not idle.
+    BusyModule,
+    /// One that is awake, by the messages in its buffer.
+    Awake(u16),
+    /// A sleeping one on a core to which a vCPU is expected back.
+    Lent,
 }
 
 impl Policy {
@@ -37,42 +40,56 @@ impl Policy {
         if !self.config.offload {
             return None;
         }
-        let mut found = Found::default();
+        let may_wake = saved_ns > self.costs.wake_waker_ns;
+        let mut best: Option<(Reach, Kind, Cpu)> = None;
         for module in self.topology.helpers(near, spread(vnic)) {
-            self.look_at(view, module, here, &mut found);
-            if found
-                .polling
-                .is_some_and(|cpu| self.topology.same_node(cpu, near))
-            {
-                return found.polling;
+            let reach = module
+                .first()
+                .map_or(Reach::OtherNode, |cpu| self.topology.reach(near, *cpu));
+            let too_far = reach == Reach::OtherNode && !self.config.other_nodes;
+            if too_far || best.is_some_and(|(nearest, ..)| nearest < reach) {
+                break;
+            }
+            let candidates = module
+                .iter()
+                .copied()
+                .filter(|cpu| *cpu != here && *cpu != near && self.topology.may_use(*cpu));
+            for cpu in candidates {
+                let kind = self
+                    .kind(view, module, cpu)
+                    .filter(|kind| may_wake || kind.is_awake());
+                if let Some(kind) = kind
+                    && best.is_none_or(|(_, least, _)| kind < least)
+                {
+                    best = Some((reach, kind, cpu));
+                }
             }
         }
-        let awake = found.awake.map(|(_, cpu)| cpu);
-        if saved_ns <= self.costs.wake_waker_ns {
-            return awake;
-        }
-        let beside_busy = found.beside_busy.filter(|_| self.config.busy_siblings);
-        found.idle.or(awake).or(beside_busy)
+        best.map(|(.., cpu)| cpu)
     }
 
-    fn look_at(&self, view: &impl View, module: &[Cpu], here: Cpu, found: &mut Found) {
-        let all_idle = module.iter().all(|cpu| self.core(view, *cpu) == CoreState::Idle);
-        let candidates = module.iter().copied();
-        for cpu in candidates.filter(|cpu| *cpu != here && self.topology.location(*cpu).is_some()) {
-            match self.core(view, cpu) {
-                CoreState::Idle if all_idle => found.idle = found.idle.or(Some(cpu)),
-                CoreState::Idle => found.beside_busy = found.beside_busy.or(Some(cpu)),
-                CoreState::Worker { depth, polling } if depth <= DEEPEST && !view.wanted(cpu) => {
-                    if polling && depth == 0 {
-                        found.polling = found.polling.or(Some(cpu));
-                    }
-                    if found.awake.is_none_or(|(least, _)| depth < least) {
-                        found.awake = Some((depth, cpu));
-                    }
-                }
-                CoreState::Worker { .. } | CoreState::Guest | CoreState::Other => {}
-            }
+    /// What kind of helper the core of that module would be, if any.
+    fn kind(&self, view: &impl View, module: &[Cpu], cpu: Cpu) -> Option<Kind> {
+        let rests = |cpu: &Cpu| self.core(view, *cpu) == CoreState::Idle && !view.expects_vcpu(*cpu);
+        match self.core(view, cpu) {
+            CoreState::Worker { depth, .. } if depth > DEEPEST || view.wanted(cpu) => None,
+            CoreState::Worker {
+                depth: 0,
+                polling: true,
+            } => Some(Kind::Polling),
+            CoreState::Worker { depth, .. } => Some(Kind::Awake(depth)),
+            CoreState::Idle if module.iter().all(rests) => Some(Kind::IdleModule),
+            CoreState::Idle if !self.config.busy_modules => None,
+            CoreState::Idle if rests(&cpu) => Some(Kind::BusyModule),
+            CoreState::Idle => Some(Kind::Lent),
+            CoreState::Guest | CoreState::Other => None,
         }
+    }
+}
+
+impl Kind {
+    fn is_awake(self) -> bool {
+        matches!(self, Kind::Polling | Kind::Awake(_))
     }
 }
 
