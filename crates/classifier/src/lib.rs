@@ -21,6 +21,7 @@ mod entry;
 mod hash;
 mod megaflow;
 mod microflow;
+mod prefixes;
 mod subtable;
 
 pub use entry::FlowEntry;

@@ -84,7 +84,10 @@ impl SubtableList {
     #[inline]
     fn lookup(&self, key: &FlowKey, observe: &mut impl FnMut(&FlowMask, bool)) -> Option<&Arc<FlowEntry>> {
         for subtable in &self.subtables {
-            let found = subtable.lookup(key);
+            let found = subtable.get(key);
+            if found.is_some() {
+                subtable.hit(1);
+            }
             observe(subtable.mask(), found.is_some());
             if found.is_some() {
                 return found;
@@ -98,6 +101,9 @@ impl SubtableList {
             self.subtables.push(Subtable::new(entry.flow.mask));
             self.subtables.len() - 1
         });
+        if self.subtables[position].is_full() {
+            self.subtables[position] = self.subtables[position].grown();
+        }
         self.subtables[position].insert(entry);
         self.changed();
     }

@@ -1,28 +1,57 @@
-//! All flows with one mask: a hash table over the bits the mask has.
+//! All flows with one mask: a hash table over the bits the mask has, searched in stages.
+//!
+//! A mask that reaches into several layers is hashed layer by layer (Pfaff et al., NSDI 2015, 5.3): link, network,
+//! transport, which are a prefix of the key's words each. After each layer but the last, a filter tells
+//! whether any flow begins like that; mostly none does, and the look-up ends there.
+//!
+//! A subtable never grows by itself, as that takes time in proportion to its flows, while look-ups wait:
+//! [`Subtable::is_full`] says when [`Subtable::grown`] has to make another one, which it does while look-ups go on.
 
 use crate::entry::FlowEntry;
 use crate::hash::{PAIRS, Seed};
-use flow::{FlowKey, FlowMask};
+use crate::prefixes::Prefixes;
+use flow::{FlowKey, FlowMask, KEY_WORDS};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A pair of words in which the mask has bits.
-#[derive(Clone, Copy, Debug)]
-struct MaskedPair {
-    number: usize,
-    mask: [u64; 2],
+/// Flows that a new subtable has room for, at least.
+const LEAST_ROOM: usize = 4;
+
+/// The last layer in which a mask has bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Depth {
+    /// Words 0 to 3, with the metadata, as nearly all flows name one port.
+    Link,
+    /// Words 4 to 8.
+    Network,
+    /// Word 9.
+    Transport,
+    /// Words 10 to 15, after the transport layer.
+    NeighbourDiscovery,
 }
 
-impl MaskedPair {
-    #[inline]
-    fn of(&self, key: &FlowKey) -> [u64; 2] {
-        [
-            key.words[2 * self.number] & self.mask[0],
-            key.words[2 * self.number + 1] & self.mask[1],
-        ]
+impl Depth {
+    fn of(mask: &FlowMask) -> Depth {
+        let has = |words: std::ops::Range<usize>| mask.0.words[words].iter().any(|&word| word != 0);
+        if has(10..KEY_WORDS) {
+            Depth::NeighbourDiscovery
+        } else if has(9..10) {
+            Depth::Transport
+        } else if has(4..9) {
+            Depth::Network
+        } else {
+            Depth::Link
+        }
     }
+}
+
+/// A hash good enough for a filter. Where words differ by a power of two, the sums' halves differ in the secret's
+/// bits, shifted: those that the shift takes out of one half are in the other.
+#[inline]
+fn folded(sum: u128) -> u64 {
+    (sum >> 64) as u64 ^ sum as u64
 }
 
 /// A flow with its hash, which saves following the pointer for most that do not match.
@@ -35,29 +64,55 @@ struct Hashed {
 #[derive(Debug)]
 pub(crate) struct Subtable {
     mask: FlowMask,
-    /// The only words that look-ups hash and compare.
-    pairs: Box<[MaskedPair]>,
+    depth: Depth,
+    /// Link layers of flows, if the mask reaches further.
+    links: Prefixes,
+    /// Link and network layers of flows, if the mask reaches further.
+    networks: Prefixes,
     flows: HashTable<Hashed>,
-    /// Look-ups that ended here, for ordering only.
-    hits: AtomicU64,
+    seed: &'static Seed,
+    hits: Hits,
 }
+
+/// Look-ups that ended here, for ordering only. Apart from what look-ups read.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Hits(AtomicU64);
 
 impl Subtable {
     pub(crate) fn new(mask: FlowMask) -> Subtable {
-        let words = &mask.0.words;
-        let pairs = (0..PAIRS)
-            .map(|number| MaskedPair {
-                number,
-                mask: [words[2 * number], words[2 * number + 1]],
-            })
-            .filter(|pair| pair.mask != [0, 0])
-            .collect();
+        Subtable::with_room(mask, LEAST_ROOM)
+    }
+
+    fn with_room(mask: FlowMask, room: usize) -> Subtable {
+        let flows = HashTable::with_capacity(room);
+        let depth = Depth::of(&mask);
+        let prefixes = |needed| Prefixes::new(if needed { flows.capacity() } else { 0 });
         Subtable {
             mask,
-            pairs,
-            flows: HashTable::new(),
-            hits: AtomicU64::new(0),
+            depth,
+            links: prefixes(depth > Depth::Link),
+            networks: prefixes(depth > Depth::Network),
+            flows,
+            seed: Seed::process(),
+            hits: Hits::default(),
         }
+    }
+
+    /// Whether the next flow needs another subtable.
+    pub(crate) fn is_full(&self) -> bool {
+        self.flows.len() == self.flows.capacity()
+    }
+
+    /// The same with room for half as many flows again.
+    pub(crate) fn grown(&self) -> Subtable {
+        let room = self.flows.len() + (self.flows.len() / 2).max(LEAST_ROOM);
+        let mut grown = Subtable::with_room(self.mask, room);
+        grown.hits.0 = AtomicU64::new(self.hits());
+        self.flows
+            .iter()
+            .for_each(|flow| grown.add(Arc::clone(&flow.entry)));
+        grown
     }
 
     pub(crate) fn mask(&self) -> &FlowMask {
@@ -69,70 +124,132 @@ impl Subtable {
     }
 
     pub(crate) fn hits(&self) -> u64 {
-        self.hits.load(Ordering::Relaxed)
+        self.hits.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts look-ups that ended here.
+    pub(crate) fn hit(&self, count: u64) {
+        self.hits.0.fetch_add(count, Ordering::Relaxed);
     }
 
     /// Lets old hits count half, so that the order follows the traffic.
     pub(crate) fn age_hits(&mut self) {
-        *self.hits.get_mut() /= 2;
+        *self.hits.0.get_mut() /= 2;
     }
 
     /// The flow that `key` belongs to.
     #[inline]
-    pub(crate) fn lookup(&self, key: &FlowKey) -> Option<&Arc<FlowEntry>> {
-        let found = self.get(key);
-        if found.is_some() {
-            self.hits.fetch_add(1, Ordering::Relaxed);
-        }
-        found
-    }
-
-    /// As [`lookup`](Self::lookup), without counting.
-    #[inline]
     pub(crate) fn get(&self, key: &FlowKey) -> Option<&Arc<FlowEntry>> {
-        let hash = self.hash(key);
-        self.flows
-            .find(hash, |flow| self.same(flow, hash, key))
-            .map(|flow| &flow.entry)
+        let mut sum = self.link(key);
+        if self.depth > Depth::Link {
+            if !self.links.may_have(folded(sum)) {
+                return None;
+            }
+            sum = sum.wrapping_add(self.network(key));
+        }
+        if self.depth > Depth::Network {
+            if !self.networks.may_have(folded(sum)) {
+                return None;
+            }
+            sum = sum.wrapping_add(self.rest(key));
+        }
+        let hash = self.seed.finish(sum);
+        let found = self.flows.find(hash, |flow| self.is(flow, hash, key))?;
+        Some(&found.entry)
     }
 
-    /// Adds a flow that has this mask and whose key is not there yet.
+    #[inline]
+    fn link(&self, key: &FlowKey) -> u128 {
+        self.pair(0, key).wrapping_add(self.pair(1, key))
+    }
+
+    /// The network layer's part of the hash.
+    ///
+    /// The pair of words that it shares with the transport layer is added twice, with one word cleared each time: with
+    /// w and v the words, p and q their secrets, that is (w + p)q + p(v + q), whose differences are as hard to
+    /// predict as those of (w + p)(v + q).
+    #[inline]
+    fn network(&self, key: &FlowKey) -> u128 {
+        let address = self.seed.pair(4, [self.word(8, key), 0]);
+        address
+            .wrapping_add(self.pair(2, key))
+            .wrapping_add(self.pair(3, key))
+    }
+
+    #[inline]
+    fn rest(&self, key: &FlowKey) -> u128 {
+        let transport = self.seed.pair(4, [0, self.word(9, key)]);
+        if self.depth == Depth::NeighbourDiscovery {
+            (5..PAIRS).fold(transport, |sum, number| sum.wrapping_add(self.pair(number, key)))
+        } else {
+            transport
+        }
+    }
+
+    #[inline]
+    fn pair(&self, number: usize, key: &FlowKey) -> u128 {
+        let words = [self.word(2 * number, key), self.word(2 * number + 1, key)];
+        self.seed.pair(number, words)
+    }
+
+    #[inline]
+    fn word(&self, word: usize, key: &FlowKey) -> u64 {
+        key.words[word] & self.mask.0.words[word]
+    }
+
+    /// Adds a flow that has this mask and whose key is not there yet. The subtable is not full.
     pub(crate) fn insert(&mut self, entry: Arc<FlowEntry>) {
         debug_assert!(entry.flow.mask == self.mask && self.get(&entry.flow.key).is_none());
-        let hash = self.hash(&entry.flow.key);
+        debug_assert!(!self.is_full());
+        self.add(entry);
+    }
+
+    fn add(&mut self, entry: Arc<FlowEntry>) {
+        let hash = self.count(&entry.flow.key, Prefixes::add);
         self.flows
             .insert_unique(hash, Hashed { hash, entry }, |flow| flow.hash);
     }
 
-    /// Takes out the flow with exactly this masked key.
+    /// Takes out the flow with exactly this masked key, which is there.
     pub(crate) fn remove(&mut self, key: &FlowKey) -> Option<Arc<FlowEntry>> {
-        let hash = self.hash(key);
-        let pairs = &self.pairs;
-        let same = |flow: &Hashed| flow.hash == hash && equal(pairs, &flow.entry.flow.key, key);
+        let hash = self.count(key, Prefixes::remove);
+        let mask = &self.mask;
+        let same = |flow: &Hashed| flow.hash == hash && matches(&flow.entry.flow.key, key, mask);
         match self.flows.entry(hash, same, |flow| flow.hash) {
             Entry::Occupied(flow) => Some(flow.remove().0.entry),
             Entry::Vacant(_) => None,
         }
     }
 
-    #[inline]
-    fn hash(&self, key: &FlowKey) -> u64 {
-        let seed = Seed::process();
-        let mut sum = 0u128;
-        for pair in &self.pairs {
-            sum = sum.wrapping_add(seed.pair(pair.number, pair.of(key)));
+    /// Has the filters count a key in or out; returns its hash.
+    fn count(&mut self, key: &FlowKey, change: impl Fn(&mut Prefixes, u64)) -> u64 {
+        let link = self.link(key);
+        let network = link.wrapping_add(self.network(key));
+        if self.depth > Depth::Link {
+            change(&mut self.links, folded(link));
         }
-        seed.finish(sum)
+        if self.depth > Depth::Network {
+            change(&mut self.networks, folded(network));
+        }
+        let sum = match self.depth {
+            Depth::Link => link,
+            Depth::Network => network,
+            Depth::Transport | Depth::NeighbourDiscovery => network.wrapping_add(self.rest(key)),
+        };
+        self.seed.finish(sum)
     }
 
     #[inline]
-    fn same(&self, flow: &Hashed, hash: u64, key: &FlowKey) -> bool {
-        flow.hash == hash && equal(&self.pairs, &flow.entry.flow.key, key)
+    fn is(&self, flow: &Hashed, hash: u64, key: &FlowKey) -> bool {
+        flow.hash == hash && matches(&flow.entry.flow.key, key, &self.mask)
     }
 }
 
-/// Whether two keys agree wherever the mask has bits.
+/// Whether a flow's key is what `mask` leaves of `key`.
 #[inline]
-fn equal(pairs: &[MaskedPair], left: &FlowKey, right: &FlowKey) -> bool {
-    pairs.iter().all(|pair| pair.of(left) == pair.of(right))
+fn matches(flow: &FlowKey, key: &FlowKey, mask: &FlowMask) -> bool {
+    let words = flow.words.iter().zip(&key.words).zip(&mask.0.words);
+    words.fold(0, |differences, ((flow, key), mask)| {
+        differences | (flow ^ key) & mask
+    }) == 0
 }

@@ -6,13 +6,14 @@ use proptest::prelude::*;
 
 /// Few values, so that flows collide, overlap and replace each other all the time.
 fn keys() -> impl Strategy<Value = FlowKey> {
-    (0u32..3, 0u64..3, 0u16..3, 0u128..3, 0u16..2).prop_map(|(port, mac, vlan, ip, tp)| {
+    (0u32..3, 0u64..3, 0u16..3, 0u128..3, 0u16..2, 0u128..2).prop_map(|(port, mac, vlan, ip, tp, nd)| {
         let mut key = FlowKey::default();
         key.set_in_port(if port == 2 { PortId::LIMIT + 7 } else { port });
         key.set_eth_dst(mac);
         key.set_vlan_tci(vlan);
         key.set_ip_src(ip << 64 | ip);
         key.set_tp_dst(tp);
+        key.set_nd_target(nd);
         key
     })
 }
@@ -21,13 +22,15 @@ fn masks() -> impl Strategy<Value = FlowMask> {
     let port = prop_oneof![8 => Just(u32::MAX), 1 => Just(0), 1 => Just(1)];
     let mac = prop_oneof![Just(0), Just(1), Just(0xffff_ffff_ffff)];
     let ip = prop_oneof![Just(0), Just(1), Just(1u128 << 64), Just(u128::MAX)];
-    (port, mac, prop::bool::ANY, ip, prop::bool::ANY).prop_map(|(port, mac, vlan, ip, tp)| {
+    let deep = prop_oneof![Just((0, 0)), Just((0xffff, 0)), Just((0, 1)), Just((0xffff, 1))];
+    (port, mac, prop::bool::ANY, ip, deep).prop_map(|(port, mac, vlan, ip, (tp, nd))| {
         let mut mask = FlowMask::ANY;
         mask.0.set_in_port(port);
         mask.0.set_eth_dst(mac);
         mask.0.set_vlan_tci(if vlan { 0xffff } else { 0 });
         mask.0.set_ip_src(ip);
-        mask.0.set_tp_dst(if tp { 0xffff } else { 0 });
+        mask.0.set_tp_dst(tp);
+        mask.0.set_nd_target(nd);
         mask
     })
 }
@@ -159,7 +162,7 @@ proptest! {
                     let place = cache.find(hash, &exact);
                     let cached = place.and_then(|place| cache.hit(place, 0, 0)).cloned();
                     let found = table.lookup(&key).cloned();
-                    if let (Some(entry), None) = (&found, &cached) {
+                    if let (Some(entry), None, false) = (&found, &cached, exact.is_none()) {
                         cache.insert(hash, &exact, entry, 0);
                     }
                     prop_assert_eq!(found.is_some(), twin.matches(&key));

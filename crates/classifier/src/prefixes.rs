@@ -1,0 +1,72 @@
+//! Which beginnings of keys the flows of a subtable have: a counting filter.
+//!
+//! It answers "perhaps" or "no". A wrong "perhaps" costs the rest of a look-up; a wrong "no" would lose packets, so
+//! counts that have reached their end stay there.
+
+/// Counters per flow, or up to twice as many: with all beginnings different, at most a quarter of others passes.
+const COUNTERS_PER_FLOW: usize = 4;
+
+/// A cache line of them.
+const FEWEST: usize = 32;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Prefixes {
+    /// By hash; a power of two.
+    counts: Box<[u16]>,
+}
+
+impl Prefixes {
+    /// Of none of up to `flows` flows.
+    pub fn new(flows: usize) -> Prefixes {
+        let counters = (flows * COUNTERS_PER_FLOW).max(FEWEST).next_power_of_two();
+        Prefixes {
+            counts: vec![0; counters].into(),
+        }
+    }
+
+    #[inline]
+    pub fn may_have(&self, hash: u64) -> bool {
+        self.counts[self.place(hash)] != 0
+    }
+
+    pub fn add(&mut self, hash: u64) {
+        let count = &mut self.counts[self.place(hash)];
+        *count = count.saturating_add(1);
+    }
+
+    pub fn remove(&mut self, hash: u64) {
+        let count = &mut self.counts[self.place(hash)];
+        if *count != u16::MAX {
+            *count -= 1;
+        }
+    }
+
+    #[inline]
+    fn place(&self, hash: u64) -> usize {
+        hash as usize & (self.counts.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_added_is_there_until_it_was_removed_as_often() {
+        let mut prefixes = Prefixes::new(8);
+        (0..3).for_each(|_| prefixes.add(5));
+        (0..2).for_each(|_| prefixes.remove(5));
+        assert!(prefixes.may_have(5) && !prefixes.may_have(6));
+        prefixes.remove(5);
+        assert!(!prefixes.may_have(5));
+    }
+
+    #[test]
+    fn a_count_that_is_too_high_is_never_too_low() {
+        let mut prefixes = Prefixes::new(8);
+        let times = usize::from(u16::MAX) + 10;
+        (0..times).for_each(|_| prefixes.add(5));
+        (0..times - 1).for_each(|_| prefixes.remove(5));
+        assert!(prefixes.may_have(5));
+    }
+}
