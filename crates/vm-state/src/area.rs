@@ -1,0 +1,83 @@
+//! The shared memory: one value of a BPF array map.
+//!
+//! | part | written by | when |
+//! |---|---|---|
+//! | [`Core::task`] | programs | a core switches to another task |
+//! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
+//! | [`Thread::tid`] | the registry | a thread begins or ends to matter |
+//! | [`Thread::state`] | programs; the registry only from 0, or to 0 when the thread is none any more | that thread is switched to or from, or woken |
+//!
+//! Threads are in a hash table of buckets of four, found by the low bits of their number, which the kernel gives
+//! out in sequence. A bucket is a cache line, and a thread has its place in it as long as it matters: that place
+//! is its [`Slot`](crate::Slot). Zero everywhere is "unknown" and "free", as the map begins.
+
+use std::mem::offset_of;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// Cores that can be told of; those with higher numbers stay unknown.
+pub(crate) const CORES: usize = 1024;
+/// Buckets of the hash table; a power of two.
+pub(crate) const BUCKETS: usize = 1024;
+/// Threads per bucket.
+pub(crate) const WAYS: usize = 4;
+
+/// A core, on a cache line of its own: each is written by its core, at every switch.
+#[repr(C, align(64))]
+pub(crate) struct Core {
+    /// [`KNOWN`] and the number of the running thread; 0 in the low half is the idle task.
+    pub task: AtomicU64,
+    /// Tasks that run or want to run here; the idle task is none.
+    pub runnable: AtomicU32,
+}
+
+/// A registered thread.
+#[repr(C, align(16))]
+pub(crate) struct Thread {
+    /// Its number; 0 when this place is free.
+    pub tid: AtomicU32,
+    /// A [`Kind`] in the upper half and a core in the lower; 0 while unknown.
+    pub state: AtomicU64,
+}
+
+/// A cache line of threads.
+#[repr(C, align(64))]
+pub(crate) struct Bucket(pub [Thread; WAYS]);
+
+/// All of it.
+#[repr(C)]
+pub(crate) struct Area {
+    pub cores: [Core; CORES],
+    pub buckets: [Bucket; BUCKETS],
+}
+
+/// Set in [`Core::task`] once the core has switched.
+pub(crate) const KNOWN: u64 = 1 << 63;
+
+/// What a thread does; the upper half of [`Thread::state`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Running = 1,
+    Runnable = 2,
+    Blocked = 3,
+    Dead = 4,
+}
+
+impl Kind {
+    /// The state of a thread that is this on core 0.
+    pub const fn word(self) -> u64 {
+        (self as u64) << 32
+    }
+}
+
+// Where the programs find things.
+pub(crate) const CORE_SIZE: usize = size_of::<Core>();
+pub(crate) const TASK: usize = offset_of!(Core, task);
+pub(crate) const RUNNABLE: usize = offset_of!(Core, runnable);
+pub(crate) const THREADS: usize = offset_of!(Area, buckets);
+pub(crate) const BUCKET_SIZE: usize = size_of::<Bucket>();
+pub(crate) const THREAD_SIZE: usize = size_of::<Thread>();
+pub(crate) const TID: usize = offset_of!(Thread, tid);
+pub(crate) const STATE: usize = offset_of!(Thread, state);
+
+const _: () = assert!(CORE_SIZE == 64 && BUCKET_SIZE == 64 && BUCKETS.is_power_of_two());

@@ -1,0 +1,337 @@
+//! The programs: what happens at each tracepoint.
+//!
+//! | tracepoint | runqueue lock held | publishes |
+//! |---|---|---|
+//! | `sched_switch` | of the core that switches | what the core runs, how many want it; the states of both threads |
+//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | how many want that core; that the thread is runnable |
+//! | `sched_migrate_task`, if the task is queued | of the core that it leaves | how many want that core |
+//!
+//! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
+//! than its last event. A task that is pulled to a core is counted there when that core switches next. On kernels
+//! that delay dequeuing (6.12 and later), tasks that just blocked may be counted: more seem to want a core, never fewer.
+//!
+//! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the verifier
+//! lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no formatting of a trace
+//! record, and finds fields by name on every kernel that has BTF. Classic tracepoints have stable formats but
+//! know no queue lengths, and cost three times as much.
+//!
+//! Reading the kernel's structures is open to programs under a license compatible with the GPL. These, some hundred
+//! instructions, are therefore also licensed as [`LICENSE`] says.
+
+use crate::area::{
+    BUCKET_SIZE, BUCKETS, CORE_SIZE, CORES, KNOWN, Kind, RUNNABLE, STATE, TASK, THREAD_SIZE, THREADS, TID,
+    WAYS,
+};
+use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
+use crate::btf::Btf;
+use Reg::{R0, R1, R2, R3, R4, R5, R6, R7};
+
+/// As the kernel wants it spelled (`include/linux/license.h`).
+pub(crate) const LICENSE: &std::ffi::CStr = c"Dual BSD/GPL";
+
+// A helper (`include/uapi/linux/bpf.h`).
+const GET_SMP_PROCESSOR_ID: i32 = 8;
+
+/// `TASK_DEAD` (`include/linux/sched.h`).
+const TASK_DEAD: i32 = 0x80;
+/// `TASK_ON_RQ_MIGRATING` (`kernel/sched/sched.h`): taken off one queue to be put on another.
+const ON_RQ_MIGRATING: i32 = 2;
+
+/// Where this kernel keeps what the programs read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kernel {
+    /// `task_struct.pid`.
+    pid: usize,
+    /// `task_struct.__state`.
+    state: usize,
+    /// Number of the core that a task is on or was on last: `task_struct.thread_info.cpu`, or `task_struct.cpu`.
+    cpu: usize,
+    /// `task_struct.on_rq`.
+    on_rq: usize,
+    /// `task_struct.real_parent`.
+    parent: usize,
+    /// From a task to the length of its core's runqueue: `task_struct.se.cfs_rq`, `cfs_rq.rq`, `rq.nr_running`. Nothing
+    /// on a kernel without `CONFIG_FAIR_GROUP_SCHED`, where lengths stay unknown.
+    queue: Option<[usize; 3]>,
+}
+
+impl Kernel {
+    /// Looks the fields up; what is missing is named.
+    pub fn of(btf: &Btf<'_>) -> Result<Kernel, String> {
+        let member = |structure: &str, path: &[&str]| {
+            let offset = btf
+                .member(structure, path)
+                .filter(|offset| i16::try_from(*offset).is_ok());
+            offset.ok_or_else(|| format!("{structure}.{}", path.join(".")))
+        };
+        let queue = || -> Result<[usize; 3], String> {
+            let own = member("task_struct", &["se", "cfs_rq"])?;
+            Ok([own, member("cfs_rq", &["rq"])?, member("rq", &["nr_running"])?])
+        };
+        Ok(Kernel {
+            pid: member("task_struct", &["pid"])?,
+            state: member("task_struct", &["__state"])?,
+            cpu: member("task_struct", &["thread_info", "cpu"])
+                .or_else(|_| member("task_struct", &["cpu"]))?,
+            on_rq: member("task_struct", &["on_rq"])?,
+            parent: member("task_struct", &["real_parent"])?,
+            queue: queue().ok(),
+        })
+    }
+}
+
+/// A tracepoint with its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tracepoint {
+    Switch,
+    Wakeup,
+    WakeupNew,
+    Migrate,
+}
+
+impl Tracepoint {
+    pub const ALL: [Tracepoint; 4] = [
+        Tracepoint::Switch,
+        Tracepoint::Wakeup,
+        Tracepoint::WakeupNew,
+        Tracepoint::Migrate,
+    ];
+
+    /// Name of the type definition by which it is attached.
+    pub const fn type_name(self) -> &'static str {
+        match self {
+            Tracepoint::Switch => "btf_trace_sched_switch",
+            Tracepoint::Wakeup => "btf_trace_sched_wakeup",
+            Tracepoint::WakeupNew => "btf_trace_sched_wakeup_new",
+            Tracepoint::Migrate => "btf_trace_sched_migrate_task",
+        }
+    }
+
+    /// The program, for the area in this map.
+    pub fn program(self, kernel: Kernel, map: i32) -> Vec<u64> {
+        let program = Program {
+            code: Assembler::default(),
+            kernel,
+            map,
+        };
+        match self {
+            Tracepoint::Switch => program.switch(),
+            Tracepoint::Wakeup | Tracepoint::WakeupNew => program.wakeup(),
+            Tracepoint::Migrate => program.migrate(),
+        }
+    }
+}
+
+struct Program {
+    code: Assembler,
+    kernel: Kernel,
+    map: i32,
+}
+
+/// Offset of a tracepoint's argument in its context.
+const fn argument(number: usize) -> usize {
+    8 * number
+}
+
+/// A number as the constant of an instruction.
+fn constant(number: usize) -> i32 {
+    i32::try_from(number).expect("the area is small")
+}
+
+impl Program {
+    /// `sched_switch(preempt, prev, next)`. R6: context, R7: this core.
+    fn switch(mut self) -> Vec<u64> {
+        let (next, publish, end) = (self.code.label(), self.code.label(), self.code.label());
+        self.code.register(Op::Move, R6, R1);
+        self.code.call(GET_SMP_PROCESSOR_ID);
+        self.code.register(Op::Move, R7, R0);
+        self.code.jump_if(If::NotBelow, R7, constant(CORES), end);
+
+        self.code.load(Size::Double, R1, R6, argument(1));
+        self.code.register(Op::Move, R5, R1);
+        self.find_thread(next);
+        self.leave(next);
+        self.set_state();
+
+        self.code.place(next);
+        self.code.load(Size::Double, R1, R6, argument(2));
+        self.find_thread(publish);
+        self.code.wide(R5, Constant::Number(Kind::Running.word()));
+        self.set_state();
+
+        self.code.place(publish);
+        self.code.load(Size::Double, R1, R6, argument(2));
+        self.code.load(Size::Word, R5, R1, self.kernel.pid);
+        self.code.wide(R3, Constant::Number(KNOWN));
+        self.code.register(Op::Or, R5, R3);
+        self.core_address();
+        self.code.store(Size::Double, R2, TASK, R5);
+        self.publish_runnable();
+        self.code.place(end);
+        self.code.exit();
+        self.code.finish()
+    }
+
+    /// `sched_wakeup(task)`, `sched_wakeup_new(task)`. R6: the task, R7: its core.
+    fn wakeup(mut self) -> Vec<u64> {
+        let (publish, end) = (self.code.label(), self.code.label());
+        self.code.load(Size::Double, R6, R1, argument(0));
+        self.code.load(Size::Word, R7, R6, self.kernel.cpu);
+        self.code.jump_if(If::NotBelow, R7, constant(CORES), end);
+        self.code.register(Op::Move, R1, R6);
+        self.find_thread(publish);
+        // One that is about to block may be woken while it still runs: it goes on running.
+        self.code.load(Size::Double, R5, R3, STATE);
+        self.code.constant(Op::RightShift, R5, 32);
+        self.code.jump_if(If::NotEqual, R5, Kind::Blocked as i32, publish);
+        self.code.wide(R5, Constant::Number(Kind::Runnable.word()));
+        self.set_state();
+        self.code.place(publish);
+        self.code.register(Op::Move, R1, R6);
+        self.core_address();
+        self.publish_runnable();
+        self.code.place(end);
+        self.code.exit();
+        self.code.finish()
+    }
+
+    /// `sched_migrate_task(task, core)`, before the task's own number of its core changes.
+    fn migrate(mut self) -> Vec<u64> {
+        let end = self.code.label();
+        self.code.load(Size::Double, R1, R1, argument(0));
+        // One that is being woken is in no queue, and no lock of one is held.
+        self.code.load(Size::Word, R2, R1, self.kernel.on_rq);
+        self.code.jump_if(If::NotEqual, R2, ON_RQ_MIGRATING, end);
+        self.code.load(Size::Word, R7, R1, self.kernel.cpu);
+        self.code.jump_if(If::NotBelow, R7, constant(CORES), end);
+        self.core_address();
+        self.publish_runnable();
+        self.code.place(end);
+        self.code.exit();
+        self.code.finish()
+    }
+
+    /// R3 = the place of the task in R1 or of its parent, or jumps if neither has one. Uses R1, R2, R4.
+    ///
+    /// User Mode Linux runs its guest's processes in processes of its own, and waits for them meanwhile: they are the
+    /// same vCPU.
+    fn find_thread(&mut self, none: Label) {
+        let (parent, found) = (self.code.label(), self.code.label());
+        self.find_number(parent, found);
+        self.code.place(parent);
+        self.code.load(Size::Double, R1, R1, self.kernel.parent);
+        self.find_number(none, found);
+        self.code.place(found);
+    }
+
+    /// R3 = the place of the task in R1. Uses R2, R4.
+    fn find_number(&mut self, none: Label, found: Label) {
+        self.code.load(Size::Word, R2, R1, self.kernel.pid);
+        self.code.jump_if(If::Equal, R2, 0, none);
+        self.code.register(Op::Move, R4, R2);
+        self.code.constant(Op::And, R4, constant(BUCKETS - 1));
+        self.code
+            .constant(Op::LeftShift, R4, BUCKET_SIZE.ilog2().cast_signed());
+        let threads = u32::try_from(THREADS).expect("the area is small");
+        self.code.wide(
+            R3,
+            Constant::MapValue {
+                map: self.map,
+                offset: threads,
+            },
+        );
+        self.code.register(Op::Add, R3, R4);
+        for way in 0..WAYS {
+            self.code.load(Size::Word, R4, R3, TID);
+            self.code.jump_if_register(If::Equal, R4, R2, found);
+            if way + 1 < WAYS {
+                self.code.constant(Op::Add, R3, constant(THREAD_SIZE));
+            }
+        }
+        self.code.jump(none);
+    }
+
+    /// R5 = what the task in R5 is once it is switched from, its place being R3; or jumps if that one runs elsewhere
+    /// by now, because a parent and its child took turns. R2: the number of its place. Uses R1, R4.
+    fn leave(&mut self, elsewhere: Label) {
+        let (ours, known, alive) = (self.code.label(), self.code.label(), self.code.label());
+        self.code.register(Op::Move, R1, R5);
+        self.code.wide(R5, Constant::Number(Kind::Running.word()));
+        self.code.register(Op::Or, R5, R7);
+        self.code.load(Size::Double, R4, R3, STATE);
+        self.code.jump_if(If::Equal, R4, 0, ours);
+        self.code.jump_if_register(If::NotEqual, R4, R5, elsewhere);
+        self.code.place(ours);
+        self.code.wide(R5, Constant::Number(Kind::Runnable.word()));
+        // A preempted task goes on wanting its core, whatever it was about to become.
+        self.code.load(Size::Double, R4, R6, argument(0));
+        self.code.jump_if(If::AnyOf, R4, 0xff, known);
+        self.code.load(Size::Word, R4, R1, self.kernel.state);
+        self.code.jump_if(If::Equal, R4, 0, known);
+        self.code.wide(R5, Constant::Number(Kind::Blocked.word()));
+        self.code.constant(Op::And, R4, TASK_DEAD);
+        self.code.jump_if(If::Equal, R4, 0, alive);
+        // A parent outlives its child.
+        self.code.load(Size::Word, R4, R1, self.kernel.pid);
+        self.code.jump_if_register(If::NotEqual, R4, R2, alive);
+        self.code.wide(R5, Constant::Number(Kind::Dead.word()));
+        self.code.place(alive);
+        self.code.place(known);
+    }
+
+    /// Publishes the state in R5, on the core in R7, of the thread at R3.
+    fn set_state(&mut self) {
+        self.code.register(Op::Or, R5, R7);
+        self.code.store(Size::Double, R3, STATE, R5);
+    }
+
+    /// R2 = the place of the core in R7, which is lost.
+    fn core_address(&mut self) {
+        self.code
+            .constant(Op::LeftShift, R7, CORE_SIZE.ilog2().cast_signed());
+        self.code.wide(
+            R2,
+            Constant::MapValue {
+                map: self.map,
+                offset: 0,
+            },
+        );
+        self.code.register(Op::Add, R2, R7);
+    }
+
+    /// Publishes how many tasks want the core at R2, that of the task in R1, which is lost.
+    fn publish_runnable(&mut self) {
+        let Some([own, queue, length]) = self.kernel.queue else {
+            return;
+        };
+        self.code.load(Size::Double, R1, R1, own);
+        self.code.load(Size::Double, R1, R1, queue);
+        self.code.load(Size::Word, R1, R1, length);
+        self.code.store(Size::Word, R2, RUNNABLE, R1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the programs need exists in the kernel that runs the tests, where that has BTF.
+    #[test]
+    fn this_kernel_has_the_fields() {
+        let Ok(bytes) = std::fs::read(crate::kernel::BTF) else {
+            return;
+        };
+        let btf = Btf::parse(&bytes).unwrap();
+        let kernel = Kernel::of(&btf).unwrap();
+        assert_ne!(kernel.pid, kernel.state);
+        for tracepoint in Tracepoint::ALL {
+            assert!(btf.typedef(tracepoint.type_name()).is_some(), "{tracepoint:?}");
+            let program = tracepoint.program(kernel, 0);
+            assert!(
+                (10..150).contains(&program.len()),
+                "{tracepoint:?} {}",
+                program.len()
+            );
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Who has the privilege loads the programs, and keeps them attached.
+
+use crate::btf::Btf;
+use crate::kernel;
+use crate::program::{Kernel, LICENSE, Tracepoint};
+use crate::state::{CoreState, Registry};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+use std::io;
+use std::time::Duration;
+
+/// Why the states are not published. The text is for users.
+#[derive(Debug, thiserror::Error)]
+pub enum Unavailable {
+    /// The kernel does not describe itself, or not in a way that is understood.
+    #[error("the kernel has no type information in {path}: {0}", path = kernel::BTF)]
+    NoTypes(io::Error),
+    /// The kernel has no such field, variable or tracepoint.
+    #[error("this kernel is not known: it has no {0}")]
+    UnknownKernel(String),
+    /// The kernel refuses eBPF to this process.
+    #[error("no privilege for eBPF: CAP_BPF and CAP_PERFMON are needed")]
+    NoPrivilege,
+    /// The kernel refuses a step.
+    #[error("cannot {0}: {1}")]
+    Refused(&'static str, io::Error),
+    /// The programs run, but what they say is not about the threads that this process sees.
+    #[error("threads are not seen under the numbers that /proc has for them (a PID name space?)")]
+    OtherNumbers,
+}
+
+fn refused(what: &'static str) -> impl Fn(io::Error) -> Unavailable {
+    move |error| match error.kind() {
+        io::ErrorKind::PermissionDenied => Unavailable::NoPrivilege,
+        _ => Unavailable::Refused(what, error),
+    }
+}
+
+/// The programs, attached as long as this exists.
+#[derive(Debug)]
+pub struct Publisher {
+    map: OwnedFd,
+    _links: Vec<OwnedFd>,
+}
+
+impl Publisher {
+    /// Loads and attaches the programs. Takes some 10 ms, and runs for a moment on each core that it may run on, so
+    /// that each becomes known.
+    ///
+    /// # Errors
+    /// See [`Unavailable`]; nothing is left behind then.
+    pub fn attach() -> Result<Publisher, Unavailable> {
+        let types = std::fs::read(kernel::BTF).map_err(Unavailable::NoTypes)?;
+        let unreadable = || Unavailable::NoTypes(io::ErrorKind::InvalidData.into());
+        let btf = Btf::parse(&types).ok_or_else(unreadable)?;
+        let fields = Kernel::of(&btf).map_err(Unavailable::UnknownKernel)?;
+        let map = kernel::create_map().map_err(refused("create a BPF map"))?;
+        let number = rustix::fd::AsRawFd::as_raw_fd(&map);
+        let mut links = Vec::new();
+        for tracepoint in Tracepoint::ALL {
+            let name = tracepoint.type_name();
+            let id = btf
+                .typedef(name)
+                .ok_or_else(|| Unavailable::UnknownKernel(name.into()))?;
+            let program = kernel::load(&tracepoint.program(fields, number), LICENSE, id)
+                .map_err(refused("load an eBPF program"))?;
+            links.push(kernel::attach(program.as_fd()).map_err(refused("attach an eBPF program"))?);
+        }
+        let publisher = Publisher { map, _links: links };
+        let registry = Registry::map(publisher.area()).map_err(refused("map BPF memory"))?;
+        // A thread of its own, whose affinity ends with it.
+        let seen = std::thread::spawn(move || visit_cores(&registry)).join();
+        match seen {
+            Ok(Ok(true)) => Ok(publisher),
+            Ok(Ok(false)) | Err(_) => Err(Unavailable::OtherNumbers),
+            Ok(Err(error)) => Err(Unavailable::Refused("visit the cores", error)),
+        }
+    }
+
+    /// The shared memory, for [`VmState`](crate::VmState) and [`Registry`].
+    #[must_use]
+    pub fn area(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+/// Has each core switch to the calling thread; false if that was not seen.
+fn visit_cores(registry: &Registry) -> io::Result<bool> {
+    let tid = gettid().as_raw_nonzero().get().cast_unsigned();
+    let Some(slot) = registry.add(tid) else {
+        return Ok(false);
+    };
+    let cores = sched_getaffinity(None)?;
+    let mut seen = true;
+    for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| cores.is_set(*cpu)) {
+        let mut only = CpuSet::new();
+        only.set(cpu);
+        if sched_setaffinity(None, &only).is_err() {
+            // Taken offline just now.
+            continue;
+        }
+        // Whoever is there already has to leave once, to be seen coming back.
+        std::thread::sleep(Duration::from_micros(1));
+        let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
+        seen &= matches!(registry.core(cpu), CoreState::Vcpu(found) if found == slot);
+    }
+    registry.remove(slot);
+    Ok(seen)
+}

@@ -1,0 +1,223 @@
+//! Reading what is published, and saying which threads matter.
+
+use crate::area::{Area, BUCKETS, KNOWN, Kind, Thread, WAYS};
+use crate::kernel::Mapping;
+use crate::vcpus;
+use rustix::fd::BorrowedFd;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A place for a registered thread, below [`Slot::LIMIT`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(pub u16);
+
+impl Slot {
+    /// Threads that can be registered at the same time, at most.
+    pub const LIMIT: u16 = (BUCKETS * WAYS) as u16;
+}
+
+/// What a core does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CoreState {
+    /// Nothing.
+    Idle,
+    /// It runs this registered thread.
+    Vcpu(Slot),
+    /// It runs the thread with this number, which is not registered. (Workers know each other by their numbers.)
+    Task(u32),
+    /// Nobody knows: it has not switched since the programs were attached, or its number is above 1023.
+    Unknown,
+}
+
+/// What a registered thread does; in each case the core is the one it is on or was on last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ThreadState {
+    /// It runs there.
+    Running(u32),
+    /// It wants to run there.
+    Runnable(u32),
+    /// It waits for something.
+    Blocked(u32),
+    /// It has ended.
+    Dead,
+    /// Nobody knows: it was running when it was registered, or there is no such thread.
+    Unknown,
+}
+
+impl ThreadState {
+    fn of(word: u64) -> ThreadState {
+        let core = word as u32;
+        match word >> 32 {
+            kind if kind == Kind::Running as u64 => ThreadState::Running(core),
+            kind if kind == Kind::Runnable as u64 => ThreadState::Runnable(core),
+            kind if kind == Kind::Blocked as u64 => ThreadState::Blocked(core),
+            kind if kind == Kind::Dead as u64 => ThreadState::Dead,
+            _ => ThreadState::Unknown,
+        }
+    }
+}
+
+impl Area {
+    fn thread(&self, slot: Slot) -> Option<&Thread> {
+        let slot = usize::from(slot.0);
+        self.buckets.get(slot / WAYS).map(|bucket| &bucket.0[slot % WAYS])
+    }
+
+    /// The places where a thread may be.
+    fn places(&self, tid: u32) -> impl Iterator<Item = (Slot, &Thread)> {
+        let bucket = tid as usize % BUCKETS;
+        let first = (bucket * WAYS) as u16;
+        self.buckets[bucket]
+            .0
+            .iter()
+            .zip(first..)
+            .map(|(thread, slot)| (Slot(slot), thread))
+    }
+
+    fn find(&self, tid: u32) -> Option<Slot> {
+        let mut places = self.places(tid);
+        places
+            .find(|(_, thread)| thread.tid.load(Relaxed) == tid)
+            .map(|(slot, _)| slot)
+    }
+
+    fn core_state(&self, cpu: u32) -> CoreState {
+        let word = self
+            .cores
+            .get(cpu as usize)
+            .map_or(0, |core| core.task.load(Relaxed));
+        match word as u32 {
+            _ if word & KNOWN == 0 => CoreState::Unknown,
+            0 => CoreState::Idle,
+            tid => self.find(tid).map_or(CoreState::Task(tid), CoreState::Vcpu),
+        }
+    }
+
+    fn thread_state(&self, slot: Slot) -> ThreadState {
+        let word = self.thread(slot).map_or(0, |thread| thread.state.load(Relaxed));
+        ThreadState::of(word)
+    }
+}
+
+/// What is published, to be read by any thread at any time: each answer is a load or two of lines that others write.
+pub struct VmState(Mapping);
+
+impl VmState {
+    /// Maps the shared memory for reading. The descriptor, that of [`Publisher::area`](crate::Publisher::area), is not
+    /// needed afterwards.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn map(area: BorrowedFd<'_>) -> io::Result<VmState> {
+        Mapping::new(area, false).map(VmState)
+    }
+
+    /// What a core does.
+    #[inline]
+    #[must_use]
+    pub fn core(&self, cpu: u32) -> CoreState {
+        self.0.core_state(cpu)
+    }
+
+    /// What a registered thread does.
+    #[inline]
+    #[must_use]
+    pub fn thread(&self, slot: Slot) -> ThreadState {
+        self.0.thread_state(slot)
+    }
+
+    /// Whether a task wants this core besides the one that has it: who only helps there gives way. The task may be any,
+    /// also one with a lower priority. False for a core that nobody knows.
+    #[inline]
+    #[must_use]
+    pub fn wanted(&self, cpu: u32) -> bool {
+        self.0.cores.get(cpu as usize).is_some_and(|core| {
+            let running = core.task.load(Relaxed) as u32 != 0;
+            core.runnable.load(Relaxed) > u32::from(running)
+        })
+    }
+
+    /// What a guest with these threads does: the liveliest of them decides. Unknown without threads, and if only a
+    /// thread could decide of which nobody knows what it does.
+    #[must_use]
+    pub fn guest(&self, threads: &[Slot]) -> ThreadState {
+        let mut best = ThreadState::Dead;
+        for slot in threads {
+            best = match (best, self.thread(*slot)) {
+                (_, running @ ThreadState::Running(_)) => return running,
+                (_, runnable @ ThreadState::Runnable(_)) => runnable,
+                (runnable @ ThreadState::Runnable(_), _) => runnable,
+                (_, ThreadState::Unknown) | (ThreadState::Unknown, _) => ThreadState::Unknown,
+                (blocked @ ThreadState::Blocked(_), _) => blocked,
+                (_, other) => other,
+            };
+        }
+        if threads.is_empty() {
+            ThreadState::Unknown
+        } else {
+            best
+        }
+    }
+}
+
+/// Says which threads matter. There is one at a time; a new one starts from nothing.
+pub struct Registry(Mapping);
+
+impl Registry {
+    /// Maps the shared memory for writing, and forgets what a predecessor registered.
+    ///
+    /// # Errors
+    /// As mmap(2).
+    pub fn map(area: BorrowedFd<'_>) -> io::Result<Registry> {
+        let registry = Registry(Mapping::new(area, true)?);
+        (0..Slot::LIMIT).for_each(|slot| registry.remove(Slot(slot)));
+        Ok(registry)
+    }
+
+    /// Registers a thread of the PID name space that /proc shows, if it is not. `None` when its bucket is full, or
+    /// for no thread's number: its state then stays unknown.
+    ///
+    /// What it does is known at once if it waits for something, and otherwise from its next switch on.
+    pub fn add(&self, tid: u32) -> Option<Slot> {
+        let free = || {
+            self.0
+                .places(tid)
+                .find(|(_, thread)| thread.tid.load(Relaxed) == 0)
+        };
+        if tid == 0 {
+            return None;
+        }
+        if let Some(slot) = self.0.find(tid) {
+            return Some(slot);
+        }
+        let (slot, thread) = free()?;
+        thread.state.store(0, Relaxed);
+        thread.tid.store(tid, Release);
+        // Only after that: what the programs say from now on is newer, and stays.
+        if let Some(word) = vcpus::state_of(Path::new("/proc"), tid) {
+            let _ = thread.state.compare_exchange(0, word, Acquire, Relaxed);
+        }
+        Some(slot)
+    }
+
+    /// Forgets a thread. Who still asks for its slot is told `Unknown`, or what another thread does later.
+    pub fn remove(&self, slot: Slot) {
+        if let Some(thread) = self.0.thread(slot) {
+            thread.tid.store(0, Release);
+            thread.state.store(0, Release);
+        }
+    }
+
+    /// What a registered thread does.
+    #[must_use]
+    pub fn thread(&self, slot: Slot) -> ThreadState {
+        self.0.thread_state(slot)
+    }
+
+    /// What a core does.
+    #[must_use]
+    pub fn core(&self, cpu: u32) -> CoreState {
+        self.0.core_state(cpu)
+    }
+}

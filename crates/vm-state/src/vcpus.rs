@@ -1,0 +1,158 @@
+//! Which threads of a VMM are vCPUs, as /proc tells.
+//!
+//! | VMM | its vCPU threads |
+//! |---|---|
+//! | QEMU | `CPU 0/KVM`, `CPU 0/TCG`, if it names its threads (`-name debug-threads=on`, as libvirt says) |
+//! | Cloud Hypervisor | `vcpu0` |
+//! | Firecracker | `fc_vcpu 0` |
+//! | crosvm | `crosvm_vcpu0` |
+//! | others, User Mode Linux among them | not told apart: all threads |
+//!
+//! Too many threads only make a guest look busier than it is.
+
+use crate::area::Kind;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Threads that are taken of one process, at most: others have processes, too.
+const MOST: usize = 256;
+
+/// Numbers of the threads of a process that run its guest, in ascending order. `proc` is `/proc`.
+///
+/// # Errors
+/// There is no such process, or it may not be looked at.
+pub fn vcpu_threads(proc: &Path, pid: u32) -> io::Result<Vec<u32>> {
+    let tasks = proc.join(pid.to_string()).join("task");
+    let (mut all, mut vcpus) = (Vec::new(), Vec::new());
+    for task in fs::read_dir(tasks)? {
+        let task = task?;
+        let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // One that has ended meanwhile has no name.
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if is_vcpu(name.trim_end()) {
+            vcpus.push(tid);
+        }
+        all.push(tid);
+    }
+    let mut found = if vcpus.is_empty() { all } else { vcpus };
+    found.sort_unstable();
+    found.truncate(MOST);
+    Ok(found)
+}
+
+fn is_vcpu(name: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if let Some((cpu, accelerator)) = name.split_once('/') {
+        let known = ["KVM", "TCG", "HVF", "WHPX", "MSHV"].contains(&accelerator);
+        return known && cpu.strip_prefix("CPU ").is_some_and(number);
+    }
+    ["vcpu", "fc_vcpu ", "crosvm_vcpu"]
+        .iter()
+        .any(|prefix| name.strip_prefix(prefix).is_some_and(number))
+}
+
+/// What a thread does, as a word of the shared memory, if it can be told: not for one that runs or wants to, because
+/// that changes while it is read.
+pub(crate) fn state_of(proc: &Path, tid: u32) -> Option<u64> {
+    let text = fs::read_to_string(proc.join(tid.to_string()).join("stat")).ok()?;
+    // The second field is the name in parentheses, with anything in it (proc_pid_stat(5)).
+    let (_, rest) = text.rsplit_once(')')?;
+    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let core: u32 = fields.get(36)?.parse().ok()?;
+    let kind = match *fields.first()? {
+        "R" => return None,
+        "X" | "Z" => Kind::Dead,
+        _ => Kind::Blocked,
+    };
+    Some(kind.word() | u64::from(core))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn process(proc: &Path, pid: u32, threads: &[(u32, &str)]) {
+        for (tid, name) in threads {
+            let task = proc.join(format!("{pid}/task/{tid}"));
+            fs::create_dir_all(&task).unwrap();
+            fs::write(task.join("comm"), format!("{name}\n")).unwrap();
+        }
+    }
+
+    #[test]
+    fn vcpus_are_told_by_their_names() {
+        let directory = tempfile::tempdir().unwrap();
+        let proc = directory.path();
+        process(
+            proc,
+            10,
+            &[
+                (10, "qemu-system-x86"),
+                (12, "CPU 1/KVM"),
+                (11, "CPU 0/KVM"),
+                (13, "IO mon_iothread"),
+            ],
+        );
+        process(
+            proc,
+            20,
+            &[
+                (20, "cloud-hyperviso"),
+                (21, "vcpu0"),
+                (22, "vcpu10"),
+                (23, "vcpu_ctl"),
+            ],
+        );
+        process(
+            proc,
+            30,
+            &[(30, "firecracker"), (31, "fc_api"), (32, "fc_vcpu 0")],
+        );
+        process(proc, 40, &[(40, "linux.uml")]);
+        process(
+            proc,
+            50,
+            &[
+                (50, "qemu-system-x86"),
+                (51, "qemu-system-x86"),
+                (52, "CPU /KVM"),
+                (53, "CPU 0/usb"),
+            ],
+        );
+        let found = |pid| vcpu_threads(proc, pid).unwrap();
+        assert_eq!(found(10), [11, 12]);
+        assert_eq!(found(20), [21, 22]);
+        assert_eq!(found(30), [32]);
+        assert_eq!(found(40), [40]);
+        assert_eq!(found(50), [50, 51, 52, 53]);
+        assert!(vcpu_threads(proc, 60).is_err());
+    }
+
+    #[test]
+    fn a_process_cannot_take_all_places() {
+        let directory = tempfile::tempdir().unwrap();
+        let threads: Vec<(u32, &str)> = (1..=1000).map(|tid| (tid, "x")).collect();
+        process(directory.path(), 1, &threads);
+        assert_eq!(vcpu_threads(directory.path(), 1).unwrap().len(), MOST);
+    }
+
+    #[test]
+    fn states_are_read_over_any_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let task = directory.path().join("7");
+        fs::create_dir_all(&task).unwrap();
+        let fields = " 0".repeat(35);
+        let state = |letter: &str| {
+            fs::write(task.join("stat"), format!("7 (a) R 9 (b) {letter}{fields} 3 0\n")).unwrap();
+            state_of(directory.path(), 7)
+        };
+        assert_eq!(state("S"), Some(Kind::Blocked.word() | 3));
+        assert_eq!(state("D"), Some(Kind::Blocked.word() | 3));
+        assert_eq!(state("Z"), Some(Kind::Dead.word() | 3));
+        assert_eq!(state("R"), None);
+        assert_eq!(state_of(directory.path(), 8), None);
+    }
+}

@@ -1,0 +1,312 @@
+//! The programs on the machine that runs the tests: real threads on real cores.
+//!
+//! Without the privilege, or on a kernel without BTF, nothing here can be tried: that is said, and passes.
+
+#![allow(clippy::unwrap_used)]
+
+use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vm_state::{CoreState, Publisher, Registry, Slot, ThreadState, Unavailable, VmState};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The tests pin threads to the same cores.
+static MACHINE: Mutex<()> = Mutex::new(());
+
+struct Rig {
+    _alone: MutexGuard<'static, ()>,
+    _publisher: Publisher,
+    registry: Registry,
+    state: VmState,
+    cores: Vec<u32>,
+}
+
+fn rig() -> Option<Rig> {
+    let alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let publisher = match Publisher::attach() {
+        Ok(publisher) => publisher,
+        Err(reason @ (Unavailable::NoPrivilege | Unavailable::NoTypes(_))) => {
+            eprintln!("not tried: {reason}");
+            return None;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let set = sched_getaffinity(None).unwrap();
+    let cores = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
+    Some(Rig {
+        registry: Registry::map(publisher.area()).unwrap(),
+        state: VmState::map(publisher.area()).unwrap(),
+        _publisher: publisher,
+        _alone: alone,
+        cores: cores.map(|cpu| cpu as u32).collect(),
+    })
+}
+
+fn pin(cpu: u32) {
+    let mut only = CpuSet::new();
+    only.set(cpu as usize);
+    sched_setaffinity(None, &only).unwrap();
+}
+
+fn tid() -> u32 {
+    gettid().as_raw_nonzero().get().cast_unsigned()
+}
+
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < end, "never seen: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// A thread on one core that spins or sleeps as it is told.
+struct Actor {
+    tid: u32,
+    spin: Arc<AtomicBool>,
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Actor {
+    fn start(cpu: u32) -> Actor {
+        let (spin, end) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (spinning, ending) = (spin.clone(), end.clone());
+        let (sender, receiver) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            pin(cpu);
+            sender.send(tid()).unwrap();
+            while !ending.load(SeqCst) {
+                if spinning.load(SeqCst) {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::park();
+                }
+            }
+        });
+        Actor {
+            tid: receiver.recv().unwrap(),
+            spin,
+            end,
+            thread: Some(thread),
+        }
+    }
+
+    fn spin(&self, spin: bool) {
+        self.spin.store(spin, SeqCst);
+        self.thread.as_ref().unwrap().thread().unpark();
+    }
+
+    fn end(&mut self) {
+        self.end.store(true, SeqCst);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[test]
+fn a_thread_runs_blocks_and_ends_as_it_does() {
+    let Some(rig) = rig() else { return };
+    let cpu = *rig.cores.last().unwrap();
+    let mut actor = Actor::start(cpu);
+    let slot = rig.registry.add(actor.tid).unwrap();
+    assert_eq!(rig.registry.add(actor.tid), Some(slot), "it is there already");
+    eventually("it is blocked", || {
+        rig.state.thread(slot) == ThreadState::Blocked(cpu)
+    });
+    actor.spin(true);
+    eventually("it runs, and its core runs it", || {
+        rig.state.thread(slot) == ThreadState::Running(cpu) && rig.state.core(cpu) == CoreState::Vcpu(slot)
+    });
+    actor.spin(false);
+    eventually("it blocks again", || {
+        rig.state.thread(slot) == ThreadState::Blocked(cpu)
+    });
+    assert_ne!(rig.state.core(cpu), CoreState::Vcpu(slot));
+    actor.end();
+    eventually("it is dead", || rig.state.thread(slot) == ThreadState::Dead);
+    rig.registry.remove(slot);
+    assert_eq!(rig.state.thread(slot), ThreadState::Unknown);
+}
+
+#[test]
+fn what_waits_when_it_is_registered_is_known_at_once() {
+    let Some(rig) = rig() else { return };
+    let actor = Actor::start(rig.cores[0]);
+    let stat = format!("/proc/{}/stat", actor.tid);
+    eventually("it sleeps", || {
+        std::fs::read_to_string(&stat).unwrap().contains(") S ")
+    });
+    let slot = rig.registry.add(actor.tid).unwrap();
+    assert_eq!(rig.state.thread(slot), ThreadState::Blocked(rig.cores[0]));
+    assert_eq!(rig.state.thread(Slot(Slot::LIMIT - 1)), ThreadState::Unknown);
+    assert_eq!(rig.state.thread(Slot(u16::MAX)), ThreadState::Unknown);
+    assert_eq!(rig.state.core(u32::MAX), CoreState::Unknown);
+    assert!(!rig.state.wanted(u32::MAX));
+}
+
+#[test]
+fn of_two_that_want_one_core_one_waits() {
+    let Some(rig) = rig() else { return };
+    let cpu = rig.cores[0];
+    let (first, second) = (Actor::start(cpu), Actor::start(cpu));
+    let slots = [&first, &second].map(|actor| rig.registry.add(actor.tid).unwrap());
+    first.spin(true);
+    second.spin(true);
+    let turns: std::cell::Cell<[bool; 2]> = Default::default();
+    eventually("each runs while the other waits", || {
+        let states = slots.map(|slot| rig.state.thread(slot));
+        let mut seen = turns.get();
+        for (index, other) in [(0, 1), (1, 0)] {
+            seen[index] |= states[index] == ThreadState::Running(cpu)
+                && states[other] == ThreadState::Runnable(cpu)
+                && rig.state.wanted(cpu);
+        }
+        turns.set(seen);
+        seen == [true; 2]
+    });
+    let both = rig.state.guest(&slots);
+    assert!(
+        matches!(both, ThreadState::Running(_) | ThreadState::Runnable(_)),
+        "{both:?}"
+    );
+    first.spin(false);
+    second.spin(false);
+    eventually("both are blocked", || {
+        slots
+            .iter()
+            .all(|slot| rig.state.thread(*slot) == ThreadState::Blocked(cpu))
+    });
+    assert_eq!(rig.state.guest(&slots), ThreadState::Blocked(cpu));
+    assert_eq!(rig.state.guest(&[]), ThreadState::Unknown);
+}
+
+#[test]
+fn idle_cores_and_busy_ones_are_told_apart() {
+    let Some(rig) = rig() else { return };
+    let (here, there) = (rig.cores[0], *rig.cores.last().unwrap());
+    pin(here);
+    assert_eq!(
+        rig.state.core(here),
+        CoreState::Task(tid()),
+        "this one runs the question"
+    );
+    if here == there {
+        return;
+    }
+    // Others may use that core as well; it is idle between what they do.
+    eventually("an idle core", || {
+        rig.state.core(there) == CoreState::Idle && !rig.state.wanted(there)
+    });
+    let actor = Actor::start(there);
+    actor.spin(true);
+    eventually("a busy core", || {
+        rig.state.core(there) == CoreState::Task(actor.tid)
+    });
+    let alone = Instant::now() + PATIENCE;
+    while rig.state.wanted(there) {
+        assert!(Instant::now() < alone, "nobody else wants that core for long");
+    }
+}
+
+/// A process that ends with the test, however that ends.
+struct Spinner(Child);
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// As User Mode Linux runs its guest: in another process, for which the thread that is known waits.
+#[test]
+fn a_child_process_counts_as_its_parent() {
+    let Some(rig) = rig() else { return };
+    let cpu = rig.cores[0];
+    let (to_parent, orders) = mpsc::channel::<()>();
+    let (to_us, answers) = mpsc::channel();
+    let parent = std::thread::spawn(move || {
+        pin(cpu);
+        to_us.send((tid(), None)).unwrap();
+        orders.recv().unwrap();
+        let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
+        to_us.send((tid(), child.ok().map(Spinner))).unwrap();
+        // Waits until the test has seen enough.
+        let _ = orders.recv();
+    });
+    let (known, _) = answers.recv().unwrap();
+    let slot = rig.registry.add(known).unwrap();
+    eventually("it waits for orders", || {
+        rig.state.thread(slot) == ThreadState::Blocked(cpu)
+    });
+    to_parent.send(()).unwrap();
+    let spinner = answers.recv().unwrap().1.expect("there is a shell");
+    let stat = format!("/proc/{known}/stat");
+    eventually("it waits while its child runs", || {
+        std::fs::read_to_string(&stat).unwrap().contains(") S ")
+            && rig.state.thread(slot) == ThreadState::Running(cpu)
+    });
+    drop(spinner);
+    eventually("neither runs", || {
+        matches!(rig.state.thread(slot), ThreadState::Blocked(_))
+    });
+    drop(to_parent);
+    parent.join().unwrap();
+}
+
+#[test]
+fn a_successor_begins_with_nothing() {
+    let Some(rig) = rig() else { return };
+    let actor = Actor::start(rig.cores[0]);
+    let slot = rig.registry.add(actor.tid).unwrap();
+    eventually("it is known", || rig.state.thread(slot) != ThreadState::Unknown);
+    let successor = Registry::map(rig._publisher.area()).unwrap();
+    assert_eq!(rig.state.thread(slot), ThreadState::Unknown);
+    assert!(successor.add(actor.tid).is_some());
+}
+
+#[test]
+fn buckets_are_bounded() {
+    let Some(rig) = rig() else { return };
+    // Numbers beyond what the kernel gives out, so that nobody has them; all in one bucket.
+    let tids = (0..6).map(|index| 0x4000_0000 + index * 1024);
+    let slots: Vec<Option<Slot>> = tids.map(|tid| rig.registry.add(tid)).collect();
+    assert_eq!(slots.iter().flatten().count(), 4, "{slots:?}");
+    assert_eq!(rig.registry.add(0), None);
+    slots.iter().flatten().for_each(|slot| rig.registry.remove(*slot));
+    assert!(rig.registry.add(0x4000_0000 + 5 * 1024).is_some());
+}
+
+/// Nothing stays attached, and nothing mapped breaks, when the publisher ends.
+#[test]
+fn what_was_mapped_outlives_the_publisher() {
+    let Some(rig) = rig() else { return };
+    let Rig {
+        _publisher: publisher,
+        state,
+        cores,
+        ..
+    } = rig;
+    drop(publisher);
+    // The last word stands: whatever runs now, nobody says so any more.
+    let word = || cores.iter().map(|cpu| state.core(*cpu)).collect::<Vec<_>>();
+    let last = word();
+    for cpu in &cores {
+        pin(*cpu);
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(word(), last);
+    }
+}
