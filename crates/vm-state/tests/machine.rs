@@ -206,19 +206,27 @@ fn idle_cores_and_busy_ones_are_told_apart() {
     if here == there {
         return;
     }
-    // Others may use that core as well; it is idle between what they do.
-    eventually("an idle core", || {
-        rig.state.core(there) == CoreState::Idle && !rig.state.wanted(there)
-    });
+    // Others may use that core as well. It has to be seen idle only if the kernel says that it was.
+    let (end, before) = (Instant::now() + PATIENCE, idle_ticks(there));
+    let seen = |state: &VmState| state.core(there) == CoreState::Idle && !state.wanted(there);
+    while !seen(&rig.state) && Instant::now() < end {
+        assert!(idle_ticks(there) < before + 10, "it was idle, and not seen so");
+        std::thread::sleep(Duration::from_micros(200));
+    }
     let actor = Actor::start(there);
     actor.spin(true);
     eventually("a busy core", || {
         rig.state.core(there) == CoreState::Task(actor.tid)
     });
-    let alone = Instant::now() + PATIENCE;
-    while rig.state.wanted(there) {
-        assert!(Instant::now() < alone, "nobody else wants that core for long");
-    }
+}
+
+/// Ticks of 10 ms that a core was idle, by the kernel's own account.
+fn idle_ticks(cpu: u32) -> u64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap();
+    let line = stat
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cpu{cpu} ")));
+    line.unwrap().split(' ').nth(3).unwrap().parse().unwrap()
 }
 
 /// A process that ends with the test, however that ends.
