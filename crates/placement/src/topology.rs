@@ -9,7 +9,6 @@
 //! different receivers find different helpers. All orders are computed beforehand; walking one allocates nothing.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 /// Number of a logical CPU, as the kernel counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,9 +66,8 @@ struct Site {
     usable: bool,
     /// Index in `Topology::modules`.
     module: usize,
-    order: Vec<usize>,
-    /// Ranges of `order` that are equally near.
-    tiers: Vec<Range<usize>>,
+    /// Modules that are equally near, from near to far.
+    tiers: Vec<(Reach, Vec<usize>)>,
 }
 
 impl Topology {
@@ -87,23 +85,19 @@ impl Topology {
         }
         let site = |location: &Location| {
             let module = numbers[&location.module];
-            let near = |other: &usize| nearness(location, &cpus[&modules[*other][0]], &distance);
-            let mut order: Vec<usize> = (0..modules.len()).collect();
-            order.sort_by_key(near);
-            let tiers = order
-                .chunk_by(|a, b| near(a) == near(b))
-                .scan(0, |start, tier| {
-                    let range = *start..*start + tier.len();
-                    *start = range.end;
-                    Some(range)
-                })
-                .collect();
+            let mut tiers: BTreeMap<Nearness, Vec<usize>> = BTreeMap::new();
+            for (other, cpus_of) in modules.iter().enumerate() {
+                let nearness = Nearness::between(location, &cpus[&cpus_of[0]], &distance);
+                tiers.entry(nearness).or_default().push(other);
+            }
             Site {
                 location: *location,
                 usable: true,
                 module,
-                order,
-                tiers,
+                tiers: tiers
+                    .into_iter()
+                    .map(|(nearness, tier)| (nearness.reach, tier))
+                    .collect(),
             }
         };
         let end = cpus.last_key_value().map_or(0, |(cpu, _)| cpu.0 + 1);
@@ -175,18 +169,14 @@ impl Topology {
         self.site(cpu).map_or(&[], |site| &self.modules[site.module])
     }
 
-    /// The modules that could help the CPU, from near to far, its own among them. `hash`, a fraction of 2^32, says where in
-    /// each tier to begin. Nothing for an unknown CPU.
-    pub fn helpers(&self, cpu: Cpu, hash: u32) -> impl Iterator<Item = &[Cpu]> {
-        let site = self.site(cpu);
-        let tiers = site
-            .into_iter()
-            .flat_map(|site| site.tiers.iter().map(move |tier| &site.order[tier.clone()]));
-        tiers.flat_map(move |tier| {
-            // The hash as a fraction of the tier.
+    /// The modules that could help the CPU with how near they are, from near to far, its own among them. `hash`, a
+    /// fraction of 2^32, says where in each tier to begin. Nothing for an unknown CPU.
+    pub fn helpers(&self, cpu: Cpu, hash: u32) -> impl Iterator<Item = (Reach, &[Cpu])> {
+        let tiers = self.site(cpu).into_iter().flat_map(|site| &site.tiers);
+        tiers.flat_map(move |(reach, tier)| {
             let start = ((u64::from(hash) * tier.len() as u64) >> 32) as usize;
             let rotated = tier[start..].iter().chain(&tier[..start]);
-            rotated.map(|module| self.modules[*module].as_slice())
+            rotated.map(|module| (*reach, self.modules[*module].as_slice()))
         })
     }
 
@@ -211,12 +201,21 @@ impl Reach {
 
 /// Sorts the near before the far. A CPU's own module comes after the others with its last-level cache, for a helper
 /// there would disturb whom it helps.
-fn nearness(from: &Location, to: &Location, distance: &impl Fn(u16, u16) -> u32) -> (Reach, bool, u32) {
-    let reach = Reach::between(from, to);
-    let far = if reach == Reach::OtherNode {
-        distance(from.node, to.node)
-    } else {
-        0
-    };
-    (reach, from.module == to.module, far)
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Nearness {
+    reach: Reach,
+    own: bool,
+    distance: u32,
+}
+
+impl Nearness {
+    fn between(one: &Location, other: &Location, distance: &impl Fn(u16, u16) -> u32) -> Nearness {
+        let reach = Reach::between(one, other);
+        let far = reach == Reach::OtherNode;
+        Nearness {
+            reach,
+            own: one.module == other.module,
+            distance: if far { distance(one.node, other.node) } else { 0 },
+        }
+    }
 }

@@ -156,10 +156,7 @@ fn a_core_to_which_a_vcpu_is_expected_back_comes_last() {
     still.cores[5] = IDLE;
     still.expects = vec![Cpu(5)];
     assert_eq!(offloaded(&policy, &still, WORTH_IT), Some(5));
-    still.cores[7] = CoreState::Worker {
-        depth: 2,
-        polling: false,
-    };
+    still.cores[7] = IDLE;
     assert_eq!(offloaded(&policy, &still, WORTH_IT), Some(7));
 }
 
@@ -176,6 +173,12 @@ fn an_awake_helper_is_taken_where_waking_one_would_not_pay() {
     assert_eq!(offloaded(&policy, &still, little), Some(5));
     still.wanted[5] = true;
     assert_eq!(offloaded(&policy, &still, little), None);
+    still.wanted[5] = false;
+    still.cores[5] = CoreState::Worker {
+        depth: 0,
+        polling: false,
+    };
+    assert_eq!(offloaded(&policy, &still, little), None, "it has something to do");
 }
 
 #[test]
@@ -579,14 +582,12 @@ impl Scene {
         let rests = |cpu: &Cpu| self.core(*cpu) == IDLE && !self.still.expects.contains(cpu);
         let kind = |cpu: Cpu| match self.core(cpu) {
             CoreState::Idle if !may_wake => None,
-            CoreState::Idle if full.module(cpu).iter().all(rests) => Some((2, 0)),
+            CoreState::Idle if full.module(cpu).iter().all(rests) => Some(2),
             CoreState::Idle if !self.config.busy_modules => None,
-            CoreState::Idle if rests(&cpu) => Some((3, 0)),
-            CoreState::Idle => Some((5, 0)),
-            CoreState::Worker { depth, .. } if depth > 2 || self.still.wanted(cpu) => None,
-            POLLING => Some((1, 0)),
-            CoreState::Worker { depth, .. } => Some((4, depth)),
-            CoreState::Guest | CoreState::Other => None,
+            CoreState::Idle if rests(&cpu) => Some(3),
+            CoreState::Idle => Some(5),
+            POLLING if !self.still.wanted(cpu) => Some(1),
+            CoreState::Worker { .. } | CoreState::Guest | CoreState::Other => None,
         };
         let reach = |cpu: Cpu| full.reach(cpu, near);
         let all = (0..nodes * llcs * modules * cpus).map(Cpu);
@@ -626,7 +627,8 @@ proptest! {
         let allowed: Vec<Cpu> = scene.topology().usable().collect();
         let free = |cpu: Cpu| match scene.core(cpu) {
             CoreState::Idle => true,
-            CoreState::Worker { .. } => !scene.still.wanted(cpu),
+            POLLING => !scene.still.wanted(cpu),
+            CoreState::Worker { .. } => false,
             CoreState::Guest | CoreState::Other => false,
         };
         let own = |vnic| match scene.still.vcpu(vnic) {

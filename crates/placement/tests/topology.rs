@@ -139,7 +139,7 @@ impl Machine {
 fn helpers(topology: &Topology, cpu: u16) -> Vec<Vec<u16>> {
     let modules = topology.helpers(Cpu(cpu), 0);
     modules
-        .map(|module| module.iter().map(|cpu| cpu.0).collect())
+        .map(|(_, module)| module.iter().map(|cpu| cpu.0).collect())
         .collect()
 }
 
@@ -199,7 +199,10 @@ fn a_hash_rotates_within_tiers_only() {
         (1 << 31, [12, 14, 10]),
         (u32::MAX, [14, 10, 12]),
     ] {
-        let order: Vec<u16> = topology.helpers(Cpu(8), hash).map(|module| module[0].0).collect();
+        let order: Vec<u16> = topology
+            .helpers(Cpu(8), hash)
+            .map(|(_, module)| module[0].0)
+            .collect();
         assert_eq!(order[..3], near);
         assert_eq!(order[3], 8);
         let mut next = order[4..12].to_vec();

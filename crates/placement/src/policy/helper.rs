@@ -1,16 +1,14 @@
 //! Choosing a helper: the nearest, and among those equally near the best [`Kind`]. Among equals the vNIC's hash decides,
 //! by where the topology's order begins. A search looks at each core once or twice, and only as far as it has to.
 //!
-//! The paper (section 5.2.3) takes idle modules of the receiver's node, then of other nodes, and no core beside a busy
+//! A helper that has something to do already is none: work that waits for it is done later than at home. The paper
+//! (section 5.2.3) takes idle modules of the receiver's node, then of other nodes, and no core beside a busy
 //! one. Here, idle cores of busy modules come before other nodes: what a helper on another node writes reaches the
 //! receiver so slowly that in the simulator it is better not to be helped.
 
 use super::Policy;
 use crate::topology::{Cpu, Reach};
 use crate::view::{CoreState, View, Vnic};
-
-/// Messages that may wait in a helper's buffer; with more, one's own core is faster.
-const DEEPEST: u16 = 2;
 
 /// What makes a helper, from the best to the last resort.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,8 +19,6 @@ enum Kind {
     IdleModule,
     /// A sleeping one in a module that is not idle.
     BusyModule,
-    /// One that is awake, by the messages in its buffer.
-    Awake(u16),
     /// A sleeping one on a core to which a vCPU is expected back.
     Lent,
 }
@@ -42,26 +38,18 @@ impl Policy {
         }
         let may_wake = saved_ns > self.costs.wake_waker_ns;
         let mut best: Option<(Reach, Kind, Cpu)> = None;
-        for module in self.topology.helpers(near, spread(vnic)) {
-            let reach = module
-                .first()
-                .map_or(Reach::OtherNode, |cpu| self.topology.reach(near, *cpu));
+        for (reach, module) in self.topology.helpers(near, spread(vnic)) {
             let too_far = reach == Reach::OtherNode && !self.config.other_nodes;
-            if too_far || best.is_some_and(|(nearest, ..)| nearest < reach) {
+            let found = best.is_some_and(|(nearest, kind, _)| nearest < reach || kind == Kind::Polling);
+            if too_far || found {
                 break;
             }
-            let candidates = module
-                .iter()
-                .copied()
-                .filter(|cpu| *cpu != here && *cpu != near && self.topology.may_use(*cpu));
-            for cpu in candidates {
-                let kind = self
-                    .kind(view, module, cpu)
-                    .filter(|kind| may_wake || kind.is_awake());
-                if let Some(kind) = kind
-                    && best.is_none_or(|(_, least, _)| kind < least)
-                {
-                    best = Some((reach, kind, cpu));
+            let others = module.iter().filter(|cpu| **cpu != here && **cpu != near);
+            for cpu in others.copied().filter(|cpu| self.topology.may_use(*cpu)) {
+                let kind = self.kind(view, module, cpu);
+                let kind = kind.filter(|kind| may_wake || *kind == Kind::Polling);
+                if kind.is_some_and(|kind| best.is_none_or(|(_, least, _)| kind < least)) {
+                    best = kind.map(|kind| (reach, kind, cpu));
                 }
             }
         }
@@ -72,24 +60,16 @@ impl Policy {
     fn kind(&self, view: &impl View, module: &[Cpu], cpu: Cpu) -> Option<Kind> {
         let rests = |cpu: &Cpu| self.core(view, *cpu) == CoreState::Idle && !view.expects_vcpu(*cpu);
         match self.core(view, cpu) {
-            CoreState::Worker { depth, .. } if depth > DEEPEST || view.wanted(cpu) => None,
             CoreState::Worker {
                 depth: 0,
                 polling: true,
-            } => Some(Kind::Polling),
-            CoreState::Worker { depth, .. } => Some(Kind::Awake(depth)),
+            } if !view.wanted(cpu) => Some(Kind::Polling),
             CoreState::Idle if module.iter().all(rests) => Some(Kind::IdleModule),
             CoreState::Idle if !self.config.busy_modules => None,
             CoreState::Idle if rests(&cpu) => Some(Kind::BusyModule),
             CoreState::Idle => Some(Kind::Lent),
-            CoreState::Guest | CoreState::Other => None,
+            CoreState::Worker { .. } | CoreState::Guest | CoreState::Other => None,
         }
-    }
-}
-
-impl Kind {
-    fn is_awake(self) -> bool {
-        matches!(self, Kind::Polling | Kind::Awake(_))
     }
 }
 
