@@ -8,7 +8,7 @@ use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortC
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +50,13 @@ pub enum Request {
         port: PortId,
         /// New largest IP packet.
         mtu: u16,
+    },
+    /// Says which threads are a port's guest.
+    PortThreads {
+        /// The port.
+        port: PortId,
+        /// Their places in the memory of [`VmState`](crate::supervisor::ToChild::VmState).
+        slots: Vec<u16>,
     },
     /// Answer: [`Answer::Ports`].
     PortList,
@@ -134,6 +141,8 @@ pub enum FromDataPlane {
         port: PortId,
         /// Its state now.
         state: PortState,
+        /// As in [`PortInfo`].
+        peer: Option<u32>,
     },
 }
 
@@ -211,6 +220,21 @@ pub enum PortState {
     Broken(String),
 }
 
+/// What the threads of a port's guest do: what the liveliest of them does. The core is the one on which that one is
+/// or was last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GuestState {
+    /// It runs on this core.
+    Running(u32),
+    /// It wants to run on this core.
+    Runnable(u32),
+    /// It waits for something, and ran on this core last.
+    Blocked(u32),
+    /// Nobody knows.
+    #[default]
+    Unknown,
+}
+
 /// A port as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortInfo {
@@ -218,6 +242,11 @@ pub struct PortInfo {
     pub spec: PortSpec,
     /// Now.
     pub state: PortState,
+    /// Process that is connected or, where the data plane was given a connection, that listened there. `None` while not
+    /// connected, and for one in a PID name space that cannot be seen from here.
+    pub peer: Option<u32>,
+    /// What its guest does.
+    pub guest: GuestState,
     /// Virtio feature bits the driver accepted; 0 while not connected.
     pub features: u64,
     /// Since the port was created.

@@ -44,6 +44,9 @@ pub enum ToChild {
     Peer(Role),
     /// Status of all processes, for the control process to show. Sent at each change.
     Processes(Vec<ProcessStatus>),
+    /// What cores and vCPU threads do is published in the memory behind the descriptor attached (`vm-state`), or is not
+    /// known, and why. For data plane and control process, before any channel between them.
+    VmState(Result<(), String>),
     /// Re-read the configuration (control process).
     Reload,
     /// Finish in an orderly way and exit 0.

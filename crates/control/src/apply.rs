@@ -60,9 +60,10 @@ impl Control {
 
     /// Flows first, so that no packet finds its port gone.
     fn remove_port(&mut self, name: &str) {
-        let Some(run) = self.ports.remove(name) else {
+        let Some(mut run) = self.ports.remove(name) else {
             return;
         };
+        self.forget_threads(run.vcpus.take());
         if let Some(id) = run.id {
             self.names.remove(&id);
             for switch in self.switches.values_mut() {

@@ -87,7 +87,7 @@ impl Control {
     pub fn ask_quietly(&mut self, request: Request) {
         let what = match request {
             Request::PortDel { .. } => "removing a port",
-            Request::PortSet { .. } => "changing a port",
+            Request::PortSet { .. } | Request::PortThreads { .. } => "changing a port",
             Request::FlowDel { .. } => "removing a flow",
             Request::FlowFlush { .. } => "removing the flows of a switch",
             _ => "a request",
@@ -162,10 +162,13 @@ impl Control {
             self.gathered.remove(&token);
             self.users.answer(token, &answer);
         }
+        let mut threads = Vec::new();
         for run in self.ports.values_mut() {
             run.added = false;
             run.state = PortState::Disconnected;
+            threads.extend(run.vcpus.take());
         }
+        self.forget_threads(threads);
     }
 
     pub fn hear_data_plane(&mut self, burst: usize) {
@@ -177,7 +180,9 @@ impl Control {
             match data_plane.peer.receive::<FromDataPlane>() {
                 Ok(Some((FromDataPlane::Answer { serial, result }, _))) => self.answered(serial, result),
                 Ok(Some((FromDataPlane::Upcall(upcall), _))) => self.upcall(upcall),
-                Ok(Some((FromDataPlane::PortState { port, state }, _))) => self.port_changed(port, state),
+                Ok(Some((FromDataPlane::PortState { port, state, peer }, _))) => {
+                    self.port_changed(port, state, peer);
+                }
                 Ok(None) => return,
                 Err(_) => {
                     log::warn!("the data plane is gone");
@@ -291,12 +296,16 @@ impl Control {
         }
     }
 
-    fn port_changed(&mut self, port: PortId, state: PortState) {
+    fn port_changed(&mut self, port: PortId, state: PortState, peer: Option<u32>) {
         let Some(name) = self.names.get(&port).cloned() else {
             return;
         };
         let up = state != PortState::Disconnected;
         self.port_state(&name, state);
+        if let Some(run) = self.ports.get_mut(&name) {
+            run.peer = peer;
+        }
+        self.watch_guest(&name);
         let Some(switch) = self.ports.get(&name).map(|run| run.wanted.switch.clone()) else {
             return;
         };

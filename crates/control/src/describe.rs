@@ -4,7 +4,7 @@ use crate::l2::{Decision, Destination, MASK, Source};
 use crate::links::PortRun;
 use crate::process::Control;
 use crate::state::Link;
-use control_protocol::data_plane::{self, PortState};
+use control_protocol::data_plane::{self, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, PortId, SwitchId};
 use management::{FlowInfo, PortInfo, PortKind, TraceStep};
@@ -57,7 +57,7 @@ impl Control {
         }
     }
 
-    pub fn port_info(&self, name: &str, run: &PortRun, features: u64) -> PortInfo {
+    pub fn port_info(&self, name: &str, run: &PortRun, listed: Option<&data_plane::PortInfo>) -> PortInfo {
         let port = &run.wanted;
         let (kind, socket, interface) = match &port.link {
             Link::Listen(path) | Link::Connect(path) => (PortKind::VhostUser, Some(path.clone()), None),
@@ -85,7 +85,9 @@ impl Control {
             }
             .into(),
             problem: run.problem.clone(),
-            features,
+            features: listed.map_or(0, |info| info.features),
+            vcpus: run.vcpus.iter().flatten().map(|(tid, _)| *tid).collect(),
+            guest: listed.and_then(|info| guest_text(info.guest)),
             macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2.macs_on_port(id),
                 _ => 0,
@@ -169,6 +171,16 @@ impl Control {
             actions: self.action_texts(&decision.actions()),
         }
     }
+}
+
+/// What a guest does; `None` when nobody knows.
+fn guest_text(state: GuestState) -> Option<String> {
+    Some(match state {
+        GuestState::Running(core) => format!("running on core {core}"),
+        GuestState::Runnable(core) => format!("runnable on core {core}"),
+        GuestState::Blocked(core) => format!("blocked on core {core}"),
+        GuestState::Unknown => return None,
+    })
 }
 
 fn field_names(mask: &FlowMask) -> Vec<String> {

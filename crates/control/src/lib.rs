@@ -13,6 +13,7 @@
 //! | data plane: upcalls, flows, answers | `data_plane` |
 //! | data plane: meeting one | `sync` |
 //! | time | `ageing` |
+//! | whose guest a thread is | `vcpus` |
 //! | decisions | [`l2`] |
 //! | users | `users` (bytes), `serve` and `edit` (requests), `describe` (names and texts) |
 //! | what outlives this process | `store` |
@@ -38,6 +39,7 @@ mod state;
 mod store;
 mod sync;
 mod users;
+mod vcpus;
 
 use std::path::PathBuf;
 

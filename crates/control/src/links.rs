@@ -13,6 +13,7 @@ use crate::peer::Peer;
 use crate::process::Control;
 use crate::sockets;
 use crate::state::{Link, PortState as DesiredPort};
+use crate::vcpus::Vcpu;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
 use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriver};
@@ -41,6 +42,10 @@ pub(crate) struct PortRun {
     pub added: bool,
     /// As the data plane said last.
     pub state: PortState,
+    /// Process behind it, as the data plane said last.
+    pub peer: Option<u32>,
+    /// Threads of its guest that are registered, as the data plane was told; `None` before it is told anything.
+    pub vcpus: Option<Vec<Vcpu>>,
     /// Whether the driver domain says its interface works.
     interface_up: bool,
     /// Our copy of the listening socket: with it, guests that connect while the data plane restarts wait
@@ -60,6 +65,8 @@ impl PortRun {
             id: None,
             added: false,
             state: PortState::Disconnected,
+            peer: None,
+            vcpus: None,
             interface_up: false,
             listener: None,
             problem: None,
@@ -121,6 +128,8 @@ impl Control {
     /// The listening socket cannot be had. It will be tried again.
     pub fn add_port(&mut self, name: &str) -> Result<(), String> {
         let now = self.now();
+        let threads = self.ports.get_mut(name).and_then(|run| run.vcpus.take());
+        self.forget_threads(threads);
         let Some(run) = self.ports.get_mut(name) else {
             return Ok(());
         };

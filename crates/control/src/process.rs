@@ -9,6 +9,7 @@ use crate::sockets;
 use crate::state::{State, Wishes, desired};
 use crate::store::Store;
 use crate::users::{Incoming, Token, Users};
+use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
 use control_protocol::supervisor::{ProcessStatus, Role, ToChild};
@@ -50,6 +51,7 @@ pub(crate) struct Control {
     /// Whether a data plane has told its ports, so that numbers are known or can be given.
     pub numbered: bool,
     pub processes: Vec<ProcessStatus>,
+    pub vcpus: Vcpus,
     pub users: Users,
     /// Flows on their way to users.
     pub gathered: AllGathered,
@@ -96,6 +98,7 @@ impl Control {
             driver: None,
             numbered: false,
             processes: Vec::new(),
+            vcpus: Vcpus::new(),
             users,
             gathered: AllGathered::new(),
             running: true,
@@ -233,6 +236,7 @@ impl Control {
             match self.supervisor.receive::<ToChild>() {
                 Ok(Some((ToChild::Peer(role), fds))) => self.meet(role, fds),
                 Ok(Some((ToChild::Processes(processes), _))) => self.processes = processes,
+                Ok(Some((ToChild::VmState(published), fds))) => self.vcpus.meet(published, &fds),
                 Ok(Some((ToChild::Reload, _))) => match self.reload() {
                     Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),
                     Err(error) => log::error!("configuration not reloaded: {error}"),
@@ -273,6 +277,7 @@ impl Control {
         let now = self.now();
         self.connect_links(now);
         self.age(now);
+        self.refresh_guests(now);
         for token in self.users.overdue(now) {
             self.forget_user(token);
             let text = "no answer from the data plane; see `hyperswitch status`".into();

@@ -184,6 +184,7 @@ impl Control {
                 .data_plane
                 .as_ref()
                 .and_then(|data_plane| data_plane.welcome.clone()),
+            vm_state: self.vcpus.status(),
             driver_connected: self.driver.is_some(),
             switches: self.switches.len(),
             ports: self.ports.len(),
@@ -246,18 +247,13 @@ impl Control {
     }
 
     fn ports_reply(&self, names: &[String], listed: &[DataPlanePort]) -> Reply {
-        let features = |name: &str| {
-            listed
-                .iter()
-                .find(|info| info.spec.name == name)
-                .map_or(0, |info| info.features)
-        };
+        let listed = |name: &str| listed.iter().find(|info| info.spec.name == name);
         let found = names
             .iter()
             .filter_map(|name| Some((name, self.ports.get(name)?)));
         Reply::Ports(
             found
-                .map(|(name, run)| self.port_info(name, run, features(name)))
+                .map(|(name, run)| self.port_info(name, run, listed(name)))
                 .collect(),
         )
     }

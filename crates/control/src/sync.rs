@@ -40,8 +40,9 @@ impl Control {
             }
             let now = self.now();
             if let Some(run) = self.ports.get_mut(&name) {
-                run.adopt(info.state, now);
+                run.adopt(info.state, info.peer, now);
             }
+            self.watch_guest(&name);
         }
         let missing: Vec<String> = self
             .ports
@@ -126,9 +127,10 @@ impl Control {
 
 impl PortRun {
     /// The data plane has this port already.
-    fn adopt(&mut self, state: PortState, now: u64) {
+    fn adopt(&mut self, state: PortState, peer: Option<u32>, now: u64) {
         self.added = true;
         self.state = state;
+        self.peer = peer;
         // What it could not do before it knew that it was done already.
         self.problem = None;
         // Whether it has to be connected is seen when that is due.

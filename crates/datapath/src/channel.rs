@@ -20,11 +20,12 @@ use control_protocol::{Channel, ChannelError};
 use flow::{DropReason, ExactKey, Flow, PortId, SwitchId};
 use ring::PoolOwner;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use vm_state::{Slot, VmState};
 use vnic::{Counters, Host as _, MAX_FRAME, Packet};
 
 /// Slots for packets the control process sends.
@@ -90,8 +91,8 @@ struct Server {
     /// What could not be sent yet.
     outbox: VecDeque<FromDataPlane>,
     turns: Turns,
-    /// Port states as last told.
-    states: HashMap<PortId, PortState>,
+    /// Port states and peers as last told.
+    states: HashMap<PortId, (PortState, Option<u32>)>,
 }
 
 impl Server {
@@ -148,9 +149,25 @@ impl Server {
                 self.control = fds.into_iter().next().map(Channel::from);
                 Ok(true)
             }
+            Ok((ToChild::VmState(Ok(())), fds)) => {
+                self.see_vm_state(fds);
+                Ok(true)
+            }
             Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => Ok(false),
             Ok(_) | Err(ChannelError::WouldBlock) => Ok(true),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Maps what says what cores and guests do. Without it, that is unknown.
+    fn see_vm_state(&self, fds: Vec<OwnedFd>) {
+        let Some(area) = fds.into_iter().next() else {
+            return;
+        };
+        match VmState::map(area.as_fd()) {
+            // The supervisor says so once.
+            Ok(state) => drop(self.datapath.vm_state.set(state)),
+            Err(error) => log::error!("the state of cores and guests cannot be mapped: {error}"),
         }
     }
 
@@ -184,10 +201,15 @@ impl Server {
             let Some(port) = self.datapath.port(id) else {
                 continue;
             };
-            let state = port.state();
-            if self.states.get(&id) != Some(&state) {
-                self.states.insert(id, state.clone());
-                self.send(FromDataPlane::PortState { port: id, state });
+            let (state, peer) = (port.state(), port.peer());
+            let now = (state.clone(), peer);
+            if self.states.get(&id) != Some(&now) {
+                self.states.insert(id, now);
+                self.send(FromDataPlane::PortState {
+                    port: id,
+                    state,
+                    peer,
+                });
             }
         }
     }
@@ -270,6 +292,10 @@ impl Server {
             Request::PortSet { port, mtu } => self.port(port).map(|port| {
                 port.set_mtu(mtu);
                 port.schedule();
+                Answer::Done
+            }),
+            Request::PortThreads { port, slots } => self.port(port).map(|port| {
+                port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
             }),
             Request::FlowPut(flow) => self.put_flow(flow).map(|()| Answer::Done),

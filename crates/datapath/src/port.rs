@@ -3,16 +3,17 @@
 use crate::capture::Captures;
 use crate::miss::MissQueue;
 use crate::state::{Datapath, Side, Switch};
-use control_protocol::data_plane::{PortInfo, PortSpec, PortState};
+use control_protocol::data_plane::{GuestState, PortInfo, PortSpec, PortState};
 use flow::PortId;
-use parking_lot::Mutex;
-use rustix::fd::BorrowedFd;
+use parking_lot::{Mutex, RwLock};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::{Shutdown, shutdown};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use vm_state::{Slot, ThreadState};
 use vnic::{DeviceConfig, Host, RECEIVE_QUEUE, Session, Vnic};
 
 /// Session threads parse one message at a time and recurse nowhere.
@@ -31,6 +32,10 @@ pub(crate) struct Port {
     pub named: AtomicBool,
     spec: Mutex<PortSpec>,
     connected: AtomicBool,
+    /// Process at the other end; 0 for none.
+    peer: AtomicU32,
+    /// Threads of the guest, as far as the control process knows them.
+    threads: RwLock<Arc<[Slot]>>,
     datapath: Weak<Datapath>,
     session: Mutex<Option<Serving>>,
 }
@@ -53,6 +58,8 @@ impl Port {
             named: AtomicBool::new(false),
             spec: Mutex::new(spec),
             connected: AtomicBool::new(false),
+            peer: AtomicU32::new(0),
+            threads: RwLock::new(Arc::new([])),
             datapath: Arc::downgrade(datapath),
             session: Mutex::new(None),
         })
@@ -83,8 +90,37 @@ impl Port {
         PortInfo {
             spec: self.spec.lock().clone(),
             state: self.state(),
+            peer: self.peer(),
+            guest: self.guest(),
             features: self.vnic.features(),
             counters: self.vnic.account.read(),
+        }
+    }
+
+    /// Process that is connected, if it can be seen.
+    pub fn peer(&self) -> Option<u32> {
+        Some(self.peer.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+    }
+
+    /// Threads of the guest. None while they are not known, and never for ports of the driver domain. When the guest has
+    /// gone, the control process says so a moment later.
+    pub fn threads(&self) -> Arc<[Slot]> {
+        self.threads.read().clone()
+    }
+
+    pub fn set_threads(&self, threads: Arc<[Slot]>) {
+        *self.threads.write() = threads;
+    }
+
+    /// What the guest does, for users.
+    fn guest(&self) -> GuestState {
+        let datapath = self.datapath.upgrade();
+        let state = datapath.as_ref().and_then(|datapath| datapath.vm_state.get());
+        match state.map(|state| state.guest(&self.threads())) {
+            Some(ThreadState::Running(core)) => GuestState::Running(core),
+            Some(ThreadState::Runnable(core)) => GuestState::Runnable(core),
+            Some(ThreadState::Blocked(core)) => GuestState::Blocked(core),
+            Some(ThreadState::Dead | ThreadState::Unknown) | None => GuestState::Unknown,
         }
     }
 
@@ -150,12 +186,15 @@ impl Port {
                 masked_features: spec.masked_features,
             }
         };
+        let peer = sandbox::peer_process(connection.as_fd());
+        self.peer.store(peer.unwrap_or(0), Ordering::Relaxed);
         self.set_connected(true);
         let result = Session::serve(self.vnic.clone(), self.clone(), config, connection);
         *current.lock() = None;
         if let Err(error) = result {
             telemetry::limited!(log::Level::Warn, "port {}: connection closed: {error}", self.id());
         }
+        self.peer.store(0, Ordering::Relaxed);
         self.set_connected(false);
     }
 

@@ -11,9 +11,10 @@ use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
+use vm_state::VmState;
 
 /// Which side of a port a worker is to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub(crate) struct Datapath {
     pub switches: RwLock<HashMap<SwitchId, Arc<Switch>>>,
     pub wakeups: Wakeups,
     pub notices: Notices,
+    /// What cores and guests do, once the supervisor has said where that is published. Nothing: nobody knows.
+    pub vm_state: OnceLock<VmState>,
     /// What the forwarding threads did.
     pub work: Ledger,
     start: Instant,
@@ -59,6 +62,7 @@ impl Datapath {
             switches: RwLock::default(),
             wakeups: Wakeups::new()?,
             notices: Notices::new()?,
+            vm_state: OnceLock::new(),
             work: Ledger::new(),
             start: Instant::now(),
         }))

@@ -338,6 +338,57 @@ fn verbs_change_and_show_a_running_instance() {
     assert!(!done("port list").contains("vm2"));
 }
 
+/// With the privilege, the process behind a port is watched, also by those who were started again. Without it, the
+/// reason is told.
+#[test]
+fn what_guests_do_is_known_or_said_to_be_unknown() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    let mut pids = ["data-plane", "control"].map(|role| (role, instance.pid_of(role)));
+    instance.says("supervisor: ready");
+    let ask = |verb: &str| -> serde_json::Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_hyperswitch"))
+            .args(["--json", "--run-dir"])
+            .arg(&run_dir)
+            .args(verb.split(' '))
+            .output()
+            .unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    };
+    ask("port add sw0 vm1");
+    let vm_state = &ask("status")["vm-state"];
+    if vm_state["published"] == false {
+        assert!(vm_state["reason"].is_string(), "{vm_state}");
+        return;
+    }
+    let socket = run_dir.join("vm1.sock");
+    let mut guest = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+    let watched = || {
+        let port = &ask("port show vm1")[0];
+        let own = port["vcpus"]
+            .as_array()
+            .is_some_and(|vcpus| vcpus.contains(&std::process::id().into()));
+        own && port["guest"]
+            .as_str()
+            .is_some_and(|guest| guest.contains(" on core "))
+    };
+    eventually("the guest is watched", watched);
+    for (role, pid) in &mut pids {
+        kill_process(Pid::from_raw(*pid).unwrap(), Signal::KILL).unwrap();
+        *pid = instance.pid_of(role);
+        if *role == "data-plane" {
+            guest = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        }
+        eventually("the guest is watched again", watched);
+    }
+    drop(guest);
+    eventually("nobody is watched", || {
+        ask("port show vm1")[0]["vcpus"] == serde_json::json!([])
+    });
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success(), "{}", instance.seen);
+}
+
 #[test]
 fn an_idle_supervisor_sleeps() {
     let (_directory, run_dir) = in_run_dir("run");

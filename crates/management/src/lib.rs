@@ -25,7 +25,7 @@ pub use config::{
 pub use file::{ConfigError, parse};
 pub use reply::{
     Counters, DataPlaneStatus, FlowInfo, MacInfo, Origin, PortInfo, PortStats, Process, ReloadSummary, Reply,
-    Response, Stats, Status, SwitchInfo, TraceReport, TraceStep, VersionInfo,
+    Response, Stats, Status, SwitchInfo, TraceReport, TraceStep, VersionInfo, VmStateStatus,
 };
 pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
 pub use value::{

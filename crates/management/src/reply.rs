@@ -71,6 +71,8 @@ pub struct Status {
     pub processes: Vec<Process>,
     /// `None` while not connected.
     pub data_plane: Option<DataPlaneStatus>,
+    /// What is known of cores and guests.
+    pub vm_state: VmStateStatus,
     /// Whether a driver domain is connected.
     pub driver_connected: bool,
     /// Number of switches.
@@ -110,6 +112,16 @@ impl From<&control_protocol::supervisor::ProcessStatus> for Process {
             last_exit: status.last_exit.clone(),
         }
     }
+}
+
+/// Whether eBPF programs publish what cores and vCPUs do. Otherwise there are only hints in the rings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct VmStateStatus {
+    /// They do.
+    pub published: bool,
+    /// Why they do not.
+    pub reason: Option<String>,
 }
 
 /// The data plane as the control process sees it.
@@ -179,6 +191,10 @@ pub struct PortInfo {
     pub problem: Option<String>,
     /// Virtio feature bits the driver accepted; 0 while not connected.
     pub features: u64,
+    /// Threads of its VMM that run the guest, as far as they are known.
+    pub vcpus: Vec<u32>,
+    /// What they do: `running`, `runnable` or `blocked`, each `on core N`. `None` when nobody knows.
+    pub guest: Option<String>,
     /// MAC addresses learned or static on it.
     pub macs: usize,
 }

@@ -99,6 +99,31 @@ pub fn supervisor_channel() -> io::Result<OwnedFd> {
     Ok(channel)
 }
 
+/// Process at the other end of a Unix stream socket: whoever connected it or, seen from there, called listen(2), or
+/// made the pair. `None` for one in a PID name space that cannot be seen from here.
+#[must_use]
+pub fn peer_process(socket: BorrowedFd<'_>) -> Option<u32> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = libc::socklen_t::try_from(size_of_val(&peer)).ok()?;
+    // SAFETY: `peer` is writable and as long as `length` says; `length` is writable; any bytes are a `ucred`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    u32::try_from(peer.pid)
+        .ok()
+        .filter(|pid| result == 0 && *pid != 0)
+}
+
 /// Names this process in `ps` and `top`. At most 15 bytes are kept.
 pub fn name_process(name: &str) {
     if let Ok(name) = std::ffi::CString::new(name) {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod rig;
+mod vcpus;
 
 use control_protocol::data_plane::*;
 use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};

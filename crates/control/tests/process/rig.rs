@@ -25,6 +25,7 @@ pub struct Plane {
     pub fds: BTreeMap<PortId, OwnedFd>,
     pub log: Vec<Request>,
     pub capture: Option<OwnedFd>,
+    pub threads: BTreeMap<PortId, Vec<u16>>,
 }
 
 impl Plane {
@@ -54,6 +55,8 @@ impl Plane {
                 };
                 let info = PortInfo {
                     state: PortState::Disconnected,
+                    peer: None,
+                    guest: GuestState::Unknown,
                     features: 0,
                     counters,
                     spec: spec.clone(),
@@ -78,6 +81,10 @@ impl Plane {
             }
             Request::PortSet { port, mtu } => {
                 self.ports.get_mut(&port).unwrap().spec.mtu = mtu;
+                Answer::Done
+            }
+            Request::PortThreads { port, slots } => {
+                self.threads.insert(port, slots);
                 Answer::Done
             }
             Request::PortList => Answer::Ports {
@@ -191,7 +198,14 @@ impl Rig {
                 let _ = channel.send(&FromDataPlane::Answer { serial, result }, &[]);
                 if let Some(port) = connected {
                     let state = PortState::Connected;
-                    let _ = channel.send(&FromDataPlane::PortState { port, state }, &[]);
+                    let _ = channel.send(
+                        &FromDataPlane::PortState {
+                            port,
+                            state,
+                            peer: None,
+                        },
+                        &[],
+                    );
                 }
             }
         });
@@ -248,9 +262,15 @@ impl Rig {
     }
 
     pub fn set_state(&self, port: PortId, state: PortState) {
-        self.plane.lock().unwrap().ports.get_mut(&port).unwrap().state = state.clone();
+        self.set_peer(port, state, None);
+    }
+
+    pub fn set_peer(&self, port: PortId, state: PortState, peer: Option<u32>) {
+        if let Some(info) = self.plane.lock().unwrap().ports.get_mut(&port) {
+            (info.state, info.peer) = (state.clone(), peer);
+        }
         self.to_control
-            .send(&FromDataPlane::PortState { port, state }, &[])
+            .send(&FromDataPlane::PortState { port, state, peer }, &[])
             .unwrap();
     }
 

@@ -7,6 +7,7 @@
 //! * `control_lost`: forwarding outlives control; misses are bounded;
 //! * `bad_rings`, `bad_memory`, `bad_messages`: guests that break rules cost nobody but themselves;
 //! * `work`: who did the work;
+//! * `vm_state`: what guests do;
 //! * `random_guest`: anything in any order.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -24,4 +25,5 @@ mod layouts;
 mod offloads;
 mod random_guest;
 mod stall;
+mod vm_state;
 mod work;

@@ -88,6 +88,12 @@ impl Switch {
         self.upcalls.clear();
     }
 
+    /// Says where is published what guests do.
+    pub fn publish(&self, area: BorrowedFd<'_>) {
+        let supervisor = self.supervisor.as_ref().unwrap();
+        supervisor.send(&ToChild::VmState(Ok(())), &[area]).unwrap();
+    }
+
     /// The control process dies.
     pub fn disconnect(&mut self) {
         self.control = None;
@@ -110,7 +116,7 @@ impl Switch {
     fn note(&mut self, message: FromDataPlane) {
         match message {
             FromDataPlane::Upcall(upcall) => self.upcalls.push_back(upcall),
-            FromDataPlane::PortState { port, state } => self.states.push((port, state)),
+            FromDataPlane::PortState { port, state, .. } => self.states.push((port, state)),
             FromDataPlane::Answer { serial, result } => {
                 panic!("answer {serial} nobody waits for: {result:?}")
             }

@@ -26,6 +26,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
+use vm_state::Publisher;
 
 /// Which roles talk to each other.
 const PEERS: [(Role, Role); 2] = [(Role::DataPlane, Role::Control), (Role::Control, Role::Driver)];
@@ -58,7 +59,8 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     );
     let probe = Probe::new(&run_dir, Instant::now());
     let launch = move |role| command(role, &run_dir, config.as_deref());
-    let mut supervisor = Supervisor::new(Box::new(launch), Some(probe));
+    let vm_state = Publisher::attach().map_err(|reason| reason.to_string());
+    let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), vm_state);
     supervisor.start_all()?;
     supervisor.supervise(&signals)?;
     ready::notify("STOPPING=1");
@@ -100,14 +102,18 @@ struct Supervisor {
     children: [Supervised; 3],
     /// Until the switch is ready.
     probe: Option<Probe>,
+    /// Publishes what cores and guests do, or says why it cannot. Ours, because it takes a privilege; and its descriptor
+    /// survives all children.
+    vm_state: Result<Publisher, String>,
 }
 
 impl Supervisor {
-    fn new(launch: Launch, probe: Option<Probe>) -> Self {
+    fn new(launch: Launch, probe: Option<Probe>, vm_state: Result<Publisher, String>) -> Self {
         Supervisor {
             launch,
             children: Role::ALL.map(Supervised::new),
             probe,
+            vm_state,
         }
     }
 
@@ -131,6 +137,7 @@ impl Supervisor {
     fn start(&mut self, role: Role, now: Instant) -> Result<()> {
         let command = (self.launch)(role);
         self.child(role).start(command, now)?;
+        self.tell_vm_state(role);
         for (a, b) in PEERS {
             if (role == a || role == b) && self.child(a).is_running() && self.child(b).is_running() {
                 let (to_a, to_b) = Channel::pair()?;
@@ -139,6 +146,18 @@ impl Supervisor {
             }
         }
         Ok(())
+    }
+
+    fn tell_vm_state(&mut self, role: Role) {
+        if role == Role::Driver {
+            return;
+        }
+        let message = ToChild::VmState(self.vm_state.as_ref().map(drop).map_err(Clone::clone));
+        let area = self.vm_state.as_ref().map(Publisher::area);
+        let child = self.children.iter_mut().find(|child| child.role() == role);
+        child
+            .expect("there is a child for each role")
+            .tell(&message, area.ok().as_slice());
     }
 
     fn tell_status(&mut self) {

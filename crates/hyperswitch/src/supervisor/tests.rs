@@ -43,6 +43,7 @@ fn child() {
                     .collect();
                 say(format!("{role} {me} knows {}", all.join(" ")));
             }
+            ToChild::VmState(result) => say(format!("{role} {me} is told {result:?} with {}", fds.len())),
             ToChild::Reload => say(format!("{role} reloads")),
             ToChild::Shutdown => break,
         }
@@ -73,7 +74,7 @@ impl Scene {
                 .stdout(Stdio::null());
             command
         };
-        let mut supervisor = Supervisor::new(Box::new(launch), None);
+        let mut supervisor = Supervisor::new(Box::new(launch), None, Err("a test".into()));
         supervisor.start_all().unwrap();
         Scene {
             supervisor,
@@ -141,6 +142,16 @@ fn survivors_get_channels_to_whoever_was_started_again() {
     let control = scene.pid(Role::Control);
     let line = format!("control {control} knows data-plane:1 driver:1 control:1\n");
     scene.until("control knows", |scene| scene.log().contains(&line));
+    // Each of those whom it concerns was told what is known of guests: here, nothing.
+    for role in Role::ALL {
+        let told = format!("{role} {} is told Err(\"a test\") with 0\n", scene.pid(role));
+        assert_eq!(
+            scene.log().contains(&told),
+            role != Role::Driver,
+            "{told}{}",
+            scene.log()
+        );
+    }
 }
 
 #[test]
@@ -185,7 +196,9 @@ fn what_cannot_be_started_at_all_is_an_error() {
             "/bin/cat"
         })
     };
-    let error = Supervisor::new(Box::new(launch), None).start_all().unwrap_err();
+    let error = Supervisor::new(Box::new(launch), None, Err("a test".into()))
+        .start_all()
+        .unwrap_err();
     assert!(
         format!("{error:#}").starts_with("cannot start the driver process: "),
         "{error:#}"

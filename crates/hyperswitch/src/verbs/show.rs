@@ -78,6 +78,10 @@ fn status(status: &Status) -> String {
         "not connected"
     };
     let _ = writeln!(text, "driver domain: {driver}");
+    let _ = match &status.vm_state.reason {
+        None => writeln!(text, "vm-state:      published by eBPF programs"),
+        Some(reason) => writeln!(text, "vm-state:      ring hints only ({reason})"),
+    };
     let _ = writeln!(
         text,
         "{} switches, {} ports ({} running), {} MAC addresses, {} flows\n",

@@ -1,0 +1,129 @@
+//! Which threads are whose guest: the data plane knows what threads do, we know whose they are.
+//!
+//! The data plane says which process is behind a port, and may not look at it; we look up its vCPU threads in /proc,
+//! register them with the eBPF programs, and tell the data plane their places. That is done whenever a port is
+//! connected or its rings are started, by when a VMM has made its vCPUs, and when one of the threads was seen to end.
+//!
+//! Nothing depends on it: a thread that is not registered is one whose state nobody knows.
+
+use crate::links::PortRun;
+use crate::process::Control;
+use crate::state::Link;
+use control_protocol::data_plane::{PortState, Request};
+use management::VmStateStatus;
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use vm_state::{Registry, Slot, ThreadState, vcpu_threads};
+
+/// Least time between looks for threads that have ended, in milliseconds.
+const LOOK: u64 = 1_000;
+
+/// The programs' registry, or why there is none.
+pub(crate) struct Vcpus {
+    registry: Result<Registry, String>,
+    /// When threads that have ended were looked for last.
+    looked: u64,
+}
+
+/// A thread of a guest, and its place.
+pub(crate) type Vcpu = (u32, Slot);
+
+impl Vcpus {
+    pub fn new() -> Self {
+        Vcpus {
+            registry: Err("the supervisor has not said".into()),
+            looked: 0,
+        }
+    }
+
+    /// The supervisor has said where states are published, or why nowhere.
+    pub fn meet(&mut self, published: Result<(), String>, fds: &[OwnedFd]) {
+        self.registry = published.and_then(|()| {
+            let area = fds.first().ok_or("the memory was announced and not sent")?;
+            Registry::map(area.as_fd()).map_err(|error| format!("cannot map it: {error}"))
+        });
+        match &self.registry {
+            Ok(_) => log::info!("vm-state: published by eBPF programs"),
+            Err(reason) => log::warn!("vm-state: ring hints only ({reason})"),
+        }
+    }
+
+    /// For users.
+    pub fn status(&self) -> VmStateStatus {
+        VmStateStatus {
+            published: self.registry.is_ok(),
+            reason: self.registry.as_ref().err().cloned(),
+        }
+    }
+}
+
+impl PortRun {
+    /// The process that runs the guest; none for ports of the driver domain.
+    fn vmm(&self) -> Option<u32> {
+        let guest = matches!(self.wanted.link, Link::Listen(_) | Link::Connect(_));
+        self.peer
+            .filter(|_| guest && self.state != PortState::Disconnected)
+    }
+}
+
+impl Control {
+    /// Finds the threads of a port that the data plane has, and tells it if they are others than it was told.
+    pub fn watch_guest(&mut self, name: &str) {
+        let (Ok(registry), Some(run)) = (&self.vcpus.registry, self.ports.get_mut(name)) else {
+            return;
+        };
+        let Some(port) = run.id.filter(|_| run.added) else {
+            return;
+        };
+        // A process that has just ended has no threads.
+        let threads = run
+            .vmm()
+            .and_then(|pid| vcpu_threads(Path::new("/proc"), pid).ok());
+        let threads = threads.unwrap_or_default().into_iter();
+        let found: Vec<Vcpu> = threads
+            .filter_map(|tid| Some((tid, registry.add(tid)?)))
+            .collect();
+        if run.vcpus.as_ref() == Some(&found) {
+            return;
+        }
+        log::debug!("port {name}: {} vCPU threads", found.len());
+        let slots = found.iter().map(|(_, slot)| slot.0).collect();
+        let before = run.vcpus.replace(found);
+        self.forget_threads(before);
+        self.ask_quietly(Request::PortThreads { port, slots });
+    }
+
+    /// Threads that were a port's are none any more, unless they are another port's too.
+    pub fn forget_threads(&self, threads: impl IntoIterator<Item = Vec<Vcpu>>) {
+        let Ok(registry) = &self.vcpus.registry else {
+            return;
+        };
+        let known = self.ports.values().flat_map(|run| run.vcpus.iter().flatten());
+        let used: BTreeSet<Slot> = known.map(|(_, slot)| *slot).collect();
+        let unused = threads
+            .into_iter()
+            .flatten()
+            .filter(|(_, slot)| !used.contains(slot));
+        unused.for_each(|(_, slot)| registry.remove(slot));
+    }
+
+    /// Looks anew at guests of which a thread has ended. Has no deadline of its own: while nothing else is to be done
+    /// here, there is little traffic to place.
+    pub fn refresh_guests(&mut self, now: u64) {
+        let Ok(registry) = &self.vcpus.registry else {
+            return;
+        };
+        if now < self.vcpus.looked + LOOK {
+            return;
+        }
+        let ended = |run: &PortRun| {
+            let mut slots = run.vcpus.iter().flatten().map(|(_, slot)| *slot);
+            slots.any(|slot| registry.thread(slot) == ThreadState::Dead)
+        };
+        let ports = self.ports.iter().filter(|(_, run)| ended(run));
+        let names: Vec<String> = ports.map(|(name, _)| name.clone()).collect();
+        self.vcpus.looked = now;
+        names.iter().for_each(|name| self.watch_guest(name));
+    }
+}

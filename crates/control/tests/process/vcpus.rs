@@ -1,0 +1,128 @@
+//! Whose guest a thread is.
+
+use crate::rig::{Rig, wait};
+use crate::two_ports;
+use control_protocol::data_plane::PortState;
+use control_protocol::supervisor::ToChild;
+use flow::PortId;
+use management::{PortInfo, Reply, Request as Verb, Status};
+use std::process::{Child, Command};
+use vm_state::Publisher;
+
+/// A VMM that looks like any other: all its threads count.
+struct Vmm(Child);
+
+impl Vmm {
+    fn start() -> Vmm {
+        Vmm(Command::new("sleep").arg("1000").spawn().unwrap())
+    }
+}
+
+impl Drop for Vmm {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+fn status(rig: &Rig) -> Status {
+    match rig.call(Verb::Status) {
+        Reply::Status(status) => status,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn port(rig: &Rig, name: &str) -> PortInfo {
+    match rig.call(Verb::PortShow { port: name.into() }) {
+        Reply::Ports(mut ports) => ports.remove(0),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn slots(rig: &Rig, port: PortId) -> Vec<u16> {
+    let plane = rig.plane.lock().unwrap();
+    plane.threads.get(&port).cloned().unwrap_or_default()
+}
+
+fn publish(rig: &Rig, publisher: &Publisher) {
+    let message = ToChild::VmState(Ok(()));
+    rig.supervisor.send(&message, &[publisher.area()]).unwrap();
+}
+
+#[test]
+fn users_are_told_why_nothing_is_known() {
+    let (rig, a, _) = two_ports();
+    let reason = "no privilege".to_owned();
+    rig.supervisor
+        .send(&ToChild::VmState(Err(reason.clone())), &[])
+        .unwrap();
+    wait("the reason", || {
+        (status(&rig).vm_state.reason == Some(reason.clone())).then_some(())
+    });
+    assert!(!status(&rig).vm_state.published);
+    rig.set_peer(a, PortState::Running, Some(std::process::id()));
+    wait("the port", || (port(&rig, "a").state == "running").then_some(()));
+    assert!(port(&rig, "a").vcpus.is_empty());
+    assert!(slots(&rig, a).is_empty());
+}
+
+#[test]
+fn threads_of_guests_come_and_go() {
+    // Without the privilege there is nothing to try.
+    let Ok(publisher) = Publisher::attach() else {
+        return;
+    };
+    let (rig, a, b) = two_ports();
+    publish(&rig, &publisher);
+    wait("it is published", || {
+        status(&rig).vm_state.published.then_some(())
+    });
+
+    // Two ports of one machine, and then one.
+    let vmm = Vmm::start();
+    let pid = vmm.0.id();
+    rig.set_peer(a, PortState::Connected, Some(pid));
+    let slot = wait("a's thread", || slots(&rig, a).first().copied());
+    assert_eq!(port(&rig, "a").vcpus, [pid]);
+    rig.set_peer(b, PortState::Running, Some(pid));
+    wait("b's thread", || (slots(&rig, b) == [slot]).then_some(()));
+    rig.set_peer(a, PortState::Disconnected, None);
+    wait("a has none", || slots(&rig, a).is_empty().then_some(()));
+    let state = vm_state::VmState::map(publisher.area()).unwrap();
+    wait("it is still known", || {
+        matches!(
+            state.thread(vm_state::Slot(slot)),
+            vm_state::ThreadState::Blocked(_)
+        )
+        .then_some(())
+    });
+
+    // It ends, and nobody says so but the scheduler.
+    drop(vmm);
+    wait("b's thread is gone", || {
+        status(&rig);
+        slots(&rig, b).is_empty().then_some(())
+    });
+    assert_eq!(state.thread(vm_state::Slot(slot)), vm_state::ThreadState::Unknown);
+}
+
+#[test]
+fn a_new_control_process_or_data_plane_is_told_anew() {
+    let Ok(publisher) = Publisher::attach() else {
+        return;
+    };
+    let (mut rig, a, _) = two_ports();
+    publish(&rig, &publisher);
+    let vmm = Vmm::start();
+    rig.set_peer(a, PortState::Running, Some(vmm.0.id()));
+    let told = |rig: &Rig| wait("a's thread", || slots(rig, a).first().copied());
+    told(&rig);
+    rig.plane.lock().unwrap().threads.clear();
+    rig.restart_control();
+    publish(&rig, &publisher);
+    rig.connect_plane();
+    told(&rig);
+    rig.plane.lock().unwrap().threads.clear();
+    rig.connect_plane();
+    told(&rig);
+}
