@@ -12,18 +12,21 @@
 //! tables are bounded, and the masks made for one port are never searched for another (CVE-2019-25076 is what
 //! happens otherwise).
 //!
-//! There are no locks here. The table is changed through `&mut` and looked up through `&`; its owner decides
-//! how threads share it.
+//! Only the megaflow table is shared between threads: one changes it, others look up through [`PortFlows`], behind a lock
+//! per port that changes hold for less than a microsecond.
 
 #![forbid(unsafe_code)]
 
 mod entry;
 mod hash;
+mod list;
 mod megaflow;
 mod microflow;
+mod port_flows;
 mod prefixes;
 mod subtable;
 
 pub use entry::FlowEntry;
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable, TableFull};
 pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache, Place};
+pub use port_flows::{PortFlows, Reading};

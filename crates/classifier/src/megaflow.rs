@@ -6,14 +6,18 @@
 //! input port, which are nearly all flows, are kept in a list of that port's own. A guest that exhausts
 //! its masks makes its own misses dearer by a bounded amount, and nobody else's.
 //!
-//! Subtables that are hit often move to the front of their list, at every so many changes of the table and
-//! whenever the owner calls [`MegaflowTable::reorder`]. A flow that would exceed a limit is refused and the table
-//! left as it was: its packets then keep missing, which is slow and right.
+//! Neither can it use up the table: a port may have as many flows as there is still room for (the dynamic thresholds
+//! that switches share packet buffers by; Choudhury and Hahne, 1998). One greedy port gets half of the table, two get a
+//! third each, and so on: there is always room left, and nothing to configure.
+//!
+//! A flow that would exceed a limit is refused and the table left as it was: its packets then keep missing, which is slow
+//! and right, and bounded by how many misses a port may have.
+//!
+//! One thread at a time changes the table; look-ups go on meanwhile, through [`PortFlows`].
 
 use crate::entry::FlowEntry;
-use crate::subtable::Subtable;
-use flow::{Flow, FlowId, FlowKey, FlowMask, PortId};
-use std::cmp::Reverse;
+use crate::port_flows::{PortFlows, SharedList};
+use flow::{Flow, FlowId, PortId};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -21,11 +25,8 @@ use std::sync::Arc;
 /// Flows per table unless told otherwise, as in Open vSwitch (`flow-limit`).
 pub const DEFAULT_MAX_FLOWS: usize = 200_000;
 
-/// Masks per input port unless told otherwise.
+/// Masks per input port unless told otherwise. A look-up that tries them all takes less than a microsecond.
 pub const DEFAULT_MAX_MASKS: usize = 64;
-
-/// A list is put in order at every so many of its changes, and costs at most one sort of `max_masks` numbers.
-const CHANGES_BETWEEN_ORDERING: u32 = 64;
 
 /// A flow was refused. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,13 @@ pub enum TableFull {
     Flows {
         /// How many that is.
         limit: usize,
+    },
+    /// The input port has as many flows as the table has room for.
+    Share {
+        /// The port.
+        in_port: PortId,
+        /// How many flows it has.
+        flows: usize,
     },
     /// The input port has as many different masks as it may.
     Masks {
@@ -48,89 +56,26 @@ impl fmt::Display for TableFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TableFull::Flows { limit } => write!(f, "the flow table is full ({limit} flows)"),
+            TableFull::Share { in_port, flows } => write!(
+                f,
+                "port {in_port} has {flows} flows, and the table has no room for as many others"
+            ),
             TableFull::Masks {
                 in_port: Some(port),
                 limit,
-            } => {
-                write!(
-                    f,
-                    "port {port} has flows with {limit} different masks, and may not have more"
-                )
-            }
-            TableFull::Masks { in_port: None, limit } => {
-                write!(
-                    f,
-                    "flows for any port have {limit} different masks, and may not have more"
-                )
-            }
+            } => write!(
+                f,
+                "port {port} has flows with {limit} different masks, and may not have more"
+            ),
+            TableFull::Masks { in_port: None, limit } => write!(
+                f,
+                "flows for any port have {limit} different masks, and may not have more"
+            ),
         }
     }
 }
 
 impl std::error::Error for TableFull {}
-
-/// Subtables that are searched together.
-#[derive(Debug, Default)]
-struct SubtableList {
-    subtables: Vec<Subtable>,
-    changes: u32,
-}
-
-impl SubtableList {
-    fn position(&self, mask: &FlowMask) -> Option<usize> {
-        self.subtables.iter().position(|subtable| subtable.mask() == mask)
-    }
-
-    #[inline]
-    fn lookup(&self, key: &FlowKey, observe: &mut impl FnMut(&FlowMask, bool)) -> Option<&Arc<FlowEntry>> {
-        for subtable in &self.subtables {
-            let found = subtable.get(key);
-            if found.is_some() {
-                subtable.hit(1);
-            }
-            observe(subtable.mask(), found.is_some());
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
-    }
-
-    fn insert(&mut self, entry: Arc<FlowEntry>) {
-        let position = self.position(&entry.flow.mask).unwrap_or_else(|| {
-            self.subtables.push(Subtable::new(entry.flow.mask));
-            self.subtables.len() - 1
-        });
-        if self.subtables[position].is_full() {
-            self.subtables[position] = self.subtables[position].grown();
-        }
-        self.subtables[position].insert(entry);
-        self.changed();
-    }
-
-    fn remove(&mut self, flow: &Flow) -> Option<Arc<FlowEntry>> {
-        let position = self.position(&flow.mask)?;
-        let removed = self.subtables[position].remove(&flow.key);
-        if self.subtables[position].len() == 0 {
-            self.subtables.remove(position);
-        }
-        self.changed();
-        removed
-    }
-
-    fn changed(&mut self) {
-        self.changes += 1;
-        if self.changes >= CHANGES_BETWEEN_ORDERING {
-            self.reorder();
-        }
-    }
-
-    fn reorder(&mut self) {
-        self.changes = 0;
-        self.subtables.sort_by_key(|subtable| Reverse(subtable.hits()));
-        self.subtables.iter_mut().for_each(Subtable::age_hits);
-    }
-}
 
 /// All flows of one switch.
 #[derive(Debug)]
@@ -138,10 +83,10 @@ pub struct MegaflowTable {
     max_flows: usize,
     max_masks: usize,
     flows: HashMap<FlowId, Arc<FlowEntry>>,
-    /// By input port; grown when the first flow of a port comes.
-    ports: Vec<SubtableList>,
+    /// By input port; grown when a port is first named.
+    ports: Vec<Arc<SharedList>>,
     /// Flows whose mask does not compare the whole input port.
-    any_port: SubtableList,
+    any_port: Arc<SharedList>,
 }
 
 impl Default for MegaflowTable {
@@ -159,32 +104,17 @@ impl MegaflowTable {
             max_masks,
             flows: HashMap::new(),
             ports: Vec::new(),
-            any_port: SubtableList::default(),
+            any_port: Arc::default(),
         }
     }
 
-    /// A flow that matches `key`.
-    #[inline]
-    pub fn lookup(&self, key: &FlowKey) -> Option<&Arc<FlowEntry>> {
-        self.search(key, &mut |_, _| ())
-    }
-
-    /// As [`lookup`](Self::lookup), telling `observe` each mask that was tried and whether it matched, in order.
-    pub fn lookup_observed(
-        &self,
-        key: &FlowKey,
-        observe: &mut dyn FnMut(&FlowMask, bool),
-    ) -> Option<&Arc<FlowEntry>> {
-        self.search(key, &mut |mask, matched| observe(mask, matched))
-    }
-
-    #[inline]
-    fn search(&self, key: &FlowKey, observe: &mut impl FnMut(&FlowMask, bool)) -> Option<&Arc<FlowEntry>> {
-        let port = usize::try_from(key.in_port())
-            .ok()
-            .and_then(|port| self.ports.get(port));
-        port.and_then(|list| list.lookup(key, observe))
-            .or_else(|| self.any_port.lookup(key, observe))
+    /// The flows for packets of a port, present and future. A port number that cannot be has those for any port only.
+    pub fn port(&mut self, port: PortId) -> PortFlows {
+        let place = usize::try_from(port.0).ok().filter(|_| port.0 < PortId::LIMIT);
+        PortFlows {
+            own: place.map(|port| Arc::clone(self.own(port))).unwrap_or_default(),
+            any_port: Arc::clone(&self.any_port),
+        }
     }
 
     /// Installs a flow. It takes the place of the flow with the same identifier and of one that matches the same
@@ -198,26 +128,35 @@ impl MegaflowTable {
         let entry = Arc::new(FlowEntry::new(flow));
         let flow = &entry.flow;
         let same_id = self.flows.get(&flow.id).map(Arc::clone);
-        let same_match = self
+        let list = Arc::clone(self.list(flow));
+        let same_match = list
+            .read()
             .same_match(flow)
             .filter(|other| other.flow.id != flow.id)
             .map(Arc::clone);
-        self.check_limits(flow, same_id.as_deref(), same_match.as_deref())?;
+        let replaced: Vec<_> = same_id.into_iter().chain(same_match).collect();
+        let (here, elsewhere): (Vec<_>, Vec<_>) = replaced
+            .iter()
+            .cloned()
+            .partition(|old| Arc::ptr_eq(self.list(&old.flow), &list));
+        self.check_limits(flow, &list, &here, replaced.len())?;
 
-        let other = same_match.and_then(|other| self.remove(other.flow.id));
-        let replaced = same_id.and_then(|old| self.remove(old.flow.id));
-        let list = self.place(flow);
+        for old in &replaced {
+            self.flows.remove(&old.flow.id);
+        }
         self.flows.insert(flow.id, Arc::clone(&entry));
-        self.list_mut(list).insert(entry);
-        Ok(replaced.or(other))
+        list.replace(&here, Some(entry));
+        for old in &elsewhere {
+            self.list(&old.flow).replace(std::slice::from_ref(old), None);
+        }
+        replaced.iter().for_each(|old| old.kill());
+        Ok(replaced.into_iter().next())
     }
 
     /// Removes a flow and ends it.
     pub fn remove(&mut self, id: FlowId) -> Option<Arc<FlowEntry>> {
         let entry = self.flows.remove(&id)?;
-        let list = self.place(&entry.flow);
-        let removed = self.list_mut(list).remove(&entry.flow);
-        debug_assert!(removed.is_some_and(|removed| Arc::ptr_eq(&removed, &entry)));
+        self.list(&entry.flow).replace(std::slice::from_ref(&entry), None);
         entry.kill();
         Some(entry)
     }
@@ -225,11 +164,10 @@ impl MegaflowTable {
     /// Removes and ends all flows; returns how many there were.
     pub fn flush(&mut self) -> usize {
         let count = self.flows.len();
+        self.lists().for_each(SharedList::clear);
         for (_, entry) in self.flows.drain() {
             entry.kill();
         }
-        self.ports = Vec::new();
-        self.any_port = SubtableList::default();
         count
     }
 
@@ -243,7 +181,7 @@ impl MegaflowTable {
         self.flows.values()
     }
 
-    /// Flows installed.
+    /// Flows in the table.
     pub fn len(&self) -> usize {
         self.flows.len()
     }
@@ -258,87 +196,77 @@ impl MegaflowTable {
         let own = usize::try_from(in_port.0)
             .ok()
             .and_then(|port| self.ports.get(port));
-        own.map_or(0, |list| list.subtables.len()) + self.any_port.subtables.len()
+        own.map_or(0, |list| list.read().masks()) + self.any_port.read().masks()
     }
 
     /// Puts the masks that are hit most first. Happens by itself now and then while flows come and go; worth
     /// calling every few seconds when they do not.
-    pub fn reorder(&mut self) {
-        self.ports.iter_mut().for_each(SubtableList::reorder);
-        self.any_port.reorder();
+    pub fn reorder(&self) {
+        self.lists().for_each(SharedList::reorder);
     }
 
-    /// The list for a flow: that of its port, by number, or the one for any port.
-    fn place(&self, flow: &Flow) -> Option<usize> {
+    fn lists(&self) -> impl Iterator<Item = &SharedList> {
+        self.ports.iter().chain([&self.any_port]).map(|list| &**list)
+    }
+
+    /// The number of the port whose own a flow is.
+    fn owner(flow: &Flow) -> Option<usize> {
         let port = flow.key.in_port();
         let own_list = flow.mask.0.in_port() == u32::MAX && port < PortId::LIMIT;
         own_list.then(|| usize::try_from(port).ok()).flatten()
     }
 
-    fn list(&self, place: Option<usize>) -> Option<&SubtableList> {
-        match place {
-            Some(port) => self.ports.get(port),
-            None => Some(&self.any_port),
+    /// The list for a flow: that of its port, or the one for any port.
+    fn list(&mut self, flow: &Flow) -> &Arc<SharedList> {
+        match MegaflowTable::owner(flow) {
+            Some(port) => self.own(port),
+            None => &self.any_port,
         }
     }
 
-    fn list_mut(&mut self, place: Option<usize>) -> &mut SubtableList {
-        let Some(port) = place else {
-            return &mut self.any_port;
-        };
+    fn own(&mut self, port: usize) -> &Arc<SharedList> {
         if port >= self.ports.len() {
-            self.ports.resize_with(port + 1, SubtableList::default);
+            self.ports.resize_with(port + 1, Arc::default);
         }
-        &mut self.ports[port]
+        &self.ports[port]
     }
 
-    fn same_match(&self, flow: &Flow) -> Option<&Arc<FlowEntry>> {
-        let list = self.list(self.place(flow))?;
-        list.subtables[list.position(&flow.mask)?].get(&flow.key)
-    }
-
-    /// Whether `flow` may come when the other two go.
+    /// Whether `flow` may come to `list` when those `here` go from it, `replaced` in all.
     fn check_limits(
         &self,
         flow: &Flow,
-        same_id: Option<&FlowEntry>,
-        same_match: Option<&FlowEntry>,
+        list: &SharedList,
+        here: &[Arc<FlowEntry>],
+        replaced: usize,
     ) -> Result<(), TableFull> {
-        let replaced = usize::from(same_id.is_some()) + usize::from(same_match.is_some());
-        if self.flows.len() - replaced >= self.max_flows {
+        let list = list.read();
+        let in_port = MegaflowTable::owner(flow).map(|_| PortId(flow.key.in_port()));
+        let free = self.max_flows - (self.flows.len() - replaced);
+        if free == 0 {
             return Err(TableFull::Flows {
                 limit: self.max_flows,
             });
         }
-        let place = self.place(flow);
-        let Some(list) = self.list(place) else {
-            // The port's first flow.
-            return if self.max_masks > 0 {
-                Ok(())
-            } else {
-                Err(self.too_many_masks(flow, place))
-            };
-        };
-        // A mask that only the replaced flow has goes with it.
-        let freed = same_id
-            .filter(|old| self.place(&old.flow) == place)
-            .is_some_and(|old| {
-                list.position(&old.flow.mask)
-                    .is_some_and(|position| list.subtables[position].len() == 1)
+        if let (Some(in_port), []) = (in_port, here)
+            && list.flows() >= free
+        {
+            return Err(TableFull::Share {
+                in_port,
+                flows: list.flows(),
             });
-        let fits =
-            list.position(&flow.mask).is_some() || list.subtables.len() - usize::from(freed) < self.max_masks;
-        if fits {
+        }
+        // A mask that only a replaced flow has goes with it.
+        let freed = here
+            .iter()
+            .filter(|old| old.flow.mask != flow.mask && list.flows_with(&old.flow.mask) == 1)
+            .count();
+        if list.flows_with(&flow.mask) > 0 || list.masks() - freed < self.max_masks {
             Ok(())
         } else {
-            Err(self.too_many_masks(flow, place))
-        }
-    }
-
-    fn too_many_masks(&self, flow: &Flow, place: Option<usize>) -> TableFull {
-        TableFull::Masks {
-            in_port: place.map(|_| PortId(flow.key.in_port())),
-            limit: self.max_masks,
+            Err(TableFull::Masks {
+                in_port,
+                limit: self.max_masks,
+            })
         }
     }
 }

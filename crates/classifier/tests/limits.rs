@@ -23,9 +23,14 @@ fn key(port: u32, mac: u64) -> FlowKey {
     flow(0, port, mac, 0).key
 }
 
-fn masks_tried(table: &MegaflowTable, key: &FlowKey) -> usize {
+fn find(table: &mut MegaflowTable, key: &FlowKey) -> Option<Arc<FlowEntry>> {
+    table.port(PortId(key.in_port())).read().lookup(key).cloned()
+}
+
+fn masks_tried(table: &mut MegaflowTable, key: &FlowKey) -> usize {
     let mut tried = 0;
-    table.lookup_observed(key, &mut |_, _| tried += 1);
+    let flows = table.port(PortId(key.in_port()));
+    flows.read().lookup_observed(key, &mut |_, _| tried += 1);
     tried
 }
 
@@ -34,8 +39,8 @@ fn a_port_with_many_masks_does_not_slow_another_one() {
     let mut table = MegaflowTable::new(1000, 40);
     table.insert(flow(1, 1, 0xabc, 0xfff)).unwrap();
     let before = (
-        masks_tried(&table, &key(1, 0xabc)),
-        masks_tried(&table, &key(1, 0)),
+        masks_tried(&mut table, &key(1, 0xabc)),
+        masks_tried(&mut table, &key(1, 0)),
     );
     for bit in 0..40u32 {
         table
@@ -50,11 +55,11 @@ fn a_port_with_many_masks_does_not_slow_another_one() {
             limit: 40
         }
     );
-    assert_eq!(masks_tried(&table, &key(2, 0)), 40);
+    assert_eq!(masks_tried(&mut table, &key(2, 0)), 40);
     assert_eq!(
         (
-            masks_tried(&table, &key(1, 0xabc)),
-            masks_tried(&table, &key(1, 0))
+            masks_tried(&mut table, &key(1, 0xabc)),
+            masks_tried(&mut table, &key(1, 0))
         ),
         before
     );
@@ -68,34 +73,73 @@ fn a_port_with_many_masks_does_not_slow_another_one() {
 fn a_full_table_refuses_new_flows_but_replaces_old_ones() {
     let mut table = MegaflowTable::new(2, 8);
     table.insert(flow(1, 1, 1, 0xff)).unwrap();
-    table.insert(flow(2, 1, 2, 0xff)).unwrap();
-    let refused = table.insert(flow(3, 1, 3, 0xff));
+    table.insert(flow(2, 2, 2, 0xff)).unwrap();
+    let refused = table.insert(flow(3, 3, 3, 0xff));
     assert_eq!(refused.unwrap_err(), TableFull::Flows { limit: 2 });
-    assert!(table.lookup(&key(1, 3)).is_none());
+    assert!(find(&mut table, &key(3, 3)).is_none());
     // The same identifier with other packets.
-    assert_eq!(
-        table
-            .insert(flow(1, 1, 3, 0xff))
-            .unwrap()
-            .unwrap()
-            .flow
-            .key
-            .eth_dst(),
-        1
-    );
-    assert!(table.lookup(&key(1, 1)).is_none());
+    let replaced = table.insert(flow(1, 1, 3, 0xff)).unwrap().unwrap();
+    assert_eq!(replaced.flow.key.eth_dst(), 1);
+    assert!(find(&mut table, &key(1, 1)).is_none());
     // The same packets with another identifier.
-    assert_eq!(
-        table.insert(flow(4, 1, 3, 0xff)).unwrap().unwrap().flow.id,
-        FlowId(1)
-    );
+    let replaced = table.insert(flow(4, 1, 3, 0xff)).unwrap().unwrap();
+    assert_eq!(replaced.flow.id, FlowId(1));
     // Both at once: two flows become one.
-    assert_eq!(
-        table.insert(flow(4, 1, 2, 0xff)).unwrap().unwrap().flow.id,
-        FlowId(4)
-    );
+    let replaced = table.insert(flow(4, 2, 2, 0xff)).unwrap().unwrap();
+    assert_eq!(replaced.flow.id, FlowId(4));
     assert_eq!((table.len(), table.get(FlowId(2)).is_some()), (1, false));
-    assert_eq!(table.lookup(&key(1, 2)).unwrap().flow.id, FlowId(4));
+    assert!(find(&mut table, &key(1, 3)).is_none());
+    assert_eq!(find(&mut table, &key(2, 2)).unwrap().flow.id, FlowId(4));
+}
+
+/// Installs flows of a port until one is refused; returns how many there are then.
+fn fill(table: &mut MegaflowTable, port: u32) -> usize {
+    for number in 0.. {
+        let id = u128::from(port) << 64 | u128::from(number);
+        if let Err(full) = table.insert(flow(id, port, number, u64::MAX)) {
+            let flows = number as usize;
+            let in_port = PortId(port);
+            assert_eq!(full, TableFull::Share { in_port, flows });
+            return flows;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn no_port_can_use_up_the_table() {
+    let mut table = MegaflowTable::new(1024, 8);
+    assert_eq!(fill(&mut table, 1), 512);
+    assert_eq!(fill(&mut table, 2), 256);
+    assert_eq!(fill(&mut table, 3), 128);
+    // Greed gains nothing: the first has more than its share now, and keeps it, but gets no more.
+    assert!(table.insert(flow(1, 1, 1 << 40, u64::MAX)).is_err());
+    // Replacing is no growth.
+    table.insert(flow(1 << 64 | 5, 1, 5, u64::MAX)).unwrap();
+    // A newcomer finds room.
+    table.insert(flow(1, 4, 1, u64::MAX)).unwrap();
+}
+
+#[test]
+fn subtables_that_grow_and_shrink_lose_no_flow() {
+    let mut table = MegaflowTable::default();
+    for round in 0..3u64 {
+        let macs = |from: u64| (from..2000).map(move |mac| mac << round);
+        for mac in macs(0) {
+            table.insert(flow(mac.into(), 1, mac, u64::MAX)).unwrap();
+        }
+        assert!(macs(0).all(|mac| find(&mut table, &key(1, mac)).is_some()));
+        for mac in macs(0).take(1900) {
+            table.remove(FlowId(mac.into())).unwrap();
+        }
+        assert!(
+            macs(0)
+                .take(1900)
+                .all(|mac| find(&mut table, &key(1, mac)).is_none())
+        );
+        assert!(macs(1900).all(|mac| find(&mut table, &key(1, mac)).is_some()));
+        assert_eq!(table.flush(), 100);
+    }
 }
 
 #[test]
@@ -120,12 +164,12 @@ fn masks_that_are_hit_come_first() {
             .unwrap();
     }
     let last = key(1, 1 << 19);
-    assert_eq!(masks_tried(&table, &last), 20);
+    assert_eq!(masks_tried(&mut table, &last), 20);
     for _ in 0..10 {
-        table.lookup(&last).unwrap();
+        find(&mut table, &last).unwrap();
     }
     table.reorder();
-    assert_eq!(masks_tried(&table, &last), 1);
+    assert_eq!(masks_tried(&mut table, &last), 1);
 }
 
 fn insert(cache: &mut MicroflowCache, key: &FlowKey, entry: &Arc<FlowEntry>) {
@@ -146,7 +190,7 @@ fn ended_flows_are_misses() {
     let mut cache = MicroflowCache::default();
     for mac in 0..3 {
         table.insert(flow(u128::from(mac), 1, mac, u64::MAX)).unwrap();
-        let entry = Arc::clone(table.lookup(&key(1, mac)).unwrap());
+        let entry = find(&mut table, &key(1, mac)).unwrap();
         insert(&mut cache, &key(1, mac), &entry);
     }
     table.remove(FlowId(0)).unwrap();
@@ -163,7 +207,7 @@ fn a_full_set_keeps_what_was_used_last_and_takes_the_place_of_the_dead() {
     for mac in 0..4 {
         table.insert(flow(u128::from(mac), 1, mac, u64::MAX)).unwrap();
     }
-    let entry = |mac| Arc::clone(table.lookup(&key(1, mac)).unwrap());
+    let entry = |mac: u64| Arc::clone(table.get(FlowId(mac.into())).unwrap());
     // One set of two ways.
     let mut cache = MicroflowCache::new(2);
     insert(&mut cache, &key(1, 0), &entry(0));
@@ -191,7 +235,7 @@ fn nothing_that_was_counted_is_lost() {
     for mac in 0..3 {
         table.insert(flow(u128::from(mac), 1, mac, u64::MAX)).unwrap();
     }
-    let entry = |mac| Arc::clone(table.lookup(&key(1, mac)).unwrap());
+    let entry = |mac: u64| Arc::clone(table.get(FlowId(mac.into())).unwrap());
     let packets = |mac| entry(mac).stats(0).packets;
     let mut cache = MicroflowCache::new(2);
     insert(&mut cache, &key(1, 0), &entry(0));

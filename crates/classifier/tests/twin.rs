@@ -54,7 +54,7 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
     prop::collection::vec(operation, 1..120)
 }
 
-const MAX_FLOWS: usize = 8;
+const MAX_FLOWS: usize = 12;
 const MAX_MASKS: usize = 3;
 
 /// The definition of the table: a list of rules.
@@ -79,6 +79,18 @@ impl Twin {
             return Err(TableFull::Flows { limit: MAX_FLOWS });
         }
         let group = Twin::group(flow);
+        let of_group = |rules: &[Flow]| rules.iter().filter(|rule| Twin::group(rule) == group).count();
+        let (before, after) = (of_group(&self.rules), of_group(&rules));
+        if let Some(port) = group
+            && after > before
+            && before > MAX_FLOWS - rules.len()
+        {
+            let in_port = PortId(port);
+            return Err(TableFull::Share {
+                in_port,
+                flows: before,
+            });
+        }
         let mut masks: Vec<FlowMask> = Vec::new();
         for rule in rules.iter().filter(|rule| Twin::group(rule) == group) {
             if !masks.contains(&rule.mask) {
@@ -161,7 +173,7 @@ proptest! {
                     let hash = cache.hash(&exact);
                     let place = cache.find(hash, &exact);
                     let cached = place.and_then(|place| cache.hit(place, 0, 0)).cloned();
-                    let found = table.lookup(&key).cloned();
+                    let found = table.port(PortId(key.in_port())).read().lookup(&key).cloned();
                     if let (Some(entry), None, false) = (&found, &cached, exact.is_none()) {
                         cache.insert(hash, &exact, entry, 0);
                     }
@@ -190,9 +202,11 @@ proptest! {
             table.insert(new_flow(id as u128, key, mask, id)).unwrap();
         }
         let mut tried: Vec<(FlowMask, bool)> = Vec::new();
-        let found = table.lookup_observed(&key, &mut |mask, matched| tried.push((*mask, matched)));
+        let flows = table.port(PortId(key.in_port()));
+        let reading = flows.read();
+        let found = reading.lookup_observed(&key, &mut |mask, matched| tried.push((*mask, matched)));
         let found = found.map(|entry| entry.flow.mask);
-        prop_assert_eq!(found, table.lookup(&key).map(|entry| entry.flow.mask));
+        prop_assert_eq!(found, reading.lookup(&key).map(|entry| entry.flow.mask));
         prop_assert!(tried.len() <= table.masks(PortId(key.in_port())));
         for (position, (mask, matched)) in tried.iter().enumerate() {
             prop_assert_eq!(*matched, Some(*mask) == found);

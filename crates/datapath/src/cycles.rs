@@ -88,7 +88,7 @@ impl Loop {
             mask,
             actions: vec![Action::Output(PortId(2))],
         };
-        datapath.switch(SwitchId(1)).flows.write().insert(flow).unwrap();
+        datapath.switch(SwitchId(1)).flows.lock().insert(flow).unwrap();
         let mut readings: Vec<_> = (0..1000).map(|_| Instant::now().elapsed().as_nanos()).collect();
         readings.sort_unstable();
         Loop {

@@ -356,7 +356,7 @@ impl Pipeline {
     }
 
     fn look_up_missing(&mut self, port: &Port) {
-        let flows = port.switch.flows.read();
+        let flows = port.flows.read();
         for ((packet, key), verdict) in self.burst.iter().zip(&self.keys[..]).zip(&mut self.verdicts) {
             if matches!(verdict, Verdict::Miss)
                 && let Some(entry) = flows.lookup(&key.flow_key().unwrap_or_else(|| packet.key()))

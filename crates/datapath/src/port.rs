@@ -3,6 +3,7 @@
 use crate::capture::Captures;
 use crate::miss::MissQueue;
 use crate::state::{Datapath, Side, Switch};
+use classifier::PortFlows;
 use control_protocol::data_plane::{GuestState, PortInfo, PortSpec, PortState};
 use flow::PortId;
 use parking_lot::{Mutex, RwLock};
@@ -26,6 +27,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct Port {
     pub vnic: Arc<Vnic>,
     pub switch: Arc<Switch>,
+    /// Those of the switch that are for this port's packets.
+    pub flows: PortFlows,
     pub misses: MissQueue,
     pub captures: Captures,
     /// On the list of ports a worker is to look at.
@@ -50,9 +53,12 @@ struct Serving {
 
 impl Port {
     pub fn new(spec: PortSpec, datapath: &Arc<Datapath>) -> Arc<Port> {
+        let switch = datapath.switch(spec.switch);
+        let flows = switch.flows.lock().port(spec.port);
         Arc::new(Port {
             vnic: Arc::new(Vnic::new(spec.port, spec.mtu)),
-            switch: datapath.switch(spec.switch),
+            switch,
+            flows,
             misses: MissQueue::default(),
             captures: Captures::default(),
             named: AtomicBool::new(false),

@@ -36,7 +36,8 @@ pub(crate) fn port_of(ports: &PortTable, port: PortId) -> Option<&Arc<Port>> {
 /// A switch's flow table.
 pub(crate) struct Switch {
     pub id: SwitchId,
-    pub flows: RwLock<MegaflowTable>,
+    /// For changes. Look-ups go through [`Port::flows`].
+    pub flows: Mutex<MegaflowTable>,
 }
 
 /// The data plane.
@@ -107,7 +108,7 @@ impl Datapath {
         let make = || {
             Arc::new(Switch {
                 id,
-                flows: RwLock::new(MegaflowTable::default()),
+                flows: Mutex::default(),
             })
         };
         switches.entry(id).or_insert_with(make).clone()

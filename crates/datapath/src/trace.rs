@@ -31,7 +31,7 @@ pub(crate) fn trace(
     let found = match actions {
         Some(actions) => actions.to_vec(),
         None => {
-            let flows = port.switch.flows.read();
+            let flows = port.flows.read();
             let entry = flows.lookup_observed(&key, &mut |mask, hit| {
                 steps.push(TraceStep::Subtable { mask: *mask, hit })
             });

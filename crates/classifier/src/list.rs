@@ -1,0 +1,122 @@
+//! Subtables that are searched together, one after the other: those of one input port.
+//!
+//! What is hit often moves to the front, at every so many changes and whenever the owner says so. Nothing
+//! here takes long, as look-ups wait meanwhile: what a change needs is prepared before ([`SubtableList::room_for`]), and
+//! what it frees is returned.
+
+#![expect(
+    clippy::vec_box,
+    reason = "look-ups wait while subtables are put in order, and pointers move faster"
+)]
+
+use crate::entry::FlowEntry;
+use crate::subtable::Subtable;
+use flow::{Flow, FlowKey, FlowMask};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// A list is put in order at every so many of its changes, and costs at most one sort of `max_masks` numbers.
+const CHANGES_BETWEEN_ORDERING: u32 = 64;
+
+#[derive(Debug, Default)]
+pub(crate) struct SubtableList {
+    subtables: Vec<Box<Subtable>>,
+    changes: u32,
+}
+
+impl SubtableList {
+    pub fn flows(&self) -> usize {
+        self.subtables.iter().map(|subtable| subtable.len()).sum()
+    }
+
+    pub fn masks(&self) -> usize {
+        self.subtables.len()
+    }
+
+    /// Flows with this mask.
+    pub fn flows_with(&self, mask: &FlowMask) -> usize {
+        self.position(mask)
+            .map_or(0, |position| self.subtables[position].len())
+    }
+
+    /// The flow for exactly the packets that `flow` is for.
+    pub fn same_match(&self, flow: &Flow) -> Option<&Arc<FlowEntry>> {
+        self.subtables[self.position(&flow.mask)?].get(&flow.key)
+    }
+
+    fn position(&self, mask: &FlowMask) -> Option<usize> {
+        self.subtables.iter().position(|subtable| subtable.mask() == mask)
+    }
+
+    /// A flow that matches, and the number of its subtable until the next change.
+    #[inline]
+    pub fn lookup(
+        &self,
+        key: &FlowKey,
+        observe: &mut impl FnMut(&FlowMask, bool),
+    ) -> Option<(usize, &Arc<FlowEntry>)> {
+        for (number, subtable) in self.subtables.iter().enumerate() {
+            let found = subtable.get(key);
+            observe(subtable.mask(), found.is_some());
+            if let Some(entry) = found {
+                return Some((number, entry));
+            }
+        }
+        None
+    }
+
+    /// Look-ups ended in the subtable of that number.
+    pub fn hit(&self, number: usize, count: u64) {
+        self.subtables[number].hit(count);
+    }
+
+    /// What [`replace`](Self::replace) needs for a flow with this mask: a subtable, if there is none or it is full.
+    pub fn room_for(&self, mask: &FlowMask) -> Option<Box<Subtable>> {
+        match self.position(mask) {
+            None => Some(Box::new(Subtable::new(*mask))),
+            Some(position) => {
+                let subtable = &self.subtables[position];
+                subtable.is_full().then(|| Box::new(subtable.grown()))
+            }
+        }
+    }
+
+    /// Takes out those of `old` that are here, and puts `new` in. `room` is what was prepared for it. Returns what is
+    /// to be dropped.
+    pub fn replace(
+        &mut self,
+        old: &[Arc<FlowEntry>],
+        new: Option<Arc<FlowEntry>>,
+        room: Option<Box<Subtable>>,
+    ) -> Vec<Box<Subtable>> {
+        let mut freed = Vec::new();
+        if let Some(room) = room {
+            match self.position(room.mask()) {
+                Some(position) => freed.push(std::mem::replace(&mut self.subtables[position], room)),
+                None => self.subtables.push(room),
+            }
+        }
+        for entry in old {
+            let position = self.position(&entry.flow.mask);
+            let removed = position.and_then(|position| self.subtables[position].remove(&entry.flow.key));
+            debug_assert!(removed.is_some_and(|removed| Arc::ptr_eq(&removed, entry)));
+        }
+        if let Some(entry) = new
+            && let Some(position) = self.position(&entry.flow.mask)
+        {
+            self.subtables[position].insert(entry);
+        }
+        freed.extend(self.subtables.extract_if(.., |subtable| subtable.len() == 0));
+        self.changes += 1;
+        if self.changes >= CHANGES_BETWEEN_ORDERING {
+            self.reorder();
+        }
+        freed
+    }
+
+    pub fn reorder(&mut self) {
+        self.changes = 0;
+        self.subtables.sort_by_key(|subtable| Reverse(subtable.hits()));
+        self.subtables.iter_mut().for_each(|subtable| subtable.age_hits());
+    }
+}

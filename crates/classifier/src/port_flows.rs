@@ -1,0 +1,155 @@
+//! How look-ups and changes meet.
+//!
+//! The flows of an input port are behind a lock of their own. A port's transmit ring has one reader at a time, so the lock
+//! is mostly its alone, and a look-up takes it once per burst; a change of other ports' flows touches something else.
+//! Who changes this port's flows prepares everything before, and takes apart what was replaced afterwards, so that
+//! it holds the lock for a hash and a few stores.
+
+use crate::entry::FlowEntry;
+use crate::list::SubtableList;
+use flow::{FlowKey, FlowMask};
+use parking_lot::{RwLock, RwLockReadGuard};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A list of subtables that is looked up and changed at the same time.
+#[derive(Debug, Default)]
+pub(crate) struct SharedList {
+    list: RwLock<SubtableList>,
+    /// Of the list, so that an empty one is not locked.
+    masks: AtomicUsize,
+}
+
+impl SharedList {
+    /// For whoever changes it: nobody else does.
+    pub fn read(&self) -> RwLockReadGuard<'_, SubtableList> {
+        self.list.read()
+    }
+
+    /// The list, unless it is empty.
+    #[inline]
+    fn read_unless_empty(&self) -> Option<RwLockReadGuard<'_, SubtableList>> {
+        (self.masks.load(Ordering::Acquire) > 0).then(|| self.list.read())
+    }
+
+    /// Exchanges flows at once: look-ups find either all old ones or the new one.
+    pub fn replace(&self, old: &[Arc<FlowEntry>], new: Option<Arc<FlowEntry>>) {
+        let room = new
+            .as_ref()
+            .and_then(|entry| self.list.read().room_for(&entry.flow.mask));
+        let mut list = self.list.write();
+        let freed = list.replace(old, new, room);
+        self.masks.store(list.masks(), Ordering::Release);
+        drop(list);
+        drop(freed);
+    }
+
+    /// Takes everything out.
+    pub fn clear(&self) {
+        let mut list = self.list.write();
+        let freed = std::mem::take(&mut *list);
+        self.masks.store(0, Ordering::Release);
+        drop(list);
+        drop(freed);
+    }
+
+    pub fn reorder(&self) {
+        if self.masks.load(Ordering::Acquire) > 1 {
+            self.list.write().reorder();
+        }
+    }
+}
+
+/// The flows that packets of one port may belong to. Stays the same for the port's life.
+#[derive(Clone, Debug)]
+pub struct PortFlows {
+    pub(crate) own: Arc<SharedList>,
+    pub(crate) any_port: Arc<SharedList>,
+}
+
+impl PortFlows {
+    /// For look-ups, of a burst at most: changes wait until the end.
+    #[inline]
+    pub fn read(&self) -> Reading<'_> {
+        Reading {
+            own: self.own.read_unless_empty(),
+            any_port: self.any_port.read_unless_empty(),
+            run: Cell::default(),
+        }
+    }
+}
+
+/// Flows that do not change for a moment.
+#[derive(Debug)]
+pub struct Reading<'a> {
+    own: Option<RwLockReadGuard<'a, SubtableList>>,
+    any_port: Option<RwLockReadGuard<'a, SubtableList>>,
+    run: Cell<Run>,
+}
+
+/// Look-ups one after the other that ended in the same subtable, of which it is told once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    own: bool,
+    number: usize,
+    count: u64,
+}
+
+impl Reading<'_> {
+    /// A flow that matches `key`, whose input port must be that of these flows.
+    #[inline]
+    pub fn lookup(&self, key: &FlowKey) -> Option<&Arc<FlowEntry>> {
+        self.search(key, &mut |_, _| ())
+    }
+
+    /// As [`lookup`](Self::lookup), telling `observe` each mask that was tried and whether it matched, in order.
+    pub fn lookup_observed(
+        &self,
+        key: &FlowKey,
+        observe: &mut dyn FnMut(&FlowMask, bool),
+    ) -> Option<&Arc<FlowEntry>> {
+        self.search(key, &mut |mask, matched| observe(mask, matched))
+    }
+
+    #[inline]
+    fn search(&self, key: &FlowKey, observe: &mut impl FnMut(&FlowMask, bool)) -> Option<&Arc<FlowEntry>> {
+        for (list, own) in [(&self.own, true), (&self.any_port, false)] {
+            if let Some((number, entry)) = list.as_ref().and_then(|list| list.lookup(key, observe)) {
+                self.count(own, number);
+                return Some(entry);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn count(&self, own: bool, number: usize) {
+        let mut run = self.run.get();
+        if (run.own, run.number) != (own, number) {
+            self.tell(run);
+            run = Run {
+                own,
+                number,
+                count: 0,
+            };
+        }
+        run.count += 1;
+        self.run.set(run);
+    }
+
+    fn tell(&self, run: Run) {
+        let list = if run.own { &self.own } else { &self.any_port };
+        if let Some(list) = list
+            && run.count > 0
+        {
+            list.hit(run.number, run.count);
+        }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.tell(self.run.get());
+    }
+}
