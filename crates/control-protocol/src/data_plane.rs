@@ -50,6 +50,8 @@ pub enum Request {
         port: PortId,
         /// New largest IP packet.
         mtu: u16,
+        /// New rate of misses, per second.
+        miss_rate: u32,
     },
     /// Says which threads are a port's guest.
     PortThreads {
@@ -191,6 +193,9 @@ pub struct PortSpec {
     pub connection: Connection,
     /// Largest IP packet in bytes, 68 to 65,535, offered as VIRTIO_NET_F_MTU and enforced on delivery.
     pub mtu: u16,
+    /// Packets per second that may go to the control process, and at most so many at once after a pause; further ones
+    /// are dropped as [`DropReason::MissRate`].
+    pub miss_rate: u32,
     /// MAC address offered through the vhost-user configuration space, if the VMM asks for it.
     pub mac: Option<[u8; 6]>,
     /// Virtio feature bits never to offer.

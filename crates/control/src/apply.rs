@@ -82,10 +82,12 @@ impl Control {
             return;
         };
         let before = std::mem::replace(&mut run.wanted, port.clone());
-        if let (Some(id), true, true) = (run.id, run.added, before.mtu != port.mtu) {
+        let changed = (before.mtu, before.miss_rate) != (port.mtu, port.miss_rate);
+        if let (Some(id), true, true) = (run.id, run.added, changed) {
             self.ask_quietly(Request::PortSet {
                 port: id,
                 mtu: port.mtu,
+                miss_rate: port.miss_rate,
             });
         }
         self.tell_rules(name);

@@ -113,6 +113,7 @@ impl Control {
             name: name.into(),
             connection,
             mtu: port.mtu,
+            miss_rate: port.miss_rate,
             mac: port.mac,
             masked_features: 0,
         })

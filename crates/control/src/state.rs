@@ -5,7 +5,8 @@
 use crate::l2::{PortRules, SwitchRules};
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use management::{
-    Config, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind, VlanConfig,
+    Config, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
+    VlanConfig,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +56,8 @@ pub struct PortState {
     pub link: Link,
     /// Largest IP packet in bytes.
     pub mtu: u16,
+    /// Packets per second that may need a decision.
+    pub miss_rate: u32,
     /// MAC address offered to a vhost-user guest.
     pub mac: Option<[u8; 6]>,
     /// Rules of the learning switch; `up` is not part of the desired state and false here.
@@ -194,6 +197,7 @@ fn host_port(switch: &SwitchConfig, interface: String, origin: Origin) -> PortSt
             mtu: Some(mtu),
         }),
         mtu,
+        miss_rate: MissRate::default().get(),
         mac: None,
         rules: open_rules(host.vlan, 1024),
     }
@@ -210,6 +214,7 @@ fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Port
             mtu: None,
         }),
         mtu: switch.mtu.get(),
+        miss_rate: MissRate::default().get(),
         mac: None,
         rules: open_rules(
             VlanConfig::Trunk {
@@ -244,6 +249,7 @@ fn port_state(switch: &SwitchConfig, port: &PortConfig, origin: Origin, run_dir:
         mac: mac.filter(|_| port.kind == PortKind::VhostUser),
         link,
         mtu,
+        miss_rate: port.miss_rate.get(),
         rules: PortRules {
             vlan: port.vlan.clone(),
             isolated: port.isolated,

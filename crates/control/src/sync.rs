@@ -21,8 +21,13 @@ impl Control {
             let name = info.spec.name.clone();
             let spec = self.port_spec(&name);
             let same = spec.as_ref().is_some_and(|spec| {
-                let mtu = info.spec.mtu;
-                PortSpec { mtu, ..spec.clone() } == info.spec
+                let (mtu, miss_rate) = (info.spec.mtu, info.spec.miss_rate);
+                let changed = PortSpec {
+                    mtu,
+                    miss_rate,
+                    ..spec.clone()
+                };
+                changed == info.spec
             });
             if !same {
                 self.ask_quietly(Request::PortDel { port: info.spec.port });
@@ -31,11 +36,11 @@ impl Control {
                 }
                 continue;
             }
-            if spec.is_some_and(|spec| spec.mtu != info.spec.mtu) {
-                let mtu = self.ports.get(&name).map_or(info.spec.mtu, |run| run.wanted.mtu);
+            if let Some(spec) = spec.filter(|spec| *spec != info.spec) {
                 self.ask_quietly(Request::PortSet {
-                    port: info.spec.port,
-                    mtu,
+                    port: spec.port,
+                    mtu: spec.mtu,
+                    miss_rate: spec.miss_rate,
                 });
             }
             let now = self.now();

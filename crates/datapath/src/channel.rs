@@ -289,8 +289,8 @@ impl Server {
             Request::PortAdd(spec) => self.add_port(spec, fds).map(|()| Answer::Done),
             Request::PortAttach { port } => self.attach_port(port, fds).map(|()| Answer::Done),
             Request::PortDel { port } => self.delete_port(port).map(|()| Answer::Done),
-            Request::PortSet { port, mtu } => self.port(port).map(|port| {
-                port.set_mtu(mtu);
+            Request::PortSet { port, mtu, miss_rate } => self.port(port).map(|port| {
+                port.set(mtu, miss_rate);
                 port.schedule();
                 Answer::Done
             }),

@@ -38,6 +38,7 @@ fn port(datapath: &Arc<Datapath>, number: u32) -> (Arc<Port>, Guest) {
         name: number.to_string(),
         connection: Connection::Attached,
         mtu: 65_535,
+        miss_rate: 1000,
         mac: None,
         masked_features: 0,
     };

@@ -4,7 +4,7 @@
 //! * `actions`: what a flow's actions do to a packet.
 //! * `worker`: threads that sleep until a ring is kicked, and what they do then.
 //! * `port`: a port with its guest interface and session thread.
-//! * `miss`: packets for the control process.
+//! * `miss`: packets for the control process, and `allowance`: how many of them.
 //! * `capture`: copies of packets for `hyperswitch capture`.
 //! * `state`: ports, switches and flow tables as everybody shares them.
 //! * `channel`: requests of the control process.
@@ -23,6 +23,7 @@
 extern crate self as datapath;
 
 mod actions;
+mod allowance;
 mod capture;
 mod channel;
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! Each port has a queue of its own, bounded in packets and bytes; the channel thread serves the queues in
 //! turn. A packet counts against its port's bound until the control process has answered, so a guest that
 //! floods misses, and a control process that is slow or gone, cost that guest its own new flows and nobody anything else.
+//! Since deciding costs processor time, which is everybody's, a port also has a rate of misses that it may have.
 
+use crate::allowance::Allowance;
 use control_protocol::data_plane::{Packet as WirePacket, Upcall, UpcallCause, UpcallId};
 use flow::{DropReason, FlowKey, PortId, SwitchId};
 use parking_lot::Mutex;
@@ -18,11 +20,10 @@ const MAX_BYTES: usize = 512 * 1024;
 const ANSWER_TIMEOUT_MS: u64 = 5_000;
 
 /// A port's miss queue.
-#[derive(Default)]
 pub(crate) struct MissQueue(Mutex<Misses>);
 
-#[derive(Default)]
 struct Misses {
+    allowance: Allowance,
     waiting: VecDeque<Upcall>,
     waiting_bytes: usize,
     /// Sent and not yet answered: serial number and time sent.
@@ -36,11 +37,27 @@ pub(crate) enum Queued {
     First,
     /// It waits behind others.
     Behind,
-    /// There is no room. The number says how many unanswered ones were written off to find that out.
-    Full,
+    /// It must not: no room, or too many lately.
+    Refused(DropReason),
 }
 
 impl MissQueue {
+    /// An empty queue that takes so many packets per second.
+    pub fn new(per_second: u32) -> MissQueue {
+        MissQueue(Mutex::new(Misses {
+            allowance: Allowance::new(per_second),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            sent: VecDeque::new(),
+            next_serial: 0,
+        }))
+    }
+
+    /// Takes so many packets per second from now on.
+    pub fn set_rate(&self, per_second: u32) {
+        self.0.lock().allowance.set_rate(per_second);
+    }
+
     /// Queues a copy of `packet`, writing off answers that are overdue (their number is returned, to be counted).
     pub fn push(
         &self,
@@ -62,7 +79,10 @@ impl MissQueue {
         }
         let bytes = misses.waiting_bytes + packet.frame_len();
         if misses.waiting.len() + misses.sent.len() >= MAX_PACKETS || bytes > MAX_BYTES {
-            return (Queued::Full, lost);
+            return (Queued::Refused(DropReason::MissQueueFull), lost);
+        }
+        if !misses.allowance.take(now_ms) {
+            return (Queued::Refused(DropReason::MissRate), lost);
         }
         let id = UpcallId {
             port: packet.origin,
@@ -147,7 +167,7 @@ pub(crate) fn upcall(
         port.vnic.account.discarded(DropReason::ControlLost, lost);
     }
     match queued {
-        Queued::Full => return Err(DropReason::MissQueueFull),
+        Queued::Refused(reason) => return Err(reason),
         Queued::First => datapath.notices.missing(port.id()),
         Queued::Behind => {}
     }

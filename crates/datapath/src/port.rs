@@ -59,7 +59,7 @@ impl Port {
             vnic: Arc::new(Vnic::new(spec.port, spec.mtu)),
             switch,
             flows,
-            misses: MissQueue::default(),
+            misses: MissQueue::new(spec.miss_rate),
             captures: Captures::default(),
             named: AtomicBool::new(false),
             spec: Mutex::new(spec),
@@ -75,9 +75,12 @@ impl Port {
         self.vnic.port
     }
 
-    pub fn set_mtu(&self, mtu: u16) {
-        self.spec.lock().mtu = mtu;
+    /// Changes what can change without the guest noticing.
+    pub fn set(&self, mtu: u16, miss_rate: u32) {
+        let mut spec = self.spec.lock();
+        (spec.mtu, spec.miss_rate) = (mtu, miss_rate);
         self.vnic.set_mtu(mtu);
+        self.misses.set_rate(miss_rate);
     }
 
     pub fn state(&self) -> PortState {

@@ -38,6 +38,7 @@ drop_reasons! {
     BadOffload "bad-offload" "The virtio-net header's checksum or segmentation fields contradict the frame."
     InvalidSource "invalid-source" "The source MAC address is multicast or zero."
     MissQueueFull "miss-queue-full" "The port has too many packets waiting for a decision of the control process."
+    MissRate "miss-rate" "The port has had more packets without a flow in the last second than its `miss-rate`."
     ControlLost "control-lost" "The control process ended, or never answered, while it held the packet."
     NoAction "no-action" "The flow has no actions."
     NoSuchPort "no-such-port" "The output port does not exist in this switch."

@@ -3,8 +3,8 @@
 
 use clap::{Args, Parser, Subcommand};
 use management::{
-    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, Mtu, Name, Netns, PortKind, PortMode,
-    SwitchKind, TableSize, VlanId,
+    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, PortKind,
+    PortMode, SwitchKind, TableSize, VlanId,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -173,6 +173,9 @@ pub struct PortArgs {
     /// MAC addresses the port may learn [default: 1024]
     #[arg(long, value_name = "N")]
     pub mac_limit: Option<MacLimit>,
+    /// Packets per second that may be of no known flow [default: 1000]
+    #[arg(long, value_name = "N")]
+    pub miss_rate: Option<MissRate>,
     /// Address that is on this port and nowhere else; may be given several times
     #[arg(long = "static-mac", value_name = "MAC")]
     pub static_macs: Vec<MacAddr>,
@@ -238,6 +241,9 @@ pub struct PortSetArgs {
     /// MAC addresses the port may learn
     #[arg(long, value_name = "N")]
     pub mac_limit: Option<MacLimit>,
+    /// Packets per second that may be of no known flow
+    #[arg(long, value_name = "N")]
+    pub miss_rate: Option<MissRate>,
     /// Addresses that are on this port and nowhere else, in place of those it has
     #[arg(long = "static-mac", value_name = "MAC")]
     pub static_macs: Vec<MacAddr>,

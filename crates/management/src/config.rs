@@ -5,7 +5,7 @@
 //! takes an explicit `trunk`, the safe direction of error.
 
 use crate::value::{
-    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, Mtu, Name, Netns, TableSize, VlanId,
+    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, TableSize, VlanId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -114,6 +114,10 @@ pub struct PortConfig {
     /// MAC addresses the port may learn; frames from others are dropped (`mac-limit`).
     #[serde(default)]
     pub mac_limit: MacLimit,
+    /// Packets per second that may need a decision because they are of no known flow; further ones are dropped
+    /// (`miss-rate`).
+    #[serde(default)]
+    pub miss_rate: MissRate,
     /// Addresses that are on this port and nowhere else; they neither age nor move, nor count to `mac-limit`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub static_macs: Vec<MacAddr>,
@@ -358,6 +362,7 @@ impl PortConfig {
             mtu: None,
             mac: None,
             mac_limit: MacLimit::default(),
+            miss_rate: MissRate::default(),
             static_macs: Vec::new(),
             isolated: false,
             flood: true,

@@ -29,8 +29,8 @@ pub use reply::{
 };
 pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
 pub use value::{
-    AgeingSeconds, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, Mtu, Name, Netns, TableSize,
-    VlanId,
+    AgeingSeconds, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns,
+    TableSize, VlanId,
 };
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! What users ask.
 
 use crate::config::{PortConfig, SwitchConfig, VlanConfig};
-use crate::value::{MacAddr, MacLimit, Mtu};
+use crate::value::{MacAddr, MacLimit, MissRate, Mtu};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -116,6 +116,9 @@ pub struct PortChanges {
     /// MAC addresses the port may learn. Those already learned stay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac_limit: Option<MacLimit>,
+    /// Packets per second that may need a decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub miss_rate: Option<MissRate>,
     /// Static addresses; replaces the whole list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_macs: Option<Vec<MacAddr>>,
@@ -140,6 +143,7 @@ impl PortChanges {
         }
         set(&mut port.vlan, &self.vlan);
         set(&mut port.mac_limit, &self.mac_limit);
+        set(&mut port.miss_rate, &self.miss_rate);
         set(&mut port.static_macs, &self.static_macs);
         set(&mut port.isolated, &self.isolated);
         set(&mut port.flood, &self.flood);
@@ -151,6 +155,7 @@ impl PortChanges {
             mtu: later.mtu.or(self.mtu),
             vlan: later.vlan.or(self.vlan),
             mac_limit: later.mac_limit.or(self.mac_limit),
+            miss_rate: later.miss_rate.or(self.miss_rate),
             static_macs: later.static_macs.or(self.static_macs),
             isolated: later.isolated.or(self.isolated),
             flood: later.flood.or(self.flood),

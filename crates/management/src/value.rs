@@ -121,6 +121,11 @@ number! {
     MacLimit(u32) = 0..=65_536, default 1024, "a number of MAC addresses, 0 to 65536"
 }
 
+number! {
+    /// Packets per second of a port that may need a decision of the control process, 1 to 1000000.
+    MissRate(u32) = 1..=1_000_000, default 1000, "a number of packets per second, 1 to 1000000"
+}
+
 macro_rules! text {
     ($(#[$doc:meta])* $name:ident($inner:ty), $expected:literal, $parse:expr) => {
         $(#[$doc])*

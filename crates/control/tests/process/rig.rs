@@ -79,8 +79,9 @@ impl Plane {
                 self.fds.remove(&port);
                 Answer::Done
             }
-            Request::PortSet { port, mtu } => {
-                self.ports.get_mut(&port).unwrap().spec.mtu = mtu;
+            Request::PortSet { port, mtu, miss_rate } => {
+                let spec = &mut self.ports.get_mut(&port).unwrap().spec;
+                (spec.mtu, spec.miss_rate) = (mtu, miss_rate);
                 Answer::Done
             }
             Request::PortThreads { port, slots } => {

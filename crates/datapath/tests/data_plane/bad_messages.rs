@@ -493,7 +493,8 @@ fn requests_control_must_not_make() {
         switch
             .ask(Request::PortSet {
                 port: PortId(5),
-                mtu: 1500
+                mtu: 1500,
+                miss_rate: 100_000
             })
             .is_err()
     );

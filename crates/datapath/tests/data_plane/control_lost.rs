@@ -149,6 +149,55 @@ fn a_flood_of_misses_starves_nobody() {
 }
 
 #[test]
+fn misses_have_a_rate() {
+    let mut switch = Switch::with_ports(3);
+    let mut flood = Guest::usual(&mut switch, 1);
+    let mut quiet = Guest::usual(&mut switch, 2);
+    switch.done(Request::PortSet {
+        port: PortId(1),
+        mtu: 1500,
+        miss_rate: 100,
+    });
+    // The control process answers everything at once: the queue is never full.
+    let start = Instant::now();
+    for _ in 0..400 {
+        flood.send(&plain(1, 3, 80, 1));
+        flood.all_sent();
+        while let Some(upcall) = switch.upcall_within(Duration::ZERO) {
+            switch.discard(upcall.id, DropReason::Policy);
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    for _ in 0..400 {
+        quiet.send(&plain(2, 3, 80, 1));
+        quiet.all_sent();
+        let upcall = switch.upcall();
+        switch.discard(upcall.id, DropReason::Policy);
+    }
+    let counters = switch.counters(1);
+    assert_eq!(
+        counters.dropped.total(),
+        counters.dropped.get(DropReason::MissRate)
+    );
+    assert_eq!(counters.upcalls + counters.dropped.total(), 400, "{counters:?}");
+    let most = 100.0 + 100.0 * seconds + 1.0;
+    assert!(
+        counters.upcalls >= 100 && counters.upcalls as f64 <= most,
+        "{counters:?}"
+    );
+    assert_eq!(switch.counters(2).dropped.total(), 0);
+    // The rate is for misses only.
+    let mut receiver = Guest::usual(&mut switch, 3);
+    switch.flow(1, &[output(3)]);
+    for seed in 0..200 {
+        let frame = plain(1, 3, 80, seed);
+        flood.send(&frame);
+        receiver.expect_plain(&frame);
+    }
+    switch.finish();
+}
+
+#[test]
 fn large_misses_are_bounded_in_bytes() {
     let mut switch = Switch::with_ports(2);
     let mut a = Guest::usual(&mut switch, 1);

@@ -383,6 +383,7 @@ fn captures_see_what_happens() {
     switch.done(Request::PortSet {
         port: PortId(1),
         mtu: 600,
+        miss_rate: 100_000,
     });
     b.send(&plain(2, 1, 800, 4));
     let seen = next();

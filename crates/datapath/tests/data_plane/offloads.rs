@@ -327,12 +327,14 @@ fn the_mtu_is_enforced() {
     switch.done(Request::PortSet {
         port: PortId(2),
         mtu: 9000,
+        miss_rate: 100_000,
     });
     a.send(&plain(1, 2, 9014, 2));
     b.expect_plain(&plain(1, 2, 9014, 2));
     switch.done(Request::PortSet {
         port: PortId(2),
         mtu: 100,
+        miss_rate: 100_000,
     });
     a.send(&plain(1, 2, 115, 2));
     switch.until_dropped(1, DropReason::ExceedsMtu, 3);
@@ -347,6 +349,7 @@ fn jumbo_frames_and_the_largest() {
     switch.done(Request::PortSet {
         port: PortId(2),
         mtu: 65_535,
+        miss_rate: 100_000,
     });
     for len in [9014, 20_000, 65_549] {
         let frame = plain(1, 2, len, 3);

@@ -310,7 +310,11 @@ impl Chaos {
                 self.switch.add(1);
                 self.guest = Self::fresh(&mut self.switch, &self.setup);
             }
-            Op::Mtu { mtu } => self.switch.done(Request::PortSet { port: PortId(1), mtu }),
+            Op::Mtu { mtu } => self.switch.done(Request::PortSet {
+                port: PortId(1),
+                mtu,
+                miss_rate: 100_000,
+            }),
             Op::Pause => std::thread::sleep(std::time::Duration::from_millis(3)),
         }
     }
@@ -368,7 +372,7 @@ proptest! {
         }
         bystanders.alive();
         // A driver that behaves is served as if nothing had been.
-        chaos.switch.done(Request::PortSet { port: PortId(1), mtu: 1500 });
+        chaos.switch.done(Request::PortSet { port: PortId(1), mtu: 1500, miss_rate: 100_000 });
         chaos.setup.posted = 32;
         chaos.guest = Chaos::fresh(&mut chaos.switch, &chaos.setup);
         let (guest, peer, switch) = (&mut chaos.guest, &mut chaos.peer, &mut chaos.switch);

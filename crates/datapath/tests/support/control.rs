@@ -200,6 +200,7 @@ impl Switch {
             name: format!("vm{port}"),
             connection: Connection::Attached,
             mtu: 1500,
+            miss_rate: 100_000,
             mac: Some([2, 0, 0, 0, 0, port as u8]),
             masked_features: 0,
         }
