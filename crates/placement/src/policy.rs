@@ -13,7 +13,7 @@
 //! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`] |
 //!
 //! Other than in the paper, a helper that sleeps is woken only if the work it takes over is worth more than what
-//! waking it takes from the waker; a helper that is awake costs a message and comes first. And where no helper is found,
+//! waking it takes from the waker; a helper that polls costs a message and comes first. And where no helper is found,
 //! copying stays with who switched, mostly on the sender's core, instead of going to the receiver's: a guest takes
 //! longer to receive than to send, and nobody has to be woken.
 
@@ -22,10 +22,6 @@ mod helper;
 use crate::config::{Config, Costs, Mode};
 use crate::topology::{Cpu, Reach, Topology};
 use crate::view::{CoreState, VcpuState, View, Vnic};
-
-/// What serving a kick is taken to be worth, in nanoseconds: how much it brings is not known yet, so that an idle core is
-/// woken for it only where waking is cheap.
-const WORTH_OF_KICK_NS: u64 = 5_000;
 
 /// Who does a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -162,25 +158,25 @@ impl Policy {
         self.config.mode == Mode::DriverDomain
     }
 
-    /// Who serves the transmit ring of a vNIC that kicked.
-    ///
-    /// The worker of the core on which the sender's vCPU ran, if the vCPU or the whole core does nothing meanwhile;
-    /// else a helper; else that worker all the same, in the sender's time.
+    /// Who serves the transmit ring of a vNIC that kicked: the worker of the core where the sender's vCPU runs, in the
+    /// sender's time as in the paper, or where it ran before it blocked. Only if that core has gone to somebody else
+    /// meanwhile, a helper is asked. A helper that polls takes a busy ring over by itself.
     pub fn switcher(&self, view: &impl View, sender: Vnic) -> Executor {
         if let Some(executor) = self.fixed(sender) {
             return executor;
         }
-        let home = match self.vcpu(view, sender) {
+        let (home, helper) = match self.vcpu(view, sender) {
+            VcpuState::Running(cpu) => (cpu, None),
+            VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) if self.is_ours(view, cpu) => (cpu, None),
+            // Somebody has to be woken in any case.
+            VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => {
+                (cpu, self.helper(view, cpu, cpu, sender, u64::MAX))
+            }
             VcpuState::Unknown => {
                 let home = self.home(&self.cpus, sender);
-                return Executor::Core(self.helper(view, home, home, sender, 0).unwrap_or(home));
+                (home, self.helper(view, home, home, sender, 0))
             }
-            VcpuState::Blocked(cpu) if self.config.serve_on_block && self.is_ours(view, cpu) => {
-                return Executor::Core(cpu);
-            }
-            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
         };
-        let helper = self.helper(view, home, home, sender, WORTH_OF_KICK_NS);
         Executor::Core(helper.unwrap_or_else(|| self.usable(home, sender)))
     }
 

@@ -264,6 +264,14 @@ fn a_ring_is_served_where_its_sender_blocked() {
 }
 
 #[test]
+fn a_sender_that_runs_is_served_on_its_core_even_if_others_are_idle() {
+    assert_eq!(
+        policy(Config::default()).switcher(&running_pair(), Vnic(0)),
+        Executor::Core(Cpu(0))
+    );
+}
+
+#[test]
 fn on_a_busy_machine_the_sender_serves_itself() {
     let mut still = running_pair();
     still.cores.fill(CoreState::Guest);
