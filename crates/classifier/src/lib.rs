@@ -28,5 +28,5 @@ mod subtable;
 
 pub use entry::FlowEntry;
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable, TableFull};
-pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache, Place};
+pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache};
 pub use port_flows::{PortFlows, Reading};

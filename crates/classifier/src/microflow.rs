@@ -2,8 +2,8 @@
 //!
 //! Most packets belong to a connection that had one a moment ago. The cache remembers the entry for
 //! whole keys, so that they need one hash and one comparison, whatever the number of masks. A slot is two cache
-//! lines: the hash, the flow, the key, and what was counted since the flow's
-//! own counters were told, which are shared with other threads and therefore dear.
+//! lines: the hash, the flow and all of a usual packet's key in one; and in the other the rest, with what was counted
+//! since the flow's own counters were told, which are shared with other threads and therefore dear.
 //!
 //! Two ways per set, no chains: a packet that finds both taken replaces the one used less recently, so neither
 //! look-up nor insertion ever takes longer than the other. When there are more connections than slots, replacing
@@ -24,12 +24,11 @@ pub const DEFAULT_CACHE_ENTRIES: usize = 4096;
 
 const WAYS: usize = 2;
 
+/// Places that the same keys can take.
+type Set = [Slot; WAYS];
+
 /// One in so many insertions replaces a flow that is in use.
 const STUBBORNNESS: u32 = 8;
-
-/// A place in the cache, as good as the key it was found for until the next insertion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(u32);
 
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -53,6 +52,12 @@ impl Slot {
         self.entry.as_ref().is_some_and(|entry| entry.is_live())
     }
 
+    /// Whether it is for that key, live or not.
+    #[inline]
+    fn is_for(&self, hash: u64, key: &ExactKey) -> bool {
+        self.hash == hash && self.key == *key && self.entry.is_some()
+    }
+
     /// Tells the flow what was counted.
     fn tell(&mut self, now_ms: u64) {
         if let Some(entry) = self.entry.as_ref().filter(|_| self.packets > 0) {
@@ -65,13 +70,12 @@ impl Slot {
 /// Exact keys and the flows they belong to.
 #[derive(Debug)]
 pub struct MicroflowCache {
-    /// The ways of a set are neighbours. None before the first insertion, as not every thread has one.
-    slots: Box<[Slot]>,
+    /// None before the first insertion, as not every thread has one.
+    sets: Box<[Set]>,
     entries: usize,
-    set_mask: usize,
     seed: &'static Seed,
-    /// Slots with counts that their flows have not been told.
-    counted: Vec<u32>,
+    /// Sets and ways with counts that their flows have not been told.
+    counted: Vec<(u32, u8)>,
     insertions: u32,
 }
 
@@ -86,9 +90,8 @@ impl MicroflowCache {
     pub fn new(entries: usize) -> MicroflowCache {
         let entries = entries.max(WAYS).next_power_of_two();
         MicroflowCache {
-            slots: Box::default(),
+            sets: Box::default(),
             entries,
-            set_mask: entries / WAYS - 1,
             seed: Seed::process(),
             counted: Vec::new(),
             insertions: 0,
@@ -105,43 +108,32 @@ impl MicroflowCache {
         }
     }
 
-    /// The place of a key, if it is there and its flow has not ended.
+    /// The flow a key belongs to, if it is known and has not ended. Counts a packet of it, which the flow is told by
+    /// [`tell`](Self::tell).
     #[inline]
-    pub fn find(&self, hash: u64, key: &ExactKey) -> Option<Place> {
-        let place = self.place(hash, key)?;
-        self.slots[place.0 as usize].is_live().then_some(place)
-    }
-
-    /// Counts a packet of the flow at a place, which is told by [`tell`](Self::tell); and the flow, unless it has
-    /// ended meanwhile.
-    #[inline]
-    pub fn hit(&mut self, place: Place, bytes: usize, tcp_flags: u16) -> Option<&Arc<FlowEntry>> {
-        let slot = &mut self.slots[place.0 as usize];
+    pub fn hit(&mut self, hash: u64, key: &ExactKey, bytes: usize) -> Option<&Arc<FlowEntry>> {
+        let index = self.set(hash);
+        let set = self.sets.get_mut(index)?;
+        let way = way_of(set, hash, key)?;
+        let [slot, other] = in_order(set, way);
+        let entry = slot.entry.as_ref().filter(|entry| entry.is_live())?;
         slot.packets += 1;
         slot.bytes += bytes as u64;
-        slot.tcp_flags |= tcp_flags;
-        if !(slot.counted && slot.recent) {
-            self.note(place);
-        }
-        let entry = self.slots[place.0 as usize].entry.as_ref()?;
-        entry.is_live().then_some(entry)
-    }
-
-    /// A place is counted, and used later than its neighbour.
-    #[cold]
-    fn note(&mut self, place: Place) {
-        let slot = &mut self.slots[place.0 as usize];
+        slot.tcp_flags |= key.tcp_flags();
         if !slot.counted {
-            self.counted.push(place.0);
+            slot.counted = true;
+            self.counted.push((index as u32, way as u8));
         }
-        (slot.counted, slot.recent) = (true, true);
-        self.slots[place.0 as usize ^ 1].recent = false;
+        if !slot.recent {
+            (slot.recent, other.recent) = (true, false);
+        }
+        Some(entry)
     }
 
     /// Tells all flows what was counted. To be called every few milliseconds, and before the thread sleeps.
     pub fn tell(&mut self, now_ms: u64) {
-        for place in self.counted.drain(..) {
-            self.slots[place as usize].tell(now_ms);
+        for (set, way) in self.counted.drain(..) {
+            self.sets[set as usize][usize::from(way)].tell(now_ms);
         }
     }
 
@@ -149,14 +141,17 @@ impl MicroflowCache {
     #[inline]
     pub fn insert(&mut self, hash: u64, key: &ExactKey, entry: &Arc<FlowEntry>, now_ms: u64) {
         self.insertions = self.insertions.wrapping_add(1);
-        if self.slots.is_empty() {
-            self.slots = (0..self.entries).map(|_| Slot::default()).collect();
+        if self.sets.is_empty() {
+            self.sets = (0..self.entries / WAYS).map(|_| Set::default()).collect();
             self.counted.reserve(self.entries);
         }
-        let Some(place) = self.place(hash, key).or_else(|| self.victim(hash)) else {
+        let index = self.set(hash);
+        let set = &mut self.sets[index];
+        let replace = self.insertions.is_multiple_of(STUBBORNNESS);
+        let Some(way) = way_of(set, hash, key).or_else(|| victim(set, replace)) else {
             return;
         };
-        let slot = &mut self.slots[place.0 as usize];
+        let [slot, other] = in_order(set, way);
         let counted = slot.counted;
         slot.tell(now_ms);
         // Still on the list.
@@ -164,8 +159,7 @@ impl MicroflowCache {
         slot.hash = hash;
         slot.entry = Some(Arc::clone(entry));
         slot.key = *key;
-        slot.recent = true;
-        self.slots[place.0 as usize ^ 1].recent = false;
+        (slot.recent, other.recent) = (true, false);
     }
 
     /// Keys it can hold.
@@ -175,7 +169,11 @@ impl MicroflowCache {
 
     /// Keys held, of ended flows as well.
     pub fn len(&self) -> usize {
-        self.slots.iter().filter(|slot| slot.entry.is_some()).count()
+        self.sets
+            .as_flattened()
+            .iter()
+            .filter(|slot| slot.entry.is_some())
+            .count()
     }
 
     /// Whether none is held.
@@ -183,31 +181,37 @@ impl MicroflowCache {
         self.len() == 0
     }
 
-    /// Where a key is, live or not.
-    #[inline]
-    fn place(&self, hash: u64, key: &ExactKey) -> Option<Place> {
-        let first = self.set(hash);
-        let way = |way: usize| {
-            let slot = self.slots.get(first + way)?;
-            let same = slot.hash == hash && slot.key == *key && slot.entry.is_some();
-            same.then_some(Place((first + way) as u32))
-        };
-        way(0).or_else(|| way(1))
-    }
-
-    /// The first slot of the set.
+    /// The number of a key's set.
     #[inline]
     fn set(&self, hash: u64) -> usize {
-        (hash as usize & self.set_mask) * WAYS
+        hash as usize & (self.entries / WAYS - 1)
     }
+}
 
-    /// The place for a new key: a free one, one whose flow has ended, or now and then the one used less recently.
-    fn victim(&self, hash: u64) -> Option<Place> {
-        let first = self.set(hash);
-        let free = (first..first + WAYS).find(|&slot| !self.slots[slot].is_live());
-        let older = || first + usize::from(self.slots[first].recent);
-        let replace = self.insertions.is_multiple_of(STUBBORNNESS);
-        free.or_else(|| replace.then(older))
-            .map(|slot| Place(slot as u32))
+/// The way of a set where a key is, live or not.
+#[inline]
+fn way_of(set: &Set, hash: u64, key: &ExactKey) -> Option<usize> {
+    if set[0].is_for(hash, key) {
+        Some(0)
+    } else {
+        set[1].is_for(hash, key).then_some(1)
     }
+}
+
+/// That way, and the other one.
+#[inline]
+fn in_order(set: &mut Set, way: usize) -> [&mut Slot; WAYS] {
+    let [first, second] = set;
+    if way == 0 {
+        [first, second]
+    } else {
+        [second, first]
+    }
+}
+
+/// The way for a new key: a free one, one whose flow has ended, or, if one is to be replaced, the one used less
+/// recently.
+fn victim(set: &Set, replace: bool) -> Option<usize> {
+    let free = (0..WAYS).find(|&way| !set[way].is_live());
+    free.or_else(|| replace.then_some(usize::from(set[0].recent)))
 }

@@ -6,8 +6,8 @@
 //! 1. *fetch* (`vnic::TransmitSide::fetch`): chains are translated, headers copied to private slots;
 //! 2. *parse*: keys from the private heads;
 //! 3. *look up*: microflow cache, megaflow table, or a miss;
-//! 4. *act*: sort packets that just go to a port by port, and apply other flows' actions, which append packets to
-//!    internal receive queues;
+//! 4. *act*, unless the whole burst just goes to one port: sort packets that just go to a port by port, and apply other
+//!    flows' actions, which append packets to internal receive queues;
 //! 5. *deliver* ([`Pipeline::hand_over`], [`Pipeline::deliver`]): copy from the sender's to the receivers' memory;
 //! 6. *complete*: give chains back to the sender whose packets are done.
 //!
@@ -23,7 +23,7 @@ use crate::miss::upcall;
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, Side, port_of};
 use crate::work::Moved;
-use classifier::{FlowEntry, MicroflowCache, Place};
+use classifier::{FlowEntry, MicroflowCache};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
 use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
 use ring::{Guard, PoolOwner, Shared, Unique};
@@ -51,12 +51,12 @@ pub(crate) struct Pipeline {
     /// When flows were last told what `microflows` counted.
     told_ms: u64,
     burst: Vec<Unique<Packet>>,
-    /// For each packet of the burst its key, that key's hash, and its flow.
+    /// For each packet of the burst its key, that key's hash, and what is to be done.
     keys: Box<[ExactKey; BURST]>,
     hashes: [u64; BURST],
     verdicts: [Verdict; BURST],
-    /// Flows found in the megaflow table for the current burst.
-    found: Vec<Arc<FlowEntry>>,
+    /// Flows of the burst with other actions than to output to a port.
+    flows: Vec<Arc<FlowEntry>>,
     outgoing: Outgoing,
     /// Receivers that got packets of the current burst in their queues.
     receivers: PortSet,
@@ -68,14 +68,29 @@ pub(crate) struct Pipeline {
     waiting: Vec<(u64, PortId)>,
 }
 
-/// Where a packet's flow is.
-#[derive(Clone, Copy)]
+/// What is to be done with a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    Cached(Place),
-    /// In `found`.
-    Found(u32),
-    /// Nowhere.
+    /// It just goes to a port.
+    Output(PortId),
+    /// The actions of a flow, by its place in `flows`.
+    Actions(u32),
+    /// Nobody knows.
     Miss,
+}
+
+impl Verdict {
+    #[inline]
+    fn of(entry: &Arc<FlowEntry>, flows: &mut Vec<Arc<FlowEntry>>) -> Verdict {
+        if let Some(port) = entry.output {
+            return Verdict::Output(port);
+        }
+        // Neighbours are often of the same flow, and then share one reference to it.
+        if !flows.last().is_some_and(|last| Arc::ptr_eq(last, entry)) {
+            flows.push(Arc::clone(entry));
+        }
+        Verdict::Actions(flows.len() as u32 - 1)
+    }
 }
 
 /// Packets of a burst that just go to a port, by port.
@@ -130,7 +145,7 @@ impl Pipeline {
             keys: Box::new([ExactKey::default(); BURST]),
             hashes: [0; BURST],
             verdicts: [Verdict::Miss; BURST],
-            found: Vec::with_capacity(BURST),
+            flows: Vec::with_capacity(BURST),
             outgoing: Outgoing::default(),
             receivers: PortSet::default(),
             todo: VecDeque::new(),
@@ -308,99 +323,95 @@ impl Pipeline {
         self.moved.packets += self.burst.len() as u64;
         self.parse(port);
         self.look_up(port);
-        let count = self.burst.len();
-        self.act(port, ports, transmit);
-        self.remember(count);
-        for group in 0..std::mem::take(&mut self.outgoing.used) {
-            let (to, mut packets) = std::mem::take(&mut self.outgoing.groups[group]);
+        if let Some(to) = self.common_output()
+            && !port.captures.active()
+        {
+            let mut packets = std::mem::take(&mut self.burst);
             self.hand_over(port, ports, transmit, to, &mut packets);
-            self.outgoing.groups[group] = (to, packets);
+            self.burst = packets;
+        } else {
+            self.act(port, ports, transmit);
         }
         self.deliver_all(ports, Some(port.id()));
     }
 
+    /// The port that all packets of the burst just go to.
+    fn common_output(&self) -> Option<PortId> {
+        let (first, others) = self.verdicts[..self.burst.len()].split_first()?;
+        match first {
+            Verdict::Output(to) if others.iter().all(|verdict| verdict == first) => Some(*to),
+            _ => None,
+        }
+    }
+
     /// Makes the keys. What contradicts itself is dropped.
     fn parse(&mut self, port: &Port) {
-        let mut kept = 0;
-        for at in 0..self.burst.len() {
-            if self.burst[at].parse(&mut self.keys[kept]).is_ok() {
-                self.burst.swap(kept, at);
-                kept += 1;
+        let mut sound = true;
+        let keys = self.keys.iter_mut().zip(&mut self.hashes);
+        for (packet, (key, hash)) in self.burst.iter_mut().zip(keys) {
+            sound &= packet.parse(key).is_ok();
+            *hash = self.microflows.hash(key);
+        }
+        if !sound {
+            self.refuse(port);
+        }
+    }
+
+    /// Drops packets whose headers contradict them.
+    #[cold]
+    fn refuse(&mut self, port: &Port) {
+        let mut at = 0;
+        while let Some(packet) = self.burst.get_mut(at) {
+            if packet.parse(&mut self.keys[at]).is_ok() {
+                self.hashes[at] = self.microflows.hash(&self.keys[at]);
+                at += 1;
                 continue;
             }
             port.vnic.account.dropped(DropReason::BadOffload, 1);
             if port.captures.active() {
                 let reason = Some(DropReason::BadOffload);
-                port.captures
-                    .record(&self.burst[at], CaptureDirection::FromGuest, reason);
+                port.captures.record(packet, CaptureDirection::FromGuest, reason);
             }
+            self.burst.remove(at);
         }
-        self.burst.truncate(kept);
     }
 
     fn look_up(&mut self, port: &Port) {
-        let count = self.burst.len();
-        let (keys, hashes) = (&self.keys[..count], &mut self.hashes[..count]);
-        for (key, hash) in keys.iter().zip(&mut *hashes) {
-            *hash = self.microflows.hash(key);
-        }
         let mut missing = false;
-        for ((key, hash), verdict) in keys.iter().zip(hashes).zip(&mut self.verdicts) {
-            let place = self.microflows.find(*hash, key);
-            missing |= place.is_none();
-            *verdict = place.map_or(Verdict::Miss, Verdict::Cached);
+        let keys = self.keys.iter().zip(self.hashes);
+        for ((packet, (key, hash)), verdict) in self.burst.iter().zip(keys).zip(&mut self.verdicts) {
+            let cached = self.microflows.hit(hash, key, packet.frame_len());
+            missing |= cached.is_none();
+            *verdict = cached.map_or(Verdict::Miss, |entry| Verdict::of(entry, &mut self.flows));
         }
         if missing {
             self.look_up_missing(port);
         }
     }
 
+    /// Looks in the megaflow table for what the cache does not know, and has it remember what is there.
     fn look_up_missing(&mut self, port: &Port) {
         let flows = port.flows.read();
-        for ((packet, key), verdict) in self.burst.iter().zip(&self.keys[..]).zip(&mut self.verdicts) {
-            if matches!(verdict, Verdict::Miss)
+        let mut run = FlowRun::default();
+        for (at, packet) in self.burst.iter().enumerate() {
+            let key = &self.keys[at];
+            if self.verdicts[at] == Verdict::Miss
                 && let Some(entry) = flows.lookup(&key.flow_key().unwrap_or_else(|| packet.key()))
             {
-                // Neighbours are often of the same flow, and then share one reference to it.
-                if !self.found.last().is_some_and(|last| Arc::ptr_eq(last, entry)) {
-                    self.found.push(Arc::clone(entry));
+                run.count(entry, packet.frame_len(), key.tcp_flags(), self.now_ms);
+                self.verdicts[at] = Verdict::of(entry, &mut self.flows);
+                if !key.is_none() {
+                    self.microflows.insert(self.hashes[at], key, entry, self.now_ms);
                 }
-                *verdict = Verdict::Found(self.found.len() as u32 - 1);
             }
         }
-    }
-
-    /// Puts what was found for a burst of `count` packets in the cache; at its end, because places move.
-    fn remember(&mut self, count: usize) {
-        if self.found.is_empty() {
-            return;
-        }
-        for (at, key) in self.keys[..count].iter().enumerate() {
-            if let Verdict::Found(number) = self.verdicts[at]
-                && !key.is_none()
-            {
-                let entry = &self.found[number as usize];
-                self.microflows.insert(self.hashes[at], key, entry, self.now_ms);
-            }
-        }
-        self.found.clear();
+        run.flush(self.now_ms);
     }
 
     fn act(&mut self, port: &Arc<Port>, ports: &PortTable, transmit: &mut Guard<'_, Option<TransmitSide>>) {
         let capturing = port.captures.active();
-        let mut run = FlowRun::default();
-        for (at, packet) in self.burst.drain(..).enumerate() {
-            let tcp_flags = self.keys[at].tcp_flags();
-            let entry = match self.verdicts[at] {
-                Verdict::Cached(place) => self.microflows.hit(place, packet.frame_len(), tcp_flags),
-                Verdict::Found(number) => {
-                    let entry = &self.found[number as usize];
-                    run.count(entry, packet.frame_len(), tcp_flags, self.now_ms);
-                    Some(entry)
-                }
-                Verdict::Miss => None,
-            };
-            if let Some(to) = entry.and_then(|entry| entry.output)
+        for (packet, verdict) in self.burst.drain(..).zip(self.verdicts) {
+            if let Verdict::Output(to) = verdict
                 && !capturing
             {
                 self.outgoing.add(to, packet);
@@ -415,22 +426,30 @@ impl Pipeline {
                 receivers: &mut self.receivers,
                 spare: || transmit.with(|side| side.as_mut()?.spare()),
             };
-            let Some(entry) = entry else {
-                let result = forward.miss(&packet);
-                if capturing {
-                    port.captures
-                        .record(&packet, CaptureDirection::FromGuest, result.err());
+            let output;
+            let actions = match verdict {
+                Verdict::Output(to) => {
+                    output = [Action::Output(to)];
+                    Ok(&output[..])
                 }
-                continue;
+                Verdict::Actions(flow) => Ok(&self.flows[flow as usize].flow.actions[..]),
+                Verdict::Miss => Err(forward.miss(&packet).err()),
             };
             if capturing {
-                let dropped = drop_reason(&entry.flow.actions);
+                let dropped = actions.map_or_else(|dropped| dropped, drop_reason);
                 port.captures
                     .record(&packet, CaptureDirection::FromGuest, dropped);
             }
-            apply(&entry.flow.actions, packet, &mut forward);
+            if let Ok(actions) = actions {
+                apply(actions, packet, &mut forward);
+            }
         }
-        run.flush(self.now_ms);
+        for group in 0..std::mem::take(&mut self.outgoing.used) {
+            let (to, mut packets) = std::mem::take(&mut self.outgoing.groups[group]);
+            self.hand_over(port, ports, transmit, to, &mut packets);
+            self.outgoing.groups[group] = (to, packets);
+        }
+        self.flows.clear();
     }
 
     /// Delivers packets that just go to a port, at once as far as that is possible; what is left is queued.
@@ -445,12 +464,13 @@ impl Pipeline {
         let receiver = port_of(ports, to).filter(|receiver| receiver.takes_at_once_from(port));
         let delivered = receiver.map_or(0, |receiver| self.deliver_now(receiver, packets));
         transmit.with(|side| {
-            for packet in packets.drain(..delivered) {
-                if let Some(side) = side {
-                    side.finish(packet);
-                }
+            if let Some(side) = side {
+                side.finish(packets.drain(..delivered));
             }
         });
+        if packets.is_empty() {
+            return;
+        }
         let mut forward = Forward {
             datapath: &self.datapath,
             ports,
@@ -466,7 +486,7 @@ impl Pipeline {
     }
 
     /// Copies packets straight to a receiver; returns how many.
-    fn deliver_now(&mut self, receiver: &Arc<Port>, packets: &mut [Unique<Packet>]) -> usize {
+    fn deliver_now(&mut self, receiver: &Arc<Port>, packets: &[Unique<Packet>]) -> usize {
         let Some(mut receive) = receiver.vnic.receive.try_claim() else {
             return 0;
         };

@@ -1,9 +1,10 @@
 //! Moving bytes from, to and between guests.
 
 use crate::{GuestMemory, GuestRange};
+use std::ptr::NonNull;
 
 /// Bytes that the processor loads at a time.
-const CACHE_LINE: usize = 64;
+const CACHE_LINE: u32 = 64;
 
 impl GuestMemory {
     /// Copies the beginning of `range` into `to`: as many bytes as both have, which is returned; 0 if the
@@ -14,7 +15,7 @@ impl GuestMemory {
         let len = to.len().min(range.len as usize);
         // SAFETY: `from` is valid for `range.len` bytes (`pointer`), `to` for its length; private memory
         // and guest mappings do not overlap. The guest may write meanwhile: bytes have no invalid values.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), len) };
+        unsafe { copy_apart(from.as_ptr(), to.as_mut_ptr(), len) };
         len
     }
 
@@ -25,27 +26,99 @@ impl GuestMemory {
         let Some(to) = self.pointer(range) else { return 0 };
         let len = from.len().min(range.len as usize);
         // SAFETY: as in `read`, the other way round.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), len) };
+        unsafe { copy_apart(from.as_ptr(), to.as_ptr(), len) };
         len
+    }
+
+    /// As [`write`](Self::write), for `prefix` and then `from`. Nothing is put together before: to read what was written
+    /// a moment ago in other pieces makes a processor wait.
+    #[inline]
+    pub fn write_both<const PREFIX: usize>(
+        &self,
+        range: GuestRange,
+        prefix: &[u8; PREFIX],
+        from: &[u8],
+    ) -> usize {
+        let Some((to, len)) = self.pointer(range).zip((range.len as usize).checked_sub(PREFIX)) else {
+            return self.write(range, prefix);
+        };
+        let len = from.len().min(len);
+        // SAFETY: as in `read`, the other way round; the range has `PREFIX` bytes and `len` more.
+        unsafe {
+            copy_block::<PREFIX>(prefix.as_ptr(), to.as_ptr());
+            copy_apart(from.as_ptr(), to.as_ptr().add(PREFIX), len);
+        }
+        PREFIX + len
     }
 
     /// Asks the processor to load the first `len` bytes of a range, or all of it if it is shorter.
     #[inline]
     pub fn prefetch(&self, range: GuestRange, len: u32) {
-        let Some(start) = self.pointer(range) else { return };
-        let mut left = range.len.min(len) as usize;
-        let mut at = start.as_ptr();
-        while left > 0 {
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: prefetching never faults.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
-            }
-            at = at.wrapping_add(CACHE_LINE);
-            left = left.saturating_sub(CACHE_LINE);
+        if let Some(start) = self.pointer(range) {
+            load(start, range.len.min(len));
         }
     }
+}
+
+/// Asks the processor to load `len` bytes.
+#[inline]
+pub(crate) fn load(start: NonNull<u8>, len: u32) {
+    let mut done = 0;
+    while done < len {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: prefetching never faults.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().wrapping_add(done as usize).cast());
+        }
+        done += CACHE_LINE;
+    }
+}
+
+/// Copies bytes. Few ones, as heads are, without a call: whole blocks of a size that is known here, then once more
+/// as many as end with the last byte. So some bytes may be copied twice, the second time as they are by then.
+///
+/// # Safety
+///
+/// `from` must be valid for reading `len` bytes and `to` for writing them, and they must not overlap.
+#[inline]
+unsafe fn copy_apart(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: both blocks of a call lie within `len` bytes, and the caller vouches for those.
+    unsafe {
+        match len {
+            16..=32 => copy_ends::<16>(from, to, len),
+            33..=64 => copy_ends::<32>(from, to, len),
+            65..=128 => copy_ends::<64>(from, to, len),
+            129..=192 => {
+                copy_block::<64>(from, to);
+                copy_ends::<64>(from.add(64), to.add(64), len - 64);
+            }
+            _ => std::ptr::copy_nonoverlapping(from, to, len),
+        }
+    }
+}
+
+/// Copies the first and the last `N` bytes of `len`.
+///
+/// # Safety
+///
+/// As [`copy_apart`]; and `len` must be at least `N`.
+#[inline(always)]
+unsafe fn copy_ends<const N: usize>(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's.
+    unsafe {
+        copy_block::<N>(from, to);
+        copy_block::<N>(from.add(len - N), to.add(len - N));
+    }
+}
+
+/// # Safety
+///
+/// As [`copy_apart`], for `N` bytes.
+#[inline(always)]
+unsafe fn copy_block<const N: usize>(from: *const u8, to: *mut u8) {
+    // SAFETY: the caller's; an array of bytes has no alignment.
+    unsafe { to.cast::<[u8; N]>().write(from.cast::<[u8; N]>().read()) };
 }
 
 /// Copies from one guest to another: as many bytes as both ranges have, which is returned; 0 if a range is

@@ -153,10 +153,17 @@ impl GuestMemory {
     /// beginning if the region ends before. `None` if the address is not in any region, or `len` is 0.
     #[inline]
     pub fn range(&self, guest_address: u64, len: u32) -> Option<GuestRange> {
+        self.range_ahead(guest_address, len, 0)
+    }
+
+    /// As [`range`](Self::range), and asks the processor to load its first `ahead` bytes.
+    #[inline]
+    pub fn range_ahead(&self, guest_address: u64, len: u32, ahead: u32) -> Option<GuestRange> {
         for (index, region) in self.regions.iter().enumerate() {
             let offset = guest_address.wrapping_sub(region.guest_address);
             if offset < region.size && len != 0 {
                 let len = u64::from(len).min(region.size - offset) as u32;
+                copy::load(region.pointer(offset), len.min(ahead));
                 return Some(GuestRange {
                     region: index as u32,
                     len,

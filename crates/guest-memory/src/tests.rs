@@ -122,6 +122,29 @@ proptest! {
         }
     }
 
+    /// Twin: slices. Neither direction touches what lies around.
+    #[test]
+    fn copies_of_any_length_are_exact(len in 0usize..300, at in 0u64..64) {
+        let memory = memory(&[(0, 0x1000)]);
+        let bytes: Vec<u8> = (0..len).map(|i| i as u8 | 1).collect();
+        let range = memory.range(0x100 + at, 0x400).unwrap();
+        prop_assert_eq!(memory.write(range, &bytes), len);
+        let surroundings = memory.range(0x100 + at - 16, 0x400).unwrap();
+        let mut around = vec![0; len + 32];
+        memory.read(surroundings, &mut around);
+        prop_assert_eq!(&around, &[&[0; 16][..], &bytes, &[0; 16]].concat());
+        let mut back = vec![0xee; len + 16];
+        prop_assert_eq!(memory.read(range, &mut back[8..8 + len]), len);
+        prop_assert_eq!(back, [&[0xee; 8][..], &bytes, &[0xee; 8]].concat());
+        let room = (len as u32 + 20) / 2;
+        let written = memory.write_both(memory.range(0x100 + at, room).unwrap(), &[0xaa; 12], &bytes);
+        let expected = [&[0xaa; 12], &bytes[..]].concat();
+        prop_assert_eq!(written, expected.len().min(room as usize));
+        memory.read(surroundings, &mut around);
+        prop_assert_eq!(&around[16..16 + written], &expected[..written]);
+        prop_assert_eq!(&around[16 + written..], &[&bytes[written.min(len)..], &[0; 16 + 300][..]].concat()[..around.len() - 16 - written]);
+    }
+
     #[test]
     fn split_and_join_are_inverse(len in 1u32..1000, at in 0u32..2000) {
         let range = memory(&[(0, 0x1000)]).range(16, len).unwrap();

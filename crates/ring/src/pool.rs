@@ -40,7 +40,7 @@ struct Pool<T> {
 /// The filling side of a pool.
 pub struct PoolOwner<T> {
     pool: NonNull<Pool<T>>,
-    free: Vec<u32>,
+    free: Vec<NonNull<Slot<T>>>,
     /// Slots just reclaimed, newest first.
     reclaimed: Vec<u32>,
 }
@@ -82,9 +82,10 @@ impl<T> PoolOwner<T> {
         for slot in &mut pool.slots {
             slot.pool = address;
         }
+        let pool = &*Box::leak(pool);
         PoolOwner {
-            pool: NonNull::from(Box::leak(pool)),
-            free: (0..slots).rev().collect(),
+            pool: NonNull::from(pool),
+            free: pool.slots.iter().rev().map(NonNull::from).collect(),
             reclaimed: Vec::with_capacity(slots as usize),
         }
     }
@@ -97,8 +98,7 @@ impl<T> PoolOwner<T> {
     /// A free slot, most recently used first; `None` when all are under way.
     #[inline]
     pub fn take(&mut self) -> Option<Unique<T>> {
-        let index = self.free.pop()?;
-        Some(Unique(NonNull::from(&self.pool().slots[index as usize])))
+        self.free.pop().map(Unique)
     }
 
     /// Number of slots that are out, or back and not yet reclaimed.
@@ -120,12 +120,14 @@ impl<T> PoolOwner<T> {
     #[inline]
     pub fn put_back(&mut self, slot: Unique<T>) {
         // By its address, as slots at rest need not be in the cache.
-        let slots = &*self.pool().slots;
-        let offset = (slot.0.as_ptr() as usize).wrapping_sub(slots.as_ptr() as usize);
-        let index = offset / size_of::<Slot<T>>();
-        if index < slots.len() {
+        if self
+            .pool()
+            .slots
+            .as_ptr_range()
+            .contains(&slot.0.as_ptr().cast_const())
+        {
+            self.free.push(slot.0);
             std::mem::forget(slot);
-            self.free.push(index as u32);
         }
     }
 
@@ -165,10 +167,9 @@ impl<T> PoolOwner<T> {
             // SAFETY: a slot is on the list only after its last reference has gone, and was taken off by the
             // swap above; so nobody else can reach its value. The swap's acquire pairs with the release of
             // whoever let go.
-            pool.slots[index as usize]
-                .value
-                .with_mut(|value| f(unsafe { &mut *value }));
-            self.free.push(index);
+            let slot = &pool.slots[index as usize];
+            slot.value.with_mut(|value| f(unsafe { &mut *value }));
+            self.free.push(NonNull::from(slot));
         }
         count
     }

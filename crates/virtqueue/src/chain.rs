@@ -70,10 +70,11 @@ impl Chain {
         self.len = 0;
     }
 
-    /// Makes a range, which is not empty, all there is.
+    /// Makes it a chain with this head, and a range, which is not empty, all there is.
     #[inline]
-    pub(crate) fn set(&mut self, range: GuestRange) {
+    pub(crate) fn set(&mut self, head: u16, range: GuestRange) {
         self.segments[0] = range;
+        self.head = head;
         self.count = 1;
         self.len = range.len();
     }
@@ -116,8 +117,8 @@ impl Chain {
     /// Copies bytes from `offset` on out, as many as there are and fit; returns how many.
     #[inline]
     pub fn read_at(&self, memory: &GuestMemory, offset: u32, to: &mut [u8]) -> usize {
-        if let [only] = self.segments() {
-            return memory.read(only.split_at(offset).1, to);
+        if self.count == 1 {
+            return memory.read(self.segments[0].split_at(offset).1, to);
         }
         let mut done = 0;
         for segment in self.from(offset) {

@@ -82,7 +82,7 @@ impl Packet {
     #[inline]
     pub fn parse(&mut self, key: &mut ExactKey) -> Result<(), BadOffload> {
         let (head, frame_len) = (self.head.bytes(), self.frame_len());
-        self.layers = exact_key(head, frame_len, self.origin, key);
+        exact_key(head, frame_len, self.origin, key, &mut self.layers);
         if Offload::is_wanted(&self.header) {
             let header = VnetHeader::from_bytes(&self.header);
             self.offload = Offload::check(&header, &self.layers, head, frame_len)?;
@@ -210,11 +210,11 @@ impl Packet {
     /// Forgets the tail, so that a slot at rest keeps no other packet and no memory.
     #[inline]
     pub(crate) fn clear(&mut self) {
-        self.tail_len = 0;
-        self.holds_chain = false;
         if self.is_copy {
-            self.is_copy = false;
             self.elsewhere = Elsewhere::None;
+        }
+        if self.is_copy || self.holds_chain {
+            (self.is_copy, self.holds_chain, self.tail_len) = (false, false, 0);
         }
     }
 }

@@ -203,7 +203,7 @@ impl ReceiveSide {
     /// Delivers packets that nobody else has seen, without a detour through the inbox: as many as possible from the
     /// first on, and returns how many. The others must be queued: those that need more than copying, all if packets are
     /// queued already, and those for which the ring is malformed, so that this is dealt with in one place.
-    pub fn deliver_now(&mut self, packets: &mut [Unique<Packet>]) -> usize {
+    pub fn deliver_now(&mut self, packets: &[Unique<Packet>]) -> usize {
         let queued = self.pending.is_some() || self.wait != Wait::No || !self.inbox.is_empty();
         let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
             return 0;
@@ -211,7 +211,7 @@ impl ReceiveSide {
         let (mut done, mut bytes) = (0, 0);
         while done < packets.len() {
             let before = ring.copied;
-            done += ring.deliver_burst(&mut packets[done..]);
+            done += ring.deliver_burst(&packets[done..]);
             bytes += ring.copied - before;
             if let Some(packet) = packets.get(done) {
                 if !ring.deliver_large(packet) {
@@ -354,7 +354,7 @@ impl ReceiveSide {
 impl ReceiveRing {
     /// Delivers packets that fit one buffer each and go as they are: all buffers are found first, then filled while
     /// the next ones come into the cache. Returns how many, which ends before the first packet that is different.
-    fn deliver_burst(&mut self, packets: &mut [Unique<Packet>]) -> usize {
+    fn deliver_burst(&mut self, packets: &[Unique<Packet>]) -> usize {
         let mut heads = [0; BURST];
         let wanted = packets.len().min(BURST);
         let taken = self.queue.take_heads(&mut heads[..wanted]).unwrap_or(0);
@@ -362,55 +362,54 @@ impl ReceiveRing {
         let mut fitting = 0;
         for (packet, (&head, target)) in packets.iter().zip(heads[..taken].iter().zip(&mut targets)) {
             let needed = self.header_len + packet.frame_len() as u32;
-            match self.queue.buffer(head) {
+            match self.queue.buffer(head, needed.min(HEAD_PREFETCH)) {
                 Some(buffer) if buffer.len() >= needed && self.goes_as_it_is(packet) => *target = buffer,
                 _ => break,
             }
-            self.queue.memory().prefetch(*target, needed.min(HEAD_PREFETCH));
             fitting += 1;
         }
         self.queue.untake((taken - fitting) as u16);
-        for at in 0..fitting {
-            if at + 1 < fitting {
-                let (next, len) = (&packets[at + 1], packets[at + 1].tail_len);
-                if len > 0 {
-                    next.prefetch_tail(TAIL_PREFETCH);
-                    let behind = targets[at + 1].split_at(HEAD_PREFETCH).1;
-                    self.queue.memory().prefetch(behind, len.min(TAIL_PREFETCH));
-                }
+        let mut rest = packets[..fitting]
+            .iter()
+            .zip(heads.iter().zip(&targets))
+            .peekable();
+        while let Some((packet, (&head, &target))) = rest.next() {
+            if let Some((next, (_, target))) = rest.peek()
+                && next.tail_len > 0
+            {
+                next.prefetch_tail(TAIL_PREFETCH);
+                let behind = target.split_at(HEAD_PREFETCH).1;
+                self.queue
+                    .memory()
+                    .prefetch(behind, next.tail_len.min(TAIL_PREFETCH));
             }
-            self.fill(&mut packets[at], heads[at], targets[at]);
+            self.fill(packet, head, target);
         }
         fitting
     }
 
+    #[inline]
     fn goes_as_it_is(&self, packet: &Packet) -> bool {
-        packet.offload.l3_len(&packet.layers, packet.frame_len()) <= self.mtu as usize
-            && (!packet.offload.needs_checksum() || self.features.has(NET_GUEST_CSUM))
-            && self.can_take_segmented(packet)
+        let offload = &packet.offload;
+        offload.l3_len(&packet.layers, packet.frame_len()) <= self.mtu as usize
+            && (!offload.needs_checksum()
+                || self.features.has(NET_GUEST_CSUM) && self.can_take_segmented(packet))
     }
 
     /// Writes a frame into a buffer that has room for it and gives that back, unpublished.
     #[inline]
-    fn fill(&mut self, packet: &mut Packet, head: u16, buffer: GuestRange) {
+    fn fill(&mut self, packet: &Packet, head: u16, buffer: GuestRange) {
         let header = VnetHeader {
             num_buffers: 1,
             ..*packet.offload.header()
         };
         let header = header.to_bytes();
         let memory = &**self.queue.memory();
-        let prefixed = if self.header_len as usize == VnetHeader::LEN {
-            packet.head.behind(&header)
-        } else {
-            None
-        };
-        let front = match prefixed {
-            Some(front) => memory.write(buffer, front),
-            None => {
-                let header = &header[..self.header_len as usize];
-                let written = memory.write(buffer, header);
-                written + memory.write(buffer.split_at(written as u32).1, packet.head.bytes())
+        let front = match header.first_chunk::<{ VnetHeader::SHORT_LEN }>() {
+            Some(short) if self.header_len as usize == VnetHeader::SHORT_LEN => {
+                memory.write_both(buffer, short, packet.head.bytes())
             }
+            _ => memory.write_both(buffer, &header, packet.head.bytes()),
         };
         let mut written = front as u32;
         if packet.tail_len > 0 {

@@ -149,45 +149,34 @@ impl TransmitSide {
     fn translate(&mut self, heads: &[u16], burst: &mut Vec<Unique<Packet>>) {
         for &head in heads {
             let Some(mut slot) = self.pool.take() else { return };
-            match self.queue.chain(head, Direction::FromDriver, &mut slot.chain) {
-                Ok(()) => {
-                    if let Some(&first) = slot.chain.segments().first() {
-                        self.queue.memory().prefetch(first, HEAD_PREFETCH);
-                    }
-                    burst.push(slot);
-                }
-                Err(error) => {
-                    let reason = match error {
-                        ChainError::Malformed => DropReason::MalformedChain,
-                        ChainError::TooLong => DropReason::ChainTooLong,
-                    };
-                    self.refuse(head, reason);
-                    self.pool.put_back(slot);
-                }
+            match self
+                .queue
+                .chain(head, Direction::FromDriver, HEAD_PREFETCH, &mut slot.chain)
+            {
+                Ok(()) => burst.push(slot),
+                Err(ChainError::Malformed) => self.refuse(slot, DropReason::MalformedChain),
+                Err(ChainError::TooLong) => self.refuse(slot, DropReason::ChainTooLong),
             }
         }
     }
 
     /// Second pass: reads the heads. Chains that are no packets are given back.
     fn read_heads(&mut self, burst: &mut Vec<Unique<Packet>>) {
-        let (mut kept, mut bytes, mut copied) = (0, 0, 0);
-        for at in 0..burst.len() {
-            let packet = &mut *burst[at];
+        let (mut bytes, mut behind, mut at) = (0, 0, 0);
+        while let Some(packet) = burst.get_mut(at) {
             match self.snapshot(packet) {
                 Ok(frame_len) => {
                     bytes += u64::from(frame_len);
-                    copied += packet.head.len() as u64;
-                    burst.swap(kept, at);
-                    kept += 1;
+                    behind += u64::from(packet.tail_len);
+                    at += 1;
                 }
-                Err(reason) => self.refuse(packet.chain.head, reason),
+                Err(reason) => self.refuse(burst.remove(at), reason),
             }
         }
-        burst.truncate(kept);
-        if kept > 0 {
-            add_alone(&self.account.received, kept as u64);
+        if !burst.is_empty() {
+            add_alone(&self.account.received, burst.len() as u64);
             add_alone(&self.account.received_bytes, bytes);
-            add_alone(&self.account.copied_in, copied);
+            add_alone(&self.account.copied_in, bytes - behind);
         }
     }
 
@@ -206,13 +195,10 @@ impl TransmitSide {
         let prefix = self.header_len as usize;
         let copy = packet.head.fill_behind(prefix, head_len as usize);
         packet.chain.read_at(self.queue.memory(), 0, copy);
-        match copy.first_chunk() {
-            Some(header) if prefix == VnetHeader::LEN => packet.header = *header,
-            _ => {
-                packet.header = [0; VnetHeader::LEN];
-                packet.header[..prefix].copy_from_slice(&copy[..prefix]);
-            }
-        }
+        packet.header = match copy.first_chunk() {
+            Some(header) if prefix != VnetHeader::SHORT_LEN => *header,
+            _ => short_header(&copy[..prefix]),
+        };
         packet.tail_len = frame_len - head_len;
         packet.tail_start = self.header_len + head_len;
         packet.holds_chain = packet.tail_len > 0;
@@ -222,19 +208,22 @@ impl TransmitSide {
         Ok(frame_len)
     }
 
-    /// Takes a packet back that nobody else has seen and that has gone where it goes.
+    /// Takes packets back that nobody else has seen and that have gone where they go.
     #[inline]
-    pub fn finish(&mut self, mut packet: Unique<Packet>) {
-        if packet.holds_chain {
-            self.queue.give_back(packet.chain.head, 0);
+    pub fn finish(&mut self, packets: impl Iterator<Item = Unique<Packet>>) {
+        for mut packet in packets {
+            if packet.holds_chain {
+                self.queue.give_back(packet.chain.head, 0);
+            }
+            packet.clear();
+            self.pool.put_back(packet);
         }
-        packet.clear();
-        self.pool.put_back(packet);
     }
 
     #[cold]
-    fn refuse(&mut self, head: u16, reason: DropReason) {
-        self.queue.give_back(head, 0);
+    fn refuse(&mut self, packet: Unique<Packet>, reason: DropReason) {
+        self.queue.give_back(packet.chain.head, 0);
+        self.pool.put_back(packet);
         add_alone(&self.account.received, 1);
         self.account.dropped(reason, 1);
         telemetry::limited!(
@@ -298,6 +287,14 @@ impl TransmitSide {
     pub fn is_broken(&self) -> bool {
         self.queue.memory().is_broken()
     }
+}
+
+/// The header of a driver that sends 10 bytes of it.
+#[cold]
+fn short_header(bytes: &[u8]) -> [u8; VnetHeader::LEN] {
+    let mut header = [0; VnetHeader::LEN];
+    header[..bytes.len()].copy_from_slice(bytes);
+    header
 }
 
 fn new_pool(queue: &DeviceQueue, port: PortId, account: &Arc<Counters>) -> PoolOwner<Packet> {

@@ -119,7 +119,7 @@ impl Offload {
     #[inline]
     pub fn segmentation(&self) -> Option<u8> {
         let kind = self.header.gso_type & !GSO_ECN;
-        (kind != GSO_NONE).then_some(kind)
+        (self.needs_checksum() && kind != GSO_NONE).then_some(kind)
     }
 
     /// Whether the frame, if it is to be segmented, carries CWR.

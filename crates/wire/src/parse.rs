@@ -74,21 +74,32 @@ pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
     parser.parsed
 }
 
-/// Writes the exact key of a frame to `key`, whatever was there, and returns its layers; as [`parse`], but without
-/// taking apart what most packets have alike.
+/// Writes the exact key of a frame and its layers, whatever was there; as [`parse`], but without taking apart what
+/// most packets have alike.
 #[inline]
-pub fn exact_key(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey) -> Layers {
+pub fn exact_key(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey, layers: &mut Layers) {
     let head = &head[..head.len().min(frame_len)];
-    usual(head, frame_len, in_port, key).unwrap_or_else(|| {
-        let parsed = parse(head, frame_len, in_port);
-        *key = ExactKey::of(&parsed.key);
-        parsed.layers
-    })
+    if usual(head, frame_len, in_port, key, layers).is_none() {
+        unusual(head, frame_len, in_port, key, layers);
+    }
+}
+
+#[inline(never)]
+fn unusual(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey, layers: &mut Layers) {
+    let parsed = parse(head, frame_len, in_port);
+    *key = ExactKey::of(&parsed.key);
+    *layers = parsed.layers;
 }
 
 /// The key of a usual packet, made in registers; `None` for all others.
 #[inline]
-fn usual(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey) -> Option<Layers> {
+fn usual(
+    head: &[u8],
+    frame_len: usize,
+    in_port: PortId,
+    key: &mut ExactKey,
+    layers: &mut Layers,
+) -> Option<()> {
     const L4_AT: usize = ETHERNET_HEADER + 20;
     let header: &[u8; L4_AT + 8] = head.first_chunk()?;
     // As they lie there, whatever their order is.
@@ -115,13 +126,13 @@ fn usual(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey) -> 
         }
         _ => return None,
     };
-    *key = ExactKey::short(
+    key.set_short(
         u64::from(in_port.0) | word(34) << 32,
         [first, second],
         protocol | ttl << 16 | tcp_flags << 32,
         word(26),
     );
-    Some(Layers {
+    *layers = Layers {
         l3: ETHERNET_HEADER as u16,
         l4: L4_AT as u16,
         payload: (L4_AT + l4_len) as u16,
@@ -129,7 +140,8 @@ fn usual(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey) -> 
         l4_kind,
         fragment: false,
         routed: false,
-    })
+    };
+    Some(())
 }
 
 /// An offset that was found inside a head or a frame. Heads are far shorter than 64 KiB; a payload that
@@ -461,7 +473,8 @@ mod tests {
         let mut key = ExactKey {
             words: [u64::MAX; ExactKey::WORDS],
         };
-        let layers = exact_key(head, frame_len, PortId(port), &mut key);
+        let mut layers = Layers::default();
+        exact_key(head, frame_len, PortId(port), &mut key, &mut layers);
         (key, layers)
     }
 

@@ -72,15 +72,6 @@ impl Snapshot {
         &mut self.buffer[start..Self::HEADROOM + len]
     }
 
-    /// The head with `prefix` before it, written into the free space there; `None` when that is too small.
-    #[inline]
-    pub fn behind<const LEN: usize>(&mut self, prefix: &[u8; LEN]) -> Option<&[u8]> {
-        let (start, end) = (usize::from(self.start), usize::from(self.end));
-        let before = start.checked_sub(LEN)?;
-        self.buffer[before..start].copy_from_slice(prefix);
-        Some(&self.buffer[before..end])
-    }
-
     /// The head of the frame.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -157,20 +148,13 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_lies_before_the_head_and_needs_room() {
+    fn a_prefix_lies_before_the_head() {
         let mut snapshot = Snapshot::new();
         let frame: Vec<u8> = (100..160).collect();
         snapshot
             .fill_behind(3, 60)
             .copy_from_slice(&[&[1, 2, 3], &frame[..]].concat());
         assert_eq!(snapshot.bytes(), frame);
-        assert_eq!(
-            snapshot.behind(&[7; 12]),
-            Some(&[&[7; 12], &frame[..]].concat()[..])
-        );
-        assert!((0..6).all(|_| snapshot.push_vlan(0x8100, 1)));
-        assert_eq!(snapshot.behind(&[7; 12]), None);
-        assert_eq!(snapshot.len(), 84);
     }
 
     #[test]
