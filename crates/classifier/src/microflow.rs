@@ -73,6 +73,7 @@ pub struct MicroflowCache {
     /// None before the first insertion, as not every thread has one.
     sets: Box<[Set]>,
     entries: usize,
+    set_mask: usize,
     seed: &'static Seed,
     /// Sets and ways with counts that their flows have not been told.
     counted: Vec<(u32, u8)>,
@@ -92,6 +93,7 @@ impl MicroflowCache {
         MicroflowCache {
             sets: Box::default(),
             entries,
+            set_mask: entries / WAYS - 1,
             seed: Seed::process(),
             counted: Vec::new(),
             insertions: 0,
@@ -184,7 +186,7 @@ impl MicroflowCache {
     /// The number of a key's set.
     #[inline]
     fn set(&self, hash: u64) -> usize {
-        hash as usize & (self.entries / WAYS - 1)
+        hash as usize & self.set_mask
     }
 }
 

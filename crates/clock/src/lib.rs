@@ -1,12 +1,13 @@
-//! The processor's cycle counter, for what is measured too often for a system clock.
+//! Clocks for what happens too often for the system's: the processor's cycle counter, and the time of the kernel's
+//! last timer tick ([`tick_ms`]).
 //!
-//! It counts at a constant rate, which is not the core's momentary frequency ([`Rate`] finds it), goes on while the
+//! The counter counts at a constant rate, which is not the core's momentary frequency ([`Rate`] finds it), goes on while the
 //! core sleeps, and agrees between cores to within what it takes to move from one to another: that is so for the
 //! invariant TSC of x86-64 processors since 2008 and for the generic timer of all AArch64 ones. Reading it is a
 //! single instruction of about 20 cycles, no system call, and does not wait for instructions before it: differences
 //! below a hundred cycles mean nothing.
 //!
-//! Allowed `unsafe`: reading the counter.
+//! Allowed `unsafe`: reading the counter, and the call for the time.
 
 use std::time::Instant;
 
@@ -26,6 +27,20 @@ pub fn cycles() -> u64 {
         cycles
     };
     cycles
+}
+
+/// Milliseconds of the system's monotonic clock as of the last timer tick, 1 to 10 ms ago: a load from memory, no
+/// reading of a clock.
+#[inline]
+#[must_use]
+pub fn tick_ms() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is valid for writing. The clock exists since Linux 2.6.32; without it, `now` stays as it is.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    (now.tv_sec * 1000 + now.tv_nsec / 1_000_000).cast_unsigned()
 }
 
 /// Finds out how fast the counter counts, by the system clock, without waiting: the longer ago it was begun, the
@@ -72,6 +87,17 @@ mod tests {
         assert!(
             first.abs_diff(second) < first / 100,
             "asleep {first}, awake {second}"
+        );
+    }
+
+    #[test]
+    fn ticks_keep_up_with_the_system_s_clock() {
+        let (start, ticks) = (Instant::now(), tick_ms());
+        std::thread::sleep(Duration::from_millis(50));
+        let (passed, ticked) = (start.elapsed().as_millis() as u64, tick_ms() - ticks);
+        assert!(
+            passed.abs_diff(ticked) <= 12,
+            "{passed} ms passed, {ticked} were counted"
         );
     }
 

@@ -346,43 +346,52 @@ impl Pipeline {
 
     /// Makes the keys. What contradicts itself is dropped.
     fn parse(&mut self, port: &Port) {
-        let mut sound = true;
-        let keys = self.keys.iter_mut().zip(&mut self.hashes);
-        for (packet, (key, hash)) in self.burst.iter_mut().zip(keys) {
-            sound &= packet.parse(key).is_ok();
-            *hash = self.microflows.hash(key);
+        let count = self.burst.len();
+        let (packets, keys) = (&mut self.burst[..count], &mut self.keys[..count]);
+        let hashes = &mut self.hashes[..count];
+        let mut bad = 0u32;
+        for at in 0..count {
+            bad |= u32::from(packets[at].parse(&mut keys[at]).is_err()) << at;
+            hashes[at] = self.microflows.hash(&keys[at]);
         }
-        if !sound {
-            self.refuse(port);
+        if bad != 0 {
+            self.refuse(bad, port);
         }
     }
 
-    /// Drops packets whose headers contradict them.
+    /// Drops packets that contradict themselves, of which there are as many as bits in `bad`.
     #[cold]
-    fn refuse(&mut self, port: &Port) {
-        let mut at = 0;
-        while let Some(packet) = self.burst.get_mut(at) {
-            if packet.parse(&mut self.keys[at]).is_ok() {
-                self.hashes[at] = self.microflows.hash(&self.keys[at]);
-                at += 1;
+    fn refuse(&mut self, bad: u32, port: &Port) {
+        let mut kept = 0;
+        for at in 0..self.burst.len() {
+            if bad >> at & 1 == 0 {
+                self.burst.swap(kept, at);
+                self.keys.swap(kept, at);
+                self.hashes.swap(kept, at);
+                kept += 1;
                 continue;
             }
             port.vnic.account.dropped(DropReason::BadOffload, 1);
             if port.captures.active() {
                 let reason = Some(DropReason::BadOffload);
-                port.captures.record(packet, CaptureDirection::FromGuest, reason);
+                port.captures
+                    .record(&self.burst[at], CaptureDirection::FromGuest, reason);
             }
-            self.burst.remove(at);
         }
+        self.burst.truncate(kept);
     }
 
     fn look_up(&mut self, port: &Port) {
+        let count = self.burst.len();
+        let (packets, keys, hashes) = (&self.burst[..count], &self.keys[..count], &self.hashes[..count]);
+        let verdicts = &mut self.verdicts[..count];
         let mut missing = false;
-        let keys = self.keys.iter().zip(self.hashes);
-        for ((packet, (key, hash)), verdict) in self.burst.iter().zip(keys).zip(&mut self.verdicts) {
-            let cached = self.microflows.hit(hash, key, packet.frame_len());
+        for at in 0..count {
+            let cached = self
+                .microflows
+                .hit(hashes[at], &keys[at], packets[at].frame_len());
             missing |= cached.is_none();
-            *verdict = cached.map_or(Verdict::Miss, |entry| Verdict::of(entry, &mut self.flows));
+            verdicts[at] = cached.map_or(Verdict::Miss, |entry| Verdict::of(entry, &mut self.flows));
         }
         if missing {
             self.look_up_missing(port);

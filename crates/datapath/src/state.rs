@@ -13,7 +13,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 use vm_state::VmState;
 
 /// Which side of a port a worker is to look at.
@@ -52,7 +51,7 @@ pub(crate) struct Datapath {
     pub vm_state: OnceLock<VmState>,
     /// What the forwarding threads did.
     pub work: Ledger,
-    start: Instant,
+    start_ms: u64,
 }
 
 impl Datapath {
@@ -65,13 +64,13 @@ impl Datapath {
             notices: Notices::new()?,
             vm_state: OnceLock::new(),
             work: Ledger::new(),
-            start: Instant::now(),
+            start_ms: clock::tick_ms(),
         }))
     }
 
-    /// Milliseconds since start: the clock of flows and waits.
+    /// Milliseconds since start, as of the last timer tick: the clock of flows and waits.
     pub fn now_ms(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+        clock::tick_ms().saturating_sub(self.start_ms)
     }
 
     pub fn port(&self, port: PortId) -> Option<Arc<Port>> {

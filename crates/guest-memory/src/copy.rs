@@ -86,13 +86,13 @@ unsafe fn copy_apart(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: both blocks of a call lie within `len` bytes, and the caller vouches for those.
     unsafe {
         match len {
-            16..=32 => copy_ends::<16>(from, to, len),
-            33..=64 => copy_ends::<32>(from, to, len),
-            65..=128 => copy_ends::<64>(from, to, len),
+            64..=128 => copy_ends::<64>(from, to, len),
             129..=192 => {
                 copy_block::<64>(from, to);
                 copy_ends::<64>(from.add(64), to.add(64), len - 64);
             }
+            32..=63 => copy_ends::<32>(from, to, len),
+            16..=31 => copy_ends::<16>(from, to, len),
             _ => std::ptr::copy_nonoverlapping(from, to, len),
         }
     }

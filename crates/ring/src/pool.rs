@@ -164,10 +164,10 @@ impl<T> PoolOwner<T> {
         }
         let count = self.reclaimed.len();
         while let Some(index) = self.reclaimed.pop() {
+            let slot = &pool.slots[index as usize];
             // SAFETY: a slot is on the list only after its last reference has gone, and was taken off by the
             // swap above; so nobody else can reach its value. The swap's acquire pairs with the release of
             // whoever let go.
-            let slot = &pool.slots[index as usize];
             slot.value.with_mut(|value| f(unsafe { &mut *value }));
             self.free.push(NonNull::from(slot));
         }

@@ -359,33 +359,35 @@ impl ReceiveRing {
         let wanted = packets.len().min(BURST);
         let taken = self.queue.take_heads(&mut heads[..wanted]).unwrap_or(0);
         let mut targets = [GuestRange::default(); BURST];
+        let (packets, heads, targets) = (&packets[..taken], &heads[..taken], &mut targets[..taken]);
         let mut fitting = 0;
-        for (packet, (&head, target)) in packets.iter().zip(heads[..taken].iter().zip(&mut targets)) {
+        while fitting < taken {
+            let packet = &packets[fitting];
             let needed = self.header_len + packet.frame_len() as u32;
-            match self.queue.buffer(head, needed.min(HEAD_PREFETCH)) {
-                Some(buffer) if buffer.len() >= needed && self.goes_as_it_is(packet) => *target = buffer,
+            match self.queue.buffer(heads[fitting], needed.min(HEAD_PREFETCH)) {
+                Some(buffer) if buffer.len() >= needed && self.goes_as_it_is(packet) => {
+                    targets[fitting] = buffer
+                }
                 _ => break,
             }
             fitting += 1;
         }
         self.queue.untake((taken - fitting) as u16);
-        let mut rest = packets[..fitting]
-            .iter()
-            .zip(heads.iter().zip(&targets))
-            .peekable();
-        while let Some((packet, (&head, &target))) = rest.next() {
-            if let Some((next, (_, target))) = rest.peek()
-                && next.tail_len > 0
-            {
-                next.prefetch_tail(TAIL_PREFETCH);
-                let behind = target.split_at(HEAD_PREFETCH).1;
-                self.queue
-                    .memory()
-                    .prefetch(behind, next.tail_len.min(TAIL_PREFETCH));
+        for at in 0..fitting {
+            if at + 1 < fitting && packets[at + 1].tail_len > 0 {
+                self.prefetch_tail(&packets[at + 1], targets[at + 1]);
             }
-            self.fill(packet, head, target);
+            self.fill(&packets[at], heads[at], targets[at]);
         }
         fitting
+    }
+
+    /// Asks for what is to be copied besides the head, and for the place it goes to.
+    fn prefetch_tail(&self, packet: &Packet, target: GuestRange) {
+        packet.prefetch_tail(TAIL_PREFETCH);
+        let behind = target.split_at(HEAD_PREFETCH).1;
+        let len = packet.tail_len.min(TAIL_PREFETCH);
+        self.queue.memory().prefetch(behind, len);
     }
 
     #[inline]
