@@ -21,6 +21,16 @@ pub fn workspace() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).into()
 }
 
+/// A program that was built with the one that runs: it lies beside it, or one level above where tests are.
+pub fn sibling(name: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    own.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|directory| directory.join(name))
+        .find(|path| path.is_file())
+}
+
 /// The file `name`, made by `make` if it is not there. Whatever the contents depend on must be part of the name.
 pub fn cached(name: &str, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<PathBuf> {
     let path = path().join(name);

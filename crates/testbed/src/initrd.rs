@@ -24,6 +24,9 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("ping", "iputils-ping"),
 ];
 
+/// Programs of this crate.
+const OUR_PROGRAMS: &[&str] = &["udp-rr"];
+
 /// Modules a guest needs; those that its kernel has built in are skipped.
 const MODULES: &[&str] = &["virtio_pci", "ipv6", "virtio_net", "8021q"];
 
@@ -110,14 +113,13 @@ fn programs() -> Result<Vec<Input>> {
         let Some(source) = find_program(name) else {
             bail!("{name} is missing: install {package}")
         };
-        for library in shared_libraries(&source)? {
-            libraries.insert(library.to_string_lossy().into_owned(), library);
+        inputs.push(program(name, source, &mut libraries)?);
+    }
+    for name in OUR_PROGRAMS {
+        // Tests of this crate's library alone have none, and need none.
+        if let Some(source) = build_dir::sibling(name) {
+            inputs.push(program(name, source, &mut libraries)?);
         }
-        inputs.push(Input {
-            path: format!("usr/bin/{name}"),
-            source,
-            mode: 0o755,
-        });
     }
     inputs.extend(libraries.into_iter().map(|(path, source)| Input {
         path: path.trim_start_matches('/').into(),
@@ -125,6 +127,18 @@ fn programs() -> Result<Vec<Input>> {
         mode: 0o755,
     }));
     Ok(inputs)
+}
+
+/// Where a program goes; notes the libraries it needs.
+fn program(name: &str, source: PathBuf, libraries: &mut BTreeMap<String, PathBuf>) -> Result<Input> {
+    for library in shared_libraries(&source)? {
+        libraries.insert(library.to_string_lossy().into_owned(), library);
+    }
+    Ok(Input {
+        path: format!("usr/bin/{name}"),
+        source,
+        mode: 0o755,
+    })
 }
 
 /// Absolute paths of the libraries, as the loader will ask for them, and of the loader.

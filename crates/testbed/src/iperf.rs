@@ -77,7 +77,6 @@ impl IperfResult {
 #[derive(Debug)]
 pub struct IperfServer {
     _running: Running,
-    port: u16,
 }
 
 /// Starts a server and waits until it listens.
@@ -93,10 +92,7 @@ pub fn server(at: &dyn Endpoint, port: u16) -> Result<IperfServer> {
             running.wait(Duration::from_secs(1))
         );
     }
-    Ok(IperfServer {
-        _running: running,
-        port,
-    })
+    Ok(IperfServer { _running: running })
 }
 
 /// A measurement under way.
@@ -122,6 +118,44 @@ impl IperfRunning {
     }
 }
 
+/// A measurement that can start at once.
+pub struct Prepared<'a> {
+    from: &'a dyn Endpoint,
+    command: String,
+    limit: Duration,
+    server: IperfServer,
+}
+
+/// Starts the server at `to`, which has `address`, for a measurement from `from`.
+pub fn prepare<'a>(
+    from: &'a dyn Endpoint,
+    to: &dyn Endpoint,
+    address: &str,
+    options: &IperfOptions,
+) -> Result<Prepared<'a>> {
+    let command = format!(
+        "exec iperf3 -J --get-server-output --connect-timeout 5000 -c {address} -p {} -t {} -i {} {}",
+        options.port, options.seconds, options.interval, options.arguments
+    );
+    Ok(Prepared {
+        from,
+        command,
+        limit: Duration::from_secs(u64::from(options.seconds) + 30),
+        server: server(to, options.port)?,
+    })
+}
+
+impl Prepared<'_> {
+    /// Starts to send.
+    pub fn start(self) -> Result<IperfRunning> {
+        Ok(IperfRunning {
+            running: self.from.start(&self.command)?,
+            limit: self.limit,
+            _server: self.server,
+        })
+    }
+}
+
 /// Starts a measurement from `from` to `to`, which has `address`.
 pub fn start(
     from: &dyn Endpoint,
@@ -129,18 +163,7 @@ pub fn start(
     address: &str,
     options: &IperfOptions,
 ) -> Result<IperfRunning> {
-    let server = server(to, options.port)?;
-    let command = format!(
-        "exec iperf3 -J --get-server-output --connect-timeout 5000 -c {address} -p {} -t {} -i {} {}",
-        server.port, options.seconds, options.interval, options.arguments
-    );
-    let running = from.start(&command)?;
-    let limit = Duration::from_secs(u64::from(options.seconds) + 30);
-    Ok(IperfRunning {
-        running,
-        limit,
-        _server: server,
-    })
+    prepare(from, to, address, options)?.start()
 }
 
 /// Measures from `from` to `to`, which has `address`.

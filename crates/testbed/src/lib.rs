@@ -23,16 +23,21 @@ pub mod console;
 pub mod cpio;
 pub mod endpoint;
 pub mod guest;
+pub mod huge_pages;
 pub mod initrd;
 pub mod iperf;
 pub mod lab;
+pub mod masking;
 pub mod namespace;
+pub mod ovs;
 pub mod ping;
+pub mod polling;
 pub mod process;
 pub mod qemu;
 pub mod qmp;
 pub mod switch;
 pub mod testpmd;
+pub mod udp_rr;
 pub mod uml;
 
 pub use bridge::Bridge;
@@ -42,7 +47,9 @@ pub use iperf::{IperfOptions, IperfResult};
 
 pub use lab::Lab;
 pub use namespace::Namespace;
+pub use ovs::OvsDpdk;
 pub use ping::{PingOptions, PingResult};
+pub use polling::PollingGuest;
 pub use qemu::{QemuGuest, QemuOptions};
 
 pub use switch::Switch;

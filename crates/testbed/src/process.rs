@@ -216,6 +216,16 @@ pub fn cpu_seconds(wanted: impl Fn(&ProcStat) -> bool) -> f64 {
     Duration::from_millis(ticks * 10).as_secs_f64()
 }
 
+/// Proportional share of memory of a process in bytes; 0 if it is gone.
+pub fn memory(pid: u32) -> u64 {
+    let kilobytes = || -> Option<u64> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+        let line = text.lines().find(|line| line.starts_with("Pss:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    };
+    kilobytes().unwrap_or(0) * 1024
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,6 +5,7 @@
 //! internal switches appear there, so that instances side by side do not meet and the machine's network is not
 //! touched. The log goes to a file and is printed when the instance was not stopped in good order.
 
+use crate::build_dir;
 use crate::process::{self, Group};
 use crate::{Endpoint, Namespace};
 use anyhow::{Context, Result, bail, ensure};
@@ -58,20 +59,8 @@ pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("HYPERSWITCH_BIN") {
         return std::path::absolute(path).context("HYPERSWITCH_BIN");
     }
-    let own = std::env::current_exe().context("cannot find out where this program is")?;
-    // Tests are in `deps`, one level below.
-    let found = own
-        .ancestors()
-        .skip(1)
-        .take(2)
-        .map(|dir| dir.join("hyperswitch"))
-        .find(|path| path.is_file());
-    found.with_context(|| {
-        format!(
-            "no hyperswitch near {}: build it with the same profile, or set HYPERSWITCH_BIN",
-            own.display()
-        )
-    })
+    build_dir::sibling("hyperswitch")
+        .context("no hyperswitch beside this program: build it with the same profile, or set HYPERSWITCH_BIN")
 }
 
 impl Switch {
@@ -334,12 +323,7 @@ impl Switch {
 
     /// Proportional share of memory of all its processes, in bytes.
     pub fn memory(&self) -> u64 {
-        let kilobytes = |pid: u32| -> Option<u64> {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-            let line = text.lines().find(|line| line.starts_with("Pss:"))?;
-            line.split_whitespace().nth(1)?.parse().ok()
-        };
-        self.pids().into_iter().filter_map(kilobytes).sum::<u64>() * 1024
+        self.pids().into_iter().map(process::memory).sum()
     }
 
     /// Ends the instance as users do, with SIGTERM, and checks that it leaves nothing behind.

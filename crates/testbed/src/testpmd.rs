@@ -6,6 +6,7 @@
 
 use crate::process::{self, Group};
 use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
 use std::io::{BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{ChildStdin, Stdio};
@@ -33,6 +34,8 @@ pub struct TestpmdOptions {
     /// What is done with packets that arrive: `io` sends them out of the next port (or back, if there is only one),
     /// `rxonly` forgets them.
     pub forward_mode: &'static str,
+    /// The processor on which it stays; any by default.
+    pub processor: Option<usize>,
 }
 
 impl TestpmdOptions {
@@ -61,6 +64,7 @@ impl TestpmdOptions {
             packet_size: 64,
             huge_pages: false,
             forward_mode: "io",
+            processor: None,
         }
     }
 }
@@ -90,12 +94,18 @@ impl Testpmd {
     /// Starts testpmd and waits for its prompt. Nothing is forwarded yet.
     pub fn start(options: &TestpmdOptions) -> Result<Testpmd> {
         let directory = tempfile::Builder::new().prefix("hs-testpmd-").tempdir()?;
-        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let processors = match options.processor {
+            Some(number) => number.to_string(),
+            None => format!(
+                "(0-{})",
+                thread::available_parallelism().map_or(0, |count| count.get() - 1)
+            ),
+        };
         // Its prompt bypasses the C library's buffer, the rest does not: line by line they stay in order.
         let mut command = process::command("stdbuf");
         command.args(["-oL", "dpdk-testpmd"]);
         // Two threads (prompt and forwarding) that the kernel may place: pinned ones would meet those of the next testpmd.
-        command.arg(format!("--lcores=0@(0-{last}),1@(0-{last})", last = cores - 1));
+        command.arg(format!("--lcores=0@{processors},1@{processors}"));
         command.args(["--no-pci", "--no-telemetry", "--no-shconf", "-m", "256"]);
         if options.huge_pages {
             command.args(["--in-memory", "--single-file-segments"]);
@@ -191,6 +201,16 @@ impl Testpmd {
     /// Process identifier of the leader of its process group.
     pub fn pid(&self) -> u32 {
         self.group.pid()
+    }
+
+    /// Stops it where it is.
+    pub fn pause(&mut self) {
+        self.group.signal_all(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self) {
+        self.group.signal_all(Signal::CONT);
     }
 
     /// kill -9.

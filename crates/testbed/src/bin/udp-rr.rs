@@ -1,0 +1,81 @@
+//! UDP request and response, for guests: how many round trips of one datagram fit into a second.
+//!
+//! ```text
+//! udp-rr serve PORT
+//! udp-rr run ADDRESS PORT BYTES SECONDS
+//! ```
+//!
+//! The client sends a request of so many bytes and waits for an answer as long, one at a time, as netperf's UDP_RR does.
+//! Requests carry a number, so that a late answer is not taken for the current one's. It prints one line: transactions,
+//! requests without an answer, seconds.
+
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+/// An answer that takes longer is lost.
+const PATIENCE: Duration = Duration::from_millis(200);
+const NUMBER_LEN: usize = 8;
+
+fn serve(port: u16) -> Result<(), Box<dyn Error>> {
+    let socket = UdpSocket::bind(("0.0.0.0", port))?;
+    let mut buffer = vec![0; 65_536];
+    loop {
+        let (length, client) = socket.recv_from(&mut buffer)?;
+        // A client that has gone away is no reason to stop.
+        let _ = socket.send_to(&buffer[..length], client);
+    }
+}
+
+/// Waits for the answer to request `number`. Returns whether it came.
+fn answered(socket: &UdpSocket, buffer: &mut [u8], number: &[u8]) -> std::io::Result<bool> {
+    loop {
+        match socket.recv(buffer) {
+            Ok(length) if buffer[..length].starts_with(number) => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            // Nobody listens yet, or any more.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(false),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn run(address: &str, port: u16, bytes: usize, seconds: f64) -> Result<(), Box<dyn Error>> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect((address, port))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    let mut request = vec![0x5a; bytes];
+    let mut buffer = vec![0; 65_536];
+    let time = Duration::from_secs_f64(seconds);
+    let (begin, mut transactions, mut lost) = (Instant::now(), 0_u64, 0_u64);
+    while begin.elapsed() < time {
+        let number = (transactions + lost).to_le_bytes();
+        // Requests shorter than the number carry its low bytes.
+        let carried = bytes.min(NUMBER_LEN);
+        request[..carried].copy_from_slice(&number[..carried]);
+        socket.send(&request)?;
+        if answered(&socket, &mut buffer, &number[..carried])? {
+            transactions += 1;
+        } else {
+            lost += 1;
+        }
+    }
+    println!("{transactions} {lost} {}", begin.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["serve", port] => serve(port.parse()?),
+        ["run", address, port, bytes, seconds] => {
+            run(address, port.parse()?, bytes.parse()?, seconds.parse()?)
+        }
+        _ => Err("usage: udp-rr serve PORT | udp-rr run ADDRESS PORT BYTES SECONDS".into()),
+    }
+}

@@ -1,0 +1,181 @@
+//! Guests that poll, in this process: frames of any kind through any vhost-user switch, under control to the byte.
+//!
+//! [testpmd](crate::testpmd) is a driver that nobody here wrote, but it decides what the frames are. Here the benchmark
+//! does: how many flows, whether the guest touches the payload, how many frames arrive at a time, how fast. The guest is
+//! memory shared with the switch and one or more ports in it, each a receive and a transmit ring with a driver
+//! ([`virtqueue::driver`]); calls are off, and kicks are given when the switch wants them, as a DPDK guest does.
+//!
+//! What the guest does is a program that the caller's thread runs: [`circulate`](PollingGuest::circulate) frames between
+//! two ports, or [`send`](PollingGuest::send) and [`receive`](PollingGuest::receive). Threads are pinned by the caller.
+
+mod circulate;
+mod frame;
+
+pub use circulate::{Circulation, Traffic};
+pub use frame::{Frame, HEADER_LEN};
+
+use anyhow::{Context, Result, ensure};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use vhost_driver::{Bells, Connection, GUEST_BASE, feature};
+use virtqueue::driver::{Access, DriverQueue, Layout, SharedMemory, Span};
+
+/// Entries of each ring, and so the most frames under way in each direction of a port.
+pub const RING: u16 = 256;
+
+const FEATURES: u64 = feature::VERSION_1
+    | feature::MRG_RXBUF
+    | feature::CSUM
+    | feature::GUEST_CSUM
+    | feature::HOST_TSO4
+    | feature::GUEST_TSO4;
+
+/// A port of the guest.
+struct Port {
+    receive: DriverQueue,
+    receive_bell: Bells,
+    transmit: DriverQueue,
+    transmit_bell: Bells,
+    /// Holds the device.
+    _connection: Connection,
+}
+
+impl Port {
+    /// Returns what the switch has sent to the stack of free buffers.
+    fn reclaim(&mut self, free: &mut Vec<usize>) -> Result<()> {
+        while let Some(used) = self.transmit.take()? {
+            free.push(used.buffer.offset);
+        }
+        Ok(())
+    }
+
+    fn publish_transmit(&mut self) {
+        if self.transmit.publish() {
+            self.transmit_bell.kick.ring();
+        }
+    }
+
+    fn publish_receive(&mut self) {
+        if self.receive.publish() {
+            self.receive_bell.kick.ring();
+        }
+    }
+}
+
+/// A guest that polls.
+pub struct PollingGuest {
+    memory: Arc<SharedMemory>,
+    ports: Vec<Port>,
+    /// Offsets of buffers in no ring.
+    free: Vec<usize>,
+    buffer_len: usize,
+}
+
+impl PollingGuest {
+    /// Connects one port to each socket on which the switch listens. `largest` is the size of the largest frame in
+    /// bytes; each frame lies in one buffer.
+    pub fn connect<P: AsRef<Path>>(sockets: &[P], largest: usize) -> Result<PollingGuest> {
+        let buffer_len = (HEADER_LEN + largest).next_multiple_of(2048);
+        let mut layouts = Vec::new();
+        let mut end = 0;
+        for _ in sockets {
+            let receive = Layout::new(end, RING);
+            let transmit = Layout::new(receive.end, RING);
+            end = transmit.end;
+            layouts.push((receive, transmit));
+        }
+        let buffers = 2 * usize::from(RING) * sockets.len();
+        let start = end.next_multiple_of(4096);
+        let memory = Arc::new(SharedMemory::new("polling-guest", start + buffers * buffer_len)?);
+        let mut guest = PollingGuest {
+            memory,
+            ports: Vec::new(),
+            free: (0..buffers)
+                .rev()
+                .map(|number| start + number * buffer_len)
+                .collect(),
+            buffer_len,
+        };
+        for (socket, (receive, transmit)) in sockets.iter().zip(layouts) {
+            let socket = socket.as_ref();
+            let port = guest
+                .connect_port(socket, receive, transmit)
+                .with_context(|| format!("polling guest at {}", socket.display()))?;
+            guest.ports.push(port);
+        }
+        Ok(guest)
+    }
+
+    fn connect_port(&mut self, socket: &Path, receive: Layout, transmit: Layout) -> Result<Port> {
+        let connection = Connection::negotiate(UnixStream::connect(socket)?, FEATURES)?;
+        connection.share(&self.memory)?;
+        let mut port = Port {
+            receive: DriverQueue::new(self.memory.clone(), receive, GUEST_BASE, false),
+            receive_bell: Bells::new()?,
+            transmit: DriverQueue::new(self.memory.clone(), transmit, GUEST_BASE, false),
+            transmit_bell: Bells::new()?,
+            _connection: connection,
+        };
+        while port.receive.room() > 0 {
+            let buffer = self.free_buffer()?;
+            port.receive.add(buffer, Access::Writable);
+        }
+        let _ = port.receive.publish();
+        port._connection
+            .start([(&receive, &port.receive_bell), (&transmit, &port.transmit_bell)])?;
+        port.receive_bell.kick.ring();
+        Ok(port)
+    }
+
+    fn free_buffer(&mut self) -> Result<Span> {
+        let offset = self
+            .free
+            .pop()
+            .context("there are as many buffers as descriptors")?;
+        Ok(Span {
+            offset,
+            len: self.buffer_len,
+        })
+    }
+
+    /// Puts a frame into the transmit ring of `port`. Returns whether there was room; [`flush`](Self::flush) makes it
+    /// visible.
+    pub fn send(&mut self, port: usize, frame: &Frame) -> Result<bool> {
+        if self.ports[port].transmit.room() == 0 {
+            self.ports[port].reclaim(&mut self.free)?;
+        }
+        if self.ports[port].transmit.room() == 0 {
+            return Ok(false);
+        }
+        let mut buffer = self.free_buffer()?;
+        ensure!(frame.bytes().len() <= buffer.len, "the frame is too long");
+        buffer.len = frame.bytes().len();
+        self.memory.write(buffer.offset, frame.bytes());
+        self.ports[port].transmit.add(buffer, Access::Readable);
+        Ok(true)
+    }
+
+    /// Makes frames visible to the switch, and kicks it if it asked for that.
+    pub fn flush(&mut self, port: usize) {
+        self.ports[port].publish_transmit();
+    }
+
+    /// Takes what has arrived at `port`, shows each frame (without the virtio-net header) to `look`, and returns how many
+    /// there were, at most `limit`.
+    pub fn receive(&mut self, port: usize, limit: usize, mut look: impl FnMut(&[u8])) -> Result<usize> {
+        let mut copy = vec![0; self.buffer_len];
+        let mut count = 0;
+        while count < limit
+            && let Some(used) = self.ports[port].receive.take()?
+        {
+            let bytes = &mut copy[..used.written];
+            self.memory.read(used.buffer.offset, bytes);
+            look(bytes.get(HEADER_LEN..).unwrap_or_default());
+            self.ports[port].receive.add(used.buffer, Access::Writable);
+            count += 1;
+        }
+        self.ports[port].publish_receive();
+        Ok(count)
+    }
+}

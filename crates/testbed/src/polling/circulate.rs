@@ -1,0 +1,254 @@
+//! Frames that go round: what arrives at one port is sent out of the other, for ever. The load that measures a switch
+//! alone: nobody in the loop ever waits for anybody but the switch.
+//!
+//! A guest that never looks at the payload forwards the buffer that it received ("io"). One that does ("touch") reads
+//! every byte and writes every byte, from the receive buffer to a transmit buffer of its own: then the switch meets
+//! payload in the sender's cache, and leaves it in the receiver's. With several flows the guest writes the next flow's
+//! number into each frame it forwards, which costs four bytes written and is the same for every switch.
+
+use super::frame::{ETHERNET, FLOW, flow_bytes, mac};
+use super::{Frame, HEADER_LEN, PollingGuest, RING};
+use anyhow::{Context, Result, ensure};
+use std::time::{Duration, Instant};
+use virtqueue::driver::{Access, Used};
+
+/// What circulates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes of each frame without checksum, 60 to 1514, or more with `large`.
+    pub size: usize,
+    /// Number of flows, met in turn.
+    pub flows: u32,
+    /// Whether the guest reads and writes all of the payload.
+    pub touch: bool,
+    /// Frames under way in each of the two directions, at most 128: they are what the switch can find at a time.
+    pub under_way: u16,
+    /// Whether these are TCP frames to be segmented by whoever must, of which there is one flow.
+    pub large: bool,
+}
+
+impl Traffic {
+    /// One flow of `size` bytes, 128 frames each way, payload not touched.
+    pub const fn new(size: usize) -> Traffic {
+        Traffic {
+            size,
+            flows: 1,
+            touch: false,
+            under_way: 128,
+            large: false,
+        }
+    }
+
+    fn frame(&self, from: u32, to: u32) -> Frame {
+        if self.large {
+            Frame::large_tcp(self.size, 1448, from, to)
+        } else {
+            Frame::udp(self.size, from, to)
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Circulation {
+    /// Frames that the switch delivered.
+    pub packets: u64,
+    /// Frames that it lost.
+    pub lost: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+impl Circulation {
+    /// Frames per second.
+    pub fn rate(&self) -> f64 {
+        u32::try_from(self.packets).map_or(f64::INFINITY, f64::from) / self.elapsed.as_secs_f64()
+    }
+}
+
+/// Frames taken from a ring at a time, as polling drivers do.
+const BURST: usize = 32;
+/// Frames circulate for so long before anything is measured, and longer until all flows were met, up to the limit.
+const WARM_UP: Duration = Duration::from_millis(50);
+const WARM_UP_LIMIT: Duration = Duration::from_secs(2);
+/// Frames that the switch took and that have not arrived this long after the last one are lost.
+const LATE: Duration = Duration::from_millis(50);
+/// Frames must have been taken by then.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// State of one run.
+struct Run<'a> {
+    guest: &'a mut PollingGuest,
+    traffic: Traffic,
+    flow: u32,
+    scratch: Vec<u8>,
+}
+
+impl PollingGuest {
+    /// Lets frames circulate between ports 0 and 1 for `time`, and takes them off the network again. `measured` is called
+    /// once they do, and again at the end, for instance to read counters of the switch.
+    pub fn circulate<T>(
+        &mut self,
+        traffic: &Traffic,
+        time: Duration,
+        mut measured: impl FnMut() -> Result<T>,
+    ) -> Result<(Circulation, [T; 2])> {
+        ensure!(
+            self.ports.len() >= 2 && traffic.under_way <= RING / 2,
+            "cannot circulate"
+        );
+        let mut run = Run {
+            guest: self,
+            traffic: *traffic,
+            flow: 0,
+            scratch: vec![0; HEADER_LEN + traffic.size],
+        };
+        run.inject()?;
+        run.warm_up()?;
+        let before = measured()?;
+        let (begin, mut packets) = (Instant::now(), 0);
+        let mut elapsed = Duration::ZERO;
+        while elapsed < time {
+            // The clock is read rarely enough to cost nothing.
+            for _ in 0..64 {
+                packets += run.turn()?;
+            }
+            elapsed = begin.elapsed();
+        }
+        let after = measured()?;
+        let lost = run.expected().saturating_sub(run.drain()?);
+        let circulation = Circulation {
+            packets,
+            lost,
+            elapsed,
+        };
+        Ok((circulation, [before, after]))
+    }
+}
+
+impl Run<'_> {
+    /// How many frames go round if none is lost.
+    fn expected(&self) -> u64 {
+        u64::from(self.traffic.under_way) * 2
+    }
+
+    fn next_flow(&mut self) -> u32 {
+        self.flow = (self.flow + 1) % self.traffic.flows;
+        self.flow
+    }
+
+    fn inject(&mut self) -> Result<()> {
+        for port in 0..2_u8 {
+            let mut frame = self.traffic.frame(u32::from(port), u32::from(1 - port));
+            for _ in 0..self.traffic.under_way {
+                if self.traffic.flows > 1 {
+                    frame.set_flow(self.next_flow());
+                }
+                ensure!(self.guest.send(port.into(), &frame)?, "a drained ring has room");
+            }
+            self.guest.flush(port.into());
+        }
+        Ok(())
+    }
+
+    /// Fills flow tables and caches, and wakes who sleeps, before anything is measured.
+    fn warm_up(&mut self) -> Result<()> {
+        let (begin, mut packets) = (Instant::now(), 0);
+        let enough = u64::from(self.traffic.flows);
+        while begin.elapsed() < WARM_UP || (packets < enough && begin.elapsed() < WARM_UP_LIMIT) {
+            packets += self.turn()?;
+        }
+        Ok(())
+    }
+
+    /// Forwards up to a burst from each port to the other. Returns how many frames there were.
+    fn turn(&mut self) -> Result<u64> {
+        let mut count = 0;
+        for (from, to) in [(0, 1), (1, 0)] {
+            self.guest.ports[to].reclaim(&mut self.guest.free)?;
+            let mut burst = 0;
+            while burst < BURST
+                && let Some(used) = self.guest.ports[from].receive.take()?
+            {
+                if self.is_ours(from, &used) {
+                    self.forward(from, to, &used)?;
+                    count += 1;
+                } else {
+                    self.guest.ports[from].receive.add(used.buffer, Access::Writable);
+                }
+                burst += 1;
+            }
+            if burst > 0 {
+                self.guest.ports[from].publish_receive();
+                self.guest.ports[to].publish_transmit();
+            }
+        }
+        Ok(count)
+    }
+
+    /// Whether a frame was sent to this port: what the switch floods is for somebody else.
+    fn is_ours(&self, port: usize, used: &Used) -> bool {
+        let mut destination = [0; 6];
+        self.guest
+            .memory
+            .read(used.buffer.offset + ETHERNET, &mut destination);
+        destination == mac(if port == 0 { 0 } else { 1 })
+    }
+
+    fn forward(&mut self, from: usize, to: usize, used: &Used) -> Result<()> {
+        let fresh = self.guest.free_buffer()?;
+        // What was received stays where it is and is sent from there, or is read there and written elsewhere.
+        let (mut outgoing, again) = if self.traffic.touch {
+            let bytes = self
+                .scratch
+                .get_mut(..used.written)
+                .context("the switch delivered a longer frame")?;
+            self.guest.memory.read(used.buffer.offset, bytes);
+            self.guest.memory.write(fresh.offset, bytes);
+            (fresh, used.buffer)
+        } else {
+            (used.buffer, fresh)
+        };
+        if !self.traffic.large {
+            self.guest.memory.write(outgoing.offset, &[0; HEADER_LEN]);
+        }
+        if self.traffic.flows > 1 {
+            let flow = flow_bytes(self.next_flow());
+            self.guest.memory.write(outgoing.offset + FLOW, &flow);
+        }
+        outgoing.len = used.written;
+        let ports = &mut self.guest.ports;
+        let sent = ports[to].transmit.add(outgoing, Access::Readable);
+        let posted = ports[from].receive.add(again, Access::Writable);
+        ensure!(
+            sent.is_some() && posted.is_some(),
+            "there are fewer frames than descriptors"
+        );
+        Ok(())
+    }
+
+    /// Takes everything off the network. Returns how many frames there were.
+    fn drain(&mut self) -> Result<u64> {
+        let (mut last, mut count) = (Instant::now(), 0);
+        loop {
+            let (mut arrived, mut held) = (0, 0);
+            for port in 0..2_u8 {
+                let ours = mac(port.into());
+                let port = usize::from(port);
+                self.guest.receive(port, usize::from(RING), |frame| {
+                    arrived += u64::from(frame.starts_with(&ours));
+                })?;
+                self.guest.ports[port].reclaim(&mut self.guest.free)?;
+                held += self.guest.ports[port].transmit.outstanding();
+            }
+            if arrived > 0 {
+                last = Instant::now();
+            }
+            count += arrived;
+            if held == 0 && (count >= self.expected() || last.elapsed() > LATE) {
+                return Ok(count);
+            }
+            ensure!(last.elapsed() < PATIENCE, "the switch keeps {held} frames");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Round trips of single datagrams between two endpoints, by the tool of the same name (`src/bin/udp-rr.rs`), which
+//! guests have in their initrd.
+
+use crate::endpoint::{Endpoint, Running};
+use anyhow::{Context, Result, bail, ensure};
+use std::time::Duration;
+
+const PORT: u16 = 5301;
+
+/// What was counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundTrips {
+    /// Requests that were answered.
+    pub transactions: u64,
+    /// Requests that were not, within 200 ms.
+    pub lost: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl RoundTrips {
+    /// Transactions per second.
+    pub fn rate(&self) -> f64 {
+        u32::try_from(self.transactions).map_or(f64::INFINITY, f64::from) / self.seconds
+    }
+}
+
+/// Starts a server, which runs for as long as its endpoint does, or on this machine as long as its handle.
+pub fn serve(at: &dyn Endpoint) -> Result<Running> {
+    let running = at.start(&format!("exec udp-rr serve {PORT}"))?;
+    let listening = format!(
+        "for i in $(seq 200); do grep -q ':{PORT:04X} ' /proc/net/udp && exit 0; sleep 0.05; done; exit 1"
+    );
+    ensure!(
+        at.run(&listening)?.success(),
+        "{}: udp-rr does not listen",
+        at.name()
+    );
+    Ok(running)
+}
+
+/// Starts to exchange datagrams of `bytes` bytes (1 to 65,507) with the server at `address`.
+pub fn start(from: &dyn Endpoint, address: &str, bytes: usize, time: Duration) -> Result<Running> {
+    from.start(&format!(
+        "exec udp-rr run {address} {PORT} {bytes} {}",
+        time.as_secs_f64()
+    ))
+}
+
+/// Waits for the result.
+pub fn wait(running: Running, time: Duration) -> Result<RoundTrips> {
+    let output = running.wait(time + Duration::from_secs(20))?;
+    if !output.success() {
+        bail!("udp-rr ended with {}: {}", output.status, output.stderr);
+    }
+    parse(&output.stdout).with_context(|| format!("cannot read what udp-rr says: {}", output.stdout))
+}
+
+fn parse(text: &str) -> Option<RoundTrips> {
+    let mut words = text.split_whitespace();
+    Some(RoundTrips {
+        transactions: words.next()?.parse().ok()?,
+        lost: words.next()?.parse().ok()?,
+        seconds: words.next()?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_read() {
+        let result = parse("30 1 1.5\n").expect("readable");
+        assert_eq!((result.transactions, result.lost), (30, 1));
+        assert!((result.rate() - 20.0).abs() < 1e-9);
+        assert_eq!(parse("30 x"), None);
+    }
+}
