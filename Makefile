@@ -74,9 +74,11 @@ lint: ## Formatting and clippy, without mercy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
-bench: setup ## Measure against the kernel's bridge; results go to docs/performance
+# BENCH has further arguments: BENCH="--only loop --rounds 3", BENCH=--list.
+bench: ## Measure against Open vSwitch and the kernel's bridge; results go to docs/performance
+	scripts/setup --bench
 	$(CARGO) build --release --package hyperswitch --package testbed
-	scripts/as-root $(RELEASE)/bench
+	scripts/as-root $(RELEASE)/bench $(BENCH)
 
 clean:
 	$(CARGO) clean

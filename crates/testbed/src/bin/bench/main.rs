@@ -1,75 +1,143 @@
-//! `make bench`: what the specification promises in numbers, measured on this machine.
+//! `make bench`: what the specification promises in numbers, measured on this machine beside what users would run
+//! otherwise.
 //!
-//! Absolute numbers of a shared machine mean little, so everything that can be is compared in one interleaved run: ours,
-//! the kernel's bridge, ours, the bridge, and so on; medians of the rounds and their ratio are what counts. Results
-//! go to `docs/performance/latest.json` and `latest.md`. `BENCH_ROUNDS` (5) and `BENCH_SECONDS` (4) shorten or lengthen it.
+//! Absolute numbers of a shared machine mean little, so contenders are measured in turn, round after round, on the same
+//! machine in the same minute; medians of the rounds and medians of the ratios within a round are what counts.
+//!
+//! ```text
+//!   cases      what is measured, one module each, all of one shape (Case)
+//!   contender  who is measured: a switch and its configuration
+//!   network    a contender that runs, with ports for guests
+//!   record     what was measured: rounds, medians, ratios
+//!   report     the record as JSON, tables, plots, and the targets it is held against
+//!   machine    what it was measured on, and processor time
+//! ```
+//!
+//! Results are merged by case into `docs/performance/latest.json`, from which tables and plots are written.
 
 #![forbid(unsafe_code)]
 
-mod idle;
+mod cases;
+mod contender;
+mod machine;
+mod network;
+mod record;
 mod report;
-mod throughput;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use anyhow::{Result, bail, ensure};
+use cases::Case;
+use clap::Parser;
+use record::Record;
+use std::path::PathBuf;
+use std::time::Duration;
+use testbed::build_dir;
 
-/// How long to measure.
+/// Measures Hyper-Switch beside its peers and writes tables and plots.
+#[derive(Debug, Parser)]
+#[command(name = "bench")]
+struct Arguments {
+    /// Names the cases and ends
+    #[arg(long)]
+    list: bool,
+    /// Runs only this case; may be given several times
+    #[arg(long, value_name = "CASE")]
+    only: Vec<String>,
+    /// Few and short rounds, and fewer points, to see whether everything works; results go to build/performance
+    #[arg(long)]
+    quick: bool,
+    /// Rounds, each of which measures every contender once
+    #[arg(long, value_name = "NUMBER")]
+    rounds: Option<usize>,
+    /// Measures nothing and writes tables and plots from the results that are there
+    #[arg(long)]
+    report: bool,
+    /// Where results go [default: docs/performance]
+    #[arg(long, value_name = "DIRECTORY")]
+    output: Option<PathBuf>,
+}
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// Rounds, each of which measures every contender once.
     pub rounds: usize,
-    /// Seconds per measurement.
-    pub seconds: u32,
+    /// One measurement of a switch alone.
+    pub short: Duration,
+    /// One measurement with guests, in whole seconds.
+    pub long: Duration,
+    /// Only the most telling points of a case.
+    pub quick: bool,
 }
 
-fn number(variable: &str, default: u32) -> Result<u32> {
-    match std::env::var(variable) {
-        Ok(text) => text
-            .parse()
-            .with_context(|| format!("{variable}={text} is not a number")),
-        Err(_) => Ok(default),
+impl Effort {
+    fn new(quick: bool, rounds: Option<usize>) -> Effort {
+        let (default, short, long) = if quick { (2, 100, 1) } else { (5, 500, 3) };
+        Effort {
+            rounds: rounds.unwrap_or(default),
+            short: Duration::from_millis(short),
+            long: Duration::from_secs(long),
+            quick,
+        }
+    }
+
+    /// All of the points, or the most telling ones.
+    pub fn choose<'a, T>(&self, all: &'a [T], quick: &'a [T]) -> &'a [T] {
+        if self.quick { quick } else { all }
     }
 }
 
-/// The middle of the values, the mean of the two middle ones of an even number.
-pub fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match (sorted.len() / 2, sorted.len() % 2) {
-        (_, _) if sorted.is_empty() => f64::NAN,
-        (middle, 1) => sorted[middle],
-        (middle, _) => f64::midpoint(sorted[middle - 1], sorted[middle]),
+fn chosen(only: &[String]) -> Result<Vec<&'static Case>> {
+    for name in only {
+        if !cases::ALL.iter().any(|case| case.name == name) {
+            bail!("there is no case {name}; --list names them");
+        }
     }
+    let wanted = |case: &&Case| only.is_empty() || only.iter().any(|name| case.name == name);
+    Ok(cases::ALL.iter().filter(wanted).collect())
 }
 
-fn machine() -> Value {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let processor = read("/proc/cpuinfo").lines().find_map(|line| {
-        line.strip_prefix("model name")?
-            .split_once(": ")
-            .map(|(_, name)| name.to_owned())
-    });
-    json!({
-        "processor": processor,
-        "cores": std::thread::available_parallelism().map_or(1, usize::from),
-        "kernel": read("/proc/sys/kernel/osrelease").trim(),
-    })
+fn list() {
+    for case in cases::ALL {
+        let contenders: Vec<&str> = case.contenders.iter().map(|contender| contender.name).collect();
+        println!("{:<10} {}", case.name, case.about);
+        println!("{:<10} {}", "", contenders.join(", "));
+    }
 }
 
 fn main() -> Result<()> {
-    if let Some(obstacle) = testbed::lab::obstacle() {
-        anyhow::bail!("benchmarks: {obstacle}");
+    let arguments = Arguments::parse();
+    if arguments.list {
+        list();
+        return Ok(());
     }
-    let effort = Effort {
-        rounds: usize::try_from(number("BENCH_ROUNDS", 5)?)?,
-        seconds: number("BENCH_SECONDS", 4)?,
+    let default = if arguments.quick {
+        build_dir::path().join("performance")
+    } else {
+        build_dir::workspace().join("docs/performance")
     };
-    ensure!(
-        effort.rounds > 0 && effort.seconds > 0,
-        "nothing would be measured"
-    );
-    let mut results = json!({ "machine": machine() });
-    results["guest_to_guest"] = throughput::guest_to_guest(&effort)?;
-    results["packet_loop"] = throughput::packet_loop(&effort)?;
-    results["idle"] = idle::measure()?;
-    report::write(&results)
+    let directory = arguments.output.clone().unwrap_or(default);
+    let cases = chosen(&arguments.only)?;
+    if arguments.report {
+        return report::write(&directory, &report::read(&directory)?);
+    }
+    if let Some(obstacle) = testbed::lab::obstacle() {
+        bail!("benchmarks: {obstacle}");
+    }
+    let effort = Effort::new(arguments.quick, arguments.rounds);
+    ensure!(effort.rounds > 0, "nothing would be measured");
+    let mut failed = Vec::new();
+    for case in cases {
+        println!("\n{}: {}", case.name, case.about);
+        let mut record = Record::new(case, &effort);
+        match (case.run)(&effort, case.contenders, &mut record) {
+            Ok(()) => report::merge(&directory, record)?,
+            Err(error) => {
+                println!("{}: {error:#}", case.name);
+                failed.push(case.name);
+            }
+        }
+    }
+    println!("\nresults are in {}", directory.display());
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
 }

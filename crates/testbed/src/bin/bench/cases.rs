@@ -1,0 +1,94 @@
+//! What is measured. A case is data and one function; the function starts the contenders it is given, measures each of
+//! them once per round, in turn, and notes every value in the record.
+
+mod attack;
+mod copies;
+mod guests;
+mod idle;
+mod load;
+mod many;
+mod misses;
+mod packet_loop;
+mod rr;
+mod stream;
+
+use crate::Effort;
+use crate::contender::Contender;
+use crate::network::Network;
+use crate::record::{Better, Record};
+use anyhow::Result;
+use std::thread;
+use std::time::Duration;
+
+/// Something to measure.
+pub struct Case {
+    /// How it is asked for.
+    pub name: &'static str,
+    /// What it measures.
+    pub about: &'static str,
+    /// What the points differ in.
+    pub axis: &'static str,
+    /// What is measured at each point: name, unit, and which direction is good.
+    pub measures: &'static [(&'static str, &'static str, Better)],
+    /// Who competes.
+    pub contenders: &'static [Contender],
+    /// Measures all points in all rounds.
+    pub run: fn(&Effort, &[Contender], &mut Record) -> Result<()>,
+}
+
+/// All cases, in the order in which they run.
+pub const ALL: &[Case] = &[
+    packet_loop::CASE,
+    packet_loop::TESTPMD,
+    stream::CASE,
+    rr::CASE,
+    many::PAIRS,
+    many::MESH,
+    copies::CASE,
+    idle::CASE,
+    load::CASE,
+    misses::CASE,
+    attack::CASE,
+];
+
+/// A contender that runs, and what a case connects to it.
+struct Rig<G> {
+    name: &'static str,
+    network: Network,
+    guests: G,
+}
+
+impl<G> Rig<G> {
+    /// Starts a contender, with what `connect` connects to it, and puts it aside.
+    fn start(
+        contender: &Contender,
+        ports: &[&str],
+        connect: impl FnOnce(&mut Network) -> Result<G>,
+    ) -> Result<Rig<G>> {
+        let mut network = Network::start(contender, ports)?;
+        let guests = connect(&mut network)?;
+        // Switches take note of new guests when they find the time.
+        thread::sleep(Duration::from_millis(500));
+        network.pause();
+        Ok(Rig {
+            name: contender.name,
+            network,
+            guests,
+        })
+    }
+
+    /// Lets it run for as long as `measure` takes.
+    fn turn<T>(&mut self, measure: impl FnOnce(&Network, &mut G) -> Result<T>) -> Result<T> {
+        self.network.resume();
+        let result = measure(&self.network, &mut self.guests);
+        self.network.pause();
+        result
+    }
+
+    /// Ends it, guests first.
+    fn stop(mut self) -> Result<()> {
+        self.network.resume();
+        drop(self.guests);
+        self.network.stop()
+    }
+}

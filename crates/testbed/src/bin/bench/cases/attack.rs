@@ -1,0 +1,123 @@
+//! Bystanders while others attack the switch's classifier: 64-byte frames circulate between two ports, and a third sends
+//! frames to a fourth in which every field that a flow table can look at, except the destination, is random. Open vSwitch has rules that look at addresses
+//! and ports, which make such traffic spread over many masks (CVE-2019-25076); Hyper-Switch has its learning switch.
+//!
+//! What counts is the share of the bystanders' rate that is left, measured before and during the attack in the same
+//! round. The attacker sends in batches, once per millisecond, so that it takes next to nothing of the bystanders' processor.
+
+use super::{Case, Rig};
+use crate::Effort;
+use crate::contender::{Contender, HYPERSWITCH, OVS_FILTERED};
+use crate::machine::on_processor;
+use crate::record::Better::Higher;
+use crate::record::Record;
+use anyhow::{Context, Result};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+use testbed::PollingGuest;
+use testbed::polling::{Frame, Traffic};
+
+const KEPT: &str = "kept";
+const RATE: &str = "rate under attack";
+
+pub const CASE: Case = Case {
+    name: "attack",
+    about: "bystanders' throughput while another port sends frames with random headers",
+    axis: "bystanders' flows, attack",
+    measures: &[
+        (KEPT, "% of the rate without attack", Higher),
+        (RATE, "million packets/s", Higher),
+    ],
+    contenders: &[HYPERSWITCH, OVS_FILTERED],
+    run,
+};
+
+/// Frames per millisecond of the attack: 1 is 0.5 Mb/s.
+const ATTACKS: [u16; 3] = [1, 10, 100];
+
+fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
+    let mut rigs = Vec::new();
+    for contender in contenders {
+        rigs.push(Rig::start(contender, &["p1", "p2", "p3", "p4"], |network| {
+            let bystanders = PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)?;
+            let attacker = PollingGuest::connect(&[network.socket("p3")?, network.socket("p4")?], 1514)?;
+            Ok((bystanders, attacker))
+        })?);
+    }
+    for _ in 0..effort.rounds {
+        for flows in [1, 1000] {
+            let traffic = Traffic {
+                flows,
+                ..Traffic::new(64)
+            };
+            for batch in ATTACKS {
+                for rig in &mut rigs {
+                    let name = rig.name;
+                    let label = format!("{flows}, {batch},000/s");
+                    let (before, during) = rig
+                        .turn(|_, (bystanders, attacker)| {
+                            let before = rate(effort, bystanders, &traffic)?;
+                            let during = attacked(attacker, batch, || rate(effort, bystanders, &traffic))?;
+                            Ok((before, during))
+                        })
+                        .with_context(|| format!("{label} on {name}"))?;
+                    record.add(&label, name, KEPT, 100.0 * during / before);
+                    record.add(&label, name, RATE, during / 1e6);
+                }
+            }
+        }
+    }
+    rigs.into_iter().try_for_each(Rig::stop)
+}
+
+/// Packets per second that circulate: the sum of short runs, because packets that are lost in one do not come back in it.
+fn rate(effort: &Effort, bystanders: &mut PollingGuest, traffic: &Traffic) -> Result<f64> {
+    const RUNS: u32 = 10;
+    on_processor(0, || {
+        let mut sum = 0.0;
+        for _ in 0..RUNS {
+            sum += bystanders
+                .circulate(traffic, effort.short / RUNS, || Ok(()))?
+                .0
+                .rate();
+        }
+        Ok(sum / f64::from(RUNS))
+    })
+}
+
+/// Runs `work` while the attacker sends `batch` frames per millisecond.
+fn attacked<T>(attacker: &mut PollingGuest, batch: u16, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let attack = scope.spawn(|| on_processor(0, || send_until(&stop, attacker, batch)));
+        // Tables fill up.
+        thread::sleep(Duration::from_millis(200));
+        let result = work();
+        stop.store(true, Ordering::Relaxed);
+        attack.join().expect("the attacker does not panic")?;
+        result
+    })
+}
+
+fn send_until(stop: &AtomicBool, attacker: &mut PollingGuest, batch: u16) -> Result<()> {
+    let (mut frame, answer) = (Frame::udp(64, 77, 78), Frame::udp(64, 78, 77));
+    let mut seed = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for _ in 0..batch {
+            seed += 1;
+            frame.scramble(seed);
+            // What does not fit is not sent.
+            attacker.send(0, &frame)?;
+        }
+        attacker.flush(0);
+        // The other end makes itself known.
+        attacker.send(1, &answer)?;
+        attacker.flush(1);
+        for port in 0..2 {
+            attacker.receive(port, 256, |_| ())?;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}

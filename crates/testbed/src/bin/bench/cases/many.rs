@@ -1,0 +1,113 @@
+//! More guests than processors: pairs side by side (Figure 7 of the paper), and all to all (Figure 8). All streams run at
+//! the same time and are added up.
+
+use super::guests::{address, boot, cpu_during, names};
+use super::stream::{CPU, RATE};
+use super::{Case, Rig};
+use crate::Effort;
+use crate::contender::{BRIDGE, Contender, HYPERSWITCH, OVS_DPDK, OVS_LEARNING};
+use crate::network::Network;
+use crate::record::Better::{Higher, Lower};
+use crate::record::Record;
+use anyhow::{Context, Result};
+use testbed::{Guest, IperfOptions, iperf};
+
+pub const PAIRS: Case = Case {
+    name: "pairs",
+    about: "TCP between 1 to 8 pairs of User Mode Linux guests at a time, added up",
+    axis: "pairs",
+    measures: &[(RATE, "Gb/s", Higher), (CPU, "s/GB, all of the machine", Lower)],
+    contenders: &[HYPERSWITCH, BRIDGE, OVS_DPDK],
+    run: |effort, contenders, record| {
+        let counts = effort.choose(&[1, 2, 4, 8], &[1, 4]);
+        run(effort, contenders, record, counts, |pairs| Layout {
+            guests: 2 * pairs,
+            streams: (0..pairs).map(|pair| (2 * pair, 2 * pair + 1)).collect(),
+        })
+    },
+};
+
+pub const MESH: Case = Case {
+    name: "mesh",
+    about: "TCP from each to each of 2 to 8 User Mode Linux guests at a time, added up",
+    axis: "guests",
+    measures: PAIRS.measures,
+    contenders: &[HYPERSWITCH, BRIDGE, OVS_LEARNING],
+    run: |effort, contenders, record| {
+        let counts = effort.choose(&[2, 4, 6, 8], &[3]);
+        run(effort, contenders, record, counts, |guests| Layout {
+            guests,
+            streams: (0..guests)
+                .flat_map(|from| {
+                    (0..guests)
+                        .filter(move |to| *to != from)
+                        .map(move |to| (from, to))
+                })
+                .collect(),
+        })
+    },
+};
+
+/// Who sends to whom.
+struct Layout {
+    guests: usize,
+    streams: Vec<(usize, usize)>,
+}
+
+fn run(
+    effort: &Effort,
+    contenders: &[Contender],
+    record: &mut Record,
+    counts: &[usize],
+    layout: fn(usize) -> Layout,
+) -> Result<()> {
+    let layouts: Vec<(String, Layout)> = counts
+        .iter()
+        .map(|count| (count.to_string(), layout(*count)))
+        .collect();
+    let most = layouts.iter().map(|(_, layout)| layout.guests).max().unwrap_or(0);
+    let ports = names(most);
+    let mut rigs = Vec::new();
+    for contender in contenders {
+        rigs.push(Rig::start(contender, ports, |network| boot(network, ports))?);
+    }
+    for _ in 0..effort.rounds {
+        for (label, layout) in &layouts {
+            for rig in &mut rigs {
+                let name = rig.name;
+                let result = rig.turn(|network, guests| measure(effort, network, guests, layout));
+                let (rate, cpu) = result.with_context(|| format!("{label} on {name}"))?;
+                record.add(label, name, RATE, rate);
+                record.add(label, name, CPU, cpu);
+            }
+        }
+    }
+    rigs.into_iter().try_for_each(Rig::stop)
+}
+
+fn measure(effort: &Effort, network: &Network, guests: &[Guest], layout: &Layout) -> Result<(f64, f64)> {
+    let mut running = Vec::new();
+    for &(from, to) in &layout.streams {
+        // Streams to the same guest need servers of their own.
+        let options = IperfOptions {
+            port: 5201 + u16::try_from(from)?,
+            ..IperfOptions::seconds(u32::try_from(effort.long.as_secs())?)
+        };
+        running.push(iperf::prepare(
+            &guests[from],
+            &guests[to],
+            &address(to),
+            &options,
+        )?);
+    }
+    let running: Vec<_> = running
+        .into_iter()
+        .map(iperf::Prepared::start)
+        .collect::<Result<_>>()?;
+    let cpu = cpu_during(effort.long, network, guests);
+    let mut gigabits = 0.0;
+    for stream in running {
+        gigabits += stream.wait()?.gigabits();
+    }
+    Ok((gigabits, cpu.machine / (gigabits / 8.0)))
+}

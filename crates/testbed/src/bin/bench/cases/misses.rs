@@ -1,0 +1,119 @@
+//! Flows that nobody has seen before: how many can be set up per second, and how long the first packet takes, beside
+//! one of a flow that is known. A flow is a pair of hardware addresses here, which is new to any learning switch; sources
+//! repeat, so that no table of stations is what is measured.
+
+use super::{Case, Rig};
+use crate::Effort;
+use crate::contender::{Contender, HYPERSWITCH, OVS_LEARNING};
+use crate::machine::on_processor;
+use crate::record::Better::{Higher, Lower};
+use crate::record::Record;
+use anyhow::{Result, ensure};
+use std::time::{Duration, Instant};
+use testbed::PollingGuest;
+use testbed::polling::Frame;
+
+const FLOWS: &str = "new flows";
+const FIRST: &str = "first packet";
+const NEXT: &str = "next packet";
+
+pub const CASE: Case = Case {
+    name: "misses",
+    about: "flows set up per second, and one-way time of a flow's first packet and of later ones",
+    axis: "frame bytes",
+    measures: &[(FLOWS, "1/s", Higher), (FIRST, "us", Lower), (NEXT, "us", Lower)],
+    contenders: &[HYPERSWITCH, OVS_LEARNING],
+    run,
+};
+
+/// Stations that send.
+const SOURCES: u32 = 1000;
+/// Packets under way, as many as a port may have waiting for a decision.
+const WINDOW: u32 = 32;
+/// Packets timed per round.
+const SAMPLES: usize = 25;
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Makes flows that have not been seen.
+struct NewFlows {
+    number: u32,
+}
+
+impl NewFlows {
+    fn frame(&mut self) -> Frame {
+        self.number += 1;
+        // Destinations are nobody's addresses: frames go to all ports, and flows differ.
+        Frame::udp(64, 2 + self.number % SOURCES, 0x0100_0000 + self.number)
+    }
+}
+
+fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
+    let mut rigs = Vec::new();
+    for contender in contenders {
+        rigs.push(Rig::start(contender, &["p1", "p2"], |network| {
+            let guest = PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)?;
+            Ok((guest, NewFlows { number: 0 }))
+        })?);
+    }
+    for _ in 0..effort.rounds {
+        for rig in &mut rigs {
+            let name = rig.name;
+            let (rate, first, next) = rig.turn(|_, (guest, flows)| {
+                on_processor(0, || {
+                    let (first, next) = one_way_times(guest, flows)?;
+                    Ok((flows_per_second(guest, flows, effort.short)?, first, next))
+                })
+            })?;
+            record.add("64", name, FLOWS, rate);
+            record.add("64", name, FIRST, first);
+            record.add("64", name, NEXT, next);
+        }
+    }
+    rigs.into_iter().try_for_each(Rig::stop)
+}
+
+/// Sends frames of new flows, a window at a time.
+fn flows_per_second(guest: &mut PollingGuest, flows: &mut NewFlows, time: Duration) -> Result<f64> {
+    let (begin, mut arrived) = (Instant::now(), 0_u32);
+    while begin.elapsed() < time {
+        for _ in 0..WINDOW {
+            guest.send(0, &flows.frame())?;
+        }
+        guest.flush(0);
+        arrived += wait_for(guest, WINDOW)?;
+    }
+    let elapsed = begin.elapsed();
+    ensure!(arrived > 0, "no packet of a new flow arrives");
+    Ok(f64::from(arrived) / elapsed.as_secs_f64())
+}
+
+/// Waits for frames at the other port. Returns how many came in time.
+fn wait_for(guest: &mut PollingGuest, count: u32) -> Result<u32> {
+    let (begin, mut arrived) = (Instant::now(), 0);
+    while arrived < count && begin.elapsed() < PATIENCE {
+        arrived += u32::try_from(guest.receive(1, 64, |_| ())?)?;
+    }
+    Ok(arrived)
+}
+
+/// Median times in microseconds of first packets, and of second ones a moment later.
+fn one_way_times(guest: &mut PollingGuest, flows: &mut NewFlows) -> Result<(f64, f64)> {
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..SAMPLES {
+        let frame = flows.frame();
+        for times in &mut times {
+            let begin = Instant::now();
+            guest.send(0, &frame)?;
+            guest.flush(0);
+            ensure!(wait_for(guest, 1)? == 1, "a packet does not arrive");
+            times.push(begin.elapsed().as_secs_f64() * 1e6);
+            // The flow gets into the tables, and the switch goes to sleep or not, as it likes.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let [first, next] = times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[SAMPLES / 2]
+    });
+    Ok((first, next))
+}

@@ -1,0 +1,154 @@
+//! The switch alone: frames circulate through it as fast as it can forward them, driven by one polling guest with two
+//! ports. The guest's thread has the first processor, the peer's poll thread the last; our workers may go where they
+//! want. Cycles are those of the time stamp counter in which the switch worked, by its own account, per packet.
+
+use super::{Case, Rig};
+use crate::Effort;
+use crate::contender::{Contender, HYPERSWITCH, OVS_DPDK, OVS_LEARNING};
+use crate::machine::on_processor;
+use crate::network::Network;
+use crate::record::Better::{Higher, Lower};
+use crate::record::Record;
+use anyhow::{Context, Result};
+use std::thread;
+use testbed::polling::Traffic;
+use testbed::{PollingGuest, Testpmd, TestpmdOptions};
+
+const RATE: &str = "rate";
+const CYCLES: &str = "busy cycles";
+
+pub const CASE: Case = Case {
+    name: "loop",
+    about: "the switch alone: two ports of a polling guest, frames circulate",
+    axis: "frame bytes, flows, guest",
+    measures: &[
+        (RATE, "million packets/s", Higher),
+        (CYCLES, "cycles/packet", Lower),
+    ],
+    contenders: &[HYPERSWITCH, OVS_DPDK, OVS_LEARNING],
+    run,
+};
+
+pub const TESTPMD: Case = Case {
+    name: "testpmd",
+    about: "the same loop with DPDK's own driver (testpmd, two virtio-user ports, io)",
+    axis: "frame bytes",
+    measures: CASE.measures,
+    contenders: &[HYPERSWITCH, OVS_DPDK],
+    run: run_testpmd,
+};
+
+const PORTS: [&str; 2] = ["p1", "p2"];
+const SIZES: [u16; 6] = [64, 128, 256, 512, 1024, 1500];
+
+/// Points with their names.
+fn points(effort: &Effort) -> Vec<(String, Traffic)> {
+    let mut points = Vec::new();
+    let sizes = effort.choose(&SIZES, &[64, 1500]);
+    for &size in sizes {
+        let traffic = Traffic::new(size.into());
+        points.push((format!("{size} io"), traffic));
+        points.push((
+            format!("{size} touch"),
+            Traffic {
+                touch: true,
+                ..traffic
+            },
+        ));
+    }
+    for &under_way in effort.choose(&[1, 2, 4], &[1]) {
+        let traffic = Traffic {
+            under_way,
+            ..Traffic::new(64)
+        };
+        points.push((format!("64 io, bursts of {under_way}"), traffic));
+    }
+    for &flows in effort.choose(&[1_000, 100_000], &[100_000]) {
+        for &size in sizes {
+            let traffic = Traffic {
+                flows,
+                ..Traffic::new(size.into())
+            };
+            points.push((format!("{size} io, {flows} flows"), traffic));
+        }
+    }
+    points
+}
+
+fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
+    let mut rigs = Vec::new();
+    for contender in contenders {
+        rigs.push(Rig::start(contender, &PORTS, |network| {
+            let sockets = [network.socket("p1")?, network.socket("p2")?];
+            PollingGuest::connect(&sockets, 1514)
+        })?);
+    }
+    let points = points(effort);
+    for _ in 0..effort.rounds {
+        for (label, traffic) in &points {
+            for rig in &mut rigs {
+                let name = rig.name;
+                let measured = rig.turn(|network, guest| measure(effort, network, guest, traffic));
+                let (rate, cycles) = measured.with_context(|| format!("{label} on {name}"))?;
+                record.add(label, name, RATE, rate);
+                record.add(label, name, CYCLES, cycles);
+            }
+        }
+    }
+    rigs.into_iter().try_for_each(Rig::stop)
+}
+
+/// Million packets per second, and busy cycles per packet.
+fn measure(
+    effort: &Effort,
+    network: &Network,
+    guest: &mut PollingGuest,
+    traffic: &Traffic,
+) -> Result<(f64, f64)> {
+    let counters = || network.work();
+    let (circulation, [before, after]) =
+        on_processor(0, || guest.circulate(traffic, effort.short, counters))?;
+    if circulation.lost > 0 {
+        println!(
+            "    {} of {} packets were lost",
+            circulation.lost, circulation.packets
+        );
+    }
+    Ok((circulation.rate() / 1e6, after.busy_cycles_per_packet(&before)?))
+}
+
+fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
+    for &size in effort.choose(&SIZES, &[64]) {
+        let mut rigs = Vec::new();
+        for contender in contenders {
+            rigs.push(Rig::start(contender, &PORTS, |network| {
+                let mut options = TestpmdOptions::guest(&[network.socket("p1")?, network.socket("p2")?], "");
+                options.packet_size = size;
+                options.processor = Some(0);
+                let mut testpmd = Testpmd::start(&options)?;
+                testpmd.start_loop(4)?;
+                // Packets stay under way from here on; while its switch is paused, the driver is too.
+                testpmd.pause();
+                Ok(testpmd)
+            })?);
+        }
+        for _ in 0..effort.rounds {
+            for rig in &mut rigs {
+                let name = rig.name;
+                let (rate, cycles) = rig.turn(|network, testpmd| {
+                    testpmd.resume();
+                    thread::sleep(effort.short / 10);
+                    let before = network.work()?;
+                    let rate = testpmd.packets_per_second(effort.short)?;
+                    let after = network.work()?;
+                    testpmd.pause();
+                    Ok((rate / 1e6, after.busy_cycles_per_packet(&before)?))
+                })?;
+                record.add(&size.to_string(), name, RATE, rate);
+                record.add(&size.to_string(), name, CYCLES, cycles);
+            }
+        }
+        rigs.into_iter().try_for_each(Rig::stop)?;
+    }
+    Ok(())
+}

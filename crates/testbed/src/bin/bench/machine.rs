@@ -1,0 +1,81 @@
+//! What it is measured on, and whose processor time goes where.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use testbed::endpoint::{Endpoint, Host};
+
+/// The machine, as named in results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Model name of the processor.
+    pub processor: String,
+    /// Processors on line.
+    pub cores: usize,
+    /// Its kernel.
+    pub kernel: String,
+    /// Whether it is a virtual machine itself; waking threads takes longer there.
+    pub virtualised: bool,
+    /// Versions of the packages that were measured against, or with.
+    pub versions: BTreeMap<String, String>,
+}
+
+const PACKAGES: &str = "openvswitch-switch-dpdk dpdk-dev user-mode-linux iperf3";
+
+fn cpuinfo(key: &str) -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(": ")?.1.to_owned())
+}
+
+impl Machine {
+    /// This one.
+    pub fn this() -> Machine {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let query = format!("dpkg-query -W -f '${{Package}} ${{Version}}\\n' {PACKAGES} 2>/dev/null");
+        let versions = Host.run(&query).map(|output| output.stdout).unwrap_or_default();
+        Machine {
+            processor: cpuinfo("model name").unwrap_or_else(|| "an unknown processor".into()),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            kernel: kernel.trim().into(),
+            virtualised: cpuinfo("flags")
+                .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            versions: versions
+                .lines()
+                .filter_map(|line| line.split_once(' '))
+                .map(|(package, version)| (package.to_owned(), version.to_owned()))
+                .collect(),
+        }
+    }
+}
+
+/// Seconds that all processors together have been busy since the machine started, stolen time not included.
+pub fn busy_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: u64 = text
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .enumerate()
+        // user, nice, system, idle, iowait, irq, softirq.
+        .filter(|(index, _)| matches!(index, 0 | 1 | 2 | 5 | 6))
+        .filter_map(|(_, ticks)| ticks.parse::<u64>().ok())
+        .sum();
+    Duration::from_millis(ticks * 10).as_secs_f64()
+}
+
+/// Runs `work` in a thread that stays on one processor.
+pub fn on_processor<T: Send>(number: usize, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut set = rustix::thread::CpuSet::new();
+            set.set(number);
+            // A processor that is not there leaves the thread where the kernel wants it.
+            let _ = rustix::thread::sched_setaffinity(None, &set);
+            work()
+        });
+        thread.join().expect("measurements do not panic")
+    })
+}

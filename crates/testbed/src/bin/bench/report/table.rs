@@ -1,0 +1,146 @@
+//! The tables of `latest.md`.
+
+use super::{Results, target};
+use crate::cases;
+use crate::contender::HYPERSWITCH;
+use crate::record::{Better, Measure, Record, Spread};
+use std::fmt::Write;
+
+/// The whole file. `plots` are names of files by case.
+pub fn all(results: &Results, plots: &[(String, String)]) -> String {
+    let machine = &results.machine;
+    let versions: Vec<String> = machine
+        .versions
+        .iter()
+        .map(|(package, version)| format!("{package} {version}"))
+        .collect();
+    let mut text = format!(
+        "# Measurements\n\nWritten by `make bench` on {}, {} processors, Linux {}{}, with {}. Absolute numbers of a shared \
+         machine mean little: a ratio is the median of those within interleaved rounds, followed by the lowest and the \
+         highest, and more than 1 means that Hyper-Switch is better.\n\n",
+        machine.processor,
+        machine.cores,
+        machine.kernel,
+        if machine.virtualised {
+            " (itself a virtual machine)"
+        } else {
+            ""
+        },
+        versions.join(", "),
+    );
+    text += "## Targets\n\n";
+    text += &target::table(results);
+    for case in cases::ALL {
+        if let Some(record) = results.cases.get(case.name) {
+            section(&mut text, record, plots);
+        }
+    }
+    text
+}
+
+fn section(text: &mut String, record: &Record, plots: &[(String, String)]) {
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "\n## {}\n\n{}. {} rounds, commit {}.\n",
+        record.case,
+        capital(&record.about),
+        record.rounds,
+        record.commit
+    );
+    for measure in &record.measures {
+        table(text, record, measure);
+    }
+    for (_, file) in plots.iter().filter(|(case, _)| *case == record.case) {
+        let _ = write!(text, "\n![{}]({file})\n", file.trim_end_matches(".svg"));
+    }
+}
+
+fn capital(text: &str) -> String {
+    let mut characters = text.chars();
+    characters
+        .next()
+        .map(|first| first.to_uppercase().chain(characters).collect())
+        .unwrap_or_default()
+}
+
+/// One measure: a row per point, a column per contender and per ratio to a peer.
+fn table(text: &mut String, record: &Record, measure: &Measure) {
+    let contenders = record.contenders(&measure.name);
+    let Some((&first, _)) = contenders.split_first() else {
+        return;
+    };
+    let peers: Vec<&str> = contenders
+        .iter()
+        .copied()
+        .filter(|name| first == HYPERSWITCH.name && *name != first)
+        .collect();
+    let direction = match measure.better {
+        Better::Higher => "more",
+        Better::Lower => "less",
+    };
+    let _ = write!(
+        text,
+        "\n{}, {} ({direction} is better)\n\n| {} |",
+        capital(&measure.name),
+        measure.unit,
+        record.axis
+    );
+    for name in &contenders {
+        let _ = write!(text, " {name} |");
+    }
+    for peer in &peers {
+        let _ = write!(text, " better than {peer} |");
+    }
+    *text += "\n|---|";
+    *text += &"---|".repeat(contenders.len() + peers.len());
+    *text += "\n";
+    for point in &record.points {
+        let _ = write!(text, "| {} |", point.label);
+        for name in &contenders {
+            let value = record.value(&point.label, name, &measure.name);
+            let _ = write!(
+                text,
+                " {} |",
+                value.map_or(String::new(), |value| digits(value.median))
+            );
+        }
+        for peer in &peers {
+            let ratio = record.ratio(&point.label, first, peer, &measure.name);
+            let _ = write!(text, " {} |", ratio.map_or(String::new(), spread_text));
+        }
+        *text += "\n";
+    }
+}
+
+/// Three significant digits, without an exponent.
+pub fn digits(value: f64) -> String {
+    match value.abs() {
+        magnitude if magnitude >= 100.0 => format!("{value:.0}"),
+        magnitude if magnitude >= 10.0 => format!("{value:.1}"),
+        magnitude if magnitude >= 0.1 => format!("{value:.2}"),
+        magnitude if magnitude > 0.0 => format!("{value:.4}"),
+        _ => "0".into(),
+    }
+}
+
+/// A median with its spread.
+pub fn spread_text(spread: Spread) -> String {
+    format!(
+        "{} ({}..{})",
+        digits(spread.median),
+        digits(spread.low),
+        digits(spread.high)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_digits() {
+        let texts = [1234.5, 12.345, 1.2345, 0.12345, 0.0123, 0.0].map(digits);
+        assert_eq!(texts, ["1234", "12.3", "1.23", "0.12", "0.0123", "0"]);
+    }
+}

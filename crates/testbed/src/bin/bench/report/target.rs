@@ -1,0 +1,241 @@
+//! What is to be reached on one machine, in interleaved rounds, and what was.
+
+use super::Results;
+use super::table::{digits, spread_text};
+use crate::contender::HYPERSWITCH;
+use crate::record::{Better, Record, Spread};
+use std::fmt::Write;
+
+/// A target; of several points, the least favourable one counts.
+struct Target {
+    what: &'static str,
+    case: &'static str,
+    measure: &'static str,
+    /// Who is to be outdone, by a factor. Without one, the value itself counts.
+    peer: Option<&'static str>,
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+}
+
+const fn beside(
+    what: &'static str,
+    [case, measure, peer]: [&'static str; 3],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        what,
+        case,
+        measure,
+        peer: Some(peer),
+        points,
+        floor,
+        goal,
+    }
+}
+
+const fn alone(
+    what: &'static str,
+    [case, measure]: [&'static str; 2],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        what,
+        case,
+        measure,
+        peer: None,
+        points,
+        floor,
+        goal,
+    }
+}
+
+const LOOP: [&str; 3] = ["loop", "busy cycles", "ovs-dpdk"];
+const LARGE: &[&str] = &["65536"];
+
+const TARGETS: &[Target] = &[
+    beside(
+        "busy cycles per packet, 64 B, 1 flow: OVS-DPDK / ours",
+        LOOP,
+        &["64 io", "64 touch"],
+        1.8,
+        2.4,
+    ),
+    beside("same, 512 B", LOOP, &["512 io", "512 touch"], 1.7, 2.1),
+    beside("same, 1500 B, touch", LOOP, &["1500 touch"], 1.6, 1.9),
+    beside("same, 1500 B, io", LOOP, &["1500 io"], 1.9, 2.2),
+    beside(
+        "same, 64 B, bursts of 1 to 4 packets",
+        LOOP,
+        &["64 io, bursts of 1", "64 io, bursts of 2", "64 io, bursts of 4"],
+        2.0,
+        3.0,
+    ),
+    beside(
+        "same, 64 B, 1,000 and 100,000 flows",
+        LOOP,
+        &["64 io, 1000 flows", "64 io, 100000 flows"],
+        1.6,
+        2.1,
+    ),
+    beside(
+        "UML pair TCP: ours / bridge and TAP",
+        ["stream", "throughput", "bridge"],
+        LARGE,
+        1.0,
+        1.4,
+    ),
+    beside(
+        "same, processor time per GB: bridge / ours",
+        ["stream", "processor time", "bridge"],
+        LARGE,
+        1.0,
+        1.43,
+    ),
+    beside(
+        "UML pair TCP: ours / OVS-DPDK",
+        ["stream", "throughput", "ovs-dpdk"],
+        LARGE,
+        1.5,
+        2.0,
+    ),
+    beside(
+        "UDP RR 64 B: ours / bridge and TAP",
+        ["rr", "transactions", "bridge"],
+        &["64"],
+        1.0,
+        1.5,
+    ),
+    beside(
+        "UDP RR 64 B: ours / OVS-DPDK",
+        ["rr", "transactions", "ovs-dpdk"],
+        &["64"],
+        0.9,
+        1.2,
+    ),
+    beside(
+        "8 pairs, TCP added up: ours / OVS-DPDK",
+        ["pairs", "throughput", "ovs-dpdk"],
+        &["8"],
+        1.5,
+        2.0,
+    ),
+    alone(
+        "idle, 100 ports, % of a core",
+        ["idle", "processor"],
+        &["100 unused", "100 connected"],
+        0.2,
+        0.01,
+    ),
+    alone(
+        "bystanders' throughput under tuple-space attack, %",
+        ["attack", "kept"],
+        &["1, 1,000/s", "1000, 1,000/s"],
+        90.0,
+        98.0,
+    ),
+];
+
+impl Target {
+    fn better(&self, record: &Record) -> Better {
+        match self.peer {
+            // Ratios are turned so that more is better.
+            Some(_) => Better::Higher,
+            None => record.measure(self.measure).better,
+        }
+    }
+
+    /// The least favourable of the points that were measured.
+    fn reached(&self, record: &Record) -> Option<Spread> {
+        let ours = HYPERSWITCH.name;
+        let measured = self.points.iter().filter_map(|point| match self.peer {
+            Some(peer) => record.ratio(point, ours, peer, self.measure),
+            None => record.value(point, ours, self.measure),
+        });
+        let order = |a: &Spread, b: &Spread| a.median.total_cmp(&b.median);
+        match self.better(record) {
+            Better::Higher => measured.min_by(order),
+            Better::Lower => measured.max_by(order),
+        }
+    }
+
+    fn verdict(&self, record: &Record, reached: Spread) -> &'static str {
+        let as_good_as = |limit: f64| match self.better(record) {
+            Better::Higher => reached.median >= limit,
+            Better::Lower => reached.median <= limit,
+        };
+        if as_good_as(self.goal) {
+            "goal"
+        } else if as_good_as(self.floor) {
+            "floor"
+        } else {
+            "missed"
+        }
+    }
+}
+
+/// All targets with what was measured.
+pub fn table(results: &Results) -> String {
+    let mut text = "| measure | floor | goal | measured | reached |\n|---|---|---|---|---|\n".to_owned();
+    for target in TARGETS {
+        let record = results.cases.get(target.case);
+        let reached = record.and_then(|record| Some((record, target.reached(record)?)));
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} |",
+            target.what,
+            digits(target.floor),
+            digits(target.goal),
+            reached.map_or_else(|| "not measured".into(), |(_, spread)| spread_text(spread)),
+            reached.map_or("", |(record, spread)| target.verdict(record, spread)),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases;
+
+    #[test]
+    fn targets_name_what_cases_measure() {
+        for target in TARGETS {
+            let case = cases::ALL
+                .iter()
+                .find(|case| case.name == target.case)
+                .unwrap_or_else(|| panic!("no case {}", target.case));
+            let measured = case.measures.iter().any(|(name, ..)| *name == target.measure);
+            assert!(measured, "{} does not measure {}", target.case, target.measure);
+            if let Some(peer) = target.peer {
+                let competes = case.contenders.iter().any(|contender| contender.name == peer);
+                assert!(competes, "{peer} does not compete in {}", target.case);
+            }
+        }
+    }
+
+    #[test]
+    fn the_least_favourable_point_counts() {
+        let case = cases::ALL
+            .iter()
+            .find(|case| case.name == "idle")
+            .expect("a case");
+        let mut record = Record::new(case, &crate::Effort::new(true, Some(1)));
+        let target = TARGETS
+            .iter()
+            .find(|target| target.case == "idle")
+            .expect("a target");
+        assert_eq!(target.reached(&record), None);
+        record.add("100 unused", "hyperswitch", "processor", 0.0);
+        let reached = target.reached(&record).expect("measured");
+        assert_eq!(target.verdict(&record, reached), "goal");
+        record.add("100 connected", "hyperswitch", "processor", 0.1);
+        let reached = target.reached(&record).expect("measured");
+        assert_eq!((reached.median, target.verdict(&record, reached)), (0.1, "floor"));
+    }
+}
