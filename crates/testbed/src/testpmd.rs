@@ -8,7 +8,7 @@ use crate::process::{self, Group};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::io::{BufReader, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -36,6 +36,8 @@ pub struct TestpmdOptions {
     pub forward_mode: &'static str,
     /// The processor on which it stays; any by default.
     pub processor: Option<usize>,
+    /// Packet buffers.
+    pub buffers: u32,
 }
 
 impl TestpmdOptions {
@@ -65,7 +67,18 @@ impl TestpmdOptions {
             huge_pages: false,
             forward_mode: "io",
             processor: None,
+            buffers: 8192,
         }
+    }
+
+    /// A guest port that sends the frames of a capture file, of up to 30,000 frames, again and again as fast as it can.
+    /// The file is read once, at the start.
+    pub fn replay(capture: &Path, socket: &Path) -> TestpmdOptions {
+        let source = format!("net_pcap0,rx_pcap={},infinite_rx=1", capture.display());
+        let mut options = TestpmdOptions::guest(&[socket.to_path_buf()], "");
+        options.devices.insert(0, source);
+        options.buffers = 32_768;
+        options
     }
 }
 
@@ -116,13 +129,8 @@ impl Testpmd {
             command.arg(format!("--vdev={device}"));
         }
         let ring = options.queue_size.to_string();
-        command.args([
-            "--",
-            "-i",
-            "--nb-cores=1",
-            "--no-mlockall",
-            "--total-num-mbufs=8192",
-        ]);
+        command.args(["--", "-i", "--nb-cores=1", "--no-mlockall"]);
+        command.arg(format!("--total-num-mbufs={}", options.buffers));
         command.arg(format!("--forward-mode={}", options.forward_mode));
         command.args(["--rxd", &ring, "--txd", &ring]);
         command.arg(format!("--txpkts={}", options.packet_size));

@@ -4,6 +4,7 @@
 //! checks that every packet is accounted for and that nothing is left behind. Needs root, and what `scripts/setup`
 //! installs; `make test` runs them.
 
+mod attack;
 mod failures;
 mod life;
 mod polling;

@@ -1,0 +1,58 @@
+//! Look-ups allocate nothing, in either table, whether they find something or not.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use allocation_counter::measure;
+use classifier::{MegaflowTable, MicroflowCache};
+use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use std::sync::Arc;
+
+fn key(port: u16) -> FlowKey {
+    let mut key = FlowKey::default();
+    key.set_in_port(1);
+    key.set_tp_dst(port);
+    key
+}
+
+fn mask(bit: u32) -> FlowMask {
+    let mut mask = FlowMask::ANY;
+    mask.0.set_in_port(u32::MAX);
+    mask.0.set_ip_src(1 << bit);
+    mask.0.set_tp_dst(u16::MAX);
+    mask
+}
+
+#[test]
+fn look_ups_allocate_nothing() {
+    let mut table = MegaflowTable::default();
+    for number in 0..20 {
+        let flow = Flow {
+            id: FlowId(number.into()),
+            switch: SwitchId(1),
+            key: key(number),
+            mask: mask(number.into()),
+            actions: Vec::new(),
+        };
+        table.insert(flow).unwrap();
+    }
+    let flows = table.port(PortId(1));
+    let mut cache = MicroflowCache::default();
+    let entry = Arc::clone(table.get(FlowId(3)).unwrap());
+    let exact = ExactKey::of(&key(3));
+    let hash = cache.hash(&exact);
+    cache.insert(hash, &exact, &entry, 0);
+    let mut found = 0;
+    let info = measure(|| {
+        for _ in 0..100 {
+            let reading = flows.read();
+            found += (0..40)
+                .filter(|&port| reading.lookup(&key(port)).is_some())
+                .count();
+            found += usize::from(cache.hit(cache.hash(&exact), &exact, 60).is_some());
+            cache.insert(hash, &exact, &entry, 1);
+            cache.tell(1);
+        }
+    });
+    assert_eq!(found, 100 * 21);
+    assert_eq!(info.count_total, 0, "{info:?}");
+}
