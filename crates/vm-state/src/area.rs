@@ -6,6 +6,7 @@
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
 //! | [`Thread::tid`] | the registry | a thread begins or ends to matter |
 //! | [`Thread::state`] | programs; the registry only from 0, or to 0 when the thread is none any more | that thread is switched to or from, or woken |
+//! | [`Thread::waits`], [`Thread::child_waits`] | programs; the registry only to 0 | that thread, or a child, is woken or switched to or from |
 //!
 //! Threads are in a hash table of buckets of four, found by the low bits of their number, which the kernel gives
 //! out in sequence. A bucket is a cache line, and a thread has its place in it as long as it matters: that place
@@ -30,13 +31,18 @@ pub(crate) struct Core {
     pub runnable: AtomicU32,
 }
 
-/// A registered thread.
+/// A registered thread. Its child processes count as the thread itself: User Mode Linux runs its guest's processes in
+/// processes of its own, and waits for them meanwhile.
 #[repr(C, align(16))]
 pub(crate) struct Thread {
     /// Its number; 0 when this place is free.
     pub tid: AtomicU32,
     /// A [`Kind`] in the upper half and a core in the lower; 0 while unknown.
-    pub state: AtomicU64,
+    pub state: AtomicU32,
+    /// Its number while it waits for a core, else 0.
+    pub waits: AtomicU32,
+    /// The same of the child that began to wait last.
+    pub child_waits: AtomicU32,
 }
 
 /// A cache line of threads.
@@ -53,6 +59,9 @@ pub(crate) struct Area {
 /// Set in [`Core::task`] once the core has switched.
 pub(crate) const KNOWN: u64 = 1 << 63;
 
+/// Where a [`Kind`] begins in [`Thread::state`]; below it is a core.
+pub(crate) const KIND_SHIFT: u32 = 16;
+
 /// What a thread does; the upper half of [`Thread::state`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -65,8 +74,8 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// The state of a thread that is this on core 0.
-    pub const fn word(self) -> u64 {
-        (self as u64) << 32
+    pub const fn word(self) -> u32 {
+        (self as u32) << KIND_SHIFT
     }
 }
 
@@ -78,6 +87,9 @@ pub(crate) const THREADS: usize = offset_of!(Area, buckets);
 pub(crate) const BUCKET_SIZE: usize = size_of::<Bucket>();
 pub(crate) const THREAD_SIZE: usize = size_of::<Thread>();
 pub(crate) const TID: usize = offset_of!(Thread, tid);
+pub(crate) const WAITS: usize = offset_of!(Thread, waits);
+pub(crate) const CHILD_WAITS: usize = offset_of!(Thread, child_waits);
 pub(crate) const STATE: usize = offset_of!(Thread, state);
 
-const _: () = assert!(CORE_SIZE == 64 && BUCKET_SIZE == 64 && BUCKETS.is_power_of_two());
+const _: () =
+    assert!(CORE_SIZE == 64 && BUCKET_SIZE == 64 && BUCKETS.is_power_of_two() && CORES <= 1 << KIND_SHIFT);

@@ -19,8 +19,8 @@
 //! instructions, are therefore also licensed as [`LICENSE`] says.
 
 use crate::area::{
-    BUCKET_SIZE, BUCKETS, CORE_SIZE, CORES, KNOWN, Kind, RUNNABLE, STATE, TASK, THREAD_SIZE, THREADS, TID,
-    WAYS,
+    BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, KIND_SHIFT, KNOWN, Kind, RUNNABLE, STATE, TASK,
+    THREAD_SIZE, THREADS, TID, WAITS, WAYS,
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
@@ -133,6 +133,11 @@ const fn argument(number: usize) -> usize {
     8 * number
 }
 
+/// A state on core 0 as the constant of an instruction.
+fn word(kind: Kind) -> i32 {
+    kind.word().cast_signed()
+}
+
 /// A number as the constant of an instruction.
 fn constant(number: usize) -> i32 {
     i32::try_from(number).expect("the area is small")
@@ -150,14 +155,18 @@ impl Program {
         self.code.load(Size::Double, R1, R6, argument(1));
         self.code.register(Op::Move, R5, R1);
         self.find_thread(next);
-        self.leave(next);
-        self.set_state();
+        self.leave();
+        self.left(next);
 
         self.code.place(next);
         self.code.load(Size::Double, R1, R6, argument(2));
+        self.code.register(Op::Move, R5, R1);
         self.find_thread(publish);
-        self.code.wide(R5, Constant::Number(Kind::Running.word()));
-        self.set_state();
+        self.code.load(Size::Word, R1, R5, self.kernel.pid);
+        self.waits_no_more();
+        self.code.constant(Op::Move, R5, word(Kind::Running));
+        self.code.register(Op::Or, R5, R7);
+        self.code.store(Size::Word, R3, STATE, R5);
 
         self.code.place(publish);
         self.code.load(Size::Double, R1, R6, argument(2));
@@ -180,12 +189,15 @@ impl Program {
         self.code.jump_if(If::NotBelow, R7, constant(CORES), end);
         self.code.register(Op::Move, R1, R6);
         self.find_thread(publish);
+        self.code.load(Size::Word, R1, R6, self.kernel.pid);
+        self.waits();
         // One that is about to block may be woken while it still runs: it goes on running.
-        self.code.load(Size::Double, R5, R3, STATE);
-        self.code.constant(Op::RightShift, R5, 32);
+        self.code.load(Size::Word, R5, R3, STATE);
+        self.code.constant(Op::RightShift, R5, KIND_SHIFT.cast_signed());
         self.code.jump_if(If::NotEqual, R5, Kind::Blocked as i32, publish);
-        self.code.wide(R5, Constant::Number(Kind::Runnable.word()));
-        self.set_state();
+        self.code.constant(Op::Move, R5, word(Kind::Runnable));
+        self.code.register(Op::Or, R5, R7);
+        self.code.store(Size::Word, R3, STATE, R5);
         self.code.place(publish);
         self.code.register(Op::Move, R1, R6);
         self.core_address();
@@ -211,10 +223,7 @@ impl Program {
         self.code.finish()
     }
 
-    /// R3 = the place of the task in R1 or of its parent, or jumps if neither has one. Uses R1, R2, R4.
-    ///
-    /// User Mode Linux runs its guest's processes in processes of its own, and waits for them meanwhile: they are the
-    /// same vCPU.
+    /// R3 = the place of the task in R1 or of its parent, and R2 its number, or jumps if neither has one. Uses R1, R4.
     fn find_thread(&mut self, none: Label) {
         let (parent, found) = (self.code.label(), self.code.label());
         self.find_number(parent, found);
@@ -251,38 +260,76 @@ impl Program {
         self.code.jump(none);
     }
 
-    /// R5 = what the task in R5 is once it is switched from, its place being R3; or jumps if that one runs elsewhere
-    /// by now, because a parent and its child took turns. R2: the number of its place. Uses R1, R4.
-    fn leave(&mut self, elsewhere: Label) {
-        let (ours, known, alive) = (self.code.label(), self.code.label(), self.code.label());
-        self.code.register(Op::Move, R1, R5);
-        self.code.wide(R5, Constant::Number(Kind::Running.word()));
-        self.code.register(Op::Or, R5, R7);
-        self.code.load(Size::Double, R4, R3, STATE);
-        self.code.jump_if(If::Equal, R4, 0, ours);
-        self.code.jump_if_register(If::NotEqual, R4, R5, elsewhere);
-        self.code.place(ours);
-        self.code.wide(R5, Constant::Number(Kind::Runnable.word()));
+    /// Notes whether the task in R5, whose place R3 has the number R2, waits for a core once it is switched from. R5 =
+    /// what its place says then. Uses R1, R4.
+    fn leave(&mut self) {
+        let [preempted, blocks, alive, end] = [(); 4].map(|()| self.code.label());
+        self.code.load(Size::Word, R1, R5, self.kernel.pid);
         // A preempted task goes on wanting its core, whatever it was about to become.
         self.code.load(Size::Double, R4, R6, argument(0));
-        self.code.jump_if(If::AnyOf, R4, 0xff, known);
-        self.code.load(Size::Word, R4, R1, self.kernel.state);
-        self.code.jump_if(If::Equal, R4, 0, known);
-        self.code.wide(R5, Constant::Number(Kind::Blocked.word()));
-        self.code.constant(Op::And, R4, TASK_DEAD);
-        self.code.jump_if(If::Equal, R4, 0, alive);
+        self.code.jump_if(If::AnyOf, R4, 0xff, preempted);
+        self.code.load(Size::Word, R5, R5, self.kernel.state);
+        self.code.jump_if(If::NotEqual, R5, 0, blocks);
+        self.code.place(preempted);
+        self.waits();
+        self.code.constant(Op::Move, R5, word(Kind::Runnable));
+        self.code.jump(end);
+
+        self.code.place(blocks);
+        self.waits_no_more();
+        self.code.constant(Op::And, R5, TASK_DEAD);
+        self.code.jump_if(If::Equal, R5, 0, alive);
         // A parent outlives its child.
-        self.code.load(Size::Word, R4, R1, self.kernel.pid);
-        self.code.jump_if_register(If::NotEqual, R4, R2, alive);
-        self.code.wide(R5, Constant::Number(Kind::Dead.word()));
+        self.code.jump_if_register(If::NotEqual, R1, R2, alive);
+        self.code.constant(Op::Move, R5, word(Kind::Dead));
+        self.code.jump(end);
+
         self.code.place(alive);
-        self.code.place(known);
+        // Its parent or a child may still wait for a core.
+        self.code.constant(Op::Move, R5, word(Kind::Runnable));
+        for waits in [WAITS, CHILD_WAITS] {
+            self.code.load(Size::Word, R4, R3, waits);
+            self.code.jump_if(If::NotEqual, R4, 0, end);
+        }
+        self.code.constant(Op::Move, R5, word(Kind::Blocked));
+        self.code.place(end);
     }
 
-    /// Publishes the state in R5, on the core in R7, of the thread at R3.
-    fn set_state(&mut self) {
+    /// The task with the number in R1 waits for a core; its place R3 has the number R2.
+    fn waits(&mut self) {
+        let (child, end) = (self.code.label(), self.code.label());
+        self.code.jump_if_register(If::NotEqual, R1, R2, child);
+        self.code.store(Size::Word, R3, WAITS, R1);
+        self.code.jump(end);
+        self.code.place(child);
+        self.code.store(Size::Word, R3, CHILD_WAITS, R1);
+        self.code.place(end);
+    }
+
+    /// The task with the number in R1 runs or blocks; its place R3 has the number R2. Uses R4.
+    fn waits_no_more(&mut self) {
+        for waits in [WAITS, CHILD_WAITS] {
+            let other = self.code.label();
+            self.code.load(Size::Word, R4, R3, waits);
+            self.code.jump_if_register(If::NotEqual, R4, R1, other);
+            self.code.constant(Op::Move, R4, 0);
+            self.code.store(Size::Word, R3, waits, R4);
+            self.code.place(other);
+        }
+    }
+
+    /// Publishes R5, what the thread at R3 is once it was switched from on the core in R7, unless it runs elsewhere by now
+    /// because a parent and its child took turns. Uses R1, R4.
+    fn left(&mut self, elsewhere: Label) {
+        let ours = self.code.label();
+        self.code.constant(Op::Move, R1, word(Kind::Running));
+        self.code.register(Op::Or, R1, R7);
+        self.code.load(Size::Word, R4, R3, STATE);
+        self.code.jump_if(If::Equal, R4, 0, ours);
+        self.code.jump_if_register(If::NotEqual, R4, R1, elsewhere);
+        self.code.place(ours);
         self.code.register(Op::Or, R5, R7);
-        self.code.store(Size::Double, R3, STATE, R5);
+        self.code.store(Size::Word, R3, STATE, R5);
     }
 
     /// R2 = the place of the core in R7, which is lost.
@@ -328,7 +375,7 @@ mod tests {
             assert!(btf.typedef(tracepoint.type_name()).is_some(), "{tracepoint:?}");
             let program = tracepoint.program(kernel, 0);
             assert!(
-                (10..150).contains(&program.len()),
+                (10..200).contains(&program.len()),
                 "{tracepoint:?} {}",
                 program.len()
             );

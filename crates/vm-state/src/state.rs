@@ -1,6 +1,6 @@
 //! Reading what is published, and saying which threads matter.
 
-use crate::area::{Area, BUCKETS, KNOWN, Kind, Thread, WAYS};
+use crate::area::{Area, BUCKETS, KIND_SHIFT, KNOWN, Kind, Thread, WAYS};
 use crate::kernel::Mapping;
 use crate::vcpus;
 use rustix::fd::BorrowedFd;
@@ -46,13 +46,13 @@ pub enum ThreadState {
 }
 
 impl ThreadState {
-    fn of(word: u64) -> ThreadState {
-        let core = word as u32;
-        match word >> 32 {
-            kind if kind == Kind::Running as u64 => ThreadState::Running(core),
-            kind if kind == Kind::Runnable as u64 => ThreadState::Runnable(core),
-            kind if kind == Kind::Blocked as u64 => ThreadState::Blocked(core),
-            kind if kind == Kind::Dead as u64 => ThreadState::Dead,
+    fn of(word: u32) -> ThreadState {
+        let core = word & ((1 << KIND_SHIFT) - 1);
+        match word - core {
+            kind if kind == Kind::Running.word() => ThreadState::Running(core),
+            kind if kind == Kind::Runnable.word() => ThreadState::Runnable(core),
+            kind if kind == Kind::Blocked.word() => ThreadState::Blocked(core),
+            kind if kind == Kind::Dead.word() => ThreadState::Dead,
             _ => ThreadState::Unknown,
         }
     }
@@ -192,6 +192,8 @@ impl Registry {
             return Some(slot);
         }
         let (slot, thread) = free()?;
+        thread.waits.store(0, Relaxed);
+        thread.child_waits.store(0, Relaxed);
         thread.state.store(0, Relaxed);
         thread.tid.store(tid, Release);
         // Only after that: what the programs say from now on is newer, and stays.

@@ -56,18 +56,18 @@ fn is_vcpu(name: &str) -> bool {
 
 /// What a thread does, as a word of the shared memory, if it can be told: not for one that runs or wants to, because
 /// that changes while it is read.
-pub(crate) fn state_of(proc: &Path, tid: u32) -> Option<u64> {
+pub(crate) fn state_of(proc: &Path, tid: u32) -> Option<u32> {
     let text = fs::read_to_string(proc.join(tid.to_string()).join("stat")).ok()?;
     // The second field is the name in parentheses, with anything in it (proc_pid_stat(5)).
     let (_, rest) = text.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    let core: u32 = fields.get(36)?.parse().ok()?;
+    let core: u16 = fields.get(36)?.parse().ok()?;
     let kind = match *fields.first()? {
         "R" => return None,
         "X" | "Z" => Kind::Dead,
         _ => Kind::Blocked,
     };
-    Some(kind.word() | u64::from(core))
+    Some(kind.word() | u32::from(core))
 }
 
 #[cfg(test)]

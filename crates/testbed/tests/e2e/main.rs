@@ -11,3 +11,4 @@ mod polling;
 mod rig;
 mod traffic;
 mod vlans;
+mod vm_state;
