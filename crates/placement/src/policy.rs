@@ -162,7 +162,7 @@ impl Policy {
     /// sender's time as in the paper, or where it ran before it blocked. Only if that core has gone to somebody else
     /// meanwhile, a helper is asked. A helper that polls takes a busy ring over by itself.
     pub fn switcher(&self, view: &impl View, sender: Vnic) -> Executor {
-        if let Some(executor) = self.fixed(sender) {
+        if let Some(executor) = self.fixed(view, sender) {
             return executor;
         }
         let (home, helper) = match self.vcpu(view, sender) {
@@ -192,7 +192,7 @@ impl Policy {
             Some(cpu) => return all_to(Rest::LeaveTo(cpu)),
             None => {}
         }
-        match self.fixed(receiver) {
+        match self.fixed(view, receiver) {
             // A switch that polls copies where it has switched.
             Some(_) if self.config.mode == Mode::Poll => return all_to(Rest::Here),
             Some(Executor::Core(cpu)) if cpu == here => return all_to(Rest::Here),
@@ -313,12 +313,27 @@ impl Policy {
     }
 
     /// Where all work of a vNIC is done in modes that do not choose.
-    fn fixed(&self, vnic: Vnic) -> Option<Executor> {
+    fn fixed(&self, view: &impl View, vnic: Vnic) -> Option<Executor> {
         match self.config.mode {
             Mode::Hyperswitch => None,
             Mode::ThreadPerVnic => Some(Executor::Thread(vnic)),
-            Mode::Poll | Mode::DriverDomain => Some(Executor::Core(self.home(&self.dedicated, vnic))),
+            Mode::Poll | Mode::DriverDomain => Some(Executor::Core(self.dedicated_to(view, vnic))),
         }
+    }
+
+    /// One of the dedicated cores on the vNIC's node, as poll-mode switches assign ports to theirs, or of all if there is
+    /// none. vNICs are dealt out in turn, whether nodes get them in turn or one node gets all.
+    fn dedicated_to(&self, view: &impl View, vnic: Vnic) -> Cpu {
+        let near = |cpu: &&Cpu| match self.vcpu(view, vnic) {
+            VcpuState::Running(at) | VcpuState::Runnable(at) | VcpuState::Blocked(at) => {
+                self.topology.reach(**cpu, at) != Reach::OtherNode
+            }
+            VcpuState::Unknown => true,
+        };
+        let count = self.dedicated.iter().filter(near).count().max(1);
+        let number = vnic.0 as usize / (self.dedicated.len() / count).max(1) % count;
+        let found = self.dedicated.iter().filter(near).nth(number);
+        found.copied().unwrap_or_else(|| self.home(&self.dedicated, vnic))
     }
 
     /// One of `cpus` for each vNIC, the same number of vNICs for each.

@@ -366,19 +366,19 @@ fn modes_for_comparison_do_not_choose() {
     for (mode, linger) in [(Mode::Poll, None), (Mode::DriverDomain, Some(0))] {
         let policy = policy(Config {
             mode,
-            dedicated_cores: vec![3, 11, 99],
+            dedicated_cores: vec![3, 5, 11, 99],
             ..Config::default()
         });
-        assert_eq!(policy.dedicated(), [Cpu(3), Cpu(11)]);
+        assert_eq!(policy.dedicated(), [Cpu(3), Cpu(5), Cpu(11)]);
         assert_eq!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(3)));
         let rest_at = |here| policy.copier(&still, Cpu(here), Vnic(1), WORTH_IT).rest;
         let elsewhere = if mode == Mode::Poll {
             Rest::Here
         } else {
-            Rest::Offload(Executor::Core(Cpu(11)))
+            Rest::Offload(Executor::Core(Cpu(5)))
         };
         assert_eq!(rest_at(3), elsewhere);
-        assert_eq!(rest_at(11), Rest::Here);
+        assert_eq!(rest_at(5), Rest::Here);
         assert_eq!(policy.linger_ns(), linger);
         assert_eq!(policy.copies_twice(), mode == Mode::DriverDomain);
     }
