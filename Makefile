@@ -10,7 +10,7 @@ RELEASE := $(TARGET)/release
 
 END_TO_END = HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
 
-.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end lint bench clean
+.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end lint bench simulate clean
 
 all: build
 
@@ -79,6 +79,9 @@ bench: ## Measure against Open vSwitch and the kernel's bridge; results go to do
 	scripts/setup --bench
 	$(CARGO) build --release --package hyperswitch --package testbed
 	scripts/as-root $(RELEASE)/bench $(BENCH)
+
+simulate: ## The placement policy on modelled machines; results go to docs/performance
+	$(CARGO) run --release --package placement-simulator -- docs/performance
 
 clean:
 	$(CARGO) clean

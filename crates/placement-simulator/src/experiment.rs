@@ -1,0 +1,213 @@
+//! The experiments: workloads, contenders, and the sweep over numbers of pairs.
+
+use crate::machine::Machine;
+use crate::world::{Counters, Traffic, World};
+use placement::{Config, Mode, Policy};
+use serde::Serialize;
+
+/// Numbers of pairs: each one where the paper's regions are, then fewer.
+pub const PAIRS: [usize; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64];
+
+/// What guests send each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// For JSON.
+    pub name: &'static str,
+    /// For readers.
+    pub title: &'static str,
+    /// Bytes per packet.
+    pub bytes: u64,
+    /// Packets under way per pair.
+    pub window: u32,
+    /// Numbers of pairs to measure.
+    pub pairs: &'static [usize],
+    /// Modelled time in which is counted, in nanoseconds; half as long passes before, for windows to open and
+    /// schedulers to settle.
+    pub counted_ns: u64,
+    /// What results are given in.
+    pub unit: Unit,
+}
+
+/// What results are given in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Gb/s of payload.
+    Gigabits,
+    /// Thousands of packets per second that were answered.
+    KiloTransactions,
+}
+
+/// Streams of 64 KiB packets, as in the paper's Figure 7.
+pub const LARGE: Workload = Workload {
+    name: "stream-64k",
+    title: "streams, 64 KiB packets",
+    bytes: 65_536,
+    window: 16,
+    pairs: &PAIRS,
+    counted_ns: 40_000_000,
+    unit: Unit::Gigabits,
+};
+
+/// Streams of small packets. There are so many that less time has to do.
+pub const SMALL: Workload = Workload {
+    name: "stream-1500",
+    title: "streams, 1500-byte packets",
+    bytes: 1_500,
+    window: 16,
+    pairs: &[1, 2, 4, 8, 16, 32, 64],
+    counted_ns: 10_000_000,
+    unit: Unit::Gigabits,
+};
+
+/// One small packet at a time, as in the paper's Figure 6.
+pub const REQUESTS: Workload = Workload {
+    name: "request-response",
+    title: "requests and responses, 64 bytes",
+    bytes: 64,
+    window: 1,
+    pairs: SMALL.pairs,
+    counted_ns: 20_000_000,
+    unit: Unit::KiloTransactions,
+};
+
+/// A configuration to compare.
+#[derive(Clone, Debug)]
+pub struct Contender {
+    /// For readers.
+    pub name: String,
+    /// The configuration.
+    pub config: Config,
+}
+
+/// What an ablation does to the configuration.
+type Change = fn(&mut Config);
+
+/// One result.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Point {
+    /// Pairs of guests.
+    pub pairs: usize,
+    /// Gb/s, or thousands of transactions per second.
+    pub value: f64,
+    /// Cores at work on average, those that only poll left out.
+    pub busy_cores: f64,
+    /// Cores that polled for nothing on average.
+    pub polling_cores: f64,
+    /// What happened in the time that was counted.
+    pub counters: Counters,
+}
+
+impl Contender {
+    fn new(name: impl Into<String>, config: Config) -> Self {
+        Contender {
+            name: name.into(),
+            config,
+        }
+    }
+
+    /// The product's defaults.
+    pub fn default_policy() -> Self {
+        Contender::new("hyperswitch", Config::default())
+    }
+
+    /// The paper's criteria for offloading (section 5.2.3) instead of ours.
+    pub fn papers_criteria() -> Self {
+        let config = Config {
+            busy_modules: false,
+            other_nodes: true,
+            ..Config::default()
+        };
+        Contender::new("hyperswitch, paper's criteria", config)
+    }
+
+    /// The modes for comparison, with each number of dedicated cores that the machine suggests.
+    pub fn comparison(machine: &Machine) -> Vec<Self> {
+        let in_mode = |mode| Config {
+            mode,
+            ..Config::default()
+        };
+        let dedicating = |mode, name: &str, cores: u16| {
+            let every = machine.cpus() / cores;
+            let dedicated_cores = (1..=cores).map(|number| number * every - 1).collect();
+            let plural = if cores == 1 { "" } else { "s" };
+            Contender::new(
+                format!("{name}, {cores} core{plural}"),
+                Config {
+                    dedicated_cores,
+                    ..in_mode(mode)
+                },
+            )
+        };
+        let counts = || machine.dedicated.iter().copied();
+        let polling = counts().map(|cores| dedicating(Mode::Poll, "poll", cores));
+        let driver_domains = counts().map(|cores| dedicating(Mode::DriverDomain, "driver-domain", cores));
+        let threads = Contender::new("thread-per-vnic", in_mode(Mode::ThreadPerVnic));
+        polling.chain([threads]).chain(driver_domains).collect()
+    }
+
+    /// The default with one mechanism off at a time.
+    pub fn ablations() -> Vec<Self> {
+        let off: [(&str, Change); 10] = [
+            ("vm-state", |config| config.vm_state = false),
+            ("state-aware-batching", |config| {
+                config.state_aware_batching = false
+            }),
+            ("kick-interval-us", |config| config.kick_interval_us = 0),
+            ("preemptive-copy", |config| config.preemptive_copy = false),
+            ("offload", |config| config.offload = false),
+            ("busy-modules", |config| config.busy_modules = false),
+            ("poll-transmit", |config| config.poll_transmit = false),
+            ("hysteresis-us", |config| config.hysteresis_us = 0),
+            ("give-way", |config| config.give_way = false),
+            ("serve-on-block", |config| config.serve_on_block = false),
+        ];
+        let without = |(name, change): (&str, Change)| {
+            let mut config = Config::default();
+            change(&mut config);
+            Contender::new(name, config)
+        };
+        off.map(without).into()
+    }
+}
+
+/// Of the jitter in what guests and the switch take: results are the same whenever they are made.
+const SEED: u64 = 1;
+
+/// Measures one contender with one number of pairs.
+pub fn measure(machine: &Machine, contender: &Contender, workload: &Workload, pairs: usize) -> Point {
+    let policy = Policy::new(
+        contender.config.clone(),
+        machine.topology(),
+        machine.policy_costs(),
+    );
+    let traffic = Traffic {
+        pairs,
+        bytes: workload.bytes,
+        window: workload.window,
+    };
+    let mut world = World::new(machine, &policy, traffic, SEED);
+    world.run(workload.counted_ns / 2);
+    let counters = world.run(workload.counted_ns);
+    let time = workload.counted_ns as f64;
+    let value = match workload.unit {
+        Unit::Gigabits => counters.bytes as f64 * 8.0 / time,
+        Unit::KiloTransactions => counters.packets as f64 * 1e6 / time,
+    };
+    Point {
+        pairs,
+        value,
+        busy_cores: counters.busy_ns as f64 / time,
+        polling_cores: counters.polling_ns as f64 / time,
+        counters,
+    }
+}
+
+/// Measures one contender with all numbers of pairs.
+pub fn sweep(machine: &Machine, contender: &Contender, workload: &Workload) -> Vec<Point> {
+    workload
+        .pairs
+        .iter()
+        .map(|pairs| measure(machine, contender, workload, *pairs))
+        .collect()
+}

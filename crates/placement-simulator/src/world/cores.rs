@@ -1,0 +1,223 @@
+//! Cores and their scheduler: fair among tasks that want to run, with the least virtual time next, as Linux's CFS. A
+//! task that slept is ahead of those that ran, within bounds, and so preempts them at the end of their step. Workers
+//! that help others run only where nothing else wants to.
+
+use super::{Event, Index, Task, World};
+use placement::{Cpu, Duty};
+
+/// A task is preempted when another one is behind by so much, in nanoseconds (CFS's `wakeup_granularity`).
+const GRANULARITY: u64 = 1_000_000;
+
+/// By how much a task that slept is ahead at most, in nanoseconds (CFS's `sched_latency`, halved).
+const CREDIT: u64 = 3_000_000;
+
+/// One core.
+#[derive(Debug, Default)]
+pub(super) struct Core {
+    pub current: Option<Task>,
+    pub ready: Vec<Task>,
+    /// Who was woken and will be here soon.
+    pub coming: Vec<Task>,
+    /// A step is under way; a current worker without one polls.
+    in_step: bool,
+    last: Option<Task>,
+    virtual_time: u64,
+}
+
+/// What the scheduler knows of a task.
+#[derive(Debug)]
+pub(super) struct Scheduled {
+    pub cpu: Cpu,
+    pub state: State,
+    virtual_time: u64,
+    /// Costs of effects, to be added to the next step.
+    pub carry: u64,
+    /// Length of the step under way.
+    step: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Asleep,
+    /// Woken, and on the way to its core.
+    Coming,
+    Ready,
+    Running,
+}
+
+impl Scheduled {
+    pub fn new(cpu: Cpu) -> Self {
+        Scheduled {
+            cpu,
+            state: State::Asleep,
+            virtual_time: 0,
+            carry: 0,
+            step: 0,
+        }
+    }
+}
+
+impl World<'_> {
+    pub(super) fn scheduled(&mut self, task: Task) -> &mut Scheduled {
+        match task {
+            Task::Guest(guest) => &mut self.guests[guest].scheduled,
+            Task::Worker(worker) => &mut self.workers[worker].scheduled,
+        }
+    }
+
+    /// Wakes a sleeping task on behalf of one that runs on `from`; returns what that costs the latter.
+    pub(super) fn wake(&mut self, task: Task, from: Cpu) -> u64 {
+        let costs = self.machine.costs;
+        let scheduled = self.scheduled(task);
+        if scheduled.state != State::Asleep {
+            return 0;
+        }
+        scheduled.state = State::Coming;
+        let cpu = scheduled.cpu;
+        let core = &mut self.cores[cpu.index()];
+        core.coming.push(task);
+        let idle = core.current.is_none() && core.ready.is_empty() && core.coming.len() == 1;
+        let (cost, latency) = match () {
+            () if cpu == from => (costs.context_switch / 2, 0),
+            () if idle => (costs.wake, costs.wake_latency),
+            () => (costs.wake_busy, costs.wake_busy),
+        };
+        self.counters.wakeups += u64::from(idle && cpu != from);
+        self.at(self.now + latency, Event::Woken(task));
+        cost
+    }
+
+    /// A task that slept wants to run.
+    pub(super) fn arrive(&mut self, task: Task) {
+        let scheduled = self.scheduled(task);
+        scheduled.state = State::Ready;
+        let cpu = scheduled.cpu.index();
+        let core = &mut self.cores[cpu];
+        core.coming.retain(|coming| *coming != task);
+        core.ready.push(task);
+        let least = core.virtual_time.saturating_sub(CREDIT);
+        let scheduled = self.scheduled(task);
+        scheduled.virtual_time = scheduled.virtual_time.max(least);
+        match self.cores[cpu].current {
+            None => self.dispatch(cpu),
+            Some(Task::Worker(worker)) if !self.cores[cpu].in_step => self.stop_polling(worker),
+            Some(_) => {}
+        }
+    }
+
+    /// Gives a free core to who is next.
+    fn dispatch(&mut self, cpu: usize) {
+        let Some(task) = self.next(cpu) else { return };
+        let core = &mut self.cores[cpu];
+        core.ready.retain(|ready| *ready != task);
+        core.current = Some(task);
+        let switched = core.last.replace(task) != Some(task);
+        let switch = if switched {
+            self.machine.costs.context_switch
+        } else {
+            0
+        };
+        let scheduled = self.scheduled(task);
+        scheduled.state = State::Running;
+        scheduled.carry += switch;
+        self.begin_step(cpu);
+    }
+
+    fn next(&self, cpu: usize) -> Option<Task> {
+        let ready = self.cores[cpu].ready.iter().copied();
+        ready.min_by_key(|task| (self.is_helping(*task), self.virtual_time(*task)))
+    }
+
+    fn virtual_time(&self, task: Task) -> u64 {
+        match task {
+            Task::Guest(guest) => self.guests[guest].scheduled.virtual_time,
+            Task::Worker(worker) => self.workers[worker].scheduled.virtual_time,
+        }
+    }
+
+    fn is_helping(&self, task: Task) -> bool {
+        match task {
+            Task::Guest(_) => false,
+            Task::Worker(worker) => self.policy.config().give_way && self.duty(worker) == Duty::Helping,
+        }
+    }
+
+    /// The current task of the core goes on with what it has to do, if anything.
+    pub(super) fn begin_step(&mut self, cpu: usize) {
+        let task = self.cores[cpu].current.expect("a core with a step has a task");
+        let time = match task {
+            Task::Guest(guest) => self.guest_step(guest),
+            Task::Worker(worker) => self.worker_step(worker),
+        };
+        let Some(time) = time else { return };
+        let carry = std::mem::take(&mut self.scheduled(task).carry);
+        let time = self.interfered(cpu, time + carry);
+        let core = &mut self.cores[cpu];
+        core.in_step = true;
+        self.scheduled(task).step = time;
+        self.at(self.now + time, Event::StepDone(cpu));
+    }
+
+    fn interfered(&mut self, cpu: usize, time: u64) -> u64 {
+        let siblings = usize::from(self.machine.shape.cpus);
+        let module = &self.cores[cpu / siblings * siblings..][..siblings];
+        // The core itself is not in its step yet.
+        let disturbed = module.iter().any(|core| core.in_step);
+        let factor = if disturbed {
+            self.machine.costs.interference
+        } else {
+            1.0
+        };
+        let slowed = (time as f64 * factor) as u64;
+        self.counters.interference_ns += slowed - time;
+        slowed
+    }
+
+    pub(super) fn step_done(&mut self, cpu: usize) {
+        let task = self.cores[cpu].current.expect("a core with a step has a task");
+        let step = self.scheduled(task).step;
+        self.counters.busy_ns += step;
+        self.cores[cpu].in_step = false;
+        self.scheduled(task).virtual_time += step;
+        let own = self.virtual_time(task);
+        self.cores[cpu].virtual_time = self.cores[cpu].virtual_time.max(own.saturating_sub(GRANULARITY));
+        match task {
+            Task::Guest(guest) => self.guest_step_done(guest),
+            Task::Worker(worker) => self.worker_step_done(worker),
+        }
+        if self.cores[cpu].current == Some(task) {
+            self.reschedule(cpu, task);
+        }
+    }
+
+    fn reschedule(&mut self, cpu: usize, task: Task) {
+        if let Task::Worker(worker) = task
+            && self
+                .policy
+                .must_give_way(self, self.workers[worker].cpu, self.duty(worker))
+        {
+            return self.abort(worker);
+        }
+        let own = self.virtual_time(task);
+        let preempted = self
+            .next(cpu)
+            .is_some_and(|next| !self.is_helping(next) && self.virtual_time(next) + GRANULARITY < own);
+        if preempted {
+            self.scheduled(task).state = State::Ready;
+            self.cores[cpu].current = None;
+            self.cores[cpu].ready.push(task);
+            self.dispatch(cpu);
+        } else {
+            self.begin_step(cpu);
+        }
+    }
+
+    /// The current task of its core sleeps until it is woken.
+    pub(super) fn sleep(&mut self, task: Task) {
+        let scheduled = self.scheduled(task);
+        scheduled.state = State::Asleep;
+        let cpu = scheduled.cpu.index();
+        self.cores[cpu].current = None;
+        self.dispatch(cpu);
+    }
+}

@@ -1,0 +1,56 @@
+//! What the policy sees of the model: the same that the data plane shows it of a real machine.
+
+use super::cores::State;
+use super::{Index, Task, World};
+use placement::{CoreState, Cpu, VcpuState, View, Vnic};
+
+impl View for World<'_> {
+    fn now_ns(&self) -> u64 {
+        self.now
+    }
+
+    fn core(&self, cpu: Cpu) -> CoreState {
+        let core = &self.cores[cpu.index()];
+        // Whoever was woken counts as if it were there, as it does for a scheduler.
+        let task = core
+            .current
+            .or_else(|| core.ready.first().copied())
+            .or_else(|| core.coming.first().copied());
+        match task {
+            None => CoreState::Idle,
+            Some(Task::Guest(_)) => CoreState::Guest,
+            Some(Task::Worker(worker)) => CoreState::Worker {
+                depth: self.workers[worker].inbox.len().try_into().unwrap_or(u16::MAX),
+                polling: self.workers[worker].is_polling(),
+            },
+        }
+    }
+
+    fn wanted(&self, cpu: Cpu) -> bool {
+        let core = &self.cores[cpu.index()];
+        core.ready
+            .iter()
+            .chain(&core.coming)
+            .any(|task| matches!(task, Task::Guest(_)))
+    }
+
+    fn expects_vcpu(&self, cpu: Cpu) -> bool {
+        let mut guests = self.pinned[cpu.index()].iter();
+        guests.any(|guest| self.guests[*guest].scheduled.state == State::Asleep)
+    }
+
+    fn vcpu(&self, vnic: Vnic) -> VcpuState {
+        let scheduled = &self.guests[vnic.0 as usize].scheduled;
+        match scheduled.state {
+            State::Running => VcpuState::Running(scheduled.cpu),
+            State::Ready | State::Coming => VcpuState::Runnable(scheduled.cpu),
+            State::Asleep => VcpuState::Blocked(scheduled.cpu),
+        }
+    }
+
+    fn copying(&self, vnic: Vnic) -> Option<Cpu> {
+        self.ports[vnic.0 as usize]
+            .copying
+            .map(|worker| self.workers[worker].cpu)
+    }
+}

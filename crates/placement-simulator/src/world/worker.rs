@@ -1,0 +1,339 @@
+//! Workers of the switch: they take tasks in the policy's order, a batch or a packet per step, hand on what others are
+//! to do, poll for a while, and sleep.
+
+mod handover;
+
+use super::cores::Scheduled;
+use super::{Index, Packet, World};
+use crate::machine::Machine;
+use placement::{Backlog, Cpu, Duty, Executor, Mode, Policy, Rest, Task as Work, Vnic};
+
+/// Packets switched per step.
+const BATCH: usize = 32;
+
+/// Bytes copied per step: one large packet or several small ones.
+const COPIED_AT_ONCE: u64 = 32 << 10;
+
+/// Packets copied before a receiver is told, if more wait.
+const NOTIFY_BATCH: u32 = 32;
+
+#[derive(Clone, Copy, Debug)]
+enum Doing {
+    Nothing,
+    Switching { vnic: usize, packets: usize },
+    Copying { vnic: usize, packets: usize },
+}
+
+/// Packets that are copied before the receiver is notified and somebody else may go on.
+#[derive(Clone, Copy, Debug)]
+struct AtOnce {
+    vnic: usize,
+    left: u32,
+    rest: Option<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub executor: Executor,
+    pub cpu: Cpu,
+    pub scheduled: Scheduled,
+    /// The message buffer.
+    pub inbox: Vec<Work>,
+    todo: Vec<Work>,
+    doing: Doing,
+    at_once: Option<AtOnce>,
+    /// Packets copied since their receiver was last considered for a notification.
+    copied: u32,
+    /// Since when it polls, and for the how manieth time.
+    polling: Option<u64>,
+    turn: u64,
+}
+
+impl Worker {
+    fn new(executor: Executor, cpu: Cpu) -> Self {
+        Worker {
+            executor,
+            cpu,
+            scheduled: Scheduled::new(cpu),
+            inbox: Vec::new(),
+            todo: Vec::new(),
+            doing: Doing::Nothing,
+            at_once: None,
+            copied: 0,
+            polling: None,
+            turn: 0,
+        }
+    }
+
+    pub fn is_polling(&self) -> bool {
+        self.polling.is_some()
+    }
+}
+
+/// The workers of a mode. Threads of vNICs are pinned as in the paper (section 5.2.1): on the guest's node, to the core
+/// with the fewest tasks.
+pub(super) fn all(machine: &Machine, policy: &Policy, guests: &[Cpu]) -> Vec<Worker> {
+    if policy.config().mode != Mode::ThreadPerVnic {
+        let all = (0..machine.cpus()).map(Cpu);
+        let cpus = all.filter(|cpu| policy.dedicated().is_empty() || policy.dedicated().contains(cpu));
+        return cpus.map(|cpu| Worker::new(Executor::Core(cpu), cpu)).collect();
+    }
+    let mut tasks = vec![0; usize::from(machine.cpus())];
+    for cpu in guests {
+        tasks[cpu.index()] += 1;
+    }
+    let siblings = machine.shape.cpus;
+    let place = |(vnic, guest): (usize, &Cpu)| {
+        let node = (0..machine.cpus())
+            .map(Cpu)
+            .filter(|cpu| machine.node(*cpu) == machine.node(*guest));
+        let crowd = |cpu: &Cpu| {
+            let module = cpu.index() / usize::from(siblings) * usize::from(siblings);
+            let nearby: usize = tasks[module..][..usize::from(siblings)].iter().sum();
+            (tasks[cpu.index()], nearby)
+        };
+        let cpu = node.min_by_key(crowd).expect("a guest's node has cores");
+        tasks[cpu.index()] += 1;
+        Worker::new(Executor::Thread(Vnic(vnic as u32)), cpu)
+    };
+    guests.iter().enumerate().map(place).collect()
+}
+
+impl World<'_> {
+    pub(super) fn duty(&self, worker: usize) -> Duty {
+        let worker = &self.workers[worker];
+        if matches!(self.policy.config().mode, Mode::Hyperswitch) {
+            let own = |work: &Work| {
+                let (Work::Copy(vnic) | Work::Switch(vnic)) = work;
+                self.guests[vnic.0 as usize].scheduled.cpu == worker.cpu
+            };
+            if !worker.todo.iter().chain(&worker.inbox).any(own) {
+                return Duty::Helping;
+            }
+        }
+        Duty::Own
+    }
+
+    pub(super) fn worker_step(&mut self, number: usize) -> Option<u64> {
+        let told = std::mem::take(&mut self.workers[number].inbox);
+        let taken = told.len() as u64 * self.machine.costs.message;
+        for work in told {
+            self.add(number, work);
+        }
+        while let Some(work) = self.choose(number) {
+            let time = match work {
+                Work::Copy(vnic) => self.begin_copy(number, vnic.0 as usize),
+                Work::Switch(vnic) => self.begin_switch(number, vnic.0 as usize),
+            };
+            if let Some(time) = time {
+                return Some(taken + time);
+            }
+            self.workers[number].todo.retain(|todo| *todo != work);
+        }
+        self.workers[number].scheduled.carry += taken;
+        self.poll(number);
+        None
+    }
+
+    fn add(&mut self, number: usize, work: Work) {
+        if !self.workers[number].todo.contains(&work) {
+            self.workers[number].todo.push(work);
+        }
+    }
+
+    /// The next task: what was begun for a blocked receiver, else in the policy's order.
+    fn choose(&mut self, number: usize) -> Option<Work> {
+        if let Some(at_once) = self.workers[number].at_once {
+            return Some(Work::Copy(Vnic(at_once.vnic as u32)));
+        }
+        let todo = self.workers[number].todo.iter().copied();
+        todo.min_by_key(|work| self.policy.rank(self, *work))
+            .or_else(|| self.unserved_ring(number))
+    }
+
+    /// A ring with packets that nobody switches: one's own to watch, or anybody's.
+    fn unserved_ring(&mut self, number: usize) -> Option<Work> {
+        let here = self.workers[number].cpu;
+        let waits = |vnic: &usize| {
+            let port = &self.ports[*vnic];
+            !port.transmit.is_empty()
+                && port.switching.is_none()
+                && port.watcher.is_some_and(|watcher| {
+                    watcher == number || self.policy.polls(self, here, Vnic(*vnic as u32))
+                })
+        };
+        let found = (0..self.ports.len())
+            .filter(waits)
+            .min_by_key(|vnic| self.ports[*vnic].watcher != Some(number))?;
+        let work = Work::Switch(Vnic(found as u32));
+        self.add(number, work);
+        Some(work)
+    }
+
+    fn begin_switch(&mut self, number: usize, vnic: usize) -> Option<u64> {
+        let costs = self.machine.costs;
+        let port = &mut self.ports[vnic];
+        if port.transmit.is_empty() || port.switching.is_some_and(|other| other != number) {
+            return None;
+        }
+        port.switching = Some(number);
+        port.watcher = Some(number);
+        port.look_again = None;
+        let packets = port.transmit.len().min(BATCH);
+        self.workers[number].doing = Doing::Switching { vnic, packets };
+        let mut time = costs.switch_batch + packets as u64 * costs.switch_packet;
+        if self.policy.copies_twice() {
+            let taken: Vec<Packet> = self.ports[vnic].transmit.iter().take(packets).copied().collect();
+            let cpu = self.workers[number].cpu;
+            time += taken
+                .iter()
+                .map(|packet| self.copy_time(cpu, *packet))
+                .sum::<u64>();
+        }
+        Some(self.jittered(time))
+    }
+
+    fn copy_time(&mut self, cpu: Cpu, packet: Packet) -> u64 {
+        self.machine.costs.copy_packet + self.byte_time(cpu, packet.written_by, packet.bytes, 1.0)
+    }
+
+    fn begin_copy(&mut self, number: usize, vnic: usize) -> Option<u64> {
+        let port = &mut self.ports[vnic];
+        if port.copying.is_some_and(|other| other != number) {
+            return None;
+        }
+        if port.queue.is_empty() {
+            port.copying = None;
+            return None;
+        }
+        port.copying = Some(number);
+        let limit = self.workers[number]
+            .at_once
+            .map_or(usize::MAX, |at_once| at_once.left as usize);
+        let mut bytes = 0;
+        let fits = |packet: &&Packet| {
+            bytes += packet.bytes;
+            bytes <= COPIED_AT_ONCE
+        };
+        let fitting = port.queue.iter().take_while(fits).count();
+        let packets = fitting.max(1).min(limit);
+        let taken: Vec<Packet> = port.queue.iter().take(packets).copied().collect();
+        let cpu = self.workers[number].cpu;
+        self.workers[number].doing = Doing::Copying { vnic, packets };
+        let time = taken.iter().map(|packet| self.copy_time(cpu, *packet)).sum();
+        Some(self.jittered(time))
+    }
+
+    pub(super) fn worker_step_done(&mut self, number: usize) {
+        match std::mem::replace(&mut self.workers[number].doing, Doing::Nothing) {
+            Doing::Nothing => {}
+            Doing::Switching { vnic, packets } => self.switched(number, vnic, packets),
+            Doing::Copying { vnic, packets } => self.copied(number, vnic, packets),
+        }
+    }
+
+    fn switched(&mut self, number: usize, vnic: usize, packets: usize) {
+        let here = self.workers[number].cpu;
+        let twice = self.policy.copies_twice();
+        let peer = self.ports[vnic].peer;
+        self.ports[vnic].switching = None;
+        let batch: Vec<Packet> = self.ports[vnic].transmit.drain(..packets).collect();
+        for packet in batch {
+            let written_by = if twice { here } else { packet.written_by };
+            self.ports[peer].queued_bytes += packet.bytes;
+            self.ports[peer].queue.push_back(Packet { written_by, ..packet });
+        }
+        self.place_copies(number, peer);
+    }
+
+    fn backlog(&self, vnic: usize) -> Backlog {
+        let port = &self.ports[vnic];
+        Backlog {
+            packets: port.queue.len().try_into().unwrap_or(u32::MAX),
+            bytes: port.queued_bytes,
+        }
+    }
+
+    /// Asks the policy who copies what waits for a receiver, and does as it says.
+    fn place_copies(&mut self, number: usize, vnic: usize) {
+        let here = self.workers[number].cpu;
+        let port = Vnic(vnic as u32);
+        let plan = self.policy.copier(self, here, port, self.backlog(vnic));
+        let rest = match plan.rest {
+            Rest::LeaveTo(_) => return,
+            Rest::Here => None,
+            Rest::Offload(executor) => Some(self.worker(executor)).filter(|worker| *worker != number),
+        };
+        if plan.now > 0 {
+            self.workers[number].at_once = Some(AtOnce {
+                vnic,
+                left: plan.now,
+                rest,
+            });
+        }
+        match rest {
+            Some(worker) if plan.now == 0 => self.offload(number, worker, vnic),
+            _ => {
+                self.ports[vnic].copying.get_or_insert(number);
+                self.add(number, Work::Copy(port));
+            }
+        }
+    }
+
+    fn offload(&mut self, number: usize, to: usize, vnic: usize) {
+        self.counters.offloads += 1;
+        if self.policy.config().mode == Mode::Hyperswitch {
+            self.ports[vnic].copying = Some(to);
+        }
+        let from = self.workers[number].cpu;
+        self.workers[number].scheduled.carry += self.tell(to, Work::Copy(Vnic(vnic as u32)), from);
+    }
+
+    fn copied(&mut self, number: usize, vnic: usize, packets: usize) {
+        let here = self.workers[number].cpu;
+        let afar = self.machine.node(here) != self.machine.node(self.guests[vnic].scheduled.cpu);
+        let guest_cpus = [vnic, self.ports[vnic].peer].map(|guest| self.guests[guest].scheduled.cpu);
+        let batch: Vec<Packet> = self.ports[vnic].queue.drain(..packets).collect();
+        for packet in batch {
+            self.ports[vnic].queued_bytes -= packet.bytes;
+            self.ports[vnic].receive.push_back(Packet {
+                written_by: here,
+                ..packet
+            });
+            if packet.bytes == self.traffic.bytes {
+                self.counters.copied_by_helpers += u64::from(!guest_cpus.contains(&here));
+                self.counters.copied_afar += u64::from(afar);
+            }
+        }
+        let packets = u32::try_from(packets).unwrap_or(u32::MAX);
+        self.workers[number].copied += packets;
+        let at_once_done = self.count_at_once(number, packets);
+        let empty = self.ports[vnic].queue.is_empty();
+        if empty || at_once_done.is_some() || self.workers[number].copied >= NOTIFY_BATCH {
+            self.workers[number].copied = 0;
+            self.workers[number].scheduled.carry += self.notify(vnic, here);
+        }
+        if empty {
+            self.ports[vnic].copying = None;
+            self.workers[number].at_once = None;
+            self.workers[number]
+                .todo
+                .retain(|todo| *todo != Work::Copy(Vnic(vnic as u32)));
+        } else if let Some(to) = at_once_done.flatten() {
+            self.workers[number]
+                .todo
+                .retain(|todo| *todo != Work::Copy(Vnic(vnic as u32)));
+            self.offload(number, to, vnic);
+        }
+    }
+
+    /// When what was to be copied at once is, who copies the rest.
+    fn count_at_once(&mut self, number: usize, packets: u32) -> Option<Option<usize>> {
+        let at_once = self.workers[number].at_once.as_mut()?;
+        at_once.left = at_once.left.saturating_sub(packets);
+        if at_once.left > 0 {
+            return None;
+        }
+        self.workers[number].at_once.take().map(|at_once| at_once.rest)
+    }
+}

@@ -1,0 +1,176 @@
+//! What workers have to do with others: they are told what to do, poll, leave their rings, sleep, and stop for tasks
+//! that are not theirs.
+
+use super::Work;
+use crate::world::{Event, Index, Task, World};
+use placement::{Cpu, Kicks, Vnic};
+
+impl World<'_> {
+    /// Gives a worker something to do, from a task on core `from`; returns what that costs the latter.
+    pub(in crate::world) fn tell(&mut self, worker: usize, work: Work, from: Cpu) -> u64 {
+        let target = &mut self.workers[worker];
+        if !target.inbox.contains(&work) {
+            target.inbox.push(work);
+        }
+        let message = if target.cpu == from {
+            0
+        } else {
+            self.machine.costs.message
+        };
+        self.see(worker);
+        message + self.wake(Task::Worker(worker), from)
+    }
+
+    /// A worker that polls will see what is new.
+    fn see(&mut self, worker: usize) {
+        if let Some(since) = self.workers[worker].polling.take() {
+            self.counters.polling_ns += self.now - since;
+            self.at(self.now + self.machine.costs.poll, Event::Seen(worker));
+        }
+    }
+
+    /// Something was put in a ring that `watcher` watches. If that one is busy, another one that polls may find it.
+    pub(in crate::world) fn ring_filled(&mut self, vnic: usize, watcher: usize) {
+        let finder = if self.workers[watcher].is_polling() {
+            Some(watcher)
+        } else if self.ports[vnic].switching.is_none() {
+            let cpu = self.guests[vnic].scheduled.cpu;
+            let polling = (0..self.workers.len()).filter(|worker| {
+                let worker = &self.workers[*worker];
+                worker.is_polling() && self.policy.polls(self, worker.cpu, Vnic(vnic as u32))
+            });
+            polling.min_by_key(|worker| self.machine.distance(self.workers[*worker].cpu, cpu) as usize)
+        } else {
+            None
+        };
+        if let Some(worker) = finder {
+            self.workers[worker].inbox.push(Work::Switch(Vnic(vnic as u32)));
+            self.see(worker);
+        }
+    }
+
+    /// Polls for as long as the policy says.
+    pub(super) fn poll(&mut self, number: usize) {
+        match self.policy.linger_ns() {
+            Some(0) => self.rest(number),
+            linger => {
+                let worker = &mut self.workers[number];
+                worker.polling = Some(self.now);
+                worker.turn += 1;
+                let turn = worker.turn;
+                if let Some(linger) = linger {
+                    self.at(self.now + linger, Event::LingerEnd(number, turn));
+                }
+                let cpu = self.workers[number].cpu.index();
+                if !self.cores[cpu].ready.is_empty() {
+                    self.stop_polling(number);
+                }
+            }
+        }
+    }
+
+    pub(in crate::world) fn linger_end(&mut self, number: usize, turn: u64) {
+        if self.workers[number].turn == turn && self.workers[number].is_polling() {
+            self.stop_polling(number);
+        }
+    }
+
+    /// Sleeps instead of polling.
+    pub(in crate::world) fn stop_polling(&mut self, number: usize) {
+        if let Some(since) = self.workers[number].polling.take() {
+            self.counters.polling_ns += self.now - since;
+            self.rest(number);
+        }
+    }
+
+    /// Leaves its rings, all of which are empty, and sleeps.
+    fn rest(&mut self, number: usize) {
+        self.leave_rings(number);
+        self.sleep(Task::Worker(number));
+    }
+
+    fn leave_rings(&mut self, number: usize) {
+        for vnic in 0..self.ports.len() {
+            if self.ports[vnic].watcher != Some(number) || self.ports[vnic].look_again.is_some() {
+                continue;
+            }
+            match self.policy.leave(self, Vnic(vnic as u32)) {
+                Kicks::On => self.ports[vnic].watcher = None,
+                Kicks::OffUntil(at) => {
+                    self.ports[vnic].look_again = Some(at);
+                    self.at(at, Event::LookAgain(vnic, at));
+                }
+            }
+        }
+    }
+
+    pub(in crate::world) fn look_again(&mut self, vnic: usize, at: u64) {
+        let port = &mut self.ports[vnic];
+        if port.look_again != Some(at) {
+            return;
+        }
+        port.look_again = None;
+        if port.transmit.is_empty() {
+            port.watcher = None;
+        } else {
+            let executor = self.policy.switcher(self, Vnic(vnic as u32));
+            let worker = self.worker(executor);
+            let cpu = self.workers[worker].cpu;
+            self.ports[vnic].watcher = Some(worker);
+            self.tell(worker, Work::Switch(Vnic(vnic as u32)), cpu);
+        }
+    }
+
+    /// A helper stops for another task and leaves its work to others.
+    pub(in crate::world) fn abort(&mut self, number: usize) {
+        self.counters.aborts += 1;
+        let here = self.workers[number].cpu;
+        self.workers[number].at_once = None;
+        let mut left = std::mem::take(&mut self.workers[number].todo);
+        left.append(&mut self.workers[number].inbox);
+        let watched = (0..self.ports.len()).filter(|vnic| self.ports[*vnic].watcher == Some(number));
+        let unserved = watched.filter(|vnic| {
+            let port = &self.ports[*vnic];
+            !port.transmit.is_empty() && port.look_again.is_none()
+        });
+        left.extend(unserved.map(|vnic| Work::Switch(Vnic(vnic as u32))));
+        for port in &mut self.ports {
+            let unserved = !port.transmit.is_empty();
+            port.watcher
+                .take_if(|watcher| *watcher == number && unserved && port.look_again.is_none());
+            port.copying.take_if(|copying| *copying == number);
+        }
+        self.leave_rings(number);
+        for work in left {
+            self.hand_on(number, work, here);
+        }
+        self.sleep(Task::Worker(number));
+    }
+
+    fn hand_on(&mut self, number: usize, work: Work, here: Cpu) {
+        let (Work::Copy(vnic) | Work::Switch(vnic)) = work;
+        let index = vnic.0 as usize;
+        let executor = match work {
+            Work::Copy(_) if self.ports[index].queue.is_empty() || self.ports[index].copying.is_some() => {
+                return;
+            }
+            Work::Switch(_)
+                if self.ports[index].transmit.is_empty() || self.ports[index].watcher.is_some() =>
+            {
+                return;
+            }
+            Work::Copy(_) => self.policy.heir(self, here, vnic, self.backlog(index)),
+            Work::Switch(_) => self.policy.switcher(self, vnic),
+        };
+        let worker = self.worker(executor);
+        match work {
+            Work::Copy(_) => self.ports[index].copying = Some(worker),
+            Work::Switch(_) => self.ports[index].watcher = Some(worker),
+        }
+        if worker == number {
+            self.workers[number].inbox.push(work);
+        } else {
+            self.workers[number].scheduled.carry += self.tell(worker, work, here);
+        }
+    }
+}
