@@ -20,6 +20,7 @@ pub(crate) enum Size {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Add = 0x00,
+    Subtract = 0x10,
     Or = 0x40,
     And = 0x50,
     LeftShift = 0x60,

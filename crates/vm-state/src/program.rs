@@ -7,13 +7,13 @@
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | how many want that core |
 //!
 //! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
-//! than its last event. A task that is pulled to a core is counted there when that core switches next. On kernels
-//! that delay dequeuing (6.12 and later), tasks that just blocked may be counted: more seem to want a core, never fewer.
+//! than its last event. A task that is pulled to a core is counted there when that core switches next. Tasks that have
+//! blocked and are still queued, as kernels from 6.12 on do (delayed dequeuing), are not counted.
 //!
 //! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the verifier
 //! lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no formatting of a trace
-//! record, and finds fields by name on every kernel that has BTF. Classic tracepoints have stable formats but
-//! know no queue lengths, and cost three times as much.
+//! record, and finds fields by name on every kernel that has BTF. Classic tracepoints have stable formats but know no
+//! queue lengths and no parents.
 //!
 //! Reading the kernel's structures is open to programs under a license compatible with the GPL. These, some hundred
 //! instructions, are therefore also licensed as [`LICENSE`] says.
@@ -53,6 +53,8 @@ pub(crate) struct Kernel {
     /// From a task to the length of its core's runqueue: `task_struct.se.cfs_rq`, `cfs_rq.rq`, `rq.nr_running`. Nothing
     /// on a kernel without `CONFIG_FAIR_GROUP_SCHED`, where lengths stay unknown.
     queue: Option<[usize; 3]>,
+    /// In `rq`: fields to add to its length, and to subtract, for those who want to run.
+    delayed: (Option<usize>, Option<usize>),
 }
 
 impl Kernel {
@@ -68,6 +70,13 @@ impl Kernel {
             let own = member("task_struct", &["se", "cfs_rq"])?;
             Ok([own, member("cfs_rq", &["rq"])?, member("rq", &["nr_running"])?])
         };
+        let fair = |field| member("rq", &["cfs", field]).ok();
+        let delayed = match (fair("h_nr_runnable"), fair("h_nr_queued"), fair("h_nr_delayed")) {
+            // 6.14 and later: the difference is what is delayed.
+            (runnable @ Some(_), queued @ Some(_), _) => (runnable, queued),
+            // 6.12 and 6.13.
+            (_, _, delayed) => (None, delayed),
+        };
         Ok(Kernel {
             pid: member("task_struct", &["pid"])?,
             state: member("task_struct", &["__state"])?,
@@ -76,6 +85,7 @@ impl Kernel {
             on_rq: member("task_struct", &["on_rq"])?,
             parent: member("task_struct", &["real_parent"])?,
             queue: queue().ok(),
+            delayed,
         })
     }
 }
@@ -346,15 +356,22 @@ impl Program {
         self.code.register(Op::Add, R2, R7);
     }
 
-    /// Publishes how many tasks want the core at R2, that of the task in R1, which is lost.
+    /// Publishes how many tasks want the core at R2, that of the task in R1. Uses R1, R3, R4.
     fn publish_runnable(&mut self) {
         let Some([own, queue, length]) = self.kernel.queue else {
             return;
         };
         self.code.load(Size::Double, R1, R1, own);
         self.code.load(Size::Double, R1, R1, queue);
-        self.code.load(Size::Word, R1, R1, length);
-        self.code.store(Size::Word, R2, RUNNABLE, R1);
+        self.code.load(Size::Word, R3, R1, length);
+        let (more, less) = self.kernel.delayed;
+        for (op, field) in [(Op::Add, more), (Op::Subtract, less)] {
+            if let Some(field) = field {
+                self.code.load(Size::Word, R4, R1, field);
+                self.code.register(op, R3, R4);
+            }
+        }
+        self.code.store(Size::Word, R2, RUNNABLE, R3);
     }
 }
 
