@@ -1,6 +1,7 @@
 //! The programs on the machine that runs the tests: real threads on real cores.
 //!
-//! Without the privilege, or on a kernel without BTF, nothing here can be tried: that is said, and passes.
+//! Without the privilege, on a kernel without BTF, in a PID name space or on one core, nothing here can be tried: that is
+//! said, and passes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,7 +34,7 @@ fn rig() -> Option<Rig> {
     let alone = MACHINE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let publisher = match Publisher::attach() {
         Ok(publisher) => publisher,
-        Err(reason @ (Unavailable::NoPrivilege | Unavailable::NoTypes(_))) => {
+        Err(reason @ (Unavailable::NoPrivilege | Unavailable::NoTypes(_) | Unavailable::OtherNumbers)) => {
             eprintln!("not tried: {reason}");
             return None;
         }
