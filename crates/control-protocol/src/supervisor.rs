@@ -47,6 +47,8 @@ pub enum ToChild {
     /// What cores and vCPU threads do is published in the memory behind the descriptor attached (`vm-state`), or is not
     /// known, and why. For data plane and control process, before any channel between them.
     VmState(Result<(), String>),
+    /// Where to do the work (data plane, before anything else).
+    Placement(placement::Config),
     /// Re-read the configuration (control process).
     Reload,
     /// Finish in an orderly way and exit 0.

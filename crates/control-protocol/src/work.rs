@@ -36,6 +36,10 @@ pub struct WorkerReport {
     pub packets: u64,
     /// Packets (and copies) written into receive rings.
     pub delivered: u64,
+    /// Times it told another worker to copy to a receiver.
+    pub offloads: u64,
+    /// Times it left work to another worker because its core was wanted by a task that is not ours.
+    pub aborts: u64,
     /// Rounds of looks at transmit rings whose guests need not kick.
     pub polls: u64,
     /// Times it went to sleep.

@@ -237,6 +237,7 @@ impl Control {
                 Ok(Some((ToChild::Peer(role), fds))) => self.meet(role, fds),
                 Ok(Some((ToChild::Processes(processes), _))) => self.processes = processes,
                 Ok(Some((ToChild::VmState(published), fds))) => self.vcpus.meet(published, &fds),
+                Ok(Some((ToChild::Placement(_), _))) => {}
                 Ok(Some((ToChild::Reload, _))) => match self.reload() {
                     Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),
                     Err(error) => log::error!("configuration not reloaded: {error}"),

@@ -6,10 +6,11 @@
 use crate::Error;
 use crate::miss::Turns;
 use crate::pipeline::Pipeline;
+use crate::placement::Placement;
 use crate::port::Port;
 use crate::state::Datapath;
 use crate::trace::trace;
-use crate::watchdog::{Pulse, Watchdog};
+use crate::watchdog::Pulse;
 use crate::work::Work;
 use crate::worker;
 use control_protocol::data_plane::{
@@ -18,13 +19,15 @@ use control_protocol::data_plane::{
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::{DropReason, ExactKey, Flow, PortId, SwitchId};
+use placement::{Config, Costs, Policy, Topology};
 use ring::PoolOwner;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::thread::sched_getaffinity;
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use vm_state::{Slot, VmState};
 use vnic::{Counters, Host as _, MAX_FRAME, Packet};
 
@@ -39,20 +42,25 @@ const BATCH: usize = 64;
 const STEPS: usize = 16;
 
 /// Runs the data plane until the supervisor says so or is gone. Must be called with no other threads running.
-pub fn run(supervisor: Channel) -> Result<(), Error> {
+/// `topology` is that of the machine; work is done on those of its CPUs that this process may use.
+pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     guest_memory::survive_truncation()?;
-    let datapath = Datapath::new()?;
-    let workers = processors();
-    let ending = Arc::new(AtomicBool::new(false));
-    let watchdog = Arc::new(Watchdog::default());
+    let Some((config, vm_state)) = hear_orders(&supervisor)? else {
+        return Ok(());
+    };
+    let allowed = sched_getaffinity(None).map_err(std::io::Error::from)?;
+    let topology = topology.restricted(|cpu| allowed.is_set(cpu.0.into()));
+    let policy = Policy::new(config, topology, Costs::default());
+    let datapath = Datapath::new(Placement::new(policy, vm_state)?)?;
+    let (ending, watchdog) = (datapath.crew.ending.clone(), datapath.crew.watchdog.clone());
     watchdog.start(&ending)?;
-    worker::start(&datapath, workers, &watchdog, &ending)?;
+    let workers = worker::start_all(&datapath)?;
     let memory = Arc::new(guest_memory::GuestMemory::new());
     let account = Arc::new(Counters::default());
     let mut server = Server {
         pulse: Pulse::new(&watchdog),
         work: datapath.work.open("channel"),
-        pipeline: Pipeline::new(datapath.clone()),
+        pipeline: Pipeline::new(datapath.clone(), None),
         pool: PoolOwner::new(INJECTION_SLOTS, || {
             Packet::new(PortId(0), account.clone(), memory.clone())
         }),
@@ -70,9 +78,27 @@ pub fn run(supervisor: Channel) -> Result<(), Error> {
     Ok(())
 }
 
-/// Processors this process may run on. (The standard library's way reads files.)
-fn processors() -> usize {
-    rustix::thread::sched_getaffinity(None).map_or(1, |set| (set.count() as usize).max(1))
+/// What the supervisor says before anything else: how to place work, and where to see what cores and guests do.
+/// `None` if it has ended.
+fn hear_orders(supervisor: &Channel) -> Result<Option<(Config, Option<VmState>)>, Error> {
+    let mut config = Config::default();
+    loop {
+        match supervisor.recv::<ToChild>() {
+            Ok((ToChild::Placement(wanted), _)) => config = wanted,
+            Ok((ToChild::VmState(_), fds)) => return Ok(Some((config, map_vm_state(&fds)))),
+            Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Maps what says what cores and guests do. Without it, that is unknown.
+fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
+    let state = VmState::map(fds.first()?.as_fd());
+    state
+        .inspect_err(|error| log::error!("the state of cores and guests cannot be mapped: {error}"))
+        .ok()
 }
 
 struct Server {
@@ -149,25 +175,9 @@ impl Server {
                 self.control = fds.into_iter().next().map(Channel::from);
                 Ok(true)
             }
-            Ok((ToChild::VmState(Ok(())), fds)) => {
-                self.see_vm_state(fds);
-                Ok(true)
-            }
             Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => Ok(false),
             Ok(_) | Err(ChannelError::WouldBlock) => Ok(true),
             Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Maps what says what cores and guests do. Without it, that is unknown.
-    fn see_vm_state(&self, fds: Vec<OwnedFd>) {
-        let Some(area) = fds.into_iter().next() else {
-            return;
-        };
-        match VmState::map(area.as_fd()) {
-            // The supervisor says so once.
-            Ok(state) => drop(self.datapath.vm_state.set(state)),
-            Err(error) => log::error!("the state of cores and guests cannot be mapped: {error}"),
         }
     }
 
@@ -355,7 +365,8 @@ impl Server {
             (Connection::Listener, None) => return Err("a listening port needs a descriptor".into()),
             (Connection::Attached, _) => None,
         };
-        let port = Port::new(spec, &self.datapath);
+        let port = Port::new(spec, &self.datapath).map_err(|error| error.to_string())?;
+        worker::start_own(&self.datapath, &port).map_err(|error| error.to_string())?;
         if let Some(listener) = listener {
             port.listen(listener).map_err(|error| error.to_string())?;
         }
@@ -374,6 +385,7 @@ impl Server {
         let port = self.port(id)?;
         port.stop();
         self.datapath.set_port(id, None);
+        worker::end_own(&port);
         self.pipeline.empty(&port);
         let lost = port.misses.clear() + port.misses.write_off();
         port.vnic.account.discarded(DropReason::PortRemoved, lost);

@@ -9,8 +9,10 @@
 mod support;
 
 use crate::pipeline::Pipeline;
+use crate::placement::Placement;
 use crate::port::Port;
 use crate::state::{Datapath, Side};
+use ::placement::{Config, Costs, Policy, Topology};
 use control_protocol::data_plane::{Connection, PortSpec};
 use flow::{Action, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 use std::os::unix::net::UnixStream;
@@ -44,7 +46,7 @@ fn port(datapath: &Arc<Datapath>, number: u32) -> (Arc<Port>, Guest) {
         mac: None,
         masked_features: 0,
     };
-    let port = Port::new(spec, datapath);
+    let port = Port::new(spec, datapath).unwrap();
     datapath.set_port(port.id(), Some(port.clone()));
     let (ours, theirs) = UnixStream::pair().unwrap();
     port.attach(ours).unwrap();
@@ -76,7 +78,8 @@ fn frame(len: usize, flow: u16) -> Vec<u8> {
 
 impl Loop {
     fn new() -> Loop {
-        let datapath = Datapath::new().unwrap();
+        let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
+        let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
         let (first, sender) = port(&datapath, 1);
         let (second, receiver) = port(&datapath, 2);
         let (mut key, mut mask) = (FlowKey::default(), FlowMask::ANY);
@@ -95,7 +98,7 @@ impl Loop {
         let mut readings: Vec<_> = (0..1000).map(|_| Instant::now().elapsed().as_nanos()).collect();
         readings.sort_unstable();
         Loop {
-            pipeline: Pipeline::new(datapath),
+            pipeline: Pipeline::new(datapath, None),
             sender,
             receiver,
             _ports: [first, second],

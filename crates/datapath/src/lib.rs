@@ -2,6 +2,8 @@
 //!
 //! * [`pipeline`]: a packet's way from a transmit ring to receive rings, top to bottom. Start here.
 //! * `actions`: what a flow's actions do to a packet.
+//! * `executor`: how forwarding threads are woken and told.
+//! * `placement`: which of them does what; the policy is in crate `placement`.
 //! * `worker`: threads that sleep until a ring is kicked, and what they do then.
 //! * `port`: a port with its guest interface and session thread.
 //! * `miss`: packets for the control process, and `allowance`: how many of them.
@@ -13,7 +15,7 @@
 //! * `work`: who did the work, and what it cost.
 //!
 //! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the control process, as
-//! many *workers* as processors, and one *session thread* per port. Workers and the channel thread forward
+//! many *workers* as processors (or as the mode says), and one *session thread* per port. Workers and the channel thread forward
 //! packets; session threads only start and stop rings. Nothing here opens a file or a socket: [`run`] is
 //! called under seccomp, and all descriptors come over channels.
 
@@ -28,8 +30,10 @@ mod capture;
 mod channel;
 #[cfg(test)]
 mod cycles;
+mod executor;
 mod miss;
 pub mod pipeline;
+mod placement;
 mod port;
 mod state;
 mod trace;

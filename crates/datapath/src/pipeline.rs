@@ -19,20 +19,41 @@
 //! holder will see to. What is left to look at later is on the to-do list.
 
 use crate::actions::{Sink, apply};
+use crate::executor::Executor;
 use crate::miss::upcall;
+use crate::placement::vnic;
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, Side, port_of};
 use crate::work::Moved;
 use classifier::{FlowEntry, MicroflowCache};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
 use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
+use placement::{Backlog, Cpu, Duty, Kicks, Notify, Rest, VcpuState, View as _};
 use ring::{Guard, PoolOwner, Shared, Unique};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use vnic::{BURST, Fetched, Observer, Packet, STALL_TIMEOUT_MS, TransmitSide, Wait};
 
 /// Bursts taken from one port before others get their turn.
 const ROUNDS: usize = 8;
+
+/// Transmit rings that others serve looked at in one round of polling.
+const PATROL: usize = 4;
+
+/// Fewer bytes are copied in less time than it takes to tell somebody else.
+const WORTH_SENDING: u64 = 8 * 1024;
+
+/// What is in a receive queue that others fill as well: at least something.
+const UNKNOWN_BACKLOG: Backlog = Backlog {
+    packets: 1,
+    bytes: 1500,
+};
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// Longest tick of the clock that waits are measured with.
+const TICK_MS: u64 = 10;
 
 /// Packets delivered to one port before others get their turn.
 const DELIVERY_BUDGET: usize = 256;
@@ -40,12 +61,15 @@ const DELIVERY_BUDGET: usize = 256;
 /// One thread's means of forwarding.
 pub(crate) struct Pipeline {
     pub datapath: Arc<Datapath>,
+    /// Through which others reach this thread, if it is a worker.
+    me: Option<Arc<Executor>>,
     /// What it did, for the thread's account.
     pub moved: Moved,
     /// The ports as of `ports_version`. Let go of before the thread sleeps.
     ports: Option<Arc<PortTable>>,
     ports_version: u64,
     /// Time of the current step.
+    now_ns: u64,
     now_ms: u64,
     microflows: MicroflowCache,
     /// When flows were last told what `microflows` counted.
@@ -62,10 +86,30 @@ pub(crate) struct Pipeline {
     receivers: PortSet,
     /// Ports to look at next.
     todo: VecDeque<(PortId, Side)>,
-    /// Ports whose transmit rings this thread polls: their guests need not kick.
-    polled: PortSet,
-    /// Ports whose receivers have no buffers, and when their time is up.
-    waiting: Vec<(u64, PortId)>,
+    /// Ports whose transmit rings this thread polls, as their guests need not kick; and whether packets came since.
+    polled: Vec<(PortId, bool)>,
+    /// Where the look at rings that others serve goes on.
+    patrol: usize,
+    /// What to look at when its time has come.
+    timers: Vec<Timer>,
+}
+
+/// A side of a port to look at from some time of [`Datapath::now_ns`] on: receivers without buffers, drivers that are
+/// owed a call, transmit rings without kicks.
+struct Timer {
+    at_ns: u64,
+    port: PortId,
+    side: Side,
+}
+
+/// Who copies to a receiver.
+enum Copier {
+    /// This thread, all of it.
+    Here,
+    /// This thread so many packets, and then somebody else, who is to be told.
+    Elsewhere(usize, Arc<Executor>),
+    /// Somebody who copies to it already.
+    Busy,
 }
 
 /// What is to be done with a packet.
@@ -132,12 +176,15 @@ impl PortSet {
 }
 
 impl Pipeline {
-    pub fn new(datapath: Arc<Datapath>) -> Pipeline {
+    /// The means of a worker, or of a thread that forwards besides.
+    pub fn new(datapath: Arc<Datapath>, me: Option<Arc<Executor>>) -> Pipeline {
         Pipeline {
             datapath,
+            me,
             moved: Moved::default(),
             ports: None,
             ports_version: 0,
+            now_ns: 0,
             now_ms: 0,
             microflows: MicroflowCache::default(),
             told_ms: 0,
@@ -149,8 +196,9 @@ impl Pipeline {
             outgoing: Outgoing::default(),
             receivers: PortSet::default(),
             todo: VecDeque::new(),
-            polled: PortSet::default(),
-            waiting: Vec::new(),
+            polled: Vec::new(),
+            patrol: 0,
+            timers: Vec::new(),
         }
     }
 
@@ -161,6 +209,59 @@ impl Pipeline {
         }
     }
 
+    /// A guest kicked: its ring is served here, or by a worker that suits better.
+    pub fn kicked(&mut self, id: PortId, side: Side) {
+        let ports = self.ports();
+        if let Some(port) = port_of(&ports, id) {
+            port.vnic.account.kicks.fetch_add(1, Ordering::Relaxed);
+            self.now_ns = self.datapath.now_ns();
+            if side == Side::Receive || !self.sent_on(port, &ports) {
+                self.later(id, side);
+            }
+        }
+        self.ports = Some(ports);
+    }
+
+    /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.
+    fn sent_on(&self, port: &Arc<Port>, ports: &PortTable) -> bool {
+        let placement = &self.datapath.placement;
+        if !placement.knows_vcpus() {
+            return false;
+        }
+        let wanted = placement
+            .policy
+            .switcher(&placement.eyes(ports, self.now_ns), vnic(port.id()));
+        match placement.find(wanted, ports) {
+            Some(better) if !self.is_me(&better) => {
+                port.prefer(&better);
+                better.send((port.id(), Side::Transmit))
+            }
+            _ => {
+                port.keep_home();
+                false
+            }
+        }
+    }
+
+    fn is_me(&self, executor: &Arc<Executor>) -> bool {
+        self.me.as_ref().is_some_and(|me| Arc::ptr_eq(me, executor))
+    }
+
+    fn here(&self) -> Option<Cpu> {
+        self.me.as_ref()?.cpu
+    }
+
+    /// Whether a task that is not ours waits for this core.
+    pub fn is_wanted_elsewhere(&mut self) -> bool {
+        let placement = &self.datapath.placement;
+        let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
+            return false;
+        };
+        let no_ports = PortTable::new();
+        let eyes = placement.eyes(&no_ports, self.now_ns);
+        placement.policy.must_give_way(&eyes, here, Duty::Helping)
+    }
+
     /// Does one thing on the to-do list; false if it is empty.
     pub fn step(&mut self) -> bool {
         let Some((id, side)) = self.todo.pop_front() else {
@@ -168,10 +269,14 @@ impl Pipeline {
         };
         let ports = self.ports();
         self.now_ms = self.datapath.now_ms();
+        if self.datapath.placement.knows_vcpus() {
+            self.now_ns = self.datapath.now_ns();
+        }
         if let Some(port) = port_of(&ports, id) {
             match side {
+                _ if self.gave_way(port, &ports, side) => {}
                 Side::Transmit => self.switch(port, &ports),
-                Side::Receive => self.deliver(port, None),
+                Side::Receive => self.deliver(port, &ports, None),
             }
         }
         self.ports = Some(ports);
@@ -179,6 +284,32 @@ impl Pipeline {
             self.tell_flows();
         }
         true
+    }
+
+    /// Leaves work for another core's guest to somebody else, if this core is wanted.
+    fn gave_way(&mut self, port: &Port, ports: &PortTable, side: Side) -> bool {
+        let placement = &self.datapath.placement;
+        let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
+            return false;
+        };
+        let (eyes, vnic) = (placement.eyes(ports, self.now_ns), vnic(port.id()));
+        let duty = match eyes.vcpu(vnic) {
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) if cpu != here => {
+                Duty::Helping
+            }
+            _ => Duty::Own,
+        };
+        if !placement.policy.must_give_way(&eyes, here, duty) {
+            return false;
+        }
+        let heir = match side {
+            Side::Transmit => placement.policy.switcher(&eyes, vnic),
+            Side::Receive => placement.policy.heir(&eyes, here, vnic, UNKNOWN_BACKLOG),
+        };
+        let heir = placement.find(heir, ports).filter(|heir| !self.is_me(heir));
+        let sent = heir.is_some_and(|heir| heir.send((port.id(), side)));
+        self.moved.aborts += u64::from(sent);
+        sent
     }
 
     /// The ports as they are now, without the lock if they have not changed since the last step. To be put back.
@@ -204,32 +335,72 @@ impl Pipeline {
         self.ports = None;
     }
 
-    /// Looks at the rings that are polled; true if something came and is on the to-do list.
+    /// Looks at the rings that are polled, and at some that are not; true if something came and is on the to-do list.
     pub fn poll(&mut self) -> bool {
         let ports = self.ports();
-        for index in 0..self.polled.0.len() {
-            let id = self.polled.0[index];
-            let Some(port) = port_of(&ports, id) else {
-                continue;
-            };
-            let Some(mut transmit) = port.vnic.transmit.try_claim() else {
-                continue;
-            };
-            let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
-            if transmit.release() || come {
-                self.later(id, Side::Transmit);
+        for index in 0..self.polled.len() {
+            if let Some(port) = port_of(&ports, self.polled[index].0) {
+                self.look_at(port);
             }
+        }
+        if self.here().is_some() && self.datapath.placement.knows_vcpus() {
+            self.look_around(&ports);
         }
         self.ports = Some(ports);
         !self.todo.is_empty()
     }
 
-    /// Ends polling: asks for kicks again. True if something came meanwhile and is on the to-do list.
+    fn look_at(&mut self, port: &Port) {
+        // Who holds it sees what comes.
+        if port.vnic.transmit.is_held() {
+            return;
+        }
+        let Some(mut transmit) = port.vnic.transmit.try_claim() else {
+            return;
+        };
+        let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
+        if transmit.release() || come {
+            self.later(port.id(), Side::Transmit);
+        }
+    }
+
+    /// What a helper does besides (Hyper-Switch 3.4): a few transmit rings that others serve, and drivers that are
+    /// owed a call and sleep meanwhile.
+    fn look_around(&mut self, ports: &PortTable) {
+        let placement = &self.datapath.placement;
+        let (eyes, here) = (placement.eyes(ports, self.now_ns), self.here().unwrap_or(Cpu(0)));
+        let mut found = Vec::new();
+        for _ in 0..PATROL.min(ports.len()) {
+            self.patrol = (self.patrol + 1) % ports.len();
+            if let Some(port) = &ports[self.patrol]
+                && placement.policy.polls(&eyes, here, vnic(port.id()))
+            {
+                found.push(port.clone());
+            }
+        }
+        let sleeps = |timer: &Timer| {
+            timer.side == Side::Receive && matches!(eyes.vcpu(vnic(timer.port)), VcpuState::Blocked(_))
+        };
+        let due: Vec<_> = self.timers.extract_if(.., |timer| sleeps(timer)).collect();
+        found.iter().for_each(|port| self.look_at(port));
+        due.into_iter()
+            .for_each(|timer| self.later(timer.port, timer.side));
+    }
+
+    /// Ends polling: asks for kicks again, or has a sender that runs go without for a little longer. True if something
+    /// came meanwhile and is on the to-do list.
     pub fn stop_polling(&mut self) -> bool {
-        for id in std::mem::take(&mut self.polled.0) {
-            let Some(port) = self.datapath.port(id) else {
+        let ports = self.ports();
+        self.now_ns = self.datapath.now_ns();
+        for (id, fresh) in std::mem::take(&mut self.polled) {
+            let Some(port) = port_of(&ports, id) else {
                 continue;
             };
+            let eyes = self.datapath.placement.eyes(&ports, self.now_ns);
+            if fresh && let Kicks::OffUntil(at_ns) = self.datapath.placement.policy.leave(&eyes, vnic(id)) {
+                self.set_timer(at_ns, id, Side::Transmit);
+                continue;
+            }
             // Whoever holds it now polls it from now on.
             let Some(mut transmit) = port.vnic.transmit.try_claim() else {
                 continue;
@@ -242,34 +413,43 @@ impl Pipeline {
                 self.later(id, Side::Transmit);
             }
         }
+        self.ports = Some(ports);
         !self.todo.is_empty()
     }
 
     /// Whether rings are polled.
     pub fn is_polling(&self) -> bool {
-        !self.polled.0.is_empty()
+        !self.polled.is_empty()
     }
 
-    /// Milliseconds this thread may sleep: none while something is on the to-do list, where receivers are put whose
-    /// time is up; else until that is so for the next one; `None` when none waits.
+    fn set_timer(&mut self, at_ns: u64, port: PortId, side: Side) {
+        let known = self
+            .timers
+            .iter_mut()
+            .find(|timer| (timer.port, timer.side) == (port, side));
+        match known {
+            Some(timer) => timer.at_ns = timer.at_ns.min(at_ns),
+            None => self.timers.push(Timer { at_ns, port, side }),
+        }
+    }
+
+    /// Microseconds this thread may sleep: none while something is on the to-do list, where sides are put whose
+    /// time has come; else until that is so for the next one; `None` when none waits.
     pub fn next_deadline(&mut self) -> Option<u64> {
-        if !self.todo.is_empty() {
-            return Some(0);
+        if self.todo.is_empty() && !self.timers.is_empty() {
+            let now_ns = self.datapath.now_ns();
+            let due: Vec<_> = self
+                .timers
+                .extract_if(.., |timer| timer.at_ns <= now_ns)
+                .collect();
+            due.into_iter()
+                .for_each(|timer| self.later(timer.port, timer.side));
+            if self.todo.is_empty() {
+                let next = self.timers.iter().map(|timer| timer.at_ns - now_ns).min();
+                return next.map(|ns| ns.div_ceil(1000));
+            }
         }
-        if self.waiting.is_empty() {
-            return None;
-        }
-        let now_ms = self.datapath.now_ms();
-        let due: Vec<_> = self
-            .waiting
-            .extract_if(.., |(deadline, _)| *deadline <= now_ms)
-            .collect();
-        due.into_iter()
-            .for_each(|(_, port)| self.later(port, Side::Receive));
-        if !self.todo.is_empty() {
-            return Some(0);
-        }
-        self.waiting.iter().map(|(deadline, _)| deadline - now_ms).min()
+        if self.todo.is_empty() { None } else { Some(0) }
     }
 
     /// Serves a port's transmit ring.
@@ -277,7 +457,7 @@ impl Pipeline {
         let Some(mut transmit) = port.vnic.transmit.try_claim() else {
             return;
         };
-        let mut more = true;
+        let (mut more, before) = (true, self.moved.packets);
         for _ in 0..ROUNDS {
             let fetched = transmit.with(|side| match side {
                 Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
@@ -300,12 +480,19 @@ impl Pipeline {
             let idle = transmit.with(|side| finish_round(side.as_mut(), end));
             if idle {
                 more = false;
-                self.polled.add(port.id());
+                self.poll_from_now(port.id(), self.moved.packets > before);
                 break;
             }
         }
         if transmit.release() || more {
             self.later(port.id(), Side::Transmit);
+        }
+    }
+
+    fn poll_from_now(&mut self, port: PortId, fresh: bool) {
+        match self.polled.iter_mut().find(|(polled, _)| *polled == port) {
+            Some((_, was_fresh)) => *was_fresh |= fresh,
+            None => self.polled.push((port, fresh)),
         }
     }
 
@@ -321,6 +508,9 @@ impl Pipeline {
         }
         self.moved.bursts += 1;
         self.moved.packets += self.burst.len() as u64;
+        if self.datapath.placement.policy.copies_twice() {
+            transmit.with(|side| side.iter_mut().for_each(|side| side.detach(&mut self.burst)));
+        }
         self.parse(port);
         self.look_up(port);
         if let Some(to) = self.common_output()
@@ -471,7 +661,13 @@ impl Pipeline {
         packets: &mut Vec<Unique<Packet>>,
     ) {
         let receiver = port_of(ports, to).filter(|receiver| receiver.takes_at_once_from(port));
-        let delivered = receiver.map_or(0, |receiver| self.deliver_now(receiver, packets));
+        let copier = receiver.map_or(Copier::Here, |receiver| self.copier(receiver, ports, packets));
+        let now = match &copier {
+            Copier::Here => packets.len(),
+            Copier::Elsewhere(now, _) => (*now).min(packets.len()),
+            Copier::Busy => 0,
+        };
+        let delivered = receiver.map_or(0, |receiver| self.deliver_now(receiver, ports, &packets[..now]));
         transmit.with(|side| {
             if let Some(side) = side {
                 side.finish(packets.drain(..delivered));
@@ -492,22 +688,104 @@ impl Pipeline {
         for packet in packets.drain(..) {
             forward.output(to, packet.share());
         }
+        if let (Some(receiver), Copier::Elsewhere(_, executor)) = (receiver, copier)
+            && self.tell_copier(receiver, &executor)
+        {
+            self.receivers.0.retain(|&port| port != to);
+        }
+    }
+
+    /// Who is to copy packets that nobody else has seen.
+    fn copier(&self, receiver: &Port, ports: &PortTable, packets: &[Unique<Packet>]) -> Copier {
+        let placement = &self.datapath.placement;
+        if placement.floats() || self.me.is_none() {
+            return Copier::Here;
+        }
+        let bytes = packets.iter().map(|packet| packet.frame_len() as u64).sum();
+        let backlog = Backlog {
+            packets: packets.len() as u32,
+            bytes,
+        };
+        if placement.knows_vcpus() && bytes < WORTH_SENDING && receiver.copier().is_none() {
+            return Copier::Here;
+        }
+        self.plan(receiver, ports, backlog)
+    }
+
+    fn plan(&self, receiver: &Port, ports: &PortTable, backlog: Backlog) -> Copier {
+        let placement = &self.datapath.placement;
+        let eyes = placement.eyes(ports, self.now_ns);
+        let here = self.here().unwrap_or(Cpu(u16::MAX));
+        let plan = placement.policy.copier(&eyes, here, vnic(receiver.id()), backlog);
+        match plan.rest {
+            Rest::Here => Copier::Here,
+            Rest::LeaveTo(_) => Copier::Busy,
+            Rest::Offload(executor) => match placement.find(executor, ports) {
+                Some(executor) if !self.is_me(&executor) => Copier::Elsewhere(plan.now as usize, executor),
+                _ => Copier::Here,
+            },
+        }
+    }
+
+    /// Tells a worker to copy what is queued for a receiver; false if it has too many messages already.
+    fn tell_copier(&mut self, receiver: &Port, executor: &Executor) -> bool {
+        receiver.set_copier(executor.cpu);
+        let told = executor.send((receiver.id(), Side::Receive));
+        if !told {
+            receiver.set_copier(None);
+        }
+        self.moved.offloads += u64::from(told);
+        told
     }
 
     /// Copies packets straight to a receiver; returns how many.
-    fn deliver_now(&mut self, receiver: &Arc<Port>, packets: &[Unique<Packet>]) -> usize {
+    fn deliver_now(&mut self, receiver: &Arc<Port>, ports: &PortTable, packets: &[Unique<Packet>]) -> usize {
+        if packets.is_empty() {
+            return 0;
+        }
+        let hold_until = self.hold_until(receiver, ports);
         let Some(mut receive) = receiver.vnic.receive.try_claim() else {
             return 0;
         };
         let delivered = receive.with(|side| {
             let broken = guest_memory::fault_count() > 0 && side.is_broken();
-            if broken { 0 } else { side.deliver_now(packets) }
+            if broken {
+                0
+            } else {
+                side.deliver_now(packets, hold_until.is_some())
+            }
         });
         if receive.release() {
             self.later(receiver.id(), Side::Receive);
         }
+        self.note_call(receiver, hold_until);
         self.moved.delivered += delivered as u64;
         delivered
+    }
+
+    /// Until when a call to a driver is put off, if its guest runs and was called a moment ago.
+    fn hold_until(&self, receiver: &Port, ports: &PortTable) -> Option<u64> {
+        let placement = &self.datapath.placement;
+        if !placement.knows_vcpus() || self.me.is_none() {
+            return None;
+        }
+        let eyes = placement.eyes(ports, self.now_ns);
+        let last_ns = receiver.called_ns.load(Ordering::Relaxed);
+        match placement.policy.notify(&eyes, vnic(receiver.id()), last_ns) {
+            Notify::Now => None,
+            Notify::At(at_ns) => Some(at_ns),
+        }
+    }
+
+    /// Sets the timer for a call that was put off, or remembers when there may have been one.
+    fn note_call(&mut self, receiver: &Port, hold_until: Option<u64>) {
+        match hold_until {
+            Some(at_ns) => self.set_timer(at_ns, receiver.id(), Side::Receive),
+            None if self.datapath.placement.knows_vcpus() => {
+                receiver.called_ns.store(self.now_ns, Ordering::Relaxed);
+            }
+            None => {}
+        }
     }
 
     /// Forwards a packet that does not come from a ring. `pool` gives slots for copies of its head.
@@ -536,9 +814,22 @@ impl Pipeline {
     /// Delivers to all receivers of the burst. `held` is the sender whose transmit side this thread holds.
     fn deliver_all(&mut self, ports: &PortTable, held: Option<PortId>) {
         let mut receivers = std::mem::take(&mut self.receivers.0);
+        let floats = self.datapath.placement.floats() || self.me.is_none();
         for &receiver in &receivers {
-            if let Some(port) = port_of(ports, receiver) {
-                self.deliver(port, held);
+            let Some(port) = port_of(ports, receiver) else {
+                continue;
+            };
+            let copier = if floats {
+                Copier::Here
+            } else {
+                // Between putting packets into the queue and looking whether somebody empties it.
+                fence(Ordering::SeqCst);
+                self.plan(port, ports, UNKNOWN_BACKLOG)
+            };
+            match copier {
+                Copier::Busy => {}
+                Copier::Elsewhere(_, executor) if self.tell_copier(port, &executor) => {}
+                Copier::Here | Copier::Elsewhere(..) => self.deliver(port, ports, held),
             }
         }
         receivers.clear();
@@ -546,32 +837,37 @@ impl Pipeline {
     }
 
     /// Serves a port's internal receive queue.
-    fn deliver(&mut self, port: &Arc<Port>, held: Option<PortId>) {
+    fn deliver(&mut self, port: &Arc<Port>, ports: &PortTable, held: Option<PortId>) {
+        let hold_until = self.hold_until(port, ports);
         let Some(mut receive) = port.vnic.receive.try_claim() else {
             return;
         };
         let mut observer = Delivery::at(port);
         let (result, wait) = receive.with(|side| {
-            let result = if guest_memory::fault_count() > 0 && side.is_broken() {
+            let mut result = if guest_memory::fault_count() > 0 && side.is_broken() {
                 side.stop();
                 Err(vanished())
             } else {
                 if side.wait() == Wait::Stalled && side.has_buffers() {
                     port.vnic.set_stalled(false);
                 }
-                side.run(self.now_ms, DELIVERY_BUDGET, &mut observer)
+                side.run(self.now_ms, DELIVERY_BUDGET, hold_until.is_some(), &mut observer)
             };
+            if result == Ok(false) && port.copier().is_some() {
+                port.set_copier(None);
+                result = Ok(side.has_queued());
+            }
             (result, side.wait())
         });
+        self.note_call(port, hold_until);
         self.moved.delivered += observer.delivered;
         let origins = observer.origins;
         if port.vnic.is_stalled() != (wait == Wait::Stalled) {
             port.vnic.set_stalled(wait == Wait::Stalled);
         }
-        if let Wait::Since(since) = wait
-            && !self.waiting.iter().any(|&(_, waiting)| waiting == port.id())
-        {
-            self.waiting.push((since + STALL_TIMEOUT_MS, port.id()));
+        if let Wait::Since(since) = wait {
+            let due_ms = since + STALL_TIMEOUT_MS + TICK_MS;
+            self.set_timer(due_ms * NS_PER_MS, port.id(), Side::Receive);
         }
         let wanted = receive.release();
         let more = result.unwrap_or_else(|error| {
@@ -592,7 +888,10 @@ impl Pipeline {
         let mut observer = Delivery::at(port);
         port.vnic.receive.claim_blocking().with(|side| {
             side.stop();
-            while side.run(0, DELIVERY_BUDGET, &mut observer).unwrap_or(false) {}
+            while side
+                .run(0, DELIVERY_BUDGET, false, &mut observer)
+                .unwrap_or(false)
+            {}
         });
         for origin in observer.origins.0 {
             self.later(origin, Side::Transmit);

@@ -1,16 +1,18 @@
 //! A port: its guest interface, and the thread that serves its VMM.
 
 use crate::capture::Captures;
+use crate::executor::Executor;
 use crate::miss::MissQueue;
 use crate::state::{Datapath, Side, Switch};
 use classifier::PortFlows;
 use control_protocol::data_plane::{GuestState, PortInfo, PortSpec, PortState};
 use flow::PortId;
 use parking_lot::{Mutex, RwLock};
-use rustix::fd::{AsFd, BorrowedFd};
+use placement::Cpu;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{Shutdown, shutdown};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,6 +25,12 @@ const SESSION_STACK: usize = 256 * 1024;
 /// Pause after a failed accept, when the process is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
+/// Misdirected kicks in sequence after which a port's home moves.
+const PATIENCE: u16 = 16;
+
+/// In the order of virtqueues.
+const SIDES: [Side; 2] = [Side::Receive, Side::Transmit];
+
 /// A port of the data plane.
 pub(crate) struct Port {
     pub vnic: Arc<Vnic>,
@@ -33,6 +41,17 @@ pub(crate) struct Port {
     pub captures: Captures,
     /// On the list of ports a worker is to look at.
     pub named: AtomicBool,
+    /// The executor of its own thread, if each port has one.
+    pub own: Option<Arc<Executor>>,
+    /// That thread is to end.
+    pub ending: Arc<AtomicBool>,
+    /// The core, plus one, whose worker copies to it, or was told to.
+    copier: AtomicU16,
+    /// When its driver may have been called last, in nanoseconds of the data plane's clock.
+    pub called_ns: AtomicU64,
+    /// How often a worker in sequence found that another one should have heard the kick.
+    misdirected: AtomicU16,
+    kicks: Mutex<Kicks>,
     spec: Mutex<PortSpec>,
     connected: AtomicBool,
     /// Process at the other end; 0 for none.
@@ -41,6 +60,14 @@ pub(crate) struct Port {
     threads: RwLock<Arc<[Slot]>>,
     datapath: Weak<Datapath>,
     session: Mutex<Option<Serving>>,
+}
+
+/// Who hears a port's kicks.
+#[derive(Default)]
+struct Kicks {
+    home: Option<Arc<Executor>>,
+    /// Of the receive and the transmit ring.
+    watched: [Option<OwnedFd>; 2],
 }
 
 /// A running session thread, and what to shut down to end it.
@@ -52,23 +79,93 @@ struct Serving {
 }
 
 impl Port {
-    pub fn new(spec: PortSpec, datapath: &Arc<Datapath>) -> Arc<Port> {
+    /// A port that nobody knows yet. Fails if it needs an executor and there are no descriptors left.
+    pub fn new(spec: PortSpec, datapath: &Arc<Datapath>) -> std::io::Result<Arc<Port>> {
+        let own = if datapath.placement.has_threads() {
+            Some(Arc::new(Executor::new(None)?))
+        } else {
+            None
+        };
         let switch = datapath.switch(spec.switch);
         let flows = switch.flows.lock().port(spec.port);
-        Arc::new(Port {
+        Ok(Arc::new(Port {
             vnic: Arc::new(Vnic::new(spec.port, spec.mtu)),
             switch,
             flows,
             misses: MissQueue::new(spec.miss_rate),
             captures: Captures::default(),
             named: AtomicBool::new(false),
+            own,
+            ending: Arc::default(),
+            copier: AtomicU16::new(0),
+            called_ns: AtomicU64::new(0),
+            misdirected: AtomicU16::new(0),
+            kicks: Mutex::default(),
             spec: Mutex::new(spec),
             connected: AtomicBool::new(false),
             peer: AtomicU32::new(0),
             threads: RwLock::new(Arc::new([])),
             datapath: Arc::downgrade(datapath),
             session: Mutex::new(None),
-        })
+        }))
+    }
+
+    /// The core whose worker copies to the port, or was told to and has not begun.
+    pub fn copier(&self) -> Option<Cpu> {
+        self.copier.load(Ordering::Relaxed).checked_sub(1).map(Cpu)
+    }
+
+    /// Says who copies. Who finds somebody here after putting a packet into the queue leaves it to that one; who stops
+    /// copying must look at the queue once more after saying so.
+    pub fn set_copier(&self, cpu: Option<Cpu>) {
+        let number = cpu.map_or(0, |cpu| cpu.0 + 1);
+        if self.copier.load(Ordering::Relaxed) != number {
+            self.copier.store(number, Ordering::SeqCst);
+        }
+    }
+
+    /// A kick should have been heard by another executor. If that is so time and again, it will be.
+    pub fn prefer(&self, executor: &Arc<Executor>) {
+        if self.misdirected.fetch_add(1, Ordering::Relaxed) >= PATIENCE
+            && let Some(mut kicks) = self.kicks.try_lock()
+        {
+            self.misdirected.store(0, Ordering::Relaxed);
+            self.move_home(&mut kicks, executor);
+        }
+    }
+
+    /// The kick was heard where it should be.
+    pub fn keep_home(&self) {
+        if self.misdirected.load(Ordering::Relaxed) != 0 {
+            self.misdirected.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn move_home(&self, kicks: &mut Kicks, home: &Arc<Executor>) {
+        let Some(old) = kicks.home.replace(home.clone()) else {
+            return;
+        };
+        for (side, kick) in SIDES.into_iter().zip(&kicks.watched) {
+            let Some(kick) = kick else { continue };
+            old.unwatch(kick.as_fd());
+            if let Err(error) = home.watch(self.id(), side, kick.as_fd()) {
+                telemetry::limited!(
+                    log::Level::Error,
+                    "port {}: kicks are not heard: {error}",
+                    self.id()
+                );
+            }
+        }
+    }
+
+    /// Who hears its kicks, decided if it was not.
+    fn home<'a>(&self, kicks: &'a mut Kicks, datapath: &Datapath) -> &'a Arc<Executor> {
+        let decide = || {
+            datapath
+                .placement
+                .home(self, &datapath.ports(), datapath.now_ns())
+        };
+        kicks.home.get_or_insert_with(decide)
     }
 
     pub fn id(&self) -> PortId {
@@ -124,8 +221,7 @@ impl Port {
     /// What the guest does, for users.
     fn guest(&self) -> GuestState {
         let datapath = self.datapath.upgrade();
-        let state = datapath.as_ref().and_then(|datapath| datapath.vm_state.get());
-        match state.map(|state| state.guest(&self.threads())) {
+        match datapath.and_then(|datapath| datapath.placement.guest(self)) {
             Some(ThreadState::Running(core)) => GuestState::Running(core),
             Some(ThreadState::Runnable(core)) => GuestState::Runnable(core),
             Some(ThreadState::Blocked(core)) => GuestState::Blocked(core),
@@ -233,25 +329,30 @@ impl Port {
 
 impl Host for Port {
     fn watch(&self, queue: usize, kick: BorrowedFd<'_>) -> std::io::Result<()> {
-        let side = if queue == RECEIVE_QUEUE {
-            Side::Receive
-        } else {
-            Side::Transmit
+        let Some(datapath) = self.datapath.upgrade() else {
+            return Ok(());
         };
-        self.datapath
-            .upgrade()
-            .map_or(Ok(()), |datapath| datapath.wakeups.watch(self.id(), side, kick))
+        let mut kicks = self.kicks.lock();
+        let index = usize::from(queue != RECEIVE_QUEUE);
+        // One of our own: an executor knows descriptors by their numbers, and may change.
+        let kick = kick.try_clone_to_owned()?;
+        self.home(&mut kicks, &datapath)
+            .watch(self.id(), SIDES[index], kick.as_fd())?;
+        kicks.watched[index] = Some(kick);
+        Ok(())
     }
 
-    fn unwatch(&self, kick: BorrowedFd<'_>) {
-        if let Some(datapath) = self.datapath.upgrade() {
-            datapath.wakeups.unwatch(kick);
+    fn unwatch(&self, queue: usize) {
+        let mut kicks = self.kicks.lock();
+        let kick = kicks.watched[usize::from(queue != RECEIVE_QUEUE)].take();
+        if let (Some(home), Some(kick)) = (&kicks.home, kick) {
+            home.unwatch(kick.as_fd());
         }
     }
 
     fn schedule(&self) {
         if let Some(datapath) = self.datapath.upgrade() {
-            datapath.wakeups.name(self);
+            self.home(&mut self.kicks.lock(), &datapath).name(self);
         }
     }
 

@@ -3,17 +3,19 @@
 //! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on change, and
 //! used as it was at a burst's beginning.
 
+use crate::placement::Placement;
 use crate::port::Port;
+use crate::watchdog::Watchdog;
 use crate::work::Ledger;
 use classifier::MegaflowTable;
 use flow::{PortId, SwitchId};
 use parking_lot::{Mutex, RwLock};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-use vm_state::VmState;
+use std::time::Instant;
 
 /// Which side of a port a worker is to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,31 +41,40 @@ pub(crate) struct Switch {
     pub flows: Mutex<MegaflowTable>,
 }
 
+/// What every forwarding thread needs that is started.
+#[derive(Default)]
+pub(crate) struct Crew {
+    pub watchdog: Arc<Watchdog>,
+    /// They are to end.
+    pub ending: Arc<AtomicBool>,
+}
+
 /// The data plane.
 pub(crate) struct Datapath {
     ports: RwLock<Arc<PortTable>>,
     /// Counts changes of `ports`.
     ports_version: AtomicU64,
     pub switches: RwLock<HashMap<SwitchId, Arc<Switch>>>,
-    pub wakeups: Wakeups,
+    pub placement: Placement,
+    pub crew: Crew,
     pub notices: Notices,
-    /// What cores and guests do, once the supervisor has said where that is published. Nothing: nobody knows.
-    pub vm_state: OnceLock<VmState>,
     /// What the forwarding threads did.
     pub work: Ledger,
+    start: Instant,
     start_ms: u64,
 }
 
 impl Datapath {
-    pub fn new() -> std::io::Result<Arc<Datapath>> {
+    pub fn new(placement: Placement) -> std::io::Result<Arc<Datapath>> {
         Ok(Arc::new(Datapath {
             ports: RwLock::default(),
             ports_version: AtomicU64::new(0),
             switches: RwLock::default(),
-            wakeups: Wakeups::new()?,
+            placement,
+            crew: Crew::default(),
             notices: Notices::new()?,
-            vm_state: OnceLock::new(),
             work: Ledger::new(),
+            start: Instant::now(),
             start_ms: clock::tick_ms(),
         }))
     }
@@ -71,6 +82,11 @@ impl Datapath {
     /// Milliseconds since start, as of the last timer tick: the clock of flows and waits.
     pub fn now_ms(&self) -> u64 {
         clock::tick_ms().saturating_sub(self.start_ms)
+    }
+
+    /// Nanoseconds since start: the clock of placement and timers. Up to a tick ahead of [`now_ms`](Self::now_ms).
+    pub fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     pub fn port(&self, port: PortId) -> Option<Arc<Port>> {
@@ -111,100 +127,6 @@ impl Datapath {
             })
         };
         switches.entry(id).or_insert_with(make).clone()
-    }
-}
-
-/// How workers learn of work: descriptors signalled by guests, and ports named by other threads.
-pub(crate) struct Wakeups {
-    epoll: OwnedFd,
-    doorbell: OwnedFd,
-    named: Mutex<Vec<PortId>>,
-}
-
-/// A reason to wake up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wakeup {
-    /// A guest kicked that side.
-    Kick(PortId, Side),
-    /// Other threads named ports.
-    Doorbell,
-}
-
-const DOORBELL: u64 = u64::MAX;
-
-impl Wakeups {
-    fn new() -> std::io::Result<Wakeups> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // Edge-triggered: each signal wakes one worker, and nobody has to read the counters.
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&epoll, &doorbell, epoll::EventData::new_u64(DOORBELL), flags)?;
-        Ok(Wakeups {
-            epoll,
-            doorbell,
-            named: Mutex::default(),
-        })
-    }
-
-    pub fn watch(&self, port: PortId, side: Side, kick: BorrowedFd<'_>) -> std::io::Result<()> {
-        let data = u64::from(port.0) << 1 | u64::from(side == Side::Receive);
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        Ok(epoll::add(
-            &self.epoll,
-            kick,
-            epoll::EventData::new_u64(data),
-            flags,
-        )?)
-    }
-
-    pub fn unwatch(&self, kick: BorrowedFd<'_>) {
-        // Fails only if it was not watched.
-        let _ = epoll::delete(&self.epoll, kick);
-    }
-
-    /// Has a worker look at both sides of a port.
-    pub fn name(&self, port: &Port) {
-        if !port.named.swap(true, Ordering::AcqRel) {
-            self.named.lock().push(port.id());
-            ring_bell(&self.doorbell);
-        }
-    }
-
-    /// The ports named since the last call.
-    pub fn take_named(&self) -> Vec<PortId> {
-        std::mem::take(&mut self.named.lock())
-    }
-
-    /// Waits for wake-ups, at most `timeout_ms` (for ever if `None`), and passes them to `f`.
-    /// True if there were any.
-    pub fn wait(&self, timeout_ms: Option<u64>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
-        // Few at a time, so that the kernel wakes other idle workers for the rest.
-        let mut events: [std::mem::MaybeUninit<epoll::Event>; 4] =
-            [const { std::mem::MaybeUninit::uninit() }; 4];
-        let timeout = timeout_ms.map(|ms| rustix::event::Timespec {
-            tv_sec: (ms / 1000).cast_signed(),
-            tv_nsec: (ms % 1000 * 1_000_000).cast_signed(),
-        });
-        let (ready, _) = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
-            Ok(ready) => ready,
-            Err(rustix::io::Errno::INTR) => return Ok(false),
-            Err(error) => return Err(error.into()),
-        };
-        let any = !ready.is_empty();
-        for event in ready {
-            let data = event.data.u64();
-            if data == DOORBELL {
-                f(Wakeup::Doorbell);
-            } else {
-                let side = if data & 1 == 1 {
-                    Side::Receive
-                } else {
-                    Side::Transmit
-                };
-                f(Wakeup::Kick(PortId((data >> 1) as u32), side));
-            }
-        }
-        Ok(any)
     }
 }
 
@@ -267,7 +189,8 @@ impl Notices {
     }
 }
 
-fn ring_bell(bell: &OwnedFd) {
+/// Signals an eventfd.
+pub(crate) fn ring_bell(bell: &OwnedFd) {
     // Fails only when the counter is full, and then it is signalled.
     let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }

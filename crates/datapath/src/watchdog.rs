@@ -73,6 +73,11 @@ impl Pulse {
 }
 
 impl Watchdog {
+    /// Watches a thread no more, which ends.
+    pub fn forget(&self, pulse: &Arc<Pulse>) {
+        self.pulses.lock().retain(|other| !Arc::ptr_eq(other, pulse));
+    }
+
     /// Starts watching.
     pub fn start(self: &Arc<Self>, ending: &Arc<AtomicBool>) -> std::io::Result<()> {
         sandbox::allow_interrupts()?;

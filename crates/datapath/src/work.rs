@@ -19,6 +19,10 @@ pub(crate) struct Moved {
     pub bursts: u64,
     pub packets: u64,
     pub delivered: u64,
+    /// Times that somebody else was told to copy.
+    pub offloads: u64,
+    /// Times that work was left to somebody else because this core was wanted.
+    pub aborts: u64,
 }
 
 /// The account of the thread that opened it. On cache lines of its own: neighbours are written by other threads.
@@ -32,6 +36,8 @@ pub(crate) struct Work {
     bursts: AtomicU64,
     packets: AtomicU64,
     delivered: AtomicU64,
+    offloads: AtomicU64,
+    aborts: AtomicU64,
     polls: AtomicU64,
     sleeps: AtomicU64,
     wakeups: AtomicU64,
@@ -64,6 +70,8 @@ impl Work {
             add(&self.bursts, moved.bursts);
             add(&self.packets, moved.packets);
             add(&self.delivered, moved.delivered);
+            add(&self.offloads, moved.offloads);
+            add(&self.aborts, moved.aborts);
         }
         result
     }
@@ -109,6 +117,8 @@ impl Work {
             bursts: self.bursts.load(Relaxed),
             packets: self.packets.load(Relaxed),
             delivered: self.delivered.load(Relaxed),
+            offloads: self.offloads.load(Relaxed),
+            aborts: self.aborts.load(Relaxed),
             polls: self.polls.load(Relaxed),
             sleeps: self.sleeps.load(Relaxed),
             wakeups: self.wakeups.load(Relaxed),
@@ -118,6 +128,11 @@ impl Work {
 }
 
 impl Ledger {
+    /// Ends an account, with its thread.
+    pub fn close(&self, work: &Arc<Work>) {
+        self.works.lock().retain(|other| !Arc::ptr_eq(other, work));
+    }
+
     pub fn new() -> Ledger {
         Ledger {
             rate: Rate::begin(),
@@ -136,6 +151,8 @@ impl Ledger {
             bursts: zero(),
             packets: zero(),
             delivered: zero(),
+            offloads: zero(),
+            aborts: zero(),
             polls: zero(),
             sleeps: zero(),
             wakeups: zero(),

@@ -1,12 +1,18 @@
-//! Worker threads: asleep until a ring is kicked or a port is named, and then forwarding until there is nothing
-//! left to do. After its last packet a worker polls the rings it served for a short while before it sleeps, giving
-//! way to anybody who wants its core; their guests need not kick meanwhile. All workers wait on the same epoll
-//! instance, so that a wake-up finds an idle one by itself; which worker serves which ring is settled by claims.
+//! Worker threads: asleep until a ring is kicked, a port is named or a message comes, and then forwarding until there
+//! is nothing left to do. After its last packet a worker polls the rings it served for a short while before it sleeps,
+//! giving way to anybody who wants its core; their guests need not kick meanwhile.
+//!
+//! Workers that float all wait on the same executor, so that a wake-up finds an idle one by itself. Others are bound
+//! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whoever was told to.
 
+use crate::executor::{Activity, Executor, Message, Wakeup};
 use crate::pipeline::Pipeline;
-use crate::state::{Datapath, Side, Wakeup};
-use crate::watchdog::{Pulse, Watchdog};
+use crate::port::Port;
+use crate::state::{Datapath, Side};
+use crate::watchdog::Pulse;
 use crate::work::Work;
+use ring::Receiver;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,86 +20,194 @@ use std::time::{Duration, Instant};
 /// Things done between looks at new wake-ups, so that a busy port does not hide others' kicks.
 const STEPS: usize = 16;
 
-/// How long a worker stays awake and polls after its last packet (Hyper-Switch 3.4, "Hysteresis"). Waking it
-/// again would take about 20 us, and 10 us of the waker's time, which is a guest's.
-const HYSTERESIS: Duration = Duration::from_micros(50);
+/// Looks at polled rings between two looks at the clock.
+const LOOKS: usize = 8;
 
-/// Starts `count` workers, which end soon after `ending` is set.
-pub(crate) fn start(
+/// How long a worker that never sleeps polls between two looks at new wake-ups.
+const NEWS: Duration = Duration::from_micros(100);
+
+/// Starts a thread for each executor that has a core, or as many as there are processors for one that has none;
+/// returns how many.
+pub(crate) fn start_all(datapath: &Arc<Datapath>) -> std::io::Result<usize> {
+    let executors = datapath.placement.workers();
+    let floating = datapath.placement.floats();
+    // (The standard library's way to count reads files.)
+    let processors = sched_getaffinity(None).map_or(1, |set| (set.count() as usize).max(1));
+    let count = if floating { processors } else { executors.len() };
+    for number in 0..count {
+        let executor = &executors[if floating { 0 } else { number }];
+        let inbox = if floating { None } else { executor.take_inbox() };
+        start(
+            datapath,
+            &format!("worker-{number}"),
+            executor,
+            inbox,
+            &datapath.crew.ending,
+        )?;
+    }
+    Ok(count)
+}
+
+/// Starts a port's own thread, if ports have threads.
+pub(crate) fn start_own(datapath: &Arc<Datapath>, port: &Arc<Port>) -> std::io::Result<()> {
+    let Some(executor) = &port.own else { return Ok(()) };
+    let name = format!("vnic-{}", port.id());
+    start(datapath, &name, executor, executor.take_inbox(), &port.ending)
+}
+
+/// Has a port's own thread end soon.
+pub(crate) fn end_own(port: &Port) {
+    port.ending.store(true, Ordering::Release);
+    if let Some(executor) = &port.own {
+        executor.wake();
+    }
+}
+
+fn start(
     datapath: &Arc<Datapath>,
-    count: usize,
-    watchdog: &Arc<Watchdog>,
+    name: &str,
+    executor: &Arc<Executor>,
+    inbox: Option<Receiver<Message>>,
     ending: &Arc<AtomicBool>,
 ) -> std::io::Result<()> {
-    for number in 0..count {
-        let (datapath, watchdog, ending) = (datapath.clone(), watchdog.clone(), ending.clone());
-        let name = format!("worker-{number}");
-        std::thread::Builder::new().name(name.clone()).spawn(move || {
-            let account = datapath.work.open(&name);
-            work(Pipeline::new(datapath), &account, &Pulse::new(&watchdog), &ending);
-        })?;
-    }
+    let (datapath, executor, ending) = (datapath.clone(), executor.clone(), ending.clone());
+    let account_name = name.to_owned();
+    std::thread::Builder::new().name(name.into()).spawn(move || {
+        if let Some(cpu) = executor.cpu {
+            bind(cpu);
+        }
+        let worker = Worker {
+            account: datapath.work.open(&account_name),
+            pulse: Pulse::new(&datapath.crew.watchdog),
+            pipeline: Pipeline::new(datapath.clone(), Some(executor.clone())),
+            linger_ns: datapath.placement.policy.linger_ns(),
+            executor,
+            inbox,
+        };
+        let (account, pulse) = (worker.account.clone(), worker.pulse.clone());
+        worker.work(&ending);
+        datapath.crew.watchdog.forget(&pulse);
+        datapath.work.close(&account);
+    })?;
     Ok(())
 }
 
-fn work(mut pipeline: Pipeline, account: &Work, pulse: &Pulse, ending: &AtomicBool) {
-    while !ending.load(Ordering::Relaxed) {
-        let busy = (0..STEPS).all(|_| {
-            pulse.beat();
-            account.run(&mut pipeline, Pipeline::step) || linger(&mut pipeline, account)
-        });
-        let timeout = if busy { Some(0) } else { pipeline.next_deadline() };
-        if timeout == Some(0) {
-            account.awake();
-            wait(&mut pipeline, account, timeout);
-        } else {
-            pipeline.rest();
-            account.asleep(|| pulse.asleep(|| wait(&mut pipeline, account, timeout)));
-        }
+/// Binds the calling thread to a core. One that has gone offline meanwhile is as good as any other.
+fn bind(cpu: placement::Cpu) {
+    let mut set = CpuSet::new();
+    set.set(cpu.0.into());
+    if let Err(error) = sched_setaffinity(None, &set) {
+        log::warn!("cannot work on CPU {}: {error}", cpu.0);
     }
 }
 
-/// Polls for a while; true if there is something to do again. Other threads that want this core get it.
-fn linger(pipeline: &mut Pipeline, account: &Work) -> bool {
-    if !pipeline.is_polling() {
-        return false;
-    }
-    let start = Instant::now();
-    while start.elapsed() < HYSTERESIS {
-        account.polled();
-        if pipeline.poll() {
-            return true;
-        }
-        rustix::thread::sched_yield();
-    }
-    pipeline.stop_polling()
+struct Worker {
+    account: Arc<Work>,
+    pulse: Arc<Pulse>,
+    pipeline: Pipeline,
+    executor: Arc<Executor>,
+    inbox: Option<Receiver<Message>>,
+    linger_ns: Option<u64>,
 }
 
-/// Waits for wake-ups and puts them on the to-do list; true if there were any.
-fn wait(pipeline: &mut Pipeline, account: &Work, timeout_ms: Option<u64>) -> bool {
-    let datapath = pipeline.datapath.clone();
-    let result = datapath.wakeups.wait(timeout_ms, |wakeup| match wakeup {
-        Wakeup::Kick(id, side) => {
-            account.kicked();
-            if let Some(port) = datapath.port(id) {
-                port.vnic.account.kicks.fetch_add(1, Ordering::Relaxed);
+impl Worker {
+    fn work(mut self, ending: &AtomicBool) {
+        while !ending.load(Ordering::Relaxed) {
+            self.read_messages();
+            let busy = (0..STEPS).all(|_| {
+                self.pulse.beat();
+                self.account.run(&mut self.pipeline, Pipeline::step) || self.linger()
+            });
+            let timeout = if busy {
+                Some(0)
+            } else {
+                self.pipeline.next_deadline()
+            };
+            if timeout == Some(0) {
+                self.account.awake();
+                self.wait(timeout);
+            } else {
+                self.sleep(timeout);
             }
-            pipeline.later(id, side);
         }
-        Wakeup::Doorbell => look_at_named(pipeline),
-    });
-    result.unwrap_or_else(|error| {
-        // Cannot happen with a valid descriptor; not to spin if it does.
-        log::error!("waiting for work: {error}");
-        std::thread::sleep(Duration::from_millis(100));
-        false
-    })
+    }
+
+    /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);
+    /// true if there is something to do again. Other threads that want this core get it.
+    fn linger(&mut self) -> bool {
+        if !self.pipeline.is_polling() || self.linger_ns == Some(0) {
+            return self.pipeline.stop_polling();
+        }
+        self.executor.set_activity(Activity::Polling);
+        let start = Instant::now();
+        let found = loop {
+            if (0..LOOKS).any(|_| self.look()) {
+                break true;
+            }
+            match self.linger_ns {
+                // A dedicated core is not given up; but there may be news.
+                None if start.elapsed() > NEWS => break true,
+                None => std::hint::spin_loop(),
+                Some(limit) if start.elapsed().as_nanos() >= limit.into() => break false,
+                Some(_) if self.pipeline.is_wanted_elsewhere() => break false,
+                Some(_) => rustix::thread::sched_yield(),
+            }
+        };
+        self.executor.set_activity(Activity::Working);
+        found || self.pipeline.stop_polling()
+    }
+
+    /// One look at everything that is polled.
+    fn look(&mut self) -> bool {
+        self.account.polled();
+        self.read_messages() | self.pipeline.poll()
+    }
+
+    /// Puts what others ask for on the to-do list; true if there was something.
+    fn read_messages(&mut self) -> bool {
+        let Some(inbox) = &mut self.inbox else {
+            return false;
+        };
+        let mut any = false;
+        while let Some((port, side)) = self.executor.receive(inbox) {
+            self.pipeline.later(port, side);
+            any = true;
+        }
+        any
+    }
+
+    fn sleep(&mut self, timeout_us: Option<u64>) {
+        self.pipeline.rest();
+        self.executor.set_activity(Activity::Asleep);
+        if !self.read_messages() {
+            let (account, pulse) = (self.account.clone(), self.pulse.clone());
+            account.asleep(|| pulse.asleep(|| self.wait(timeout_us)));
+        }
+        self.executor.set_activity(Activity::Working);
+    }
+
+    /// Waits for wake-ups and puts them on the to-do list; true if there were any.
+    fn wait(&mut self, timeout_us: Option<u64>) -> bool {
+        let (executor, account, pipeline) = (&self.executor, &self.account, &mut self.pipeline);
+        let result = executor.wait(timeout_us, |wakeup| match wakeup {
+            Wakeup::Kick(id, side) => {
+                account.kicked();
+                pipeline.kicked(id, side);
+            }
+            Wakeup::Doorbell => look_at_named(executor, pipeline),
+        });
+        result.unwrap_or_else(|error| {
+            // Cannot happen with a valid descriptor; not to spin if it does.
+            log::error!("waiting for work: {error}");
+            std::thread::sleep(Duration::from_millis(100));
+            false
+        })
+    }
 }
 
-fn look_at_named(pipeline: &mut Pipeline) {
-    let datapath = pipeline.datapath.clone();
-    for id in datapath.wakeups.take_named() {
-        if let Some(port) = datapath.port(id) {
+fn look_at_named(executor: &Executor, pipeline: &mut Pipeline) {
+    for id in executor.take_named() {
+        if let Some(port) = pipeline.datapath.port(id) {
             // Cleared before looking: who names the port after this finds it unnamed.
             port.named.store(false, Ordering::Release);
         }

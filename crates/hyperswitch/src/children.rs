@@ -13,13 +13,14 @@ pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
 /// The data plane: isolated before it hears of anything but the supervisor.
 pub fn data_plane() -> Result<ExitCode> {
     let supervisor = begin(Role::DataPlane)?;
+    let topology = placement::Topology::of_machine();
     let report = std::env::var_os(SECCOMP_VARIABLE).is_some_and(|value| value == "report");
     sandbox::isolate_data_plane(if report {
         Violation::Report
     } else {
         Violation::Kill
     })?;
-    end(datapath::run(supervisor).map_err(Into::into))
+    end(datapath::run(supervisor, topology).map_err(Into::into))
 }
 
 /// The driver domain.

@@ -19,6 +19,13 @@ pub struct Config {
     /// The switches; packets never cross from one to another.
     #[serde(default, rename = "switch")]
     pub switches: Vec<SwitchConfig>,
+    /// Where the data plane does its work. Changes take effect when the switch is started again.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub placement: placement::Config,
+}
+
+fn is_default(placement: &placement::Config) -> bool {
+    *placement == placement::Config::default()
 }
 
 /// One switch.

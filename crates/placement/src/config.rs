@@ -86,11 +86,14 @@ impl Default for Config {
 }
 
 fn within<'de, const MIN: u32, const MAX: u32, D: Deserializer<'de>>(input: D) -> Result<u32, D::Error> {
-    let number = i64::deserialize(input)?;
-    u32::try_from(number)
-        .ok()
-        .filter(|number| (MIN..=MAX).contains(number))
-        .ok_or_else(|| de::Error::custom(format_args!("{number} is not a number from {MIN} to {MAX}")))
+    let number = u32::deserialize(input)?;
+    if (MIN..=MAX).contains(&number) {
+        Ok(number)
+    } else {
+        Err(de::Error::custom(format_args!(
+            "{number} is not a number from {MIN} to {MAX}"
+        )))
+    }
 }
 
 /// What moving work costs on this machine. Waking differs by an order of magnitude between bare metal and nested

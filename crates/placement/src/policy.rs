@@ -144,6 +144,11 @@ impl Policy {
         &self.config
     }
 
+    /// The cores on which work may be done.
+    pub fn cpus(&self) -> &[Cpu] {
+        &self.cpus
+    }
+
     /// The cores that modes `poll` and `driver-domain` work on, and none in other modes.
     pub fn dedicated(&self) -> &[Cpu] {
         match self.config.mode {

@@ -49,6 +49,12 @@ impl<T> Claim<T> {
         }
     }
 
+    /// Whether somebody holds it at the moment.
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != FREE
+    }
+
     /// Takes the claim, or marks it as wanted.
     #[inline]
     pub fn try_claim(&self) -> Option<Guard<'_, T>> {

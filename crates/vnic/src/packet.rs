@@ -151,6 +151,20 @@ impl Packet {
         (self.holds_chain, self.is_copy) = (false, true);
     }
 
+    /// Copies the tail to our memory, so that the chain is not needed any more; returns its length.
+    pub(crate) fn detach(&mut self) -> usize {
+        let mut bytes = vec![0; self.tail_len as usize];
+        let mut done = 0;
+        self.tail(0, self.tail_len).for_each(|piece| {
+            if let Piece::Guest(memory, range) = piece {
+                done += memory.read(range, &mut bytes[done..]);
+            }
+        });
+        self.elsewhere = Elsewhere::Bytes(bytes);
+        (self.holds_chain, self.is_copy) = (false, true);
+        done
+    }
+
     /// The slot that has the tail.
     fn tail_owner(&self) -> &Packet {
         let mut owner = self;

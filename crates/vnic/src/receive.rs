@@ -105,6 +105,8 @@ struct ReceiveRing {
     /// As of `features`.
     header_len: u32,
     call: Call,
+    /// A call that the driver wants was put off.
+    owes_call: bool,
     mtu: u32,
     scratch: Chain,
     /// Bytes of frames written since last counted.
@@ -152,6 +154,7 @@ impl ReceiveSide {
             features: setup.features,
             header_len: setup.features.header_len(),
             call: setup.call,
+            owes_call: false,
             mtu: mtu.into(),
             scratch: Chain::default(),
             copied: 0,
@@ -202,8 +205,9 @@ impl ReceiveSide {
 
     /// Delivers packets that nobody else has seen, without a detour through the inbox: as many as possible from the
     /// first on, and returns how many. The others must be queued: those that need more than copying, all if packets are
-    /// queued already, and those for which the ring is malformed, so that this is dealt with in one place.
-    pub fn deliver_now(&mut self, packets: &[Unique<Packet>]) -> usize {
+    /// queued already, and those for which the ring is malformed, so that this is dealt with in one place. `hold` is as
+    /// in [`run`](Self::run).
+    pub fn deliver_now(&mut self, packets: &[Unique<Packet>], hold: bool) -> usize {
         let queued = self.pending.is_some() || self.wait != Wait::No || !self.inbox.is_empty();
         let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
             return 0;
@@ -226,16 +230,18 @@ impl ReceiveSide {
         if let Some(packet) = packets.first() {
             packet.account.delivered.fetch_add(done as u64, Relaxed);
         }
-        self.publish();
+        self.publish(hold);
         done
     }
 
-    /// Delivers what is queued, at most `budget` packets, and shows it to the guest. Returns whether there may
-    /// be more to do at once. On an error the ring is gone.
+    /// Delivers what is queued, at most `budget` packets, and shows it to the guest. A call that its driver wants is
+    /// put off, with `hold`, until a run without. Returns whether there may be more to do at once. On an error the ring
+    /// is gone.
     pub fn run(
         &mut self,
         now_ms: u64,
         budget: usize,
+        hold: bool,
         observer: &mut impl Observer,
     ) -> Result<bool, QueueError> {
         let mut left = budget;
@@ -269,7 +275,7 @@ impl ReceiveSide {
             }
             left -= 1;
         }
-        self.publish();
+        self.publish(hold);
         let waiting = self.pending.is_some();
         // Nobody waits if what waited was dropped for another reason.
         if !waiting && matches!(self.wait, Wait::Since(_)) {
@@ -300,7 +306,7 @@ impl ReceiveSide {
         observer: &mut impl Observer,
     ) -> Result<(), QueueError> {
         self.count_dropped(packet, DropReason::ReceiverBroken, observer);
-        self.publish();
+        self.publish(false);
         self.ring = None;
         Err(error)
     }
@@ -327,15 +333,26 @@ impl ReceiveSide {
     }
 
     /// Shows the guest what was delivered; counts it first, so that whoever sees a packet sees it counted.
-    fn publish(&mut self) {
+    fn publish(&mut self, hold: bool) {
         self.tally.flush(&self.account);
-        if let Some(ring) = &mut self.ring
-            && ring.queue.has_unpublished()
-        {
+        let Some(ring) = &mut self.ring else { return };
+        if ring.queue.has_unpublished() {
             add_alone(&self.account.copied_out, std::mem::take(&mut ring.copied));
             let wanted = ring.queue.publish();
-            ring.call.notify(wanted, &self.account);
+            if !wanted {
+                ring.call.notify(false, &self.account);
+            }
+            ring.owes_call |= wanted;
         }
+        if ring.owes_call && !hold {
+            ring.owes_call = false;
+            ring.call.notify(true, &self.account);
+        }
+    }
+
+    /// Whether packets are queued that could be delivered now.
+    pub fn has_queued(&self) -> bool {
+        self.pending.is_none() && !self.inbox.is_empty()
     }
 
     /// Ends a stall if the guest has posted buffers; to be asked when it kicked.

@@ -38,7 +38,7 @@ pub trait Host: Send + Sync {
     /// Calls [`Host::schedule`]'s worker whenever the descriptor is signalled.
     fn watch(&self, queue: usize, kick: BorrowedFd<'_>) -> std::io::Result<()>;
     /// Ends that.
-    fn unwatch(&self, kick: BorrowedFd<'_>);
+    fn unwatch(&self, queue: usize);
     /// A worker must look at both sides of the interface.
     fn schedule(&self);
     /// Rings started or stopped.
@@ -216,8 +216,8 @@ impl Session {
     }
 
     fn unwatch(&mut self, index: usize) {
-        if let Some(kick) = self.rings[index].kick.take() {
-            self.host.unwatch(kick.as_fd());
+        if self.rings[index].kick.take().is_some() {
+            self.host.unwatch(index);
         }
     }
 

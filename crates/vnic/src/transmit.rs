@@ -208,6 +208,16 @@ impl TransmitSide {
         Ok(frame_len)
     }
 
+    /// Copies the tails of packets to our memory and gives their chains back, as a switch does that does not share
+    /// memory with the receivers.
+    pub fn detach(&mut self, burst: &mut [Unique<Packet>]) {
+        for packet in burst.iter_mut().filter(|packet| packet.holds_chain) {
+            let copied = packet.detach();
+            add_alone(&self.account.copied_in, copied as u64);
+            self.queue.give_back(packet.chain.head, 0);
+        }
+    }
+
     /// Takes packets back that nobody else has seen and that have gone where they go.
     #[inline]
     pub fn finish(&mut self, packets: impl Iterator<Item = Unique<Packet>>) {

@@ -1,9 +1,11 @@
 //! Receivers that post no buffers cost their senders a bounded time, once, and nobody else anything.
 
+use crate::support::control::mode;
 use crate::support::frames::plain;
 use crate::support::guest::LEAST;
 use crate::support::{Guest, Setup, Switch};
 use flow::{Action, DropReason, PortId};
+use placement::Mode;
 use std::time::{Duration, Instant};
 
 /// Twice the time a receiver is given, and what a loaded machine adds.
@@ -86,11 +88,19 @@ fn stalls_and_recovers(features: u64) {
 
 #[test]
 fn a_stalled_receiver_recovers() {
+    // Senders get their chains back before anybody receives.
+    if matches!(mode(), Mode::DriverDomain) {
+        return;
+    }
     stalls_and_recovers(crate::support::guest::ALL);
 }
 
 #[test]
 fn a_stalled_receiver_recovers_without_event_index() {
+    // Senders get their chains back before anybody receives.
+    if matches!(mode(), Mode::DriverDomain) {
+        return;
+    }
     stalls_and_recovers(LEAST);
 }
 
@@ -197,6 +207,10 @@ fn a_sender_larger_than_its_slots_is_served_on() {
 
 #[test]
 fn who_waits_next_is_given_the_whole_time() {
+    // Senders get their chains back before anybody receives.
+    if matches!(mode(), Mode::DriverDomain) {
+        return;
+    }
     let mut switch = Switch::with_ports(3);
     let mut gone = Guest::usual(&mut switch, 1);
     let mut slow = Guest::start(&mut switch, 2, deaf(crate::support::guest::ALL));

@@ -35,8 +35,7 @@ fn what_a_guest_does_is_known() {
         return;
     };
     let registry = Registry::map(publisher.area()).unwrap();
-    let mut switch = Switch::with_ports(1);
-    switch.publish(publisher.area());
+    let mut switch = Switch::seeing(Some(publisher.area())).and_ports(1);
     let session = switch.attach(1);
     switch.until_state(1, |state| *state == PortState::Connected);
     // A guest that waits.

@@ -8,6 +8,7 @@ use control_protocol::data_plane::{
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId};
+use placement::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::{HashMap, VecDeque};
@@ -42,11 +43,40 @@ fn readable(fd: BorrowedFd<'_>, end: Instant) -> bool {
     rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() > 0
 }
 
+/// The mode that the environment asks for, or the default.
+pub fn mode() -> Mode {
+    match std::env::var("HYPERSWITCH_TEST_MODE").as_deref() {
+        Err(_) | Ok("hyperswitch") => Mode::Hyperswitch,
+        Ok("poll") => Mode::Poll,
+        Ok("thread-per-vnic") => Mode::ThreadPerVnic,
+        Ok("driver-domain") => Mode::DriverDomain,
+        Ok(other) => panic!("no mode {other}"),
+    }
+}
+
+fn placement() -> placement::Config {
+    placement::Config {
+        mode: mode(),
+        ..placement::Config::default()
+    }
+}
+
 impl Switch {
     /// A data plane with a control process.
     pub fn start() -> Switch {
+        Switch::seeing(None)
+    }
+
+    /// As [`start`](Self::start), with a place where it is published what cores and guests do.
+    pub fn seeing(vm_state: Option<BorrowedFd<'_>>) -> Switch {
         let (supervisor, child) = Channel::pair().unwrap();
-        let thread = std::thread::spawn(move || datapath::run(child));
+        supervisor.send(&ToChild::Placement(placement()), &[]).unwrap();
+        let published = vm_state.map(drop).ok_or_else(|| "a test".into());
+        supervisor
+            .send(&ToChild::VmState(published), vm_state.as_slice())
+            .unwrap();
+        let topology = placement::Topology::of_machine();
+        let thread = std::thread::spawn(move || datapath::run(child, topology));
         let mut switch = Switch {
             supervisor: Some(supervisor),
             thread: Some(thread),
@@ -63,9 +93,13 @@ impl Switch {
 
     /// A data plane with `guests` ports, numbered from 1.
     pub fn with_ports(ports: u32) -> Switch {
-        let mut switch = Switch::start();
-        (1..=ports).for_each(|port| switch.add(port));
-        switch
+        Switch::start().and_ports(ports)
+    }
+
+    /// With `ports` ports, numbered from 1.
+    pub fn and_ports(mut self, ports: u32) -> Switch {
+        (1..=ports).for_each(|port| self.add(port));
+        self
     }
 
     /// Gives the data plane a new control channel and says hello on it.
@@ -86,12 +120,6 @@ impl Switch {
             .unwrap();
         self.control = Some(control);
         self.upcalls.clear();
-    }
-
-    /// Says where is published what guests do.
-    pub fn publish(&self, area: BorrowedFd<'_>) {
-        let supervisor = self.supervisor.as_ref().unwrap();
-        supervisor.send(&ToChild::VmState(Ok(())), &[area]).unwrap();
     }
 
     /// The control process dies.

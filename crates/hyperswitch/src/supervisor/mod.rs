@@ -45,10 +45,13 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     telemetry::init("supervisor");
     let run_dir = std::path::absolute(run_dir)?;
     let config = config.map(std::path::absolute).transpose()?;
-    if let Some(Err(error)) = config.as_deref().map(check_config) {
-        eprintln!("hyperswitch: {error:#}");
-        return Ok(ExitCode::from(2));
-    }
+    let placement = match config.as_deref().map(read_config).transpose() {
+        Ok(config) => config.unwrap_or_default().placement,
+        Err(error) => {
+            eprintln!("hyperswitch: {error:#}");
+            return Ok(ExitCode::from(2));
+        }
+    };
     let _held = run_dir::RunDir::take(&run_dir)?;
     sandbox::raise_descriptor_limit();
     let signals = Signals::new().context("cannot receive signals")?;
@@ -60,7 +63,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let probe = Probe::new(&run_dir, Instant::now());
     let launch = move |role| command(role, &run_dir, config.as_deref());
     let vm_state = Publisher::attach().map_err(|reason| reason.to_string());
-    let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), vm_state);
+    let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), placement, vm_state);
     supervisor.start_all()?;
     supervisor.supervise(&signals)?;
     ready::notify("STOPPING=1");
@@ -68,11 +71,10 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a file that the control process would refuse, before anything is started.
-fn check_config(path: &Path) -> Result<()> {
+/// Reads the file, and refuses one that the control process would refuse, before anything is started.
+fn read_config(path: &Path) -> Result<management::Config> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    management::parse(&text, &path.display().to_string())?;
-    Ok(())
+    Ok(management::parse(&text, &path.display().to_string())?)
 }
 
 /// How a child is started: this executable again, even if another one has taken its place on disk since.
@@ -102,17 +104,25 @@ struct Supervisor {
     children: [Supervised; 3],
     /// Until the switch is ready.
     probe: Option<Probe>,
+    /// How the data plane is to place its work.
+    placement: placement::Config,
     /// Publishes what cores and guests do, or says why it cannot. Ours, because it takes a privilege; and its descriptor
     /// survives all children.
     vm_state: Result<Publisher, String>,
 }
 
 impl Supervisor {
-    fn new(launch: Launch, probe: Option<Probe>, vm_state: Result<Publisher, String>) -> Self {
+    fn new(
+        launch: Launch,
+        probe: Option<Probe>,
+        placement: placement::Config,
+        vm_state: Result<Publisher, String>,
+    ) -> Self {
         Supervisor {
             launch,
             children: Role::ALL.map(Supervised::new),
             probe,
+            placement,
             vm_state,
         }
     }
@@ -137,6 +147,10 @@ impl Supervisor {
     fn start(&mut self, role: Role, now: Instant) -> Result<()> {
         let command = (self.launch)(role);
         self.child(role).start(command, now)?;
+        if role == Role::DataPlane {
+            let placement = ToChild::Placement(self.placement.clone());
+            self.child(role).tell(&placement, &[]);
+        }
         self.tell_vm_state(role);
         for (a, b) in PEERS {
             if (role == a || role == b) && self.child(a).is_running() && self.child(b).is_running() {

@@ -44,6 +44,7 @@ fn child() {
                 say(format!("{role} {me} knows {}", all.join(" ")));
             }
             ToChild::VmState(result) => say(format!("{role} {me} is told {result:?} with {}", fds.len())),
+            ToChild::Placement(_) => {}
             ToChild::Reload => say(format!("{role} reloads")),
             ToChild::Shutdown => break,
         }
@@ -74,7 +75,12 @@ impl Scene {
                 .stdout(Stdio::null());
             command
         };
-        let mut supervisor = Supervisor::new(Box::new(launch), None, Err("a test".into()));
+        let mut supervisor = Supervisor::new(
+            Box::new(launch),
+            None,
+            placement::Config::default(),
+            Err("a test".into()),
+        );
         supervisor.start_all().unwrap();
         Scene {
             supervisor,
@@ -196,9 +202,14 @@ fn what_cannot_be_started_at_all_is_an_error() {
             "/bin/cat"
         })
     };
-    let error = Supervisor::new(Box::new(launch), None, Err("a test".into()))
-        .start_all()
-        .unwrap_err();
+    let error = Supervisor::new(
+        Box::new(launch),
+        None,
+        placement::Config::default(),
+        Err("a test".into()),
+    )
+    .start_all()
+    .unwrap_err();
     assert!(
         format!("{error:#}").starts_with("cannot start the driver process: "),
         "{error:#}"
@@ -210,11 +221,11 @@ fn a_configuration_is_refused_with_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.toml");
     std::fs::write(&path, "[[switch]]\nname = \"sw0\"\ncolour = 1\n").unwrap();
-    let error = check_config(&path).unwrap_err().to_string();
+    let error = read_config(&path).unwrap_err().to_string();
     assert!(
         error.starts_with(&format!("{}:3:", path.display())) && error.contains("colour"),
         "{error}"
     );
-    let error = check_config(&directory.path().join("none")).unwrap_err();
+    let error = read_config(&directory.path().join("none")).unwrap_err();
     assert!(format!("{error:#}").contains("No such file"), "{error:#}");
 }

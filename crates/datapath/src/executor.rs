@@ -1,0 +1,199 @@
+//! Forwarding threads as others see them: how they are woken, what they are told, and whether they are awake.
+//!
+//! An [`Executor`] is what one worker serves - that of a core, or of a vNIC - or what several floating workers serve
+//! together, when nothing is known that would help to choose among them. Three kinds of news reach it: kicks, by
+//! guests' eventfds; ports named by threads that are no workers; and messages of other workers, through a fixed
+//! circular buffer (Hyper-Switch, 3.4). A buffer that is full refuses, and who has work for it does it itself.
+//!
+//! Nothing is lost when it falls asleep: it says so before it looks at its buffer for the last time, and who puts
+//! something there looks at that afterwards.
+
+use crate::port::Port;
+use crate::state::{Side, ring_bell};
+use flow::PortId;
+use parking_lot::Mutex;
+use placement::Cpu;
+use ring::{Queue, Receiver};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering, fence};
+
+/// Messages that an executor's buffer holds.
+const MESSAGES: usize = 64;
+
+/// A side of a port to look at.
+pub(crate) type Message = (PortId, Side);
+
+/// What an executor's thread does.
+///
+/// | state | others |
+/// |---|---|
+/// | `Asleep` | ring the bell after a message |
+/// | `Polling` | need not, and may count on it at once |
+/// | `Working` | need not |
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Activity {
+    Asleep,
+    Polling,
+    Working,
+}
+
+/// See the module's description.
+pub(crate) struct Executor {
+    /// The core that its thread is bound to.
+    pub cpu: Option<Cpu>,
+    epoll: OwnedFd,
+    doorbell: OwnedFd,
+    named: Mutex<Vec<PortId>>,
+    messages: Arc<Queue<Message>>,
+    /// Until a thread takes it; nobody does if several threads serve this executor.
+    inbox: Mutex<Option<Receiver<Message>>>,
+    depth: AtomicU16,
+    activity: AtomicU8,
+}
+
+/// A reason to wake up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wakeup {
+    /// A guest kicked that side.
+    Kick(PortId, Side),
+    /// Other threads named ports or sent messages.
+    Doorbell,
+}
+
+const DOORBELL: u64 = u64::MAX;
+
+impl Executor {
+    pub fn new(cpu: Option<Cpu>) -> std::io::Result<Executor> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        // Edge-triggered: each signal wakes one worker, and nobody has to read the counters.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, &doorbell, epoll::EventData::new_u64(DOORBELL), flags)?;
+        let (messages, inbox) = Queue::new(MESSAGES);
+        Ok(Executor {
+            cpu,
+            epoll,
+            doorbell,
+            named: Mutex::default(),
+            messages,
+            inbox: Mutex::new(Some(inbox)),
+            depth: AtomicU16::new(0),
+            activity: AtomicU8::new(Activity::Asleep as u8),
+        })
+    }
+
+    /// The reading end of its buffer, for the one thread that serves it.
+    pub fn take_inbox(&self) -> Option<Receiver<Message>> {
+        self.inbox.lock().take()
+    }
+
+    /// Sends a message; false if the buffer is full. Whether it is read is up to who takes the inbox.
+    pub fn send(&self, message: Message) -> bool {
+        if self.messages.push(message).is_err() {
+            return false;
+        }
+        self.depth.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.activity.load(Ordering::Relaxed) == Activity::Asleep as u8 {
+            ring_bell(&self.doorbell);
+        }
+        true
+    }
+
+    /// Takes the oldest message.
+    pub fn receive(&self, inbox: &mut Receiver<Message>) -> Option<Message> {
+        let message = inbox.pop()?;
+        self.depth.fetch_sub(1, Ordering::Relaxed);
+        Some(message)
+    }
+
+    /// Messages that wait.
+    pub fn depth(&self) -> u16 {
+        self.depth.load(Ordering::Relaxed)
+    }
+
+    /// What its thread does.
+    pub fn activity(&self) -> Activity {
+        match self.activity.load(Ordering::Relaxed) {
+            0 => Activity::Asleep,
+            1 => Activity::Polling,
+            _ => Activity::Working,
+        }
+    }
+
+    /// To be called by its thread. After `Asleep` it must look at its inbox once more.
+    pub fn set_activity(&self, activity: Activity) {
+        self.activity.store(activity as u8, Ordering::Relaxed);
+        if activity == Activity::Asleep {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    pub fn watch(&self, port: PortId, side: Side, kick: BorrowedFd<'_>) -> std::io::Result<()> {
+        let data = u64::from(port.0) << 1 | u64::from(side == Side::Receive);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(
+            &self.epoll,
+            kick,
+            epoll::EventData::new_u64(data),
+            flags,
+        )?)
+    }
+
+    pub fn unwatch(&self, kick: BorrowedFd<'_>) {
+        // Fails only if it was not watched.
+        let _ = epoll::delete(&self.epoll, kick);
+    }
+
+    /// Has a worker look at both sides of a port.
+    pub fn name(&self, port: &Port) {
+        if !port.named.swap(true, Ordering::AcqRel) {
+            self.named.lock().push(port.id());
+            ring_bell(&self.doorbell);
+        }
+    }
+
+    /// Wakes its thread for nothing, so that it notices that it is to end.
+    pub fn wake(&self) {
+        ring_bell(&self.doorbell);
+    }
+
+    /// The ports named since the last call.
+    pub fn take_named(&self) -> Vec<PortId> {
+        std::mem::take(&mut self.named.lock())
+    }
+
+    /// Waits for wake-ups, at most `timeout_us` (for ever if `None`), and passes them to `f`; true if there were any.
+    pub fn wait(&self, timeout_us: Option<u64>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
+        // Few at a time, so that the kernel wakes other idle workers for the rest.
+        let mut events: [std::mem::MaybeUninit<epoll::Event>; 4] =
+            [const { std::mem::MaybeUninit::uninit() }; 4];
+        let timeout = timeout_us.map(|us| rustix::event::Timespec {
+            tv_sec: (us / 1_000_000).cast_signed(),
+            tv_nsec: (us % 1_000_000 * 1000).cast_signed(),
+        });
+        let (ready, _) = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+            Ok(ready) => ready,
+            Err(rustix::io::Errno::INTR) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let woken = !ready.is_empty();
+        for event in ready {
+            let data = event.data.u64();
+            if data == DOORBELL {
+                f(Wakeup::Doorbell);
+            } else {
+                let side = if data & 1 == 1 {
+                    Side::Receive
+                } else {
+                    Side::Transmit
+                };
+                f(Wakeup::Kick(PortId((data >> 1) as u32), side));
+            }
+        }
+        Ok(woken)
+    }
+}

@@ -1,0 +1,176 @@
+//! Placement as it meets this machine: the policy with the executors it chooses from, and what it gets to see.
+//!
+//! Without knowledge of cores and vCPUs there is nothing to choose from: then workers float, as the operating system
+//! likes, and share one executor. With it, or in a mode that fixes who does what, each worker has its core and its
+//! executor, and each port a home: the executor that hears its guest's kicks.
+
+use crate::executor::{Activity, Executor};
+use crate::port::Port;
+use crate::state::{PortTable, port_of};
+use flow::PortId;
+use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, Vnic};
+use std::sync::Arc;
+use vm_state::{ThreadState, VmState};
+
+/// See the module's description.
+pub(crate) struct Placement {
+    pub policy: Policy,
+    facts: Option<VmState>,
+    /// One per worker; one for all if they float.
+    workers: Vec<Arc<Executor>>,
+    /// The worker of each core.
+    by_cpu: Vec<Option<Arc<Executor>>>,
+}
+
+impl Placement {
+    /// Executors for the cores on which the policy may work.
+    pub fn new(policy: Policy, facts: Option<VmState>) -> std::io::Result<Placement> {
+        let cpus = match policy.config().mode {
+            Mode::Hyperswitch if facts.is_some() && policy.config().vm_state => policy.cpus().to_vec(),
+            Mode::Poll | Mode::DriverDomain => policy.dedicated().to_vec(),
+            Mode::Hyperswitch | Mode::ThreadPerVnic => Vec::new(),
+        };
+        let mut by_cpu: Vec<Option<Arc<Executor>>> = Vec::new();
+        let mut workers = Vec::new();
+        for cpu in cpus {
+            let executor = Arc::new(Executor::new(Some(cpu))?);
+            let index = usize::from(cpu.0);
+            by_cpu.resize(by_cpu.len().max(index + 1), None);
+            by_cpu[index] = Some(executor.clone());
+            workers.push(executor);
+        }
+        if workers.is_empty() {
+            workers.push(Arc::new(Executor::new(None)?));
+        }
+        Ok(Placement {
+            policy,
+            facts,
+            workers,
+            by_cpu,
+        })
+    }
+
+    /// The executors of workers, each of which has a thread - or, if there is one without a core, as many threads as
+    /// one likes.
+    pub fn workers(&self) -> &[Arc<Executor>] {
+        &self.workers
+    }
+
+    /// Whether workers float: who was woken does the work.
+    pub fn floats(&self) -> bool {
+        self.by_cpu.is_empty() && !self.has_threads()
+    }
+
+    /// Whether each port has a thread of its own.
+    pub fn has_threads(&self) -> bool {
+        self.policy.config().mode == Mode::ThreadPerVnic
+    }
+
+    /// Whether it is known what vCPUs do.
+    pub fn knows_vcpus(&self) -> bool {
+        self.facts.is_some() && !self.by_cpu.is_empty() && self.policy.config().mode == Mode::Hyperswitch
+    }
+
+    /// What a port's guest does, if anything is known.
+    pub fn guest(&self, port: &Port) -> Option<ThreadState> {
+        Some(self.facts.as_ref()?.guest(&port.threads()))
+    }
+
+    /// Who hears the kicks of a port.
+    pub fn home(&self, port: &Port, ports: &PortTable, now_ns: u64) -> Arc<Executor> {
+        if self.floats() {
+            return self.workers[0].clone();
+        }
+        let eyes = self.eyes(ports, now_ns);
+        let wanted = self.policy.switcher(&eyes, vnic(port.id()));
+        self.find(wanted, ports)
+            .or_else(|| port.own.clone())
+            .unwrap_or_else(|| self.workers[0].clone())
+    }
+
+    /// The executor that the policy means.
+    pub fn find(&self, executor: placement::Executor, ports: &PortTable) -> Option<Arc<Executor>> {
+        match executor {
+            placement::Executor::Core(cpu) => self.by_cpu.get(usize::from(cpu.0))?.clone(),
+            placement::Executor::Thread(vnic) => port_of(ports, PortId(vnic.0))?.own.clone(),
+        }
+    }
+
+    /// What the policy sees at that time of [`Datapath::now_ns`](crate::state::Datapath::now_ns).
+    pub fn eyes<'a>(&'a self, ports: &'a PortTable, now_ns: u64) -> Eyes<'a> {
+        Eyes {
+            placement: self,
+            ports,
+            now_ns,
+        }
+    }
+}
+
+/// A port's number, as the policy has it.
+pub(crate) fn vnic(port: PortId) -> Vnic {
+    Vnic(port.0)
+}
+
+/// The view of the machine: plain loads.
+pub(crate) struct Eyes<'a> {
+    placement: &'a Placement,
+    ports: &'a PortTable,
+    now_ns: u64,
+}
+
+impl View for Eyes<'_> {
+    fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    fn core(&self, cpu: Cpu) -> CoreState {
+        let executor = self
+            .placement
+            .by_cpu
+            .get(usize::from(cpu.0))
+            .and_then(Option::as_ref);
+        if let Some(executor) = executor
+            && executor.activity() != Activity::Asleep
+        {
+            return CoreState::Worker {
+                depth: executor.depth(),
+                polling: executor.activity() == Activity::Polling,
+            };
+        }
+        let state = self
+            .placement
+            .facts
+            .as_ref()
+            .map(|facts| facts.core(cpu.0.into()));
+        match state {
+            Some(vm_state::CoreState::Idle) => CoreState::Idle,
+            Some(vm_state::CoreState::Vcpu(_)) => CoreState::Guest,
+            Some(vm_state::CoreState::Task(_) | vm_state::CoreState::Unknown) | None => CoreState::Other,
+        }
+    }
+
+    fn wanted(&self, cpu: Cpu) -> bool {
+        let facts = self.placement.facts.as_ref();
+        facts.is_some_and(|facts| facts.wanted(cpu.0.into()))
+    }
+
+    fn expects_vcpu(&self, cpu: Cpu) -> bool {
+        let mut ports = self.ports.iter().flatten();
+        ports.any(|port| self.vcpu(vnic(port.id())) == VcpuState::Blocked(cpu))
+    }
+
+    fn vcpu(&self, vnic: Vnic) -> VcpuState {
+        let guest = port_of(self.ports, PortId(vnic.0)).and_then(|port| self.placement.guest(port));
+        let cpu = |cpu: u32| u16::try_from(cpu).map_or(Cpu(u16::MAX), Cpu);
+        match guest {
+            Some(ThreadState::Running(on)) => VcpuState::Running(cpu(on)),
+            Some(ThreadState::Runnable(on)) => VcpuState::Runnable(cpu(on)),
+            Some(ThreadState::Blocked(on)) => VcpuState::Blocked(cpu(on)),
+            Some(ThreadState::Dead | ThreadState::Unknown) | None => VcpuState::Unknown,
+        }
+    }
+
+    fn copying(&self, vnic: Vnic) -> Option<Cpu> {
+        port_of(self.ports, PortId(vnic.0))?.copier()
+    }
+}
