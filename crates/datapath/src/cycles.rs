@@ -2,6 +2,8 @@
 //! wake-up, no other core and no scheduler is in the figures. For development; `make bench` has the peers.
 //!
 //! `cargo test --release -p datapath cycles -- --ignored --nocapture`
+//!
+//! And what it does not cost: no allocation and no system call, hence no waiting for a lock.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -15,8 +17,13 @@ use crate::state::{Datapath, Side};
 use ::placement::{Config, Costs, Policy, Topology};
 use control_protocol::data_plane::{Connection, PortSpec};
 use flow::{Action, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Release},
+};
+use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use support::guest::{ALL, Guest, Setup};
 use support::memory::Memory;
@@ -33,6 +40,8 @@ struct Loop {
     _ports: [Arc<Port>; 2],
     /// Of the reading of the clock, in nanoseconds.
     overhead: u128,
+    /// Number of the next packet, if there are several flows.
+    serial: usize,
 }
 
 fn port(datapath: &Arc<Datapath>, number: u32) -> (Arc<Port>, Guest) {
@@ -103,14 +112,18 @@ impl Loop {
             receiver,
             _ports: [first, second],
             overhead: readings[500],
+            serial: 0,
         }
     }
 
-    /// Nanoseconds per packet, of a burst that little disturbed: the tenth percentile.
-    fn measure(&mut self, len: usize, flows: usize, burst: usize) -> f64 {
-        let data = self.sender.data - 32 * 80 * 1024;
+    fn data(&self) -> usize {
+        self.sender.data - 32 * 80 * 1024
+    }
+
+    /// Has the sender's buffers hold frames of that length.
+    fn prepare(&mut self, len: usize) {
         for slot in 0..usize::from(RING) {
-            let at = data + slot * STRIDE;
+            let at = self.data() + slot * STRIDE;
             let mut bytes = vec![0; 12];
             bytes.extend(frame(len, 0));
             self.sender.memory.write(at, &bytes);
@@ -119,34 +132,99 @@ impl Loop {
                 .transmit
                 .descriptor(slot, Memory::guest(at), len, 0, 0);
         }
-        let (mut times, mut delivered, mut serial) = (Vec::new(), 0, 0usize);
-        for _ in 0..BURSTS {
-            for _ in 0..burst {
-                let slot = self.sender.transmit.next & (RING - 1);
-                if flows > 1 {
-                    let flow = (serial % flows) as u32;
-                    let at = data + usize::from(slot) * STRIDE + 12;
-                    self.sender.memory.write(at + 26, &flow.to_be_bytes());
-                    serial += 7919;
-                }
-                self.sender.transmit.offer(slot);
+    }
+
+    /// Forwards a burst of packets of the next of so many flows; returns how long the switch took, in nanoseconds.
+    fn forward(&mut self, flows: usize, burst: usize) -> u128 {
+        for _ in 0..burst {
+            let slot = self.sender.transmit.next & (RING - 1);
+            if flows > 1 {
+                let flow = (self.serial % flows) as u32;
+                let at = self.data() + usize::from(slot) * STRIDE + 12;
+                self.sender.memory.write(at + 26, &flow.to_be_bytes());
+                self.serial += 7919;
             }
-            self.sender.transmit.publish();
-            self.pipeline.later(PortId(1), Side::Transmit);
-            let start = Instant::now();
-            while self.pipeline.step() {}
-            times.push(start.elapsed().as_nanos());
-            while let Some((head, written)) = self.receiver.receive.take_used() {
-                assert_eq!(written as usize, len + 12);
-                self.receiver.receive.offer(head);
-                delivered += 1;
-            }
-            self.receiver.receive.publish();
-            while self.sender.transmit.take_used().is_some() {}
+            self.sender.transmit.offer(slot);
         }
-        assert_eq!(delivered, BURSTS * burst);
+        self.sender.transmit.publish();
+        self.pipeline.later(PortId(1), Side::Transmit);
+        let start = Instant::now();
+        while self.pipeline.step() {}
+        start.elapsed().as_nanos()
+    }
+
+    /// Takes what arrived, which are `burst` frames of that length.
+    fn collect(&mut self, len: usize, burst: usize) {
+        let mut delivered = 0;
+        while let Some((head, written)) = self.receiver.receive.take_used() {
+            assert_eq!(written as usize, len + 12);
+            self.receiver.receive.offer(head);
+            delivered += 1;
+        }
+        assert_eq!(delivered, burst);
+        self.receiver.receive.publish();
+        while self.sender.transmit.take_used().is_some() {}
+    }
+
+    /// Nanoseconds per packet, of a burst that little disturbed: the tenth percentile.
+    fn measure(&mut self, len: usize, flows: usize, burst: usize) -> f64 {
+        self.prepare(len);
+        let mut times = Vec::with_capacity(BURSTS);
+        for _ in 0..BURSTS {
+            times.push(self.forward(flows, burst));
+            self.collect(len, burst);
+        }
         times.sort_unstable();
         (times[BURSTS / 10].saturating_sub(self.overhead)) as f64 / burst as f64
+    }
+}
+
+/// From now on, this process ends at any system call of this thread but the ones that wait for ever.
+fn forbid_system_calls() {
+    let waiting = [
+        libc::SYS_ppoll,
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_pause,
+    ];
+    let filter = SeccompFilter::new(
+        waiting.into_iter().map(|call| (call, Vec::new())).collect(),
+        SeccompAction::KillProcess,
+        SeccompAction::Allow,
+        std::env::consts::ARCH.try_into().unwrap(),
+    );
+    let program: BpfProgram = filter.unwrap().try_into().unwrap();
+    seccompiler::apply_filter(&program).unwrap();
+}
+
+/// Each length on a thread of its own, which cannot even end afterwards.
+#[test]
+fn steady_forwarding_allocates_nothing_and_makes_no_system_call() {
+    for len in [64, 1500] {
+        let (done, result) = mpsc::channel();
+        let allocated = Arc::new(AtomicU64::new(u64::MAX));
+        let told = allocated.clone();
+        std::thread::spawn(move || {
+            let mut all = Loop::new();
+            all.prepare(len);
+            let mut forward = || {
+                for (flows, burst) in [(1, 32), (1, 1), (100, 32), (100, 3)] {
+                    for _ in 0..20 {
+                        all.forward(flows, burst);
+                        all.collect(len, burst);
+                    }
+                }
+            };
+            forward();
+            done.send(()).unwrap();
+            forbid_system_calls();
+            told.store(allocation_counter::measure(forward).count_total, Release);
+            loop {
+                rustix::event::pause();
+            }
+        });
+        result.recv().unwrap();
+        support::eventually("packets are forwarded", || allocated.load(Acquire) != u64::MAX);
+        assert_eq!(allocated.load(Acquire), 0, "frames of {len} bytes");
     }
 }
 

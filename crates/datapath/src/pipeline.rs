@@ -496,7 +496,9 @@ impl Pipeline {
         }
     }
 
-    /// Runs what was fetched through parse, look-up, actions and delivery.
+    /// Runs what was fetched through parse, look-up, actions and delivery: each a function of its own, never inlined,
+    /// which has the processor's registers for its loop.
+    #[inline(never)]
     fn process_burst(
         &mut self,
         port: &Arc<Port>,
@@ -535,6 +537,7 @@ impl Pipeline {
     }
 
     /// Makes the keys. What contradicts itself is dropped.
+    #[inline(never)]
     fn parse(&mut self, port: &Port) {
         let count = self.burst.len();
         let (packets, keys) = (&mut self.burst[..count], &mut self.keys[..count]);
@@ -571,6 +574,7 @@ impl Pipeline {
         self.burst.truncate(kept);
     }
 
+    #[inline(never)]
     fn look_up(&mut self, port: &Port) {
         let count = self.burst.len();
         let (packets, keys, hashes) = (&self.burst[..count], &self.keys[..count], &self.hashes[..count]);
@@ -589,6 +593,7 @@ impl Pipeline {
     }
 
     /// Looks in the megaflow table for what the cache does not know, and has it remember what is there.
+    #[inline(never)]
     fn look_up_missing(&mut self, port: &Port) {
         let flows = port.flows.read();
         let mut run = FlowRun::default();
@@ -607,6 +612,7 @@ impl Pipeline {
         run.flush(self.now_ms);
     }
 
+    #[inline(never)]
     fn act(&mut self, port: &Arc<Port>, ports: &PortTable, transmit: &mut Guard<'_, Option<TransmitSide>>) {
         let capturing = port.captures.active();
         for (packet, verdict) in self.burst.drain(..).zip(self.verdicts) {
@@ -837,6 +843,7 @@ impl Pipeline {
     }
 
     /// Serves a port's internal receive queue.
+    #[inline(never)]
     fn deliver(&mut self, port: &Arc<Port>, ports: &PortTable, held: Option<PortId>) {
         let hold_until = self.hold_until(port, ports);
         let Some(mut receive) = port.vnic.receive.try_claim() else {

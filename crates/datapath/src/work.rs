@@ -173,8 +173,9 @@ impl Ledger {
         // Threads open their accounts in any order.
         report.workers.sort_by_key(|worker| worker.tid);
         for port in ports.iter().flatten() {
-            report.calls += port.vnic.account.calls.load(Relaxed);
-            report.calls_suppressed += port.vnic.account.calls_suppressed.load(Relaxed);
+            let counters = port.vnic.account.read();
+            report.calls += counters.calls;
+            report.calls_suppressed += counters.calls_suppressed;
         }
         report
     }

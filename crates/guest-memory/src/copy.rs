@@ -63,15 +63,26 @@ impl GuestMemory {
 /// Asks the processor to load `len` bytes.
 #[inline]
 pub(crate) fn load(start: NonNull<u8>, len: u32) {
+    const LINES: u32 = 4;
     let mut done = 0;
+    while len - done >= LINES * CACHE_LINE {
+        (0..LINES).for_each(|line| load_line(start, done + line * CACHE_LINE));
+        done += LINES * CACHE_LINE;
+    }
     while done < len {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: prefetching never faults.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().wrapping_add(done as usize).cast());
-        }
-        done += CACHE_LINE;
+        load_line(start, done);
+        done += CACHE_LINE.min(len - done);
+    }
+}
+
+/// Asks the processor to load the line that a byte behind `start` lies in.
+#[inline(always)]
+fn load_line(start: NonNull<u8>, at: u32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: prefetching never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().wrapping_add(at as usize).cast());
     }
 }
 

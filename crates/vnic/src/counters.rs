@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REASONS: usize = DropReason::ALL.len();
 
-/// [`PortCounters`] that any thread may add to, but for those of `received` and `transmitted` packets and copied bytes
-/// that belong to a side. Callers add once per batch where they can.
+/// [`PortCounters`] that any thread may add to, but for those that belong to a side. Callers add once per batch where
+/// they can.
 #[derive(Debug)]
 #[allow(missing_docs)] // Field by field as in `PortCounters`.
 pub struct Counters {
@@ -15,6 +15,8 @@ pub struct Counters {
     pub injected: AtomicU64,
     pub copies: AtomicU64,
     pub delivered: AtomicU64,
+    /// Delivered likewise, by the transmit side.
+    pub(crate) handed_over: AtomicU64,
     drops: [AtomicU64; REASONS],
     pub upcalls: AtomicU64,
     discards: [AtomicU64; REASONS],
@@ -28,9 +30,16 @@ pub struct Counters {
     pub copied_up: AtomicU64,
     egress_drops: [AtomicU64; REASONS],
     pub segments: AtomicU64,
-    pub calls: AtomicU64,
-    pub calls_suppressed: AtomicU64,
+    pub(crate) transmit_calls: Calls,
+    pub(crate) receive_calls: Calls,
     pub kicks: AtomicU64,
+}
+
+/// Calls of a ring's driver, counted by the holder of the side.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    pub made: AtomicU64,
+    pub suppressed: AtomicU64,
 }
 
 impl Default for Counters {
@@ -42,6 +51,7 @@ impl Default for Counters {
             injected: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             delivered: AtomicU64::new(0),
+            handed_over: AtomicU64::new(0),
             drops: none(),
             upcalls: AtomicU64::new(0),
             discards: none(),
@@ -52,8 +62,8 @@ impl Default for Counters {
             copied_up: AtomicU64::new(0),
             egress_drops: none(),
             segments: AtomicU64::new(0),
-            calls: AtomicU64::new(0),
-            calls_suppressed: AtomicU64::new(0),
+            transmit_calls: Calls::default(),
+            receive_calls: Calls::default(),
             kicks: AtomicU64::new(0),
         }
     }
@@ -89,7 +99,7 @@ impl Counters {
             received_bytes: self.received_bytes.load(Relaxed),
             injected: self.injected.load(Relaxed),
             copies: self.copies.load(Relaxed),
-            delivered: self.delivered.load(Relaxed),
+            delivered: self.delivered.load(Relaxed) + self.handed_over.load(Relaxed),
             upcalls: self.upcalls.load(Relaxed),
             transmitted: self.transmitted.load(Relaxed),
             transmitted_bytes: self.transmitted_bytes.load(Relaxed),
@@ -98,8 +108,9 @@ impl Counters {
                 .map(|copied| copied.load(Relaxed))
                 .sum(),
             segments: self.segments.load(Relaxed),
-            calls: self.calls.load(Relaxed),
-            calls_suppressed: self.calls_suppressed.load(Relaxed),
+            calls: self.transmit_calls.made.load(Relaxed) + self.receive_calls.made.load(Relaxed),
+            calls_suppressed: self.transmit_calls.suppressed.load(Relaxed)
+                + self.receive_calls.suppressed.load(Relaxed),
             kicks: self.kicks.load(Relaxed),
             ..PortCounters::default()
         };

@@ -97,13 +97,12 @@ impl Packet {
         parse(self.head.bytes(), self.frame_len(), self.origin).key
     }
 
-    /// Asks the processor to load the tail, if it lies in one piece.
+    /// The tail, if it lies in one piece of its guest's memory.
     #[inline]
-    pub(crate) fn prefetch_tail(&self, limit: u32) {
-        if let [range] = self.chain.segments()
-            && self.holds_chain
-        {
-            self.memory.prefetch(range.split_at(self.tail_start).1, limit);
+    pub(crate) fn tail_in_one(&self) -> Option<(&GuestMemory, GuestRange)> {
+        match self.chain.segments() {
+            [range] if self.holds_chain => Some((&self.memory, range.split_at(self.tail_start).1)),
+            _ => None,
         }
     }
 

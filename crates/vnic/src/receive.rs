@@ -203,10 +203,10 @@ impl ReceiveSide {
         self.wait
     }
 
-    /// Delivers packets that nobody else has seen, without a detour through the inbox: as many as possible from the
-    /// first on, and returns how many. The others must be queued: those that need more than copying, all if packets are
-    /// queued already, and those for which the ring is malformed, so that this is dealt with in one place. `hold` is as
-    /// in [`run`](Self::run).
+    /// Delivers packets of one port, whose transmit side the caller holds, that nobody else has seen, without a detour
+    /// through the inbox: as many as possible from the first on, and returns how many. The others must be queued: those
+    /// that need more than copying, all if packets are queued already, and those for which the ring is malformed, so that
+    /// this is dealt with in one place. `hold` is as in [`run`](Self::run).
     pub fn deliver_now(&mut self, packets: &[Unique<Packet>], hold: bool) -> usize {
         let queued = self.pending.is_some() || self.wait != Wait::No || !self.inbox.is_empty();
         let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
@@ -228,7 +228,7 @@ impl ReceiveSide {
         self.tally.bytes += bytes;
         self.tally.packets += done as u64;
         if let Some(packet) = packets.first() {
-            packet.account.delivered.fetch_add(done as u64, Relaxed);
+            add_alone(&packet.account.handed_over, done as u64);
         }
         self.publish(hold);
         done
@@ -340,13 +340,13 @@ impl ReceiveSide {
             add_alone(&self.account.copied_out, std::mem::take(&mut ring.copied));
             let wanted = ring.queue.publish();
             if !wanted {
-                ring.call.notify(false, &self.account);
+                ring.call.notify(false, &self.account.receive_calls);
             }
             ring.owes_call |= wanted;
         }
         if ring.owes_call && !hold {
             ring.owes_call = false;
-            ring.call.notify(true, &self.account);
+            ring.call.notify(true, &self.account.receive_calls);
         }
     }
 
@@ -372,39 +372,53 @@ impl ReceiveRing {
     /// Delivers packets that fit one buffer each and go as they are: all buffers are found first, then filled while
     /// the next ones come into the cache. Returns how many, which ends before the first packet that is different.
     fn deliver_burst(&mut self, packets: &[Unique<Packet>]) -> usize {
-        let mut heads = [0; BURST];
+        let (mut heads, mut targets) = ([0; BURST], [GuestRange::default(); BURST]);
         let wanted = packets.len().min(BURST);
         let taken = self.queue.take_heads(&mut heads[..wanted]).unwrap_or(0);
-        let mut targets = [GuestRange::default(); BURST];
-        let (packets, heads, targets) = (&packets[..taken], &heads[..taken], &mut targets[..taken]);
-        let mut fitting = 0;
-        while fitting < taken {
-            let packet = &packets[fitting];
-            let needed = self.header_len + packet.frame_len() as u32;
-            match self.queue.buffer(heads[fitting], needed.min(HEAD_PREFETCH)) {
-                Some(buffer) if buffer.len() >= needed && self.goes_as_it_is(packet) => {
-                    targets[fitting] = buffer
-                }
-                _ => break,
-            }
-            fitting += 1;
-        }
+        let fitting = self.find_targets(&packets[..taken], &heads[..taken], &mut targets[..taken]);
         self.queue.untake((taken - fitting) as u16);
-        for at in 0..fitting {
-            if at + 1 < fitting && packets[at + 1].tail_len > 0 {
-                self.prefetch_tail(&packets[at + 1], targets[at + 1]);
-            }
-            self.fill(&packets[at], heads[at], targets[at]);
-        }
+        self.fill_all(&packets[..fitting], &heads[..fitting], &targets[..fitting]);
         fitting
     }
 
-    /// Asks for what is to be copied besides the head, and for the place it goes to.
+    /// First pass: the buffers that packets go to, and for how many packets there are fitting ones. All slices are equally
+    /// long.
+    #[inline(never)]
+    fn find_targets(&self, packets: &[Unique<Packet>], heads: &[u16], targets: &mut [GuestRange]) -> usize {
+        for (at, ((packet, &head), target)) in packets.iter().zip(heads).zip(&mut *targets).enumerate() {
+            let needed = self.header_len + packet.frame_len() as u32;
+            match self.queue.buffer(head, needed.min(HEAD_PREFETCH)) {
+                Some(buffer) if buffer.len() >= needed && self.goes_as_it_is(packet) => *target = buffer,
+                _ => return at,
+            }
+        }
+        packets.len()
+    }
+
+    /// Second pass: fills them. All slices are equally long.
+    #[inline(never)]
+    fn fill_all(&mut self, packets: &[Unique<Packet>], heads: &[u16], targets: &[GuestRange]) {
+        for (at, ((packet, &head), &target)) in packets.iter().zip(heads).zip(targets).enumerate() {
+            if let Some(next) = packets.get(at + 1)
+                && next.tail_len > 0
+            {
+                self.prefetch_tail(next, targets[at + 1]);
+            }
+            self.fill(packet, head, target);
+        }
+    }
+
+    /// Asks for what is to be copied besides the head, if it lies in one piece, and for the place it goes to.
+    #[inline]
     fn prefetch_tail(&self, packet: &Packet, target: GuestRange) {
-        packet.prefetch_tail(TAIL_PREFETCH);
+        let Some((from, tail)) = packet.tail_in_one() else {
+            return;
+        };
+        from.prefetch(tail, TAIL_PREFETCH);
         let behind = target.split_at(HEAD_PREFETCH).1;
-        let len = packet.tail_len.min(TAIL_PREFETCH);
-        self.queue.memory().prefetch(behind, len);
+        self.queue
+            .memory()
+            .prefetch(behind, tail.len().min(TAIL_PREFETCH));
     }
 
     #[inline]
@@ -432,11 +446,7 @@ impl ReceiveRing {
         };
         let mut written = front as u32;
         if packet.tail_len > 0 {
-            let mut behind = Cursor::in_one(buffer.split_at(written).1);
-            packet
-                .tail(0, packet.tail_len)
-                .for_each(|piece| behind.put(piece, memory));
-            written += behind.moved as u32;
+            written += copy_tail(packet, memory, buffer.split_at(written).1) as u32;
         }
         self.copied += u64::from(written - self.header_len);
         self.queue.give_back(head, written);
@@ -705,6 +715,19 @@ impl<'a> Cursor<'a> {
             self.advance(written);
         }
     }
+}
+
+/// Copies a packet's tail to a buffer; returns how many bytes.
+#[inline]
+fn copy_tail(packet: &Packet, to: &GuestMemory, buffer: GuestRange) -> usize {
+    if let Some((from, tail)) = packet.tail_in_one() {
+        return copy(from, tail, to, buffer);
+    }
+    let mut behind = Cursor::in_one(buffer);
+    packet
+        .tail(0, packet.tail_len)
+        .for_each(|piece| behind.put(piece, to));
+    behind.moved as usize
 }
 
 /// Copies a piece by way of our memory, so that what is summed is what is written.

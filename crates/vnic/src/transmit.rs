@@ -146,6 +146,7 @@ impl TransmitSide {
     }
 
     /// First pass: where the chains lie.
+    #[inline(never)]
     fn translate(&mut self, heads: &[u16], burst: &mut Vec<Unique<Packet>>) {
         for &head in heads {
             let Some(mut slot) = self.pool.take() else { return };
@@ -161,6 +162,7 @@ impl TransmitSide {
     }
 
     /// Second pass: reads the heads. Chains that are no packets are given back.
+    #[inline(never)]
     fn read_heads(&mut self, burst: &mut Vec<Unique<Packet>>) {
         let (mut bytes, mut behind, mut at) = (0, 0, 0);
         while let Some(packet) = burst.get_mut(at) {
@@ -276,7 +278,7 @@ impl TransmitSide {
     pub fn publish(&mut self) {
         if self.owes_call || self.queue.has_unpublished() {
             let wanted = self.queue.publish() | std::mem::take(&mut self.owes_call);
-            self.call.notify(wanted, &self.account);
+            self.call.notify(wanted, &self.account.transmit_calls);
         }
     }
 

@@ -1,5 +1,6 @@
 //! A port's guest interface, as workers and the vhost-user session share it.
 
+use crate::counters::{Calls, add_alone};
 use crate::receive::ReceiveSide;
 use crate::transmit::{RingSetup, TransmitSide};
 use crate::{Counters, Packet};
@@ -46,12 +47,12 @@ impl Call {
 
     /// Calls the driver if that is wanted. A descriptor that made the thread wait until somebody interrupted it is
     /// not used again.
-    pub(crate) fn notify(&mut self, wanted: bool, account: &Counters) {
+    pub(crate) fn notify(&mut self, wanted: bool, account: &Calls) {
         if !wanted {
-            account.calls_suppressed.fetch_add(1, Ordering::Relaxed);
+            add_alone(&account.suppressed, 1);
             return;
         }
-        account.calls.fetch_add(1, Ordering::Relaxed);
+        add_alone(&account.made, 1);
         let Some(bell) = &self.0 else { return };
         let one = 1u64.to_ne_bytes();
         let result = if bell.is_socket {
