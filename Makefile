@@ -62,6 +62,10 @@ test: setup ## All tests
 
 test-unit: ## Unit, property and integration tests of all crates
 	$(CARGO) test --workspace --exclude testbed
+	set -e; for mode in poll thread-per-vnic driver-domain; do \
+		echo "The data plane in mode $$mode:"; \
+		HYPERSWITCH_TEST_MODE=$$mode $(CARGO) test --package datapath --test data_plane -- --test-threads=4; \
+	done
 
 test-loom: ## All interleavings of the lock-free parts
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package ring
