@@ -157,6 +157,7 @@ fn every_key_is_documented() {
         rows("Port"),
         known(&format!("{switch}[[switch.port]]\nname = \"b\"\nnonsense = 1\n"))
     );
+    assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
 }
 
 /// Links between documents lead somewhere.
