@@ -54,24 +54,24 @@ impl GuestMemory {
     /// Asks the processor to load the first `len` bytes of a range, or all of it if it is shorter.
     #[inline]
     pub fn prefetch(&self, range: GuestRange, len: u32) {
-        if let Some(start) = self.pointer(range) {
-            load(start, range.len.min(len));
+        const LINES: u32 = 4;
+        let Some(start) = self.pointer(range) else { return };
+        let (len, mut done) = (range.len.min(len), 0);
+        while len - done >= LINES * CACHE_LINE {
+            (0..LINES).for_each(|line| load_line(start, done + line * CACHE_LINE));
+            done += LINES * CACHE_LINE;
         }
+        load(start, done, len);
     }
 }
 
-/// Asks the processor to load `len` bytes.
+/// Asks the processor to load the bytes from `first` to `end`, few of them.
 #[inline]
-pub(crate) fn load(start: NonNull<u8>, len: u32) {
-    const LINES: u32 = 4;
-    let mut done = 0;
-    while len - done >= LINES * CACHE_LINE {
-        (0..LINES).for_each(|line| load_line(start, done + line * CACHE_LINE));
-        done += LINES * CACHE_LINE;
-    }
-    while done < len {
-        load_line(start, done);
-        done += CACHE_LINE.min(len - done);
+pub(crate) fn load(start: NonNull<u8>, first: u32, end: u32) {
+    let mut at = first;
+    while at < end {
+        load_line(start, at);
+        at = at.saturating_add(CACHE_LINE);
     }
 }
 

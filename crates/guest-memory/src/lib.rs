@@ -163,7 +163,7 @@ impl GuestMemory {
             let offset = guest_address.wrapping_sub(region.guest_address);
             if offset < region.size && len != 0 {
                 let len = u64::from(len).min(region.size - offset) as u32;
-                copy::load(region.pointer(offset), len.min(ahead));
+                copy::load(region.pointer(offset), 0, len.min(ahead));
                 return Some(GuestRange {
                     region: index as u32,
                     len,
