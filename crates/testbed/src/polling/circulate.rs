@@ -103,6 +103,7 @@ impl PollingGuest {
             flow: 0,
             scratch: vec![0; HEADER_LEN + traffic.size],
         };
+        run.introduce()?;
         run.inject()?;
         run.warm_up()?;
         let before = measured()?;
@@ -135,6 +136,28 @@ impl Run<'_> {
     fn next_flow(&mut self) -> u32 {
         self.flow = (self.flow + 1) % self.traffic.flows;
         self.flow
+    }
+
+    /// Sends a single frame each way until one has arrived: packets of a flow that is new wait for a decision, few may wait,
+    /// and a switch that was just started may not have noticed its guests.
+    fn introduce(&mut self) -> Result<()> {
+        let begin = Instant::now();
+        for (from, to) in [(0_u8, 1_u8), (1, 0)] {
+            let frame = self.traffic.frame(from.into(), to.into());
+            let ours = mac(to.into());
+            let mut arrived = false;
+            while !arrived {
+                ensure!(begin.elapsed() < PATIENCE, "nothing gets through the switch");
+                self.guest.send(from.into(), &frame)?;
+                self.guest.flush(from.into());
+                let sent = Instant::now();
+                while !arrived && sent.elapsed() < LATE {
+                    let look = |frame: &[u8]| arrived |= frame.starts_with(&ours);
+                    self.guest.receive(to.into(), usize::from(RING), look)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn inject(&mut self) -> Result<()> {

@@ -1,6 +1,7 @@
 //! What is measured. A case is data and one function; the function starts the contenders it is given, measures each of
 //! them once per round, in turn, and notes every value in the record.
 
+mod ablation;
 mod attack;
 mod copies;
 mod guests;
@@ -44,6 +45,7 @@ pub const ALL: &[Case] = &[
     rr::CASE,
     many::PAIRS,
     many::MESH,
+    ablation::CASE,
     copies::CASE,
     idle::CASE,
     load::CASE,
@@ -59,6 +61,24 @@ struct Rig<G> {
 }
 
 impl<G> Rig<G> {
+    /// Starts all contenders, with what `connect` connects to each. Peers that cannot start are left out, with the reason;
+    /// the first contender is ours and must.
+    fn start_all(
+        contenders: &[Contender],
+        ports: &[&str],
+        connect: impl Fn(&mut Network) -> Result<G>,
+    ) -> Result<Vec<Rig<G>>> {
+        let mut rigs = Vec::new();
+        for contender in contenders {
+            match Rig::start(contender, ports, &connect) {
+                Ok(rig) => rigs.push(rig),
+                Err(error) if rigs.is_empty() => return Err(error),
+                Err(error) => println!("  {} does not take part: {error:#}", contender.name),
+            }
+        }
+        Ok(rigs)
+    }
+
     /// Starts a contender, with what `connect` connects to it, and puts it aside.
     fn start(
         contender: &Contender,

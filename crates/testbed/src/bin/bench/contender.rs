@@ -49,3 +49,35 @@ pub const BRIDGE: Contender = Contender {
     name: "bridge",
     kind: Kind::Bridge,
 };
+
+/// Ours with dedicated cores that poll, as DPDK switches have them.
+pub const POLL: Contender = ours("hyperswitch-poll", "[placement]\nmode = \"poll\"\n");
+/// Ours with a thread per vNIC, as vhost-net has it.
+pub const THREAD_PER_VNIC: Contender = ours(
+    "hyperswitch-thread-per-vnic",
+    "[placement]\nmode = \"thread-per-vnic\"\n",
+);
+/// Ours with all switching in a fixed set of workers and a second copy, as Xen's netback has it.
+pub const DRIVER_DOMAIN: Contender = ours(
+    "hyperswitch-driver-domain",
+    "[placement]\nmode = \"driver-domain\"\n",
+);
+
+/// Ours without one of the mechanisms of placement, each in turn.
+pub const ABLATIONS: &[Contender] = &[
+    HYPERSWITCH,
+    ours("without vm-state", "[placement]\nvm-state = false\n"),
+    ours(
+        "without state-aware-batching",
+        "[placement]\nstate-aware-batching = false\n",
+    ),
+    ours(
+        "without preemptive-copy",
+        "[placement]\npreemptive-copy = false\n",
+    ),
+    ours("without offload", "[placement]\noffload = false\n"),
+    ours("without poll-transmit", "[placement]\npoll-transmit = false\n"),
+    ours("without hysteresis", "[placement]\nhysteresis-us = 0\n"),
+    ours("without give-way", "[placement]\ngive-way = false\n"),
+    ours("without serve-on-block", "[placement]\nserve-on-block = false\n"),
+];

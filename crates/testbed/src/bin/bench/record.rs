@@ -5,6 +5,7 @@
 //! that more than 1 means that we are better.
 
 use crate::{Case, Effort};
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use testbed::build_dir;
@@ -105,11 +106,12 @@ impl Record {
         }
     }
 
-    /// Notes a value of one round.
+    /// Notes a value of one round. Fails if it is no number.
     ///
     /// # Panics
     /// If the case did not announce the measure.
-    pub fn add(&mut self, point: &str, contender: &str, measure: &str, value: f64) {
+    pub fn add(&mut self, point: &str, contender: &str, measure: &str, value: f64) -> Result<()> {
+        ensure!(value.is_finite(), "{point}: {measure} of {contender} is {value}");
         let unit = &self.measure(measure).unit;
         println!("  {point:<28} {contender:<20} {value:12.3} {unit}");
         let index = match self.points.iter().position(|known| known.label == point) {
@@ -124,6 +126,7 @@ impl Record {
         };
         let values = self.points[index].contenders.entry(contender.into()).or_default();
         values.entry(measure.into()).or_default().push(value);
+        Ok(())
     }
 
     /// A measure that the case announced.
@@ -197,8 +200,8 @@ mod tests {
             points: Vec::new(),
         };
         for (ours, peer) in [(2.0, 1.0), (9.0, 3.0), (4.0, 4.0)] {
-            record.add("64", "hyperswitch", "rate", ours);
-            record.add("64", "bridge", "rate", peer);
+            record.add("64", "hyperswitch", "rate", ours).expect("a number");
+            record.add("64", "bridge", "rate", peer).expect("a number");
         }
         record
     }

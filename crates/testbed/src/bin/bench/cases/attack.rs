@@ -37,14 +37,11 @@ pub const CASE: Case = Case {
 const ATTACKS: [u16; 3] = [1, 10, 100];
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Vec::new();
-    for contender in contenders {
-        rigs.push(Rig::start(contender, &["p1", "p2", "p3", "p4"], |network| {
-            let bystanders = PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)?;
-            let attacker = PollingGuest::connect(&[network.socket("p3")?, network.socket("p4")?], 1514)?;
-            Ok((bystanders, attacker))
-        })?);
-    }
+    let mut rigs = Rig::start_all(contenders, &["p1", "p2", "p3", "p4"], |network| {
+        let bystanders = PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)?;
+        let attacker = PollingGuest::connect(&[network.socket("p3")?, network.socket("p4")?], 1514)?;
+        Ok((bystanders, attacker))
+    })?;
     for _ in 0..effort.rounds {
         for flows in [1, 1000] {
             let traffic = Traffic {
@@ -62,8 +59,8 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
                             Ok((before, during))
                         })
                         .with_context(|| format!("{label} on {name}"))?;
-                    record.add(&label, name, KEPT, 100.0 * during / before);
-                    record.add(&label, name, RATE, during / 1e6);
+                    record.add(&label, name, KEPT, 100.0 * during / before)?;
+                    record.add(&label, name, RATE, during / 1e6)?;
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use super::{Case, Rig};
 use crate::Effort;
-use crate::contender::{Contender, HYPERSWITCH};
+use crate::contender::{Contender, DRIVER_DOMAIN, HYPERSWITCH};
 use crate::machine::on_processor;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
@@ -20,17 +20,14 @@ pub const CASE: Case = Case {
     about: "frames of 32 KB between two ports of a polling guest that touches every byte",
     axis: "frame bytes, guest",
     measures: &[(RATE, "Gb/s", Higher), (CYCLES, "cycles/frame", Lower)],
-    contenders: &[HYPERSWITCH],
+    contenders: &[HYPERSWITCH, DRIVER_DOMAIN],
     run,
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Vec::new();
-    for contender in contenders {
-        rigs.push(Rig::start(contender, &["p1", "p2"], |network| {
-            PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], SIZE)
-        })?);
-    }
+    let mut rigs = Rig::start_all(contenders, &["p1", "p2"], |network| {
+        PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], SIZE)
+    })?;
     for _ in 0..effort.rounds {
         for touch in [false, true] {
             let traffic = Traffic {
@@ -50,8 +47,8 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
                     Ok((circulation.rate(), after.busy_cycles_per_packet(&before)?))
                 })?;
                 let bits = f64::from(u32::try_from(SIZE * 8)?);
-                record.add(&label, name, RATE, rate * bits / 1e9);
-                record.add(&label, name, CYCLES, cycles);
+                record.add(&label, name, RATE, rate * bits / 1e9)?;
+                record.add(&label, name, CYCLES, cycles)?;
             }
         }
     }

@@ -40,9 +40,9 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
                 ports.iter().map(connect).collect::<Result<Vec<_>>>()
             })?;
             thread::sleep(effort.long);
-            record.add(label, contender.name, MEMORY, float(rig.network.memory() / 1024));
+            record.add(label, contender.name, MEMORY, float(rig.network.memory() / 1024))?;
             for _ in 0..effort.rounds {
-                record.add(label, contender.name, CPU, percent(&rig.network, effort.long));
+                record.add(label, contender.name, CPU, percent(&rig.network, effort.long))?;
             }
             rig.stop()?;
         }

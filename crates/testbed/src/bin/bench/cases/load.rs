@@ -26,12 +26,9 @@ pub const CASE: Case = Case {
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Vec::new();
-    for contender in contenders {
-        rigs.push(Rig::start(contender, &["p1", "p2"], |network| {
-            PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)
-        })?);
-    }
+    let mut rigs = Rig::start_all(contenders, &["p1", "p2"], |network| {
+        PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)
+    })?;
     let full = rigs[0].turn(|_, guest| {
         let (circulation, _) =
             on_processor(0, || guest.circulate(&Traffic::new(64), effort.short, || Ok(())))?;
@@ -42,8 +39,8 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
             for rig in &mut rigs {
                 let pace = Duration::from_secs_f64(100.0 / (full * f64::from(percent)));
                 let (cpu, delivered) = rig.turn(|network, guest| measure(effort, network, guest, pace))?;
-                record.add(&percent.to_string(), rig.name, CPU, cpu);
-                record.add(&percent.to_string(), rig.name, DELIVERED, delivered);
+                record.add(&percent.to_string(), rig.name, CPU, cpu)?;
+                record.add(&percent.to_string(), rig.name, DELIVERED, delivered)?;
             }
         }
     }

@@ -67,18 +67,15 @@ fn run(
         .collect();
     let most = layouts.iter().map(|(_, layout)| layout.guests).max().unwrap_or(0);
     let ports = names(most);
-    let mut rigs = Vec::new();
-    for contender in contenders {
-        rigs.push(Rig::start(contender, ports, |network| boot(network, ports))?);
-    }
+    let mut rigs = Rig::start_all(contenders, ports, |network| boot(network, ports))?;
     for _ in 0..effort.rounds {
         for (label, layout) in &layouts {
             for rig in &mut rigs {
                 let name = rig.name;
                 let result = rig.turn(|network, guests| measure(effort, network, guests, layout));
                 let (rate, cpu) = result.with_context(|| format!("{label} on {name}"))?;
-                record.add(label, name, RATE, rate);
-                record.add(label, name, CPU, cpu);
+                record.add(label, name, RATE, rate)?;
+                record.add(label, name, CPU, cpu)?;
             }
         }
     }

@@ -48,13 +48,10 @@ impl NewFlows {
 }
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Vec::new();
-    for contender in contenders {
-        rigs.push(Rig::start(contender, &["p1", "p2"], |network| {
-            let guest = PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)?;
-            Ok((guest, NewFlows { number: 0 }))
-        })?);
-    }
+    let mut rigs = Rig::start_all(contenders, &["p1", "p2"], |network| {
+        let guest = PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)?;
+        Ok((guest, NewFlows { number: 0 }))
+    })?;
     for _ in 0..effort.rounds {
         for rig in &mut rigs {
             let name = rig.name;
@@ -64,9 +61,9 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
                     Ok((flows_per_second(guest, flows, effort.short)?, first, next))
                 })
             })?;
-            record.add("64", name, FLOWS, rate);
-            record.add("64", name, FIRST, first);
-            record.add("64", name, NEXT, next);
+            record.add("64", name, FLOWS, rate)?;
+            record.add("64", name, FIRST, first)?;
+            record.add("64", name, NEXT, next)?;
         }
     }
     rigs.into_iter().try_for_each(Rig::stop)

@@ -76,13 +76,10 @@ fn points(effort: &Effort) -> Vec<(String, Traffic)> {
 }
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Vec::new();
-    for contender in contenders {
-        rigs.push(Rig::start(contender, &PORTS, |network| {
-            let sockets = [network.socket("p1")?, network.socket("p2")?];
-            PollingGuest::connect(&sockets, 1514)
-        })?);
-    }
+    let mut rigs = Rig::start_all(contenders, &PORTS, |network| {
+        let sockets = [network.socket("p1")?, network.socket("p2")?];
+        PollingGuest::connect(&sockets, 1514)
+    })?;
     let points = points(effort);
     for _ in 0..effort.rounds {
         for (label, traffic) in &points {
@@ -90,8 +87,8 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
                 let name = rig.name;
                 let measured = rig.turn(|network, guest| measure(effort, network, guest, traffic));
                 let (rate, cycles) = measured.with_context(|| format!("{label} on {name}"))?;
-                record.add(label, name, RATE, rate);
-                record.add(label, name, CYCLES, cycles);
+                record.add(label, name, RATE, rate)?;
+                record.add(label, name, CYCLES, cycles)?;
             }
         }
     }
@@ -119,19 +116,16 @@ fn measure(
 
 fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
     for &size in effort.choose(&SIZES, &[64]) {
-        let mut rigs = Vec::new();
-        for contender in contenders {
-            rigs.push(Rig::start(contender, &PORTS, |network| {
-                let mut options = TestpmdOptions::guest(&[network.socket("p1")?, network.socket("p2")?], "");
-                options.packet_size = size;
-                options.processor = Some(0);
-                let mut testpmd = Testpmd::start(&options)?;
-                testpmd.start_loop(4)?;
-                // Packets stay under way from here on; while its switch is paused, the driver is too.
-                testpmd.pause();
-                Ok(testpmd)
-            })?);
-        }
+        let mut rigs = Rig::start_all(contenders, &PORTS, |network| {
+            let mut options = TestpmdOptions::guest(&[network.socket("p1")?, network.socket("p2")?], "");
+            options.packet_size = size;
+            options.processor = Some(0);
+            let mut testpmd = Testpmd::start(&options)?;
+            testpmd.start_loop(4)?;
+            // Packets stay under way from here on; while its switch is paused, the driver is too.
+            testpmd.pause();
+            Ok(testpmd)
+        })?;
         for _ in 0..effort.rounds {
             for rig in &mut rigs {
                 let name = rig.name;
@@ -144,8 +138,8 @@ fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -
                     testpmd.pause();
                     Ok((rate / 1e6, after.busy_cycles_per_packet(&before)?))
                 })?;
-                record.add(&size.to_string(), name, RATE, rate);
-                record.add(&size.to_string(), name, CYCLES, cycles);
+                record.add(&size.to_string(), name, RATE, rate)?;
+                record.add(&size.to_string(), name, CYCLES, cycles)?;
             }
         }
         rigs.into_iter().try_for_each(Rig::stop)?;

@@ -4,7 +4,7 @@
 use super::guests::{address, boot, cpu_during, names};
 use super::{Case, Rig};
 use crate::Effort;
-use crate::contender::{BRIDGE, Contender, HYPERSWITCH, OVS_DPDK};
+use crate::contender::{BRIDGE, Contender, DRIVER_DOMAIN, HYPERSWITCH, OVS_DPDK, POLL, THREAD_PER_VNIC};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
@@ -22,20 +22,24 @@ pub const CASE: Case = Case {
         (RATE, "1/s", Higher),
         (CPU, "us/transaction, all of the machine", Lower),
     ],
-    contenders: &[HYPERSWITCH, BRIDGE, OVS_DPDK],
+    contenders: &[
+        HYPERSWITCH,
+        BRIDGE,
+        OVS_DPDK,
+        POLL,
+        THREAD_PER_VNIC,
+        DRIVER_DOMAIN,
+    ],
     run,
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
     let ports = names(2);
-    let mut rigs = Vec::new();
-    for contender in contenders {
-        rigs.push(Rig::start(contender, ports, |network| {
-            let guests = boot(network, ports)?;
-            drop(udp_rr::serve(&guests[1])?);
-            Ok(guests)
-        })?);
-    }
+    let mut rigs = Rig::start_all(contenders, ports, |network| {
+        let guests = boot(network, ports)?;
+        drop(udp_rr::serve(&guests[1])?);
+        Ok(guests)
+    })?;
     let sizes = effort.choose(&[1, 64, 256, 1024, 4096, 16_384], &[64]);
     for _ in 0..effort.rounds {
         for size in sizes {
@@ -43,15 +47,16 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
                 let name = rig.name;
                 let result = rig.turn(|network, guests| measure(effort, network, guests, *size));
                 let (rate, cpu) = result.with_context(|| format!("{size} on {name}"))?;
-                record.add(&size.to_string(), name, RATE, rate);
-                record.add(&size.to_string(), name, CPU, cpu);
+                record.add(&size.to_string(), name, RATE, rate)?;
+                record.add(&size.to_string(), name, CPU, cpu)?;
             }
         }
     }
     rigs.into_iter().try_for_each(Rig::stop)
 }
 
-fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: usize) -> Result<(f64, f64)> {
+/// Measures one point once.
+pub fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: usize) -> Result<(f64, f64)> {
     let running = udp_rr::start(&guests[0], &address(1), size, effort.long)?;
     let cpu = cpu_during(effort.long, network, guests);
     let result = udp_rr::wait(running, effort.long)?;

@@ -4,7 +4,7 @@
 use super::guests::{address, boot, cpu_during, names};
 use super::{Case, Rig};
 use crate::Effort;
-use crate::contender::{BRIDGE, Contender, HYPERSWITCH, OVS_DPDK};
+use crate::contender::{BRIDGE, Contender, DRIVER_DOMAIN, HYPERSWITCH, OVS_DPDK, POLL, THREAD_PER_VNIC};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
@@ -24,16 +24,20 @@ pub const CASE: Case = Case {
         (CPU, "s/GB, all of the machine", Lower),
         (CPU_PROCESSES, "s/GB", Lower),
     ],
-    contenders: &[HYPERSWITCH, BRIDGE, OVS_DPDK],
+    contenders: &[
+        HYPERSWITCH,
+        BRIDGE,
+        OVS_DPDK,
+        POLL,
+        THREAD_PER_VNIC,
+        DRIVER_DOMAIN,
+    ],
     run,
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
     let ports = names(2);
-    let mut rigs = Vec::new();
-    for contender in contenders {
-        rigs.push(Rig::start(contender, ports, |network| boot(network, ports))?);
-    }
+    let mut rigs = Rig::start_all(contenders, ports, |network| boot(network, ports))?;
     let sizes = effort.choose(&[64, 256, 1024, 4096, 16_384, 65_536], &[64, 65_536]);
     for _ in 0..effort.rounds {
         for size in sizes {
@@ -42,16 +46,17 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
                 let result = rig.turn(|network, guests| measure(effort, network, guests, *size));
                 let [rate, machine, processes] = result.with_context(|| format!("{size} on {name}"))?;
                 let point = size.to_string();
-                record.add(&point, name, RATE, rate);
-                record.add(&point, name, CPU, machine);
-                record.add(&point, name, CPU_PROCESSES, processes);
+                record.add(&point, name, RATE, rate)?;
+                record.add(&point, name, CPU, machine)?;
+                record.add(&point, name, CPU_PROCESSES, processes)?;
             }
         }
     }
     rigs.into_iter().try_for_each(Rig::stop)
 }
 
-fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: u32) -> Result<[f64; 3]> {
+/// Measures one point once.
+pub fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: u32) -> Result<[f64; 3]> {
     let options = IperfOptions {
         arguments: format!("-l {size}"),
         ..IperfOptions::seconds(u32::try_from(effort.long.as_secs())?)

@@ -231,10 +231,14 @@ mod tests {
             .find(|target| target.case == "idle")
             .expect("a target");
         assert_eq!(target.reached(&record), None);
-        record.add("100 unused", "hyperswitch", "processor", 0.0);
+        record
+            .add("100 unused", "hyperswitch", "processor", 0.0)
+            .expect("a number");
         let reached = target.reached(&record).expect("measured");
         assert_eq!(target.verdict(&record, reached), "goal");
-        record.add("100 connected", "hyperswitch", "processor", 0.1);
+        record
+            .add("100 connected", "hyperswitch", "processor", 0.1)
+            .expect("a number");
         let reached = target.reached(&record).expect("measured");
         assert_eq!((reached.median, target.verdict(&record, reached)), (0.1, "floor"));
     }
