@@ -15,10 +15,12 @@ pub struct Contender {
 /// What a contender is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Ours, with this before the switch and its ports in the configuration (TOML).
+    /// Ours, with more in its configuration (TOML).
     Hyperswitch {
         /// Tables besides those of switches and ports.
         config: &'static str,
+        /// Lines of each port.
+        port: &'static str,
     },
     /// Open vSwitch with DPDK, one poll thread.
     OvsDpdk(Forwarding),
@@ -27,7 +29,7 @@ pub enum Kind {
 }
 
 const fn ours(name: &'static str, config: &'static str) -> Contender {
-    let kind = Kind::Hyperswitch { config };
+    let kind = Kind::Hyperswitch { config, port: "" };
     Contender { name, kind }
 }
 
@@ -38,6 +40,14 @@ const fn ovs(name: &'static str, forwarding: Forwarding) -> Contender {
 
 /// The product as it comes.
 pub const HYPERSWITCH: Contender = ours("hyperswitch", "");
+/// Ours without the bound on the rate of new flows that protects other ports.
+pub const UNBOUNDED: Contender = Contender {
+    name: "hyperswitch-unbounded",
+    kind: Kind::Hyperswitch {
+        config: "",
+        port: "miss-rate = 1000000\n",
+    },
+};
 /// Open vSwitch doing least: ports joined in pairs.
 pub const OVS_DPDK: Contender = ovs("ovs-dpdk", Forwarding::Pairs);
 /// Open vSwitch doing what Hyper-Switch does: learning addresses.

@@ -36,8 +36,8 @@ impl Network {
     /// Starts a switch with vhost-user ports (TAPs for the bridge) of these names.
     pub fn start(contender: &Contender, ports: &[&str]) -> Result<Network> {
         let network = match contender.kind {
-            Kind::Hyperswitch { config } => {
-                Switch::start(&configuration(config, ports)?).map(Network::Hyperswitch)
+            Kind::Hyperswitch { config, port } => {
+                Switch::start(&configuration(config, port, ports)?).map(Network::Hyperswitch)
             }
             Kind::OvsDpdk(forwarding) => {
                 OvsDpdk::start(ports, forwarding).map(|ovs| Network::OvsDpdk(ovs, Vec::new()))
@@ -130,10 +130,13 @@ impl Network {
     }
 }
 
-fn configuration(tables: &str, ports: &[&str]) -> Result<String> {
+fn configuration(tables: &str, of_port: &str, ports: &[&str]) -> Result<String> {
     let mut text = format!("{tables}\n[[switch]]\nname = \"sw0\"\n");
     for port in ports {
-        write!(text, "[[switch.port]]\nname = \"{port}\"\nmac-limit = 4096\n")?;
+        write!(
+            text,
+            "[[switch.port]]\nname = \"{port}\"\nmac-limit = 4096\n{of_port}"
+        )?;
     }
     Ok(text)
 }
