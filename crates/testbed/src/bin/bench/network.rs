@@ -26,9 +26,15 @@ pub struct Work {
 impl Work {
     /// Busy cycles per packet since `before`.
     pub fn busy_cycles_per_packet(&self, before: &Work) -> Result<f64> {
-        let packets = self.packets - before.packets;
-        ensure!(packets > 0.0, "the switch has counted no packets");
-        Ok((self.busy_cycles - before.busy_cycles) / packets)
+        let (packets, cycles) = (
+            self.packets - before.packets,
+            self.busy_cycles - before.busy_cycles,
+        );
+        ensure!(
+            packets > 0.0 && cycles > 0.0,
+            "the switch has counted {packets} packets and {cycles} cycles"
+        );
+        Ok(cycles / packets)
     }
 }
 
