@@ -18,37 +18,29 @@
 //! A `Pipeline` belongs to one thread. Rings belong to whoever claims them; what this thread cannot claim, its
 //! holder will see to. What is left to look at later is on the to-do list.
 
+mod placing;
+mod polling;
+mod sinks;
+
 use crate::actions::{Sink, apply};
 use crate::executor::Executor;
-use crate::miss::upcall;
-use crate::placement::vnic;
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, Side, port_of};
 use crate::work::Moved;
 use classifier::{FlowEntry, MicroflowCache};
-use control_protocol::data_plane::{CaptureDirection, UpcallCause};
+use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
-use placement::{Backlog, Cpu, Duty, Kicks, Notify, Rest, VcpuState, View as _};
-use ring::{Guard, PoolOwner, Shared, Unique};
+use placing::{Copier, UNKNOWN_BACKLOG};
+use polling::Timer;
+use ring::{Guard, PoolOwner, Unique};
+use sinks::{Delivery, FlowRun, Forward};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use vnic::{BURST, Fetched, Observer, Packet, STALL_TIMEOUT_MS, TransmitSide, Wait};
+use vnic::{BURST, Fetched, Packet, STALL_TIMEOUT_MS, TransmitSide, Wait};
 
 /// Bursts taken from one port before others get their turn.
 const ROUNDS: usize = 8;
-
-/// Transmit rings that others serve looked at in one round of polling.
-const PATROL: usize = 4;
-
-/// Fewer bytes are copied in less time than it takes to tell somebody else.
-const WORTH_SENDING: u64 = 8 * 1024;
-
-/// What is in a receive queue that others fill as well: at least something.
-const UNKNOWN_BACKLOG: Backlog = Backlog {
-    packets: 1,
-    bytes: 1500,
-};
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -92,24 +84,6 @@ pub(crate) struct Pipeline {
     patrol: usize,
     /// What to look at when its time has come.
     timers: Vec<Timer>,
-}
-
-/// A side of a port to look at from some time of [`Datapath::now_ns`] on: receivers without buffers, drivers that are
-/// owed a call, transmit rings without kicks.
-struct Timer {
-    at_ns: u64,
-    port: PortId,
-    side: Side,
-}
-
-/// Who copies to a receiver.
-enum Copier {
-    /// This thread, all of it.
-    Here,
-    /// This thread so many packets, and then somebody else, who is to be told.
-    Elsewhere(usize, Arc<Executor>),
-    /// Somebody who copies to it already.
-    Busy,
 }
 
 /// What is to be done with a packet.
@@ -209,59 +183,6 @@ impl Pipeline {
         }
     }
 
-    /// A guest kicked: its ring is served here, or by a worker that suits better.
-    pub fn kicked(&mut self, id: PortId, side: Side) {
-        let ports = self.ports();
-        if let Some(port) = port_of(&ports, id) {
-            port.vnic.account.kicks.fetch_add(1, Ordering::Relaxed);
-            self.now_ns = self.datapath.now_ns();
-            if side == Side::Receive || !self.sent_on(port, &ports) {
-                self.later(id, side);
-            }
-        }
-        self.ports = Some(ports);
-    }
-
-    /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.
-    fn sent_on(&self, port: &Arc<Port>, ports: &PortTable) -> bool {
-        let placement = &self.datapath.placement;
-        if !placement.knows_vcpus() {
-            return false;
-        }
-        let wanted = placement
-            .policy
-            .switcher(&placement.eyes(ports, self.now_ns), vnic(port.id()));
-        match placement.find(wanted, ports) {
-            Some(better) if !self.is_me(&better) => {
-                port.prefer(&better);
-                better.send((port.id(), Side::Transmit))
-            }
-            _ => {
-                port.keep_home();
-                false
-            }
-        }
-    }
-
-    fn is_me(&self, executor: &Arc<Executor>) -> bool {
-        self.me.as_ref().is_some_and(|me| Arc::ptr_eq(me, executor))
-    }
-
-    fn here(&self) -> Option<Cpu> {
-        self.me.as_ref()?.cpu
-    }
-
-    /// Whether a task that is not ours waits for this core.
-    pub fn is_wanted_elsewhere(&mut self) -> bool {
-        let placement = &self.datapath.placement;
-        let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
-            return false;
-        };
-        let no_ports = PortTable::new();
-        let eyes = placement.eyes(&no_ports, self.now_ns);
-        placement.policy.must_give_way(&eyes, here, Duty::Helping)
-    }
-
     /// Does one thing on the to-do list; false if it is empty.
     pub fn step(&mut self) -> bool {
         let Some((id, side)) = self.todo.pop_front() else {
@@ -286,32 +207,6 @@ impl Pipeline {
         true
     }
 
-    /// Leaves work for another core's guest to somebody else, if this core is wanted.
-    fn gave_way(&mut self, port: &Port, ports: &PortTable, side: Side) -> bool {
-        let placement = &self.datapath.placement;
-        let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
-            return false;
-        };
-        let (eyes, vnic) = (placement.eyes(ports, self.now_ns), vnic(port.id()));
-        let duty = match eyes.vcpu(vnic) {
-            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) if cpu != here => {
-                Duty::Helping
-            }
-            _ => Duty::Own,
-        };
-        if !placement.policy.must_give_way(&eyes, here, duty) {
-            return false;
-        }
-        let heir = match side {
-            Side::Transmit => placement.policy.switcher(&eyes, vnic),
-            Side::Receive => placement.policy.heir(&eyes, here, vnic, UNKNOWN_BACKLOG),
-        };
-        let heir = placement.find(heir, ports).filter(|heir| !self.is_me(heir));
-        let sent = heir.is_some_and(|heir| heir.send((port.id(), side)));
-        self.moved.aborts += u64::from(sent);
-        sent
-    }
-
     /// The ports as they are now, without the lock if they have not changed since the last step. To be put back.
     fn ports(&mut self) -> Arc<PortTable> {
         let version = self.datapath.ports_version();
@@ -333,123 +228,6 @@ impl Pipeline {
     pub fn rest(&mut self) {
         self.tell_flows();
         self.ports = None;
-    }
-
-    /// Looks at the rings that are polled, and at some that are not; true if something came and is on the to-do list.
-    pub fn poll(&mut self) -> bool {
-        let ports = self.ports();
-        for index in 0..self.polled.len() {
-            if let Some(port) = port_of(&ports, self.polled[index].0) {
-                self.look_at(port);
-            }
-        }
-        if self.here().is_some() && self.datapath.placement.knows_vcpus() {
-            self.look_around(&ports);
-        }
-        self.ports = Some(ports);
-        !self.todo.is_empty()
-    }
-
-    fn look_at(&mut self, port: &Port) {
-        // Who holds it sees what comes.
-        if port.vnic.transmit.is_held() {
-            return;
-        }
-        let Some(mut transmit) = port.vnic.transmit.try_claim() else {
-            return;
-        };
-        let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
-        if transmit.release() || come {
-            self.later(port.id(), Side::Transmit);
-        }
-    }
-
-    /// What a helper does besides (Hyper-Switch 3.4): a few transmit rings that others serve, and drivers that are
-    /// owed a call and sleep meanwhile.
-    fn look_around(&mut self, ports: &PortTable) {
-        let placement = &self.datapath.placement;
-        let (eyes, here) = (placement.eyes(ports, self.now_ns), self.here().unwrap_or(Cpu(0)));
-        let mut found = Vec::new();
-        for _ in 0..PATROL.min(ports.len()) {
-            self.patrol = (self.patrol + 1) % ports.len();
-            if let Some(port) = &ports[self.patrol]
-                && placement.policy.polls(&eyes, here, vnic(port.id()))
-            {
-                found.push(port.clone());
-            }
-        }
-        let sleeps = |timer: &Timer| {
-            timer.side == Side::Receive && matches!(eyes.vcpu(vnic(timer.port)), VcpuState::Blocked(_))
-        };
-        let due: Vec<_> = self.timers.extract_if(.., |timer| sleeps(timer)).collect();
-        found.iter().for_each(|port| self.look_at(port));
-        due.into_iter()
-            .for_each(|timer| self.later(timer.port, timer.side));
-    }
-
-    /// Ends polling: asks for kicks again, or has a sender that runs go without for a little longer. True if something
-    /// came meanwhile and is on the to-do list.
-    pub fn stop_polling(&mut self) -> bool {
-        let ports = self.ports();
-        self.now_ns = self.datapath.now_ns();
-        for (id, fresh) in std::mem::take(&mut self.polled) {
-            let Some(port) = port_of(&ports, id) else {
-                continue;
-            };
-            let eyes = self.datapath.placement.eyes(&ports, self.now_ns);
-            if fresh && let Kicks::OffUntil(at_ns) = self.datapath.placement.policy.leave(&eyes, vnic(id)) {
-                self.set_timer(at_ns, id, Side::Transmit);
-                continue;
-            }
-            // Whoever holds it now polls it from now on.
-            let Some(mut transmit) = port.vnic.transmit.try_claim() else {
-                continue;
-            };
-            let come = transmit.with(|side| {
-                side.as_mut()
-                    .is_some_and(|side| side.enable_kicks().unwrap_or(true))
-            });
-            if transmit.release() || come {
-                self.later(id, Side::Transmit);
-            }
-        }
-        self.ports = Some(ports);
-        !self.todo.is_empty()
-    }
-
-    /// Whether rings are polled.
-    pub fn is_polling(&self) -> bool {
-        !self.polled.is_empty()
-    }
-
-    fn set_timer(&mut self, at_ns: u64, port: PortId, side: Side) {
-        let known = self
-            .timers
-            .iter_mut()
-            .find(|timer| (timer.port, timer.side) == (port, side));
-        match known {
-            Some(timer) => timer.at_ns = timer.at_ns.min(at_ns),
-            None => self.timers.push(Timer { at_ns, port, side }),
-        }
-    }
-
-    /// Microseconds this thread may sleep: none while something is on the to-do list, where sides are put whose
-    /// time has come; else until that is so for the next one; `None` when none waits.
-    pub fn next_deadline(&mut self) -> Option<u64> {
-        if self.todo.is_empty() && !self.timers.is_empty() {
-            let now_ns = self.datapath.now_ns();
-            let due: Vec<_> = self
-                .timers
-                .extract_if(.., |timer| timer.at_ns <= now_ns)
-                .collect();
-            due.into_iter()
-                .for_each(|timer| self.later(timer.port, timer.side));
-            if self.todo.is_empty() {
-                let next = self.timers.iter().map(|timer| timer.at_ns - now_ns).min();
-                return next.map(|ns| ns.div_ceil(1000));
-            }
-        }
-        if self.todo.is_empty() { None } else { Some(0) }
     }
 
     /// Serves a port's transmit ring.
@@ -486,13 +264,6 @@ impl Pipeline {
         }
         if transmit.release() || more {
             self.later(port.id(), Side::Transmit);
-        }
-    }
-
-    fn poll_from_now(&mut self, port: PortId, fresh: bool) {
-        match self.polled.iter_mut().find(|(polled, _)| *polled == port) {
-            Some((_, was_fresh)) => *was_fresh |= fresh,
-            None => self.polled.push((port, fresh)),
         }
     }
 
@@ -701,49 +472,6 @@ impl Pipeline {
         }
     }
 
-    /// Who is to copy packets that nobody else has seen.
-    fn copier(&self, receiver: &Port, ports: &PortTable, packets: &[Unique<Packet>]) -> Copier {
-        let placement = &self.datapath.placement;
-        if placement.floats() || self.me.is_none() {
-            return Copier::Here;
-        }
-        let bytes = packets.iter().map(|packet| packet.frame_len() as u64).sum();
-        let backlog = Backlog {
-            packets: packets.len() as u32,
-            bytes,
-        };
-        if placement.knows_vcpus() && bytes < WORTH_SENDING && receiver.copier().is_none() {
-            return Copier::Here;
-        }
-        self.plan(receiver, ports, backlog)
-    }
-
-    fn plan(&self, receiver: &Port, ports: &PortTable, backlog: Backlog) -> Copier {
-        let placement = &self.datapath.placement;
-        let eyes = placement.eyes(ports, self.now_ns);
-        let here = self.here().unwrap_or(Cpu(u16::MAX));
-        let plan = placement.policy.copier(&eyes, here, vnic(receiver.id()), backlog);
-        match plan.rest {
-            Rest::Here => Copier::Here,
-            Rest::LeaveTo(_) => Copier::Busy,
-            Rest::Offload(executor) => match placement.find(executor, ports) {
-                Some(executor) if !self.is_me(&executor) => Copier::Elsewhere(plan.now as usize, executor),
-                _ => Copier::Here,
-            },
-        }
-    }
-
-    /// Tells a worker to copy what is queued for a receiver; false if it has too many messages already.
-    fn tell_copier(&mut self, receiver: &Port, executor: &Executor) -> bool {
-        receiver.set_copier(executor.cpu);
-        let told = executor.send((receiver.id(), Side::Receive));
-        if !told {
-            receiver.set_copier(None);
-        }
-        self.moved.offloads += u64::from(told);
-        told
-    }
-
     /// Copies packets straight to a receiver; returns how many.
     fn deliver_now(&mut self, receiver: &Arc<Port>, ports: &PortTable, packets: &[Unique<Packet>]) -> usize {
         if packets.is_empty() {
@@ -767,31 +495,6 @@ impl Pipeline {
         self.note_call(receiver, hold_until);
         self.moved.delivered += delivered as u64;
         delivered
-    }
-
-    /// Until when a call to a driver is put off, if its guest runs and was called a moment ago.
-    fn hold_until(&self, receiver: &Port, ports: &PortTable) -> Option<u64> {
-        let placement = &self.datapath.placement;
-        if !placement.knows_vcpus() || self.me.is_none() {
-            return None;
-        }
-        let eyes = placement.eyes(ports, self.now_ns);
-        let last_ns = receiver.called_ns.load(Ordering::Relaxed);
-        match placement.policy.notify(&eyes, vnic(receiver.id()), last_ns) {
-            Notify::Now => None,
-            Notify::At(at_ns) => Some(at_ns),
-        }
-    }
-
-    /// Sets the timer for a call that was put off, or remembers when there may have been one.
-    fn note_call(&mut self, receiver: &Port, hold_until: Option<u64>) {
-        match hold_until {
-            Some(at_ns) => self.set_timer(at_ns, receiver.id(), Side::Receive),
-            None if self.datapath.placement.knows_vcpus() => {
-                receiver.called_ns.store(self.now_ns, Ordering::Relaxed);
-            }
-            None => {}
-        }
     }
 
     /// Forwards a packet that does not come from a ring. `pool` gives slots for copies of its head.
@@ -931,142 +634,6 @@ fn drop_reason(actions: &[Action]) -> Option<DropReason> {
         [] => Some(DropReason::NoAction),
         [Action::Drop(reason)] => Some(*reason),
         _ => None,
-    }
-}
-
-/// Statistics of consecutive packets of one flow, so that the flow is told once.
-#[derive(Default)]
-struct FlowRun {
-    entry: Option<Arc<FlowEntry>>,
-    packets: u64,
-    bytes: u64,
-    tcp_flags: u16,
-}
-
-impl FlowRun {
-    fn count(&mut self, entry: &Arc<FlowEntry>, bytes: usize, tcp_flags: u16, now_ms: u64) {
-        if !self
-            .entry
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, entry))
-        {
-            self.flush(now_ms);
-            self.entry = Some(entry.clone());
-        }
-        self.packets += 1;
-        self.bytes += bytes as u64;
-        self.tcp_flags |= tcp_flags;
-    }
-
-    fn flush(&mut self, now_ms: u64) {
-        if let Some(entry) = self.entry.take() {
-            entry.record(self.packets, self.bytes, self.tcp_flags, now_ms);
-        }
-        *self = FlowRun::default();
-    }
-}
-
-/// The real sink of actions.
-struct Forward<'a, S> {
-    datapath: &'a Datapath,
-    ports: &'a PortTable,
-    port: &'a Port,
-    key: &'a FlowKey,
-    now_ms: u64,
-    receivers: &'a mut PortSet,
-    spare: S,
-}
-
-impl<S> Forward<'_, S> {
-    fn miss(&self, packet: &Packet) -> Result<(), DropReason> {
-        let result = upcall(
-            self.datapath,
-            self.port,
-            packet,
-            UpcallCause::Miss,
-            self.key,
-            self.now_ms,
-        );
-        if let Err(reason) = result {
-            packet.account.dropped(reason, 1);
-        }
-        result
-    }
-}
-
-impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
-    #[inline]
-    fn output(&mut self, port: PortId, packet: Shared<Packet>) {
-        let receiver = port_of(self.ports, port).filter(|receiver| receiver.switch.id == self.port.switch.id);
-        let Some(receiver) = receiver else {
-            return self.dropped(&packet, DropReason::NoSuchPort);
-        };
-        match receiver.vnic.enqueue(packet) {
-            Ok(()) => self.receivers.add(port),
-            Err((reason, packet)) => {
-                receiver.vnic.account.egress_dropped(reason, 1);
-                if receiver.captures.active() {
-                    receiver
-                        .captures
-                        .record(&packet, CaptureDirection::ToGuest, Some(reason));
-                }
-                self.dropped(&packet, reason);
-            }
-        }
-    }
-
-    fn upcall(&mut self, cookie: u64, packet: &Packet) {
-        let cause = UpcallCause::Action(cookie);
-        if let Err(reason) = upcall(self.datapath, self.port, packet, cause, self.key, self.now_ms) {
-            self.dropped(packet, reason);
-        }
-    }
-
-    fn dropped(&mut self, packet: &Packet, reason: DropReason) {
-        packet.account.dropped(reason, 1);
-    }
-
-    fn spare(&mut self) -> Option<Unique<Packet>> {
-        (self.spare)()
-    }
-}
-
-/// Notes whose packets were delivered, and captures.
-struct Delivery<'a> {
-    port: &'a Port,
-    capturing: bool,
-    delivered: u64,
-    origins: PortSet,
-}
-
-impl<'a> Delivery<'a> {
-    fn at(port: &'a Port) -> Delivery<'a> {
-        Delivery {
-            port,
-            capturing: port.captures.active(),
-            delivered: 0,
-            origins: PortSet::default(),
-        }
-    }
-}
-
-impl Observer for Delivery<'_> {
-    #[inline]
-    fn delivered(&mut self, packet: &Packet) {
-        self.delivered += 1;
-        self.origins.add(packet.origin);
-        if self.capturing {
-            self.port.captures.record(packet, CaptureDirection::ToGuest, None);
-        }
-    }
-
-    fn dropped(&mut self, packet: &Packet, reason: DropReason) {
-        self.origins.add(packet.origin);
-        if self.capturing {
-            self.port
-                .captures
-                .record(packet, CaptureDirection::ToGuest, Some(reason));
-        }
     }
 }
 

@@ -1,0 +1,182 @@
+//! Where the placement policy has its say: who serves a kick, who copies, when a driver is called, and when to give way.
+//! Nothing of this is asked for threads that are no workers, nor where workers float.
+
+use super::Pipeline;
+use crate::executor::Executor;
+use crate::placement::vnic;
+use crate::port::Port;
+use crate::state::{PortTable, Side, port_of};
+use flow::PortId;
+use placement::{Backlog, Cpu, Duty, Notify, Rest, VcpuState, View as _};
+use ring::Unique;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vnic::Packet;
+
+/// Fewer bytes are copied in less time than it takes to tell somebody else.
+const WORTH_SENDING: u64 = 8 * 1024;
+
+/// What is in a receive queue that others fill as well: at least something.
+pub(super) const UNKNOWN_BACKLOG: Backlog = Backlog {
+    packets: 1,
+    bytes: 1500,
+};
+
+/// Who copies to a receiver.
+pub(super) enum Copier {
+    /// This thread, all of it.
+    Here,
+    /// This thread so many packets, and then somebody else, who is to be told.
+    Elsewhere(usize, Arc<Executor>),
+    /// Somebody who copies to it already.
+    Busy,
+}
+
+impl Pipeline {
+    /// A guest kicked: its ring is served here, or by a worker that suits better.
+    pub fn kicked(&mut self, id: PortId, side: Side) {
+        let ports = self.ports();
+        if let Some(port) = port_of(&ports, id) {
+            port.vnic.account.kicks.fetch_add(1, Ordering::Relaxed);
+            self.now_ns = self.datapath.now_ns();
+            if side == Side::Receive || !self.sent_on(port, &ports) {
+                self.later(id, side);
+            }
+        }
+        self.ports = Some(ports);
+    }
+
+    /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.
+    pub(super) fn sent_on(&self, port: &Arc<Port>, ports: &PortTable) -> bool {
+        let placement = &self.datapath.placement;
+        if !placement.knows_vcpus() {
+            return false;
+        }
+        let wanted = placement
+            .policy
+            .switcher(&placement.eyes(ports, self.now_ns), vnic(port.id()));
+        match placement.find(wanted, ports) {
+            Some(better) if !self.is_me(&better) => {
+                port.prefer(&better);
+                better.send((port.id(), Side::Transmit))
+            }
+            _ => {
+                port.keep_home();
+                false
+            }
+        }
+    }
+
+    /// Whether a task that is not ours waits for this core.
+    pub fn is_wanted_elsewhere(&mut self) -> bool {
+        let placement = &self.datapath.placement;
+        let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
+            return false;
+        };
+        let no_ports = PortTable::new();
+        let eyes = placement.eyes(&no_ports, self.now_ns);
+        placement.policy.must_give_way(&eyes, here, Duty::Helping)
+    }
+
+    /// Leaves work for another core's guest to somebody else, if this core is wanted.
+    pub(super) fn gave_way(&mut self, port: &Port, ports: &PortTable, side: Side) -> bool {
+        let placement = &self.datapath.placement;
+        let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
+            return false;
+        };
+        let (eyes, vnic) = (placement.eyes(ports, self.now_ns), vnic(port.id()));
+        let duty = match eyes.vcpu(vnic) {
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) if cpu != here => {
+                Duty::Helping
+            }
+            _ => Duty::Own,
+        };
+        if !placement.policy.must_give_way(&eyes, here, duty) {
+            return false;
+        }
+        let heir = match side {
+            Side::Transmit => placement.policy.switcher(&eyes, vnic),
+            Side::Receive => placement.policy.heir(&eyes, here, vnic, UNKNOWN_BACKLOG),
+        };
+        let heir = placement.find(heir, ports).filter(|heir| !self.is_me(heir));
+        let sent = heir.is_some_and(|heir| heir.send((port.id(), side)));
+        self.moved.aborts += u64::from(sent);
+        sent
+    }
+
+    /// Who is to copy packets that nobody else has seen.
+    pub(super) fn copier(&self, receiver: &Port, ports: &PortTable, packets: &[Unique<Packet>]) -> Copier {
+        let placement = &self.datapath.placement;
+        if placement.floats() || self.me.is_none() {
+            return Copier::Here;
+        }
+        let bytes = packets.iter().map(|packet| packet.frame_len() as u64).sum();
+        let backlog = Backlog {
+            packets: packets.len() as u32,
+            bytes,
+        };
+        if placement.knows_vcpus() && bytes < WORTH_SENDING && receiver.copier().is_none() {
+            return Copier::Here;
+        }
+        self.plan(receiver, ports, backlog)
+    }
+
+    pub(super) fn plan(&self, receiver: &Port, ports: &PortTable, backlog: Backlog) -> Copier {
+        let placement = &self.datapath.placement;
+        let eyes = placement.eyes(ports, self.now_ns);
+        let here = self.here().unwrap_or(Cpu(u16::MAX));
+        let plan = placement.policy.copier(&eyes, here, vnic(receiver.id()), backlog);
+        match plan.rest {
+            Rest::Here => Copier::Here,
+            Rest::LeaveTo(_) => Copier::Busy,
+            Rest::Offload(executor) => match placement.find(executor, ports) {
+                Some(executor) if !self.is_me(&executor) => Copier::Elsewhere(plan.now as usize, executor),
+                _ => Copier::Here,
+            },
+        }
+    }
+
+    /// Tells a worker to copy what is queued for a receiver; false if it has too many messages already.
+    pub(super) fn tell_copier(&mut self, receiver: &Port, executor: &Executor) -> bool {
+        receiver.set_copier(executor.cpu);
+        let told = executor.send((receiver.id(), Side::Receive));
+        if !told {
+            receiver.set_copier(None);
+        }
+        self.moved.offloads += u64::from(told);
+        told
+    }
+
+    /// Until when a call to a driver is put off, if its guest runs and was called a moment ago.
+    pub(super) fn hold_until(&self, receiver: &Port, ports: &PortTable) -> Option<u64> {
+        let placement = &self.datapath.placement;
+        if !placement.knows_vcpus() || self.me.is_none() {
+            return None;
+        }
+        let eyes = placement.eyes(ports, self.now_ns);
+        let last_ns = receiver.called_ns.load(Ordering::Relaxed);
+        match placement.policy.notify(&eyes, vnic(receiver.id()), last_ns) {
+            Notify::Now => None,
+            Notify::At(at_ns) => Some(at_ns),
+        }
+    }
+
+    /// Sets the timer for a call that was put off, or remembers when there may have been one.
+    pub(super) fn note_call(&mut self, receiver: &Port, hold_until: Option<u64>) {
+        match hold_until {
+            Some(at_ns) => self.set_timer(at_ns, receiver.id(), Side::Receive),
+            None if self.datapath.placement.knows_vcpus() => {
+                receiver.called_ns.store(self.now_ns, Ordering::Relaxed);
+            }
+            None => {}
+        }
+    }
+
+    pub(super) fn is_me(&self, executor: &Arc<Executor>) -> bool {
+        self.me.as_ref().is_some_and(|me| Arc::ptr_eq(me, executor))
+    }
+
+    pub(super) fn here(&self) -> Option<Cpu> {
+        self.me.as_ref()?.cpu
+    }
+}

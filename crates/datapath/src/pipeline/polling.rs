@@ -1,0 +1,146 @@
+//! Rings whose guests need not kick, and what is to be looked at when its time has come.
+
+use super::Pipeline;
+use crate::placement::vnic;
+use crate::port::Port;
+use crate::state::{PortTable, Side, port_of};
+use flow::PortId;
+use placement::{Cpu, Kicks, VcpuState, View as _};
+use vnic::TransmitSide;
+
+/// Transmit rings that others serve looked at in one round of polling.
+const PATROL: usize = 4;
+
+/// A side of a port to look at from some time of [`Datapath::now_ns`] on: receivers without buffers, drivers that are
+/// owed a call, transmit rings without kicks.
+pub(super) struct Timer {
+    at_ns: u64,
+    port: PortId,
+    side: Side,
+}
+
+impl Pipeline {
+    /// Looks at the rings that are polled, and at some that are not; true if something came and is on the to-do list.
+    pub fn poll(&mut self) -> bool {
+        let ports = self.ports();
+        for index in 0..self.polled.len() {
+            if let Some(port) = port_of(&ports, self.polled[index].0) {
+                self.look_at(port);
+            }
+        }
+        if self.here().is_some() && self.datapath.placement.knows_vcpus() {
+            self.look_around(&ports);
+        }
+        self.ports = Some(ports);
+        !self.todo.is_empty()
+    }
+
+    pub(super) fn look_at(&mut self, port: &Port) {
+        // Who holds it sees what comes.
+        if port.vnic.transmit.is_held() {
+            return;
+        }
+        let Some(mut transmit) = port.vnic.transmit.try_claim() else {
+            return;
+        };
+        let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
+        if transmit.release() || come {
+            self.later(port.id(), Side::Transmit);
+        }
+    }
+
+    /// What a helper does besides (Hyper-Switch 3.4): a few transmit rings that others serve, and drivers that are
+    /// owed a call and sleep meanwhile.
+    pub(super) fn look_around(&mut self, ports: &PortTable) {
+        let placement = &self.datapath.placement;
+        let (eyes, here) = (placement.eyes(ports, self.now_ns), self.here().unwrap_or(Cpu(0)));
+        let mut found = Vec::new();
+        for _ in 0..PATROL.min(ports.len()) {
+            self.patrol = (self.patrol + 1) % ports.len();
+            if let Some(port) = &ports[self.patrol]
+                && placement.policy.polls(&eyes, here, vnic(port.id()))
+            {
+                found.push(port.clone());
+            }
+        }
+        let sleeps = |timer: &Timer| {
+            timer.side == Side::Receive && matches!(eyes.vcpu(vnic(timer.port)), VcpuState::Blocked(_))
+        };
+        let due: Vec<_> = self.timers.extract_if(.., |timer| sleeps(timer)).collect();
+        found.iter().for_each(|port| self.look_at(port));
+        due.into_iter()
+            .for_each(|timer| self.later(timer.port, timer.side));
+    }
+
+    pub(super) fn poll_from_now(&mut self, port: PortId, fresh: bool) {
+        match self.polled.iter_mut().find(|(polled, _)| *polled == port) {
+            Some((_, was_fresh)) => *was_fresh |= fresh,
+            None => self.polled.push((port, fresh)),
+        }
+    }
+
+    /// Ends polling: asks for kicks again, or has a sender that runs go without for a little longer. True if something
+    /// came meanwhile and is on the to-do list.
+    pub fn stop_polling(&mut self) -> bool {
+        let ports = self.ports();
+        self.now_ns = self.datapath.now_ns();
+        for (id, fresh) in std::mem::take(&mut self.polled) {
+            let Some(port) = port_of(&ports, id) else {
+                continue;
+            };
+            let eyes = self.datapath.placement.eyes(&ports, self.now_ns);
+            if fresh && let Kicks::OffUntil(at_ns) = self.datapath.placement.policy.leave(&eyes, vnic(id)) {
+                self.set_timer(at_ns, id, Side::Transmit);
+                continue;
+            }
+            // Whoever holds it now polls it from now on.
+            let Some(mut transmit) = port.vnic.transmit.try_claim() else {
+                continue;
+            };
+            let come = transmit.with(|side| {
+                side.as_mut()
+                    .is_some_and(|side| side.enable_kicks().unwrap_or(true))
+            });
+            if transmit.release() || come {
+                self.later(id, Side::Transmit);
+            }
+        }
+        self.ports = Some(ports);
+        !self.todo.is_empty()
+    }
+
+    /// Whether rings are polled.
+    pub fn is_polling(&self) -> bool {
+        !self.polled.is_empty()
+    }
+
+    pub(super) fn set_timer(&mut self, at_ns: u64, port: PortId, side: Side) {
+        let known = self
+            .timers
+            .iter_mut()
+            .find(|timer| (timer.port, timer.side) == (port, side));
+        match known {
+            Some(timer) => timer.at_ns = timer.at_ns.min(at_ns),
+            None => self.timers.push(Timer { at_ns, port, side }),
+        }
+    }
+
+    /// Microseconds this thread may sleep: none while something is on the to-do list, where sides are put whose
+    /// time has come; else until that is so for the next one; `None` when none waits.
+    pub fn next_deadline(&mut self) -> Option<u64> {
+        if self.todo.is_empty() && !self.timers.is_empty() {
+            let now_ns = self.datapath.now_ns();
+            let due: Vec<_> = self
+                .timers
+                .extract_if(.., |timer| timer.at_ns <= now_ns)
+                .collect();
+            due.into_iter()
+                .for_each(|timer| self.later(timer.port, timer.side));
+            if self.todo.is_empty() {
+                let next = self.timers.iter().map(|timer| timer.at_ns - now_ns).min();
+                return next.map(|ns| ns.div_ceil(1000));
+            }
+        }
+        if self.todo.is_empty() { None } else { Some(0) }
+    }
+}
