@@ -139,7 +139,7 @@ impl Worker {
             return self.pipeline.stop_polling();
         }
         self.executor.set_activity(Activity::Polling);
-        let start = Instant::now();
+        let (start, patience_ns) = (Instant::now(), self.pipeline.patience_ns());
         let found = loop {
             if (0..LOOKS).any(|_| self.look()) {
                 break true;
@@ -148,7 +148,9 @@ impl Worker {
                 // A dedicated core is not given up; but there may be news.
                 None if start.elapsed() > NEWS => break true,
                 None => std::hint::spin_loop(),
-                Some(limit) if start.elapsed().as_nanos() >= limit.into() => break false,
+                Some(limit) if start.elapsed() >= Duration::from_nanos(limit.max(patience_ns)) => {
+                    break false;
+                }
                 Some(_) if self.pipeline.is_wanted_elsewhere() => break false,
                 Some(_) => rustix::thread::sched_yield(),
             }

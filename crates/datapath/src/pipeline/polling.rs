@@ -12,7 +12,7 @@ use vnic::TransmitSide;
 const PATROL: usize = 4;
 
 /// A side of a port to look at from some time of [`Datapath::now_ns`] on: receivers without buffers, drivers that are
-/// owed a call, transmit rings without kicks.
+/// owed a call.
 pub(super) struct Timer {
     at_ns: u64,
     port: PortId,
@@ -79,20 +79,14 @@ impl Pipeline {
         }
     }
 
-    /// Ends polling: asks for kicks again, or has a sender that runs go without for a little longer. True if something
-    /// came meanwhile and is on the to-do list.
+    /// Ends polling: asks for kicks again. True if something came meanwhile and is on the to-do list.
     pub fn stop_polling(&mut self) -> bool {
         let ports = self.ports();
         self.now_ns = self.datapath.now_ns();
-        for (id, fresh) in std::mem::take(&mut self.polled) {
+        for (id, _) in std::mem::take(&mut self.polled) {
             let Some(port) = port_of(&ports, id) else {
                 continue;
             };
-            let eyes = self.datapath.placement.eyes(&ports, self.now_ns);
-            if fresh && let Kicks::OffUntil(at_ns) = self.datapath.placement.policy.leave(&eyes, vnic(id)) {
-                self.set_timer(at_ns, id, Side::Transmit);
-                continue;
-            }
             // Whoever holds it now polls it from now on.
             let Some(mut transmit) = port.vnic.transmit.try_claim() else {
                 continue;
@@ -107,6 +101,27 @@ impl Pipeline {
         }
         self.ports = Some(ports);
         !self.todo.is_empty()
+    }
+
+    /// How long polling is worth while after the last packet, if longer than the policy's hysteresis: a sender that runs
+    /// will go on sending. A ring is never left without kicks by a worker that sleeps, which could not see its guest
+    /// fall asleep.
+    pub fn patience_ns(&mut self) -> u64 {
+        if !self.datapath.placement.knows_vcpus() {
+            return 0;
+        }
+        let ports = self.ports();
+        self.now_ns = self.datapath.now_ns();
+        let placement = &self.datapath.placement;
+        let eyes = placement.eyes(&ports, self.now_ns);
+        let until = |id| match placement.policy.leave(&eyes, vnic(id)) {
+            Kicks::OffUntil(at_ns) => at_ns.saturating_sub(self.now_ns),
+            Kicks::On => 0,
+        };
+        let fresh = self.polled.iter().filter(|(_, fresh)| *fresh);
+        let patience_ns = fresh.map(|(id, _)| until(*id)).max().unwrap_or(0);
+        self.ports = Some(ports);
+        patience_ns
     }
 
     /// Whether rings are polled.
