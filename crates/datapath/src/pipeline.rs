@@ -31,7 +31,7 @@ use classifier::{FlowEntry, MicroflowCache};
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
 use placing::{Copier, UNKNOWN_BACKLOG};
-use polling::Timer;
+use polling::{Due, Timer};
 use ring::{Guard, PoolOwner, Unique};
 use sinks::{Delivery, FlowRun, Forward};
 use std::collections::VecDeque;
@@ -477,22 +477,22 @@ impl Pipeline {
         if packets.is_empty() {
             return 0;
         }
-        let hold_until = self.hold_until(receiver, ports);
         let Some(mut receive) = receiver.vnic.receive.try_claim() else {
             return 0;
         };
-        let delivered = receive.with(|side| {
-            let broken = guest_memory::fault_count() > 0 && side.is_broken();
-            if broken {
-                0
-            } else {
-                side.deliver_now(packets, hold_until.is_some())
+        let (delivered, call_at) = receive.with(|side| {
+            if guest_memory::fault_count() > 0 && side.is_broken() {
+                return (0, None);
             }
+            let delivered = side.deliver_now(packets);
+            (delivered, self.settle_call(side, receiver, ports))
         });
         if receive.release() {
             self.later(receiver.id(), Side::Receive);
         }
-        self.note_call(receiver, hold_until);
+        if let Some(at_ns) = call_at {
+            self.set_timer(at_ns, receiver.id(), Due::Call);
+        }
         self.moved.delivered += delivered as u64;
         delivered
     }
@@ -548,12 +548,11 @@ impl Pipeline {
     /// Serves a port's internal receive queue.
     #[inline(never)]
     fn deliver(&mut self, port: &Arc<Port>, ports: &PortTable, held: Option<PortId>) {
-        let hold_until = self.hold_until(port, ports);
         let Some(mut receive) = port.vnic.receive.try_claim() else {
             return;
         };
         let mut observer = Delivery::at(port);
-        let (result, wait) = receive.with(|side| {
+        let (result, wait, call_at) = receive.with(|side| {
             let mut result = if guest_memory::fault_count() > 0 && side.is_broken() {
                 side.stop();
                 Err(vanished())
@@ -561,15 +560,19 @@ impl Pipeline {
                 if side.wait() == Wait::Stalled && side.has_buffers() {
                     port.vnic.set_stalled(false);
                 }
-                side.run(self.now_ms, DELIVERY_BUDGET, hold_until.is_some(), &mut observer)
+                side.run(self.now_ms, DELIVERY_BUDGET, &mut observer)
             };
             if result == Ok(false) && port.copier().is_some() {
                 port.set_copier(None);
+                // Between saying so and looking whether something came before.
+                fence(Ordering::SeqCst);
                 result = Ok(side.has_queued());
             }
-            (result, side.wait())
+            (result, side.wait(), self.settle_call(side, port, ports))
         });
-        self.note_call(port, hold_until);
+        if let Some(at_ns) = call_at {
+            self.set_timer(at_ns, port.id(), Due::Call);
+        }
         self.moved.delivered += observer.delivered;
         let origins = observer.origins;
         if port.vnic.is_stalled() != (wait == Wait::Stalled) {
@@ -577,7 +580,7 @@ impl Pipeline {
         }
         if let Wait::Since(since) = wait {
             let due_ms = since + STALL_TIMEOUT_MS + TICK_MS;
-            self.set_timer(due_ms * NS_PER_MS, port.id(), Side::Receive);
+            self.set_timer(due_ms * NS_PER_MS, port.id(), Due::Stall);
         }
         let wanted = receive.release();
         let more = result.unwrap_or_else(|error| {
@@ -598,10 +601,7 @@ impl Pipeline {
         let mut observer = Delivery::at(port);
         port.vnic.receive.claim_blocking().with(|side| {
             side.stop();
-            while side
-                .run(0, DELIVERY_BUDGET, false, &mut observer)
-                .unwrap_or(false)
-            {}
+            while side.run(0, DELIVERY_BUDGET, &mut observer).unwrap_or(false) {}
         });
         for origin in observer.origins.0 {
             self.later(origin, Side::Transmit);

@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Things done between looks at new wake-ups, so that a busy port does not hide others' kicks.
 const STEPS: usize = 16;
 
+/// Things done before a worker ends.
+const LAST_STEPS: usize = 256;
+
 /// Looks at polled rings between two looks at the clock.
 const LOOKS: usize = 8;
 
@@ -130,6 +133,8 @@ impl Worker {
                 self.sleep(timeout);
             }
         }
+        // Others may wait for what is on the list: chains of their packets that went here.
+        let _ = (0..LAST_STEPS).all(|_| self.pipeline.step());
     }
 
     /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);

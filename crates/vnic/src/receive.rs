@@ -206,8 +206,8 @@ impl ReceiveSide {
     /// Delivers packets of one port, whose transmit side the caller holds, that nobody else has seen, without a detour
     /// through the inbox: as many as possible from the first on, and returns how many. The others must be queued: those
     /// that need more than copying, all if packets are queued already, and those for which the ring is malformed, so that
-    /// this is dealt with in one place. `hold` is as in [`run`](Self::run).
-    pub fn deliver_now(&mut self, packets: &[Unique<Packet>], hold: bool) -> usize {
+    /// this is dealt with in one place. The driver may be [owed a call](Self::owes_call) afterwards.
+    pub fn deliver_now(&mut self, packets: &[Unique<Packet>]) -> usize {
         let queued = self.pending.is_some() || self.wait != Wait::No || !self.inbox.is_empty();
         let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
             return 0;
@@ -230,18 +230,17 @@ impl ReceiveSide {
         if let Some(packet) = packets.first() {
             add_alone(&packet.account.handed_over, done as u64);
         }
-        self.publish(hold);
+        self.publish();
         done
     }
 
-    /// Delivers what is queued, at most `budget` packets, and shows it to the guest. A call that its driver wants is
-    /// put off, with `hold`, until a run without. Returns whether there may be more to do at once. On an error the ring
+    /// Delivers what is queued, at most `budget` packets, and shows it to the guest, whose driver may be
+    /// [owed a call](Self::owes_call) afterwards. Returns whether there may be more to do at once. On an error the ring
     /// is gone.
     pub fn run(
         &mut self,
         now_ms: u64,
         budget: usize,
-        hold: bool,
         observer: &mut impl Observer,
     ) -> Result<bool, QueueError> {
         let mut left = budget;
@@ -275,7 +274,7 @@ impl ReceiveSide {
             }
             left -= 1;
         }
-        self.publish(hold);
+        self.publish();
         let waiting = self.pending.is_some();
         // Nobody waits if what waited was dropped for another reason.
         if !waiting && matches!(self.wait, Wait::Since(_)) {
@@ -306,7 +305,8 @@ impl ReceiveSide {
         observer: &mut impl Observer,
     ) -> Result<(), QueueError> {
         self.count_dropped(packet, DropReason::ReceiverBroken, observer);
-        self.publish(false);
+        self.publish();
+        self.call();
         self.ring = None;
         Err(error)
     }
@@ -333,19 +333,31 @@ impl ReceiveSide {
     }
 
     /// Shows the guest what was delivered; counts it first, so that whoever sees a packet sees it counted.
-    fn publish(&mut self, hold: bool) {
+    fn publish(&mut self) {
         self.tally.flush(&self.account);
         let Some(ring) = &mut self.ring else { return };
         if ring.queue.has_unpublished() {
             add_alone(&self.account.copied_out, std::mem::take(&mut ring.copied));
-            let wanted = ring.queue.publish();
-            if !wanted {
+            if ring.queue.publish() {
+                ring.owes_call = true;
+            } else {
                 ring.call.notify(false, &self.account.receive_calls);
             }
-            ring.owes_call |= wanted;
         }
-        if ring.owes_call && !hold {
-            ring.owes_call = false;
+    }
+
+    /// Whether the driver wants to be called for what it was shown. Whoever delivered sees to that, with
+    /// [`call`](Self::call), at once or soon.
+    #[inline]
+    pub fn owes_call(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.owes_call)
+    }
+
+    /// Calls the driver, if it is owed that.
+    pub fn call(&mut self) {
+        if let Some(ring) = &mut self.ring
+            && std::mem::take(&mut ring.owes_call)
+        {
             ring.call.notify(true, &self.account.receive_calls);
         }
     }

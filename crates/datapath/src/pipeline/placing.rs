@@ -11,7 +11,7 @@ use placement::{Backlog, Cpu, Duty, Notify, Rest, VcpuState, View as _};
 use ring::Unique;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnic::Packet;
+use vnic::{Packet, ReceiveSide};
 
 /// Fewer bytes are copied in less time than it takes to tell somebody else.
 const WORTH_SENDING: u64 = 8 * 1024;
@@ -85,6 +85,9 @@ impl Pipeline {
             return false;
         };
         let (eyes, vnic) = (placement.eyes(ports, self.now_ns), vnic(port.id()));
+        if !eyes.wanted(here) {
+            return false;
+        }
         let duty = match eyes.vcpu(vnic) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) if cpu != here => {
                 Duty::Helping
@@ -147,29 +150,28 @@ impl Pipeline {
         told
     }
 
-    /// Until when a call to a driver is put off, if its guest runs and was called a moment ago.
-    pub(super) fn hold_until(&self, receiver: &Port, ports: &PortTable) -> Option<u64> {
-        let placement = &self.datapath.placement;
-        if !placement.knows_vcpus() || self.me.is_none() {
+    /// Calls a driver that is owed it, or returns until when that is put off: if its guest runs and was called a moment
+    /// ago.
+    pub(super) fn settle_call(
+        &self,
+        side: &mut ReceiveSide,
+        receiver: &Port,
+        ports: &PortTable,
+    ) -> Option<u64> {
+        if !side.owes_call() {
             return None;
         }
-        let eyes = placement.eyes(ports, self.now_ns);
-        let last_ns = receiver.called_ns.load(Ordering::Relaxed);
-        match placement.policy.notify(&eyes, vnic(receiver.id()), last_ns) {
-            Notify::Now => None,
-            Notify::At(at_ns) => Some(at_ns),
-        }
-    }
-
-    /// Sets the timer for a call that was put off, or remembers when there may have been one.
-    pub(super) fn note_call(&mut self, receiver: &Port, hold_until: Option<u64>) {
-        match hold_until {
-            Some(at_ns) => self.set_timer(at_ns, receiver.id(), Side::Receive),
-            None if self.datapath.placement.knows_vcpus() => {
-                receiver.called_ns.store(self.now_ns, Ordering::Relaxed);
+        let placement = &self.datapath.placement;
+        if placement.knows_vcpus() && self.me.is_some() {
+            let eyes = placement.eyes(ports, self.now_ns);
+            let last_ns = receiver.called_ns.load(Ordering::Relaxed);
+            if let Notify::At(at_ns) = placement.policy.notify(&eyes, vnic(receiver.id()), last_ns) {
+                return Some(at_ns);
             }
-            None => {}
+            receiver.called_ns.store(self.now_ns, Ordering::Relaxed);
         }
+        side.call();
+        None
     }
 
     pub(super) fn is_me(&self, executor: &Arc<Executor>) -> bool {

@@ -11,12 +11,20 @@ use vnic::TransmitSide;
 /// Transmit rings that others serve looked at in one round of polling.
 const PATROL: usize = 4;
 
-/// A side of a port to look at from some time of [`Datapath::now_ns`] on: receivers without buffers, drivers that are
-/// owed a call.
+/// Why a port's receive side is to be looked at when its time has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Packets wait for buffers, and will then have waited too long.
+    Stall,
+    /// The driver is owed a call, at the latest then.
+    Call,
+}
+
+/// A port to look at from some time of [`Datapath::now_ns`](crate::state::Datapath::now_ns) on.
 pub(super) struct Timer {
     at_ns: u64,
     port: PortId,
-    side: Side,
+    due: Due,
 }
 
 impl Pipeline {
@@ -52,24 +60,26 @@ impl Pipeline {
     /// What a helper does besides (Hyper-Switch 3.4): a few transmit rings that others serve, and drivers that are
     /// owed a call and sleep meanwhile.
     pub(super) fn look_around(&mut self, ports: &PortTable) {
-        let placement = &self.datapath.placement;
-        let (eyes, here) = (placement.eyes(ports, self.now_ns), self.here().unwrap_or(Cpu(0)));
-        let mut found = Vec::new();
+        let here = self.here().unwrap_or(Cpu(0));
         for _ in 0..PATROL.min(ports.len()) {
             self.patrol = (self.patrol + 1) % ports.len();
-            if let Some(port) = &ports[self.patrol]
-                && placement.policy.polls(&eyes, here, vnic(port.id()))
-            {
-                found.push(port.clone());
+            let Some(port) = &ports[self.patrol] else {
+                continue;
+            };
+            let placement = &self.datapath.placement;
+            let eyes = placement.eyes(ports, self.now_ns);
+            if placement.policy.polls(&eyes, here, vnic(port.id())) {
+                self.look_at(port);
             }
         }
-        let sleeps = |timer: &Timer| {
-            timer.side == Side::Receive && matches!(eyes.vcpu(vnic(timer.port)), VcpuState::Blocked(_))
-        };
-        let due: Vec<_> = self.timers.extract_if(.., |timer| sleeps(timer)).collect();
-        found.iter().for_each(|port| self.look_at(port));
-        due.into_iter()
-            .for_each(|timer| self.later(timer.port, timer.side));
+        for at in (0..self.timers.len()).rev() {
+            let (port, due) = (self.timers[at].port, self.timers[at].due);
+            let eyes = self.datapath.placement.eyes(ports, self.now_ns);
+            if due == Due::Call && matches!(eyes.vcpu(vnic(port)), VcpuState::Blocked(_)) {
+                self.timers.swap_remove(at);
+                self.later(port, Side::Receive);
+            }
+        }
     }
 
     pub(super) fn poll_from_now(&mut self, port: PortId, fresh: bool) {
@@ -129,14 +139,14 @@ impl Pipeline {
         !self.polled.is_empty()
     }
 
-    pub(super) fn set_timer(&mut self, at_ns: u64, port: PortId, side: Side) {
+    pub(super) fn set_timer(&mut self, at_ns: u64, port: PortId, due: Due) {
         let known = self
             .timers
             .iter_mut()
-            .find(|timer| (timer.port, timer.side) == (port, side));
+            .find(|timer| (timer.port, timer.due) == (port, due));
         match known {
             Some(timer) => timer.at_ns = timer.at_ns.min(at_ns),
-            None => self.timers.push(Timer { at_ns, port, side }),
+            None => self.timers.push(Timer { at_ns, port, due }),
         }
     }
 
@@ -150,7 +160,7 @@ impl Pipeline {
                 .extract_if(.., |timer| timer.at_ns <= now_ns)
                 .collect();
             due.into_iter()
-                .for_each(|timer| self.later(timer.port, timer.side));
+                .for_each(|timer| self.later(timer.port, Side::Receive));
             if self.todo.is_empty() {
                 let next = self.timers.iter().map(|timer| timer.at_ns - now_ns).min();
                 return next.map(|ns| ns.div_ceil(1000));
