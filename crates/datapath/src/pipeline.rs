@@ -201,9 +201,7 @@ impl Pipeline {
             }
         }
         self.ports = Some(ports);
-        if self.told_ms != self.now_ms {
-            self.tell_flows();
-        }
+        self.tell_flows();
         true
     }
 
@@ -219,14 +217,18 @@ impl Pipeline {
         }
     }
 
-    fn tell_flows(&mut self) {
-        self.told_ms = self.now_ms;
-        self.microflows.tell(self.now_ms);
+    /// Tells flows what was counted, once in a tick of the clock.
+    pub fn tell_flows(&mut self) {
+        let now_ms = self.datapath.now_ms();
+        if self.told_ms != now_ms {
+            self.told_ms = now_ms;
+            self.microflows.tell(now_ms);
+        }
     }
 
     /// Lets go of what others may wait for, before the thread sleeps.
     pub fn rest(&mut self) {
-        self.tell_flows();
+        self.microflows.tell(self.datapath.now_ms());
         self.ports = None;
     }
 

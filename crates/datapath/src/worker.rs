@@ -121,12 +121,11 @@ impl Worker {
                 self.pulse.beat();
                 self.account.run(&mut self.pipeline, Pipeline::step) || self.linger()
             });
-            let timeout = if busy {
-                Some(0)
-            } else {
-                self.pipeline.next_deadline()
-            };
+            // Also while there is something to do: timers wait for nobody.
+            let deadline = self.pipeline.next_deadline();
+            let timeout = if busy { Some(0) } else { deadline };
             if timeout == Some(0) {
+                self.pipeline.tell_flows();
                 self.account.awake();
                 self.wait(timeout);
             } else {
