@@ -165,6 +165,7 @@ impl Server {
         let _ = (0..STEPS).all(|_| self.work.run(&mut self.pipeline, Pipeline::step));
         self.pulse.beat();
         self.pipeline.stop_polling();
+        self.pipeline.rest();
         Ok(true)
     }
 
