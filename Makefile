@@ -64,7 +64,7 @@ test-unit: ## Unit, property and integration tests of all crates
 	$(CARGO) test --workspace --exclude testbed
 	set -e; for mode in poll thread-per-vnic driver-domain; do \
 		echo "The data plane in mode $$mode:"; \
-		HYPERSWITCH_TEST_MODE=$$mode $(CARGO) test --package datapath --test data_plane -- --test-threads=4; \
+		HYPERSWITCH_TEST_MODE=$$mode $(CARGO) test --package datapath --test data_plane -- --test-threads=1; \
 	done
 
 test-loom: ## All interleavings of the lock-free parts
