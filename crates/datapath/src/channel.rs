@@ -18,10 +18,10 @@ use control_protocol::data_plane::{
 };
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::{Channel, ChannelError};
-use flow::{DropReason, ExactKey, Flow, PortId, SwitchId};
+use flow::{DropReason, Flow, PortId, SwitchId};
 use placement::{Config, Costs, Policy, Topology};
 use ring::PoolOwner;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::thread::sched_getaffinity;
 use std::collections::{HashMap, VecDeque};
@@ -126,10 +126,8 @@ impl Server {
     fn turn(&mut self, supervisor: &Channel) -> Result<bool, Error> {
         let blocked = !self.outbox.is_empty();
         let control_events = if blocked { PollFlags::OUT } else { PollFlags::IN };
-        let timeout = self.pipeline.next_deadline().map(|ms| rustix::event::Timespec {
-            tv_sec: (ms / 1000).cast_signed(),
-            tv_nsec: (ms % 1000 * 1_000_000).cast_signed(),
-        });
+        let timeout = self.pipeline.next_deadline();
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let (from_supervisor, from_workers, from_control) = {
             let mut fds = vec![
                 PollFd::new(supervisor, PollFlags::IN),
@@ -369,7 +367,10 @@ impl Server {
         let port = Port::new(spec, &self.datapath).map_err(|error| error.to_string())?;
         worker::start_own(&self.datapath, &port).map_err(|error| error.to_string())?;
         if let Some(listener) = listener {
-            port.listen(listener).map_err(|error| error.to_string())?;
+            port.listen(listener).map_err(|error| {
+                worker::end_own(&port);
+                error.to_string()
+            })?;
         }
         self.datapath.set_port(id, Some(port));
         Ok(())
@@ -474,9 +475,9 @@ impl Server {
         };
         packet.fill(port.id(), account.clone(), frame);
         packet.header = execute.packet.vnet_header;
-        match packet.parse(&mut ExactKey::NONE.clone()) {
-            Ok(()) => self.work.run(&mut self.pipeline, |pipeline| {
-                pipeline.execute(&port, packet, &execute.actions, &mut self.pool);
+        match packet.parse_flow_key() {
+            Ok(key) => self.work.run(&mut self.pipeline, |pipeline| {
+                pipeline.execute(&port, packet, &key, &execute.actions, &mut self.pool);
             }),
             Err(_) => account.dropped(DropReason::BadOffload, 1),
         }

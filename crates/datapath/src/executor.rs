@@ -14,10 +14,11 @@ use flow::PortId;
 use parking_lot::Mutex;
 use placement::Cpu;
 use ring::{Queue, Receiver};
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering, fence};
+use std::time::Duration;
 
 /// Messages that an executor's buffer holds.
 const MESSAGES: usize = 64;
@@ -166,15 +167,13 @@ impl Executor {
         std::mem::take(&mut self.named.lock())
     }
 
-    /// Waits for wake-ups, at most `timeout_us` (for ever if `None`), and passes them to `f`; true if there were any.
-    pub fn wait(&self, timeout_us: Option<u64>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
+    /// Waits for wake-ups, at most `timeout` (for ever if `None`), and passes them to `f`; true if there were any.
+    pub fn wait(&self, timeout: Option<Duration>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
         // Few at a time, so that the kernel wakes other idle workers for the rest.
         let mut events: [std::mem::MaybeUninit<epoll::Event>; 4] =
             [const { std::mem::MaybeUninit::uninit() }; 4];
-        let timeout = timeout_us.map(|us| rustix::event::Timespec {
-            tv_sec: (us / 1_000_000).cast_signed(),
-            tv_nsec: (us % 1_000_000 * 1000).cast_signed(),
-        });
+        // What is longer than a `Timespec` can say is for ever.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let (ready, _) = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => return Ok(false),

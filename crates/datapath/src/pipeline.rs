@@ -22,7 +22,7 @@ mod placing;
 mod polling;
 mod sinks;
 
-use crate::actions::{Sink, apply};
+use crate::actions::apply;
 use crate::executor::Executor;
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, Side, port_of};
@@ -33,7 +33,7 @@ use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
 use placing::{Copier, UNKNOWN_BACKLOG};
 use polling::{Due, Timer};
 use ring::{Guard, PoolOwner, Unique};
-use sinks::{Delivery, FlowRun, Forward};
+use sinks::{Delivery, FlowRun, Forward, enqueue};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -455,17 +455,8 @@ impl Pipeline {
         if packets.is_empty() {
             return;
         }
-        let mut forward = Forward {
-            datapath: &self.datapath,
-            ports,
-            port,
-            key: &FlowKey::default(),
-            now_ms: self.now_ms,
-            receivers: &mut self.receivers,
-            spare: || None,
-        };
         for packet in packets.drain(..) {
-            forward.output(to, packet.share());
+            enqueue(packet.share(), port, to, ports, &mut self.receivers);
         }
         if let (Some(receiver), Copier::Elsewhere(_, executor)) = (receiver, copier)
             && self.tell_copier(receiver, &executor)
@@ -504,6 +495,7 @@ impl Pipeline {
         &mut self,
         port: &Arc<Port>,
         packet: Unique<Packet>,
+        key: &FlowKey,
         actions: &[Action],
         pool: &mut PoolOwner<Packet>,
     ) {
@@ -513,7 +505,7 @@ impl Pipeline {
             datapath: &self.datapath,
             ports: &ports,
             port,
-            key: &packet.key(),
+            key,
             now_ms: self.now_ms,
             receivers: &mut self.receivers,
             spare: || pool.take(),

@@ -4,7 +4,7 @@ use crate::actions::{Sink, apply};
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, port_of};
 use control_protocol::data_plane::TraceStep;
-use flow::{Action, DropReason, ExactKey, PortId};
+use flow::{Action, DropReason, PortId};
 use ring::{PoolOwner, Shared, Unique};
 use std::sync::Arc;
 use vnic::Packet;
@@ -22,10 +22,9 @@ pub(crate) fn trace(
     let mut pool = PoolOwner::new(64, || Packet::new(port.id(), account.clone(), memory.clone()));
     let mut packet = pool.take().ok_or("no slot")?;
     packet.fill(port.id(), account.clone(), frame);
-    packet
-        .parse(&mut ExactKey::NONE.clone())
+    let key = packet
+        .parse_flow_key()
         .map_err(|_| "the frame cannot be parsed".to_owned())?;
-    let key = packet.key();
     let mut steps = vec![TraceStep::Parsed(key)];
     let ports = datapath.ports();
     let found = match actions {

@@ -123,8 +123,8 @@ impl Worker {
             });
             // Also while there is something to do: timers wait for nobody.
             let deadline = self.pipeline.next_deadline();
-            let timeout = if busy { Some(0) } else { deadline };
-            if timeout == Some(0) {
+            let timeout = if busy { Some(Duration::ZERO) } else { deadline };
+            if timeout == Some(Duration::ZERO) {
                 self.pipeline.tell_flows();
                 self.account.awake();
                 self.wait(timeout);
@@ -182,20 +182,20 @@ impl Worker {
         any
     }
 
-    fn sleep(&mut self, timeout_us: Option<u64>) {
+    fn sleep(&mut self, timeout: Option<Duration>) {
         self.pipeline.rest();
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
             let (account, pulse) = (self.account.clone(), self.pulse.clone());
-            account.asleep(|| pulse.asleep(|| self.wait(timeout_us)));
+            account.asleep(|| pulse.asleep(|| self.wait(timeout)));
         }
         self.executor.set_activity(Activity::Working);
     }
 
     /// Waits for wake-ups and puts them on the to-do list; true if there were any.
-    fn wait(&mut self, timeout_us: Option<u64>) -> bool {
+    fn wait(&mut self, timeout: Option<Duration>) -> bool {
         let (executor, account, pipeline) = (&self.executor, &self.account, &mut self.pipeline);
-        let result = executor.wait(timeout_us, |wakeup| match wakeup {
+        let result = executor.wait(timeout, |wakeup| match wakeup {
             Wakeup::Kick(id, side) => {
                 account.kicked();
                 pipeline.kicked(id, side);

@@ -81,11 +81,29 @@ impl Packet {
     /// Makes the packet's exact key, and checks what the sender's header asks for against the head.
     #[inline]
     pub fn parse(&mut self, key: &mut ExactKey) -> Result<(), BadOffload> {
-        let (head, frame_len) = (self.head.bytes(), self.frame_len());
-        exact_key(head, frame_len, self.origin, key, &mut self.layers);
+        exact_key(
+            self.head.bytes(),
+            self.frame_len(),
+            self.origin,
+            key,
+            &mut self.layers,
+        );
+        self.check_offload()
+    }
+
+    /// The same for a packet whose flow key is needed at once: makes that.
+    pub fn parse_flow_key(&mut self) -> Result<FlowKey, BadOffload> {
+        let parsed = parse(self.head.bytes(), self.frame_len(), self.origin);
+        self.layers = parsed.layers;
+        self.check_offload()?;
+        Ok(parsed.key)
+    }
+
+    #[inline]
+    fn check_offload(&mut self) -> Result<(), BadOffload> {
         if Offload::is_wanted(&self.header) {
             let header = VnetHeader::from_bytes(&self.header);
-            self.offload = Offload::check(&header, &self.layers, head, frame_len)?;
+            self.offload = Offload::check(&header, &self.layers, self.head.bytes(), self.frame_len())?;
         } else if self.offload.needs_checksum() {
             self.offload = Offload::NONE;
         }

@@ -38,7 +38,6 @@ impl Pipeline {
         let ports = self.ports();
         if let Some(port) = port_of(&ports, id) {
             port.vnic.account.kicks.fetch_add(1, Ordering::Relaxed);
-            self.now_ns = self.datapath.now_ns();
             if side == Side::Receive || !self.sent_on(port, &ports) {
                 self.later(id, side);
             }
@@ -47,14 +46,14 @@ impl Pipeline {
     }
 
     /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.
-    pub(super) fn sent_on(&self, port: &Arc<Port>, ports: &PortTable) -> bool {
+    fn sent_on(&mut self, port: &Arc<Port>, ports: &PortTable) -> bool {
         let placement = &self.datapath.placement;
         if !placement.knows_vcpus() {
             return false;
         }
-        let wanted = placement
-            .policy
-            .switcher(&placement.eyes(ports, self.now_ns), vnic(port.id()));
+        self.now_ns = self.datapath.now_ns();
+        let eyes = placement.eyes(ports, self.now_ns);
+        let wanted = placement.policy.switcher(&eyes, vnic(port.id()));
         match placement.find(wanted, ports) {
             Some(better) if !self.is_me(&better) => {
                 port.prefer(&better);
@@ -68,7 +67,7 @@ impl Pipeline {
     }
 
     /// Whether a task that is not ours waits for this core.
-    pub fn is_wanted_elsewhere(&mut self) -> bool {
+    pub fn is_wanted_elsewhere(&self) -> bool {
         let placement = &self.datapath.placement;
         let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
             return false;

@@ -6,6 +6,7 @@ use crate::port::Port;
 use crate::state::{PortTable, Side, port_of};
 use flow::PortId;
 use placement::{Cpu, Kicks, VcpuState, View as _};
+use std::time::Duration;
 use vnic::TransmitSide;
 
 /// Transmit rings that others serve looked at in one round of polling.
@@ -92,7 +93,6 @@ impl Pipeline {
     /// Ends polling: asks for kicks again. True if something came meanwhile and is on the to-do list.
     pub fn stop_polling(&mut self) -> bool {
         let ports = self.ports();
-        self.now_ns = self.datapath.now_ns();
         for (id, _) in std::mem::take(&mut self.polled) {
             let Some(port) = port_of(&ports, id) else {
                 continue;
@@ -150,22 +150,22 @@ impl Pipeline {
         }
     }
 
-    /// Microseconds this thread may sleep: none while something is on the to-do list, where sides are put whose
-    /// time has come; else until that is so for the next one; `None` when none waits.
-    pub fn next_deadline(&mut self) -> Option<u64> {
-        if self.todo.is_empty() && !self.timers.is_empty() {
+    /// Puts sides whose time has come on the to-do list, and says how long this thread may sleep: not at all while
+    /// something is there; else until the next one's time comes, or for ever (`None`).
+    pub fn next_deadline(&mut self) -> Option<Duration> {
+        let mut next = None;
+        if !self.timers.is_empty() {
             let now_ns = self.datapath.now_ns();
-            let due: Vec<_> = self
-                .timers
-                .extract_if(.., |timer| timer.at_ns <= now_ns)
-                .collect();
-            due.into_iter()
-                .for_each(|timer| self.later(timer.port, Side::Receive));
-            if self.todo.is_empty() {
-                let next = self.timers.iter().map(|timer| timer.at_ns - now_ns).min();
-                return next.map(|ns| ns.div_ceil(1000));
+            while let Some(due) = self.timers.iter().position(|timer| timer.at_ns <= now_ns) {
+                let timer = self.timers.swap_remove(due);
+                self.later(timer.port, Side::Receive);
             }
+            next = self.timers.iter().map(|timer| timer.at_ns - now_ns).min();
         }
-        if self.todo.is_empty() { None } else { Some(0) }
+        if self.todo.is_empty() {
+            next.map(Duration::from_nanos)
+        } else {
+            Some(Duration::ZERO)
+        }
     }
 }

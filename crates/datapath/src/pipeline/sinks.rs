@@ -72,25 +72,37 @@ impl<S> Forward<'_, S> {
     }
 }
 
+/// Puts a packet into the internal receive queue of port `to`, if that is one of the sender's switch, and the port into
+/// the set of receivers.
+#[inline]
+pub(super) fn enqueue(
+    packet: Shared<Packet>,
+    sender: &Port,
+    to: PortId,
+    ports: &PortTable,
+    receivers: &mut PortSet,
+) {
+    let Some(receiver) = port_of(ports, to).filter(|receiver| receiver.switch.id == sender.switch.id) else {
+        return packet.account.dropped(DropReason::NoSuchPort, 1);
+    };
+    match receiver.vnic.enqueue(packet) {
+        Ok(()) => receivers.add(to),
+        Err((reason, packet)) => {
+            receiver.vnic.account.egress_dropped(reason, 1);
+            if receiver.captures.active() {
+                receiver
+                    .captures
+                    .record(&packet, CaptureDirection::ToGuest, Some(reason));
+            }
+            packet.account.dropped(reason, 1);
+        }
+    }
+}
+
 impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
     #[inline]
     fn output(&mut self, port: PortId, packet: Shared<Packet>) {
-        let receiver = port_of(self.ports, port).filter(|receiver| receiver.switch.id == self.port.switch.id);
-        let Some(receiver) = receiver else {
-            return self.dropped(&packet, DropReason::NoSuchPort);
-        };
-        match receiver.vnic.enqueue(packet) {
-            Ok(()) => self.receivers.add(port),
-            Err((reason, packet)) => {
-                receiver.vnic.account.egress_dropped(reason, 1);
-                if receiver.captures.active() {
-                    receiver
-                        .captures
-                        .record(&packet, CaptureDirection::ToGuest, Some(reason));
-                }
-                self.dropped(&packet, reason);
-            }
-        }
+        enqueue(packet, self.port, port, self.ports, self.receivers);
     }
 
     fn upcall(&mut self, cookie: u64, packet: &Packet) {

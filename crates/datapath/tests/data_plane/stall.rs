@@ -4,6 +4,7 @@ use crate::support::control::mode;
 use crate::support::frames::plain;
 use crate::support::guest::LEAST;
 use crate::support::{Guest, Setup, Switch};
+use control_protocol::data_plane::Packet;
 use flow::{Action, DropReason, PortId};
 use placement::Mode;
 use std::time::{Duration, Instant};
@@ -102,6 +103,22 @@ fn a_stalled_receiver_recovers_without_event_index() {
         return;
     }
     stalls_and_recovers(LEAST);
+}
+
+/// The control process' packets have no ring, and nobody else may come along to see that their time is up.
+#[test]
+fn what_control_sends_waits_no_longer() {
+    let mut switch = Switch::with_ports(2);
+    let _stalled = Guest::start(&mut switch, 2, deaf(LEAST));
+    let packet = Packet {
+        vnet_header: [0; 12],
+        frame: plain(1, 2, 100, 5),
+    };
+    switch.inject(1, packet, &[output(2)]);
+    std::thread::sleep(BOUND);
+    let dropped = switch.counters(1).dropped;
+    assert_eq!(dropped.get(DropReason::ReceiverStalled), 1);
+    switch.finish();
 }
 
 #[test]
