@@ -17,7 +17,8 @@ use crate::Effort;
 use crate::contender::Contender;
 use crate::network::Network;
 use crate::record::{Better, Record};
-use anyhow::Result;
+use anyhow::{Context, Result};
+use std::fmt::Display;
 use std::thread;
 use std::time::Duration;
 
@@ -61,12 +62,12 @@ struct Rig<G> {
 }
 
 impl<G> Rig<G> {
-    /// Starts all contenders, with what `connect` connects to each. Peers that cannot start are left out, with the reason;
-    /// the first contender is ours and must.
+    /// Starts all contenders, with what `connect` connects to the ports of each. Peers that cannot start are left out,
+    /// with the reason; the first contender is ours and must.
     fn start_all(
         contenders: &[Contender],
         ports: &[&str],
-        connect: impl Fn(&mut Network) -> Result<G>,
+        connect: impl Fn(&mut Network, &[&str]) -> Result<G>,
     ) -> Result<Vec<Rig<G>>> {
         let mut rigs = Vec::new();
         for contender in contenders {
@@ -79,14 +80,14 @@ impl<G> Rig<G> {
         Ok(rigs)
     }
 
-    /// Starts a contender, with what `connect` connects to it, and puts it aside.
+    /// Starts a contender, with what `connect` connects to its ports, and puts it aside.
     fn start(
         contender: &Contender,
         ports: &[&str],
-        connect: impl FnOnce(&mut Network) -> Result<G>,
+        connect: impl FnOnce(&mut Network, &[&str]) -> Result<G>,
     ) -> Result<Rig<G>> {
         let mut network = Network::start(contender, ports)?;
-        let guests = connect(&mut network)?;
+        let guests = connect(&mut network, ports)?;
         // Switches take note of new guests when they find the time.
         thread::sleep(Duration::from_millis(500));
         network.pause();
@@ -105,10 +106,36 @@ impl<G> Rig<G> {
         result
     }
 
+    /// Measures each rig at each point, in turn, round after round, and ends them. `measure` returns values in the order in
+    /// which the case announces them.
+    fn sweep<P, const N: usize>(
+        mut rigs: Vec<Rig<G>>,
+        record: &mut Record,
+        points: &[(String, P)],
+        measure: impl Fn(&Network, &mut G, &P) -> Result<[f64; N]>,
+    ) -> Result<()> {
+        for _ in 0..record.rounds {
+            for (label, point) in points {
+                for rig in &mut rigs {
+                    let name = rig.name;
+                    let measured = rig.turn(|network, guests| measure(network, guests, point));
+                    let values = measured.with_context(|| format!("{label} on {name}"))?;
+                    record.add_all(label, name, &values)?;
+                }
+            }
+        }
+        rigs.into_iter().try_for_each(Rig::stop)
+    }
+
     /// Ends it, guests first.
     fn stop(mut self) -> Result<()> {
         self.network.resume();
         drop(self.guests);
         self.network.stop()
     }
+}
+
+/// Points that are their own labels.
+fn labelled<P: Display + Copy>(points: &[P]) -> Vec<(String, P)> {
+    points.iter().map(|point| (point.to_string(), *point)).collect()
 }

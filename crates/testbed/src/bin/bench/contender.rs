@@ -73,6 +73,16 @@ pub const DRIVER_DOMAIN: Contender = ours(
     "[placement]\nmode = \"driver-domain\"\n",
 );
 
+/// The product, its peers, and its other modes.
+pub const PEERS_AND_MODES: &[Contender] = &[
+    HYPERSWITCH,
+    BRIDGE,
+    OVS_DPDK,
+    POLL,
+    THREAD_PER_VNIC,
+    DRIVER_DOMAIN,
+];
+
 /// Ours without one of the mechanisms of placement, each in turn.
 pub const ABLATIONS: &[Contender] = &[
     HYPERSWITCH,

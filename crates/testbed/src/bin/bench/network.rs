@@ -53,11 +53,11 @@ impl Network {
         network.with_context(|| format!("cannot start {}", contender.name))
     }
 
-    /// The socket of a port, for a polling guest.
-    pub fn socket(&self, port: &str) -> Result<PathBuf> {
+    /// The sockets of ports, for a polling guest.
+    pub fn sockets(&self, ports: &[&str]) -> Result<Vec<PathBuf>> {
         match self {
-            Network::Hyperswitch(switch) => Ok(switch.socket(port)),
-            Network::OvsDpdk(ovs, _) => Ok(ovs.socket(port)),
+            Network::Hyperswitch(switch) => Ok(ports.iter().map(|port| switch.socket(port)).collect()),
+            Network::OvsDpdk(ovs, _) => Ok(ports.iter().map(|port| ovs.socket(port)).collect()),
             Network::Bridge(_) => bail!("a bridge has no sockets"),
         }
     }

@@ -129,6 +129,19 @@ impl Record {
         Ok(())
     }
 
+    /// Notes one round's values of all measures, in the order in which the case announced them.
+    ///
+    /// # Panics
+    /// If there are more or fewer.
+    pub fn add_all(&mut self, point: &str, contender: &str, values: &[f64]) -> Result<()> {
+        let names: Vec<String> = self.measures.iter().map(|measure| measure.name.clone()).collect();
+        assert_eq!(names.len(), values.len(), "cases measure what they announce");
+        for (name, value) in names.iter().zip(values) {
+            self.add(point, contender, name, *value)?;
+        }
+        Ok(())
+    }
+
     /// A measure that the case announced.
     ///
     /// # Panics

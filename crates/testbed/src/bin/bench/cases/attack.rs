@@ -1,6 +1,7 @@
 //! Bystanders while others attack the switch's classifier: 64-byte frames circulate between two ports, and a third sends
-//! frames to a fourth in which every field that a flow table can look at, except the destination, is random. Open vSwitch has rules that look at addresses
-//! and ports, which make such traffic spread over many masks (CVE-2019-25076); Hyper-Switch has its learning switch.
+//! frames to a fourth in which every field that a flow table can look at, except the destination, is random. Open vSwitch
+//! has rules that look at addresses and ports, which make such traffic spread over many masks (CVE-2019-25076);
+//! Hyper-Switch has its learning switch.
 //!
 //! What counts is the share of the bystanders' rate that is left, measured before and during the attack in the same
 //! round. The attacker sends in batches, once per millisecond, so that it takes next to nothing of the bystanders' processor.
@@ -11,23 +12,20 @@ use crate::contender::{Contender, HYPERSWITCH, OVS_FILTERED};
 use crate::machine::on_processor;
 use crate::record::Better::Higher;
 use crate::record::Record;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use testbed::PollingGuest;
 use testbed::polling::{Frame, Traffic};
 
-const KEPT: &str = "kept";
-const RATE: &str = "rate under attack";
-
 pub const CASE: Case = Case {
     name: "attack",
     about: "bystanders' throughput while another port sends frames with random headers",
     axis: "bystanders' flows, attack",
     measures: &[
-        (KEPT, "% of the rate without attack", Higher),
-        (RATE, "million packets/s", Higher),
+        ("kept", "% of the rate without attack", Higher),
+        ("rate under attack", "million packets/s", Higher),
     ],
     contenders: &[HYPERSWITCH, OVS_FILTERED],
     run,
@@ -37,35 +35,31 @@ pub const CASE: Case = Case {
 const ATTACKS: [u16; 3] = [1, 10, 100];
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Rig::start_all(contenders, &["p1", "p2", "p3", "p4"], |network| {
-        let bystanders = PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)?;
-        let attacker = PollingGuest::connect(&[network.socket("p3")?, network.socket("p4")?], 1514)?;
+    let rigs = Rig::start_all(contenders, &["p1", "p2", "p3", "p4"], |network, ports| {
+        let bystanders = PollingGuest::connect(&network.sockets(&ports[..2])?, 1514)?;
+        let attacker = PollingGuest::connect(&network.sockets(&ports[2..])?, 1514)?;
         Ok((bystanders, attacker))
     })?;
-    for _ in 0..effort.rounds {
-        for flows in [1, 1000] {
-            let traffic = Traffic {
-                flows,
-                ..Traffic::new(64)
-            };
-            for batch in ATTACKS {
-                for rig in &mut rigs {
-                    let name = rig.name;
-                    let label = format!("{flows}, {batch},000/s");
-                    let (before, during) = rig
-                        .turn(|_, (bystanders, attacker)| {
-                            let before = rate(effort, bystanders, &traffic)?;
-                            let during = attacked(attacker, batch, || rate(effort, bystanders, &traffic))?;
-                            Ok((before, during))
-                        })
-                        .with_context(|| format!("{label} on {name}"))?;
-                    record.add(&label, name, KEPT, 100.0 * during / before)?;
-                    record.add(&label, name, RATE, during / 1e6)?;
-                }
-            }
+    let mut points = Vec::new();
+    for flows in [1, 1000] {
+        let traffic = Traffic {
+            flows,
+            ..Traffic::new(64)
+        };
+        for batch in ATTACKS {
+            points.push((format!("{flows}, {batch},000/s"), (traffic, batch)));
         }
     }
-    rigs.into_iter().try_for_each(Rig::stop)
+    Rig::sweep(
+        rigs,
+        record,
+        &points,
+        |_, (bystanders, attacker), (traffic, batch)| {
+            let before = rate(effort, bystanders, traffic)?;
+            let during = attacked(attacker, *batch, || rate(effort, bystanders, traffic))?;
+            Ok([100.0 * during / before, during / 1e6])
+        },
+    )
 }
 
 /// Packets per second that circulate: the sum of short runs, because packets that are lost in one do not come back in it.

@@ -11,46 +11,40 @@ use anyhow::Result;
 use testbed::PollingGuest;
 use testbed::polling::Traffic;
 
-const RATE: &str = "throughput";
-const CYCLES: &str = "busy cycles";
 const SIZE: usize = 32 << 10;
 
 pub const CASE: Case = Case {
     name: "copies",
     about: "frames of 32 KB between two ports of a polling guest that touches every byte",
     axis: "frame bytes, guest",
-    measures: &[(RATE, "Gb/s", Higher), (CYCLES, "cycles/frame", Lower)],
+    measures: &[
+        ("throughput", "Gb/s", Higher),
+        ("busy cycles", "cycles/frame", Lower),
+    ],
     contenders: &[HYPERSWITCH, DRIVER_DOMAIN],
     run,
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Rig::start_all(contenders, &["p1", "p2"], |network| {
-        PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], SIZE)
+    let rigs = Rig::start_all(contenders, &["p1", "p2"], |network, ports| {
+        PollingGuest::connect(&network.sockets(ports)?, SIZE)
     })?;
-    for _ in 0..effort.rounds {
-        for touch in [false, true] {
-            let traffic = Traffic {
-                touch,
-                large: true,
-                // 2 MB under way stay in the cache, as a guest's socket buffers do.
-                under_way: 32,
-                ..Traffic::new(SIZE)
-            };
-            let label = format!("{SIZE} {}", if touch { "touch" } else { "io" });
-            for rig in &mut rigs {
-                let name = rig.name;
-                let (rate, cycles) = rig.turn(|network, guest| {
-                    let counters = || network.work();
-                    let (circulation, [before, after]) =
-                        on_processor(0, || guest.circulate(&traffic, effort.short, counters))?;
-                    Ok((circulation.rate(), after.busy_cycles_per_packet(&before)?))
-                })?;
-                let bits = f64::from(u32::try_from(SIZE * 8)?);
-                record.add(&label, name, RATE, rate * bits / 1e9)?;
-                record.add(&label, name, CYCLES, cycles)?;
-            }
-        }
-    }
-    rigs.into_iter().try_for_each(Rig::stop)
+    let points = [("io", false), ("touch", true)].map(|(guest, touch)| {
+        let traffic = Traffic {
+            touch,
+            large: true,
+            // 2 MB under way stay in the cache, as a guest's socket buffers do.
+            under_way: 32,
+            ..Traffic::new(SIZE)
+        };
+        (format!("{SIZE} {guest}"), traffic)
+    });
+    let bits = f64::from(u32::try_from(SIZE * 8)?);
+    Rig::sweep(rigs, record, &points, |network, guest, traffic| {
+        let counters = || network.work();
+        let (circulation, [before, after]) =
+            on_processor(0, || guest.circulate(traffic, effort.short, counters))?;
+        let cycles = after.busy_cycles_per_packet(&before)?;
+        Ok([circulation.rate() * bits / 1e9, cycles])
+    })
 }

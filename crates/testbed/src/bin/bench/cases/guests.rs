@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::thread;
 use std::time::{Duration, Instant};
 use testbed::ping::reachable;
-use testbed::{Guest, GuestOptions, UmlGuest};
+use testbed::{Guest, GuestOptions, UmlGuest, udp_rr};
 
 /// Names of ports and guests, the first `count` of at most 16.
 pub fn names(count: usize) -> &'static [&'static str] {
@@ -32,6 +32,13 @@ pub fn boot(network: &mut Network, ports: &[&str]) -> Result<Vec<Guest>> {
     for pair in 0..guests.len() / 2 {
         reachable(&guests[2 * pair], &address(2 * pair + 1), Duration::from_secs(10))?;
     }
+    Ok(guests)
+}
+
+/// Boots a guest at each port, the second of which answers datagrams.
+pub fn boot_echo(network: &mut Network, ports: &[&str]) -> Result<Vec<Guest>> {
+    let guests = boot(network, ports)?;
+    drop(udp_rr::serve(&guests[1])?);
     Ok(guests)
 }
 

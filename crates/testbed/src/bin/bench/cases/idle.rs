@@ -34,10 +34,10 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
             ("100 unused", &names[..], false),
             ("100 connected", &names[..], true),
         ] {
-            let rig = Rig::start(contender, ports, |network| {
-                let connect = |port: &&str| PollingGuest::connect(&[network.socket(port)?], 1514);
-                let ports = if connected { ports } else { &[] };
-                ports.iter().map(connect).collect::<Result<Vec<_>>>()
+            let rig = Rig::start(contender, ports, |network, ports| {
+                let sockets = network.sockets(if connected { ports } else { &[] })?;
+                let connect = |socket| PollingGuest::connect(&[socket], 1514);
+                sockets.into_iter().map(connect).collect::<Result<Vec<_>>>()
             })?;
             thread::sleep(effort.long);
             record.add(label, contender.name, MEMORY, float(rig.network.memory() / 1024))?;

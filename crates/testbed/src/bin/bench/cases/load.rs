@@ -1,7 +1,7 @@
 //! What moderate traffic costs: one guest sends 64-byte frames at an even pace, another polls for them. The pace is
 //! relative to the rate at which frames circulate through Hyper-Switch at full load, and the same for everybody.
 
-use super::{Case, Rig};
+use super::{Case, Rig, labelled};
 use crate::Effort;
 use crate::contender::{Contender, HYPERSWITCH, OVS_DPDK};
 use crate::machine::on_processor;
@@ -13,47 +13,33 @@ use std::time::{Duration, Instant};
 use testbed::PollingGuest;
 use testbed::polling::{Frame, Traffic};
 
-const CPU: &str = "processor";
-const DELIVERED: &str = "delivered";
-
 pub const CASE: Case = Case {
     name: "load",
     about: "processor time of the switch at part of its full load, 64-byte frames one by one",
     axis: "% of full load",
-    measures: &[(CPU, "% of a core", Lower), (DELIVERED, "%", Higher)],
+    measures: &[("processor", "% of a core", Lower), ("delivered", "%", Higher)],
     contenders: &[HYPERSWITCH, OVS_DPDK],
     run,
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Rig::start_all(contenders, &["p1", "p2"], |network| {
-        PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)
+    let mut rigs = Rig::start_all(contenders, &["p1", "p2"], |network, ports| {
+        PollingGuest::connect(&network.sockets(ports)?, 1514)
     })?;
     let full = rigs[0].turn(|_, guest| {
         let (circulation, _) =
             on_processor(0, || guest.circulate(&Traffic::new(64), effort.short, || Ok(())))?;
         Ok(circulation.rate())
     })?;
-    for _ in 0..effort.rounds {
-        for percent in [1, 10, 50] {
-            for rig in &mut rigs {
-                let pace = Duration::from_secs_f64(100.0 / (full * f64::from(percent)));
-                let (cpu, delivered) = rig.turn(|network, guest| measure(effort, network, guest, pace))?;
-                record.add(&percent.to_string(), rig.name, CPU, cpu)?;
-                record.add(&percent.to_string(), rig.name, DELIVERED, delivered)?;
-            }
-        }
-    }
-    rigs.into_iter().try_for_each(Rig::stop)
+    let points = labelled(&[1, 10, 50]);
+    Rig::sweep(rigs, record, &points, |network, guest, percent| {
+        let pace = Duration::from_secs_f64(100.0 / (full * f64::from(*percent)));
+        measure(effort, network, guest, pace)
+    })
 }
 
 /// Percent of a core that the switch uses, and of frames that arrive, when there is one in every `pace`.
-fn measure(
-    effort: &Effort,
-    network: &Network,
-    guest: &mut PollingGuest,
-    pace: Duration,
-) -> Result<(f64, f64)> {
+fn measure(effort: &Effort, network: &Network, guest: &mut PollingGuest, pace: Duration) -> Result<[f64; 2]> {
     let frame = Frame::udp(64, 0, 1);
     on_processor(0, || {
         // The other station must be known.
@@ -77,6 +63,6 @@ fn measure(
         }
         let used = network.cpu_seconds() - before;
         let delivered = 100.0 * f64::from(received) / f64::from(sent);
-        Ok((100.0 * used / elapsed.as_secs_f64(), delivered))
+        Ok([100.0 * used / elapsed.as_secs_f64(), delivered])
     })
 }

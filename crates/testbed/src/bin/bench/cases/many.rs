@@ -2,21 +2,23 @@
 //! the same time and are added up.
 
 use super::guests::{address, boot, cpu_during, names};
-use super::stream::{CPU, RATE};
 use super::{Case, Rig};
 use crate::Effort;
 use crate::contender::{BRIDGE, Contender, HYPERSWITCH, OVS_DPDK, OVS_LEARNING};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use testbed::{Guest, IperfOptions, iperf};
 
 pub const PAIRS: Case = Case {
     name: "pairs",
     about: "TCP between 1 to 8 pairs of User Mode Linux guests at a time, added up",
     axis: "pairs",
-    measures: &[(RATE, "Gb/s", Higher), (CPU, "s/GB, all of the machine", Lower)],
+    measures: &[
+        ("throughput", "Gb/s", Higher),
+        ("processor time", "s/GB, all of the machine", Lower),
+    ],
     contenders: &[HYPERSWITCH, BRIDGE, OVS_DPDK],
     run: |effort, contenders, record| {
         let counts = effort.choose(&[1, 2, 4, 8], &[1, 4]);
@@ -66,23 +68,14 @@ fn run(
         .map(|count| (count.to_string(), layout(*count)))
         .collect();
     let most = layouts.iter().map(|(_, layout)| layout.guests).max().unwrap_or(0);
-    let ports = names(most);
-    let mut rigs = Rig::start_all(contenders, ports, |network| boot(network, ports))?;
-    for _ in 0..effort.rounds {
-        for (label, layout) in &layouts {
-            for rig in &mut rigs {
-                let name = rig.name;
-                let result = rig.turn(|network, guests| measure(effort, network, guests, layout));
-                let (rate, cpu) = result.with_context(|| format!("{label} on {name}"))?;
-                record.add(label, name, RATE, rate)?;
-                record.add(label, name, CPU, cpu)?;
-            }
-        }
-    }
-    rigs.into_iter().try_for_each(Rig::stop)
+    let rigs = Rig::start_all(contenders, names(most), boot)?;
+    Rig::sweep(rigs, record, &layouts, |network, guests, layout| {
+        measure(effort, network, guests, layout)
+    })
 }
 
-fn measure(effort: &Effort, network: &Network, guests: &[Guest], layout: &Layout) -> Result<(f64, f64)> {
+/// Gigabits per second, and processor seconds per gigabyte.
+fn measure(effort: &Effort, network: &Network, guests: &[Guest], layout: &Layout) -> Result<[f64; 2]> {
     let mut running = Vec::new();
     for &(from, to) in &layout.streams {
         // Streams to the same guest need servers of their own.
@@ -106,5 +99,5 @@ fn measure(effort: &Effort, network: &Network, guests: &[Guest], layout: &Layout
     for stream in running {
         gigabits += stream.wait()?.gigabits();
     }
-    Ok((gigabits, cpu.machine / (gigabits / 8.0)))
+    Ok([gigabits, cpu.machine / (gigabits / 8.0)])
 }

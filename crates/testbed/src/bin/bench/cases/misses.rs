@@ -3,7 +3,7 @@
 //! repeat, so that no table of stations is what is measured. As it comes, Hyper-Switch bounds the rate of each port
 //! (`miss-rate`), so that is what shows; without the bound, what it could do.
 
-use super::{Case, Rig};
+use super::{Case, Rig, labelled};
 use crate::Effort;
 use crate::contender::{Contender, HYPERSWITCH, OVS_LEARNING, UNBOUNDED};
 use crate::machine::on_processor;
@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 use testbed::PollingGuest;
 use testbed::polling::Frame;
 
-const FLOWS: &str = "new flows";
-const FIRST: &str = "first packet";
-const NEXT: &str = "next packet";
-
 pub const CASE: Case = Case {
     name: "misses",
     about: "flows set up per second, and one-way time of a flow's first packet and of later ones",
     axis: "frame bytes",
-    measures: &[(FLOWS, "1/s", Higher), (FIRST, "us", Lower), (NEXT, "us", Lower)],
+    measures: &[
+        ("new flows", "1/s", Higher),
+        ("first packet", "us", Lower),
+        ("next packet", "us", Lower),
+    ],
     contenders: &[HYPERSWITCH, UNBOUNDED, OVS_LEARNING],
     run,
 };
@@ -49,25 +49,16 @@ impl NewFlows {
 }
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Rig::start_all(contenders, &["p1", "p2"], |network| {
-        let guest = PollingGuest::connect(&[network.socket("p1")?, network.socket("p2")?], 1514)?;
+    let rigs = Rig::start_all(contenders, &["p1", "p2"], |network, ports| {
+        let guest = PollingGuest::connect(&network.sockets(ports)?, 1514)?;
         Ok((guest, NewFlows { number: 0 }))
     })?;
-    for _ in 0..effort.rounds {
-        for rig in &mut rigs {
-            let name = rig.name;
-            let (rate, first, next) = rig.turn(|_, (guest, flows)| {
-                on_processor(0, || {
-                    let (first, next) = one_way_times(guest, flows)?;
-                    Ok((flows_per_second(guest, flows, effort.short)?, first, next))
-                })
-            })?;
-            record.add("64", name, FLOWS, rate)?;
-            record.add("64", name, FIRST, first)?;
-            record.add("64", name, NEXT, next)?;
-        }
-    }
-    rigs.into_iter().try_for_each(Rig::stop)
+    Rig::sweep(rigs, record, &labelled(&[64]), |_, (guest, flows), _| {
+        on_processor(0, || {
+            let (first, next) = one_way_times(guest, flows)?;
+            Ok([flows_per_second(guest, flows, effort.short)?, first, next])
+        })
+    })
 }
 
 /// Sends frames of new flows, a window at a time.

@@ -2,28 +2,25 @@
 //! ports. The guest's thread has the first processor, the peer's poll thread the last; our workers may go where they
 //! want. Cycles are those of the time stamp counter in which the switch worked, by its own account, per packet.
 
-use super::{Case, Rig};
+use super::{Case, Rig, labelled};
 use crate::Effort;
 use crate::contender::{Contender, HYPERSWITCH, OVS_DPDK, OVS_LEARNING};
 use crate::machine::on_processor;
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::thread;
 use testbed::polling::Traffic;
 use testbed::{PollingGuest, Testpmd, TestpmdOptions};
-
-const RATE: &str = "rate";
-const CYCLES: &str = "busy cycles";
 
 pub const CASE: Case = Case {
     name: "loop",
     about: "the switch alone: two ports of a polling guest, frames circulate",
     axis: "frame bytes, flows, guest",
     measures: &[
-        (RATE, "million packets/s", Higher),
-        (CYCLES, "cycles/packet", Lower),
+        ("rate", "million packets/s", Higher),
+        ("busy cycles", "cycles/packet", Lower),
     ],
     contenders: &[HYPERSWITCH, OVS_DPDK, OVS_LEARNING],
     run,
@@ -76,27 +73,13 @@ fn points(effort: &Effort) -> Vec<(String, Traffic)> {
 }
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Rig::start_all(contenders, &PORTS, |network| {
-        let sockets = [network.socket("p1")?, network.socket("p2")?];
-        PollingGuest::connect(&sockets, 1514)
+    let rigs = Rig::start_all(contenders, &PORTS, |network, ports| {
+        PollingGuest::connect(&network.sockets(ports)?, 1514)
     })?;
-    let points = points(effort);
-    for _ in 0..effort.rounds {
-        for (label, traffic) in &points {
-            for rig in &mut rigs {
-                let name = rig.name;
-                let measured = rig.turn(|network, guest| {
-                    // Counters of a thread that runs are not read in one piece: once in a while they make no sense.
-                    measure(effort, network, guest, traffic)
-                        .or_else(|_| measure(effort, network, guest, traffic))
-                });
-                let (rate, cycles) = measured.with_context(|| format!("{label} on {name}"))?;
-                record.add(label, name, RATE, rate)?;
-                record.add(label, name, CYCLES, cycles)?;
-            }
-        }
-    }
-    rigs.into_iter().try_for_each(Rig::stop)
+    Rig::sweep(rigs, record, &points(effort), |network, guest, traffic| {
+        // Counters of a thread that runs are not read in one piece: once in a while they make no sense.
+        measure(effort, network, guest, traffic).or_else(|_| measure(effort, network, guest, traffic))
+    })
 }
 
 /// Million packets per second, and busy cycles per packet.
@@ -105,7 +88,7 @@ fn measure(
     network: &Network,
     guest: &mut PollingGuest,
     traffic: &Traffic,
-) -> Result<(f64, f64)> {
+) -> Result<[f64; 2]> {
     let counters = || network.work();
     let (circulation, [before, after]) =
         on_processor(0, || guest.circulate(traffic, effort.short, counters))?;
@@ -115,13 +98,13 @@ fn measure(
             circulation.lost, circulation.packets
         );
     }
-    Ok((circulation.rate() / 1e6, after.busy_cycles_per_packet(&before)?))
+    Ok([circulation.rate() / 1e6, after.busy_cycles_per_packet(&before)?])
 }
 
 fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
     for &size in effort.choose(&SIZES, &[64]) {
-        let mut rigs = Rig::start_all(contenders, &PORTS, |network| {
-            let mut options = TestpmdOptions::guest(&[network.socket("p1")?, network.socket("p2")?], "");
+        let rigs = Rig::start_all(contenders, &PORTS, |network, ports| {
+            let mut options = TestpmdOptions::guest(&network.sockets(ports)?, "");
             options.packet_size = size;
             options.processor = Some(0);
             let mut testpmd = Testpmd::start(&options)?;
@@ -130,23 +113,15 @@ fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -
             testpmd.pause();
             Ok(testpmd)
         })?;
-        for _ in 0..effort.rounds {
-            for rig in &mut rigs {
-                let name = rig.name;
-                let (rate, cycles) = rig.turn(|network, testpmd| {
-                    testpmd.resume();
-                    thread::sleep(effort.short / 10);
-                    let before = network.work()?;
-                    let rate = testpmd.packets_per_second(effort.short)?;
-                    let after = network.work()?;
-                    testpmd.pause();
-                    Ok((rate / 1e6, after.busy_cycles_per_packet(&before)?))
-                })?;
-                record.add(&size.to_string(), name, RATE, rate)?;
-                record.add(&size.to_string(), name, CYCLES, cycles)?;
-            }
-        }
-        rigs.into_iter().try_for_each(Rig::stop)?;
+        Rig::sweep(rigs, record, &labelled(&[size]), |network, testpmd, _| {
+            testpmd.resume();
+            thread::sleep(effort.short / 10);
+            let before = network.work()?;
+            let rate = testpmd.packets_per_second(effort.short)?;
+            let after = network.work()?;
+            testpmd.pause();
+            Ok([rate / 1e6, after.busy_cycles_per_packet(&before)?])
+        })?;
     }
     Ok(())
 }

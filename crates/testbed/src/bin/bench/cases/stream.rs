@@ -2,60 +2,37 @@
 //! segmentation offload where the switch offers it. The processor time counts everything: guests, switch and kernel.
 
 use super::guests::{address, boot, cpu_during, names};
-use super::{Case, Rig};
+use super::{Case, Rig, labelled};
 use crate::Effort;
-use crate::contender::{BRIDGE, Contender, DRIVER_DOMAIN, HYPERSWITCH, OVS_DPDK, POLL, THREAD_PER_VNIC};
+use crate::contender::{Contender, PEERS_AND_MODES};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use testbed::{Guest, IperfOptions, iperf};
-
-pub const RATE: &str = "throughput";
-pub const CPU: &str = "processor time";
-const CPU_PROCESSES: &str = "processor time of guests and switch";
 
 pub const CASE: Case = Case {
     name: "stream",
     about: "TCP between two User Mode Linux guests, by bytes per write",
     axis: "bytes per write",
     measures: &[
-        (RATE, "Gb/s", Higher),
-        (CPU, "s/GB, all of the machine", Lower),
-        (CPU_PROCESSES, "s/GB", Lower),
+        ("throughput", "Gb/s", Higher),
+        ("processor time", "s/GB, all of the machine", Lower),
+        ("processor time of guests and switch", "s/GB", Lower),
     ],
-    contenders: &[
-        HYPERSWITCH,
-        BRIDGE,
-        OVS_DPDK,
-        POLL,
-        THREAD_PER_VNIC,
-        DRIVER_DOMAIN,
-    ],
+    contenders: PEERS_AND_MODES,
     run,
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let ports = names(2);
-    let mut rigs = Rig::start_all(contenders, ports, |network| boot(network, ports))?;
     let sizes = effort.choose(&[64, 256, 1024, 4096, 16_384, 65_536], &[64, 65_536]);
-    for _ in 0..effort.rounds {
-        for size in sizes {
-            for rig in &mut rigs {
-                let name = rig.name;
-                let result = rig.turn(|network, guests| measure(effort, network, guests, *size));
-                let [rate, machine, processes] = result.with_context(|| format!("{size} on {name}"))?;
-                let point = size.to_string();
-                record.add(&point, name, RATE, rate)?;
-                record.add(&point, name, CPU, machine)?;
-                record.add(&point, name, CPU_PROCESSES, processes)?;
-            }
-        }
-    }
-    rigs.into_iter().try_for_each(Rig::stop)
+    let rigs = Rig::start_all(contenders, names(2), boot)?;
+    Rig::sweep(rigs, record, &labelled(sizes), |network, guests, size| {
+        measure(effort, network, guests, *size)
+    })
 }
 
-/// Measures one point once.
+/// Gigabits per second, and processor seconds per gigabyte: of the machine, and of guests and switch.
 pub fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: u32) -> Result<[f64; 3]> {
     let options = IperfOptions {
         arguments: format!("-l {size}"),

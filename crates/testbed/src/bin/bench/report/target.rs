@@ -18,24 +18,6 @@ struct Target {
     goal: f64,
 }
 
-const fn beside(
-    what: &'static str,
-    [case, measure, peer]: [&'static str; 3],
-    points: &'static [&'static str],
-    floor: f64,
-    goal: f64,
-) -> Target {
-    Target {
-        what,
-        case,
-        measure,
-        peer: Some(peer),
-        points,
-        floor,
-        goal,
-    }
-}
-
 const fn alone(
     what: &'static str,
     [case, measure]: [&'static str; 2],
@@ -51,6 +33,19 @@ const fn alone(
         points,
         floor,
         goal,
+    }
+}
+
+const fn beside(
+    what: &'static str,
+    [case, measure, peer]: [&'static str; 3],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        peer: Some(peer),
+        ..alone(what, [case, measure], points, floor, goal)
     }
 }
 
