@@ -11,31 +11,34 @@
 //! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
 //!
 //! So a receiver that posts no buffers holds its senders' chains once, for a bounded time.
+//!
+//! ```text
+//!   burst    packets that fit one buffer each and go as they are: the short way
+//!   offload  any packet, with what this receiver leaves to be done: checksums, segmentation
+//!   write    one frame into as many buffers as it needs
+//!   cursor   a place in the buffers, and copying to it
+//! ```
+
+mod burst;
+mod cursor;
+mod offload;
+mod write;
 
 use crate::Call;
 use crate::counters::{Counters, add_alone};
-use crate::features::{
-    Features, NET_GUEST_CSUM, NET_GUEST_ECN, NET_GUEST_TSO4, NET_GUEST_TSO6, NET_MRG_RXBUF,
-};
-use crate::packet::{Packet, Piece};
-use crate::transmit::{BURST, HEAD_PREFETCH, RingSetup};
+use crate::features::Features;
+use crate::packet::Packet;
+use crate::transmit::RingSetup;
 use flow::DropReason;
-use guest_memory::{GuestMemory, GuestRange, copy};
+use guest_memory::{GuestMemory, GuestRange};
 use ring::{Receiver, Shared, Unique};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use virtqueue::{Chain, DeviceQueue, Direction, QueueError};
-use wire::{GSO_TCPV4, Snapshot, Sum, VnetHeader, finish_checksum, segments};
+use virtqueue::{Chain, DeviceQueue, QueueError};
 
 /// How long packets wait for a receiver that posts no buffers, in milliseconds. Longer than a busy guest's
 /// scheduling delays, shorter than anybody's patience.
 pub const STALL_TIMEOUT_MS: u64 = 100;
-
-/// Most bytes of a packet's tail, and of the place it goes to, that are asked for ahead of copying it.
-const TAIL_PREFETCH: u32 = 1536;
-
-/// Bytes of payload checksummed at a time.
-const BOUNCE: usize = 2048;
 
 /// What becomes of packets is told here, besides being counted.
 pub trait Observer {
@@ -121,15 +124,6 @@ enum Outcome {
     Delivered { segments: u64 },
     NoBuffers { done: usize },
     Dropped(DropReason),
-    Broken(QueueError),
-}
-
-/// Why buffers could not be gathered.
-enum Shortage {
-    /// Not now.
-    Now,
-    /// Never: the packet does not fit the buffers this driver posts.
-    Never,
     Broken(QueueError),
 }
 
@@ -377,390 +371,5 @@ impl ReceiveSide {
             self.wait = Wait::No;
         }
         some
-    }
-}
-
-impl ReceiveRing {
-    /// Delivers packets that fit one buffer each and go as they are: all buffers are found first, then filled while
-    /// the next ones come into the cache. Returns how many, which ends before the first packet that is different.
-    fn deliver_burst(&mut self, packets: &[Unique<Packet>]) -> usize {
-        let (mut heads, mut targets) = ([0; BURST], [GuestRange::default(); BURST]);
-        let wanted = packets.len().min(BURST);
-        let taken = self.queue.take_heads(&mut heads[..wanted]).unwrap_or(0);
-        let fitting = self.find_targets(&packets[..taken], &heads[..taken], &mut targets[..taken]);
-        self.queue.untake((taken - fitting) as u16);
-        self.fill_all(&packets[..fitting], &heads[..fitting], &targets[..fitting]);
-        fitting
-    }
-
-    /// First pass: the buffers that packets go to, and for how many packets there are fitting ones. All slices are equally
-    /// long.
-    #[inline(never)]
-    fn find_targets(&self, packets: &[Unique<Packet>], heads: &[u16], targets: &mut [GuestRange]) -> usize {
-        for (at, ((packet, &head), target)) in packets.iter().zip(heads).zip(&mut *targets).enumerate() {
-            let needed = self.header_len + packet.frame_len() as u32;
-            match self.queue.buffer(head, needed.min(HEAD_PREFETCH)) {
-                Some(buffer) if buffer.len() >= needed && self.goes_as_it_is(packet) => *target = buffer,
-                _ => return at,
-            }
-        }
-        packets.len()
-    }
-
-    /// Second pass: fills them. All slices are equally long.
-    #[inline(never)]
-    fn fill_all(&mut self, packets: &[Unique<Packet>], heads: &[u16], targets: &[GuestRange]) {
-        for (at, ((packet, &head), &target)) in packets.iter().zip(heads).zip(targets).enumerate() {
-            if let Some(next) = packets.get(at + 1)
-                && next.tail_len > 0
-            {
-                self.prefetch_tail(next, targets[at + 1]);
-            }
-            self.fill(packet, head, target);
-        }
-    }
-
-    /// Asks for what is to be copied besides the head, if it lies in one piece, and for the place it goes to.
-    #[inline]
-    fn prefetch_tail(&self, packet: &Packet, target: GuestRange) {
-        let Some((from, tail)) = packet.tail_in_one() else {
-            return;
-        };
-        from.prefetch(tail, TAIL_PREFETCH);
-        let behind = target.split_at(HEAD_PREFETCH).1;
-        self.queue
-            .memory()
-            .prefetch(behind, tail.len().min(TAIL_PREFETCH));
-    }
-
-    #[inline]
-    fn goes_as_it_is(&self, packet: &Packet) -> bool {
-        let offload = &packet.offload;
-        offload.l3_len(&packet.layers, packet.frame_len()) <= self.mtu as usize
-            && (!offload.needs_checksum()
-                || self.features.has(NET_GUEST_CSUM) && self.can_take_segmented(packet))
-    }
-
-    /// Writes a frame into a buffer that has room for it and gives that back, unpublished.
-    #[inline]
-    fn fill(&mut self, packet: &Packet, head: u16, buffer: GuestRange) {
-        let header = VnetHeader {
-            num_buffers: 1,
-            ..*packet.offload.header()
-        };
-        let header = header.to_bytes();
-        let memory = &**self.queue.memory();
-        let front = match header.first_chunk::<{ VnetHeader::SHORT_LEN }>() {
-            Some(short) if self.header_len as usize == VnetHeader::SHORT_LEN => {
-                memory.write_both(buffer, short, packet.head.bytes())
-            }
-            _ => memory.write_both(buffer, &header, packet.head.bytes()),
-        };
-        let mut written = front as u32;
-        if packet.tail_len > 0 {
-            written += copy_tail(packet, memory, buffer.split_at(written).1) as u32;
-        }
-        self.copied += u64::from(written - self.header_len);
-        self.queue.give_back(head, written);
-    }
-
-    /// Delivers a packet that goes as it is over several buffers; false, with nothing done, if that is not possible now.
-    fn deliver_large(&mut self, packet: &Packet) -> bool {
-        self.goes_as_it_is(packet) && matches!(self.deliver(packet, 0), Outcome::Delivered { .. })
-    }
-
-    fn deliver(&mut self, packet: &Packet, done: usize) -> Outcome {
-        if packet.offload.l3_len(&packet.layers, packet.frame_len()) > self.mtu as usize {
-            return Outcome::Dropped(DropReason::ExceedsMtu);
-        }
-        if !self.can_take_segmented(packet) {
-            return self.deliver_segments(packet, done);
-        }
-        let (header, checksum) =
-            self.split_checksum(*packet.offload.header(), packet.offload.needs_checksum());
-        let frame = Frame {
-            header,
-            head: packet.head.bytes(),
-            packet,
-            offset: 0,
-            len: packet.tail_len,
-            checksum,
-        };
-        match self.write(&frame) {
-            Ok(()) => Outcome::Delivered { segments: 0 },
-            Err(shortage) => shortage.outcome(0),
-        }
-    }
-
-    fn can_take_segmented(&self, packet: &Packet) -> bool {
-        let Some(kind) = packet.offload.segmentation() else {
-            return true;
-        };
-        let tso = if kind == GSO_TCPV4 {
-            NET_GUEST_TSO4
-        } else {
-            NET_GUEST_TSO6
-        };
-        let ecn = if packet.offload.has_ecn() {
-            NET_GUEST_ECN
-        } else {
-            0
-        };
-        self.features.has(NET_GUEST_CSUM | tso | ecn)
-    }
-
-    /// What goes to the receiver in the header, and what is left to do for one that does not complete checksums:
-    /// start and offset of the checksum.
-    fn split_checksum(&self, header: VnetHeader, needed: bool) -> (VnetHeader, Option<(usize, usize)>) {
-        if !needed || self.features.has(NET_GUEST_CSUM) {
-            return (header, None);
-        }
-        let checksum = (usize::from(header.csum_start), usize::from(header.csum_offset));
-        (VnetHeader::default(), Some(checksum))
-    }
-
-    /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`).
-    fn deliver_segments(&mut self, packet: &Packet, done: usize) -> Outcome {
-        let (head, frame_len) = (packet.head.bytes(), packet.frame_len());
-        let Ok(all) = segments(head, &packet.layers, &packet.offload, frame_len) else {
-            return Outcome::Dropped(DropReason::CannotSegment);
-        };
-        let mut count = done;
-        for segment in all.skip(done) {
-            let (header, checksum) = self.split_checksum(segment.vnet_header(), true);
-            // The segment's payload may begin in the head and end in the tail.
-            let start = segment.payload_offset.min(head.len());
-            let end = (segment.payload_offset + segment.payload_len).min(head.len());
-            let mut front = [0u8; 2 * Snapshot::MAX_LEN];
-            let header_len = segment.header().len();
-            let front_len = header_len + (end - start);
-            front[..header_len].copy_from_slice(segment.header());
-            front[header_len..front_len].copy_from_slice(&head[start..end]);
-            let tail_len = (segment.payload_len - (end - start)) as u32;
-            let offset = segment.payload_offset.saturating_sub(head.len()) as u32;
-            let frame = Frame {
-                header,
-                head: &front[..front_len],
-                packet,
-                offset,
-                len: tail_len,
-                checksum,
-            };
-            if let Err(shortage) = self.write(&frame) {
-                return shortage.outcome(count);
-            }
-            count += 1;
-        }
-        Outcome::Delivered {
-            segments: count as u64,
-        }
-    }
-
-    /// Writes one frame into posted buffers and gives them back, unpublished.
-    fn write(&mut self, frame: &Frame<'_>) -> Result<(), Shortage> {
-        let header_len = self.header_len as usize;
-        let total = header_len + frame.head.len() + frame.len as usize;
-        self.gather(total)?;
-        let memory = &**self.queue.memory();
-        let mut tail_at = Cursor::at(&self.ranges, header_len + frame.head.len());
-        let mut front = [0u8; VnetHeader::LEN + 2 * Snapshot::MAX_LEN];
-        let head_end = header_len + frame.head.len();
-        front[header_len..head_end].copy_from_slice(frame.head);
-        let tail = frame.packet.tail(frame.offset, frame.len);
-        if let Some((start, offset)) = frame.checksum {
-            let mut sum = Sum::new();
-            tail.for_each(|piece| copy_and_sum(piece, &mut sum, memory, &mut tail_at));
-            // The callers made sure that the field lies in the head.
-            if !finish_checksum(&mut front[header_len..head_end], start, offset, &sum) {
-                debug_assert!(false, "checksum field outside the head");
-            }
-        } else {
-            tail.for_each(|piece| tail_at.put(piece, memory));
-        }
-        self.copied += frame.head.len() as u64 + tail_at.moved;
-        let count = u16::try_from(self.chains.len()).unwrap_or(u16::MAX);
-        let header = VnetHeader {
-            num_buffers: count,
-            ..frame.header
-        };
-        front[..header_len].copy_from_slice(&header.to_bytes()[..header_len]);
-        Cursor::at(&self.ranges, 0).write(&front[..head_end], memory);
-        let mut left = total as u32;
-        for &(head, len) in &self.chains {
-            self.queue.give_back(head, len.min(left));
-            left = left.saturating_sub(len);
-        }
-        Ok(())
-    }
-
-    /// Takes buffers for `total` bytes from the ring, all or none.
-    fn gather(&mut self, total: usize) -> Result<(), Shortage> {
-        self.chains.clear();
-        self.ranges.clear();
-        let mut room = 0usize;
-        while room < total {
-            match self.queue.take(Direction::ToDriver, &mut self.scratch) {
-                Ok(Some(Ok(()))) => {}
-                Ok(None) => return Err(self.put_back(Shortage::Now)),
-                Ok(Some(Err(_))) => {
-                    self.queue.untake(1);
-                    return Err(self.put_back(Shortage::Broken(QueueError::ReceiveChain)));
-                }
-                Err(error) => return Err(self.put_back(Shortage::Broken(error))),
-            }
-            self.chains.push((self.scratch.head, self.scratch.len()));
-            self.ranges.extend_from_slice(self.scratch.segments());
-            room += self.scratch.len() as usize;
-            let all = self.chains.len() == usize::from(self.queue.size());
-            if room < total && (all || !self.features.has(NET_MRG_RXBUF)) {
-                return Err(self.put_back(Shortage::Never));
-            }
-        }
-        Ok(())
-    }
-
-    fn put_back(&mut self, shortage: Shortage) -> Shortage {
-        self.queue
-            .untake(u16::try_from(self.chains.len()).expect("a queue has at most 32768 chains"));
-        shortage
-    }
-}
-
-/// A frame to be written: `head`, then `len` bytes of the packet's tail from `offset` on.
-struct Frame<'a> {
-    header: VnetHeader,
-    head: &'a [u8],
-    packet: &'a Packet,
-    offset: u32,
-    len: u32,
-    /// Start and offset of a checksum to be completed.
-    checksum: Option<(usize, usize)>,
-}
-
-impl Shortage {
-    fn outcome(self, done: usize) -> Outcome {
-        match self {
-            Shortage::Now => Outcome::NoBuffers { done },
-            Shortage::Never => Outcome::Dropped(DropReason::BufferTooSmall),
-            Shortage::Broken(error) => Outcome::Broken(error),
-        }
-    }
-}
-
-/// A place in the gathered buffers.
-struct Cursor<'a> {
-    ranges: &'a [GuestRange],
-    current: GuestRange,
-    /// Bytes copied so far, by way of our memory counted twice.
-    moved: u64,
-}
-
-impl<'a> Cursor<'a> {
-    fn in_one(buffer: GuestRange) -> Cursor<'a> {
-        Cursor {
-            ranges: &[],
-            current: buffer,
-            moved: 0,
-        }
-    }
-
-    fn at(ranges: &'a [GuestRange], offset: usize) -> Cursor<'a> {
-        let mut skip = offset as u32;
-        for (index, range) in ranges.iter().enumerate() {
-            let (skipped, rest) = range.split_at(skip);
-            skip -= skipped.len();
-            if rest.len() > 0 {
-                return Cursor {
-                    ranges: &ranges[index + 1..],
-                    current: rest,
-                    moved: 0,
-                };
-            }
-        }
-        Cursor::in_one(GuestRange::default())
-    }
-
-    /// The rest of the current buffer, or the next one; `None` at the end.
-    fn room(&mut self) -> Option<GuestRange> {
-        if self.current.len() == 0 {
-            let (&first, rest) = self.ranges.split_first()?;
-            (self.current, self.ranges) = (first, rest);
-        }
-        Some(self.current)
-    }
-
-    fn advance(&mut self, bytes: usize) {
-        self.moved += bytes as u64;
-        self.current = self.current.split_at(bytes as u32).1;
-    }
-
-    #[inline]
-    fn put(&mut self, piece: Piece<'_>, to: &GuestMemory) {
-        match piece {
-            Piece::Guest(from, range) => self.copy(from, range, to),
-            Piece::Bytes(bytes) => self.write(bytes, to),
-        }
-    }
-
-    #[inline]
-    fn copy(&mut self, from: &GuestMemory, mut range: GuestRange, to: &GuestMemory) {
-        while range.len() > 0 {
-            let Some(room) = self.room() else { return };
-            let copied = copy(from, range, to, room);
-            if copied == 0 {
-                return;
-            }
-            range = range.split_at(copied as u32).1;
-            self.advance(copied);
-        }
-    }
-
-    #[inline]
-    fn write(&mut self, mut bytes: &[u8], to: &GuestMemory) {
-        while !bytes.is_empty() {
-            let Some(room) = self.room() else { return };
-            let written = to.write(room, bytes);
-            if written == 0 {
-                return;
-            }
-            bytes = &bytes[written..];
-            self.advance(written);
-        }
-    }
-}
-
-/// Copies a packet's tail to a buffer; returns how many bytes.
-#[inline]
-fn copy_tail(packet: &Packet, to: &GuestMemory, buffer: GuestRange) -> usize {
-    if let Some((from, tail)) = packet.tail_in_one() {
-        return copy(from, tail, to, buffer);
-    }
-    let mut behind = Cursor::in_one(buffer);
-    packet
-        .tail(0, packet.tail_len)
-        .for_each(|piece| behind.put(piece, to));
-    behind.moved as usize
-}
-
-/// Copies a piece by way of our memory, so that what is summed is what is written.
-fn copy_and_sum(piece: Piece<'_>, sum: &mut Sum, to: &GuestMemory, cursor: &mut Cursor<'_>) {
-    match piece {
-        Piece::Bytes(bytes) => {
-            sum.add(bytes);
-            cursor.write(bytes, to);
-        }
-        Piece::Guest(from, mut range) => {
-            let mut bounce = [0u8; BOUNCE];
-            while range.len() > 0 {
-                let read = from.read(range, &mut bounce);
-                if read == 0 {
-                    return;
-                }
-                sum.add(&bounce[..read]);
-                cursor.moved += read as u64;
-                cursor.write(&bounce[..read], to);
-                range = range.split_at(read as u32).1;
-            }
-        }
     }
 }

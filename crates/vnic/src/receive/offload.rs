@@ -1,0 +1,111 @@
+//! What a receiver takes as it is, and what is done for one that lacks the offload: checksums and segmentation.
+
+use super::write::Frame;
+use super::{Outcome, ReceiveRing};
+use crate::features::{NET_GUEST_CSUM, NET_GUEST_ECN, NET_GUEST_TSO4, NET_GUEST_TSO6};
+use crate::packet::Packet;
+use flow::DropReason;
+use wire::{GSO_TCPV4, Snapshot, VnetHeader, segments};
+
+impl ReceiveRing {
+    /// Whether nothing is left to do but to copy the packet.
+    #[inline]
+    pub(super) fn goes_as_it_is(&self, packet: &Packet) -> bool {
+        let offload = &packet.offload;
+        offload.l3_len(&packet.layers, packet.frame_len()) <= self.mtu as usize
+            && (!offload.needs_checksum()
+                || self.features.has(NET_GUEST_CSUM) && self.can_take_segmented(packet))
+    }
+
+    fn can_take_segmented(&self, packet: &Packet) -> bool {
+        let Some(kind) = packet.offload.segmentation() else {
+            return true;
+        };
+        let tso = if kind == GSO_TCPV4 {
+            NET_GUEST_TSO4
+        } else {
+            NET_GUEST_TSO6
+        };
+        let ecn = if packet.offload.has_ecn() {
+            NET_GUEST_ECN
+        } else {
+            0
+        };
+        self.features.has(NET_GUEST_CSUM | tso | ecn)
+    }
+
+    /// Delivers a packet that goes as it is over several buffers; false, with nothing done, if that is not possible now.
+    pub(super) fn deliver_large(&mut self, packet: &Packet) -> bool {
+        self.goes_as_it_is(packet) && matches!(self.deliver(packet, 0), Outcome::Delivered { .. })
+    }
+
+    pub(super) fn deliver(&mut self, packet: &Packet, done: usize) -> Outcome {
+        if packet.offload.l3_len(&packet.layers, packet.frame_len()) > self.mtu as usize {
+            return Outcome::Dropped(DropReason::ExceedsMtu);
+        }
+        if !self.can_take_segmented(packet) {
+            return self.deliver_segments(packet, done);
+        }
+        let (header, checksum) =
+            self.split_checksum(*packet.offload.header(), packet.offload.needs_checksum());
+        let frame = Frame {
+            header,
+            head: packet.head.bytes(),
+            packet,
+            offset: 0,
+            len: packet.tail_len,
+            checksum,
+        };
+        match self.write(&frame) {
+            Ok(()) => Outcome::Delivered { segments: 0 },
+            Err(shortage) => shortage.outcome(0),
+        }
+    }
+
+    /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`).
+    fn deliver_segments(&mut self, packet: &Packet, done: usize) -> Outcome {
+        let (head, frame_len) = (packet.head.bytes(), packet.frame_len());
+        let Ok(all) = segments(head, &packet.layers, &packet.offload, frame_len) else {
+            return Outcome::Dropped(DropReason::CannotSegment);
+        };
+        let mut count = done;
+        for segment in all.skip(done) {
+            let (header, checksum) = self.split_checksum(segment.vnet_header(), true);
+            // The segment's payload may begin in the head and end in the tail.
+            let start = segment.payload_offset.min(head.len());
+            let end = (segment.payload_offset + segment.payload_len).min(head.len());
+            let mut front = [0u8; 2 * Snapshot::MAX_LEN];
+            let header_len = segment.header().len();
+            let front_len = header_len + (end - start);
+            front[..header_len].copy_from_slice(segment.header());
+            front[header_len..front_len].copy_from_slice(&head[start..end]);
+            let tail_len = (segment.payload_len - (end - start)) as u32;
+            let offset = segment.payload_offset.saturating_sub(head.len()) as u32;
+            let frame = Frame {
+                header,
+                head: &front[..front_len],
+                packet,
+                offset,
+                len: tail_len,
+                checksum,
+            };
+            if let Err(shortage) = self.write(&frame) {
+                return shortage.outcome(count);
+            }
+            count += 1;
+        }
+        Outcome::Delivered {
+            segments: count as u64,
+        }
+    }
+
+    /// What goes to the receiver in the header, and what is left to do for one that does not complete checksums:
+    /// start and offset of the checksum.
+    fn split_checksum(&self, header: VnetHeader, needed: bool) -> (VnetHeader, Option<(usize, usize)>) {
+        if !needed || self.features.has(NET_GUEST_CSUM) {
+            return (header, None);
+        }
+        let checksum = (usize::from(header.csum_start), usize::from(header.csum_offset));
+        (VnetHeader::default(), Some(checksum))
+    }
+}
