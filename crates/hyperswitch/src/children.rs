@@ -13,6 +13,7 @@ pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
 /// The data plane: isolated before it hears of anything but the supervisor.
 pub fn data_plane() -> Result<ExitCode> {
     let supervisor = begin(Role::DataPlane)?;
+    sandbox::return_freed_memory();
     let topology = placement::Topology::of_machine();
     let report = std::env::var_os(SECCOMP_VARIABLE).is_some_and(|value| value == "report");
     sandbox::isolate_data_plane(if report {

@@ -24,6 +24,7 @@ mod signals;
 pub use data_plane::{IsolationError, Violation, isolate_data_plane};
 pub use interrupt::{Thread, allow_interrupts};
 pub use process::{
-    CHANNEL_FD, name_process, peer_process, raise_descriptor_limit, spawn, supervisor_channel,
+    CHANNEL_FD, name_process, peer_process, raise_descriptor_limit, return_freed_memory, spawn,
+    supervisor_channel,
 };
 pub use signals::{Signal, Signals};

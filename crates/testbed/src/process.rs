@@ -218,9 +218,24 @@ pub fn cpu_seconds(wanted: impl Fn(&ProcStat) -> bool) -> f64 {
 
 /// Proportional share of memory of a process in bytes; 0 if it is gone.
 pub fn memory(pid: u32) -> u64 {
+    bytes(pid, "smaps_rollup", "Pss:")
+}
+
+/// Resident memory of a process in bytes; 0 if it is gone.
+pub fn resident_memory(pid: u32) -> u64 {
+    bytes(pid, "status", "VmRSS:")
+}
+
+/// Resident memory of a process that is neither a file's nor shared, in bytes; 0 if it is gone.
+pub fn own_memory(pid: u32) -> u64 {
+    bytes(pid, "status", "RssAnon:")
+}
+
+/// What a line of a file of `/proc/<pid>` says in kilobytes.
+fn bytes(pid: u32, file: &str, key: &str) -> u64 {
     let kilobytes = || -> Option<u64> {
-        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
-        let line = text.lines().find(|line| line.starts_with("Pss:"))?;
+        let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+        let line = text.lines().find(|line| line.starts_with(key))?;
         line.split_whitespace().nth(1)?.parse().ok()
     };
     kilobytes().unwrap_or(0) * 1024

@@ -4,6 +4,8 @@ use crate::rig::{finish, guests, private, reaches_with, v4};
 use anyhow::{Result, ensure};
 use std::time::Duration;
 use testbed::ping::PingOptions;
+use testbed::process::own_memory;
+use testbed::switch::Role;
 use testbed::{Endpoint, Lab, Switch, Testpmd, TestpmdOptions};
 
 #[test]
@@ -46,6 +48,36 @@ fn packets_circle_through_testpmd() -> Result<()> {
         finish(switch, [])?;
     }
     Ok(())
+}
+
+/// What the data plane had for drivers goes back to the system with them, whichever of its threads it was for.
+#[test]
+fn drivers_that_have_gone_leave_no_memory_behind() -> Result<()> {
+    let Some(lab) = Lab::enter("drivers_that_have_gone_leave_no_memory_behind") else {
+        return Ok(());
+    };
+    let switch = Switch::start(&private(&["p1", "p2"], ""))?;
+    let data_plane = switch.pid(Role::DataPlane)?;
+    let options = TestpmdOptions::guest(&[switch.socket("p1"), switch.socket("p2")], "");
+    let come_and_go = || -> Result<u64> {
+        let mut testpmd = Testpmd::start(&options)?;
+        testpmd.start_loop(4)?;
+        testpmd.kill();
+        switch.wait_port("p1", "disconnected")?;
+        switch.wait_port("p2", "disconnected")?;
+        Ok(own_memory(data_plane))
+    };
+    let before = come_and_go()?;
+    let mut after = before;
+    for _ in 0..8 {
+        after = come_and_go()?;
+    }
+    lab.note(format!("from {before} to {after} bytes"));
+    ensure!(
+        after < before + (2 << 20),
+        "from {before} to {after} bytes of memory"
+    );
+    finish(switch, []).map(drop)
 }
 
 /// A receiver that has a driver but takes nothing must not hold up anybody.
