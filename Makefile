@@ -10,7 +10,7 @@ RELEASE := $(TARGET)/release
 
 END_TO_END = HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
 
-.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end lint bench simulate clean
+.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end soak lint bench simulate clean
 
 all: build
 
@@ -73,6 +73,11 @@ test-loom: ## All interleavings of the lock-free parts
 test-end-to-end: ## The product with real guests
 	$(CARGO) build --release --package hyperswitch
 	$(END_TO_END) || { echo "Failed, see above. Emulated guests hang now and then: once more."; $(END_TO_END); }
+
+# SOAK has further arguments: SOAK="--minutes 5 --seed 7".
+soak: setup ## An hour of guests that come and go, and of processes that die; not part of the tests
+	$(CARGO) build --release --package hyperswitch --package testbed
+	scripts/as-root $(RELEASE)/soak $(SOAK)
 
 lint: ## Formatting and clippy, without mercy
 	$(CARGO) fmt --all --check

@@ -303,6 +303,11 @@ impl Switch {
         Ok(())
     }
 
+    /// Process identifier of the supervisor.
+    pub fn supervisor(&self) -> u32 {
+        self.group.pid()
+    }
+
     /// Process identifiers of the supervisor and its children.
     pub fn pids(&self) -> Vec<u32> {
         let supervisor = self.group.pid();
