@@ -10,6 +10,7 @@ use crate::placement::Placement;
 use crate::port::Port;
 use crate::state::Datapath;
 use crate::trace::trace;
+use crate::wake_cost;
 use crate::watchdog::Pulse;
 use crate::work::Work;
 use crate::worker;
@@ -50,7 +51,8 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     };
     let allowed = sched_getaffinity(None).map_err(std::io::Error::from)?;
     let topology = topology.restricted(|cpu| allowed.is_set(cpu.0.into()));
-    let policy = Policy::new(config, topology, Costs::default());
+    let costs = costs(&topology)?;
+    let policy = Policy::new(config, topology, costs);
     let datapath = Datapath::new(Placement::new(policy, vm_state)?)?;
     let (ending, watchdog) = (datapath.crew.ending.clone(), datapath.crew.watchdog.clone());
     watchdog.start(&ending)?;
@@ -91,6 +93,17 @@ fn hear_orders(supervisor: &Channel) -> Result<Option<(Config, Option<VmState>)>
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// What moving work costs on this machine.
+fn costs(topology: &Topology) -> std::io::Result<Costs> {
+    let mut costs = Costs::default();
+    let cpus: Vec<_> = topology.usable().collect();
+    if let Some(wake_waker_ns) = wake_cost::measure(&cpus)? {
+        costs.wake_waker_ns = wake_waker_ns;
+        log::info!("waking a core takes {wake_waker_ns} ns from the core that wakes it");
+    }
+    Ok(costs)
 }
 
 /// Maps what says what cores and guests do. Without it, that is unknown.
@@ -162,7 +175,7 @@ impl Server {
         // Not until nothing is left: guests can keep a thread busy, and this one has others to serve.
         let _ = (0..STEPS).all(|_| self.work.run(&mut self.pipeline, Pipeline::step));
         self.pulse.beat();
-        self.pipeline.stop_polling();
+        self.pipeline.stop_polling(false);
         self.pipeline.rest();
         Ok(true)
     }

@@ -37,6 +37,7 @@ mod placement;
 mod port;
 mod state;
 mod trace;
+mod wake_cost;
 mod watchdog;
 mod work;
 mod worker;

@@ -51,6 +51,8 @@ pub(crate) struct Port {
     pub called_ns: AtomicU64,
     /// How often a worker in sequence found that another one should have heard the kick.
     misdirected: AtomicU16,
+    /// How often in sequence the guest waited for the core on which its ring was served.
+    waits: AtomicU32,
     kicks: Mutex<Kicks>,
     spec: Mutex<PortSpec>,
     connected: AtomicBool,
@@ -100,6 +102,7 @@ impl Port {
             copier: AtomicU16::new(0),
             called_ns: AtomicU64::new(0),
             misdirected: AtomicU16::new(0),
+            waits: AtomicU32::new(0),
             kicks: Mutex::default(),
             spec: Mutex::new(spec),
             connected: AtomicBool::new(false),
@@ -138,6 +141,18 @@ impl Port {
     pub fn keep_home(&self) {
         if self.misdirected.load(Ordering::Relaxed) != 0 {
             self.misdirected.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The guest waits for the core on which its ring was served, for the how manieth time in sequence.
+    pub fn waits_for_core(&self) -> u32 {
+        self.waits.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// It does not.
+    pub fn has_core(&self) {
+        if self.waits.load(Ordering::Relaxed) != 0 {
+            self.waits.store(0, Ordering::Relaxed);
         }
     }
 

@@ -96,7 +96,7 @@ fn start(
 }
 
 /// Binds the calling thread to a core. One that has gone offline meanwhile is as good as any other.
-fn bind(cpu: placement::Cpu) {
+pub(crate) fn bind(cpu: placement::Cpu) {
     let mut set = CpuSet::new();
     set.set(cpu.0.into());
     if let Err(error) = sched_setaffinity(None, &set) {
@@ -140,10 +140,11 @@ impl Worker {
     /// true if there is something to do again. Other threads that want this core get it.
     fn linger(&mut self) -> bool {
         if !self.pipeline.is_polling() || self.linger_ns == Some(0) {
-            return self.pipeline.stop_polling();
+            return self.pipeline.stop_polling(false);
         }
         self.executor.set_activity(Activity::Polling);
         let (start, patience_ns) = (Instant::now(), self.pipeline.patience_ns());
+        let mut wanted = false;
         let found = loop {
             if (0..LOOKS).any(|_| self.look()) {
                 break true;
@@ -155,12 +156,15 @@ impl Worker {
                 Some(limit) if start.elapsed() >= Duration::from_nanos(limit.max(patience_ns)) => {
                     break false;
                 }
-                Some(_) if self.pipeline.is_wanted_elsewhere() => break false,
+                Some(_) if self.pipeline.is_wanted_elsewhere() => {
+                    wanted = true;
+                    break false;
+                }
                 Some(_) => rustix::thread::sched_yield(),
             }
         };
         self.executor.set_activity(Activity::Working);
-        found || self.pipeline.stop_polling()
+        found || self.pipeline.stop_polling(wanted)
     }
 
     /// One look at everything that is polled.

@@ -223,7 +223,7 @@ impl Machine {
     pub fn policy_costs(&self) -> placement::Costs {
         placement::Costs {
             wake_waker_ns: self.costs.wake,
-            wake_latency_ns: self.costs.wake_latency,
+            take_core_ns: 2 * self.costs.context_switch,
             copy_packet_ns: self.costs.copy_packet,
             copy_kib_ns: self.costs.copy_kib[Distance::Llc as usize],
         }

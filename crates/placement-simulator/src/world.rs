@@ -63,6 +63,8 @@ struct Port {
     watcher: Option<usize>,
     /// Until when the watcher sleeps and kicks are off nevertheless.
     look_again: Option<u64>,
+    /// How often in sequence its guest waited for the core on which its ring was served.
+    waits: u32,
     /// The internal receive queue.
     queue: VecDeque<Packet>,
     queued_bytes: u64,
@@ -274,6 +276,7 @@ impl Port {
             switching: None,
             watcher: None,
             look_again: None,
+            waits: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
             copying: None,

@@ -102,8 +102,8 @@ fn within<'de, const MIN: u32, const MAX: u32, D: Deserializer<'de>>(input: D) -
 pub struct Costs {
     /// Time that waking an idle core takes from the core that wakes it, in nanoseconds.
     pub wake_waker_ns: u64,
-    /// Time until the woken core works, in nanoseconds.
-    pub wake_latency_ns: u64,
+    /// Time that a task loses when a worker takes its core from it for a moment, in nanoseconds.
+    pub take_core_ns: u64,
     /// Time to copy a packet, besides its bytes, in nanoseconds.
     pub copy_packet_ns: u64,
     /// Time to copy 1024 bytes, in nanoseconds.
@@ -115,7 +115,7 @@ impl Default for Costs {
     fn default() -> Self {
         Costs {
             wake_waker_ns: 2_000,
-            wake_latency_ns: 5_000,
+            take_core_ns: 1_500,
             copy_packet_ns: 50,
             copy_kib_ns: 80,
         }

@@ -6,6 +6,7 @@
 //! | preemptive copy, bounded for a blocked receiver | 3.2, 3.4 | [`Policy::copier`] |
 //! | VM-state-aware batching of notifications and of kicks | 3.3 | [`Policy::notify`], [`Policy::leave`] |
 //! | offload to idle cores, cache awareness, spreading | 3.4, 5.2.3 | `helper` |
+//! | relief of a sender that never blocks | | [`Policy::relief`] |
 //! | hysteresis | 3.4 | [`Policy::linger_ns`] |
 //! | aborting for other tasks | 3.4 | [`Policy::must_give_way`], [`Policy::heir`] |
 //! | helpers that poll transmit rings | 3.4 | [`Policy::polls`] |
@@ -183,6 +184,21 @@ impl Policy {
             }
         };
         Executor::Core(helper.unwrap_or_else(|| self.usable(home, sender)))
+    }
+
+    /// Who goes on serving the transmit ring of `sender`, which waits for core `here` where that was done, as it did
+    /// `times` times in sequence: a helper, once that has cost more than waking one does. A sender that never blocks
+    /// would otherwise lose its core to us for each batch.
+    pub fn relief(&self, view: &impl View, here: Cpu, sender: Vnic, times: u32) -> Option<Executor> {
+        let waits = match self.vcpu(view, sender) {
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) => cpu == here,
+            VcpuState::Blocked(_) | VcpuState::Unknown => false,
+        };
+        if self.config.mode != Mode::Hyperswitch || !waits {
+            return None;
+        }
+        let lost_ns = u64::from(times) * self.costs.take_core_ns;
+        self.helper(view, here, here, sender, lost_ns).map(Executor::Core)
     }
 
     /// Who copies what waits in the receiver's internal receive queue; asked by the worker of core `here`, which

@@ -272,6 +272,29 @@ fn a_sender_that_runs_is_served_on_its_core_even_if_others_are_idle() {
 }
 
 #[test]
+fn a_sender_that_waits_for_its_core_time_and_again_is_relieved() {
+    let still = running_pair();
+    let policy = policy(Config::default());
+    let relief = |still: &Still, here, times| policy.relief(still, Cpu(here), Vnic(0), times).map(core);
+    let costs = Costs::default();
+    let enough = u32::try_from(costs.wake_waker_ns / costs.take_core_ns).unwrap() + 1;
+    assert_eq!(relief(&still, 0, enough - 1), None);
+    let helper = relief(&still, 0, enough).unwrap();
+    assert_eq!(still.core(helper), IDLE);
+    // An awake helper costs nothing.
+    let mut awake = still.clone();
+    awake.cores[6] = POLLING;
+    assert_eq!(relief(&awake, 0, 1), Some(Cpu(6)));
+    // It waits for no core, or not for this one, or nobody could help.
+    let blocked = opteron(VcpuState::Blocked(Cpu(0)), VcpuState::Unknown);
+    assert_eq!(relief(&blocked, 0, 100), None);
+    assert_eq!(relief(&still, 4, 100), None);
+    let mut busy = still.clone();
+    busy.cores.fill(CoreState::Guest);
+    assert_eq!(relief(&busy, 0, 100), None);
+}
+
+#[test]
 fn on_a_busy_machine_the_sender_serves_itself() {
     let mut still = running_pair();
     still.cores.fill(CoreState::Guest);

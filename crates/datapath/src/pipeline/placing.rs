@@ -77,6 +77,21 @@ impl Pipeline {
         placement.policy.must_give_way(&eyes, here, Duty::Helping)
     }
 
+    /// Leaves a transmit ring that is polled, and so gets no kicks, to a helper, if its guest wants this core often enough.
+    pub(super) fn relieve(&self, port: &Port, ports: &PortTable) -> bool {
+        let placement = &self.datapath.placement;
+        let Some(here) = self.here() else { return false };
+        let eyes = placement.eyes(ports, self.now_ns);
+        let times = port.waits_for_core();
+        let relief = placement.policy.relief(&eyes, here, vnic(port.id()), times);
+        let helper = relief.and_then(|helper| placement.find(helper, ports));
+        let relieved = helper.is_some_and(|helper| helper.send((port.id(), Side::Transmit)));
+        if relieved {
+            port.has_core();
+        }
+        relieved
+    }
+
     /// Leaves work for another core's guest to somebody else, if this core is wanted.
     pub(super) fn gave_way(&mut self, port: &Port, ports: &PortTable, side: Side) -> bool {
         let placement = &self.datapath.placement;

@@ -90,13 +90,19 @@ impl Pipeline {
         }
     }
 
-    /// Ends polling: asks for kicks again. True if something came meanwhile and is on the to-do list.
-    pub fn stop_polling(&mut self) -> bool {
+    /// Ends polling: asks for kicks again, or leaves rings to a helper, if this core is `wanted`. True if something came
+    /// meanwhile and is on the to-do list.
+    pub fn stop_polling(&mut self, wanted: bool) -> bool {
         let ports = self.ports();
         for (id, _) in std::mem::take(&mut self.polled) {
             let Some(port) = port_of(&ports, id) else {
                 continue;
             };
+            if !wanted {
+                port.has_core();
+            } else if self.relieve(port, &ports) {
+                continue;
+            }
             // Whoever holds it now polls it from now on.
             let Some(mut transmit) = port.vnic.transmit.try_claim() else {
                 continue;

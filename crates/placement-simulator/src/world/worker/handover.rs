@@ -94,6 +94,9 @@ impl World<'_> {
             if self.ports[vnic].watcher != Some(number) || self.ports[vnic].look_again.is_some() {
                 continue;
             }
+            if self.relieve(number, vnic) {
+                continue;
+            }
             match self.policy.leave(self, Vnic(vnic as u32)) {
                 Kicks::On => self.ports[vnic].watcher = None,
                 Kicks::OffUntil(at) => {
@@ -102,6 +105,27 @@ impl World<'_> {
                 }
             }
         }
+    }
+
+    /// Leaves a ring to a helper, if its guest waits for this core often enough.
+    fn relieve(&mut self, number: usize, vnic: usize) -> bool {
+        let here = self.workers[number].cpu;
+        let waits = &mut self.ports[vnic].waits;
+        if self.cores[here.index()].ready.is_empty() {
+            *waits = 0;
+            return false;
+        }
+        *waits += 1;
+        let times = *waits;
+        let port = Vnic(vnic as u32);
+        let Some(executor) = self.policy.relief(self, here, port, times) else {
+            return false;
+        };
+        let helper = self.worker(executor);
+        self.ports[vnic].waits = 0;
+        self.ports[vnic].watcher = Some(helper);
+        self.workers[number].scheduled.carry += self.tell(helper, Work::Switch(port), here);
+        true
     }
 
     pub(in crate::world) fn look_again(&mut self, vnic: usize, at: u64) {
