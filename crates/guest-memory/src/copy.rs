@@ -51,38 +51,59 @@ impl GuestMemory {
         PREFIX + len
     }
 
-    /// Asks the processor to load the first `len` bytes of a range, or all of it if it is shorter.
+    /// Asks the processor for the first `len` bytes of a range, or all of it if it is shorter.
     #[inline]
-    pub fn prefetch(&self, range: GuestRange, len: u32) {
+    pub fn prefetch(&self, range: GuestRange, len: u32, access: Access) {
         const LINES: u32 = 4;
         let Some(start) = self.pointer(range) else { return };
         let (len, mut done) = (range.len.min(len), 0);
         while len - done >= LINES * CACHE_LINE {
-            (0..LINES).for_each(|line| load_line(start, done + line * CACHE_LINE));
+            (0..LINES).for_each(|line| prefetch_line(start, done + line * CACHE_LINE, access));
             done += LINES * CACHE_LINE;
         }
-        load(start, done, len);
+        prefetch_bytes(start, done, len, access);
     }
 }
 
-/// Asks the processor to load the bytes from `first` to `end`, few of them.
+/// What is to be done with bytes that are asked for ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// They are read: other cores may keep them.
+    Read,
+    /// They are written: other cores' copies become invalid, which else the first write had to wait for.
+    Write,
+}
+
+/// Asks the processor for the bytes from `first` to `end`, few of them.
 #[inline]
-pub(crate) fn load(start: NonNull<u8>, first: u32, end: u32) {
+pub(crate) fn prefetch_bytes(start: NonNull<u8>, first: u32, end: u32, access: Access) {
     let mut at = first;
     while at < end {
-        load_line(start, at);
+        prefetch_line(start, at, access);
         at = at.saturating_add(CACHE_LINE);
     }
 }
 
-/// Asks the processor to load the line that a byte behind `start` lies in.
+/// Asks the processor for the line that a byte behind `start` lies in.
 #[inline(always)]
-fn load_line(start: NonNull<u8>, at: u32) {
+fn prefetch_line(start: NonNull<u8>, at: u32, access: Access) {
+    prefetch(start.as_ptr().wrapping_add(at as usize), access);
+}
+
+/// Asks the processor for the cache line at an address, which may be any.
+#[inline(always)]
+pub fn prefetch<T>(address: *const T, access: Access) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: prefetching never faults.
+    // SAFETY: prefetching changes no memory and never faults. Processors without PREFETCHW take it for a no-op.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(start.as_ptr().wrapping_add(at as usize).cast());
+        match access {
+            Access::Read => std::arch::asm!(
+                "prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)
+            ),
+            Access::Write => std::arch::asm!(
+                "prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)
+            ),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ mod copy;
 mod fault;
 mod mapping;
 
-pub use copy::copy;
+pub use copy::{Access, copy, prefetch};
 pub use fault::{fault_count, survive_truncation};
 pub use mapping::{MapError, Region};
 
@@ -153,17 +153,23 @@ impl GuestMemory {
     /// beginning if the region ends before. `None` if the address is not in any region, or `len` is 0.
     #[inline]
     pub fn range(&self, guest_address: u64, len: u32) -> Option<GuestRange> {
-        self.range_ahead(guest_address, len, 0)
+        self.range_ahead(guest_address, len, 0, Access::Read)
     }
 
-    /// As [`range`](Self::range), and asks the processor to load its first `ahead` bytes.
+    /// As [`range`](Self::range), and asks the processor for its first `ahead` bytes.
     #[inline]
-    pub fn range_ahead(&self, guest_address: u64, len: u32, ahead: u32) -> Option<GuestRange> {
+    pub fn range_ahead(
+        &self,
+        guest_address: u64,
+        len: u32,
+        ahead: u32,
+        access: Access,
+    ) -> Option<GuestRange> {
         for (index, region) in self.regions.iter().enumerate() {
             let offset = guest_address.wrapping_sub(region.guest_address);
             if offset < region.size && len != 0 {
                 let len = u64::from(len).min(region.size - offset) as u32;
-                copy::load(region.pointer(offset), 0, len.min(ahead));
+                copy::prefetch_bytes(region.pointer(offset), 0, len.min(ahead), access);
                 return Some(GuestRange {
                     region: index as u32,
                     len,

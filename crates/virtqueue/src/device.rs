@@ -1,7 +1,7 @@
 //! The device side of a split virtqueue.
 
 use crate::chain::{Chain, ChainError, Direction};
-use guest_memory::{GuestMemory, GuestRange};
+use guest_memory::{Access, GuestMemory, GuestRange, prefetch};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -16,6 +16,11 @@ const DESC_NEXT: u16 = 1;
 const DESC_WRITE: u16 = 2;
 const DESC_INDIRECT: u16 = 4;
 const DESC_SIZE: u32 = 16;
+
+/// Entries of the used ring in a cache line.
+const USED_PER_LINE: usize = 8;
+/// Chains that are looked at ahead.
+const AHEAD: u16 = 32;
 const AVAIL_NO_INTERRUPT: u16 = 1;
 const USED_NO_NOTIFY: u16 = 1;
 
@@ -203,6 +208,10 @@ impl DeviceQueue {
             return Err(QueueError::AvailableIndex(moved));
         }
         self.seen_available = index;
+        if moved > 0 {
+            let slot = self.next_available & (self.layout.size - 1);
+            prefetch(self.available_word(2 + usize::from(slot)), Access::Read);
+        }
         Ok(moved)
     }
 
@@ -242,21 +251,31 @@ impl DeviceQueue {
             if *head > mask {
                 return Err(QueueError::Head(*head));
             }
-            self.prefetch(*head);
+            self.prefetch_descriptor(*head);
         }
         self.next_available = self.next_available.wrapping_add(count as u16);
+        for place in (0..count as u16).step_by(USED_PER_LINE) {
+            prefetch(self.used_entry(self.next_used.wrapping_add(place)), Access::Write);
+        }
         Ok(count)
     }
 
-    fn prefetch(&self, head: u16) {
-        debug_assert!(head < self.layout.size);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: head < size, so the descriptor lies in the table; prefetching never faults.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let descriptor = self.descriptors.add(usize::from(head));
-            _mm_prefetch::<_MM_HINT_T0>(descriptor.as_ptr().cast());
+    /// Asks the processor for the descriptors of chains that are known to wait, about a burst of them, for the next time
+    /// that heads are taken. A driver that receives has many of them waiting, and they no longer change.
+    pub fn look_ahead(&self) {
+        let waiting = self.seen_available.wrapping_sub(self.next_available);
+        let mask = self.layout.size - 1;
+        for number in 0..waiting.min(AHEAD) {
+            let slot = usize::from(self.next_available.wrapping_add(number) & mask);
+            let head = u16::from_le(self.available_word(2 + slot).load(Ordering::Relaxed));
+            self.prefetch_descriptor(head);
         }
+        let later = usize::from(self.next_available.wrapping_add(AHEAD) & mask);
+        prefetch(self.available_word(2 + later), Access::Read);
+    }
+
+    fn prefetch_descriptor(&self, head: u16) {
+        prefetch(self.descriptors.as_ptr().wrapping_add(head.into()), Access::Read);
     }
 
     /// Walks a chain that was taken into `chain`, and asks the processor for the first `ahead` bytes of its first
@@ -273,7 +292,9 @@ impl DeviceQueue {
         let plain = first.flags & (DESC_NEXT | DESC_INDIRECT) == 0
             && first.is_writable() == (direction == Direction::ToDriver);
         if plain
-            && let Some(range) = self.memory.range_ahead(first.address, first.len, ahead)
+            && let Some(range) = self
+                .memory
+                .range_ahead(first.address, first.len, ahead, Access::Read)
             && range.len() == first.len
         {
             chain.set(head, range);
@@ -288,7 +309,9 @@ impl DeviceQueue {
     #[inline]
     pub fn buffer(&self, head: u16, ahead: u32) -> Option<GuestRange> {
         let first = self.descriptor(head);
-        let range = self.memory.range_ahead(first.address, first.len, ahead)?;
+        let range = self
+            .memory
+            .range_ahead(first.address, first.len, ahead, Access::Write)?;
         (first.flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == DESC_WRITE && range.len() == first.len)
             .then_some(range)
     }
@@ -372,15 +395,18 @@ impl DeviceQueue {
     /// Gives a chain back, `len` bytes of it written. Seen by the driver after [`publish`](Self::publish).
     #[inline]
     pub fn give_back(&mut self, head: u16, len: u32) {
-        let slot = usize::from(self.next_used & (self.layout.size - 1));
-        // SAFETY: the used ring is `flags, idx, size * (id, len)`; slot < size, and `locate` checked that all
-        // of it lies in a mapping kept by `memory`, 4-aligned.
-        let entry = unsafe { self.used.cast::<AtomicU32>().add(1 + 2 * slot) };
-        // SAFETY: as above.
-        let (id, written) = unsafe { (entry.as_ref(), entry.add(1).as_ref()) };
+        let [id, written] = self.used_entry(self.next_used);
         id.store(u32::from(head).to_le(), Ordering::Relaxed);
         written.store(len.to_le(), Ordering::Relaxed);
         self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    /// Entry of the used ring: the chain's head, and how many bytes were written.
+    fn used_entry(&self, number: u16) -> &[AtomicU32; 2] {
+        let slot = usize::from(number & (self.layout.size - 1));
+        // SAFETY: the used ring is `flags, idx, size * (id, len)`; slot < size, and `locate` checked that all
+        // of it lies in a mapping kept by `memory`, 4-aligned.
+        unsafe { self.used.cast::<AtomicU32>().add(1 + 2 * slot).cast().as_ref() }
     }
 
     /// Whether [`publish`](Self::publish) has anything to show.

@@ -4,7 +4,7 @@ use super::ReceiveRing;
 use super::cursor::copy_tail;
 use crate::packet::Packet;
 use crate::transmit::{BURST, HEAD_PREFETCH};
-use guest_memory::GuestRange;
+use guest_memory::{Access, GuestRange};
 use ring::Unique;
 use wire::VnetHeader;
 
@@ -21,6 +21,7 @@ impl ReceiveRing {
         let fitting = self.find_targets(&packets[..taken], &heads[..taken], &mut targets[..taken]);
         self.queue.untake((taken - fitting) as u16);
         self.fill_all(&packets[..fitting], &heads[..fitting], &targets[..fitting]);
+        self.queue.look_ahead();
         fitting
     }
 
@@ -57,11 +58,11 @@ impl ReceiveRing {
         let Some((from, tail)) = packet.tail_in_one() else {
             return;
         };
-        from.prefetch(tail, TAIL_PREFETCH);
+        from.prefetch(tail, TAIL_PREFETCH, Access::Read);
         let behind = target.split_at(HEAD_PREFETCH).1;
         self.queue
             .memory()
-            .prefetch(behind, tail.len().min(TAIL_PREFETCH));
+            .prefetch(behind, tail.len().min(TAIL_PREFETCH), Access::Write);
     }
 
     /// Writes a frame into a buffer that has room for it and gives that back, unpublished.
