@@ -66,6 +66,8 @@ test-unit: ## Unit, property and integration tests of all crates
 		echo "The data plane in mode $$mode:"; \
 		HYPERSWITCH_TEST_MODE=$$mode $(CARGO) test --package datapath --test data_plane -- --test-threads=1; \
 	done
+	@echo "The data plane with knowledge of cores and guests:"
+	scripts/as-root env HYPERSWITCH_TEST_MODE=vm-state $(CARGO) test --package datapath --test data_plane -- --test-threads=1
 
 test-loom: ## All interleavings of the lock-free parts
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package ring

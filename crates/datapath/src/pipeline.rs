@@ -47,6 +47,9 @@ const NS_PER_MS: u64 = 1_000_000;
 /// Longest tick of the clock that waits are measured with.
 const TICK_MS: u64 = 10;
 
+/// Tasks that may overtake an older one in sequence, lest that one wait for ever.
+const OVERTAKEN: u32 = 8;
+
 /// Packets delivered to one port before others get their turn.
 const DELIVERY_BUDGET: usize = 256;
 
@@ -78,6 +81,8 @@ pub(crate) struct Pipeline {
     receivers: PortSet,
     /// Ports to look at next.
     todo: VecDeque<(PortId, Side)>,
+    /// Tasks in sequence that were put before an older one.
+    overtaken: u32,
     /// Ports whose transmit rings this thread polls, as their guests need not kick; and whether packets came since.
     polled: Vec<(PortId, bool)>,
     /// Where the look at rings that others serve goes on.
@@ -170,6 +175,7 @@ impl Pipeline {
             outgoing: Outgoing::default(),
             receivers: PortSet::default(),
             todo: VecDeque::new(),
+            overtaken: 0,
             polled: Vec::new(),
             patrol: 0,
             timers: Vec::new(),
@@ -185,15 +191,17 @@ impl Pipeline {
 
     /// Does one thing on the to-do list; false if it is empty.
     pub fn step(&mut self) -> bool {
-        let Some((id, side)) = self.todo.pop_front() else {
+        if self.todo.is_empty() {
             return false;
-        };
+        }
         let ports = self.ports();
         self.now_ms = self.datapath.now_ms();
         if self.datapath.placement.knows_vcpus() {
             self.now_ns = self.datapath.now_ns();
         }
-        if let Some(port) = port_of(&ports, id) {
+        if let Some((id, side)) = self.next_task(&ports)
+            && let Some(port) = port_of(&ports, id)
+        {
             match side {
                 _ if self.gave_way(port, &ports, side) => {}
                 Side::Transmit => self.switch(port, &ports),

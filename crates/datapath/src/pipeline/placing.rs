@@ -1,13 +1,13 @@
 //! Where the placement policy has its say: who serves a kick, who copies, when a driver is called, and when to give way.
 //! Nothing of this is asked for threads that are no workers, nor where workers float.
 
-use super::Pipeline;
+use super::{OVERTAKEN, Pipeline};
 use crate::executor::Executor;
 use crate::placement::vnic;
 use crate::port::Port;
 use crate::state::{PortTable, Side, port_of};
 use flow::PortId;
-use placement::{Backlog, Cpu, Duty, Notify, Rest, VcpuState, View as _};
+use placement::{Backlog, Cpu, Duty, Notify, Rest, Task, VcpuState, View as _};
 use ring::Unique;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,6 +43,26 @@ impl Pipeline {
             }
         }
         self.ports = Some(ports);
+    }
+
+    /// Takes what is to be done next from the to-do list: in the policy's order, the oldest among equals.
+    pub(super) fn next_task(&mut self, ports: &PortTable) -> Option<(PortId, Side)> {
+        let placement = &self.datapath.placement;
+        if self.todo.len() < 2 || !placement.knows_vcpus() || self.overtaken >= OVERTAKEN {
+            self.overtaken = 0;
+            return self.todo.pop_front();
+        }
+        let eyes = placement.eyes(ports, self.now_ns);
+        let rank = |&(_, &(port, side)): &(usize, &(PortId, Side))| {
+            let task = match side {
+                Side::Transmit => Task::Switch(vnic(port)),
+                Side::Receive => Task::Copy(vnic(port)),
+            };
+            placement.policy.rank(&eyes, task)
+        };
+        let (place, _) = self.todo.iter().enumerate().min_by_key(rank)?;
+        self.overtaken = if place == 0 { 0 } else { self.overtaken + 1 };
+        self.todo.remove(place)
     }
 
     /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.

@@ -76,7 +76,10 @@ impl Pipeline {
         for at in (0..self.timers.len()).rev() {
             let (port, due) = (self.timers[at].port, self.timers[at].due);
             let eyes = self.datapath.placement.eyes(ports, self.now_ns);
-            if due == Due::Call && matches!(eyes.vcpu(vnic(port)), VcpuState::Blocked(_)) {
+            if due == Due::Call
+                && let VcpuState::Blocked(cpu) = eyes.vcpu(vnic(port))
+                && self.datapath.placement.policy.on_block(&eyes, cpu).is_some()
+            {
                 self.timers.swap_remove(at);
                 self.later(port, Side::Receive);
             }

@@ -20,6 +20,7 @@ fn the_process_behind_a_port_is_known() {
     let session = switch.attach(1);
     switch.until_state(1, |state| *state == PortState::Connected);
     assert_eq!(switch.port(1).peer, Some(std::process::id()), "who made the pair");
+    switch.done(threads(1, &[]));
     assert_eq!(switch.port(1).guest, GuestState::Unknown);
     drop(session);
     switch.until_state(1, |state| *state == PortState::Disconnected);

@@ -13,8 +13,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::UnixStream;
+use std::sync::LazyLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use vm_state::{Publisher, Registry};
 
 /// All tests use this one unless they are about switches.
 pub const SWITCH: SwitchId = SwitchId(1);
@@ -43,16 +45,29 @@ fn readable(fd: BorrowedFd<'_>, end: Instant) -> bool {
     rustix::io::retry_on_intr(|| poll(&mut fds, Some(&timeout))).unwrap() > 0
 }
 
-/// The mode that the environment asks for, or the default.
+/// The mode that the environment asks for, or the default; `vm-state` is the default with knowledge of what cores and
+/// guests do.
 pub fn mode() -> Mode {
     match std::env::var("HYPERSWITCH_TEST_MODE").as_deref() {
-        Err(_) | Ok("hyperswitch") => Mode::Hyperswitch,
+        Err(_) | Ok("hyperswitch" | "vm-state") => Mode::Hyperswitch,
         Ok("poll") => Mode::Poll,
         Ok("thread-per-vnic") => Mode::ThreadPerVnic,
         Ok("driver-domain") => Mode::DriverDomain,
         Ok(other) => panic!("no mode {other}"),
     }
 }
+
+/// What cores and guests do, in mode `vm-state`, with the privilege to find out.
+static KNOWN: LazyLock<Option<(Publisher, Registry)>> = LazyLock::new(|| {
+    if std::env::var("HYPERSWITCH_TEST_MODE").as_deref() != Ok("vm-state") {
+        return None;
+    }
+    let publisher = Publisher::attach()
+        .inspect_err(|error| eprintln!("without knowledge of cores and guests: {error}"))
+        .ok()?;
+    let registry = Registry::map(publisher.area()).unwrap();
+    Some((publisher, registry))
+});
 
 fn placement() -> placement::Config {
     placement::Config {
@@ -64,7 +79,7 @@ fn placement() -> placement::Config {
 impl Switch {
     /// A data plane with a control process.
     pub fn start() -> Switch {
-        Switch::seeing(None)
+        Switch::seeing(KNOWN.as_ref().map(|(publisher, _)| publisher.area()))
     }
 
     /// As [`start`](Self::start), with a place where it is published what cores and guests do.
@@ -237,6 +252,15 @@ impl Switch {
     #[track_caller]
     pub fn add(&mut self, port: u32) {
         self.done(Request::PortAdd(Self::spec(port)));
+        if let Some((_, registry)) = &*KNOWN {
+            // The thread of the test is all its guests.
+            let me = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+            let slots = registry.add(me).iter().map(|slot| slot.0).collect();
+            self.done(Request::PortThreads {
+                port: PortId(port),
+                slots,
+            });
+        }
     }
 
     /// Our end of a new connection of that port.
