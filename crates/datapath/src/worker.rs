@@ -143,25 +143,29 @@ impl Worker {
             return self.pipeline.stop_polling(false);
         }
         self.executor.set_activity(Activity::Polling);
-        let (start, patience_ns) = (Instant::now(), self.pipeline.patience_ns());
-        let mut wanted = false;
-        let found = loop {
+        let (start, mut longest) = (Instant::now(), None);
+        let (found, wanted) = loop {
+            // Mostly by a receiver that was just called.
+            if self.linger_ns.is_some() && self.pipeline.is_wanted_elsewhere() {
+                break (false, true);
+            }
             if (0..LOOKS).any(|_| self.look()) {
-                break true;
+                break (true, false);
             }
-            match self.linger_ns {
+            let Some(limit) = self.linger_ns else {
                 // A dedicated core is not given up; but there may be news.
-                None if start.elapsed() > NEWS => break true,
-                None => std::hint::spin_loop(),
-                Some(limit) if start.elapsed() >= Duration::from_nanos(limit.max(patience_ns)) => {
-                    break false;
+                if start.elapsed() > NEWS {
+                    break (true, false);
                 }
-                Some(_) if self.pipeline.is_wanted_elsewhere() => {
-                    wanted = true;
-                    break false;
-                }
-                Some(_) => rustix::thread::sched_yield(),
+                std::hint::spin_loop();
+                continue;
+            };
+            let longest =
+                *longest.get_or_insert_with(|| Duration::from_nanos(limit.max(self.pipeline.patience_ns())));
+            if start.elapsed() >= longest {
+                break (false, false);
             }
+            rustix::thread::sched_yield();
         };
         self.executor.set_activity(Activity::Working);
         found || self.pipeline.stop_polling(wanted)

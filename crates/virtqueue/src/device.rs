@@ -71,6 +71,8 @@ pub struct DeviceQueue {
     next_available: u16,
     /// The driver's index when last looked at.
     seen_available: u16,
+    /// Of the chains taken, the last one's.
+    last_head: u16,
     /// Next entry of the used ring to write.
     next_used: u16,
     /// Used index as the driver last saw it published.
@@ -156,6 +158,7 @@ impl DeviceQueue {
             indirect,
             next_available: base,
             seen_available: base,
+            last_head: 0,
             next_used,
             published_used: next_used,
             signalled_used: None,
@@ -211,6 +214,8 @@ impl DeviceQueue {
         if moved > 0 {
             let slot = self.next_available & (self.layout.size - 1);
             prefetch(self.available_word(2 + usize::from(slot)), Access::Read);
+            // Many drivers use their descriptors in turn.
+            self.prefetch_descriptor(self.last_head.wrapping_add(1) & (self.layout.size - 1));
         }
         Ok(moved)
     }
@@ -254,6 +259,7 @@ impl DeviceQueue {
             self.prefetch_descriptor(*head);
         }
         self.next_available = self.next_available.wrapping_add(count as u16);
+        self.last_head = heads[..count].last().copied().unwrap_or(self.last_head);
         for place in (0..count as u16).step_by(USED_PER_LINE) {
             prefetch(self.used_entry(self.next_used.wrapping_add(place)), Access::Write);
         }
@@ -415,25 +421,37 @@ impl DeviceQueue {
         self.next_used != self.published_used
     }
 
+    /// Lets the driver see the chains given back so far if it looks, and does not wait for that. It is not notified before
+    /// [`publish`](Self::publish), which then finds the index's cache line here.
+    #[inline]
+    pub fn show(&self) {
+        if self.has_unpublished() {
+            self.used_word(1).store(self.next_used.to_le(), Ordering::Release);
+        }
+    }
+
     /// Shows the driver all chains given back so far. True when it must be notified.
     pub fn publish(&mut self) -> bool {
         if self.next_used == self.published_used {
             return false;
         }
+        let wish = if self.event_idx {
+            self.available_word(2 + usize::from(self.layout.size))
+        } else {
+            self.available_word(0)
+        };
         // The index must be visible before the driver's wish is read, or both sides could wait (2.7.10): one order for
-        // these two accesses, which costs less than a fence for all.
+        // these two accesses, which costs less than a fence for all. Both cache lines are fetched at the same time.
+        prefetch(wish, Access::Read);
         self.used_word(1).store(self.next_used.to_le(), Ordering::SeqCst);
+        let wish = u16::from_le(wish.load(Ordering::SeqCst));
         self.published_used = self.next_used;
         let signalled = self.signalled_used.replace(self.next_used);
-        if !self.event_idx {
-            let flags = u16::from_le(self.available_word(0).load(Ordering::SeqCst));
-            return flags & AVAIL_NO_INTERRUPT == 0;
+        if self.event_idx {
+            signalled.is_none_or(|signalled| passed(wish, self.next_used, signalled))
+        } else {
+            wish & AVAIL_NO_INTERRUPT == 0
         }
-        let event = u16::from_le(
-            self.available_word(2 + usize::from(self.layout.size))
-                .load(Ordering::SeqCst),
-        );
-        signalled.is_none_or(|signalled| passed(event, self.next_used, signalled))
     }
 
     /// Asks the driver to kick when it makes a chain available beyond those last looked at. Returns whether it

@@ -136,6 +136,7 @@ impl TransmitSide {
         let count = self.queue.take_heads(&mut heads[..room])?;
         self.translate(&heads[..count], burst);
         self.read_heads(burst);
+        self.queue.show();
         Ok(if count == BURST {
             Fetched::Full
         } else if count == room {
