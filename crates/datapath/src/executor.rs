@@ -5,19 +5,18 @@
 //! guests' eventfds; ports named by threads that are no workers; and messages of other workers, through a fixed
 //! circular buffer (Hyper-Switch, 3.4). A buffer that is full refuses, and who has work for it does it itself.
 //!
-//! Nothing is lost when it falls asleep: it says so before it looks at its buffer for the last time, and who puts
-//! something there looks at that afterwards.
+//! Nothing is lost when it falls asleep: see [`Mailbox`].
 
 use crate::port::Port;
 use crate::state::{Side, ring_bell};
 use flow::PortId;
 use parking_lot::Mutex;
 use placement::Cpu;
-use ring::{Queue, Receiver};
+pub(crate) use ring::Activity;
+use ring::{Mailbox, Receiver};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU16, Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Messages that an executor's buffer holds.
@@ -26,21 +25,6 @@ const MESSAGES: usize = 64;
 /// A side of a port to look at.
 pub(crate) type Message = (PortId, Side);
 
-/// What an executor's thread does.
-///
-/// | state | others |
-/// |---|---|
-/// | `Asleep` | ring the bell after a message |
-/// | `Polling` | need not, and may count on it at once |
-/// | `Working` | need not |
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Activity {
-    Asleep,
-    Polling,
-    Working,
-}
-
 /// See the module's description.
 pub(crate) struct Executor {
     /// The core that its thread is bound to.
@@ -48,11 +32,9 @@ pub(crate) struct Executor {
     epoll: OwnedFd,
     doorbell: OwnedFd,
     named: Mutex<Vec<PortId>>,
-    messages: Arc<Queue<Message>>,
+    mailbox: Mailbox<Message>,
     /// Until a thread takes it; nobody does if several threads serve this executor.
     inbox: Mutex<Option<Receiver<Message>>>,
-    depth: AtomicU16,
-    activity: AtomicU8,
 }
 
 /// A reason to wake up.
@@ -73,16 +55,14 @@ impl Executor {
         // Edge-triggered: each signal wakes one worker, and nobody has to read the counters.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &doorbell, epoll::EventData::new_u64(DOORBELL), flags)?;
-        let (messages, inbox) = Queue::new(MESSAGES);
+        let (mailbox, inbox) = Mailbox::new(MESSAGES);
         Ok(Executor {
             cpu,
             epoll,
             doorbell,
             named: Mutex::default(),
-            messages,
+            mailbox,
             inbox: Mutex::new(Some(inbox)),
-            depth: AtomicU16::new(0),
-            activity: AtomicU8::new(Activity::Asleep as u8),
         })
     }
 
@@ -93,44 +73,31 @@ impl Executor {
 
     /// Sends a message; false if the buffer is full. Whether it is read is up to who takes the inbox.
     pub fn send(&self, message: Message) -> bool {
-        if self.messages.push(message).is_err() {
-            return false;
-        }
-        self.depth.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        if self.activity.load(Ordering::Relaxed) == Activity::Asleep as u8 {
+        let sent = self.mailbox.send(message);
+        if sent == Ok(true) {
             ring_bell(&self.doorbell);
         }
-        true
+        sent.is_ok()
     }
 
     /// Takes the oldest message.
     pub fn receive(&self, inbox: &mut Receiver<Message>) -> Option<Message> {
-        let message = inbox.pop()?;
-        self.depth.fetch_sub(1, Ordering::Relaxed);
-        Some(message)
+        self.mailbox.receive(inbox)
     }
 
     /// Messages that wait.
     pub fn depth(&self) -> u16 {
-        self.depth.load(Ordering::Relaxed)
+        self.mailbox.depth()
     }
 
     /// What its thread does.
     pub fn activity(&self) -> Activity {
-        match self.activity.load(Ordering::Relaxed) {
-            0 => Activity::Asleep,
-            1 => Activity::Polling,
-            _ => Activity::Working,
-        }
+        self.mailbox.activity()
     }
 
     /// To be called by its thread. After `Asleep` it must look at its inbox once more.
     pub fn set_activity(&self, activity: Activity) {
-        self.activity.store(activity as u8, Ordering::Relaxed);
-        if activity == Activity::Asleep {
-            fence(Ordering::SeqCst);
-        }
+        self.mailbox.set_activity(activity);
     }
 
     pub fn watch(&self, port: PortId, side: Side, kick: BorrowedFd<'_>) -> std::io::Result<()> {
