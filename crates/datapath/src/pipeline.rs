@@ -36,7 +36,6 @@ use ring::{Guard, PoolOwner, Unique};
 use sinks::{Delivery, FlowRun, Forward, enqueue};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use vnic::{BURST, Fetched, Packet, STALL_TIMEOUT_MS, TransmitSide, Wait};
 
 /// Bursts taken from one port before others get their turn.
@@ -533,8 +532,7 @@ impl Pipeline {
             let copier = if floats {
                 Copier::Here
             } else {
-                // Between putting packets into the queue and looking whether somebody empties it.
-                fence(Ordering::SeqCst);
+                port.announce_queued();
                 self.plan(port, ports, UNKNOWN_BACKLOG)
             };
             match copier {
@@ -566,8 +564,6 @@ impl Pipeline {
             };
             if result == Ok(false) && port.copier().is_some() {
                 port.set_copier(None);
-                // Between saying so and looking whether something came before.
-                fence(Ordering::SeqCst);
                 result = Ok(side.has_queued());
             }
             (result, side.wait(), self.settle_call(side, port, ports))

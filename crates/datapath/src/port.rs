@@ -9,6 +9,7 @@ use control_protocol::data_plane::{GuestState, PortInfo, PortSpec, PortState};
 use flow::PortId;
 use parking_lot::{Mutex, RwLock};
 use placement::Cpu;
+use ring::Assignment;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{Shutdown, shutdown};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -45,8 +46,8 @@ pub(crate) struct Port {
     pub own: Option<Arc<Executor>>,
     /// That thread is to end.
     pub ending: Arc<AtomicBool>,
-    /// The core, plus one, whose worker copies to it, or was told to.
-    copier: AtomicU16,
+    /// The core whose worker copies to it, or was told to.
+    copier: Assignment,
     /// When its driver may have been called last, in nanoseconds of the data plane's clock.
     pub called_ns: AtomicU64,
     /// How often a worker in sequence found that another one should have heard the kick.
@@ -99,7 +100,7 @@ impl Port {
             named: AtomicBool::new(false),
             own,
             ending: Arc::default(),
-            copier: AtomicU16::new(0),
+            copier: Assignment::nobody(),
             called_ns: AtomicU64::new(0),
             misdirected: AtomicU16::new(0),
             waits: AtomicU32::new(0),
@@ -115,16 +116,17 @@ impl Port {
 
     /// The core whose worker copies to the port, or was told to and has not begun.
     pub fn copier(&self) -> Option<Cpu> {
-        self.copier.load(Ordering::Relaxed).checked_sub(1).map(Cpu)
+        self.copier.get().map(Cpu)
     }
 
-    /// Says who copies. Who finds somebody here after putting a packet into the queue leaves it to that one; who stops
-    /// copying must look at the queue once more after saying so.
+    /// Says who copies. After `None` the caller must look at the queue once more.
     pub fn set_copier(&self, cpu: Option<Cpu>) {
-        let number = cpu.map_or(0, |cpu| cpu.0 + 1);
-        if self.copier.load(Ordering::Relaxed) != number {
-            self.copier.store(number, Ordering::SeqCst);
-        }
+        self.copier.set(cpu.map(|cpu| cpu.0));
+    }
+
+    /// To be called between queueing packets for the port and leaving them to its copier.
+    pub fn announce_queued(&self) {
+        self.copier.announce();
     }
 
     /// A kick should have been heard by another executor. If that is so time and again, it will be.

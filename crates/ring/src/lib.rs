@@ -5,17 +5,20 @@
 //! * [`Queue`]: a bounded queue with many producers and one consumer, a port's internal receive queue.
 //! * [`PoolOwner`]: fixed slots that one thread fills and any thread releases; a port's packets.
 //! * [`Mailbox`]: messages for a thread that sleeps when there are none; those of a worker.
+//! * [`Assignment`]: who empties a queue, so that others can leave it to that one; who copies to a port.
 //!
 //! None of them allocates after construction, none takes a lock, none makes a system call (but for
 //! [`Claim::claim_blocking`], which yields). All atomics and cells go through `sync`, so that the
 //! same code runs under loom: `RUSTFLAGS="--cfg loom" cargo test -p ring --release`.
 
+mod assignment;
 mod claim;
 mod mailbox;
 mod pool;
 mod queue;
 mod sync;
 
+pub use assignment::Assignment;
 pub use claim::{Claim, Guard};
 pub use mailbox::{Activity, Mailbox};
 pub use pool::{PoolOwner, Shared, Unique};
