@@ -4,13 +4,14 @@ use crate::key::{FlowKey, KEY_WORDS};
 use std::hint::black_box;
 use std::ops::BitOr;
 
-/// What tells a packet's flow key from that of any other packet: two packets have equal exact keys if and only if they
-/// have equal flow keys. Good for comparing and hashing only; masks apply to flow keys.
+/// What tells a packet's flow key from that of any other packet: packets with equal exact keys have equal flow keys.
+/// Good for comparing and hashing only; masks apply to flow keys.
 ///
 /// There are two forms. Usual packets - TCP and UDP in IPv4 without tags, options and fragments - have their header
 /// bytes as they are, in the first [`SHORT_WORDS`](Self::SHORT_WORDS) words, and anything in the others. Other packets
 /// have the words of their flow key that are not zero but for neighbour discovery; neighbour discovery has no exact
-/// key.
+/// key. Equal flow keys make equal exact keys within a form: an unusual packet may differ from a usual one in what no flow
+/// key has, such as a wrong version or the encapsulation of RFC 1042.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct ExactKey {
     /// The words. TCP flags are where a flow key has them.
