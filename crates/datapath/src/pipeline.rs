@@ -62,8 +62,7 @@ pub(crate) struct Pipeline {
     /// The ports as of `ports_version`. Let go of before the thread sleeps.
     ports: Option<Arc<PortTable>>,
     ports_version: u64,
-    /// Time of the current step.
-    now_ns: u64,
+    /// Time of the current step, as of the last tick.
     now_ms: u64,
     microflows: MicroflowCache,
     /// When flows were last told what `microflows` counted.
@@ -162,7 +161,6 @@ impl Pipeline {
             moved: Moved::default(),
             ports: None,
             ports_version: 0,
-            now_ns: 0,
             now_ms: 0,
             microflows: MicroflowCache::default(),
             told_ms: 0,
@@ -195,9 +193,6 @@ impl Pipeline {
         }
         let ports = self.ports();
         self.now_ms = self.datapath.now_ms();
-        if self.datapath.placement.knows_vcpus() {
-            self.now_ns = self.datapath.now_ns();
-        }
         if let Some((id, side)) = self.next_task(&ports)
             && let Some(port) = port_of(&ports, id)
         {
@@ -208,7 +203,7 @@ impl Pipeline {
             }
         }
         self.ports = Some(ports);
-        self.tell_flows();
+        self.tell_flows_at(self.now_ms);
         true
     }
 
@@ -226,7 +221,10 @@ impl Pipeline {
 
     /// Tells flows what was counted, once in a tick of the clock.
     pub fn tell_flows(&mut self) {
-        let now_ms = self.datapath.now_ms();
+        self.tell_flows_at(self.datapath.now_ms());
+    }
+
+    fn tell_flows_at(&mut self, now_ms: u64) {
         if self.told_ms != now_ms {
             self.told_ms = now_ms;
             self.microflows.tell(now_ms);

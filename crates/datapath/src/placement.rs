@@ -10,6 +10,7 @@ use crate::state::{PortTable, port_of};
 use flow::PortId;
 use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, Vnic};
 use std::sync::Arc;
+use std::time::Instant;
 use vm_state::{ThreadState, VmState};
 
 /// See the module's description.
@@ -20,6 +21,7 @@ pub(crate) struct Placement {
     workers: Vec<Arc<Executor>>,
     /// The worker of each core.
     by_cpu: Vec<Option<Arc<Executor>>>,
+    start: Instant,
 }
 
 impl Placement {
@@ -47,6 +49,7 @@ impl Placement {
             facts,
             workers,
             by_cpu,
+            start: Instant::now(),
         })
     }
 
@@ -73,15 +76,16 @@ impl Placement {
 
     /// What a port's guest does, if anything is known.
     pub fn guest(&self, port: &Port) -> Option<ThreadState> {
-        Some(self.facts.as_ref()?.guest(&port.threads()))
+        let facts = self.facts.as_ref()?;
+        Some(port.with_threads(|threads| facts.guest(threads)))
     }
 
     /// Who hears the kicks of a port.
-    pub fn home(&self, port: &Port, ports: &PortTable, now_ns: u64) -> Arc<Executor> {
+    pub fn home(&self, port: &Port, ports: &PortTable) -> Arc<Executor> {
         if self.floats() {
             return self.workers[0].clone();
         }
-        let eyes = self.eyes(ports, now_ns);
+        let eyes = self.eyes(ports);
         let wanted = self.policy.switcher(&eyes, vnic(port.id()));
         self.find(wanted, ports)
             .or_else(|| port.own.clone())
@@ -96,13 +100,18 @@ impl Placement {
         }
     }
 
-    /// What the policy sees at that time of [`Datapath::now_ns`](crate::state::Datapath::now_ns).
-    pub fn eyes<'a>(&'a self, ports: &'a PortTable, now_ns: u64) -> Eyes<'a> {
+    /// What the policy sees.
+    pub fn eyes<'a>(&'a self, ports: &'a PortTable) -> Eyes<'a> {
         Eyes {
             placement: self,
             ports,
-            now_ns,
         }
+    }
+
+    /// Nanoseconds since start: the clock of placement and timers. Up to a tick ahead of
+    /// [`Datapath::now_ms`](crate::state::Datapath::now_ms).
+    pub fn now_ns(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -115,12 +124,11 @@ pub(crate) fn vnic(port: PortId) -> Vnic {
 pub(crate) struct Eyes<'a> {
     placement: &'a Placement,
     ports: &'a PortTable,
-    now_ns: u64,
 }
 
 impl View for Eyes<'_> {
     fn now_ns(&self) -> u64 {
-        self.now_ns
+        self.placement.now_ns()
     }
 
     fn core(&self, cpu: Cpu) -> CoreState {

@@ -60,7 +60,7 @@ pub(crate) struct Port {
     /// Process at the other end; 0 for none.
     peer: AtomicU32,
     /// Threads of the guest, as far as the control process knows them.
-    threads: RwLock<Arc<[Slot]>>,
+    threads: RwLock<Box<[Slot]>>,
     datapath: Weak<Datapath>,
     session: Mutex<Option<Serving>>,
 }
@@ -108,7 +108,7 @@ impl Port {
             spec: Mutex::new(spec),
             connected: AtomicBool::new(false),
             peer: AtomicU32::new(0),
-            threads: RwLock::new(Arc::new([])),
+            threads: RwLock::default(),
             datapath: Arc::downgrade(datapath),
             session: Mutex::new(None),
         }))
@@ -177,11 +177,7 @@ impl Port {
 
     /// Who hears its kicks, decided if it was not.
     fn home<'a>(&self, kicks: &'a mut Kicks, datapath: &Datapath) -> &'a Arc<Executor> {
-        let decide = || {
-            datapath
-                .placement
-                .home(self, &datapath.ports(), datapath.now_ns())
-        };
+        let decide = || datapath.placement.home(self, &datapath.ports());
         kicks.home.get_or_insert_with(decide)
     }
 
@@ -225,13 +221,13 @@ impl Port {
         Some(self.peer.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
     }
 
-    /// Threads of the guest. None while they are not known, and never for ports of the driver domain. When the guest has
-    /// gone, the control process says so a moment later.
-    pub fn threads(&self) -> Arc<[Slot]> {
-        self.threads.read().clone()
+    /// What `look` sees in the threads of the guest. There are none while they are not known, and never for ports of the
+    /// driver domain. When the guest has gone, the control process says so a moment later.
+    pub fn with_threads<R>(&self, look: impl FnOnce(&[Slot]) -> R) -> R {
+        look(&self.threads.read())
     }
 
-    pub fn set_threads(&self, threads: Arc<[Slot]>) {
+    pub fn set_threads(&self, threads: Box<[Slot]>) {
         *self.threads.write() = threads;
     }
 

@@ -15,7 +15,6 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
 
 /// Which side of a port a worker is to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +59,6 @@ pub(crate) struct Datapath {
     pub notices: Notices,
     /// What the forwarding threads did.
     pub work: Ledger,
-    start: Instant,
     start_ms: u64,
 }
 
@@ -74,7 +72,6 @@ impl Datapath {
             crew: Crew::default(),
             notices: Notices::new()?,
             work: Ledger::new(),
-            start: Instant::now(),
             start_ms: clock::tick_ms(),
         }))
     }
@@ -82,11 +79,6 @@ impl Datapath {
     /// Milliseconds since start, as of the last timer tick: the clock of flows and waits.
     pub fn now_ms(&self) -> u64 {
         clock::tick_ms().saturating_sub(self.start_ms)
-    }
-
-    /// Nanoseconds since start: the clock of placement and timers. Up to a tick ahead of [`now_ms`](Self::now_ms).
-    pub fn now_ns(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     pub fn port(&self, port: PortId) -> Option<Arc<Port>> {

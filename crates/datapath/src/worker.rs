@@ -142,14 +142,22 @@ impl Worker {
         if !self.pipeline.is_polling() || self.linger_ns == Some(0) {
             return self.pipeline.stop_polling(false);
         }
-        self.executor.set_activity(Activity::Polling);
-        let (start, mut longest) = (Instant::now(), None);
+        let (mut start, mut longest) = (None, None);
         let (found, wanted) = loop {
             // Mostly by a receiver that was just called.
-            if self.linger_ns.is_some() && self.pipeline.is_wanted_elsewhere() {
+            let others_wait = self.pipeline.is_wanted_elsewhere();
+            if self.linger_ns.is_some() && others_wait == Some(true) {
                 break (false, true);
             }
             if (0..LOOKS).any(|_| self.look()) {
+                break (true, false);
+            }
+            // Often there was more at once.
+            let start = start.get_or_insert_with(|| {
+                self.executor.set_activity(Activity::Polling);
+                Instant::now()
+            });
+            if self.pipeline.look_around() {
                 break (true, false);
             }
             let Some(limit) = self.linger_ns else {
@@ -165,7 +173,10 @@ impl Worker {
             if start.elapsed() >= longest {
                 break (false, false);
             }
-            rustix::thread::sched_yield();
+            match others_wait {
+                Some(_) => std::hint::spin_loop(),
+                None => rustix::thread::sched_yield(),
+            }
         };
         self.executor.set_activity(Activity::Working);
         found || self.pipeline.stop_polling(wanted)

@@ -52,7 +52,7 @@ impl Pipeline {
             self.overtaken = 0;
             return self.todo.pop_front();
         }
-        let eyes = placement.eyes(ports, self.now_ns);
+        let eyes = placement.eyes(ports);
         let rank = |&(_, &(port, side)): &(usize, &(PortId, Side))| {
             let task = match side {
                 Side::Transmit => Task::Switch(vnic(port)),
@@ -71,8 +71,7 @@ impl Pipeline {
         if !placement.knows_vcpus() {
             return false;
         }
-        self.now_ns = self.datapath.now_ns();
-        let eyes = placement.eyes(ports, self.now_ns);
+        let eyes = placement.eyes(ports);
         let wanted = placement.policy.switcher(&eyes, vnic(port.id()));
         match placement.find(wanted, ports) {
             Some(better) if !self.is_me(&better) => {
@@ -86,22 +85,20 @@ impl Pipeline {
         }
     }
 
-    /// Whether a task that is not ours waits for this core.
-    pub fn is_wanted_elsewhere(&self) -> bool {
+    /// Whether a task that is not ours waits for this core; `None` if nobody knows.
+    pub fn is_wanted_elsewhere(&self) -> Option<bool> {
         let placement = &self.datapath.placement;
-        let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
-            return false;
-        };
+        let here = self.here().filter(|_| placement.knows_vcpus())?;
         let no_ports = PortTable::new();
-        let eyes = placement.eyes(&no_ports, self.now_ns);
-        placement.policy.must_give_way(&eyes, here, Duty::Helping)
+        let eyes = placement.eyes(&no_ports);
+        Some(placement.policy.must_give_way(&eyes, here, Duty::Helping))
     }
 
     /// Leaves a transmit ring that is polled, and so gets no kicks, to a helper, if its guest wants this core often enough.
     pub(super) fn relieve(&self, port: &Port, ports: &PortTable) -> bool {
         let placement = &self.datapath.placement;
         let Some(here) = self.here() else { return false };
-        let eyes = placement.eyes(ports, self.now_ns);
+        let eyes = placement.eyes(ports);
         let times = port.waits_for_core();
         let relief = placement.policy.relief(&eyes, here, vnic(port.id()), times);
         let helper = relief.and_then(|helper| placement.find(helper, ports));
@@ -118,7 +115,7 @@ impl Pipeline {
         let Some(here) = self.here().filter(|_| placement.knows_vcpus()) else {
             return false;
         };
-        let (eyes, vnic) = (placement.eyes(ports, self.now_ns), vnic(port.id()));
+        let (eyes, vnic) = (placement.eyes(ports), vnic(port.id()));
         if !eyes.wanted(here) {
             return false;
         }
@@ -160,7 +157,7 @@ impl Pipeline {
 
     pub(super) fn plan(&self, receiver: &Port, ports: &PortTable, backlog: Backlog) -> Copier {
         let placement = &self.datapath.placement;
-        let eyes = placement.eyes(ports, self.now_ns);
+        let eyes = placement.eyes(ports);
         let here = self.here().unwrap_or(Cpu(u16::MAX));
         let plan = placement.policy.copier(&eyes, here, vnic(receiver.id()), backlog);
         match plan.rest {
@@ -197,12 +194,12 @@ impl Pipeline {
         }
         let placement = &self.datapath.placement;
         if placement.knows_vcpus() && self.me.is_some() {
-            let eyes = placement.eyes(ports, self.now_ns);
+            let eyes = placement.eyes(ports);
             let last_ns = receiver.called_ns.load(Ordering::Relaxed);
             if let Notify::At(at_ns) = placement.policy.notify(&eyes, vnic(receiver.id()), last_ns) {
                 return Some(at_ns);
             }
-            receiver.called_ns.store(self.now_ns, Ordering::Relaxed);
+            receiver.called_ns.store(placement.now_ns(), Ordering::Relaxed);
         }
         side.call();
         None

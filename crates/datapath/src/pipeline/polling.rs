@@ -3,9 +3,9 @@
 use super::Pipeline;
 use crate::placement::vnic;
 use crate::port::Port;
-use crate::state::{PortTable, Side, port_of};
+use crate::state::{Side, port_of};
 use flow::PortId;
-use placement::{Cpu, Kicks, VcpuState, View as _};
+use placement::{Kicks, VcpuState, View as _};
 use std::time::Duration;
 use vnic::TransmitSide;
 
@@ -21,7 +21,7 @@ pub(super) enum Due {
     Call,
 }
 
-/// A port to look at from some time of [`Datapath::now_ns`](crate::state::Datapath::now_ns) on.
+/// A port to look at from some time of [`Placement::now_ns`](crate::placement::Placement::now_ns) on.
 pub(super) struct Timer {
     at_ns: u64,
     port: PortId,
@@ -29,7 +29,7 @@ pub(super) struct Timer {
 }
 
 impl Pipeline {
-    /// Looks at the rings that are polled, and at some that are not; true if something came and is on the to-do list.
+    /// Looks at the rings that are polled; true if something came and is on the to-do list.
     pub fn poll(&mut self) -> bool {
         let ports = self.ports();
         for index in 0..self.polled.len() {
@@ -37,14 +37,11 @@ impl Pipeline {
                 self.look_at(port);
             }
         }
-        if self.here().is_some() && self.datapath.placement.knows_vcpus() {
-            self.look_around(&ports);
-        }
         self.ports = Some(ports);
         !self.todo.is_empty()
     }
 
-    pub(super) fn look_at(&mut self, port: &Port) {
+    fn look_at(&mut self, port: &Port) {
         // Who holds it sees what comes.
         if port.vnic.transmit.is_held() {
             return;
@@ -58,24 +55,29 @@ impl Pipeline {
         }
     }
 
-    /// What a helper does besides (Hyper-Switch 3.4): a few transmit rings that others serve, and drivers that are
-    /// owed a call and sleep meanwhile.
-    pub(super) fn look_around(&mut self, ports: &PortTable) {
-        let here = self.here().unwrap_or(Cpu(0));
+    /// What a helper does besides (Hyper-Switch 3.4): looks at a few transmit rings that others serve, and at drivers that
+    /// are owed a call and sleep meanwhile; true if something is on the to-do list.
+    pub fn look_around(&mut self) -> bool {
+        let Some(here) = self.here().filter(|_| self.datapath.placement.knows_vcpus()) else {
+            return false;
+        };
+        let ports = self.ports();
         for _ in 0..PATROL.min(ports.len()) {
             self.patrol = (self.patrol + 1) % ports.len();
             let Some(port) = &ports[self.patrol] else {
                 continue;
             };
             let placement = &self.datapath.placement;
-            let eyes = placement.eyes(ports, self.now_ns);
-            if placement.policy.polls(&eyes, here, vnic(port.id())) {
+            let eyes = placement.eyes(&ports);
+            if !self.polled.iter().any(|(polled, _)| *polled == port.id())
+                && placement.policy.polls(&eyes, here, vnic(port.id()))
+            {
                 self.look_at(port);
             }
         }
         for at in (0..self.timers.len()).rev() {
             let (port, due) = (self.timers[at].port, self.timers[at].due);
-            let eyes = self.datapath.placement.eyes(ports, self.now_ns);
+            let eyes = self.datapath.placement.eyes(&ports);
             if due == Due::Call
                 && let VcpuState::Blocked(cpu) = eyes.vcpu(vnic(port))
                 && self.datapath.placement.policy.on_block(&eyes, cpu).is_some()
@@ -84,6 +86,8 @@ impl Pipeline {
                 self.later(port, Side::Receive);
             }
         }
+        self.ports = Some(ports);
+        !self.todo.is_empty()
     }
 
     pub(super) fn poll_from_now(&mut self, port: PortId, fresh: bool) {
@@ -130,11 +134,11 @@ impl Pipeline {
             return 0;
         }
         let ports = self.ports();
-        self.now_ns = self.datapath.now_ns();
         let placement = &self.datapath.placement;
-        let eyes = placement.eyes(&ports, self.now_ns);
+        let now_ns = placement.now_ns();
+        let eyes = placement.eyes(&ports);
         let until = |id| match placement.policy.leave(&eyes, vnic(id)) {
-            Kicks::OffUntil(at_ns) => at_ns.saturating_sub(self.now_ns),
+            Kicks::OffUntil(at_ns) => at_ns.saturating_sub(now_ns),
             Kicks::On => 0,
         };
         let fresh = self.polled.iter().filter(|(_, fresh)| *fresh);
@@ -164,7 +168,7 @@ impl Pipeline {
     pub fn next_deadline(&mut self) -> Option<Duration> {
         let mut next = None;
         if !self.timers.is_empty() {
-            let now_ns = self.datapath.now_ns();
+            let now_ns = self.datapath.placement.now_ns();
             while let Some(due) = self.timers.iter().position(|timer| timer.at_ns <= now_ns) {
                 let timer = self.timers.swap_remove(due);
                 self.later(timer.port, Side::Receive);
