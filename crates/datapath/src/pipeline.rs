@@ -451,12 +451,9 @@ impl Pipeline {
             Copier::Elsewhere(now, _) => (*now).min(packets.len()),
             Copier::Busy => 0,
         };
-        let delivered = receiver.map_or(0, |receiver| self.deliver_now(receiver, ports, &packets[..now]));
-        transmit.with(|side| {
-            if let Some(side) = side {
-                side.finish(packets.drain(..delivered));
-            }
-        });
+        if let Some(receiver) = receiver.filter(|_| now > 0) {
+            self.deliver_now(receiver, ports, transmit, packets, now);
+        }
         if packets.is_empty() {
             return;
         }
@@ -470,20 +467,31 @@ impl Pipeline {
         }
     }
 
-    /// Copies packets straight to a receiver; returns how many.
-    fn deliver_now(&mut self, receiver: &Arc<Port>, ports: &PortTable, packets: &[Unique<Packet>]) -> usize {
-        if packets.is_empty() {
-            return 0;
-        }
+    /// Copies at most the first `limit` of a burst's packets straight to a receiver, and takes those out.
+    fn deliver_now(
+        &mut self,
+        receiver: &Arc<Port>,
+        ports: &PortTable,
+        transmit: &mut Guard<'_, Option<TransmitSide>>,
+        packets: &mut Vec<Unique<Packet>>,
+        limit: usize,
+    ) {
         let Some(mut receive) = receiver.vnic.receive.try_claim() else {
-            return 0;
+            return;
         };
-        let (delivered, call_at) = receive.with(|side| {
+        let call_at = receive.with(|side| {
             if guest_memory::fault_count() > 0 && side.is_broken() {
-                return (0, None);
+                return None;
             }
-            let delivered = side.deliver_now(packets);
-            (delivered, self.settle_call(side, receiver, ports))
+            let delivered = side.deliver_now(&packets[..limit]);
+            self.moved.delivered += delivered as u64;
+            transmit.with(|sender| {
+                if let Some(sender) = sender {
+                    sender.finish(packets.drain(..delivered));
+                    side.publish_with(sender);
+                }
+            });
+            self.settle_call(side, receiver, ports)
         });
         if receive.release() {
             self.later(receiver.id(), Side::Receive);
@@ -491,8 +499,6 @@ impl Pipeline {
         if let Some(at_ns) = call_at {
             self.set_timer(at_ns, receiver.id(), Due::Call);
         }
-        self.moved.delivered += delivered as u64;
-        delivered
     }
 
     /// Forwards a packet that does not come from a ring. `pool` gives slots for copies of its head.

@@ -75,7 +75,11 @@ pub struct DeviceQueue {
     last_head: u16,
     /// Next entry of the used ring to write.
     next_used: u16,
-    /// Used index as the driver last saw it published.
+    /// Used index that the driver can see.
+    shown_used: u16,
+    /// Whether reads of the driver's wish are sure to come after it could see `shown_used`.
+    ordered: bool,
+    /// Used index as of the last [`publish`](Self::publish).
     published_used: u16,
     /// Used index when the driver was last told, or would have been; `None` forces the next notification.
     signalled_used: Option<u16>,
@@ -160,6 +164,8 @@ impl DeviceQueue {
             seen_available: base,
             last_head: 0,
             next_used,
+            shown_used: next_used,
+            ordered: true,
             published_used: next_used,
             signalled_used: None,
         })
@@ -422,12 +428,23 @@ impl DeviceQueue {
     }
 
     /// Lets the driver see the chains given back so far if it looks, and does not wait for that. It is not notified before
-    /// [`publish`](Self::publish), which then finds the index's cache line here.
+    /// [`publish`](Self::publish).
     #[inline]
-    pub fn show(&self) {
-        if self.has_unpublished() {
+    pub fn show(&mut self) {
+        if self.next_used != self.shown_used {
             self.used_word(1).store(self.next_used.to_le(), Ordering::Release);
+            (self.shown_used, self.ordered) = (self.next_used, false);
         }
+    }
+
+    /// As [`show`](Self::show) for two queues, and waits until both drivers can see it. What each one's
+    /// [`publish`](Self::publish) has to wait for otherwise is waited for once, at the same time.
+    #[inline]
+    pub fn show_both(&mut self, other: &mut DeviceQueue) {
+        self.show();
+        other.show();
+        full_fence();
+        (self.ordered, other.ordered) = (true, true);
     }
 
     /// Shows the driver all chains given back so far. True when it must be notified.
@@ -435,15 +452,22 @@ impl DeviceQueue {
         if self.next_used == self.published_used {
             return false;
         }
+        let (shown, ordered) = (self.shown_used == self.next_used, self.ordered);
+        (self.shown_used, self.ordered) = (self.next_used, true);
         let wish = if self.event_idx {
             self.available_word(2 + usize::from(self.layout.size))
         } else {
             self.available_word(0)
         };
-        // The index must be visible before the driver's wish is read, or both sides could wait (2.7.10): one order for
-        // these two accesses, which costs less than a fence for all. Both cache lines are fetched at the same time.
-        prefetch(wish, Access::Read);
-        self.used_word(1).store(self.next_used.to_le(), Ordering::SeqCst);
+        // The index must be visible before the driver's wish is read, or both sides could wait (2.7.10).
+        if !shown {
+            // One order for these two accesses costs less than a fence for all. Both cache lines are fetched at the same
+            // time.
+            prefetch(wish, Access::Read);
+            self.used_word(1).store(self.next_used.to_le(), Ordering::SeqCst);
+        } else if !ordered {
+            full_fence();
+        }
         let wish = u16::from_le(wish.load(Ordering::SeqCst));
         self.published_used = self.next_used;
         let signalled = self.signalled_used.replace(self.next_used);
@@ -502,6 +526,18 @@ impl DeviceQueue {
         // SAFETY: the ring is two words, 4 * size words of entries and this one (`locate`).
         unsafe { self.used.add(2 + 4 * usize::from(self.layout.size)).as_ref() }
     }
+}
+
+/// As `fence(SeqCst)`, which processors execute slower than any locked operation.
+#[inline(always)]
+fn full_fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: adds nothing to a word of the stack that is not in use.
+    unsafe {
+        std::arch::asm!("lock or dword ptr [rsp - 4], 0", options(nostack));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    fence(Ordering::SeqCst);
 }
 
 /// Whether going from `old` to `new` passed `event` (VIRTIO 1.2, 2.7.7.1).

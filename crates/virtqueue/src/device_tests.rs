@@ -250,6 +250,25 @@ fn a_broken_ring_is_reported() {
 }
 
 #[test]
+fn two_queues_are_shown_at_once() {
+    let (guest, other_guest) = (Guest::new(), Guest::new());
+    let (mut queue, mut other) = (guest.queue(true), other_guest.queue(false));
+    queue.give_back(0, 0);
+    queue.show_both(&mut other);
+    let shown = || (guest.get16(USED + 2), other_guest.get16(USED + 2));
+    assert_eq!(shown(), (1, 0));
+    other.give_back(0, 0);
+    other.give_back(1, 0);
+    other.show_both(&mut queue);
+    assert_eq!(shown(), (1, 2));
+    // Both drivers are told nevertheless, also of what is given back later.
+    queue.give_back(1, 0);
+    assert!(queue.publish() && other.publish());
+    assert_eq!(shown(), (2, 2));
+    assert!(!queue.publish() && !other.publish());
+}
+
+#[test]
 fn notifications_follow_the_drivers_wish() {
     let mut guest = Guest::new();
     let mut queue = guest.queue(true);

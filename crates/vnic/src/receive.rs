@@ -16,21 +16,24 @@
 //!   burst    packets that fit one buffer each and go as they are: the short way
 //!   offload  any packet, with what this receiver leaves to be done: checksums, segmentation
 //!   write    one frame into as many buffers as it needs
+//!   posted   buffers found ahead
 //!   cursor   a place in the buffers, and copying to it
 //! ```
 
 mod burst;
 mod cursor;
 mod offload;
+mod posted;
 mod write;
 
 use crate::Call;
 use crate::counters::{Counters, add_alone};
 use crate::features::Features;
 use crate::packet::Packet;
-use crate::transmit::RingSetup;
+use crate::transmit::{RingSetup, TransmitSide};
 use flow::DropReason;
 use guest_memory::{GuestMemory, GuestRange};
+use posted::Posted;
 use ring::{Receiver, Shared, Unique};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -104,6 +107,7 @@ impl Tally {
 #[derive(Debug)]
 struct ReceiveRing {
     queue: DeviceQueue,
+    posted: Posted,
     features: Features,
     /// As of `features`.
     header_len: u32,
@@ -145,6 +149,7 @@ impl ReceiveSide {
         self.wait = Wait::No;
         self.ring = Some(ReceiveRing {
             queue,
+            posted: Posted::new(),
             features: setup.features,
             header_len: setup.features.header_len(),
             call: setup.call,
@@ -160,7 +165,10 @@ impl ReceiveSide {
 
     /// Ends the ring; returns its base. What is queued is dropped by the next [`run`](Self::run).
     pub fn stop(&mut self) -> Option<u16> {
-        self.ring.take().map(|ring| ring.queue.base())
+        self.ring.take().map(|mut ring| {
+            ring.posted.give_up(&mut ring.queue);
+            ring.queue.base()
+        })
     }
 
     pub(crate) fn is_running(&self) -> bool {
@@ -180,9 +188,11 @@ impl ReceiveSide {
     }
 
     pub(crate) fn move_to(&mut self, memory: Arc<GuestMemory>) -> Result<(), QueueError> {
-        self.ring
-            .as_mut()
-            .map_or(Ok(()), |ring| ring.queue.move_to(memory))
+        let Some(ring) = &mut self.ring else {
+            return Ok(());
+        };
+        ring.posted.give_up(&mut ring.queue);
+        ring.queue.move_to(memory)
     }
 
     /// Whether the guest's memory vanished.
@@ -200,7 +210,7 @@ impl ReceiveSide {
     /// Delivers packets of one port, whose transmit side the caller holds, that nobody else has seen, without a detour
     /// through the inbox: as many as possible from the first on, and returns how many. The others must be queued: those
     /// that need more than copying, all if packets are queued already, and those for which the ring is malformed, so that
-    /// this is dealt with in one place. The driver may be [owed a call](Self::owes_call) afterwards.
+    /// this is dealt with in one place. The driver sees them after [`publish_with`](Self::publish_with).
     pub fn deliver_now(&mut self, packets: &[Unique<Packet>]) -> usize {
         let queued = self.pending.is_some() || self.wait != Wait::No || !self.inbox.is_empty();
         let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
@@ -224,7 +234,6 @@ impl ReceiveSide {
         if let Some(packet) = packets.first() {
             add_alone(&packet.account.handed_over, done as u64);
         }
-        self.publish();
         done
     }
 
@@ -326,17 +335,36 @@ impl ReceiveSide {
         observer.dropped(packet, reason);
     }
 
-    /// Shows the guest what was delivered; counts it first, so that whoever sees a packet sees it counted.
+    /// Shows the guest what was [delivered](Self::deliver_now), and the sender's what of it is done: waits once for both. The
+    /// receiver's driver may be [owed a call](Self::owes_call) afterwards.
+    pub fn publish_with(&mut self, sender: &mut TransmitSide) {
+        self.count();
+        if let Some(ring) = &mut self.ring {
+            ring.queue.show_both(&mut sender.queue);
+        }
+        self.publish();
+    }
+
+    /// Shows the guest what was delivered.
     fn publish(&mut self) {
-        self.tally.flush(&self.account);
+        self.count();
         let Some(ring) = &mut self.ring else { return };
         if ring.queue.has_unpublished() {
-            add_alone(&self.account.copied_out, std::mem::take(&mut ring.copied));
             if ring.queue.publish() {
                 ring.owes_call = true;
             } else {
                 ring.call.notify(false, &self.account.receive_calls);
             }
+        }
+    }
+
+    /// Counts what was delivered, before it is shown: whoever sees a packet sees it counted.
+    fn count(&mut self) {
+        self.tally.flush(&self.account);
+        if let Some(ring) = &mut self.ring
+            && ring.copied > 0
+        {
+            add_alone(&self.account.copied_out, std::mem::take(&mut ring.copied));
         }
     }
 
@@ -366,7 +394,7 @@ impl ReceiveSide {
         let some = self
             .ring
             .as_mut()
-            .is_some_and(|ring| ring.queue.look().is_ok_and(|count| count > 0));
+            .is_some_and(|ring| ring.posted.len() > 0 || ring.queue.look().is_ok_and(|count| count > 0));
         if some && self.wait == Wait::Stalled {
             self.wait = Wait::No;
         }

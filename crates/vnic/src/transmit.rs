@@ -46,7 +46,7 @@ pub enum Fetched {
 /// A guest's running transmit ring.
 #[derive(Debug)]
 pub struct TransmitSide {
-    queue: DeviceQueue,
+    pub(crate) queue: DeviceQueue,
     pool: PoolOwner<Packet>,
     header_len: u32,
     call: Call,

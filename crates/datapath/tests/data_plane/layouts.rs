@@ -2,6 +2,7 @@
 
 use crate::support::frames::plain;
 use crate::support::guest::{ALL, LEAST};
+use crate::support::ring::WRITE;
 use crate::support::{Guest, Layout, Setup, Switch, eventually};
 use flow::DropReason;
 use vnic::features as f;
@@ -39,6 +40,45 @@ fn chains_of_every_shape() {
         a.send_as(&VnetHeader::default(), &plain(1, 2, 1000, 0), &shape);
     }
     switch.until_dropped(1, DropReason::ChainTooLong, 2);
+    a.all_sent();
+    switch.finish();
+}
+
+/// Buffers of one piece are found ahead, others are not, and some frames need two.
+#[test]
+fn receive_buffers_of_several_shapes_in_one_ring() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let setup = Setup {
+        buffers: vec![400, 400],
+        ..Setup::default()
+    };
+    let mut b = Guest::start(&mut switch, 2, setup);
+    b.repost = false;
+    let mut posted = 128;
+    let make_some_whole = |b: &Guest, chains: std::ops::Range<usize>| {
+        for chain in chains.filter(|chain| chain % 7 > 1) {
+            let head = 2 * chain as u16;
+            b.receive.descriptor(head, b.chain_address(chain), 800, WRITE, 0);
+        }
+    };
+    make_some_whole(&b, 0..posted);
+    switch.join(1, 2);
+    for round in 0..40_usize {
+        let lens = (0..round % 9).map(|number| 60 + (round * 499 + number * 331) % 1450);
+        let frames: Vec<_> = lens.map(|len| plain(1, 2, len, (round + len) as u8)).collect();
+        frames.iter().for_each(|frame| a.send(frame));
+        frames.iter().for_each(|frame| b.expect_plain(frame));
+        // What was used goes back in the order in which it was.
+        let used = usize::from(b.receive.seen);
+        let chains: Vec<_> = (posted..used + 128).map(|number| number % 128).collect();
+        for chain in chains {
+            make_some_whole(&b, chain..chain + 1);
+            b.receive.offer(2 * chain as u16);
+        }
+        b.receive.publish_and_kick();
+        posted = used + 128;
+    }
     a.all_sent();
     switch.finish();
 }

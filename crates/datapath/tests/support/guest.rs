@@ -270,6 +270,11 @@ impl Guest {
         self.setup.buffers.iter().sum::<u32>() as usize
     }
 
+    /// Where the buffers of a receive chain lie, one behind the other.
+    pub fn chain_address(&self, chain: usize) -> u64 {
+        Memory::guest(self.receive_data + chain * self.chain_len())
+    }
+
     fn offer_chain(&mut self, chain: usize) {
         let count = self.setup.buffers.len();
         let head = (chain * count) as u16;

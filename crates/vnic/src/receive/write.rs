@@ -82,18 +82,24 @@ impl ReceiveRing {
         self.ranges.clear();
         let mut room = 0usize;
         while room < total {
-            match self.queue.take(Direction::ToDriver, &mut self.scratch) {
-                Ok(Some(Ok(()))) => {}
-                Ok(None) => return Err(self.put_back(Shortage::Now)),
-                Ok(Some(Err(_))) => {
-                    self.queue.untake(1);
-                    return Err(self.put_back(Shortage::Broken(QueueError::ReceiveChain)));
+            if let Some((head, range)) = self.posted.take() {
+                self.chains.push((head, range.len()));
+                self.ranges.push(range);
+                room += range.len() as usize;
+            } else {
+                match self.queue.take(Direction::ToDriver, &mut self.scratch) {
+                    Ok(Some(Ok(()))) => {}
+                    Ok(None) => return Err(self.put_back(Shortage::Now)),
+                    Ok(Some(Err(_))) => {
+                        self.queue.untake(1);
+                        return Err(self.put_back(Shortage::Broken(QueueError::ReceiveChain)));
+                    }
+                    Err(error) => return Err(self.put_back(Shortage::Broken(error))),
                 }
-                Err(error) => return Err(self.put_back(Shortage::Broken(error))),
+                self.chains.push((self.scratch.head, self.scratch.len()));
+                self.ranges.extend_from_slice(self.scratch.segments());
+                room += self.scratch.len() as usize;
             }
-            self.chains.push((self.scratch.head, self.scratch.len()));
-            self.ranges.extend_from_slice(self.scratch.segments());
-            room += self.scratch.len() as usize;
             let all = self.chains.len() == usize::from(self.queue.size());
             if room < total && (all || !self.features.has(NET_MRG_RXBUF)) {
                 return Err(self.put_back(Shortage::Never));
@@ -103,6 +109,7 @@ impl ReceiveRing {
     }
 
     fn put_back(&mut self, shortage: Shortage) -> Shortage {
+        self.posted.give_up(&mut self.queue);
         self.queue
             .untake(u16::try_from(self.chains.len()).expect("a queue has at most 32768 chains"));
         shortage
