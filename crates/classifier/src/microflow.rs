@@ -110,17 +110,17 @@ impl MicroflowCache {
         }
     }
 
-    /// The flow a key belongs to, if it is known and has not ended. Counts a packet of it, which the flow is told by
-    /// [`tell`](Self::tell).
+    /// The flow a key belongs to, if it is known and has not ended. Counts packets of it with as many bytes altogether,
+    /// which the flow is told by [`tell`](Self::tell).
     #[inline]
-    pub fn hit(&mut self, hash: u64, key: &ExactKey, bytes: usize) -> Option<&Arc<FlowEntry>> {
+    pub fn hit(&mut self, hash: u64, key: &ExactKey, packets: u32, bytes: u64) -> Option<&Arc<FlowEntry>> {
         let index = self.set(hash);
         let set = self.sets.get_mut(index)?;
         let way = way_of(set, hash, key)?;
         let [slot, other] = in_order(set, way);
         let entry = slot.entry.as_ref().filter(|entry| entry.is_live())?;
-        slot.packets += 1;
-        slot.bytes += bytes as u64;
+        slot.packets += packets;
+        slot.bytes += bytes;
         slot.tcp_flags |= key.tcp_flags();
         if !slot.counted {
             slot.counted = true;

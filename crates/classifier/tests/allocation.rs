@@ -48,7 +48,7 @@ fn look_ups_allocate_nothing() {
             found += (0..40)
                 .filter(|&port| reading.lookup(&key(port)).is_some())
                 .count();
-            found += usize::from(cache.hit(cache.hash(&exact), &exact, 60).is_some());
+            found += usize::from(cache.hit(cache.hash(&exact), &exact, 1, 60).is_some());
             cache.insert(hash, &exact, &entry, 1);
             cache.tell(1);
         }

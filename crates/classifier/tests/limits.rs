@@ -180,7 +180,7 @@ fn insert(cache: &mut MicroflowCache, key: &FlowKey, entry: &Arc<FlowEntry>) {
 /// A look-up as the data plane does it, which counts a packet of 100 bytes.
 fn hit(cache: &mut MicroflowCache, key: &FlowKey) -> bool {
     let key = ExactKey::of(key);
-    cache.hit(cache.hash(&key), &key, 100).is_some()
+    cache.hit(cache.hash(&key), &key, 1, 100).is_some()
 }
 
 #[test]

@@ -171,7 +171,7 @@ proptest! {
                 Operation::Lookup(key) => {
                     let exact = ExactKey::of(&key);
                     let hash = cache.hash(&exact);
-                    let cached = cache.hit(hash, &exact, 0).cloned();
+                    let cached = cache.hit(hash, &exact, 1, 0).cloned();
                     let found = table.port(PortId(key.in_port())).read().lookup(&key).cloned();
                     if let (Some(entry), None, false) = (&found, &cached, exact.is_none()) {
                         cache.insert(hash, &exact, entry, 0);

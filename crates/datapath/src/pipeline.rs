@@ -319,11 +319,9 @@ impl Pipeline {
     fn parse(&mut self, port: &Port) {
         let count = self.burst.len();
         let (packets, keys) = (&mut self.burst[..count], &mut self.keys[..count]);
-        let hashes = &mut self.hashes[..count];
         let mut bad = 0u32;
         for at in 0..count {
             bad |= u32::from(packets[at].parse(&mut keys[at]).is_err()) << at;
-            hashes[at] = self.microflows.hash(&keys[at]);
         }
         if bad != 0 {
             self.refuse(bad, port);
@@ -338,7 +336,6 @@ impl Pipeline {
             if bad >> at & 1 == 0 {
                 self.burst.swap(kept, at);
                 self.keys.swap(kept, at);
-                self.hashes.swap(kept, at);
                 kept += 1;
                 continue;
             }
@@ -352,18 +349,29 @@ impl Pipeline {
         self.burst.truncate(kept);
     }
 
+    /// Finds what is to be done. Packets of a flow often come in trains, which need one look.
     #[inline(never)]
     fn look_up(&mut self, port: &Port) {
         let count = self.burst.len();
-        let (packets, keys, hashes) = (&self.burst[..count], &self.keys[..count], &self.hashes[..count]);
-        let verdicts = &mut self.verdicts[..count];
-        let mut missing = false;
-        for at in 0..count {
-            let cached = self
-                .microflows
-                .hit(hashes[at], &keys[at], packets[at].frame_len());
+        let (packets, keys) = (&self.burst[..count], &self.keys[..count]);
+        let (verdicts, hashes) = (&mut self.verdicts[..count], &mut self.hashes[..count]);
+        let (mut at, mut missing) = (0, false);
+        while at < count {
+            let (first, begin, mut bytes) = (&keys[at], at, packets[at].frame_len() as u64);
+            let hash = self.microflows.hash(first);
+            at += 1;
+            while at < count && keys[at].is_same(first) {
+                bytes += packets[at].frame_len() as u64;
+                at += 1;
+            }
+            let cached = self.microflows.hit(hash, first, (at - begin) as u32, bytes);
             missing |= cached.is_none();
-            verdicts[at] = cached.map_or(Verdict::Miss, |entry| Verdict::of(entry, &mut self.flows));
+            let verdict = cached.map_or(Verdict::Miss, |entry| Verdict::of(entry, &mut self.flows));
+            (verdicts[begin], hashes[begin]) = (verdict, hash);
+            if at - begin > 1 {
+                verdicts[begin + 1..at].fill(verdict);
+                hashes[begin + 1..at].fill(hash);
+            }
         }
         if missing {
             self.look_up_missing(port);

@@ -34,6 +34,12 @@ const SHORT: u64 = 1 << 63;
 const NONE: u64 = 1 << 62;
 
 impl ExactKey {
+    /// As `==`, for keys that are likely to differ: soon knows of those that differ in port or transport port.
+    #[inline]
+    pub fn is_same(&self, other: &ExactKey) -> bool {
+        self.words[0] == other.words[0] && self == other
+    }
+
     /// Words of a key.
     pub const WORDS: usize = 10;
     /// Words of a usual packet's key.
