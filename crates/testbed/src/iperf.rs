@@ -83,11 +83,12 @@ pub struct IperfServer {
 pub fn server(at: &dyn Endpoint, port: u16) -> Result<IperfServer> {
     let running = at.start(&format!("exec iperf3 -s -1 -J -p {port}"))?;
     let listening = format!(
-        "for i in $(seq 200); do grep -q ':{port:04X} .* 0A ' /proc/net/tcp6 /proc/net/tcp && exit 0; sleep 0.05; done; exit 1"
+        "for i in $(seq 50); do grep -q ':{port:04X} .* 0A ' /proc/net/tcp6 /proc/net/tcp && exit 0; sleep 0.1; done; exit 1"
     );
-    if !at.run(&listening)?.success() {
+    let found = at.run(&listening);
+    if !found.as_ref().is_ok_and(|output| output.success()) {
         bail!(
-            "{}: the iperf3 server does not listen on port {port}: {:?}",
+            "{}: the iperf3 server does not listen on port {port} ({found:?}): {:?}",
             at.name(),
             running.wait(Duration::from_secs(1))
         );

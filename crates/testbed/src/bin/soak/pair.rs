@@ -104,6 +104,8 @@ impl Pair {
 
     fn stream(&self, random: &mut Rng) -> Result<()> {
         let options = IperfOptions {
+            // The last server may not have ended yet.
+            port: random.u16(5201..5301),
             arguments: (*random.choice(STREAMS).unwrap_or(&"")).into(),
             ..IperfOptions::seconds(STREAM)
         };
