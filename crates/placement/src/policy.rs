@@ -24,6 +24,9 @@ use crate::config::{Config, Costs, Mode};
 use crate::topology::{Cpu, Reach, Topology};
 use crate::view::{CoreState, VcpuState, View, Vnic};
 
+/// Fewer bytes are copied in less time than it takes to tell somebody else, and a receiver that runs need not be woken.
+const WORTH_SENDING: u64 = 8 * 1024;
+
 /// Who does a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Executor {
@@ -221,6 +224,9 @@ impl Policy {
             None => {}
         }
         let (near, limit) = match self.vcpu(view, receiver) {
+            VcpuState::Running(_) if self.config.preemptive_copy && queued.bytes < WORTH_SENDING => {
+                return all_to(Rest::Here);
+            }
             VcpuState::Running(cpu) => (cpu, 0),
             VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => (cpu, self.config.copy_limit),
             VcpuState::Unknown => (here, u32::MAX),

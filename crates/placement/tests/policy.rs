@@ -164,13 +164,18 @@ fn a_core_to_which_a_vcpu_is_expected_back_comes_last() {
 fn an_awake_helper_is_taken_where_waking_one_would_not_pay() {
     let little = Backlog {
         packets: 2,
-        bytes: 128,
+        bytes: 16_384,
     };
     let mut still = running_pair();
     let policy = policy(Config::default());
     assert_eq!(offloaded(&policy, &still, little), None);
     still.cores[5] = POLLING;
     assert_eq!(offloaded(&policy, &still, little), Some(5));
+    let too_little = Backlog {
+        packets: 2,
+        bytes: 128,
+    };
+    assert_eq!(offloaded(&policy, &still, too_little), None);
     still.wanted[5] = true;
     assert_eq!(offloaded(&policy, &still, little), None);
     still.wanted[5] = false;

@@ -13,9 +13,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnic::{Packet, ReceiveSide};
 
-/// Fewer bytes are copied in less time than it takes to tell somebody else.
-const WORTH_SENDING: u64 = 8 * 1024;
-
 /// What is in a receive queue that others fill as well: at least something.
 pub(super) const UNKNOWN_BACKLOG: Backlog = Backlog {
     packets: 1,
@@ -149,9 +146,6 @@ impl Pipeline {
             packets: packets.len() as u32,
             bytes,
         };
-        if placement.knows_vcpus() && bytes < WORTH_SENDING && receiver.copier().is_none() {
-            return Copier::Here;
-        }
         self.plan(receiver, ports, backlog)
     }
 
