@@ -532,7 +532,7 @@ impl DeviceQueue {
 #[inline(always)]
 fn full_fence() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: adds nothing to a word of the stack that is not in use.
+    // SAFETY: leaves a word of the stack as it is.
     unsafe {
         std::arch::asm!("lock or dword ptr [rsp - 4], 0", options(nostack));
     }
