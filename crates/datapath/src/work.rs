@@ -65,8 +65,10 @@ impl Work {
         let start = cycles();
         let result = step(pipeline);
         let moved = std::mem::take(&mut pipeline.moved);
-        if moved != Moved::default() {
+        if moved.packets + moved.delivered > 0 {
             add(&self.busy_cycles, cycles().wrapping_sub(start));
+        }
+        if moved != Moved::default() {
             add(&self.bursts, moved.bursts);
             add(&self.packets, moved.packets);
             add(&self.delivered, moved.delivered);
