@@ -360,7 +360,7 @@ impl Pipeline {
             let (first, begin, mut bytes) = (&keys[at], at, packets[at].frame_len() as u64);
             let hash = self.microflows.hash(first);
             at += 1;
-            while at < count && keys[at].is_same(first) {
+            while at < count && keys[at] == *first {
                 bytes += packets[at].frame_len() as u64;
                 at += 1;
             }

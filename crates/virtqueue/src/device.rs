@@ -4,7 +4,7 @@ use crate::chain::{Chain, ChainError, Direction};
 use guest_memory::{Access, GuestMemory, GuestRange, prefetch};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Largest queue size (VIRTIO 1.2, 2.7).
 pub const MAX_QUEUE_SIZE: u16 = 32768;
@@ -488,7 +488,7 @@ impl DeviceQueue {
             self.used_word(0).store(0, Ordering::Relaxed);
         }
         // The wish must be visible before the index is read again.
-        fence(Ordering::SeqCst);
+        full_fence();
         self.look()?;
         Ok(self.seen_available != seen)
     }
@@ -537,7 +537,7 @@ fn full_fence() {
         std::arch::asm!("lock or dword ptr [rsp - 4], 0", options(nostack));
     }
     #[cfg(not(target_arch = "x86_64"))]
-    fence(Ordering::SeqCst);
+    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// Whether going from `old` to `new` passed `event` (VIRTIO 1.2, 2.7.7.1).

@@ -342,12 +342,16 @@ impl ReceiveSide {
         if let Some(ring) = &mut self.ring {
             ring.queue.show_both(&mut sender.queue);
         }
-        self.publish();
+        self.publish_counted();
     }
 
     /// Shows the guest what was delivered.
     fn publish(&mut self) {
         self.count();
+        self.publish_counted();
+    }
+
+    fn publish_counted(&mut self) {
         let Some(ring) = &mut self.ring else { return };
         if ring.queue.has_unpublished() {
             if ring.queue.publish() {

@@ -67,16 +67,14 @@ impl Posted {
         self.ranges.copy_within(self.first..self.end, 0);
         (self.first, self.end) = (0, self.len());
         let room = BURST.min(MOST - self.end);
-        let taken = queue.take_heads(&mut self.heads[self.end..][..room])?;
-        let mut found = 0;
-        while found < taken
+        let taken = self.end + queue.take_heads(&mut self.heads[self.end..][..room])?;
+        while self.end < taken
             && let Some(range) = queue.buffer(self.heads[self.end], PREFETCH)
         {
             self.ranges[self.end] = range;
             self.end += 1;
-            found += 1;
         }
-        queue.untake((taken - found) as u16);
+        queue.untake((taken - self.end) as u16);
         Ok(())
     }
 

@@ -82,30 +82,34 @@ impl ReceiveRing {
         self.ranges.clear();
         let mut room = 0usize;
         while room < total {
-            if let Some((head, range)) = self.posted.take() {
-                self.chains.push((head, range.len()));
-                self.ranges.push(range);
-                room += range.len() as usize;
-            } else {
-                match self.queue.take(Direction::ToDriver, &mut self.scratch) {
-                    Ok(Some(Ok(()))) => {}
-                    Ok(None) => return Err(self.put_back(Shortage::Now)),
-                    Ok(Some(Err(_))) => {
-                        self.queue.untake(1);
-                        return Err(self.put_back(Shortage::Broken(QueueError::ReceiveChain)));
-                    }
-                    Err(error) => return Err(self.put_back(Shortage::Broken(error))),
-                }
-                self.chains.push((self.scratch.head, self.scratch.len()));
-                self.ranges.extend_from_slice(self.scratch.segments());
-                room += self.scratch.len() as usize;
-            }
+            room += self.gather_one().map_err(|shortage| self.put_back(shortage))?;
             let all = self.chains.len() == usize::from(self.queue.size());
             if room < total && (all || !self.features.has(NET_MRG_RXBUF)) {
                 return Err(self.put_back(Shortage::Never));
             }
         }
         Ok(())
+    }
+
+    /// Takes the next buffers from the ring; returns how many bytes they have.
+    fn gather_one(&mut self) -> Result<usize, Shortage> {
+        if let Some((head, range)) = self.posted.take() {
+            self.chains.push((head, range.len()));
+            self.ranges.push(range);
+            return Ok(range.len() as usize);
+        }
+        match self.queue.take(Direction::ToDriver, &mut self.scratch) {
+            Ok(Some(Ok(()))) => {}
+            Ok(None) => return Err(Shortage::Now),
+            Ok(Some(Err(_))) => {
+                self.queue.untake(1);
+                return Err(Shortage::Broken(QueueError::ReceiveChain));
+            }
+            Err(error) => return Err(Shortage::Broken(error)),
+        }
+        self.chains.push((self.scratch.head, self.scratch.len()));
+        self.ranges.extend_from_slice(self.scratch.segments());
+        Ok(self.scratch.len() as usize)
     }
 
     fn put_back(&mut self, shortage: Shortage) -> Shortage {
