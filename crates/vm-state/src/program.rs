@@ -10,6 +10,11 @@
 //! than its last event. A task that is pulled to a core is counted there when that core switches next. Tasks that have
 //! blocked and are still queued, as kernels from 6.12 on do (delayed dequeuing), are not counted.
 //!
+//! Events can go unseen: the kernel runs no program inside itself, and on virtual machines whose kernel text is seen in
+//! different versions by different address spaces, as was observed under a hypervisor without nested paging, whole
+//! processes switch unseen. So each event sets all that it knows instead of stepping from state to state: what one left
+//! unsaid, the next one says.
+//!
 //! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the verifier
 //! lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no formatting of a trace
 //! record, and finds fields by name on every kernel that has BTF. Classic tracepoints have stable formats but know no
@@ -329,14 +334,16 @@ impl Program {
     }
 
     /// Publishes R5, what the thread at R3 is once it was switched from on the core in R7, unless it runs elsewhere by now
-    /// because a parent and its child took turns. Uses R1, R4.
+    /// because a parent and its child took turns. Whatever else was published of it is no reason to keep silent: that it
+    /// was switched to may not have been seen. Uses R1, R4.
     fn left(&mut self, elsewhere: Label) {
         let ours = self.code.label();
         self.code.constant(Op::Move, R1, word(Kind::Running));
         self.code.register(Op::Or, R1, R7);
         self.code.load(Size::Word, R4, R3, STATE);
-        self.code.jump_if(If::Equal, R4, 0, ours);
-        self.code.jump_if_register(If::NotEqual, R4, R1, elsewhere);
+        self.code.jump_if_register(If::Equal, R4, R1, ours);
+        self.code.constant(Op::RightShift, R4, KIND_SHIFT.cast_signed());
+        self.code.jump_if(If::Equal, R4, Kind::Running as i32, elsewhere);
         self.code.place(ours);
         self.code.register(Op::Or, R5, R7);
         self.code.store(Size::Word, R3, STATE, R5);

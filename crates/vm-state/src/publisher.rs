@@ -84,6 +84,9 @@ impl Publisher {
     }
 }
 
+/// How often a core is visited, at most: a single switch may go unseen.
+const VISITS: usize = 10;
+
 /// Has each core switch to the calling thread; false if that was not seen.
 fn visit_cores(registry: &Registry) -> io::Result<bool> {
     let tid = gettid().as_raw_nonzero().get().cast_unsigned();
@@ -99,11 +102,63 @@ fn visit_cores(registry: &Registry) -> io::Result<bool> {
             // Taken offline just now.
             continue;
         }
-        // Whoever is there already has to leave once, to be seen coming back.
-        std::thread::sleep(Duration::from_micros(1));
         let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
-        seen &= matches!(registry.core(cpu), CoreState::Vcpu(found) if found == slot);
+        seen &= (0..VISITS).any(|_| {
+            // Whoever is there already has to leave once, to be seen coming back.
+            std::thread::sleep(Duration::from_micros(1));
+            matches!(registry.core(cpu), CoreState::Vcpu(found) if found == slot)
+        });
     }
     registry.remove(slot);
     Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::area::{Kind, WAYS};
+    use crate::kernel::Mapping;
+    use crate::state::{Slot, ThreadState};
+    use std::sync::atomic::Ordering::SeqCst;
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    /// Whatever was published of a thread before, going to sleep says that it is blocked.
+    #[test]
+    fn what_went_unseen_is_made_good() {
+        // Without the privilege there is nothing to try.
+        let Ok(publisher) = Publisher::attach() else {
+            return;
+        };
+        let registry = Registry::map(publisher.area()).unwrap();
+        let area = Mapping::new(publisher.area(), true).unwrap();
+        let state_of = |slot: Slot| {
+            let slot = usize::from(slot.0);
+            &area.buckets[slot / WAYS].0[slot % WAYS].state
+        };
+        let (orders, to_sleeper) = mpsc::channel::<u32>();
+        let (answers, from_sleeper) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let (registry, state_of) = (&registry, &state_of);
+            scope.spawn(move || {
+                let tid = gettid().as_raw_nonzero().get().cast_unsigned();
+                let slot = registry.add(tid).unwrap();
+                for wrong in to_sleeper {
+                    state_of(slot).store(wrong, SeqCst);
+                    answers.send(slot).unwrap();
+                }
+            });
+            for wrong in [Kind::Runnable, Kind::Blocked, Kind::Dead] {
+                // A core on which it is not, whichever it is on.
+                orders.send(wrong.word() | 1023).unwrap();
+                let slot = from_sleeper.recv().unwrap();
+                let end = Instant::now() + Duration::from_secs(10);
+                while !matches!(registry.thread(slot), ThreadState::Blocked(core) if core != 1023) {
+                    assert!(Instant::now() < end, "{wrong:?} {:?}", registry.thread(slot));
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+            }
+            drop(orders);
+        });
+    }
 }
