@@ -4,14 +4,14 @@
 //! Hyper-Switch has its learning switch.
 //!
 //! What counts is the share of the bystanders' rate that is left, measured without and under attack in turn, many times in
-//! each round. The attacker sends in batches, once per millisecond, so that it takes next to nothing of the bystanders' processor.
+//! each round, of which the median is taken. The attacker sends in batches, once per millisecond, so that it takes next to nothing of the bystanders' processor.
 
 use super::{Case, Rig};
 use crate::Effort;
 use crate::contender::{Contender, HYPERSWITCH, OVS_FILTERED};
 use crate::machine::on_processor;
 use crate::record::Better::Higher;
-use crate::record::Record;
+use crate::record::{Record, Spread};
 use anyhow::Result;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -60,12 +60,15 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
         |_, (bystanders, attacker), (traffic, batch)| {
             // Short runs, because packets that are lost in one do not come back in it, and because a rate on a shared machine
             // is another one a second later.
-            let (mut before, mut during) = (0.0, 0.0);
+            let (mut kept, mut rates) = (Vec::new(), Vec::new());
             for _ in 0..RUNS {
-                before += rate(effort, bystanders, traffic)?;
-                during += attacked(attacker, *batch, || rate(effort, bystanders, traffic))?;
+                let before = rate(effort, bystanders, traffic)?;
+                let during = attacked(attacker, *batch, || rate(effort, bystanders, traffic))?;
+                kept.push(100.0 * during / before);
+                rates.push(during / 1e6);
             }
-            Ok([100.0 * during / before, during / f64::from(RUNS) / 1e6])
+            let median = |values: &Vec<f64>| Spread::of(values).map_or(f64::NAN, |spread| spread.median);
+            Ok([median(&kept), median(&rates)])
         },
     )
 }
