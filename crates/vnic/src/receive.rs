@@ -281,7 +281,7 @@ impl ReceiveSide {
         let waiting = self.pending.is_some();
         // Nobody waits if what waited was dropped for another reason.
         if !waiting && matches!(self.wait, Wait::Since(_)) {
-            self.wait = Wait::No;
+            self.wait_no_more();
         }
         result.map(|()| left == 0 && !waiting)
     }
@@ -300,6 +300,16 @@ impl ReceiveSide {
         Ok(!ring.queue.enable_kicks()?)
     }
 
+    /// Buffers have come, or nothing needs them any more: the guest need not kick for each that it posts.
+    fn wait_no_more(&mut self) {
+        if self.wait != Wait::No {
+            self.wait = Wait::No;
+            if let Some(ring) = &mut self.ring {
+                ring.queue.disable_kicks();
+            }
+        }
+    }
+
     /// The ring is malformed: it is not used any more.
     fn break_down(
         &mut self,
@@ -315,7 +325,7 @@ impl ReceiveSide {
     }
 
     fn count_delivered(&mut self, packet: &Packet, segments: u64, observer: &mut impl Observer) {
-        self.wait = Wait::No;
+        self.wait_no_more();
         self.tally.packets += 1;
         self.tally.bytes += packet.frame_len() as u64;
         self.tally.segments += segments;
@@ -400,7 +410,7 @@ impl ReceiveSide {
             .as_mut()
             .is_some_and(|ring| ring.posted.len() > 0 || ring.queue.look().is_ok_and(|count| count > 0));
         if some && self.wait == Wait::Stalled {
-            self.wait = Wait::No;
+            self.wait_no_more();
         }
         some
     }

@@ -3,7 +3,7 @@
 use crate::support::control::mode;
 use crate::support::frames::plain;
 use crate::support::guest::LEAST;
-use crate::support::{Guest, Setup, Switch};
+use crate::support::{Guest, Setup, Switch, eventually};
 use control_protocol::data_plane::Packet;
 use flow::{Action, DropReason, PortId};
 use placement::Mode;
@@ -246,5 +246,30 @@ fn who_waits_next_is_given_the_whole_time() {
     std::thread::sleep(Duration::from_millis(vnic::STALL_TIMEOUT_MS / 10));
     slow.post(0..8);
     slow.expect_plain(&plain(3, 2, 1000, 5));
+    switch.finish();
+}
+
+/// A driver without event index is told by a flag, which stays as it is until it is changed.
+#[test]
+fn a_receiver_need_not_kick_once_it_has_buffers_again() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let setup = Setup {
+        posted: 2,
+        ..Setup::features(LEAST)
+    };
+    let mut b = Guest::start(&mut switch, 2, setup);
+    switch.join(1, 2);
+    b.repost = false;
+    let frames: Vec<_> = (0..6).map(|seed| plain(1, 2, 500, seed)).collect();
+    frames.iter().for_each(|frame| a.send(frame));
+    frames[..2].iter().for_each(|frame| b.expect_plain(frame));
+    eventually("it is to kick when it posts buffers", || b.receive.publish());
+    b.post(2..64);
+    assert_eq!(b.receive.kicks, 1);
+    frames[2..].iter().for_each(|frame| b.expect_plain(frame));
+    eventually("it need not kick", || !b.receive.publish());
+    b.post(0..2);
+    assert_eq!(b.receive.kicks, 1);
     switch.finish();
 }
