@@ -83,6 +83,8 @@ pub(crate) struct Pipeline {
     overtaken: u32,
     /// Ports whose transmit rings this thread polls, as their guests need not kick; and whether packets came since.
     polled: Vec<(PortId, bool)>,
+    /// The one of them that was looked at last while there was other work.
+    turn: usize,
     /// Where the look at rings that others serve goes on.
     patrol: usize,
     /// What to look at when its time has come.
@@ -174,6 +176,7 @@ impl Pipeline {
             todo: VecDeque::new(),
             overtaken: 0,
             polled: Vec::new(),
+            turn: 0,
             patrol: 0,
             timers: Vec::new(),
         }

@@ -121,6 +121,10 @@ impl Worker {
                 self.pulse.beat();
                 self.account.run(&mut self.pipeline, Pipeline::step) || self.linger()
             });
+            if busy {
+                // Rings without kicks are not to wait until others are empty.
+                self.pipeline.poll_in_turn();
+            }
             // Also while there is something to do: timers wait for nobody.
             let deadline = self.pipeline.next_deadline();
             let timeout = if busy { Some(Duration::ZERO) } else { deadline };

@@ -12,6 +12,9 @@ use vnic::TransmitSide;
 /// Transmit rings that others serve looked at in one round of polling.
 const PATROL: usize = 4;
 
+/// Rings looked at between two times of looking at wake-ups, by a worker that does not come to polling.
+const IN_TURN: usize = 32;
+
 /// Why a port's receive side is to be looked at when its time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
@@ -39,6 +42,18 @@ impl Pipeline {
         }
         self.ports = Some(ports);
         !self.todo.is_empty()
+    }
+
+    /// Looks at some of the rings that are polled, at others each time.
+    pub fn poll_in_turn(&mut self) {
+        let ports = self.ports();
+        for _ in 0..IN_TURN.min(self.polled.len()) {
+            self.turn = (self.turn + 1) % self.polled.len();
+            if let Some(port) = port_of(&ports, self.polled[self.turn].0) {
+                self.look_at(port);
+            }
+        }
+        self.ports = Some(ports);
     }
 
     fn look_at(&mut self, port: &Port) {

@@ -6,6 +6,7 @@
 //! * `stall`: receivers that post no buffers;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
 //! * `bad_rings`, `bad_memory`, `bad_messages`: guests that break rules cost nobody but themselves;
+//! * `fairness`: ports with little to send beside those whose rings are never empty;
 //! * `work`: who did the work;
 //! * `vm_state`: what guests do;
 //! * `random_guest`: anything in any order.
@@ -20,6 +21,7 @@ mod bad_memory;
 mod bad_messages;
 mod bad_rings;
 mod control_lost;
+mod fairness;
 mod forwarding;
 mod layouts;
 mod offloads;
