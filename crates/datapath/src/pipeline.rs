@@ -83,7 +83,7 @@ pub(crate) struct Pipeline {
     overtaken: u32,
     /// Ports whose transmit rings this thread polls, as their guests need not kick; and whether packets came since.
     polled: Vec<(PortId, bool)>,
-    /// The one of them that was looked at last while there was other work.
+    /// The one of them that was looked at last.
     turn: usize,
     /// Where the look at rings that others serve goes on.
     patrol: usize,

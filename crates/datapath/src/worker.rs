@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Things done between looks at new wake-ups, so that a busy port does not hide others' kicks.
 const STEPS: usize = 16;
 
+/// Polled rings looked at after so many things, by a worker that does not come to polling.
+const IN_TURN: usize = 32;
+
 /// Things done before a worker ends.
 const LAST_STEPS: usize = 256;
 
@@ -123,7 +126,7 @@ impl Worker {
             });
             if busy {
                 // Rings without kicks are not to wait until others are empty.
-                self.pipeline.poll_in_turn();
+                self.pipeline.poll(IN_TURN);
             }
             // Also while there is something to do: timers wait for nobody.
             let deadline = self.pipeline.next_deadline();
@@ -189,7 +192,7 @@ impl Worker {
     /// One look at everything that is polled.
     fn look(&mut self) -> bool {
         self.account.polled();
-        self.read_messages() | self.pipeline.poll()
+        self.read_messages() | self.pipeline.poll(usize::MAX)
     }
 
     /// Puts what others ask for on the to-do list; true if there was something.

@@ -10,10 +10,10 @@
 //! than its last event. A task that is pulled to a core is counted there when that core switches next. Tasks that have
 //! blocked and are still queued, as kernels from 6.12 on do (delayed dequeuing), are not counted.
 //!
-//! Events can go unseen: the kernel runs no program inside itself, and on virtual machines whose kernel text is seen in
-//! different versions by different address spaces, as was observed under a hypervisor without nested paging, whole
-//! processes switch unseen. So each event sets all that it knows instead of stepping from state to state: what one left
-//! unsaid, the next one says.
+//! Events can go unseen: a program that is interrupted is not run again inside itself, and on one virtual machine no
+//! tracer at all (perf, ftrace, these programs) was told when threads of one process were switched from; why was not
+//! found. So each event sets all that it knows instead of stepping from state to state: what one left unsaid, the next
+//! one says.
 //!
 //! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the verifier
 //! lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no formatting of a trace

@@ -116,9 +116,9 @@ fn visit_cores(registry: &Registry) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::area::{Kind, WAYS};
+    use crate::area::Kind;
     use crate::kernel::Mapping;
-    use crate::state::{Slot, ThreadState};
+    use crate::state::ThreadState;
     use std::sync::atomic::Ordering::SeqCst;
     use std::sync::mpsc;
     use std::time::Instant;
@@ -132,19 +132,15 @@ mod tests {
         };
         let registry = Registry::map(publisher.area()).unwrap();
         let area = Mapping::new(publisher.area(), true).unwrap();
-        let state_of = |slot: Slot| {
-            let slot = usize::from(slot.0);
-            &area.buckets[slot / WAYS].0[slot % WAYS].state
-        };
         let (orders, to_sleeper) = mpsc::channel::<u32>();
         let (answers, from_sleeper) = mpsc::channel();
         std::thread::scope(|scope| {
-            let (registry, state_of) = (&registry, &state_of);
+            let (registry, area) = (&registry, &area);
             scope.spawn(move || {
                 let tid = gettid().as_raw_nonzero().get().cast_unsigned();
                 let slot = registry.add(tid).unwrap();
                 for wrong in to_sleeper {
-                    state_of(slot).store(wrong, SeqCst);
+                    area.thread(slot).unwrap().state.store(wrong, SeqCst);
                     answers.send(slot).unwrap();
                 }
             });

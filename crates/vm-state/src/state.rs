@@ -59,7 +59,7 @@ impl ThreadState {
 }
 
 impl Area {
-    fn thread(&self, slot: Slot) -> Option<&Thread> {
+    pub(crate) fn thread(&self, slot: Slot) -> Option<&Thread> {
         let slot = usize::from(slot.0);
         self.buckets.get(slot / WAYS).map(|bucket| &bucket.0[slot % WAYS])
     }

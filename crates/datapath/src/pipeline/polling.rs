@@ -12,9 +12,6 @@ use vnic::TransmitSide;
 /// Transmit rings that others serve looked at in one round of polling.
 const PATROL: usize = 4;
 
-/// Rings looked at between two times of looking at wake-ups, by a worker that does not come to polling.
-const IN_TURN: usize = 32;
-
 /// Why a port's receive side is to be looked at when its time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
@@ -32,28 +29,22 @@ pub(super) struct Timer {
 }
 
 impl Pipeline {
-    /// Looks at the rings that are polled; true if something came and is on the to-do list.
-    pub fn poll(&mut self) -> bool {
+    /// Looks at the rings that are polled, but at no more than `most`, and at others each time; true if something came and is
+    /// on the to-do list.
+    pub fn poll(&mut self, most: usize) -> bool {
         let ports = self.ports();
-        for index in 0..self.polled.len() {
-            if let Some(port) = port_of(&ports, self.polled[index].0) {
-                self.look_at(port);
-            }
-        }
-        self.ports = Some(ports);
-        !self.todo.is_empty()
-    }
-
-    /// Looks at some of the rings that are polled, at others each time.
-    pub fn poll_in_turn(&mut self) {
-        let ports = self.ports();
-        for _ in 0..IN_TURN.min(self.polled.len()) {
-            self.turn = (self.turn + 1) % self.polled.len();
+        for _ in 0..most.min(self.polled.len()) {
+            self.turn = if self.turn + 1 < self.polled.len() {
+                self.turn + 1
+            } else {
+                0
+            };
             if let Some(port) = port_of(&ports, self.polled[self.turn].0) {
                 self.look_at(port);
             }
         }
         self.ports = Some(ports);
+        !self.todo.is_empty()
     }
 
     fn look_at(&mut self, port: &Port) {

@@ -82,12 +82,13 @@ impl Effort {
 
     /// The same time in more and shorter turns, where a turn needs no preparation: a shared machine is another one from one
     /// moment to the next, and the shorter the turns, the more do contenders meet the same one.
-    fn finely(mut self) -> Effort {
+    fn finely(mut self, record: &mut Record) -> Effort {
         const TIMES: u16 = 5;
         if !self.quick {
             self.rounds *= usize::from(TIMES);
             self.short /= TIMES.into();
         }
+        record.rounds = self.rounds;
         self
     }
 

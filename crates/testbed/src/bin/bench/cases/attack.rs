@@ -4,7 +4,8 @@
 //! Hyper-Switch has its learning switch.
 //!
 //! What counts is the share of the bystanders' rate that is left, measured without and under attack in turn, many times in
-//! each round, of which the median is taken. The attacker sends in batches, once per millisecond, so that it takes next to nothing of the bystanders' processor.
+//! each round, of which the median is taken. The attacker sends in batches, once per millisecond, so that it takes next to
+//! nothing of the bystanders' processor.
 
 use super::{Case, Rig};
 use crate::Effort;
@@ -67,7 +68,7 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
                 kept.push(100.0 * during / before);
                 rates.push(during / 1e6);
             }
-            let median = |values: &Vec<f64>| Spread::of(values).map_or(f64::NAN, |spread| spread.median);
+            let median = |values: &[f64]| Spread::of(values).map_or(f64::NAN, |spread| spread.median);
             Ok([median(&kept), median(&rates)])
         },
     )

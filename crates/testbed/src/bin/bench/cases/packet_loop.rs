@@ -73,8 +73,7 @@ fn points(effort: &Effort) -> Vec<(String, Traffic)> {
 }
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let effort = &effort.finely();
-    record.rounds = effort.rounds;
+    let effort = &effort.finely(record);
     let rigs = Rig::start_all(contenders, &PORTS, |network, ports| {
         PollingGuest::connect(&network.sockets(ports)?, 1514)
     })?;
@@ -104,8 +103,7 @@ fn measure(
 }
 
 fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let effort = &effort.finely();
-    record.rounds = effort.rounds;
+    let effort = &effort.finely(record);
     for &size in effort.choose(&SIZES, &[64]) {
         let rigs = Rig::start_all(contenders, &PORTS, |network, ports| {
             let mut options = TestpmdOptions::guest(&network.sockets(ports)?, "");
