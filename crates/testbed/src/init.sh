@@ -65,18 +65,30 @@ report() {
     rm -f "/tmp/out.$1" "/tmp/err.$1" "/tmp/report.$1" "/tmp/command.$1"
 }
 
+# Runs what arrives on the console. No command is a child of the shell that reads: a child's end would interrupt it, and
+# busybox then forgets what it has read of the line.
+agent() {
+    while read -r verb id code; do
+        if [ "$verb" != RUN ]; then
+            echo "the agent cannot read: $verb $id $code"
+            continue
+        fi
+        ( (
+            # This shell prefers its own ping, which lacks half of the options, to any program of that name.
+            echo 'ping() { /usr/bin/ping "$@"; }' > "/tmp/command.$id"
+            echo "$code" | base64 -d >> "/tmp/command.$id"
+            sh "/tmp/command.$id" < /dev/null > "/tmp/out.$id" 2> "/tmp/err.$id"
+            report "$id" $?
+        ) & )
+    done
+}
+
 # From here on the console belongs to the reports, and to what the kernel complains about.
 dmesg -n 5
 printf '\n@@ready\n'
-while read -r verb id code; do
-    [ "$verb" = RUN ] || continue
-    (
-        # This shell prefers its own ping, which lacks half of the options, to any program of that name.
-        echo 'ping() { /usr/bin/ping "$@"; }' > "/tmp/command.$id"
-        echo "$code" | base64 -d >> "/tmp/command.$id"
-        sh "/tmp/command.$id" < /dev/null > "/tmp/out.$id" 2> "/tmp/err.$id"
-        report "$id" $?
-    ) &
-done
+exec 3<&0
+agent <&3 &
+# Commands become children of this shell, the first process.
+wait
 # Nobody is at the other end of the console any more.
 poweroff -f

@@ -104,6 +104,27 @@ fn user_mode_guests_on_a_bridge() -> Result<()> {
     Ok(())
 }
 
+/// A command that arrives while another one ends must not be lost.
+#[test]
+fn commands_arrive_while_others_end() -> Result<()> {
+    let Some(_lab) = Lab::enter("commands_arrive_while_others_end") else {
+        return Ok(());
+    };
+    let emulated = QemuGuest::boot(GuestOptions::new("qemu"), &QemuOptions::default())?;
+    let user_mode = UmlGuest::boot(GuestOptions::new("uml"))?;
+    for (guest, rounds) in [(&*emulated, 1), (&user_mode, 4)] {
+        for _ in 0..rounds {
+            let running = (0..10)
+                .map(|number| guest.start(&format!("echo {number} # {}", "x".repeat(100))))
+                .collect::<Result<Vec<_>>>()?;
+            for (number, running) in running.into_iter().enumerate() {
+                ensure!(running.wait(Duration::from_secs(30))?.stdout == format!("{number}\n"));
+            }
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_user_mode_guest_reboots() -> Result<()> {
     let Some(lab) = Lab::enter("a_user_mode_guest_reboots") else {
