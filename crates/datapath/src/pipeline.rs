@@ -36,7 +36,7 @@ use ring::{Guard, PoolOwner, Unique};
 use sinks::{Delivery, FlowRun, Forward, enqueue};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use vnic::{BURST, Fetched, Packet, STALL_TIMEOUT_MS, TransmitSide, Wait};
+use vnic::{BURST, Fetched, Packet, TransmitSide, Wait};
 
 /// Bursts taken from one port before others get their turn.
 const ROUNDS: usize = 8;
@@ -591,9 +591,8 @@ impl Pipeline {
         if port.vnic.is_stalled() != (wait == Wait::Stalled) {
             port.vnic.set_stalled(wait == Wait::Stalled);
         }
-        if let Wait::Since(since) = wait {
-            let due_ms = since + STALL_TIMEOUT_MS + TICK_MS;
-            self.set_timer(due_ms * NS_PER_MS, port.id(), Due::Stall);
+        if let Some(until_ms) = wait.until() {
+            self.set_timer((until_ms + TICK_MS) * NS_PER_MS, port.id(), Due::Stall);
         }
         let wanted = receive.release();
         let more = result.unwrap_or_else(|error| {

@@ -7,10 +7,13 @@
 //! | [`Wait`] | enters when | allowed |
 //! |---|---|---|
 //! | `No` | buffers were there | deliver |
-//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
+//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`REMINDER_MS`] call the driver, whether it wants that or not, and become `Reminded(t)` |
+//! | `Reminded(t)` | the driver was called | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
 //! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
 //!
-//! So a receiver that posts no buffers holds its senders' chains once, for a bounded time.
+//! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. The reminder is for guests that
+//! miss an interrupt now and then (User Mode Linux does, when it comes just before an idle processor sleeps): they would
+//! sleep on a full ring until something else wakes them.
 //!
 //! ```text
 //!   burst    packets that fit one buffer each and go as they are: the short way
@@ -43,6 +46,9 @@ use virtqueue::{Chain, DeviceQueue, QueueError};
 /// scheduling delays, shorter than anybody's patience.
 pub const STALL_TIMEOUT_MS: u64 = 100;
 
+/// After what part of that time the receiver's driver is called once more, in milliseconds.
+const REMINDER_MS: u64 = STALL_TIMEOUT_MS / 5;
+
 /// What becomes of packets is told here, besides being counted.
 pub trait Observer {
     /// The packet is in the receiver's ring.
@@ -58,8 +64,21 @@ pub enum Wait {
     No,
     /// Since then (the caller's clock, milliseconds).
     Since(u64),
+    /// Since then, and the driver was called because of that.
+    Reminded(u64),
     /// Too long.
     Stalled,
+}
+
+impl Wait {
+    /// When the receive side must run next even if no buffers come, if at all (the caller's clock, milliseconds).
+    pub fn until(self) -> Option<u64> {
+        match self {
+            Wait::Since(since) => Some(since + REMINDER_MS),
+            Wait::Reminded(since) => Some(since + STALL_TIMEOUT_MS),
+            Wait::No | Wait::Stalled => None,
+        }
+    }
 }
 
 /// The consumer of a port's internal receive queue, with the guest's ring while there is one.
@@ -280,7 +299,7 @@ impl ReceiveSide {
         self.publish();
         let waiting = self.pending.is_some();
         // Nobody waits if what waited was dropped for another reason.
-        if !waiting && matches!(self.wait, Wait::Since(_)) {
+        if !waiting && self.wait != Wait::Stalled {
             self.wait_no_more();
         }
         result.map(|()| left == 0 && !waiting)
@@ -291,9 +310,15 @@ impl ReceiveSide {
         let Some(ring) = &mut self.ring else {
             return Ok(true);
         };
+        let time_is_up = self.wait.until().is_some_and(|until| until <= now_ms);
         self.wait = match self.wait {
             Wait::No => Wait::Since(now_ms),
-            Wait::Since(since) if now_ms.saturating_sub(since) >= STALL_TIMEOUT_MS => Wait::Stalled,
+            Wait::Since(since) if time_is_up => {
+                ring.owes_call = false;
+                ring.call.notify(true, &self.account.receive_calls);
+                Wait::Reminded(since)
+            }
+            Wait::Reminded(_) if time_is_up => Wait::Stalled,
             wait => wait,
         };
         // Fewer buffers than needed may be there; only new ones are a reason to try again.

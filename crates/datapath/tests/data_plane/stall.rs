@@ -273,3 +273,31 @@ fn a_receiver_need_not_kick_once_it_has_buffers_again() {
     assert_eq!(b.receive.kicks, 1);
     switch.finish();
 }
+
+/// A driver that has missed its call sleeps on a full ring.
+#[test]
+fn a_receiver_without_buffers_is_called_before_packets_are_lost() {
+    for features in [LEAST, crate::support::guest::ALL] {
+        let mut switch = Switch::with_ports(2);
+        let mut a = Guest::usual(&mut switch, 1);
+        let setup = Setup {
+            posted: 2,
+            ..Setup::features(features)
+        };
+        let mut b = Guest::start(&mut switch, 2, setup);
+        switch.join(1, 2);
+        b.repost = false;
+        b.receive.refuse_calls();
+        let frames: Vec<_> = (0..4).map(|seed| plain(1, 2, 500, seed)).collect();
+        frames.iter().for_each(|frame| a.send(frame));
+        eventually("it is called", || {
+            rustix::io::read(&b.receive.call, &mut [0; 8]).is_ok()
+        });
+        assert_eq!(switch.counters(2).calls, 1);
+        frames[..2].iter().for_each(|frame| b.expect_plain(frame));
+        b.post(2..8);
+        frames[2..].iter().for_each(|frame| b.expect_plain(frame));
+        assert_eq!(switch.counters(1).dropped.total(), 0);
+        switch.finish();
+    }
+}
