@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a guest may take to boot. Emulated ones on a busy machine take 10 s.
-pub const BOOT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a guest may take to boot. Three emulated ones at once on a busy machine take 40 s.
+pub const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What the guest's network interface is connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]
