@@ -7,8 +7,8 @@
 //! | [`Wait`] | enters when | allowed |
 //! |---|---|---|
 //! | `No` | buffers were there | deliver |
-//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`REMINDER_MS`] call the driver, whether it wants that or not, and become `Reminded(t)` |
-//! | `Reminded(t)` | the driver was called | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
+//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`REMINDER_MS`] owe the driver a call, whether it wants that or not, and become `Reminded(t)` |
+//! | `Reminded(t)` | the driver was owed a call | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
 //! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
 //!
 //! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. The reminder is for guests that
@@ -46,7 +46,7 @@ use virtqueue::{Chain, DeviceQueue, QueueError};
 /// scheduling delays, shorter than anybody's patience.
 pub const STALL_TIMEOUT_MS: u64 = 100;
 
-/// After what part of that time the receiver's driver is called once more, in milliseconds.
+/// After what part of that time the receiver's driver is owed a call once more, in milliseconds.
 const REMINDER_MS: u64 = STALL_TIMEOUT_MS / 5;
 
 /// What becomes of packets is told here, besides being counted.
@@ -64,7 +64,7 @@ pub enum Wait {
     No,
     /// Since then (the caller's clock, milliseconds).
     Since(u64),
-    /// Since then, and the driver was called because of that.
+    /// Since then, and the driver is owed a call because of that, or was called.
     Reminded(u64),
     /// Too long.
     Stalled,
@@ -314,8 +314,7 @@ impl ReceiveSide {
         self.wait = match self.wait {
             Wait::No => Wait::Since(now_ms),
             Wait::Since(since) if time_is_up => {
-                ring.owes_call = false;
-                ring.call.notify(true, &self.account.receive_calls);
+                ring.owes_call = true;
                 Wait::Reminded(since)
             }
             Wait::Reminded(_) if time_is_up => Wait::Stalled,
