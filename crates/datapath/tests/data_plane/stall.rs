@@ -17,10 +17,24 @@ fn output(port: u32) -> Action {
 }
 
 fn deaf(features: u64) -> Setup {
+    posting(0, features)
+}
+
+fn posting(posted: usize, features: u64) -> Setup {
     Setup {
-        posted: 0,
+        posted,
         ..Setup::features(features)
     }
+}
+
+/// A switch with two guests, joined. The second one has two receive buffers and posts no further ones by itself.
+fn two_buffers(features: u64) -> (Switch, Guest, Guest) {
+    let mut switch = Switch::with_ports(2);
+    let a = Guest::usual(&mut switch, 1);
+    let mut b = Guest::start(&mut switch, 2, posting(2, features));
+    switch.join(1, 2);
+    b.repost = false;
+    (switch, a, b)
 }
 
 /// Waits for all chains to come back; how long it took.
@@ -252,15 +266,7 @@ fn who_waits_next_is_given_the_whole_time() {
 /// A driver without event index is told by a flag, which stays as it is until it is changed.
 #[test]
 fn a_receiver_need_not_kick_once_it_has_buffers_again() {
-    let mut switch = Switch::with_ports(2);
-    let mut a = Guest::usual(&mut switch, 1);
-    let setup = Setup {
-        posted: 2,
-        ..Setup::features(LEAST)
-    };
-    let mut b = Guest::start(&mut switch, 2, setup);
-    switch.join(1, 2);
-    b.repost = false;
+    let (mut switch, mut a, mut b) = two_buffers(LEAST);
     let frames: Vec<_> = (0..6).map(|seed| plain(1, 2, 500, seed)).collect();
     frames.iter().for_each(|frame| a.send(frame));
     frames[..2].iter().for_each(|frame| b.expect_plain(frame));
@@ -278,15 +284,7 @@ fn a_receiver_need_not_kick_once_it_has_buffers_again() {
 #[test]
 fn a_receiver_without_buffers_is_called_before_packets_are_lost() {
     for features in [LEAST, crate::support::guest::ALL] {
-        let mut switch = Switch::with_ports(2);
-        let mut a = Guest::usual(&mut switch, 1);
-        let setup = Setup {
-            posted: 2,
-            ..Setup::features(features)
-        };
-        let mut b = Guest::start(&mut switch, 2, setup);
-        switch.join(1, 2);
-        b.repost = false;
+        let (mut switch, mut a, mut b) = two_buffers(features);
         b.receive.refuse_calls();
         let frames: Vec<_> = (0..4).map(|seed| plain(1, 2, 500, seed)).collect();
         frames.iter().for_each(|frame| a.send(frame));
