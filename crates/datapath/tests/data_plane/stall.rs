@@ -266,7 +266,7 @@ fn who_waits_next_is_given_the_whole_time() {
 /// A driver without event index is told by a flag, which stays as it is until it is changed.
 #[test]
 fn a_receiver_need_not_kick_once_it_has_buffers_again() {
-    let (mut switch, mut a, mut b) = two_buffers(LEAST);
+    let (switch, mut a, mut b) = two_buffers(LEAST);
     let frames: Vec<_> = (0..6).map(|seed| plain(1, 2, 500, seed)).collect();
     frames.iter().for_each(|frame| a.send(frame));
     frames[..2].iter().for_each(|frame| b.expect_plain(frame));
