@@ -62,22 +62,12 @@ impl DerefMut for QemuGuest {
     }
 }
 
-/// How often an emulated machine is started at most.
-const BOOT_ATTEMPTS: u32 = 3;
-
 impl QemuGuest {
-    /// Starts a machine and waits until it is up. An emulated one that hangs while booting (seen on busy machines, with
-    /// and without a network) is started again, a few times.
+    /// Starts a machine and waits until it is up.
     pub fn boot(options: GuestOptions, qemu: &QemuOptions) -> Result<QemuGuest> {
-        for attempt in 1.. {
-            let mut guest = QemuGuest::start(options.clone(), qemu)?;
-            match guest.wait_ready() {
-                Ok(()) => return Ok(guest),
-                Err(error) if guest.accelerator == "kvm" || attempt == BOOT_ATTEMPTS => return Err(error),
-                Err(error) => eprintln!("{error:#}\nstarting {} again", options.name),
-            }
-        }
-        unreachable!("the last attempt returns")
+        let mut guest = QemuGuest::start(options, qemu)?;
+        guest.wait_ready()?;
+        Ok(guest)
     }
 
     /// Starts a machine without waiting.
