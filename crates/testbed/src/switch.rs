@@ -331,6 +331,28 @@ impl Switch {
         self.pids().into_iter().map(process::memory).sum()
     }
 
+    /// Stops all its processes where they are, so that they leave the processors to others.
+    pub fn pause(&self) {
+        self.signal_all(Signal::STOP);
+    }
+
+    /// Lets them go on.
+    pub fn resume(&self) {
+        self.signal_all(Signal::CONT);
+    }
+
+    /// Each process is in a group of its own.
+    fn signal_all(&self, signal: Signal) {
+        for pid in self
+            .pids()
+            .into_iter()
+            .filter_map(|pid| Pid::from_raw(pid.cast_signed()))
+        {
+            // One that has just ended is no error.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
     /// Ends the instance as users do, with SIGTERM, and checks that it leaves nothing behind.
     pub fn stop(mut self) -> Result<()> {
         let pids = self.pids();

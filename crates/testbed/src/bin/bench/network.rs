@@ -109,18 +109,22 @@ impl Network {
         }
     }
 
-    /// Keeps a switch that polls for ever off the processors while others are measured. Others need no processor when there
-    /// is nothing to do.
+    /// Keeps it off the processors while others are measured: some poll for ever, and an idle processor is what others
+    /// make use of. A bridge does nothing of its own.
     pub fn pause(&mut self) {
-        if let Network::OvsDpdk(ovs, _) = self {
-            ovs.pause();
+        match self {
+            Network::Hyperswitch(switch) => switch.pause(),
+            Network::OvsDpdk(ovs, _) => ovs.pause(),
+            Network::Bridge(_) => {}
         }
     }
 
     /// The end of a pause.
     pub fn resume(&mut self) {
-        if let Network::OvsDpdk(ovs, _) = self {
-            ovs.resume();
+        match self {
+            Network::Hyperswitch(switch) => switch.resume(),
+            Network::OvsDpdk(ovs, _) => ovs.resume(),
+            Network::Bridge(_) => {}
         }
     }
 
