@@ -50,6 +50,8 @@ pub struct GuestOptions {
     pub mtu: Option<u16>,
     /// Addresses with prefix length.
     pub addresses: Vec<String>,
+    /// The host's processor on which it runs; any if `None` (User Mode Linux only).
+    pub processor: Option<usize>,
 }
 
 impl GuestOptions {
@@ -65,6 +67,7 @@ impl GuestOptions {
             mac: format!("02:00:{a:02x}:{b:02x}:{c:02x}:{d:02x}"),
             mtu: None,
             addresses: Vec::new(),
+            processor: None,
         }
     }
 
@@ -86,6 +89,12 @@ impl GuestOptions {
     /// Adds an address with prefix length.
     pub fn address(mut self, address: &str) -> GuestOptions {
         self.addresses.push(address.into());
+        self
+    }
+
+    /// Pins it to a processor of the host.
+    pub fn processor(mut self, processor: usize) -> GuestOptions {
+        self.processor = Some(processor);
         self
     }
 

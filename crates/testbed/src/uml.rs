@@ -49,14 +49,16 @@ impl UmlGuest {
                 namespace.clone(),
             ),
         };
-        let mut command = match namespace {
-            None => process::command_with_children("linux.uml"),
-            Some(namespace) => {
-                let mut command = process::command_with_children("ip");
-                command.args(["netns", "exec", &namespace, "linux.uml"]);
-                command
-            }
-        };
+        let mut words = Vec::new();
+        if let Some(namespace) = namespace {
+            words.extend(["ip".into(), "netns".into(), "exec".into(), namespace]);
+        }
+        if let Some(processor) = options.processor {
+            words.extend(["taskset".into(), "--cpu-list".into(), processor.to_string()]);
+        }
+        words.push("linux.uml".into());
+        let mut command = process::command_with_children(&words[0]);
+        command.args(&words[1..]);
         command
             .arg(format!("mem={}M", options.memory))
             .arg(format!("initrd={}", initrd.display()))

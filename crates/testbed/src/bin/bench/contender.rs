@@ -10,6 +10,8 @@ pub struct Contender {
     pub name: &'static str,
     /// What it is.
     pub kind: Kind,
+    /// Whether it has the last processor to itself.
+    pub dedicated: bool,
 }
 
 /// What a contender is.
@@ -29,13 +31,26 @@ pub enum Kind {
 }
 
 const fn ours(name: &'static str, config: &'static str) -> Contender {
-    let kind = Kind::Hyperswitch { config, port: "" };
-    Contender { name, kind }
+    Contender {
+        name,
+        kind: Kind::Hyperswitch { config, port: "" },
+        dedicated: false,
+    }
+}
+
+const fn ours_apart(name: &'static str, config: &'static str) -> Contender {
+    Contender {
+        dedicated: true,
+        ..ours(name, config)
+    }
 }
 
 const fn ovs(name: &'static str, forwarding: Forwarding) -> Contender {
-    let kind = Kind::OvsDpdk(forwarding);
-    Contender { name, kind }
+    Contender {
+        name,
+        kind: Kind::OvsDpdk(forwarding),
+        dedicated: true,
+    }
 }
 
 /// The product as it comes.
@@ -47,6 +62,7 @@ pub const UNBOUNDED: Contender = Contender {
         config: "",
         port: "miss-rate = 1000000\n",
     },
+    dedicated: false,
 };
 /// Open vSwitch doing least: ports joined in pairs.
 pub const OVS_DPDK: Contender = ovs("ovs-dpdk", Forwarding::Pairs);
@@ -58,17 +74,18 @@ pub const OVS_FILTERED: Contender = ovs("ovs-dpdk-filtered", Forwarding::Filtere
 pub const BRIDGE: Contender = Contender {
     name: "bridge",
     kind: Kind::Bridge,
+    dedicated: false,
 };
 
 /// Ours with dedicated cores that poll, as DPDK switches have them.
-pub const POLL: Contender = ours("hyperswitch-poll", "[placement]\nmode = \"poll\"\n");
+pub const POLL: Contender = ours_apart("hyperswitch-poll", "[placement]\nmode = \"poll\"\n");
 /// Ours with a thread per vNIC, as vhost-net has it.
 pub const THREAD_PER_VNIC: Contender = ours(
     "hyperswitch-thread-per-vnic",
     "[placement]\nmode = \"thread-per-vnic\"\n",
 );
 /// Ours with all switching in a fixed set of workers and a second copy, as Xen's netback has it.
-pub const DRIVER_DOMAIN: Contender = ours(
+pub const DRIVER_DOMAIN: Contender = ours_apart(
     "hyperswitch-driver-domain",
     "[placement]\nmode = \"driver-domain\"\n",
 );

@@ -4,11 +4,18 @@ use crate::contender::{Contender, Kind};
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::thread;
 use testbed::masking::MaskingProxy;
 use testbed::{Bridge, GuestOptions, OvsDpdk, Switch};
 
 /// A running contender.
-pub enum Network {
+pub struct Network {
+    switch: Running,
+    /// Processors on which its guests run, from the first one on.
+    for_guests: usize,
+}
+
+enum Running {
     Hyperswitch(Switch),
     OvsDpdk(OvsDpdk, Vec<MaskingProxy>),
     Bridge(Bridge),
@@ -41,101 +48,111 @@ impl Work {
 impl Network {
     /// Starts a switch with vhost-user ports (TAPs for the bridge) of these names.
     pub fn start(contender: &Contender, ports: &[&str]) -> Result<Network> {
-        let network = match contender.kind {
+        let switch = match contender.kind {
             Kind::Hyperswitch { config, port } => {
-                Switch::start(&configuration(config, port, ports)?).map(Network::Hyperswitch)
+                Switch::start(&configuration(config, port, ports)?).map(Running::Hyperswitch)
             }
             Kind::OvsDpdk(forwarding) => {
-                OvsDpdk::start(ports, forwarding).map(|ovs| Network::OvsDpdk(ovs, Vec::new()))
+                OvsDpdk::start(ports, forwarding).map(|ovs| Running::OvsDpdk(ovs, Vec::new()))
             }
-            Kind::Bridge => bridge(ports).map(Network::Bridge),
+            Kind::Bridge => bridge(ports).map(Running::Bridge),
         };
-        network.with_context(|| format!("cannot start {}", contender.name))
+        let processors = thread::available_parallelism()?.get();
+        let dedicated = usize::from(contender.dedicated && processors > 1);
+        Ok(Network {
+            switch: switch.with_context(|| format!("cannot start {}", contender.name))?,
+            for_guests: processors - dedicated,
+        })
     }
 
     /// The sockets of ports, for a polling guest.
     pub fn sockets(&self, ports: &[&str]) -> Result<Vec<PathBuf>> {
-        match self {
-            Network::Hyperswitch(switch) => Ok(ports.iter().map(|port| switch.socket(port)).collect()),
-            Network::OvsDpdk(ovs, _) => Ok(ports.iter().map(|port| ovs.socket(port)).collect()),
-            Network::Bridge(_) => bail!("a bridge has no sockets"),
+        match &self.switch {
+            Running::Hyperswitch(switch) => Ok(ports.iter().map(|port| switch.socket(port)).collect()),
+            Running::OvsDpdk(ovs, _) => Ok(ports.iter().map(|port| ovs.socket(port)).collect()),
+            Running::Bridge(_) => bail!("a bridge has no sockets"),
         }
+    }
+
+    /// The processor of guest number `index`, as operators pin vCPUs: guests take turns, a core that switches has none.
+    pub fn processor(&self, index: usize) -> usize {
+        index % self.for_guests
     }
 
     /// Connects a guest with a kernel to a port.
     pub fn attach(&mut self, port: &str, guest: GuestOptions) -> Result<GuestOptions> {
-        Ok(match self {
-            Network::Hyperswitch(switch) => guest.vhost_user(switch.socket(port)),
-            Network::OvsDpdk(ovs, proxies) => {
+        Ok(match &mut self.switch {
+            Running::Hyperswitch(switch) => guest.vhost_user(switch.socket(port)),
+            Running::OvsDpdk(ovs, proxies) => {
                 let proxy = MaskingProxy::start(&ovs.socket(port))?;
                 let guest = guest.vhost_user(proxy.socket());
                 proxies.push(proxy);
                 guest
             }
-            Network::Bridge(bridge) => guest.tap(port, Some(bridge.namespace().netns())),
+            Running::Bridge(bridge) => guest.tap(port, Some(bridge.namespace().netns())),
         })
     }
 
     /// What it has done so far.
     pub fn work(&self) -> Result<Work> {
-        match self {
-            Network::Hyperswitch(switch) => our_work(switch),
-            Network::OvsDpdk(ovs, _) => {
+        match &self.switch {
+            Running::Hyperswitch(switch) => our_work(switch),
+            Running::OvsDpdk(ovs, _) => {
                 let stats = ovs.pmd_stats()?;
                 Ok(Work {
                     packets: float(stats.packets),
                     busy_cycles: float(stats.busy_cycles),
                 })
             }
-            Network::Bridge(_) => bail!("a bridge does not count its work"),
+            Running::Bridge(_) => bail!("a bridge does not count its work"),
         }
     }
 
     /// Processor seconds of its processes. A bridge works in its guests' time and has none.
     pub fn cpu_seconds(&self) -> f64 {
-        match self {
-            Network::Hyperswitch(switch) => switch.cpu_seconds(),
-            Network::OvsDpdk(ovs, _) => ovs.cpu_seconds(),
-            Network::Bridge(_) => 0.0,
+        match &self.switch {
+            Running::Hyperswitch(switch) => switch.cpu_seconds(),
+            Running::OvsDpdk(ovs, _) => ovs.cpu_seconds(),
+            Running::Bridge(_) => 0.0,
         }
     }
 
     /// Proportional share of memory of its processes in bytes, without huge pages.
     pub fn memory(&self) -> u64 {
-        match self {
-            Network::Hyperswitch(switch) => switch.memory(),
-            Network::OvsDpdk(ovs, _) => ovs.memory(),
-            Network::Bridge(_) => 0,
+        match &self.switch {
+            Running::Hyperswitch(switch) => switch.memory(),
+            Running::OvsDpdk(ovs, _) => ovs.memory(),
+            Running::Bridge(_) => 0,
         }
     }
 
     /// Keeps it off the processors while others are measured: some poll for ever, and an idle processor is what others
     /// make use of. A bridge does nothing of its own.
     pub fn pause(&mut self) {
-        match self {
-            Network::Hyperswitch(switch) => switch.pause(),
-            Network::OvsDpdk(ovs, _) => ovs.pause(),
-            Network::Bridge(_) => {}
+        match &mut self.switch {
+            Running::Hyperswitch(switch) => switch.pause(),
+            Running::OvsDpdk(ovs, _) => ovs.pause(),
+            Running::Bridge(_) => {}
         }
     }
 
     /// The end of a pause.
     pub fn resume(&mut self) {
-        match self {
-            Network::Hyperswitch(switch) => switch.resume(),
-            Network::OvsDpdk(ovs, _) => ovs.resume(),
-            Network::Bridge(_) => {}
+        match &mut self.switch {
+            Running::Hyperswitch(switch) => switch.resume(),
+            Running::OvsDpdk(ovs, _) => ovs.resume(),
+            Running::Bridge(_) => {}
         }
     }
 
     /// Ends it; ours must have lost no packet from its accounts.
     pub fn stop(self) -> Result<()> {
-        match self {
-            Network::Hyperswitch(switch) => {
+        match self.switch {
+            Running::Hyperswitch(switch) => {
                 switch.settle()?;
                 switch.stop()
             }
-            Network::OvsDpdk(..) | Network::Bridge(_) => Ok(()),
+            Running::OvsDpdk(..) | Running::Bridge(_) => Ok(()),
         }
     }
 }

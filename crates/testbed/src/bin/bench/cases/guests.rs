@@ -25,7 +25,9 @@ pub fn address(index: usize) -> String {
 pub fn boot(network: &mut Network, ports: &[&str]) -> Result<Vec<Guest>> {
     let mut options = Vec::new();
     for (index, port) in ports.iter().enumerate() {
-        let guest = GuestOptions::new(port).address(&format!("{}/24", address(index)));
+        let guest = GuestOptions::new(port)
+            .address(&format!("{}/24", address(index)))
+            .processor(network.processor(index));
         options.push(network.attach(port, guest)?);
     }
     let guests = UmlGuest::boot_all(options)?;
