@@ -16,7 +16,7 @@ pub(crate) use ring::Activity;
 use ring::{Mailbox, Receiver};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Messages that an executor's buffer holds.
@@ -35,6 +35,7 @@ pub(crate) struct Executor {
     mailbox: Mailbox<Message>,
     /// Until a thread takes it; nobody does if several threads serve this executor.
     inbox: Mutex<Option<Receiver<Message>>>,
+    kept_out: AtomicBool,
 }
 
 /// A reason to wake up.
@@ -63,6 +64,7 @@ impl Executor {
             named: Mutex::default(),
             mailbox,
             inbox: Mutex::new(Some(inbox)),
+            kept_out: AtomicBool::new(false),
         })
     }
 
@@ -98,6 +100,16 @@ impl Executor {
     /// To be called by its thread. After `Asleep` it must look at its inbox once more.
     pub fn set_activity(&self, activity: Activity) {
         self.mailbox.set_activity(activity);
+    }
+
+    /// Whether its thread found that somebody keeps its core.
+    pub fn is_kept_out(&self) -> bool {
+        self.kept_out.load(Ordering::Relaxed)
+    }
+
+    /// To be called by its thread.
+    pub fn set_kept_out(&self, yes: bool) {
+        self.kept_out.store(yes, Ordering::Relaxed);
     }
 
     pub fn watch(&self, port: PortId, side: Side, kick: BorrowedFd<'_>) -> std::io::Result<()> {

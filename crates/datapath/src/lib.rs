@@ -31,6 +31,7 @@ mod channel;
 #[cfg(test)]
 mod cycles;
 mod executor;
+mod manners;
 mod miss;
 pub mod pipeline;
 mod placement;

@@ -74,6 +74,12 @@ impl Placement {
         self.facts.is_some() && !self.by_cpu.is_empty() && self.policy.config().mode == Mode::Hyperswitch
     }
 
+    /// What is known of cores and vCPUs, if workers that are woken wait for them.
+    pub fn waits_for_vcpus(&self) -> Option<&VmState> {
+        let waits = self.knows_vcpus() && self.policy.serves_on_block();
+        self.facts.as_ref().filter(|_| waits)
+    }
+
     /// What a port's guest does, if anything is known.
     pub fn guest(&self, port: &Port) -> Option<ThreadState> {
         let facts = self.facts.as_ref()?;
@@ -160,6 +166,13 @@ impl View for Eyes<'_> {
     fn wanted(&self, cpu: Cpu) -> bool {
         let facts = self.placement.facts.as_ref();
         facts.is_some_and(|facts| facts.wanted(cpu.0.into()))
+    }
+
+    fn is_kept(&self, cpu: Cpu) -> bool {
+        let executor = self.placement.by_cpu.get(usize::from(cpu.0));
+        executor
+            .and_then(Option::as_ref)
+            .is_some_and(|executor| executor.is_kept_out())
     }
 
     fn expects_vcpu(&self, cpu: Cpu) -> bool {

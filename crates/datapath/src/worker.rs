@@ -6,6 +6,7 @@
 //! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whoever was told to.
 
 use crate::executor::{Activity, Executor, Message, Wakeup};
+use crate::manners::Manners;
 use crate::pipeline::Pipeline;
 use crate::port::Port;
 use crate::state::{Datapath, Side};
@@ -87,6 +88,7 @@ fn start(
             pulse: Pulse::new(&datapath.crew.watchdog),
             pipeline: Pipeline::new(datapath.clone(), Some(executor.clone())),
             linger_ns: datapath.placement.policy.linger_ns(),
+            manners: (datapath.placement.waits_for_vcpus()).and_then(|_| Manners::new(&executor)),
             executor,
             inbox,
         };
@@ -114,6 +116,7 @@ struct Worker {
     executor: Arc<Executor>,
     inbox: Option<Receiver<Message>>,
     linger_ns: Option<u64>,
+    manners: Option<Manners>,
 }
 
 impl Worker {
@@ -214,6 +217,10 @@ impl Worker {
         if !self.read_messages() {
             let (account, pulse) = (self.account.clone(), self.pulse.clone());
             account.asleep(|| pulse.asleep(|| self.wait(timeout)));
+            let datapath = &self.pipeline.datapath;
+            if let (Some(manners), Some(facts)) = (&mut self.manners, datapath.placement.waits_for_vcpus()) {
+                manners.woken(facts, datapath.now_ms());
+            }
         }
         self.executor.set_activity(Activity::Working);
     }
@@ -221,12 +228,18 @@ impl Worker {
     /// Waits for wake-ups and puts them on the to-do list; true if there were any.
     fn wait(&mut self, timeout: Option<Duration>) -> bool {
         let (executor, account, pipeline) = (&self.executor, &self.account, &mut self.pipeline);
-        let result = executor.wait(timeout, |wakeup| match wakeup {
-            Wakeup::Kick(id, side) => {
-                account.kicked();
-                pipeline.kicked(id, side);
+        let result = executor.wait(timeout, |wakeup| {
+            // Before anything is decided: the core of a worker that sleeps is somebody else's.
+            if executor.activity() == Activity::Asleep {
+                executor.set_activity(Activity::Polling);
             }
-            Wakeup::Doorbell => look_at_named(executor, pipeline),
+            match wakeup {
+                Wakeup::Kick(id, side) => {
+                    account.kicked();
+                    pipeline.kicked(id, side);
+                }
+                Wakeup::Doorbell => look_at_named(executor, pipeline),
+            }
         });
         result.unwrap_or_else(|error| {
             // Cannot happen with a valid descriptor; not to spin if it does.

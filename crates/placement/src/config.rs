@@ -59,7 +59,8 @@ pub struct Config {
     pub hysteresis_us: u32,
     /// Helpers stop as soon as another task wants their core (section 3.4).
     pub give_way: bool,
-    /// Serve the rings of a vCPU as soon as it blocks, on its core and before others' (section 3.5).
+    /// Serve the rings of a vCPU as soon as it blocks, on its core and before others' (section 3.5), and do not take the
+    /// core from it before, unless it keeps it for long.
     pub serve_on_block: bool,
 }
 

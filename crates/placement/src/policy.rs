@@ -11,7 +11,7 @@
 //! | aborting for other tasks | 3.4 | [`Policy::must_give_way`], [`Policy::heir`] |
 //! | helpers that poll transmit rings | 3.4 | [`Policy::polls`] |
 //! | copying before switching, rings of blocked vCPUs first | 3.4, 3.5 | [`Policy::rank`] |
-//! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`] |
+//! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`], [`Policy::serves_on_block`] |
 //!
 //! Other than in the paper, a helper that sleeps is woken only if the work it takes over is worth more than what
 //! waking it takes from the waker; a helper that polls costs a message and comes first. And where no helper is found,
@@ -175,6 +175,11 @@ impl Policy {
             return executor;
         }
         let (home, helper) = match self.vcpu(view, sender) {
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu)
+                if view.is_kept(cpu) =>
+            {
+                (cpu, self.helper(view, cpu, cpu, sender, u64::MAX))
+            }
             VcpuState::Running(cpu) => (cpu, None),
             VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) if self.is_ours(view, cpu) => (cpu, None),
             // Somebody has to be woken in any case.
@@ -190,17 +195,23 @@ impl Policy {
     }
 
     /// Who goes on serving the transmit ring of `sender`, which waits for core `here` where that was done, as it did
-    /// `times` times in sequence: a helper, once that has cost more than waking one does. A sender that never blocks
-    /// would otherwise lose its core to us for each batch.
+    /// `times` times in sequence: a helper, once that has cost more than waking one does, and at once if the core is known
+    /// to be kept. Who has it would otherwise lose it to us for each batch.
     pub fn relief(&self, view: &impl View, here: Cpu, sender: Vnic, times: u32) -> Option<Executor> {
+        let kept = view.is_kept(here);
         let waits = match self.vcpu(view, sender) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) => cpu == here,
-            VcpuState::Blocked(_) | VcpuState::Unknown => false,
+            VcpuState::Blocked(cpu) => cpu == here && kept,
+            VcpuState::Unknown => false,
         };
         if self.config.mode != Mode::Hyperswitch || !waits {
             return None;
         }
-        let lost_ns = u64::from(times) * self.costs.take_core_ns;
+        let lost_ns = if kept {
+            u64::MAX
+        } else {
+            u64::from(times) * self.costs.take_core_ns
+        };
         self.helper(view, here, here, sender, lost_ns).map(Executor::Core)
     }
 
@@ -335,7 +346,8 @@ impl Policy {
         (self.serves_on_block() && self.is_ours(view, cpu)).then_some(Executor::Core(cpu))
     }
 
-    fn serves_on_block(&self) -> bool {
+    /// Whether rings are served when vCPUs block, so that a worker which is woken need not take its core from one.
+    pub fn serves_on_block(&self) -> bool {
         self.config.mode == Mode::Hyperswitch && self.config.serve_on_block && self.config.vm_state
     }
 

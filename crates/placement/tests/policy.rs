@@ -16,6 +16,7 @@ struct Still {
     vcpus: Vec<VcpuState>,
     copying: Option<Cpu>,
     expects: Vec<Cpu>,
+    kept: Vec<Cpu>,
 }
 
 impl View for Still {
@@ -32,6 +33,10 @@ impl View for Still {
 
     fn wanted(&self, cpu: Cpu) -> bool {
         self.wanted.get(usize::from(cpu.0)).copied().unwrap_or(true)
+    }
+
+    fn is_kept(&self, cpu: Cpu) -> bool {
+        self.kept.contains(&cpu)
     }
 
     fn expects_vcpu(&self, cpu: Cpu) -> bool {
@@ -74,6 +79,7 @@ fn opteron(sender: VcpuState, receiver: VcpuState) -> Still {
         vcpus: vec![sender, receiver],
         copying: None,
         expects: Vec::new(),
+        kept: Vec::new(),
     }
 }
 
@@ -274,6 +280,26 @@ fn a_sender_that_runs_is_served_on_its_core_even_if_others_are_idle() {
         policy(Config::default()).switcher(&running_pair(), Vnic(0)),
         Executor::Core(Cpu(0))
     );
+}
+
+#[test]
+fn a_sender_that_keeps_its_core_is_served_elsewhere_if_others_are_idle() {
+    let mut still = running_pair();
+    still.kept = vec![Cpu(0)];
+    let policy = policy(Config::default());
+    let helper = core(policy.switcher(&still, Vnic(0)));
+    assert_eq!(still.core(helper), IDLE);
+    assert_eq!(
+        policy.relief(&still, Cpu(0), Vnic(0), 1),
+        Some(Executor::Core(helper))
+    );
+    // Who was woken for it stays with it.
+    still.cores.fill(CoreState::Guest);
+    still.cores[usize::from(helper.0)] = POLLING;
+    assert_eq!(core(policy.switcher(&still, Vnic(0))), helper);
+    still.cores.fill(CoreState::Guest);
+    assert_eq!(core(policy.switcher(&still, Vnic(0))), Cpu(0));
+    assert_eq!(policy.relief(&still, Cpu(0), Vnic(0), 1), None);
 }
 
 #[test]
@@ -540,12 +566,24 @@ fn scene() -> impl Strategy<Value = Scene> {
             proptest::collection::vec(vcpu_state(count), 6),
             proptest::option::weighted(0.2, cpu_below(count)),
             proptest::collection::vec(cpu_below(count), 0..3),
+            proptest::collection::vec(cpu_below(count), 0..3),
             cpu_below(count),
             (0..100u32, 0..200_000u64),
             config(),
         )
             .prop_map(
-                move |(cores, wanted, allowed, vcpus, copying, expects, here, (packets, bytes), config)| {
+                move |(
+                    cores,
+                    wanted,
+                    allowed,
+                    vcpus,
+                    copying,
+                    expects,
+                    kept,
+                    here,
+                    (packets, bytes),
+                    config,
+                )| {
                     Scene {
                         shape,
                         allowed,
@@ -555,6 +593,7 @@ fn scene() -> impl Strategy<Value = Scene> {
                             vcpus,
                             copying,
                             expects,
+                            kept,
                         },
                         config,
                         here,

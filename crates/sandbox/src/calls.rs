@@ -151,6 +151,13 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
     (libc::SYS_sched_yield, Always),
     (libc::SYS_sched_getaffinity, Always),
     (libc::SYS_sched_setaffinity, Always),
+    (
+        libc::SYS_sched_setscheduler,
+        If(&[
+            OneOf(0, &[0]),
+            OneOf(1, &[bits(libc::SCHED_OTHER), bits(libc::SCHED_BATCH)]),
+        ]),
+    ),
     (libc::SYS_getcpu, Always),
     (libc::SYS_gettid, Always),
     (libc::SYS_getpid, Always),

@@ -2,7 +2,7 @@
 //!
 //! | part | written by | when |
 //! |---|---|---|
-//! | [`Core::task`] | programs | a core switches to another task |
+//! | [`Core::task`], [`Core::since`] | programs | a core switches to another task |
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
 //! | [`Thread::tid`] | the registry | a thread begins or ends to matter |
 //! | [`Thread::state`] | programs; the registry only from 0, or to 0 when the thread is none any more | that thread is switched to or from, or woken |
@@ -25,8 +25,10 @@ pub(crate) const WAYS: usize = 4;
 /// A core, on a cache line of its own: each is written by its core, at every switch.
 #[repr(C, align(64))]
 pub(crate) struct Core {
-    /// [`KNOWN`] and the number of the running thread; 0 in the low half is the idle task.
+    /// [`KNOWN`], perhaps [`PREEMPTED`], and the number of the running thread; 0 in the low half is the idle task.
     pub task: AtomicU64,
+    /// When it switched to that, in nanoseconds of the kernel's monotonic clock.
+    pub since: AtomicU64,
     /// Tasks that run or want to run here; the idle task is none.
     pub runnable: AtomicU32,
 }
@@ -59,6 +61,13 @@ pub(crate) struct Area {
 /// Set in [`Core::task`] once the core has switched.
 pub(crate) const KNOWN: u64 = 1 << 63;
 
+/// Set in [`Core::task`] if the task before, other than the idle one, still wanted the core, and had had it for
+/// [`LONG_NS`].
+pub(crate) const PREEMPTED: u64 = 1 << 62;
+
+/// A time in which most tasks would have blocked, in nanoseconds.
+pub(crate) const LONG_NS: usize = 1_000_000;
+
 /// Where a [`Kind`] begins in [`Thread::state`]; below it is a core.
 pub(crate) const KIND_SHIFT: u32 = 16;
 
@@ -82,6 +91,7 @@ impl Kind {
 // Where the programs find things.
 pub(crate) const CORE_SIZE: usize = size_of::<Core>();
 pub(crate) const TASK: usize = offset_of!(Core, task);
+pub(crate) const SINCE: usize = offset_of!(Core, since);
 pub(crate) const RUNNABLE: usize = offset_of!(Core, runnable);
 pub(crate) const THREADS: usize = offset_of!(Area, buckets);
 pub(crate) const BUCKET_SIZE: usize = size_of::<Bucket>();

@@ -7,7 +7,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 #[rustfmt::skip]
-pub(crate) enum Reg { R0, R1, R2, R3, R4, R5, R6, R7 }
+pub(crate) enum Reg { R0, R1, R2, R3, R4, R5, R6, R7, R8 }
 
 /// Size of a load or store, with its code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,17 +24,18 @@
 //! instructions, are therefore also licensed as [`LICENSE`] says.
 
 use crate::area::{
-    BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, KIND_SHIFT, KNOWN, Kind, RUNNABLE, STATE, TASK,
-    THREAD_SIZE, THREADS, TID, WAITS, WAYS,
+    BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, KIND_SHIFT, KNOWN, Kind, LONG_NS, PREEMPTED,
+    RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAYS,
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
-use Reg::{R0, R1, R2, R3, R4, R5, R6, R7};
+use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8};
 
 /// As the kernel wants it spelled (`include/linux/license.h`).
 pub(crate) const LICENSE: &std::ffi::CStr = c"Dual BSD/GPL";
 
-// A helper (`include/uapi/linux/bpf.h`).
+// Helpers (`include/uapi/linux/bpf.h`).
+const KTIME_GET_NS: i32 = 5;
 const GET_SMP_PROCESSOR_ID: i32 = 8;
 
 /// `TASK_DEAD` (`include/linux/sched.h`).
@@ -159,10 +160,12 @@ fn constant(number: usize) -> i32 {
 }
 
 impl Program {
-    /// `sched_switch(preempt, prev, next)`. R6: context, R7: this core.
+    /// `sched_switch(preempt, prev, next)`. R6: context, R7: this core, R8: the time.
     fn switch(mut self) -> Vec<u64> {
         let (next, publish, end) = (self.code.label(), self.code.label(), self.code.label());
         self.code.register(Op::Move, R6, R1);
+        self.code.call(KTIME_GET_NS);
+        self.code.register(Op::Move, R8, R0);
         self.code.call(GET_SMP_PROCESSOR_ID);
         self.code.register(Op::Move, R7, R0);
         self.code.jump_if(If::NotBelow, R7, constant(CORES), end);
@@ -189,6 +192,7 @@ impl Program {
         self.code.wide(R3, Constant::Number(KNOWN));
         self.code.register(Op::Or, R5, R3);
         self.core_address();
+        self.note_preemption();
         self.code.store(Size::Double, R2, TASK, R5);
         self.publish_runnable();
         self.code.place(end);
@@ -273,6 +277,29 @@ impl Program {
             }
         }
         self.code.jump(none);
+    }
+
+    /// Adds [`PREEMPTED`] to R5 if the task that is switched from on the core at R2 has had it for long and goes on wanting
+    /// it. Uses R3, R4.
+    fn note_preemption(&mut self) {
+        let [long, preempted, end] = [(); 3].map(|()| self.code.label());
+        self.code.load(Size::Double, R3, R2, SINCE);
+        self.code.store(Size::Double, R2, SINCE, R8);
+        self.code.register(Op::Subtract, R8, R3);
+        self.code.jump_if(If::NotBelow, R8, constant(LONG_NS), long);
+        self.code.jump(end);
+        self.code.place(long);
+        self.code.load(Size::Double, R3, R6, argument(1));
+        self.code.load(Size::Word, R4, R3, self.kernel.pid);
+        self.code.jump_if(If::Equal, R4, 0, end);
+        self.code.load(Size::Double, R4, R6, argument(0));
+        self.code.jump_if(If::AnyOf, R4, 0xff, preempted);
+        self.code.load(Size::Word, R4, R3, self.kernel.state);
+        self.code.jump_if(If::NotEqual, R4, 0, end);
+        self.code.place(preempted);
+        self.code.wide(R3, Constant::Number(PREEMPTED));
+        self.code.register(Op::Or, R5, R3);
+        self.code.place(end);
     }
 
     /// Notes whether the task in R5, whose place R3 has the number R2, waits for a core once it is switched from. R5 =

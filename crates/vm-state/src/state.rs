@@ -1,6 +1,6 @@
 //! Reading what is published, and saying which threads matter.
 
-use crate::area::{Area, BUCKETS, KIND_SHIFT, KNOWN, Kind, Thread, WAYS};
+use crate::area::{Area, BUCKETS, KIND_SHIFT, KNOWN, Kind, PREEMPTED, Thread, WAYS};
 use crate::kernel::Mapping;
 use crate::vcpus;
 use rustix::fd::BorrowedFd;
@@ -136,6 +136,15 @@ impl VmState {
             let running = core.task.load(Relaxed) as u32 != 0;
             core.runnable.load(Relaxed) > u32::from(running)
         })
+    }
+
+    /// Whether the task that has this core took it from another one that had had it for a millisecond and still wanted
+    /// it. False for a core that nobody knows.
+    #[inline]
+    #[must_use]
+    pub fn preempted(&self, cpu: u32) -> bool {
+        let core = self.0.cores.get(cpu as usize);
+        core.is_some_and(|core| core.task.load(Relaxed) & PREEMPTED != 0)
     }
 
     /// What a guest with these threads does: the liveliest of them decides. Unknown without threads, and if only a

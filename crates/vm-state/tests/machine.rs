@@ -206,6 +206,25 @@ fn of_two_that_want_one_core_one_waits() {
 }
 
 #[test]
+fn who_had_to_wait_for_a_core_that_was_kept_knows_it() {
+    let Some(rig) = rig() else { return };
+    let cpu = rig.stage;
+    let (first, second) = (Actor::start(cpu), Actor::start(cpu));
+    let has_core = |actor: &Actor| rig.state.core(cpu) == CoreState::Task(actor.tid);
+    first.spin(true);
+    eventually("one found the core free", || {
+        has_core(&first) && !rig.state.preempted(cpu)
+    });
+    second.spin(true);
+    eventually("the other one waited for it", || {
+        has_core(&second) && rig.state.preempted(cpu)
+    });
+    first.spin(false);
+    second.spin(false);
+    eventually("nobody has it", || !rig.state.preempted(cpu));
+}
+
+#[test]
 fn idle_cores_and_busy_ones_are_told_apart() {
     let Some(rig) = rig() else { return };
     let (here, there) = (rig.seat, rig.stage);

@@ -34,6 +34,11 @@ impl View for World<'_> {
             .any(|task| matches!(task, Task::Guest(_)))
     }
 
+    /// These guests block whenever they wait for each other.
+    fn is_kept(&self, _cpu: Cpu) -> bool {
+        false
+    }
+
     fn expects_vcpu(&self, cpu: Cpu) -> bool {
         let mut guests = self.pinned[cpu.index()].iter();
         guests.any(|guest| self.guests[*guest].scheduled.state == State::Asleep)
