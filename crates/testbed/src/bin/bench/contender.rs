@@ -10,7 +10,7 @@ pub struct Contender {
     pub name: &'static str,
     /// What it is.
     pub kind: Kind,
-    /// Whether it has the last processor to itself.
+    /// Whether guests leave it the last processor.
     pub dedicated: bool,
 }
 
@@ -55,6 +55,8 @@ const fn ovs(name: &'static str, forwarding: Forwarding) -> Contender {
 
 /// The product as it comes.
 pub const HYPERSWITCH: Contender = ours("hyperswitch", "");
+/// The product with its guests where those of a switch with a core of its own are.
+pub const TOGETHER: Contender = ours_apart("hyperswitch-guests-together", "");
 /// Ours without the bound on the rate of new flows that protects other ports.
 pub const UNBOUNDED: Contender = Contender {
     name: "hyperswitch-unbounded",
@@ -93,6 +95,7 @@ pub const DRIVER_DOMAIN: Contender = ours_apart(
 /// The product, its peers, and its other modes.
 pub const PEERS_AND_MODES: &[Contender] = &[
     HYPERSWITCH,
+    TOGETHER,
     BRIDGE,
     OVS_DPDK,
     POLL,
