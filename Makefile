@@ -8,8 +8,6 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-END_TO_END = HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
-
 .PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end soak lint bench simulate clean
 
 all: build
@@ -74,7 +72,7 @@ test-loom: ## All interleavings of the lock-free parts
 
 test-end-to-end: ## The product with real guests
 	$(CARGO) build --release --package hyperswitch
-	$(END_TO_END)
+	HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
 
 # SOAK has further arguments: SOAK="--minutes 5 --seed 7".
 soak: setup ## An hour of guests that come and go, and of processes that die; not part of the tests
