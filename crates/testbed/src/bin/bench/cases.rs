@@ -17,7 +17,7 @@ use crate::Effort;
 use crate::contender::Contender;
 use crate::network::Network;
 use crate::record::{Better, Record};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::fmt::Display;
 use std::thread;
 use std::time::Duration;
@@ -44,6 +44,7 @@ pub const ALL: &[Case] = &[
     packet_loop::TESTPMD,
     stream::CASE,
     rr::CASE,
+    rr::AWAKE,
     many::PAIRS,
     many::MESH,
     ablation::CASE,
@@ -56,14 +57,14 @@ pub const ALL: &[Case] = &[
 
 /// A contender that runs, and what a case connects to it.
 struct Rig<G> {
-    name: &'static str,
+    contender: Contender,
     network: Network,
     guests: G,
 }
 
 impl<G> Rig<G> {
     /// Starts all contenders, with what `connect` connects to the ports of each. Peers that cannot start are left out,
-    /// with the reason; the first contender is ours and must.
+    /// with the reason; ours must.
     fn start_all(
         contenders: &[Contender],
         ports: &[&str],
@@ -73,7 +74,7 @@ impl<G> Rig<G> {
         for contender in contenders {
             match Rig::start(contender, ports, &connect) {
                 Ok(rig) => rigs.push(rig),
-                Err(error) if rigs.is_empty() => return Err(error),
+                Err(error) if contender.is_ours() => return Err(error),
                 Err(error) => println!("  {} does not take part: {error:#}", contender.name),
             }
         }
@@ -92,7 +93,7 @@ impl<G> Rig<G> {
         thread::sleep(Duration::from_millis(500));
         network.pause();
         Ok(Rig {
-            name: contender.name,
+            contender: *contender,
             network,
             guests,
         })
@@ -107,7 +108,8 @@ impl<G> Rig<G> {
     }
 
     /// Measures each rig at each point, in turn, round after round, and ends them. `measure` returns values in the order in
-    /// which the case announces them.
+    /// which the case announces them. A peer that fails at a point is ended there, as it may still be at work, and the
+    /// record says so; ours must not.
     fn sweep<P, const N: usize>(
         mut rigs: Vec<Rig<G>>,
         record: &mut Record,
@@ -116,12 +118,21 @@ impl<G> Rig<G> {
     ) -> Result<()> {
         for _ in 0..record.rounds {
             for (label, point) in points {
-                for rig in &mut rigs {
-                    let name = rig.name;
-                    let measured = rig.turn(|network, guests| measure(network, guests, point));
-                    let values = measured.with_context(|| format!("{label} on {name}"))?;
-                    record.add_all(label, name, &values)?;
+                let mut able = Vec::new();
+                for mut rig in rigs {
+                    let name = rig.contender.name;
+                    match rig.turn(|network, guests| measure(network, guests, point)) {
+                        Ok(values) => {
+                            record.add_all(label, name, &values)?;
+                            able.push(rig);
+                        }
+                        Err(error) if rig.contender.is_ours() => {
+                            return Err(error.context(format!("{label} on {name}")));
+                        }
+                        Err(error) => record.give_up(label, name, &error),
+                    }
                 }
+                rigs = able;
             }
         }
         rigs.into_iter().try_for_each(Rig::stop)

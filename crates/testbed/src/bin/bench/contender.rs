@@ -14,6 +14,13 @@ pub struct Contender {
     pub dedicated: bool,
 }
 
+impl Contender {
+    /// Whether it is Hyper-Switch, in whatever mode.
+    pub fn is_ours(&self) -> bool {
+        matches!(self.kind, Kind::Hyperswitch { .. })
+    }
+}
+
 /// What a contender is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -1,7 +1,9 @@
 //! What it is measured on, and whose processor time goes where.
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 use testbed::endpoint::{Endpoint, Host};
 
@@ -64,6 +66,38 @@ pub fn busy_seconds() -> f64 {
         .filter_map(|(_, ticks)| ticks.parse::<u64>().ok())
         .sum();
     Duration::from_millis(ticks * 10).as_secs_f64()
+}
+
+/// Idle processors look for work for a while before they halt, until this is dropped (Linux,
+/// `Documentation/virt/guest-halt-polling.rst`): waking one takes no interrupt from the host then.
+pub struct HaltPolling {
+    before: String,
+}
+
+impl HaltPolling {
+    /// Linux' default, which hosts may turn off.
+    const TIME: Duration = Duration::from_micros(200);
+    const PARAMETER: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
+
+    /// Whether this machine has it: virtual ones with that idle governor.
+    pub fn is_possible() -> bool {
+        let governor = std::fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_governor");
+        governor.is_ok_and(|name| name.trim() == "haltpoll") && Path::new(Self::PARAMETER).exists()
+    }
+
+    /// Starts it.
+    pub fn start() -> Result<HaltPolling> {
+        let before = std::fs::read_to_string(Self::PARAMETER)?;
+        std::fs::write(Self::PARAMETER, Self::TIME.as_nanos().to_string())?;
+        Ok(HaltPolling { before })
+    }
+}
+
+impl Drop for HaltPolling {
+    fn drop(&mut self) {
+        // It could be written a moment ago.
+        let _ = std::fs::write(Self::PARAMETER, &self.before);
+    }
 }
 
 /// Runs `work` in a thread that stays on one processor.

@@ -5,7 +5,7 @@
 //! that more than 1 means that we are better.
 
 use crate::{Case, Effort};
-use anyhow::{Result, ensure};
+use anyhow::{Error, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use testbed::build_dir;
@@ -49,6 +49,9 @@ pub struct Record {
     pub commit: String,
     pub measures: Vec<Measure>,
     pub points: Vec<Point>,
+    /// Who gave up, where and why, a sentence each.
+    #[serde(default)]
+    pub gave_up: Vec<String>,
 }
 
 /// A median and the lowest and highest of what it was taken from.
@@ -103,6 +106,7 @@ impl Record {
                 })
                 .collect(),
             points: Vec::new(),
+            gave_up: Vec::new(),
         }
     }
 
@@ -140,6 +144,13 @@ impl Record {
             self.add(point, contender, name, *value)?;
         }
         Ok(())
+    }
+
+    /// Notes that a contender failed at a point and is measured no further.
+    pub fn give_up(&mut self, point: &str, contender: &str, error: &Error) {
+        let sentence = format!("{contender} gave up at {point}: {error:#}");
+        println!("  {sentence}");
+        self.gave_up.push(sentence);
     }
 
     /// A measure that the case announced.
@@ -211,6 +222,7 @@ mod tests {
                 better,
             }],
             points: Vec::new(),
+            gave_up: Vec::new(),
         };
         for (ours, peer) in [(2.0, 1.0), (9.0, 3.0), (4.0, 4.0)] {
             record.add("64", "hyperswitch", "rate", ours).expect("a number");

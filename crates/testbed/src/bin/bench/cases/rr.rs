@@ -5,6 +5,7 @@ use super::guests::{address, boot_echo, cpu_during, names};
 use super::{Case, Rig, labelled};
 use crate::Effort;
 use crate::contender::{Contender, PEERS_AND_MODES};
+use crate::machine::HaltPolling;
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
@@ -21,6 +22,21 @@ pub const CASE: Case = Case {
     ],
     contenders: PEERS_AND_MODES,
     run,
+};
+
+/// The same on a machine whose processors are woken as fast as those of one that is not virtual.
+pub const AWAKE: Case = Case {
+    name: "rr-awake",
+    about: "the same while idle processors of this virtual machine look for work for 200 us before they halt",
+    run: |effort, contenders, record| {
+        if !HaltPolling::is_possible() {
+            println!("  left out: idle processors do not poll (governor haltpoll)");
+            return Ok(());
+        }
+        let _polling = HaltPolling::start()?;
+        run(effort, contenders, record)
+    },
+    ..CASE
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {

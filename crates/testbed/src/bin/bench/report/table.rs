@@ -48,6 +48,9 @@ fn section(text: &mut String, record: &Record, plots: &[(String, String)]) {
         record.rounds,
         record.commit
     );
+    for sentence in &record.gave_up {
+        let _ = write!(text, "\n{sentence}.\n");
+    }
     for measure in &record.measures {
         table(text, record, measure);
     }

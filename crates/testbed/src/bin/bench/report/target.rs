@@ -2,7 +2,7 @@
 
 use super::Results;
 use super::table::{digits, spread_text};
-use crate::contender::HYPERSWITCH;
+use crate::contender::{HYPERSWITCH, TOGETHER};
 use crate::record::{Better, Record, Spread};
 use std::fmt::Write;
 
@@ -11,6 +11,8 @@ struct Target {
     what: &'static str,
     case: &'static str,
     measure: &'static str,
+    /// Which of ours.
+    ours: &'static str,
     /// Who is to be outdone, by a factor. Without one, the value itself counts.
     peer: Option<&'static str>,
     points: &'static [&'static str],
@@ -29,6 +31,7 @@ const fn alone(
         what,
         case,
         measure,
+        ours: HYPERSWITCH.name,
         peer: None,
         points,
         floor,
@@ -49,7 +52,22 @@ const fn beside(
     }
 }
 
+/// With guests on the same processor as the peer's.
+const fn beside_together(
+    what: &'static str,
+    case_measure_peer: [&'static str; 3],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        ours: TOGETHER.name,
+        ..beside(what, case_measure_peer, points, floor, goal)
+    }
+}
+
 const LOOP: [&str; 3] = ["loop", "busy cycles", "ovs-dpdk"];
+const MANY_FLOWS: &[&str] = &["64 io, 1000 flows", "64 io, 100000 flows"];
 const LARGE: &[&str] = &["65536"];
 
 const TARGETS: &[Target] = &[
@@ -70,10 +88,11 @@ const TARGETS: &[Target] = &[
         2.0,
         3.0,
     ),
+    beside("same, 64 B, 1,000 and 100,000 flows", LOOP, MANY_FLOWS, 1.6, 2.1),
     beside(
-        "same, 64 B, 1,000 and 100,000 flows",
-        LOOP,
-        &["64 io, 1000 flows", "64 io, 100000 flows"],
+        "same, OVS-DPDK as a learning switch / ours",
+        ["loop", "busy cycles", "ovs-dpdk-learning"],
+        MANY_FLOWS,
         1.6,
         2.1,
     ),
@@ -112,6 +131,13 @@ const TARGETS: &[Target] = &[
         0.9,
         1.2,
     ),
+    beside_together(
+        "same, guests on one processor with both",
+        ["rr", "transactions", "ovs-dpdk"],
+        &["64"],
+        0.9,
+        1.2,
+    ),
     beside(
         "default / `thread-per-vnic`, UDP RR 64 B",
         ["rr", "transactions", "hyperswitch-thread-per-vnic"],
@@ -128,6 +154,13 @@ const TARGETS: &[Target] = &[
     ),
     beside(
         "default / `driver-domain`, UDP RR 64 B",
+        ["rr", "transactions", "hyperswitch-driver-domain"],
+        &["64"],
+        1.5,
+        2.2,
+    ),
+    beside_together(
+        "same, guests on one processor with both",
         ["rr", "transactions", "hyperswitch-driver-domain"],
         &["64"],
         1.5,
@@ -181,10 +214,9 @@ impl Target {
 
     /// The least favourable of the points that were measured.
     fn reached(&self, record: &Record) -> Option<Spread> {
-        let ours = HYPERSWITCH.name;
         let measured = self.points.iter().filter_map(|point| match self.peer {
-            Some(peer) => record.ratio(point, ours, peer, self.measure),
-            None => record.value(point, ours, self.measure),
+            Some(peer) => record.ratio(point, self.ours, peer, self.measure),
+            None => record.value(point, self.ours, self.measure),
         });
         let order = |a: &Spread, b: &Spread| a.median.total_cmp(&b.median);
         match self.better(record) {
@@ -242,9 +274,9 @@ mod tests {
                 .unwrap_or_else(|| panic!("no case {}", target.case));
             let measured = case.measures.iter().any(|(name, ..)| *name == target.measure);
             assert!(measured, "{} does not measure {}", target.case, target.measure);
-            if let Some(peer) = target.peer {
-                let competes = case.contenders.iter().any(|contender| contender.name == peer);
-                assert!(competes, "{peer} does not compete in {}", target.case);
+            for name in [Some(target.ours), target.peer].into_iter().flatten() {
+                let competes = case.contenders.iter().any(|contender| contender.name == name);
+                assert!(competes, "{name} does not compete in {}", target.case);
             }
         }
     }
