@@ -22,7 +22,7 @@
 //! a guest moves through memory as often as on average. Interconnects between nodes are slow but never full. Rings,
 //! queues and message buffers do not overflow, since windows are smaller. vCPUs are pinned, and have no other work. Frequencies
 //! do not change. The eBPF program's view is taken to be exact and at once, and a vCPU that blocks gets its rings
-//! served without delay, where a real switch relies on a worker of low priority or its timer. Modes for comparison
+//! served without delay, where a real switch relies on a worker that waits for its core, or its timer. Modes for comparison
 //! are this switch with other answers of the policy, not the programs they are named after: `thread-per-vnic`
 //! copies once, vhost-net twice.
 //!

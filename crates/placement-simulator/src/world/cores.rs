@@ -1,6 +1,7 @@
 //! Cores and their scheduler: fair among tasks that want to run, with the least virtual time next, as Linux's CFS. A
 //! task that slept is ahead of those that ran, within bounds, and so preempts them at the end of their step. Workers
-//! that help others run only where nothing else wants to.
+//! that help others run only where nothing else wants to, and workers that wait for vCPUs to block preempt them only after
+//! a time slice, and hurry for a while then.
 
 use super::{Event, Index, Task, World};
 use placement::{Cpu, Duty};
@@ -10,6 +11,12 @@ const GRANULARITY: u64 = 1_000_000;
 
 /// By how much a task that slept is ahead at most, in nanoseconds (CFS's `sched_latency`, halved).
 const CREDIT: u64 = 3_000_000;
+
+/// Who waits for a task gets the core after so long, in nanoseconds.
+const SLICE: u64 = 3_000_000;
+
+/// How long a worker does not wait, once it has waited in vain, in nanoseconds (`datapath::manners`).
+const HURRY: u64 = 250_000_000;
 
 /// One core.
 #[derive(Debug, Default)]
@@ -21,6 +28,8 @@ pub(super) struct Core {
     /// A step is under way; a current worker without one polls.
     in_step: bool,
     last: Option<Task>,
+    /// When the current task got it.
+    since: u64,
     virtual_time: u64,
 }
 
@@ -107,8 +116,9 @@ impl World<'_> {
 
     /// Gives a free core to who is next.
     fn dispatch(&mut self, cpu: usize) {
-        let Some(task) = self.next(cpu) else { return };
+        let Some(task) = self.next(cpu, None) else { return };
         let core = &mut self.cores[cpu];
+        core.since = self.now;
         core.ready.retain(|ready| *ready != task);
         core.current = Some(task);
         let switched = core.last.replace(task) != Some(task);
@@ -123,8 +133,10 @@ impl World<'_> {
         self.begin_step(cpu);
     }
 
-    fn next(&self, cpu: usize) -> Option<Task> {
+    /// Who gets the core next, from `current` or if it is free.
+    fn next(&self, cpu: usize, current: Option<Task>) -> Option<Task> {
         let ready = self.cores[cpu].ready.iter().copied();
+        let ready = ready.filter(|task| !current.is_some_and(|current| self.waits(*task, current)));
         ready.min_by_key(|task| (self.is_helping(*task), self.virtual_time(*task)))
     }
 
@@ -133,6 +145,16 @@ impl World<'_> {
             Task::Guest(guest) => self.guests[guest].scheduled.virtual_time,
             Task::Worker(worker) => self.workers[worker].scheduled.virtual_time,
         }
+    }
+
+    /// Whether a task lets the current one of its core go on.
+    fn waits(&self, task: Task, current: Task) -> bool {
+        let (Task::Worker(worker), Task::Guest(_)) = (task, current) else {
+            return false;
+        };
+        let worker = &self.workers[worker];
+        let had_it_for = self.now - self.cores[worker.cpu.index()].since;
+        self.policy.serves_on_block() && worker.hurries_until <= self.now && had_it_for < SLICE
     }
 
     fn is_helping(&self, task: Task) -> bool {
@@ -199,10 +221,16 @@ impl World<'_> {
             return self.abort(worker);
         }
         let own = self.virtual_time(task);
-        let preempted = self
-            .next(cpu)
-            .is_some_and(|next| !self.is_helping(next) && self.virtual_time(next) + GRANULARITY < own);
-        if preempted {
+        let next = self
+            .next(cpu, Some(task))
+            .filter(|next| !self.is_helping(*next) && self.virtual_time(*next) + GRANULARITY < own);
+        if let Some(next) = next {
+            if let (Task::Worker(worker), Task::Guest(_)) = (next, task)
+                && self.policy.serves_on_block()
+                && self.workers[worker].hurries_until <= self.now
+            {
+                self.workers[worker].hurries_until = self.now + HURRY;
+            }
             self.scheduled(task).state = State::Ready;
             self.cores[cpu].current = None;
             self.cores[cpu].ready.push(task);

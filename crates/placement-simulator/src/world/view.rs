@@ -2,7 +2,7 @@
 
 use super::cores::State;
 use super::{Index, Task, World};
-use placement::{CoreState, Cpu, VcpuState, View, Vnic};
+use placement::{CoreState, Cpu, Executor, VcpuState, View, Vnic};
 
 impl View for World<'_> {
     fn now_ns(&self) -> u64 {
@@ -34,9 +34,9 @@ impl View for World<'_> {
             .any(|task| matches!(task, Task::Guest(_)))
     }
 
-    /// These guests block whenever they wait for each other.
-    fn is_kept(&self, _cpu: Cpu) -> bool {
-        false
+    fn is_kept(&self, cpu: Cpu) -> bool {
+        let worker = self.by_executor.get(&Executor::Core(cpu));
+        worker.is_some_and(|worker| self.workers[*worker].hurries_until > self.now)
     }
 
     fn expects_vcpu(&self, cpu: Cpu) -> bool {

@@ -44,6 +44,8 @@ pub(super) struct Worker {
     at_once: Option<AtOnce>,
     /// Packets copied since their receiver was last considered for a notification.
     copied: u32,
+    /// Until when it takes its core from guests at once.
+    pub hurries_until: u64,
     /// Since when it polls, and for the how manieth time.
     polling: Option<u64>,
     turn: u64,
@@ -60,6 +62,7 @@ impl Worker {
             doing: Doing::Nothing,
             at_once: None,
             copied: 0,
+            hurries_until: 0,
             polling: None,
             turn: 0,
         }
