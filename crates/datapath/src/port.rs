@@ -52,8 +52,10 @@ pub(crate) struct Port {
     pub called_ns: AtomicU64,
     /// How often a worker in sequence found that another one should have heard the kick.
     misdirected: AtomicU16,
-    /// How often in sequence the guest waited for the core on which its ring was served.
+    /// How often in sequence the guest waited for the core on which its ring was served, and when it did last, in
+    /// nanoseconds of the data plane's clock.
     waits: AtomicU32,
+    waited_ns: AtomicU64,
     kicks: Mutex<Kicks>,
     spec: Mutex<PortSpec>,
     connected: AtomicBool,
@@ -104,6 +106,7 @@ impl Port {
             called_ns: AtomicU64::new(0),
             misdirected: AtomicU16::new(0),
             waits: AtomicU32::new(0),
+            waited_ns: AtomicU64::new(0),
             kicks: Mutex::default(),
             spec: Mutex::new(spec),
             connected: AtomicBool::new(false),
@@ -146,8 +149,13 @@ impl Port {
         }
     }
 
-    /// The guest waits for the core on which its ring was served, for the how manieth time in sequence.
-    pub fn waits_for_core(&self) -> u32 {
+    /// The guest waits for the core on which its ring was served, for the how manieth time in a sequence without breaks of
+    /// more than `within_ns`.
+    pub fn waits_for_core(&self, now_ns: u64, within_ns: u64) -> u32 {
+        let last_ns = self.waited_ns.swap(now_ns, Ordering::Relaxed);
+        if now_ns.saturating_sub(last_ns) > within_ns {
+            self.has_core();
+        }
         self.waits.fetch_add(1, Ordering::Relaxed) + 1
     }
 

@@ -189,7 +189,9 @@ impl Worker {
             }
         };
         self.executor.set_activity(Activity::Working);
-        found || self.pipeline.stop_polling(wanted)
+        // A guest that comes back to its core later than that has lost nothing: it found it awake.
+        let waited = wanted && start.is_none();
+        found || self.pipeline.stop_polling(waited)
     }
 
     /// One look at everything that is polled.

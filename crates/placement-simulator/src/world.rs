@@ -63,8 +63,9 @@ struct Port {
     watcher: Option<usize>,
     /// Until when the watcher sleeps and kicks are off nevertheless.
     look_again: Option<u64>,
-    /// How often in sequence its guest waited for the core on which its ring was served.
+    /// How often in sequence its guest waited for the core on which its ring was served, and when it did last.
     waits: u32,
+    waited_at: u64,
     /// The internal receive queue.
     queue: VecDeque<Packet>,
     queued_bytes: u64,
@@ -277,6 +278,7 @@ impl Port {
             watcher: None,
             look_again: None,
             waits: 0,
+            waited_at: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
             copying: None,

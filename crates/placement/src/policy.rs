@@ -195,8 +195,10 @@ impl Policy {
     }
 
     /// Who goes on serving the transmit ring of `sender`, which waits for core `here` where that was done, as it did
-    /// `times` times in sequence: a helper, once that has cost more than waking one does, and at once if the core is known
-    /// to be kept. Who has it would otherwise lose it to us for each batch.
+    /// `times` times in a sequence without breaks in which a helper would have gone to sleep ([`linger_ns`](Self::linger_ns)):
+    /// a helper, once that has cost more than waking one does, and at once if the core is known to be kept. Who has it would
+    /// otherwise lose it to us for each batch. Not to be asked of a sender that comes back to a core which we kept awake:
+    /// it has lost nothing, and would find the core asleep if somebody else served it.
     pub fn relief(&self, view: &impl View, here: Cpu, sender: Vnic, times: u32) -> Option<Executor> {
         let kept = view.is_kept(here);
         let waits = match self.vcpu(view, sender) {

@@ -96,7 +96,9 @@ impl Pipeline {
         let placement = &self.datapath.placement;
         let Some(here) = self.here() else { return false };
         let eyes = placement.eyes(ports);
-        let times = port.waits_for_core();
+        // After a longer break a helper would sleep again.
+        let within_ns = placement.policy.linger_ns().unwrap_or(u64::MAX);
+        let times = port.waits_for_core(placement.now_ns(), within_ns);
         let relief = placement.policy.relief(&eyes, here, vnic(port.id()), times);
         let helper = relief.and_then(|helper| placement.find(helper, ports));
         let relieved = helper.is_some_and(|helper| helper.send((port.id(), Side::Transmit)));

@@ -103,15 +103,15 @@ impl Pipeline {
         }
     }
 
-    /// Ends polling: asks for kicks again, or leaves rings to a helper, if this core is `wanted`. True if something came
-    /// meanwhile and is on the to-do list.
-    pub fn stop_polling(&mut self, wanted: bool) -> bool {
+    /// Ends polling: asks for kicks again, or leaves rings to a helper, if somebody `waited` for this core when the work was
+    /// done. True if something came meanwhile and is on the to-do list.
+    pub fn stop_polling(&mut self, waited: bool) -> bool {
         let ports = self.ports();
         for (id, _) in std::mem::take(&mut self.polled) {
             let Some(port) = port_of(&ports, id) else {
                 continue;
             };
-            if !wanted {
+            if !waited {
                 port.has_core();
             } else if self.relieve(port, &ports) {
                 continue;

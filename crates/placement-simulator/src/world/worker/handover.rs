@@ -52,7 +52,7 @@ impl World<'_> {
     /// Polls for as long as the policy says.
     pub(super) fn poll(&mut self, number: usize) {
         match self.policy.linger_ns() {
-            Some(0) => self.rest(number),
+            Some(0) => self.rest(number, true),
             linger => {
                 let worker = &mut self.workers[number];
                 worker.polling = Some(self.now);
@@ -79,22 +79,23 @@ impl World<'_> {
     pub(in crate::world) fn stop_polling(&mut self, number: usize) {
         if let Some(since) = self.workers[number].polling.take() {
             self.counters.polling_ns += self.now - since;
-            self.rest(number);
+            self.rest(number, self.now == since);
         }
     }
 
-    /// Leaves its rings, all of which are empty, and sleeps.
-    fn rest(&mut self, number: usize) {
-        self.leave_rings(number);
+    /// Leaves its rings, all of which are empty, and sleeps. Whoever wants the core may have waited `at_once`, when the work
+    /// was done.
+    fn rest(&mut self, number: usize, at_once: bool) {
+        self.leave_rings(number, at_once);
         self.sleep(Task::Worker(number));
     }
 
-    fn leave_rings(&mut self, number: usize) {
+    fn leave_rings(&mut self, number: usize, at_once: bool) {
         for vnic in 0..self.ports.len() {
             if self.ports[vnic].watcher != Some(number) || self.ports[vnic].look_again.is_some() {
                 continue;
             }
-            if self.relieve(number, vnic) {
+            if self.relieve(number, vnic, at_once) {
                 continue;
             }
             match self.policy.leave(self, Vnic(vnic as u32)) {
@@ -108,15 +109,19 @@ impl World<'_> {
     }
 
     /// Leaves a ring to a helper, if its guest waits for this core often enough.
-    fn relieve(&mut self, number: usize, vnic: usize) -> bool {
+    fn relieve(&mut self, number: usize, vnic: usize, at_once: bool) -> bool {
         let here = self.workers[number].cpu;
-        let waits = &mut self.ports[vnic].waits;
-        if self.cores[here.index()].ready.is_empty() {
-            *waits = 0;
+        let port = &mut self.ports[vnic];
+        if self.cores[here.index()].ready.is_empty() || !at_once {
+            port.waits = 0;
             return false;
         }
-        *waits += 1;
-        let times = *waits;
+        let break_ns = self.now - std::mem::replace(&mut port.waited_at, self.now);
+        if self.policy.linger_ns().is_some_and(|linger| break_ns > linger) {
+            port.waits = 0;
+        }
+        port.waits += 1;
+        let times = port.waits;
         let port = Vnic(vnic as u32);
         let Some(executor) = self.policy.relief(self, here, port, times) else {
             return false;
@@ -164,7 +169,7 @@ impl World<'_> {
                 .take_if(|watcher| *watcher == number && unserved && port.look_again.is_none());
             port.copying.take_if(|copying| *copying == number);
         }
-        self.leave_rings(number);
+        self.leave_rings(number, true);
         for work in left {
             self.hand_on(number, work, here);
         }
