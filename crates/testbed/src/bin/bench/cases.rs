@@ -132,6 +132,9 @@ impl<G> Rig<G> {
                         Err(error) => record.give_up(label, name, &error),
                     }
                 }
+                // Nobody is always the first, or always after the same one.
+                let next = able.len().min(1);
+                able.rotate_left(next);
                 rigs = able;
             }
         }
