@@ -64,13 +64,13 @@ fn stalls_and_recovers(features: u64) {
     );
     // From now on they are dropped at once.
     let start = Instant::now();
-    for seed in 0..50 {
+    for seed in 0..200 {
         a.send(&plain(1, 2, 1000, seed));
         c.expect_plain(&plain(1, 2, 1000, seed));
     }
     a.all_sent();
     assert!(start.elapsed() < BOUND, "{:?}", start.elapsed());
-    switch.until_dropped(1, DropReason::ReceiverStalled, 70);
+    switch.until_dropped(1, DropReason::ReceiverStalled, 220);
     assert!(stalled.try_receive().is_none());
     // It posts buffers and kicks.
     stalled.post(0..64);

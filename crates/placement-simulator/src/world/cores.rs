@@ -152,9 +152,17 @@ impl World<'_> {
         let (Task::Worker(worker), Task::Guest(_)) = (task, current) else {
             return false;
         };
-        let worker = &self.workers[worker];
-        let had_it_for = self.now - self.cores[worker.cpu.index()].since;
-        self.policy.serves_on_block() && worker.hurries_until <= self.now && had_it_for < SLICE
+        let had_it_for = self.now - self.cores[self.workers[worker].cpu.index()].since;
+        self.is_patient(worker) && had_it_for < SLICE
+    }
+
+    fn is_patient(&self, worker: usize) -> bool {
+        self.policy.serves_on_block() && !self.hurries(worker)
+    }
+
+    /// Whether a worker takes its core from guests at once, because it has waited in vain.
+    pub(super) fn hurries(&self, worker: usize) -> bool {
+        self.workers[worker].hurries_until > self.now
     }
 
     fn is_helping(&self, task: Task) -> bool {
@@ -226,8 +234,7 @@ impl World<'_> {
             .filter(|next| !self.is_helping(*next) && self.virtual_time(*next) + GRANULARITY < own);
         if let Some(next) = next {
             if let (Task::Worker(worker), Task::Guest(_)) = (next, task)
-                && self.policy.serves_on_block()
-                && self.workers[worker].hurries_until <= self.now
+                && self.is_patient(worker)
             {
                 self.workers[worker].hurries_until = self.now + HURRY;
             }

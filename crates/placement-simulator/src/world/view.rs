@@ -36,7 +36,7 @@ impl View for World<'_> {
 
     fn is_kept(&self, cpu: Cpu) -> bool {
         let worker = self.by_executor.get(&Executor::Core(cpu));
-        worker.is_some_and(|worker| self.workers[*worker].hurries_until > self.now)
+        worker.is_some_and(|worker| self.hurries(*worker))
     }
 
     fn expects_vcpu(&self, cpu: Cpu) -> bool {

@@ -129,7 +129,10 @@ impl<G> Rig<G> {
                         Err(error) if rig.contender.is_ours() => {
                             return Err(error.context(format!("{label} on {name}")));
                         }
-                        Err(error) => record.give_up(label, name, &error),
+                        Err(error) => {
+                            record.give_up(label, name, &error);
+                            rig.stop()?;
+                        }
                     }
                 }
                 // Nobody is always the first, or always after the same one.

@@ -35,6 +35,9 @@ pub const CASE: Case = Case {
 /// Runs without and runs under attack in a round.
 const RUNS: u32 = 40;
 
+/// Which part of a measurement of a switch alone a run is.
+const PART: u32 = 10;
+
 /// Frames per millisecond of the attack: 1 is 0.5 Mb/s.
 const ATTACKS: [u16; 3] = [1, 10, 100];
 
@@ -77,7 +80,7 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
 /// Packets per second that circulate.
 fn rate(effort: &Effort, bystanders: &mut PollingGuest, traffic: &Traffic) -> Result<f64> {
     on_processor(0, || {
-        let (circulation, _) = bystanders.circulate(traffic, effort.short / 10, || Ok(()))?;
+        let (circulation, _) = bystanders.circulate(traffic, effort.short / PART, || Ok(()))?;
         Ok(circulation.rate())
     })
 }
