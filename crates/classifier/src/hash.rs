@@ -53,12 +53,9 @@ impl Seed {
 
     /// The hash of the first `2 * COUNT` words of keys that do not differ in others.
     #[inline]
-    pub(crate) fn pairs<const COUNT: usize>(&self, words: &[u64]) -> u64 {
-        let mut sum = 0u128;
-        for (pair, words) in words.chunks_exact(2).enumerate().take(COUNT) {
-            sum = sum.wrapping_add(self.pair(pair, [words[0], words[1]]));
-        }
-        self.finish(sum)
+    pub(crate) fn pairs<const COUNT: usize>(&self, word: impl Fn(usize) -> u64) -> u64 {
+        let pairs = (0..COUNT).map(|pair| self.pair(pair, [word(2 * pair), word(2 * pair + 1)]));
+        self.finish(pairs.fold(0, u128::wrapping_add))
     }
 }
 
@@ -83,7 +80,7 @@ mod tests {
             for bit in 0..64 {
                 let mut key = FlowKey::default();
                 key.words[word] = 1 << bit;
-                let hash = seed.pairs::<PAIRS>(&key.words);
+                let hash = seed.pairs::<PAIRS>(|word| key.words[word]);
                 assert!(hashes.insert(hash), "word {word} bit {bit} collides");
                 buckets[(hash & 63) as usize] += 1;
             }

@@ -1,7 +1,7 @@
 //! Which flow a packet belongs to.
 //!
 //! Two levels, as in Pfaff et al., *The Design and Implementation of Open vSwitch* (NSDI 2015): each worker
-//! thread remembers exact keys in a [`MicroflowCache`] of its own; behind it stands the switch's
+//! thread remembers keys in a [`MicroflowCache`] of its own; behind it stands the switch's
 //! [`MegaflowTable`], searched mask by mask. Nothing has a priority: whoever installs flows keeps them
 //! disjoint, and where they are not, any match is as good as another.
 //!
@@ -24,9 +24,10 @@ mod megaflow;
 mod microflow;
 mod port_flows;
 mod prefixes;
+mod significant;
 mod subtable;
 
 pub use entry::FlowEntry;
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable, TableFull};
-pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache};
+pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache, Train};
 pub use port_flows::{PortFlows, Reading};

@@ -33,6 +33,12 @@ impl SubtableList {
         self.subtables.len()
     }
 
+    /// What any of the masks compares.
+    pub fn union(&self) -> FlowMask {
+        let masks = self.subtables.iter().map(|subtable| subtable.mask());
+        masks.fold(FlowMask::ANY, FlowMask::union)
+    }
+
     /// Flows with this mask.
     pub fn flows_with(&self, mask: &FlowMask) -> usize {
         self.position(mask)

@@ -141,6 +141,8 @@ impl MegaflowTable {
             .partition(|old| Arc::ptr_eq(self.list(&old.flow), &list));
         self.check_limits(flow, &list, &here, replaced.len())?;
 
+        self.concerned(&list)
+            .for_each(|list| list.significant.widen(&flow.mask));
         for old in &replaced {
             self.flows.remove(&old.flow.id);
         }
@@ -156,8 +158,13 @@ impl MegaflowTable {
     /// Removes a flow and ends it.
     pub fn remove(&mut self, id: FlowId) -> Option<Arc<FlowEntry>> {
         let entry = self.flows.remove(&id)?;
-        self.list(&entry.flow).replace(std::slice::from_ref(&entry), None);
+        let list = Arc::clone(self.list(&entry.flow));
+        let masks = list.masks();
+        list.replace(std::slice::from_ref(&entry), None);
         entry.kill();
+        if list.masks() < masks {
+            self.narrow(&list);
+        }
         Some(entry)
     }
 
@@ -168,6 +175,7 @@ impl MegaflowTable {
         for (_, entry) in self.flows.drain() {
             entry.kill();
         }
+        self.narrow(&self.any_port);
         count
     }
 
@@ -205,6 +213,24 @@ impl MegaflowTable {
         self.lists().for_each(SharedList::reorder);
     }
 
+    /// The lists of ports to whose packets the flows of `list` may apply.
+    fn concerned<'a>(&'a self, list: &'a Arc<SharedList>) -> impl Iterator<Item = &'a Arc<SharedList>> {
+        let ports: &[_] = if Arc::ptr_eq(list, &self.any_port) {
+            &self.ports
+        } else {
+            std::slice::from_ref(list)
+        };
+        ports.iter()
+    }
+
+    /// Has no more be significant than what is in masks, after some in `list` have gone.
+    fn narrow(&self, list: &Arc<SharedList>) {
+        let any_port = self.any_port.read().union();
+        for list in self.concerned(list) {
+            list.significant.set(&list.read().union().union(&any_port));
+        }
+    }
+
     fn lists(&self) -> impl Iterator<Item = &SharedList> {
         self.ports.iter().chain([&self.any_port]).map(|list| &**list)
     }
@@ -226,7 +252,12 @@ impl MegaflowTable {
 
     fn own(&mut self, port: usize) -> &Arc<SharedList> {
         if port >= self.ports.len() {
+            let known = self.ports.len();
             self.ports.resize_with(port + 1, Arc::default);
+            let any_port = self.any_port.read().union();
+            for list in &self.ports[known..] {
+                list.significant.set(&any_port);
+            }
         }
         &self.ports[port]
     }

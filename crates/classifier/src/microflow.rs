@@ -1,9 +1,10 @@
 //! The exact-match cache of one worker thread.
 //!
-//! Most packets belong to a connection that had one a moment ago. The cache remembers the entry for
-//! whole keys, so that they need one hash and one comparison, whatever the number of masks. A slot is two cache
-//! lines: the hash, the flow and all of a usual packet's key in one; and in the other the rest, with what was counted
-//! since the flow's own counters were told, which are shared with other threads and therefore dear.
+//! Most packets are treated like one that came a moment ago. The cache remembers the entry for a key, or rather for what
+//! of it makes a difference to any flow ([`PortFlows::significant`](crate::PortFlows::significant)), so that packets need
+//! one hash and one comparison, whatever the number of masks. A slot is two cache lines: the hash, the flow and all of a
+//! usual packet's key in one; and in the other the rest, with what was counted since the flow's own counters were told,
+//! which are shared with other threads and therefore dear.
 //!
 //! Two ways per set, no chains: a packet that finds both taken replaces the one used less recently, so neither
 //! look-up nor insertion ever takes longer than the other. When there are more connections than slots, replacing
@@ -30,6 +31,27 @@ type Set = [Slot; WAYS];
 /// One in so many insertions replaces a flow that is in use.
 const STUBBORNNESS: u32 = 8;
 
+/// Packets of one key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Train {
+    /// Of all frames.
+    pub bytes: u64,
+    /// How many.
+    pub packets: u32,
+    /// Of any.
+    pub tcp_flags: u16,
+}
+
+impl Train {
+    /// Appends a packet.
+    #[inline]
+    pub fn add(&mut self, frame_len: usize, tcp_flags: u16) {
+        self.packets += 1;
+        self.bytes += frame_len as u64;
+        self.tcp_flags |= tcp_flags;
+    }
+}
+
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Slot {
@@ -41,9 +63,7 @@ struct Slot {
     recent: bool,
     /// On the list of those that were counted.
     counted: bool,
-    tcp_flags: u16,
-    packets: u32,
-    bytes: u64,
+    train: Train,
 }
 
 impl Slot {
@@ -54,20 +74,21 @@ impl Slot {
 
     /// Whether it is for that key, live or not.
     #[inline]
-    fn is_for(&self, hash: u64, key: &ExactKey) -> bool {
-        self.hash == hash && self.key == *key && self.entry.is_some()
+    fn is_for(&self, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64) -> bool {
+        self.hash == hash && self.key.is_equal_in(key, mask) && self.entry.is_some()
     }
 
     /// Tells the flow what was counted.
     fn tell(&mut self, now_ms: u64) {
-        if let Some(entry) = self.entry.as_ref().filter(|_| self.packets > 0) {
-            entry.record(self.packets.into(), self.bytes, self.tcp_flags, now_ms);
+        let train = std::mem::take(&mut self.train);
+        if let Some(entry) = self.entry.as_ref().filter(|_| train.packets > 0) {
+            entry.record(train.packets.into(), train.bytes, train.tcp_flags, now_ms);
         }
-        (self.packets, self.bytes, self.tcp_flags, self.counted) = (0, 0, 0, false);
+        self.counted = false;
     }
 }
 
-/// Exact keys and the flows they belong to.
+/// Keys and the flows they belong to.
 #[derive(Debug)]
 pub struct MicroflowCache {
     /// None before the first insertion, as not every thread has one.
@@ -100,28 +121,35 @@ impl MicroflowCache {
         }
     }
 
-    /// The hash of a key, to be passed to the other functions.
+    /// The hash of what is in the mask, to be passed to the other functions with both.
     #[inline]
-    pub fn hash(&self, key: &ExactKey) -> u64 {
+    pub fn hash(&self, key: &ExactKey, mask: impl Fn(usize) -> u64) -> u64 {
+        let word = |word: usize| key.words[word] & mask(word);
         if key.is_short() {
-            self.seed.pairs::<{ ExactKey::SHORT_WORDS / 2 }>(&key.words)
+            self.seed.pairs::<{ ExactKey::SHORT_WORDS / 2 }>(word)
         } else {
-            self.seed.pairs::<{ ExactKey::WORDS / 2 }>(&key.words)
+            self.seed.pairs::<{ ExactKey::WORDS / 2 }>(word)
         }
     }
 
-    /// The flow a key belongs to, if it is known and has not ended. Counts packets of it with as many bytes altogether,
-    /// which the flow is told by [`tell`](Self::tell).
+    /// The flow a key belongs to, if it is known and has not ended. Counts the packets, of which the flow is told by
+    /// [`tell`](Self::tell).
     #[inline]
-    pub fn hit(&mut self, hash: u64, key: &ExactKey, packets: u32, bytes: u64) -> Option<&Arc<FlowEntry>> {
+    pub fn hit(
+        &mut self,
+        hash: u64,
+        key: &ExactKey,
+        mask: impl Fn(usize) -> u64 + Copy,
+        train: &Train,
+    ) -> Option<&Arc<FlowEntry>> {
         let index = self.set(hash);
         let set = self.sets.get_mut(index)?;
-        let way = way_of(set, hash, key)?;
+        let way = way_of(set, hash, key, mask)?;
         let [slot, other] = in_order(set, way);
         let entry = slot.entry.as_ref().filter(|entry| entry.is_live())?;
-        slot.packets += packets;
-        slot.bytes += bytes;
-        slot.tcp_flags |= key.tcp_flags();
+        slot.train.packets += train.packets;
+        slot.train.bytes += train.bytes;
+        slot.train.tcp_flags |= train.tcp_flags;
         if !slot.counted {
             slot.counted = true;
             self.counted.push((index as u32, way as u8));
@@ -141,7 +169,14 @@ impl MicroflowCache {
 
     /// Remembers that `key` belongs to `entry`, instead of whatever was known of it - if there is a place for it.
     #[inline]
-    pub fn insert(&mut self, hash: u64, key: &ExactKey, entry: &Arc<FlowEntry>, now_ms: u64) {
+    pub fn insert(
+        &mut self,
+        hash: u64,
+        key: &ExactKey,
+        mask: impl Fn(usize) -> u64 + Copy,
+        entry: &Arc<FlowEntry>,
+        now_ms: u64,
+    ) {
         self.insertions = self.insertions.wrapping_add(1);
         if self.sets.is_empty() {
             self.sets = (0..self.entries / WAYS).map(|_| Set::default()).collect();
@@ -150,7 +185,7 @@ impl MicroflowCache {
         let index = self.set(hash);
         let set = &mut self.sets[index];
         let replace = self.insertions.is_multiple_of(STUBBORNNESS);
-        let Some(way) = way_of(set, hash, key).or_else(|| victim(set, replace)) else {
+        let Some(way) = way_of(set, hash, key, mask).or_else(|| victim(set, replace)) else {
             return;
         };
         let [slot, other] = in_order(set, way);
@@ -160,7 +195,7 @@ impl MicroflowCache {
         slot.counted = counted;
         slot.hash = hash;
         slot.entry = Some(Arc::clone(entry));
-        slot.key = *key;
+        slot.key = key.masked(mask);
         (slot.recent, other.recent) = (true, false);
     }
 
@@ -192,11 +227,11 @@ impl MicroflowCache {
 
 /// The way of a set where a key is, live or not.
 #[inline]
-fn way_of(set: &Set, hash: u64, key: &ExactKey) -> Option<usize> {
-    if set[0].is_for(hash, key) {
+fn way_of(set: &Set, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64 + Copy) -> Option<usize> {
+    if set[0].is_for(hash, key, mask) {
         Some(0)
     } else {
-        set[1].is_for(hash, key).then_some(1)
+        set[1].is_for(hash, key, mask).then_some(1)
     }
 }
 

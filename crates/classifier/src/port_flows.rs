@@ -7,7 +7,8 @@
 
 use crate::entry::FlowEntry;
 use crate::list::SubtableList;
-use flow::{FlowKey, FlowMask};
+use crate::significant::Significant;
+use flow::{ExactKey, FlowKey, FlowMask};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub(crate) struct SharedList {
     list: RwLock<SubtableList>,
     /// Of the list, so that an empty one is not locked.
     masks: AtomicUsize,
+    /// What of its port's packets flows look at, those for any port included.
+    pub significant: Significant,
 }
 
 impl SharedList {
@@ -27,10 +30,15 @@ impl SharedList {
         self.list.read()
     }
 
+    /// Masks in the list.
+    pub fn masks(&self) -> usize {
+        self.masks.load(Ordering::Acquire)
+    }
+
     /// The list, unless it is empty.
     #[inline]
     fn read_unless_empty(&self) -> Option<RwLockReadGuard<'_, SubtableList>> {
-        (self.masks.load(Ordering::Acquire) > 0).then(|| self.list.read())
+        (self.masks() > 0).then(|| self.list.read())
     }
 
     /// Exchanges flows at once: look-ups find either all old ones or the new one.
@@ -55,7 +63,7 @@ impl SharedList {
     }
 
     pub fn reorder(&self) {
-        if self.masks.load(Ordering::Acquire) > 1 {
+        if self.masks() > 1 {
             self.list.write().reorder();
         }
     }
@@ -69,6 +77,14 @@ pub struct PortFlows {
 }
 
 impl PortFlows {
+    /// The mask of what makes a difference to the port's flows in keys of the form of this one, by word. It covers the mask
+    /// of each flow that was found before it is read and is alive afterwards; among those are all that a [`Reading`] finds
+    /// which is there meanwhile.
+    #[inline]
+    pub fn significant<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
+        self.own.significant.mask(key)
+    }
+
     /// For look-ups, of a burst at most: changes wait until the end.
     #[inline]
     pub fn read(&self) -> Reading<'_> {

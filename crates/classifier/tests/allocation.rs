@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use allocation_counter::measure;
-use classifier::{MegaflowTable, MicroflowCache};
+use classifier::{MegaflowTable, MicroflowCache, Train};
 use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 use std::sync::Arc;
 
@@ -39,8 +39,9 @@ fn look_ups_allocate_nothing() {
     let mut cache = MicroflowCache::default();
     let entry = Arc::clone(table.get(FlowId(3)).unwrap());
     let exact = ExactKey::of(&key(3));
-    let hash = cache.hash(&exact);
-    cache.insert(hash, &exact, &entry, 0);
+    let mask = flows.significant(&exact);
+    let hash = cache.hash(&exact, mask);
+    cache.insert(hash, &exact, mask, &entry, 0);
     let mut found = 0;
     let info = measure(|| {
         for _ in 0..100 {
@@ -48,8 +49,12 @@ fn look_ups_allocate_nothing() {
             found += (0..40)
                 .filter(|&port| reading.lookup(&key(port)).is_some())
                 .count();
-            found += usize::from(cache.hit(cache.hash(&exact), &exact, 1, 60).is_some());
-            cache.insert(hash, &exact, &entry, 1);
+            found += usize::from(
+                cache
+                    .hit(cache.hash(&exact, mask), &exact, mask, &Train::default())
+                    .is_some(),
+            );
+            cache.insert(hash, &exact, mask, &entry, 1);
             cache.tell(1);
         }
     });

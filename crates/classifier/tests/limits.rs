@@ -1,6 +1,6 @@
 //! What a hostile guest can and cannot do to look-ups, and what caches keep alive.
 
-use classifier::{FlowEntry, MegaflowTable, MicroflowCache, TableFull};
+use classifier::{FlowEntry, MegaflowTable, MicroflowCache, TableFull, Train};
 use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 use std::sync::Arc;
 
@@ -172,15 +172,22 @@ fn masks_that_are_hit_come_first() {
     assert_eq!(masks_tried(&mut table, &last), 1);
 }
 
+/// A mask with all words.
+const ALL: fn(usize) -> u64 = |_| u64::MAX;
+
 fn insert(cache: &mut MicroflowCache, key: &FlowKey, entry: &Arc<FlowEntry>) {
     let key = ExactKey::of(key);
-    cache.insert(cache.hash(&key), &key, entry, 0);
+    let hash = cache.hash(&key, ALL);
+    cache.insert(hash, &key, ALL, entry, 0);
 }
 
 /// A look-up as the data plane does it, which counts a packet of 100 bytes.
 fn hit(cache: &mut MicroflowCache, key: &FlowKey) -> bool {
     let key = ExactKey::of(key);
-    cache.hit(cache.hash(&key), &key, 1, 100).is_some()
+    let mut train = Train::default();
+    train.add(100, 0);
+    let hash = cache.hash(&key, ALL);
+    cache.hit(hash, &key, ALL, &train).is_some()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Random operations on the table and the cache, compared with a list of rules.
 
-use classifier::{MegaflowTable, MicroflowCache, TableFull};
+use classifier::{MegaflowTable, MicroflowCache, TableFull, Train};
 use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 use proptest::prelude::*;
 
@@ -169,12 +169,14 @@ proptest! {
                 }
                 Operation::Reorder => table.reorder(),
                 Operation::Lookup(key) => {
+                    let flows = table.port(PortId(key.in_port()));
                     let exact = ExactKey::of(&key);
-                    let hash = cache.hash(&exact);
-                    let cached = cache.hit(hash, &exact, 1, 0).cloned();
-                    let found = table.port(PortId(key.in_port())).read().lookup(&key).cloned();
+                    let mask = flows.significant(&exact);
+                    let hash = cache.hash(&exact, mask);
+                    let cached = cache.hit(hash, &exact, mask, &Train::default()).cloned();
+                    let found = flows.read().lookup(&key).cloned();
                     if let (Some(entry), None, false) = (&found, &cached, exact.is_none()) {
-                        cache.insert(hash, &exact, entry, 0);
+                        cache.insert(hash, &exact, mask, entry, 0);
                     }
                     prop_assert_eq!(found.is_some(), twin.matches(&key));
                     for entry in cached.iter().chain(&found) {

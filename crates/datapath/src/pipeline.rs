@@ -27,7 +27,7 @@ use crate::executor::Executor;
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, Side, port_of};
 use crate::work::Moved;
-use classifier::{FlowEntry, MicroflowCache};
+use classifier::{FlowEntry, MicroflowCache, Train};
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
 use placing::{Copier, UNKNOWN_BACKLOG};
@@ -68,9 +68,8 @@ pub(crate) struct Pipeline {
     /// When flows were last told what `microflows` counted.
     told_ms: u64,
     burst: Vec<Unique<Packet>>,
-    /// For each packet of the burst its key, that key's hash, and what is to be done.
+    /// For each packet of the burst its key, and what is to be done.
     keys: Box<[ExactKey; BURST]>,
-    hashes: [u64; BURST],
     verdicts: [Verdict; BURST],
     /// Flows of the burst with other actions than to output to a port.
     flows: Vec<Arc<FlowEntry>>,
@@ -168,7 +167,6 @@ impl Pipeline {
             told_ms: 0,
             burst: Vec::with_capacity(BURST),
             keys: Box::new([ExactKey::default(); BURST]),
-            hashes: [0; BURST],
             verdicts: [Verdict::Miss; BURST],
             flows: Vec::with_capacity(BURST),
             outgoing: Outgoing::default(),
@@ -352,29 +350,28 @@ impl Pipeline {
         self.burst.truncate(kept);
     }
 
-    /// Finds what is to be done. Packets of a flow often come in trains, which need one look.
+    /// Finds what is to be done. Packets that flows treat alike often come in trains, which need one look.
     #[inline(never)]
     fn look_up(&mut self, port: &Port) {
         let count = self.burst.len();
         let (packets, keys) = (&self.burst[..count], &self.keys[..count]);
-        let (verdicts, hashes) = (&mut self.verdicts[..count], &mut self.hashes[..count]);
+        let verdicts = &mut self.verdicts[..count];
         let (mut at, mut missing) = (0, false);
         while at < count {
-            let (first, begin, mut bytes) = (&keys[at], at, packets[at].frame_len() as u64);
-            let hash = self.microflows.hash(first);
-            at += 1;
-            while at < count && keys[at] == *first {
-                bytes += packets[at].frame_len() as u64;
+            let (first, begin, mut train) = (&keys[at], at, Train::default());
+            let significant = port.flows.significant(first);
+            loop {
+                train.add(packets[at].frame_len(), keys[at].tcp_flags());
                 at += 1;
+                if at == count || !first.is_equal_in(&keys[at], significant) {
+                    break;
+                }
             }
-            let cached = self.microflows.hit(hash, first, (at - begin) as u32, bytes);
+            let hash = self.microflows.hash(first, significant);
+            let cached = self.microflows.hit(hash, first, significant, &train);
             missing |= cached.is_none();
             let verdict = cached.map_or(Verdict::Miss, |entry| Verdict::of(entry, &mut self.flows));
-            (verdicts[begin], hashes[begin]) = (verdict, hash);
-            if at - begin > 1 {
-                verdicts[begin + 1..at].fill(verdict);
-                hashes[begin + 1..at].fill(hash);
-            }
+            verdicts[begin..at].fill(verdict);
         }
         if missing {
             self.look_up_missing(port);
@@ -394,7 +391,9 @@ impl Pipeline {
                 run.count(entry, packet.frame_len(), key.tcp_flags(), self.now_ms);
                 self.verdicts[at] = Verdict::of(entry, &mut self.flows);
                 if !key.is_none() {
-                    self.microflows.insert(self.hashes[at], key, entry, self.now_ms);
+                    let significant = port.flows.significant(key);
+                    let hash = self.microflows.hash(key, significant);
+                    self.microflows.insert(hash, key, significant, entry, self.now_ms);
                 }
             }
         }

@@ -1,11 +1,10 @@
 //! The exact-match key: all that a flow key says of a packet, in the shortest form.
 
-use crate::key::{FlowKey, KEY_WORDS};
-use std::hint::black_box;
+use crate::key::{FlowKey, FlowMask, KEY_WORDS};
 use std::ops::BitOr;
 
 /// What tells a packet's flow key from that of any other packet: packets with equal exact keys have equal flow keys.
-/// Good for comparing and hashing only; masks apply to flow keys.
+/// Good for comparing and hashing only, whole or under masks of their own; flows have masks of flow keys.
 ///
 /// There are two forms. Usual packets - TCP and UDP in IPv4 without tags, options and fragments - have their header
 /// bytes as they are, in the first [`SHORT_WORDS`](Self::SHORT_WORDS) words, and anything in the others. Other packets
@@ -19,15 +18,8 @@ pub struct ExactKey {
 }
 
 impl PartialEq for ExactKey {
-    #[inline]
     fn eq(&self, other: &ExactKey) -> bool {
-        let pairs = || self.words.iter().zip(&other.words).map(|(a, b)| a ^ b);
-        let differences = pairs().take(Self::SHORT_WORDS).skip(1).fold(0, BitOr::bitor);
-        // Most keys that differ do so in the first word. The rest is hidden, lest it be made a call of a function that
-        // compares bytes.
-        self.words[0] == other.words[0]
-            && black_box(differences) == 0
-            && (self.is_short() || pairs().skip(Self::SHORT_WORDS).all(|word| word == 0))
+        self.is_equal_in(other, |_| u64::MAX)
     }
 }
 
@@ -87,6 +79,63 @@ impl ExactKey {
         key.words[8] = addresses & 0xffff_ffff;
         key.words[9] = u64::from(ports_swapped & 0xffff) << 48 | u64::from(ports_swapped >> 16) << 32;
         Some(key)
+    }
+
+    /// How many words say something.
+    #[inline]
+    fn len(&self) -> usize {
+        if self.is_short() {
+            Self::SHORT_WORDS
+        } else {
+            Self::WORDS
+        }
+    }
+
+    /// The key with every bit outside a mask for its form cleared, of which `mask` gives the words.
+    #[inline]
+    pub fn masked(&self, mask: impl Fn(usize) -> u64) -> ExactKey {
+        let mut key = ExactKey::default();
+        for word in 0..self.len() {
+            key.words[word] = self.words[word] & mask(word);
+        }
+        key
+    }
+
+    /// Whether a key equals `other` but for bits outside a mask for this key's form, of which `mask` gives the words.
+    #[inline]
+    pub fn is_equal_in(&self, other: &ExactKey, mask: impl Fn(usize) -> u64) -> bool {
+        let difference = |word| (self.words[word] ^ other.words[word]) & mask(word);
+        let differences = (0..Self::SHORT_WORDS).map(difference).fold(0, BitOr::bitor);
+        differences == 0
+            && (self.is_short() || (Self::SHORT_WORDS..Self::WORDS).all(|word| difference(word) == 0))
+    }
+
+    /// Of usual packets' keys the bits that flows with masks within `mask` look at, as [`flow_key`](Self::flow_key) has
+    /// them, and those that always make a difference: the input port and the form.
+    pub fn short_mask(mask: &FlowMask) -> [u64; Self::WORDS] {
+        let [_, destination, source, _, ip, _, from, _, to, transport, ..] = mask.0.words;
+        let ports = (transport >> 48) as u32 | (transport >> 32 << 16) as u32;
+        let first = destination & !0xffff | source >> 48;
+        let second = source >> 16 << 32 | (destination & 0xffff) << 16 | ip >> 8 & 0xff;
+        let addresses = from << 32 | to & 0xffff_ffff;
+        let mut key = ExactKey::default();
+        key.set_short(
+            u64::from(ports.swap_bytes()) << 32 | u64::from(u32::MAX),
+            [first, second].map(u64::swap_bytes),
+            ip,
+            addresses.swap_bytes(),
+        );
+        key.words[3] |= NONE;
+        key.words
+    }
+
+    /// The same of other packets' keys.
+    pub fn long_mask(mask: &FlowMask) -> [u64; Self::WORDS] {
+        let mut words = [0; Self::WORDS];
+        words.copy_from_slice(&mask.0.words[..Self::WORDS]);
+        words[0] |= u64::from(u32::MAX);
+        words[3] |= SHORT | NONE;
+        words
     }
 
     /// Whether it has only the first [`SHORT_WORDS`](Self::SHORT_WORDS) words.

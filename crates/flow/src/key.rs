@@ -181,6 +181,15 @@ impl FlowMask {
         words: [0; KEY_WORDS],
     });
 
+    /// Compares what either does.
+    #[must_use]
+    pub fn union(mut self, other: &FlowMask) -> FlowMask {
+        for (word, other) in self.0.words.iter_mut().zip(&other.0.words) {
+            *word |= other;
+        }
+        self
+    }
+
     /// Whether the field is compared in all its bits.
     pub fn is_exact(&self, field: &Field) -> bool {
         let ones = u64::MAX >> (64 - field.bits);

@@ -450,6 +450,7 @@ fn ipv6_address(bytes: &[u8]) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flow::FlowMask;
     use proptest::prelude::*;
 
     /// A TCP or UDP frame, sound but for some bytes that are changed.
@@ -498,6 +499,30 @@ mod tests {
             let (other_key, _) = exact(two, len + hidden, 0);
             let same = parse(two, len + hidden, PortId(0)).key == full.key;
             prop_assert_eq!(other_key == key, same && other_key.is_short() == key.is_short());
+        }
+
+        /// Twin: flow keys under flows' masks.
+        #[test]
+        fn masked_exact_keys_are_equal_if_form_and_masked_flow_keys_are(
+            frame in frames(), changes in prop::collection::vec((0usize..64, any::<u8>()), 1..4),
+            words in prop::array::uniform16(prop_oneof![4 => Just(0), 1 => Just(u64::MAX), 1 => any::<u64>()]),
+        ) {
+            let mut other = frame.clone();
+            for (at, value) in changes {
+                other[at] = value;
+            }
+            let [(one, _), (two, _)] = [&frame, &other].map(|frame| exact(frame, 128, 1));
+            prop_assume!(!one.is_none() && !two.is_none());
+            let flow_mask = FlowMask(FlowKey { words });
+            let words = if one.is_short() { ExactKey::short_mask } else { ExactKey::long_mask }(&flow_mask);
+            let mask = |word: usize| words[word];
+            let [full, other_full] = [frame, other].map(|frame| parse(&frame, 128, PortId(1)).key.masked(&flow_mask));
+            let same = full == other_full && one.is_short() == two.is_short();
+            prop_assert_eq!(one.is_equal_in(&two, mask), same);
+            prop_assert_eq!(one.masked(mask).is_short(), one.is_short());
+            if one.is_short() == two.is_short() {
+                prop_assert_eq!(one.masked(mask) == two.masked(mask), same);
+            }
         }
     }
 
