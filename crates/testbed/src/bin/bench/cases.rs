@@ -63,10 +63,11 @@ struct Rig<G> {
 }
 
 impl<G> Rig<G> {
-    /// Starts all contenders, with what `connect` connects to the ports of each. Peers that cannot start are left out,
-    /// with the reason; ours must.
+    /// Starts all contenders, with what `connect` connects to the ports of each. Peers that cannot start are left out, and the
+    /// record says so; ours must.
     fn start_all(
         contenders: &[Contender],
+        record: &mut Record,
         ports: &[&str],
         connect: impl Fn(&mut Network, &[&str]) -> Result<G>,
     ) -> Result<Vec<Rig<G>>> {
@@ -75,7 +76,7 @@ impl<G> Rig<G> {
             match Rig::start(contender, ports, &connect) {
                 Ok(rig) => rigs.push(rig),
                 Err(error) if contender.is_ours() => return Err(error),
-                Err(error) => println!("  {} does not take part: {error:#}", contender.name),
+                Err(error) => record.give_up("the start", contender.name, &error),
             }
         }
         Ok(rigs)

@@ -42,7 +42,7 @@ const PART: u32 = 10;
 const ATTACKS: [u16; 3] = [1, 10, 100];
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let rigs = Rig::start_all(contenders, &["p1", "p2", "p3", "p4"], |network, ports| {
+    let rigs = Rig::start_all(contenders, record, &["p1", "p2", "p3", "p4"], |network, ports| {
         let bystanders = PollingGuest::connect(&network.sockets(&ports[..2])?, 1514)?;
         let attacker = PollingGuest::connect(&network.sockets(&ports[2..])?, 1514)?;
         Ok((bystanders, attacker))

@@ -26,7 +26,7 @@ pub const CASE: Case = Case {
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let rigs = Rig::start_all(contenders, &["p1", "p2"], |network, ports| {
+    let rigs = Rig::start_all(contenders, record, &["p1", "p2"], |network, ports| {
         PollingGuest::connect(&network.sockets(ports)?, SIZE)
     })?;
     let points = [("io", false), ("touch", true)].map(|(guest, touch)| {

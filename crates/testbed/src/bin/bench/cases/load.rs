@@ -23,7 +23,7 @@ pub const CASE: Case = Case {
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut rigs = Rig::start_all(contenders, &["p1", "p2"], |network, ports| {
+    let mut rigs = Rig::start_all(contenders, record, &["p1", "p2"], |network, ports| {
         PollingGuest::connect(&network.sockets(ports)?, 1514)
     })?;
     let full = rigs[0].turn(|_, guest| {

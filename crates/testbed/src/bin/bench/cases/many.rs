@@ -68,7 +68,7 @@ fn run(
         .map(|count| (count.to_string(), layout(*count)))
         .collect();
     let most = layouts.iter().map(|(_, layout)| layout.guests).max().unwrap_or(0);
-    let rigs = Rig::start_all(contenders, names(most), boot)?;
+    let rigs = Rig::start_all(contenders, record, names(most), boot)?;
     Rig::sweep(rigs, record, &layouts, |network, guests, layout| {
         measure(effort, network, guests, layout)
     })

@@ -49,7 +49,7 @@ impl NewFlows {
 }
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let rigs = Rig::start_all(contenders, &["p1", "p2"], |network, ports| {
+    let rigs = Rig::start_all(contenders, record, &["p1", "p2"], |network, ports| {
         let guest = PollingGuest::connect(&network.sockets(ports)?, 1514)?;
         Ok((guest, NewFlows { number: 0 }))
     })?;

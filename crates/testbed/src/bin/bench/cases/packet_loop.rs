@@ -74,7 +74,7 @@ fn points(effort: &Effort) -> Vec<(String, Traffic)> {
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
     let effort = &effort.finely(record);
-    let rigs = Rig::start_all(contenders, &PORTS, |network, ports| {
+    let rigs = Rig::start_all(contenders, record, &PORTS, |network, ports| {
         PollingGuest::connect(&network.sockets(ports)?, 1514)
     })?;
     Rig::sweep(rigs, record, &points(effort), |network, guest, traffic| {
@@ -105,7 +105,7 @@ fn measure(
 fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
     let effort = &effort.finely(record);
     for &size in effort.choose(&SIZES, &[64]) {
-        let rigs = Rig::start_all(contenders, &PORTS, |network, ports| {
+        let rigs = Rig::start_all(contenders, record, &PORTS, |network, ports| {
             let mut options = TestpmdOptions::guest(&network.sockets(ports)?, "");
             options.packet_size = size;
             options.processor = Some(0);
