@@ -49,6 +49,13 @@ pub fn traffic(interval: f64) -> [String; 2] {
     ]
 }
 
+/// What an endpoint says of its TCP connections.
+fn sockets(endpoint: &dyn Endpoint) -> String {
+    let said = endpoint.must("cat /proc/net/tcp; grep ^Tcp /proc/net/snmp");
+    let said = said.unwrap_or_else(|error| format!("{error:#}"));
+    format!("TCP of {}:\n{said}", endpoint.name())
+}
+
 /// See the module's description.
 pub struct Pair {
     pub a: Guest,
@@ -71,9 +78,11 @@ impl Pair {
         Ok(Pair { a, b, sum })
     }
 
-    /// Fetches the file and compares what arrives.
+    /// Fetches the file and compares what arrives. An error tells how far TCP came.
     pub fn fetch(&self, from: &dyn Endpoint) -> Result<()> {
-        let arrived = from.must(&format!("{} | sha256sum", fetching()))?;
+        let arrived = from
+            .must(&format!("{} | sha256sum", fetching()))
+            .with_context(|| format!("{}\n{}", sockets(&self.a), sockets(from)))?;
         ensure!(
             arrived == self.sum,
             "{}: fetched {arrived} instead of {}",
