@@ -5,7 +5,7 @@ use crate::actions::Sink;
 use crate::miss::upcall;
 use crate::port::Port;
 use crate::state::{Datapath, PortTable, port_of};
-use classifier::FlowEntry;
+use classifier::{FlowEntry, Train};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
 use flow::{DropReason, FlowKey, PortId};
 use ring::{Shared, Unique};
@@ -16,13 +16,11 @@ use vnic::{Observer, Packet};
 #[derive(Default)]
 pub(super) struct FlowRun {
     entry: Option<Arc<FlowEntry>>,
-    packets: u64,
-    bytes: u64,
-    tcp_flags: u16,
+    train: Train,
 }
 
 impl FlowRun {
-    pub(super) fn count(&mut self, entry: &Arc<FlowEntry>, bytes: usize, tcp_flags: u16, now_ms: u64) {
+    pub(super) fn count(&mut self, entry: &Arc<FlowEntry>, frame_len: usize, tcp_flags: u16, now_ms: u64) {
         if !self
             .entry
             .as_ref()
@@ -31,14 +29,17 @@ impl FlowRun {
             self.flush(now_ms);
             self.entry = Some(entry.clone());
         }
-        self.packets += 1;
-        self.bytes += bytes as u64;
-        self.tcp_flags |= tcp_flags;
+        self.train.add(frame_len, tcp_flags);
     }
 
     pub(super) fn flush(&mut self, now_ms: u64) {
         if let Some(entry) = self.entry.take() {
-            entry.record(self.packets, self.bytes, self.tcp_flags, now_ms);
+            let Train {
+                packets,
+                bytes,
+                tcp_flags,
+            } = self.train;
+            entry.record(packets.into(), bytes, tcp_flags, now_ms);
         }
         *self = FlowRun::default();
     }
