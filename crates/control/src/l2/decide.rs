@@ -104,6 +104,18 @@ impl Decision {
     }
 }
 
+/// The outputs that do not expose an inner tag.
+fn outermost_kept(
+    key: &FlowKey,
+    mut outputs: Vec<(PortId, Egress)>,
+) -> Result<Vec<(PortId, Egress)>, DropReason> {
+    outputs.retain(|(_, egress)| vlan::may_leave(key, *egress));
+    match outputs.is_empty() {
+        true => Err(DropReason::NestedVlan),
+        false => Ok(outputs),
+    }
+}
+
 impl Switch {
     /// What is to happen to a packet with this key, as things are.
     pub fn decide(&self, key: &FlowKey) -> Decision {
@@ -114,6 +126,9 @@ impl Switch {
         let Some(vlan) = vlan::ingress(&port.vlan, key.vlan_tci()) else {
             return Decision::refuse(None, Destination::None, DropReason::VlanFiltered);
         };
+        if !vlan::may_enter(key) {
+            return Decision::refuse(Some(vlan), Destination::None, DropReason::NestedVlan);
+        }
         let (from, to) = (key.eth_src(), key.eth_dst());
         if from & GROUP != 0 || from == 0 {
             return Decision::refuse(Some(vlan), Destination::None, DropReason::InvalidSource);
@@ -144,6 +159,7 @@ impl Switch {
         };
         let verdict = self
             .outputs(id, port, vlan, destination)
+            .and_then(|outputs| outermost_kept(key, outputs))
             .map(|outputs| vlan::actions(key.vlan_tci(), vlan, &outputs));
         Decision {
             vlan: Some(vlan),

@@ -1,21 +1,23 @@
 //! The flows a switch has had installed, with what is needed to know which of them a change concerns.
 
 use super::mac_table::Station;
-use flow::{Action, FlowId, FlowKey, FlowMask, PortId};
+use flow::{Action, FlowId, FlowKey, FlowMask, PortId, VLAN_PRESENT};
 use std::collections::{HashMap, HashSet};
 
-/// What all flows compare: ingress port, Ethernet source and destination, outer VLAN tag.
+/// What all flows compare: ingress port, Ethernet source and destination, outer VLAN tag, and whether there is an inner
+/// one.
 pub const MASK: FlowMask = {
     let mut words = [0; flow::KEY_WORDS];
     words[0] = 0xffff_ffff;
     words[1] = 0xffff_ffff_ffff_0000;
     words[2] = u64::MAX;
-    words[3] = 0xffff;
+    words[3] = 0xffff | (VLAN_PRESENT as u64) << 16;
     FlowMask(FlowKey { words })
 };
 
 /// A flow's identifier spells out what it compares, so that it is unique and survives this process: source and
-/// destination address (96 bits), VLAN tag (16 bits), ingress port (12 bits), kind of tag (2 bits).
+/// destination address (96 bits), VLAN tag (16 bits), ingress port (12 bits), whether there is an inner tag (1 bit), kind of
+/// the outer one (2 bits).
 pub fn flow_id(key: &FlowKey) -> FlowId {
     let kind: u128 = match key.vlan_tpid() {
         0 => 0,
@@ -24,11 +26,13 @@ pub fn flow_id(key: &FlowKey) -> FlowId {
         _ => 3,
     };
     let port = u128::from(key.in_port() % PortId::LIMIT);
+    let nested = u128::from(super::vlan::is_nested(key));
     FlowId(
         u128::from(key.eth_src()) << 80
             | u128::from(key.eth_dst()) << 32
             | u128::from(key.vlan_tci()) << 16
             | port << 4
+            | nested << 2
             | kind,
     )
 }
@@ -152,6 +156,7 @@ mod tests {
         mask.0.set_eth_dst(u64::MAX);
         mask.0.set_vlan_tci(u16::MAX);
         mask.0.set_vlan_tpid(u16::MAX);
+        mask.0.set_inner_tci(VLAN_PRESENT);
         assert_eq!(mask, MASK);
     }
 
@@ -169,6 +174,10 @@ mod tests {
         assert!(ids.insert(flow_id(&key)));
         key.set_vlan_tpid(0x8100);
         assert!(ids.insert(flow_id(&key)));
+        key.set_inner_tci(VLAN_PRESENT);
+        assert!(ids.insert(flow_id(&key)));
+        key.set_inner_tci(VLAN_PRESENT | 30);
+        assert!(!ids.insert(flow_id(&key)), "which inner tag makes no difference");
         key.set_eth_type(7);
         assert!(!ids.insert(flow_id(&key)));
     }

@@ -7,7 +7,7 @@
 //!
 //! # Why flows may be cached
 //!
-//! A decision is a function of (ingress port, source, destination, VLAN tag) and of the switch's state. All
+//! A decision is a function of (ingress port, source, destination, VLAN tag, whether there is an inner tag) and of the switch's state. All
 //! flows compare exactly these fields, hence are disjoint, and live in a single subtable of the data plane. Of
 //! the state, a decision reads: the rules of the ports (any change re-examines all flows), the entries of
 //! source and destination (flows are indexed by both, and a change re-examines those), and, if

@@ -68,6 +68,10 @@ impl Bridge {
             0
         };
         let vlan = Self::classify(&port, tag).ok_or(DropReason::VlanFiltered)?;
+        let nested = key.inner_tci() != 0;
+        if nested && tag == 0 {
+            return Err(DropReason::NestedVlan);
+        }
         let (src, dst) = (key.eth_src(), key.eth_dst());
         if src == 0 || src >> 40 & 1 == 1 {
             return Err(DropReason::InvalidSource);
@@ -97,7 +101,16 @@ impl Bridge {
         if src == dst {
             return Err(DropReason::NoDestination);
         }
-        self.deliver(from, &port, vlan, dst)
+        let receivers = self.deliver(from, &port, vlan, dst)?;
+        // Whoever would get the frame without its outer tag would find the inner one in its place.
+        let kept: BTreeSet<_> = receivers
+            .into_iter()
+            .filter(|(_, tag)| !nested || *tag != 0)
+            .collect();
+        match kept.is_empty() {
+            true => Err(DropReason::NestedVlan),
+            false => Ok(kept),
+        }
     }
 
     fn deliver(&self, from: u32, port: &PortRules, vlan: u16, dst: u64) -> Outcome {
@@ -150,16 +163,20 @@ impl Bridge {
 }
 
 /// What the data plane would do with the actions.
-fn run(actions: &[Action], tci: u16) -> Outcome {
-    let mut tags = if tci & VLAN_PRESENT != 0 {
-        vec![tci & 0xfff]
-    } else {
-        vec![]
-    };
+fn run(actions: &[Action], key: &FlowKey) -> Outcome {
+    let own = [key.inner_tci(), key.vlan_tci()]
+        .into_iter()
+        .filter(|tci| tci & VLAN_PRESENT != 0);
+    let mut tags: Vec<u16> = own.map(|tci| tci & 0xfff).collect();
+    let inner = usize::from(key.inner_tci() & VLAN_PRESENT != 0);
     let mut receivers = BTreeSet::new();
     for action in actions {
         match *action {
             Action::Output(port) => {
+                assert!(
+                    inner == 0 || tags.len() > inner,
+                    "the inner tag is exposed: {actions:?}"
+                );
                 let tag = tags.last().copied().unwrap_or(0);
                 assert!(receivers.insert((port.0, tag)), "{actions:?}");
             }
@@ -173,7 +190,7 @@ fn run(actions: &[Action], tci: u16) -> Outcome {
             Action::Drop(reason) => return Err(reason),
             Action::Upcall { .. } => panic!("{actions:?}"),
         }
-        assert!(tags.len() <= 1, "{actions:?}");
+        assert!(tags.len() <= inner + 1, "{actions:?}");
     }
     Ok(receivers)
 }
@@ -234,7 +251,13 @@ impl Table {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Packet { port: u32, src: u64, dst: u64, tci: u16 },
+    Packet {
+        port: u32,
+        src: u64,
+        dst: u64,
+        tci: u16,
+        inner: u16,
+    },
     Wait(u64),
     Age,
     Up(u32, bool),
@@ -276,8 +299,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(0x0180_c200_000e),
     ];
     let tci = prop_oneof![4 => Just(0), 3 => (0..4u16).prop_map(|vid| VLAN_PRESENT | vid), 1 => Just(0xf001)];
+    let inner = prop_oneof![5 => Just(0), 1 => (0..4u16).prop_map(|vid| VLAN_PRESENT | vid)];
     prop_oneof![
-        30 => (0..5u32, src, dst, tci).prop_map(|(port, src, dst, tci)| Step::Packet { port, src, dst, tci }),
+        30 => (0..5u32, src, dst, tci, inner).prop_map(|(port, src, dst, tci, inner)| Step::Packet { port, src, dst, tci, inner }),
         3 => (1..9000u64).prop_map(Step::Wait),
         3 => Just(Step::Age),
         1 => (0..5u32, any::<bool>()).prop_map(|(port, up)| Step::Up(port, up)),
@@ -308,6 +332,16 @@ fn key(port: u32, src: u64, dst: u64, tci: u16) -> FlowKey {
     key.set_vlan_tci(tci);
     key.set_vlan_tpid(if tci == 0 { 0 } else { 0x8100 });
     key.set_eth_type(0x0800);
+    key
+}
+
+/// A frame with an inner tag, if it has an outer one to be inside of.
+fn nested_key(port: u32, src: u64, dst: u64, tci: u16, inner: u16) -> FlowKey {
+    let mut key = key(port, src, dst, tci);
+    if tci & VLAN_PRESENT != 0 && inner != 0 {
+        key.set_inner_tci(inner);
+        key.set_inner_tpid(0x8100);
+    }
     key
 }
 
@@ -362,7 +396,13 @@ impl World {
     fn step(&mut self, step: &Step) {
         self.observe();
         match step {
-            Step::Packet { port, src, dst, tci } => self.packet(&key(*port, *src, *dst, *tci)),
+            Step::Packet {
+                port,
+                src,
+                dst,
+                tci,
+                inner,
+            } => self.packet(&nested_key(*port, *src, *dst, *tci, *inner)),
             Step::Wait(time) => self.now += time,
             Step::Age => {
                 self.table.apply(self.switch.age(self.now));
@@ -393,11 +433,11 @@ impl World {
 
     fn packet(&mut self, key: &FlowKey) {
         let got = match self.table.lookup(key, self.now) {
-            Some(actions) => run(&actions, key.vlan_tci()),
+            Some(actions) => run(&actions, key),
             None => {
                 let (decision, changes) = self.switch.packet(key, self.now);
                 self.table.apply(changes);
-                run(&decision.actions(), key.vlan_tci())
+                run(&decision.actions(), key)
             }
         };
         assert_eq!(got, self.bridge.packet(key, self.now), "{key}");
@@ -563,4 +603,55 @@ fn foreign_flows_are_removed() {
         world.switch.restore(vec![(flow, FlowStats::default())], 0),
         vec![FlowChange::Del(FlowId(7))]
     );
+}
+
+/// The three ways by which a guest could choose a VLAN by an inner tag.
+#[test]
+fn nobody_hops_to_another_vlan_by_an_inner_tag() {
+    let rules = SwitchRules {
+        ageing_ms: 300_000,
+        table_size: 100,
+        flood: true,
+    };
+    let port = |vlan| PortRules { vlan, ..plain(10) };
+    let vid = |number| VlanId::new(number).unwrap();
+    let native = |number| VlanConfig::Trunk {
+        vlans: Trunk::All,
+        native: Some(vid(number)),
+    };
+    let all = VlanConfig::Trunk {
+        vlans: Trunk::All,
+        native: None,
+    };
+    let group = 0xffff_ffff_ffff;
+    let sent = |vlans: &[VlanConfig], tci: u16| {
+        let ports: Vec<_> = vlans.iter().cloned().map(port).collect();
+        let mut world = World::new(rules, &ports);
+        let key = nested_key(0, 0x0200_0000_000a, group, VLAN_PRESENT | tci, VLAN_PRESENT | 30);
+        world.packet(&key);
+        world.switch.decide(&key).verdict
+    };
+    // Behind a priority tag, from an untagged port to a trunk, and from an access port to a trunk whose native VLAN is its own.
+    assert_eq!(
+        sent(&[VlanConfig::Untagged, all.clone()], 0),
+        Err(DropReason::NestedVlan)
+    );
+    assert_eq!(
+        sent(&[VlanConfig::Access(vid(10)), native(10)], 0),
+        Err(DropReason::NestedVlan)
+    );
+    // Not even where a tag is put in front: the next switch may remove it.
+    assert_eq!(
+        sent(&[VlanConfig::Access(vid(10)), all.clone()], 0),
+        Err(DropReason::NestedVlan)
+    );
+    // Two tags from a trunk to an access port and to a trunk whose native VLAN is the outer one.
+    assert_eq!(
+        sent(&[all.clone(), VlanConfig::Access(vid(10))], 10),
+        Err(DropReason::NestedVlan)
+    );
+    assert_eq!(sent(&[all.clone(), native(10)], 10), Err(DropReason::NestedVlan));
+    // Where the outer tag stays, the inner one is payload.
+    let ports = [all.clone(), VlanConfig::Access(vid(10)), all, native(10)];
+    assert_eq!(sent(&ports, 10), Ok(vec![Action::Output(PortId(2))]));
 }
