@@ -24,9 +24,11 @@ pub enum Source {
     New,
     /// To be moved here from that port.
     Moved(PortId),
+    /// Known to be on that port, and held there for a while because it moved too often; the frame is forwarded.
+    Held(PortId),
     /// Not learned because the port has learned as many as it may; the frame is dropped.
     PortFull,
-    /// Not learned because the switch's table is full; the frame is forwarded.
+    /// Not learned because the switch's table is full and the port has its share of it; the frame is forwarded.
     TableFull,
 }
 
@@ -178,9 +180,10 @@ impl Switch {
         let known = self.macs().get(station).map(|entry| entry.port);
         Ok(match known {
             Some(at) if at == id => Source::Known,
+            Some(at) if self.moves().is_held(station) => Source::Held(at),
             _ if self.macs().on_port(id) >= port.mac_limit => Source::PortFull,
             Some(at) => Source::Moved(at),
-            None if self.macs().len() >= self.rules().table_size => Source::TableFull,
+            None if self.is_full() && self.macs().on_port(id) >= self.fair_share() => Source::TableFull,
             None => Source::New,
         })
     }

@@ -73,7 +73,8 @@ pub struct Record {
 pub struct Flows {
     records: HashMap<FlowId, Record>,
     by_station: HashMap<Station, HashSet<FlowId>>,
-    blocked: HashSet<FlowId>,
+    /// By ingress port.
+    blocked: HashMap<u32, HashSet<FlowId>>,
     per_port: HashMap<u32, usize>,
 }
 
@@ -108,7 +109,12 @@ impl Flows {
 
     /// Flows whose source could not be learned.
     pub fn blocked(&self) -> Vec<FlowId> {
-        self.blocked.iter().copied().collect()
+        self.blocked.values().flatten().copied().collect()
+    }
+
+    /// Those from a port.
+    pub fn blocked_from(&self, port: PortId) -> Vec<FlowId> {
+        self.blocked.get(&port.0).into_iter().flatten().copied().collect()
     }
 
     pub fn insert(&mut self, id: FlowId, record: Record) {
@@ -117,7 +123,7 @@ impl Flows {
             self.by_station.entry(*station).or_default().insert(id);
         }
         if record.blocked {
-            self.blocked.insert(id);
+            self.blocked.entry(record.key.in_port()).or_default().insert(id);
         }
         *self.per_port.entry(record.key.in_port()).or_default() += 1;
         self.records.insert(id, record);
@@ -133,7 +139,12 @@ impl Flows {
                 }
             }
         }
-        self.blocked.remove(&id);
+        if let Some(ids) = self.blocked.get_mut(&record.key.in_port()) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.blocked.remove(&record.key.in_port());
+            }
+        }
         if let Some(count) = self.per_port.get_mut(&record.key.in_port()) {
             *count -= 1;
             if *count == 0 {
