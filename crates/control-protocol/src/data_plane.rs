@@ -8,7 +8,7 @@ use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortC
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,6 +12,9 @@ use std::collections::BTreeSet;
 /// Flows shared out among ports.
 const FLOWS: usize = 32_768;
 
+/// Flows re-examined per second because stations move, shared out among ports.
+const MOVED_FLOWS: u64 = 16_384;
+
 impl Control {
     /// Applies changes to what runs. `self.state` is already the goal.
     pub fn apply(&mut self, changes: &[Change]) {
@@ -49,9 +52,11 @@ impl Control {
                 }
             }
         }
-        let limit = (FLOWS / self.ports.len().max(1)).clamp(64, 4096);
+        let ports = self.ports.len().max(1);
         for run in self.switches.values_mut() {
-            run.l2.set_flow_limit(limit);
+            run.l2.set_flow_limit((FLOWS / ports).clamp(64, 4096));
+            run.l2
+                .set_move_limit((MOVED_FLOWS / ports as u64).clamp(64, 2048));
         }
         for name in touched {
             self.refresh_switch(&name);

@@ -147,8 +147,14 @@ impl Control {
                     self.port_name(from)
                 ));
             }
+            Source::Held(at) => because.push(format!(
+                "its source moved too often and is held on {}",
+                self.port_name(at)
+            )),
             Source::PortFull => because.push("the port has learned as many addresses as it may".into()),
-            Source::TableFull => because.push("the MAC table is full, so its source is not learned".into()),
+            Source::TableFull => because.push(
+                "the MAC table is full and the port has its share, so its source is not learned".into(),
+            ),
         }
         match decision.destination {
             Destination::None => {}

@@ -21,6 +21,9 @@ const PRODUCT: &str = env!("CARGO_PKG_VERSION");
 /// Shortest and longest frame that can be traced.
 const FRAME: std::ops::RangeInclusive<usize> = 14..=65_553;
 
+/// Stations of a switch about which `status` warns one by one.
+const MAX_WARNINGS: usize = 8;
+
 /// What a user waits for.
 pub(crate) enum Question {
     /// That the data plane has done what was asked before; then this is the answer.
@@ -168,6 +171,7 @@ impl Control {
                     .map(|problem| format!("port {name}: {problem}")),
             );
         }
+        warnings.extend(self.restless_stations());
         for name in self.wishes.overrides.keys() {
             warnings.push(format!(
                 "port {name} was changed at run time and differs from the configuration file"
@@ -195,9 +199,31 @@ impl Control {
         }
     }
 
+    /// About stations that moved too often, a few per switch.
+    fn restless_stations(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (name, run) in &self.switches {
+            let count = run.l2.held(0).count();
+            for (station, at, left_ms) in run.l2.held(self.now()).take(MAX_WARNINGS) {
+                let (mac, port) = (mac_text(station.mac), self.port_name(at));
+                let seconds = left_ms.div_ceil(1000);
+                warnings.push(format!(
+                    "switch {name}: {mac} moved between ports too often and is held on {port} for {seconds} s; \
+                     two senders use it, or there is a loop"
+                ));
+            }
+            if count > MAX_WARNINGS {
+                let more = count - MAX_WARNINGS;
+                warnings.push(format!("switch {name}: so are {more} more MAC addresses"));
+            }
+        }
+        warnings
+    }
+
     fn switch_list(&self) -> Vec<SwitchInfo> {
         let info = |(name, switch): (&String, &crate::state::SwitchState)| {
             let run = self.switches.get(name);
+            let moves = run.map(|run| run.l2.move_counts()).unwrap_or_default();
             SwitchInfo {
                 origin: switch.origin,
                 config: switch.config.clone(),
@@ -209,6 +235,9 @@ impl Control {
                     .count(),
                 macs: run.map_or(0, |run| run.l2.mac_count()),
                 flows: run.map_or(0, |run| run.l2.flow_count()),
+                mac_moves: moves.made,
+                mac_holds: moves.held,
+                mac_moves_deferred: moves.deferred,
             }
         };
         self.state.switches.iter().map(info).collect()

@@ -1,14 +1,20 @@
 //! Unix sockets by path: listening without stealing from whoever listens, connecting without waiting.
+//!
+//! A socket may lie in a directory that others can write to (a virtualisation manager's, `/tmp`). Between two of our system
+//! calls they can put something else where our file was. So nothing here changes or removes a file of which only the path
+//! is known: a socket's file is born with its mode (`chmod` would come too late, and would follow a symbolic link to any
+//! file), and what is removed is looked at first, in the same directory, and is a socket. The worst that
+//! is left to them is to lose a socket of their own.
 
-use rustix::fs::{Mode, chmod};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, openat, statat, unlinkat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-use std::fs;
+use rustix::process::umask;
+
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Connections that may wait to be accepted.
@@ -27,32 +33,61 @@ fn stream() -> io::Result<OwnedFd> {
 pub fn listen_at(path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     let socket = stream()?;
     let address = SocketAddrUnix::new(path)?;
-    match bind(&socket, &address) {
+    match bind_with(&socket, &address, mode) {
         Err(Errno::ADDRINUSE) => {
             remove_stale(path)?;
-            bind(&socket, &address)?;
+            bind_with(&socket, &address, mode)?;
         }
         result => result?,
     }
-    chmod(path, mode)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
+/// Binds; the file that this makes has the mode from the beginning: that of the socket, less the umask (Linux,
+/// `unix_bind_bsd`). The umask is that of the whole process for a moment, which has one thread.
+fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> Result<(), Errno> {
+    fchmod(socket, mode)?;
+    let before = umask(Mode::empty());
+    let result = bind(socket, address);
+    umask(before);
+    result
+}
+
+/// Removes a socket that nobody listens on.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    if !fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(io::Error::new(
+    match connect(stream()?, &SocketAddrUnix::new(path)?) {
+        // What is no socket refuses connections too.
+        Err(Errno::CONNREFUSED) if unlink_socket(path)? => Ok(()),
+        Err(Errno::CONNREFUSED) => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
             "there is a file that is not a socket",
-        ));
-    }
-    match connect(stream()?, &SocketAddrUnix::new(path)?) {
-        Err(Errno::CONNREFUSED) => fs::remove_file(path),
+        )),
+        // A symbolic link that leads nowhere: `bind` does not follow it, and we do not remove it.
+        Err(Errno::NOENT) => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "there is a symbolic link",
+        )),
         _ => Err(io::Error::new(
             io::ErrorKind::AddrInUse,
             "another process listens there",
         )),
     }
+}
+
+/// Removes `path` if it is a socket itself, no link to one; returns whether it was. Looks and removes in the same directory,
+/// wherever the path leads meanwhile.
+fn unlink_socket(path: &Path) -> io::Result<bool> {
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = openat(CWD, parent.unwrap_or(Path::new(".")), flags, Mode::empty())?;
+    let found = statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    let socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
+    if socket {
+        unlinkat(&directory, name, AtFlags::empty())?;
+    }
+    Ok(socket)
 }
 
 /// Connects to `path` if somebody listens there with room for us. The stream blocks, as its user expects.
@@ -66,18 +101,23 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Removes a socket file of ours.
+/// Removes a socket file of ours. What somebody else has put in its place stays, unless it is a socket as well.
 pub fn remove(path: &Path) {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => log::warn!("{}: {error}", path.display()),
-        _ => {}
+    match unlink_socket(path) {
+        Ok(true) => {}
+        Ok(false) => log::warn!("{}: not removed, it is not a socket any more", path.display()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => log::warn!("{}: {error}", path.display()),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
+    use std::fs;
+    use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     #[test]
     fn listens_only_where_nobody_else_does() {
@@ -98,5 +138,59 @@ mod tests {
             io::ErrorKind::AlreadyExists
         );
         assert_eq!(fs::read(&file).unwrap(), b"precious");
+    }
+
+    /// Links are neither followed nor removed.
+    #[test]
+    fn a_symbolic_link_is_left_alone_with_what_it_leads_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let (target, path) = (dir.path().join("target"), dir.path().join("a.sock"));
+        let stale = UnixListener::bind(&target).unwrap();
+        symlink(&target, &path).unwrap();
+        let refused = |what: &str| {
+            listen_at(&path, Mode::RUSR).expect_err(what);
+            remove(&path);
+            assert!(fs::symlink_metadata(&path).unwrap().is_symlink(), "{what}");
+        };
+        refused("somebody listens at the target");
+        drop(stale);
+        refused("nobody does");
+        assert!(fs::metadata(&target).unwrap().file_type().is_socket());
+        fs::remove_file(&target).unwrap();
+        refused("there is no target");
+        // Nor is anything removed that is no socket.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        remove(&path);
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    /// Somebody who may write to the directory replaces each socket by a link to a file that is not his, as fast as he can.
+    #[test]
+    fn a_file_s_mode_is_not_changed_through_a_link_put_in_the_socket_s_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let (secret, path) = (dir.path().join("secret"), dir.path().join("a.sock"));
+        fs::write(&secret, "").unwrap();
+        let mode = || fs::metadata(&secret).unwrap().mode() & 0o777;
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let ending = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ending.load(Ordering::Relaxed) {
+                    // The socket is gone and the link is there in one step.
+                    let _ = symlink(&secret, dir.path().join("link"));
+                    let _ = fs::rename(dir.path().join("link"), &path);
+                    let _ = fs::remove_file(&path);
+                }
+            });
+            for _ in 0..20_000 {
+                let _ = listen_at(&path, Mode::from_raw_mode(0o660));
+                if mode() != 0o600 {
+                    break;
+                }
+            }
+            ending.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(mode(), 0o600);
     }
 }

@@ -9,7 +9,8 @@
 //! * `miss`: packets for the control process, and `allowance`: how many of them.
 //! * `capture`: copies of packets for `hyperswitch capture`.
 //! * `state`: ports, switches and flow tables as everybody shares them.
-//! * `channel`: requests of the control process.
+//! * `channel`: what the control process is told and when, and `requests`: what it asks for.
+//! * `events`: what happened to ports, for the control process.
 //! * `trace`: a packet's way without the packet.
 //! * `watchdog`: frees threads that a VMM holds up.
 //! * `work`: who did the work, and what it cost.
@@ -30,12 +31,14 @@ mod capture;
 mod channel;
 #[cfg(test)]
 mod cycles;
+mod events;
 mod executor;
 mod manners;
 mod miss;
 pub mod pipeline;
 mod placement;
 mod port;
+mod requests;
 mod state;
 mod trace;
 mod wake_cost;

@@ -9,7 +9,7 @@ use crate::allowance::Allowance;
 use control_protocol::data_plane::{Packet as WirePacket, Upcall, UpcallCause, UpcallId};
 use flow::{DropReason, FlowKey, PortId, SwitchId};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use vnic::Packet;
 
 /// Most packets of a port that wait or are being decided about.
@@ -181,20 +181,26 @@ pub(crate) fn upcall(
 
 /// Serves ports in turn.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(VecDeque<PortId>);
+pub(crate) struct Turns {
+    order: VecDeque<PortId>,
+    waiting: HashSet<PortId>,
+}
 
 impl Turns {
+    /// Queues a port, unless it is queued.
     pub fn add(&mut self, port: PortId) {
-        if !self.0.contains(&port) {
-            self.0.push_back(port);
+        if self.waiting.insert(port) {
+            self.order.push_back(port);
         }
     }
 
     pub fn next(&mut self) -> Option<PortId> {
-        self.0.pop_front()
+        let port = self.order.pop_front()?;
+        self.waiting.remove(&port);
+        Some(port)
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.order.is_empty()
     }
 }

@@ -12,7 +12,7 @@ use flow::{PortId, SwitchId};
 use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -135,6 +135,8 @@ pub(crate) struct NoticeLists {
     pub changed: Vec<PortId>,
     /// Ports whose miss queue became non-empty.
     pub missing: Vec<PortId>,
+    /// Ports whose change was noticed and not [`heard`](Notices::heard).
+    marked: HashSet<PortId>,
 }
 
 impl Notices {
@@ -147,9 +149,21 @@ impl Notices {
         })
     }
 
+    /// The port has changed. Says so once until that was [`heard`](Self::heard).
     pub fn changed(&self, port: PortId) {
-        self.lists.lock().changed.push(port);
+        {
+            let mut lists = self.lists.lock();
+            if !lists.marked.insert(port) {
+                return;
+            }
+            lists.changed.push(port);
+        }
         self.ring();
+    }
+
+    /// The port's state is about to be read: further changes are to be noticed again.
+    pub fn heard(&self, port: PortId) {
+        self.lists.lock().marked.remove(&port);
     }
 
     pub fn missing(&self, port: PortId) {
@@ -177,7 +191,12 @@ impl Notices {
         // Silence first: what is added after this rings again.
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         self.rung.store(false, Ordering::Release);
-        std::mem::take(&mut self.lists.lock())
+        let mut lists = self.lists.lock();
+        NoticeLists {
+            changed: std::mem::take(&mut lists.changed),
+            missing: std::mem::take(&mut lists.missing),
+            marked: HashSet::new(),
+        }
     }
 }
 

@@ -43,6 +43,7 @@ drop_reasons! {
     NoAction "no-action" "The flow has no actions."
     NoSuchPort "no-such-port" "The output port does not exist in this switch."
     VlanFiltered "vlan-filtered" "The port does not carry the packet's VLAN."
+    NestedVlan "nested-vlan" "The frame would leave with an inner VLAN tag in the place of the outer one, which is removed on the way."
     Isolated "isolated" "Both ports are isolated from each other."
     MacLimit "mac-limit" "The port has learned as many MAC addresses as it may."
     FloodDisabled "flood-disabled" "The destination is unknown and the switch or port does not flood."

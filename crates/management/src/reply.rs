@@ -158,6 +158,12 @@ pub struct SwitchInfo {
     pub macs: usize,
     /// Flows installed.
     pub flows: usize,
+    /// Times that a MAC address moved from one port to another, since the control process started.
+    pub mac_moves: u64,
+    /// Times that one was held where it was instead, because it had moved too often.
+    pub mac_holds: u64,
+    /// Packets that would have moved one to a port that had too many moves already.
+    pub mac_moves_deferred: u64,
 }
 
 /// A port. The ports of host and uplink of switch `sw0` are called `sw0:host` and `sw0:uplink`.

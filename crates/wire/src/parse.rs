@@ -175,7 +175,6 @@ impl Parser<'_> {
         self.parsed.key.set_eth_dst(dst);
         self.parsed.key.set_eth_src(src);
         let mut at = 12;
-        // A tag without a type behind it is not a tag but an unknown Ethernet type.
         if let Some((tpid, tci)) = self.tag(at) {
             self.parsed.key.set_vlan_tpid(tpid);
             self.parsed.key.set_vlan_tci(tci);
@@ -191,11 +190,16 @@ impl Parser<'_> {
         Some((ethertype, next))
     }
 
+    /// A tag where a type could be. What a short frame lacks of it counts as zeros: Ethernet pads short frames with
+    /// zeros, so the next switch on the wire sees a whole tag.
     #[inline]
     fn tag(&self, at: usize) -> Option<(u16, u16)> {
         let tpid = self.take_u16(at).filter(|&tpid| is_vlan_tpid(tpid))?;
-        self.take_u16(at + 4)?;
-        Some((tpid, self.take_u16(at + 2)? | VLAN_PRESENT))
+        let byte = |at: usize| self.head.get(at).copied().unwrap_or(0);
+        Some((
+            tpid,
+            u16::from_be_bytes([byte(at + 2), byte(at + 3)]) | VLAN_PRESENT,
+        ))
     }
 
     /// The Ethernet type, looked for behind an LLC/SNAP header with organisation 0 when there is a length in its

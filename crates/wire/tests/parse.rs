@@ -112,18 +112,33 @@ fn two_tags_are_keyed_and_a_third_is_a_type() {
     );
 }
 
+/// A short frame is padded with zeros on the wire, where the next switch takes the tag for what it is.
 #[test]
-fn tags_without_a_type_behind_them_are_types() {
-    let whole = ethernet(&[(0x8100, 10)], 0x88a8, &[0; 3]);
-    // Outer tag complete, inner one cut.
-    let key = parsed(&whole).key;
+fn tags_that_are_cut_are_tags() {
+    let whole = ethernet(&[(0x8100, 0), (0x88a8, 0x130)], 0x0800, &[]);
+    let tags = |len: usize| {
+        let key = parsed(&whole[..len]).key;
+        (
+            key.vlan_tpid(),
+            key.vlan_tci(),
+            key.inner_tpid(),
+            key.inner_tci(),
+            key.eth_type(),
+        )
+    };
+    assert_eq!(tags(22), (0x8100, 0x1000, 0x88a8, 0x1130, 0x0800));
+    // Without a type, without the tag's last byte, and without any of it but the type.
+    assert_eq!(tags(21), (0x8100, 0x1000, 0x88a8, 0x1130, 0));
+    assert_eq!(tags(20), (0x8100, 0x1000, 0x88a8, 0x1130, 0));
+    assert_eq!(tags(19), (0x8100, 0x1000, 0x88a8, 0x1100, 0));
+    assert_eq!(tags(18), (0x8100, 0x1000, 0x88a8, 0x1000, 0));
+    // The outer one.
+    let whole = ethernet(&[(0x8100, 0x130)], 0x0800, &[]);
+    let tag = |len: usize| parsed(&whole[..len]).key.vlan_tci();
     assert_eq!(
-        (key.vlan_tci(), key.inner_tci(), key.eth_type()),
-        (0x100a, 0, 0x88a8)
+        [14, 15, 16, 17, 18].map(tag),
+        [0x1000, 0x1100, 0x1130, 0x1130, 0x1130]
     );
-    // Outer one cut as well.
-    let key = parsed(&whole[..17]).key;
-    assert_eq!((key.vlan_tci(), key.vlan_tpid(), key.eth_type()), (0, 0, 0x8100));
 }
 
 #[test]

@@ -24,9 +24,11 @@ pub enum Source {
     New,
     /// To be moved here from that port.
     Moved(PortId),
+    /// Known to be on that port, and held there for a while because it moved too often; the frame is forwarded.
+    Held(PortId),
     /// Not learned because the port has learned as many as it may; the frame is dropped.
     PortFull,
-    /// Not learned because the switch's table is full; the frame is forwarded.
+    /// Not learned because the switch's table is full and the port has its share of it; the frame is forwarded.
     TableFull,
 }
 
@@ -104,6 +106,18 @@ impl Decision {
     }
 }
 
+/// The outputs that do not expose an inner tag.
+fn outermost_kept(
+    key: &FlowKey,
+    mut outputs: Vec<(PortId, Egress)>,
+) -> Result<Vec<(PortId, Egress)>, DropReason> {
+    outputs.retain(|(_, egress)| vlan::may_leave(key, *egress));
+    match outputs.is_empty() {
+        true => Err(DropReason::NestedVlan),
+        false => Ok(outputs),
+    }
+}
+
 impl Switch {
     /// What is to happen to a packet with this key, as things are.
     pub fn decide(&self, key: &FlowKey) -> Decision {
@@ -114,6 +128,9 @@ impl Switch {
         let Some(vlan) = vlan::ingress(&port.vlan, key.vlan_tci()) else {
             return Decision::refuse(None, Destination::None, DropReason::VlanFiltered);
         };
+        if !vlan::may_enter(key) {
+            return Decision::refuse(Some(vlan), Destination::None, DropReason::NestedVlan);
+        }
         let (from, to) = (key.eth_src(), key.eth_dst());
         if from & GROUP != 0 || from == 0 {
             return Decision::refuse(Some(vlan), Destination::None, DropReason::InvalidSource);
@@ -144,6 +161,7 @@ impl Switch {
         };
         let verdict = self
             .outputs(id, port, vlan, destination)
+            .and_then(|outputs| outermost_kept(key, outputs))
             .map(|outputs| vlan::actions(key.vlan_tci(), vlan, &outputs));
         Decision {
             vlan: Some(vlan),
@@ -162,9 +180,10 @@ impl Switch {
         let known = self.macs().get(station).map(|entry| entry.port);
         Ok(match known {
             Some(at) if at == id => Source::Known,
+            Some(at) if self.moves().is_held(station) => Source::Held(at),
             _ if self.macs().on_port(id) >= port.mac_limit => Source::PortFull,
             Some(at) => Source::Moved(at),
-            None if self.macs().len() >= self.rules().table_size => Source::TableFull,
+            None if self.is_full() && self.macs().on_port(id) >= self.fair_share() => Source::TableFull,
             None => Source::New,
         })
     }

@@ -1,21 +1,23 @@
 //! The flows a switch has had installed, with what is needed to know which of them a change concerns.
 
 use super::mac_table::Station;
-use flow::{Action, FlowId, FlowKey, FlowMask, PortId};
+use flow::{Action, FlowId, FlowKey, FlowMask, PortId, VLAN_PRESENT};
 use std::collections::{HashMap, HashSet};
 
-/// What all flows compare: ingress port, Ethernet source and destination, outer VLAN tag.
+/// What all flows compare: ingress port, Ethernet source and destination, outer VLAN tag, and whether there is an inner
+/// one.
 pub const MASK: FlowMask = {
     let mut words = [0; flow::KEY_WORDS];
     words[0] = 0xffff_ffff;
     words[1] = 0xffff_ffff_ffff_0000;
     words[2] = u64::MAX;
-    words[3] = 0xffff;
+    words[3] = 0xffff | (VLAN_PRESENT as u64) << 16;
     FlowMask(FlowKey { words })
 };
 
 /// A flow's identifier spells out what it compares, so that it is unique and survives this process: source and
-/// destination address (96 bits), VLAN tag (16 bits), ingress port (12 bits), kind of tag (2 bits).
+/// destination address (96 bits), VLAN tag (16 bits), ingress port (12 bits), whether there is an inner tag (1 bit), kind of
+/// the outer one (2 bits).
 pub fn flow_id(key: &FlowKey) -> FlowId {
     let kind: u128 = match key.vlan_tpid() {
         0 => 0,
@@ -24,11 +26,13 @@ pub fn flow_id(key: &FlowKey) -> FlowId {
         _ => 3,
     };
     let port = u128::from(key.in_port() % PortId::LIMIT);
+    let nested = u128::from(super::vlan::is_nested(key));
     FlowId(
         u128::from(key.eth_src()) << 80
             | u128::from(key.eth_dst()) << 32
             | u128::from(key.vlan_tci()) << 16
             | port << 4
+            | nested << 2
             | kind,
     )
 }
@@ -69,7 +73,8 @@ pub struct Record {
 pub struct Flows {
     records: HashMap<FlowId, Record>,
     by_station: HashMap<Station, HashSet<FlowId>>,
-    blocked: HashSet<FlowId>,
+    /// By ingress port.
+    blocked: HashMap<u32, HashSet<FlowId>>,
     per_port: HashMap<u32, usize>,
 }
 
@@ -104,7 +109,12 @@ impl Flows {
 
     /// Flows whose source could not be learned.
     pub fn blocked(&self) -> Vec<FlowId> {
-        self.blocked.iter().copied().collect()
+        self.blocked.values().flatten().copied().collect()
+    }
+
+    /// Those from a port.
+    pub fn blocked_from(&self, port: PortId) -> Vec<FlowId> {
+        self.blocked.get(&port.0).into_iter().flatten().copied().collect()
     }
 
     pub fn insert(&mut self, id: FlowId, record: Record) {
@@ -113,7 +123,7 @@ impl Flows {
             self.by_station.entry(*station).or_default().insert(id);
         }
         if record.blocked {
-            self.blocked.insert(id);
+            self.blocked.entry(record.key.in_port()).or_default().insert(id);
         }
         *self.per_port.entry(record.key.in_port()).or_default() += 1;
         self.records.insert(id, record);
@@ -129,7 +139,12 @@ impl Flows {
                 }
             }
         }
-        self.blocked.remove(&id);
+        if let Some(ids) = self.blocked.get_mut(&record.key.in_port()) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.blocked.remove(&record.key.in_port());
+            }
+        }
         if let Some(count) = self.per_port.get_mut(&record.key.in_port()) {
             *count -= 1;
             if *count == 0 {
@@ -152,6 +167,7 @@ mod tests {
         mask.0.set_eth_dst(u64::MAX);
         mask.0.set_vlan_tci(u16::MAX);
         mask.0.set_vlan_tpid(u16::MAX);
+        mask.0.set_inner_tci(VLAN_PRESENT);
         assert_eq!(mask, MASK);
     }
 
@@ -169,6 +185,10 @@ mod tests {
         assert!(ids.insert(flow_id(&key)));
         key.set_vlan_tpid(0x8100);
         assert!(ids.insert(flow_id(&key)));
+        key.set_inner_tci(VLAN_PRESENT);
+        assert!(ids.insert(flow_id(&key)));
+        key.set_inner_tci(VLAN_PRESENT | 30);
+        assert!(!ids.insert(flow_id(&key)), "which inner tag makes no difference");
         key.set_eth_type(7);
         assert!(!ids.insert(flow_id(&key)));
     }

@@ -1,7 +1,11 @@
 //! Which station was last seen where.
+//!
+//! When the table is full, each port is entitled to its fair share of it all the same: room for a station of a port below
+//! its share is made by forgetting one of the port that has most (the one heard longest ago). So ports whose limits
+//! together exceed the table deny nobody else's stations.
 
 use flow::PortId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A MAC address in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +29,7 @@ pub struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct MacTable {
     entries: HashMap<Station, Entry>,
-    per_port: HashMap<PortId, usize>,
+    per_port: HashMap<PortId, HashSet<Station>>,
 }
 
 impl MacTable {
@@ -36,7 +40,7 @@ impl MacTable {
 
     /// Stations known on a port.
     pub fn on_port(&self, port: PortId) -> usize {
-        self.per_port.get(&port).copied().unwrap_or(0)
+        self.per_port.get(&port).map_or(0, HashSet::len)
     }
 
     pub fn get(&self, station: Station) -> Option<Entry> {
@@ -51,7 +55,7 @@ impl MacTable {
     pub fn learn(&mut self, station: Station, port: PortId, seen: u64) {
         self.remove(station);
         self.entries.insert(station, Entry { port, seen });
-        *self.per_port.entry(port).or_default() += 1;
+        self.per_port.entry(port).or_default().insert(station);
     }
 
     /// Notes that a station was heard where it is known to be.
@@ -63,13 +67,25 @@ impl MacTable {
 
     pub fn remove(&mut self, station: Station) -> Option<Entry> {
         let entry = self.entries.remove(&station)?;
-        if let Some(count) = self.per_port.get_mut(&entry.port) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(stations) = self.per_port.get_mut(&entry.port) {
+            stations.remove(&station);
+            if stations.is_empty() {
                 self.per_port.remove(&entry.port);
             }
         }
         Some(entry)
+    }
+
+    /// Forgets a station of the port that has most: of those the one that was heard longest ago. A walk over the ports that
+    /// have stations, and over those of one port.
+    pub fn make_room(&mut self) -> Option<(Station, Entry)> {
+        let most = self
+            .per_port
+            .iter()
+            .max_by_key(|(port, stations)| (stations.len(), **port))?;
+        let age = |station: &Station| (self.entries.get(station).map(|entry| entry.seen), *station);
+        let station = most.1.iter().copied().min_by_key(age)?;
+        Some((station, self.remove(station)?))
     }
 
     /// Removes what `condemned` says, and returns it.
@@ -93,6 +109,33 @@ impl MacTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn room_is_made_by_who_has_most() {
+        let mut table = MacTable::default();
+        let station = |mac| Station { vlan: 0, mac };
+        assert_eq!(table.make_room(), None);
+        for (mac, port, seen) in [(1, 1, 10), (2, 1, 40), (3, 1, 30), (4, 2, 5), (5, 2, 6)] {
+            table.learn(station(mac), PortId(port), seen);
+        }
+        let room = |table: &mut MacTable| {
+            table
+                .make_room()
+                .map(|(station, entry)| (station.mac, entry.port))
+        };
+        table.refresh(station(1), PortId(1), 50);
+        assert_eq!(room(&mut table), Some((3, PortId(1))));
+        assert_eq!(
+            room(&mut table),
+            Some((4, PortId(2))),
+            "one of those who have as many"
+        );
+        assert_eq!(room(&mut table), Some((2, PortId(1))));
+        assert_eq!(
+            (table.len(), table.on_port(PortId(1)), table.on_port(PortId(2))),
+            (2, 1, 1)
+        );
+    }
 
     #[test]
     fn counts_follow_moves_and_removals() {

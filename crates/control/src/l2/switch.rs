@@ -2,7 +2,8 @@
 
 use super::decide::{Decision, Source};
 use super::flows::{FlowChange, Flows, MASK, Record, flow_id};
-use super::mac_table::{MacTable, Station};
+use super::mac_table::{Entry, MacTable, Station};
+use super::moves::{MoveCounts, Moves};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId};
 use management::VlanConfig;
 use std::collections::{BTreeMap, HashMap};
@@ -65,6 +66,7 @@ pub struct Switch {
     ports: BTreeMap<PortId, PortRules>,
     statics: HashMap<u64, PortId>,
     macs: MacTable,
+    moves: Moves,
     flows: Flows,
     flow_limit: usize,
 }
@@ -77,6 +79,7 @@ impl Switch {
             ports: BTreeMap::new(),
             statics: HashMap::new(),
             macs: MacTable::default(),
+            moves: Moves::default(),
             flows: Flows::default(),
             flow_limit: usize::MAX,
         }
@@ -88,6 +91,20 @@ impl Switch {
 
     pub(super) fn macs(&self) -> &MacTable {
         &self.macs
+    }
+
+    pub(super) fn moves(&self) -> &Moves {
+        &self.moves
+    }
+
+    /// Whether there is no room for another station.
+    pub(super) fn is_full(&self) -> bool {
+        self.macs.len() >= self.rules.table_size
+    }
+
+    /// Stations for which each port finds room in a full table.
+    pub(super) fn fair_share(&self) -> usize {
+        (self.rules.table_size / self.ports.len().max(1)).max(1)
     }
 
     pub(super) fn port(&self, id: PortId) -> Option<&PortRules> {
@@ -141,6 +158,24 @@ impl Switch {
         self.flow_limit = limit;
     }
 
+    /// Most flows per second that may be re-examined for stations that move to any one port; no limit before this is called.
+    pub fn set_move_limit(&mut self, flows_per_second: u64) {
+        self.moves.set_limit(flows_per_second);
+    }
+
+    /// What became of stations that moved.
+    pub fn move_counts(&self) -> MoveCounts {
+        self.moves.counts()
+    }
+
+    /// Stations that are held because they moved too often: where, and for how many more milliseconds.
+    pub fn held(&self, now: u64) -> impl Iterator<Item = (Station, PortId, u64)> + '_ {
+        self.moves.held().filter_map(move |(station, until)| {
+            let at = self.macs.get(station)?.port;
+            Some((station, at, until.saturating_sub(now)))
+        })
+    }
+
     /// Changes the rules. Call [`refresh`](Self::refresh) after one or more such changes.
     pub fn set_rules(&mut self, rules: SwitchRules) {
         self.rules = rules;
@@ -169,18 +204,24 @@ impl Switch {
     /// Removes a port; to be followed by [`refresh`](Self::refresh).
     pub fn remove_port(&mut self, id: PortId) {
         self.ports.remove(&id);
+        self.moves.forget_port(id);
         self.statics.retain(|_, port| *port != id);
     }
 
     /// Forgets stations that contradict the rules, and re-examines all flows. Call after changes of rules.
     pub fn refresh(&mut self, now: u64) -> Vec<FlowChange> {
         let (ports, statics) = (&self.ports, &self.statics);
-        self.macs.remove_where(|station, entry| {
+        let possible = |station: Station, port: PortId| {
             let carried = ports
-                .get(&entry.port)
+                .get(&port)
                 .is_some_and(|port| super::vlan::egress(&port.vlan, station.vlan).is_some());
-            !carried || statics.contains_key(&station.mac)
-        });
+            carried && !statics.contains_key(&station.mac)
+        };
+        let gone = self
+            .macs
+            .remove_where(|station, entry| !possible(station, entry.port));
+        gone.iter().for_each(|(station, _)| self.moves.forget(*station));
+        self.moves.retain(possible);
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
         self.reconsider(&all, now)
     }
@@ -188,8 +229,21 @@ impl Switch {
     /// Decides about a packet that has no flow: what is to happen to it now, and what is to change in the flow
     /// table afterwards.
     pub fn packet(&mut self, key: &FlowKey, now: u64) -> (Decision, Vec<FlowChange>) {
-        let decision = self.decide(key);
+        let mut decision = self.decide(key);
+        let makes_room = decision.source == Source::New && self.is_full();
+        if let Source::Moved(_) = decision.source
+            && !self.moves.is_affordable(PortId(key.in_port()), now)
+        {
+            return (decision, Vec::new());
+        }
         let mut changes = self.learn(key, &decision, now);
+        if makes_room {
+            // The station that had to go may have been the destination.
+            let Decision {
+                destination, verdict, ..
+            } = self.decide(key);
+            (decision.destination, decision.verdict) = (destination, verdict);
+        }
         let masked = key.masked(&MASK);
         let id = flow_id(&masked);
         if let Some(record) = self.flows.get_mut(id) {
@@ -211,19 +265,65 @@ impl Switch {
             return Vec::new();
         };
         let port = PortId(key.in_port());
-        match decision.source {
-            Source::Known => self.macs.refresh(source, port, now),
-            Source::New | Source::Moved(_) => {
-                self.macs.learn(source, port, now);
-                let mut concerned = self.flows.of_station(source);
-                if matches!(decision.source, Source::Moved(_)) {
-                    concerned.extend(self.flows.blocked());
-                }
-                return self.reconsider(&concerned, now);
+        let concerned = match decision.source {
+            Source::Known => {
+                self.macs.refresh(source, port, now);
+                Vec::new()
             }
-            Source::Refused | Source::Static | Source::PortFull | Source::TableFull => {}
+            Source::New => self.appear(source, port, now),
+            Source::Moved(from) => self.relocate(source, [from, port], now),
+            Source::Refused | Source::Static | Source::Held(_) | Source::PortFull | Source::TableFull => {
+                Vec::new()
+            }
+        };
+        self.reconsider(&concerned, now)
+    }
+
+    /// Learns a station that was unknown; returns the flows that this may change.
+    fn appear(&mut self, station: Station, port: PortId, now: u64) -> Vec<FlowId> {
+        let room = if self.is_full() {
+            self.macs.make_room()
+        } else {
+            None
+        };
+        self.macs.learn(station, port, now);
+        let mut concerned = self.flows.of_station(station);
+        if let Some((evicted, Entry { port: loser, .. })) = room {
+            self.moves.forget(evicted);
+            concerned.extend(self.flows.of_station(evicted));
+            let (left, limit) = (self.macs.on_port(loser), self.ports.get(&loser));
+            // Its limit bound it before, or its share does not any more.
+            if left < self.fair_share() || limit.is_some_and(|rules| left < rules.mac_limit) {
+                concerned.extend(self.flows.blocked_from(loser));
+            }
         }
-        Vec::new()
+        concerned
+    }
+
+    /// Moves a station, or has it held where it belongs; returns the flows that this may change.
+    fn relocate(&mut self, station: Station, [from, to]: [PortId; 2], now: u64) -> Vec<FlowId> {
+        let mut concerned = self.flows.of_station(station);
+        let place = match self.moves.moved(station, [from, to], concerned.len(), now) {
+            None => to,
+            Some(home) if home == from || self.has_room(home) => home,
+            Some(_) => from,
+        };
+        self.macs.learn(station, place, now);
+        if place != from {
+            // There is more room on one port, and less on the other.
+            concerned.extend(
+                [from, place]
+                    .into_iter()
+                    .flat_map(|port| self.flows.blocked_from(port)),
+            );
+        }
+        concerned
+    }
+
+    /// Whether another station may be on a port.
+    fn has_room(&self, port: PortId) -> bool {
+        let rules = self.ports.get(&port);
+        rules.is_some_and(|rules| self.macs.on_port(port) < rules.mac_limit)
     }
 
     fn install(&mut self, id: FlowId, key: FlowKey, decision: &Decision, now: u64, used: u64) -> FlowChange {
@@ -281,7 +381,8 @@ impl Switch {
         }
     }
 
-    /// Removes idle flows and forgets stations that were not heard for the ageing time. Call
+    /// Removes idle flows, forgets stations that were not heard for the ageing time, and lets go of those that were held
+    /// long enough. Call
     /// [`observe`](Self::observe) before.
     pub fn age(&mut self, now: u64) -> Vec<FlowChange> {
         let idle: Vec<FlowId> = self
@@ -297,9 +398,13 @@ impl Switch {
         }
         let ageing = self.rules.ageing_ms;
         let gone = self.macs.remove_where(|_, entry| now >= entry.seen + ageing);
+        gone.iter().for_each(|(station, _)| self.moves.forget(*station));
+        let released = self.moves.release(now);
         let mut concerned: Vec<FlowId> = gone
             .iter()
-            .flat_map(|(station, _)| self.flows.of_station(*station))
+            .map(|(station, _)| *station)
+            .chain(released)
+            .flat_map(|station| self.flows.of_station(station))
             .collect();
         if !gone.is_empty() {
             concerned.extend(self.flows.blocked());
@@ -311,7 +416,8 @@ impl Switch {
     /// When [`age`](Self::age) has something to do at the earliest, if nothing else happens. While there are
     /// flows it is to be called more often, since their use is known only by asking.
     pub fn next_ageing(&self) -> Option<u64> {
-        self.macs.oldest().map(|seen| seen + self.rules.ageing_ms)
+        let oldest = self.macs.oldest().map(|seen| seen + self.rules.ageing_ms);
+        [oldest, self.moves.next_release()].into_iter().flatten().min()
     }
 
     /// The data plane was restarted, or has refused a flow: it has none of these.
@@ -364,7 +470,8 @@ impl Switch {
 
     fn relearn(&mut self, key: &FlowKey, used: u64) {
         let decision = self.decide(key);
-        if let (Some([source, _]), true) = (decision.stations(key), decision.source.is_news()) {
+        let learnable = decision.source.is_news() && !self.is_full();
+        if let (Some([source, _]), true) = (decision.stations(key), learnable) {
             self.macs.learn(source, PortId(key.in_port()), used);
         }
     }
@@ -383,12 +490,7 @@ impl Switch {
         let (Some([_, destination]), true) = (decision.stations(&flow.key), unknown) else {
             return;
         };
-        let room = self.macs.len() < self.rules.table_size
-            && self
-                .ports
-                .get(&port)
-                .is_some_and(|rules| self.macs.on_port(port) < rules.mac_limit);
-        if room && decision.actions() != flow.actions {
+        if !self.is_full() && self.has_room(port) && decision.actions() != flow.actions {
             self.macs.learn(destination, port, used);
         }
     }

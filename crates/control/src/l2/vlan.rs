@@ -2,8 +2,16 @@
 //!
 //! VLAN 0 stands for untagged frames of ports without a VLAN; it is never on the wire. A priority tag (VLAN
 //! identifier 0) makes a frame no member of anything: it counts as untagged.
+//!
+//! # Nested tags
+//!
+//! Only the outer tag says what VLAN a frame belongs to; the inner one is payload, and trunks carry it as such. It must
+//! never take the outer one's place: where the outer tag is removed, the next switch would read the inner one, and a
+//! guest that chose it would be in a VLAN of its choice ("VLAN hopping by double tagging"). So a priority tag with
+//! another one behind it is refused where it enters ([`may_enter`]), and a frame with two tags leaves only where the
+//! outer one stays ([`may_leave`]).
 
-use flow::{Action, PortId, VLAN_PRESENT};
+use flow::{Action, FlowKey, PortId, VLAN_PRESENT};
 use management::{Trunk, VlanConfig, VlanId};
 
 /// Tag protocol identifier of the tags we add.
@@ -77,6 +85,21 @@ pub fn egress(port: &VlanConfig, vlan: u16) -> Option<Egress> {
         } if vlan == 0 => Some(Egress::Untagged),
         VlanConfig::Trunk { vlans, .. } => (vlan != 0 && lists(vlans, vlan)).then_some(Egress::Tagged),
     }
+}
+
+/// Whether there is a tag behind the outer one.
+pub fn is_nested(key: &FlowKey) -> bool {
+    key.inner_tci() & VLAN_PRESENT != 0
+}
+
+/// Whether a frame may enter as far as its inner tag is concerned: a priority tag is removed, so nothing may be behind it.
+pub fn may_enter(key: &FlowKey) -> bool {
+    !is_nested(key) || tag(key.vlan_tci()).is_some()
+}
+
+/// Whether a frame may leave that way as far as its inner tag is concerned: not without the outer one.
+pub fn may_leave(key: &FlowKey, egress: Egress) -> bool {
+    !is_nested(key) || egress == Egress::Tagged
 }
 
 /// Actions that send a frame, which came in with tag `tci` and belongs to `vlan`, to `outputs`: those that take
@@ -174,6 +197,31 @@ mod tests {
             let tags = [0, 0x6000 | VLAN_PRESENT, tagged(10), tagged(20), tagged(4095)];
             assert_eq!(tags.map(|tci| ingress(&port, tci)), enters, "{port}");
             assert_eq!([0, 10, 20].map(|vlan| egress(&port, vlan)), leaves, "{port}");
+        }
+    }
+
+    #[test]
+    fn an_inner_tag_never_becomes_the_outer_one() {
+        let key = |outer: u16, inner: u16| {
+            let mut key = FlowKey::default();
+            key.set_vlan_tci(outer);
+            key.set_inner_tci(inner);
+            key
+        };
+        let (tag, priority) = (VLAN_PRESENT | 10, VLAN_PRESENT | 0x6000);
+        for (outer, inner, enters, leaves) in [
+            (0, 0, true, [true, true]),
+            (priority, 0, true, [true, true]),
+            (tag, 0, true, [true, true]),
+            (priority, tag, false, [false, true]),
+            (priority, priority, false, [false, true]),
+            (tag, tag, true, [false, true]),
+            (tag, priority, true, [false, true]),
+        ] {
+            let key = key(outer, inner);
+            assert_eq!(may_enter(&key), enters, "{outer:x} {inner:x}");
+            let ways = [Egress::Untagged, Egress::Tagged].map(|egress| may_leave(&key, egress));
+            assert_eq!(ways, leaves, "{outer:x} {inner:x}");
         }
     }
 

@@ -6,6 +6,7 @@
 //! * `stall`: receivers that post no buffers;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
 //! * `bad_rings`, `bad_memory`, `bad_messages`: guests that break rules cost nobody but themselves;
+//! * `events`: ports that connect, run and stop all the time;
 //! * `fairness`: ports with little to send beside those whose rings are never empty;
 //! * `work`: who did the work;
 //! * `vm_state`: what guests do;
@@ -21,6 +22,7 @@ mod bad_memory;
 mod bad_messages;
 mod bad_rings;
 mod control_lost;
+mod events;
 mod fairness;
 mod forwarding;
 mod layouts;

@@ -105,7 +105,7 @@ fn status(status: &Status) -> String {
 
 fn switches(switches: &[SwitchInfo]) -> String {
     let mut table = Table::new(&[
-        "SWITCH", "TYPE", "ORIGIN", "UPLINK", "HOST", ">PORTS", ">MACS", ">FLOWS",
+        "SWITCH", "TYPE", "ORIGIN", "UPLINK", "HOST", ">PORTS", ">MACS", ">FLOWS", ">MOVES",
     ]);
     for switch in switches {
         table.row([
@@ -117,6 +117,7 @@ fn switches(switches: &[SwitchInfo]) -> String {
             switch.ports.to_string(),
             switch.macs.to_string(),
             switch.flows.to_string(),
+            switch.mac_moves.to_string(),
         ]);
     }
     table.to_string()

@@ -1,0 +1,283 @@
+//! Stations that move: how often they may.
+//!
+//! A move changes all flows from and to the station, in the data plane as well, so it costs everybody. Two guests, or one
+//! with two ports, that send from the same address in turn could cause moves without end, and so can a loop in the
+//! network. Two bounds keep that small:
+//!
+//! * **Per station** (damping, as in RFC 7432 section 15.1): a station that has moved [`MAX_MOVES`] times within
+//!   [`WINDOW_MS`] and wants to move again is *held* for a time, which doubles each time that happens. It is held at its
+//!   home, the port on which it was before the window began: that one was quiet. Frames that come from it elsewhere are
+//!   forwarded and teach nothing; a flow does that, so they cost control nothing either.
+//! * **Per port**: re-examining a flow costs one unit of an [`Allowance`](Moves::set_limit) of the port to which the station
+//!   would move. While a port's is used up, frames that would move a station to it are forwarded and teach nothing.
+//!
+//! The safe direction of error is to believe in the old place: a station that really moves is heard again.
+
+use super::mac_table::Station;
+use flow::PortId;
+use std::collections::{BTreeSet, HashMap};
+
+/// Moves of a station within a window after which the next one has it held.
+pub const MAX_MOVES: u32 = 5;
+
+/// Length of that window in milliseconds; it begins with a move.
+pub const WINDOW_MS: u64 = 10_000;
+
+/// How long a station is held the first time, in milliseconds.
+pub const HOLD_MS: u64 = 10_000;
+
+/// Doublings of that time at most: 320 s.
+const MAX_DOUBLINGS: u32 = 5;
+
+/// After so much time without moves or a hold, in milliseconds, nothing is held against a station any more.
+pub const FORGET_MS: u64 = 600_000;
+
+/// Seconds' worth of work that a port may save up for moves.
+const SAVED_SECONDS: u64 = 4;
+
+/// What was counted since the switch was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MoveCounts {
+    /// Moves made.
+    pub made: u64,
+    /// Times that a station was held instead of moving once more.
+    pub held: u64,
+    /// Packets that would have moved a station to a port whose allowance was used up.
+    pub deferred: u64,
+}
+
+/// A station that has moved lately.
+#[derive(Clone, Copy, Debug)]
+struct Mover {
+    /// Where it was before the window.
+    home: PortId,
+    /// When the window began.
+    since: u64,
+    moves: u32,
+    /// How often it was held.
+    holds: u32,
+    held_until: Option<u64>,
+}
+
+/// What a port may still spend on moves, in thousandths of a flow; below zero after an expensive move.
+#[derive(Clone, Copy, Debug)]
+struct Allowance {
+    left: i64,
+    then: u64,
+}
+
+/// Who has moved how often.
+#[derive(Clone, Debug, Default)]
+pub struct Moves {
+    /// No more than there are stations.
+    movers: HashMap<Station, Mover>,
+    /// Stations that are held, by when that ends.
+    holds: BTreeSet<(u64, Station)>,
+    /// Of ports to which stations have moved.
+    allowances: HashMap<PortId, Allowance>,
+    /// Flows per second and port; `None` for no limit.
+    limit: Option<u64>,
+    counts: MoveCounts,
+}
+
+impl Moves {
+    pub fn counts(&self) -> MoveCounts {
+        self.counts
+    }
+
+    /// Flows that may be re-examined for moves to any one port per second; four times as many at once.
+    pub fn set_limit(&mut self, flows_per_second: u64) {
+        self.limit = Some(flows_per_second.clamp(1, 1 << 20));
+    }
+
+    pub fn is_held(&self, station: Station) -> bool {
+        self.movers
+            .get(&station)
+            .is_some_and(|mover| mover.held_until.is_some())
+    }
+
+    /// Stations that are held, and until when.
+    pub fn held(&self) -> impl Iterator<Item = (Station, u64)> + '_ {
+        self.holds.iter().map(|(until, station)| (*station, *until))
+    }
+
+    /// When the next hold ends.
+    pub fn next_release(&self) -> Option<u64> {
+        self.holds.first().map(|(until, _)| *until)
+    }
+
+    /// Whether a station may move to `port` as far as that port's allowance is concerned; if not, that is counted.
+    pub fn is_affordable(&mut self, port: PortId, now: u64) -> bool {
+        let Some(limit) = self.limit else { return true };
+        let most = (limit * SAVED_SECONDS * 1000).cast_signed();
+        let new = Allowance {
+            left: most,
+            then: now,
+        };
+        let allowance = self.allowances.entry(port).or_insert(new);
+        let passed = now.saturating_sub(allowance.then).min(1 << 32);
+        allowance.left = (allowance.left.saturating_add_unsigned(passed * limit)).min(most);
+        allowance.then = allowance.then.max(now);
+        let affordable = allowance.left > 0;
+        self.counts.deferred += u64::from(!affordable);
+        affordable
+    }
+
+    /// A station moves from `from` to `to`, which concerns so many flows. Returns its home if it is to be held from now on
+    /// instead.
+    pub fn moved(
+        &mut self,
+        station: Station,
+        [from, to]: [PortId; 2],
+        flows: usize,
+        now: u64,
+    ) -> Option<PortId> {
+        if let Some(allowance) = self.allowances.get_mut(&to) {
+            let work = i64::try_from(flows).unwrap_or(i64::MAX).saturating_add(1);
+            allowance.left = allowance.left.saturating_sub(work.saturating_mul(1000));
+        }
+        let mover = self.movers.entry(station).or_insert(Mover {
+            home: from,
+            since: now,
+            moves: 0,
+            holds: 0,
+            held_until: None,
+        });
+        if now >= mover.since + WINDOW_MS {
+            (mover.home, mover.since, mover.moves) = (from, now, 0);
+        }
+        if mover.moves < MAX_MOVES {
+            mover.moves += 1;
+            self.counts.made += 1;
+            return None;
+        }
+        let until = now + (HOLD_MS << mover.holds.min(MAX_DOUBLINGS));
+        mover.holds += 1;
+        mover.held_until = Some(until);
+        self.holds.insert((until, station));
+        self.counts.held += 1;
+        Some(mover.home)
+    }
+
+    /// Lets go of stations that were held long enough, and returns them. Forgets those that have been quiet.
+    pub fn release(&mut self, now: u64) -> Vec<Station> {
+        let mut released = Vec::new();
+        while let Some((until, station)) = self.holds.first().copied().filter(|(until, _)| *until <= now) {
+            self.holds.remove(&(until, station));
+            if let Some(mover) = self.movers.get_mut(&station) {
+                // Its home stays for another window, so that who goes on at once has gained nothing.
+                (mover.since, mover.moves, mover.held_until) = (now, 0, None);
+            }
+            released.push(station);
+        }
+        self.movers
+            .retain(|_, mover| mover.held_until.is_some() || now < mover.since + FORGET_MS);
+        released
+    }
+
+    /// The station is not known any more.
+    pub fn forget(&mut self, station: Station) {
+        if let Some(until) = self.movers.remove(&station).and_then(|mover| mover.held_until) {
+            self.holds.remove(&(until, station));
+        }
+    }
+
+    /// Forgets all but those of which `keep` says that they may be at their home.
+    pub fn retain(&mut self, keep: impl Fn(Station, PortId) -> bool) {
+        let away = |(station, mover): (&Station, &Mover)| (!keep(*station, mover.home)).then_some(*station);
+        let gone: Vec<Station> = self.movers.iter().filter_map(away).collect();
+        gone.into_iter().for_each(|station| self.forget(station));
+    }
+
+    /// The port is no more.
+    pub fn forget_port(&mut self, port: PortId) {
+        self.allowances.remove(&port);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATION: Station = Station { vlan: 0, mac: 2 };
+    const PLACES: [PortId; 2] = [PortId(1), PortId(2)];
+
+    /// Moves to and fro until it is held, a millisecond each; returns when that was.
+    fn storm(moves: &mut Moves, mut now: u64) -> u64 {
+        let mut places = PLACES;
+        for _ in 0..MAX_MOVES {
+            assert_eq!(moves.moved(STATION, places, 0, now), None);
+            places.reverse();
+            now += 1;
+        }
+        assert_eq!(
+            moves.moved(STATION, places, 0, now),
+            Some(PLACES[0]),
+            "back to its home"
+        );
+        now
+    }
+
+    #[test]
+    fn who_moves_too_often_is_held_at_home_for_longer_and_longer() {
+        let mut moves = Moves::default();
+        let mut now = 1000;
+        for hold in [10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 320_000] {
+            now = storm(&mut moves, now);
+            assert!(moves.is_held(STATION));
+            assert_eq!(moves.next_release(), Some(now + hold));
+            assert_eq!(moves.release(now + hold - 1), []);
+            now += hold;
+            assert_eq!(moves.release(now), [STATION]);
+            assert!(!moves.is_held(STATION));
+        }
+        assert_eq!(moves.counts().held, 7);
+        assert_eq!(moves.counts().made, 7 * u64::from(MAX_MOVES));
+        // Long after, it is as if nothing had been.
+        moves.release(now + FORGET_MS);
+        assert!(moves.movers.is_empty());
+        now = storm(&mut moves, now + FORGET_MS);
+        assert_eq!(moves.next_release(), Some(now + HOLD_MS));
+        moves.forget(STATION);
+        assert_eq!((moves.next_release(), moves.held().count()), (None, 0));
+    }
+
+    #[test]
+    fn who_moves_now_and_then_is_never_held() {
+        let mut moves = Moves::default();
+        for number in 0..1000 {
+            assert_eq!(moves.moved(STATION, PLACES, 0, number * WINDOW_MS / 5), None);
+        }
+    }
+
+    #[test]
+    fn a_port_s_moves_cost_what_they_are_worth() {
+        let mut moves = Moves::default();
+        moves.set_limit(100);
+        let mut now = 0;
+        let made = |moves: &mut Moves, flows: usize, now: u64| {
+            let mut count = 0;
+            while moves.is_affordable(PortId(2), now) {
+                count += 1;
+                let station = Station {
+                    vlan: 0,
+                    mac: now << 16 | count,
+                };
+                moves.moved(station, PLACES, flows, now);
+            }
+            count
+        };
+        assert_eq!(made(&mut moves, 0, now), 400, "saved up");
+        now += 1000;
+        assert_eq!(made(&mut moves, 0, now), 100);
+        // One that costs more than there is is made, and paid for later.
+        now += 1000;
+        assert_eq!(made(&mut moves, 999, now), 1);
+        assert_eq!(made(&mut moves, 999, now + 9000), 0);
+        assert_eq!(made(&mut moves, 999, now + 9001), 1);
+        assert!(moves.is_affordable(PortId(1), now), "others have their own");
+        assert_eq!(moves.counts().deferred, 5);
+        // Whoever waits for a year has not saved up for a year.
+        assert_eq!(made(&mut moves, 0, now + 31_557_600_000), 400);
+    }
+}

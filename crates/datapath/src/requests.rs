@@ -1,0 +1,278 @@
+//! What the control process asks for, one function per kind of request.
+
+use crate::channel::{BATCH, Server};
+use crate::port::Port;
+use crate::trace::trace;
+use crate::worker;
+use control_protocol::data_plane::{
+    Answer, Connection, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
+};
+use control_protocol::{Channel, ChannelError};
+use flow::{DropReason, Flow, PortId, SwitchId};
+use rustix::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vm_state::Slot;
+use vnic::{Host as _, MAX_FRAME};
+
+/// Entries per listing message, so that it fits: a flow is below 600 bytes, a port below 2,000.
+const FLOWS_PER_MESSAGE: usize = 64;
+const PORTS_PER_MESSAGE: usize = 16;
+
+impl Server {
+    pub fn read_requests(&mut self) {
+        for _ in 0..BATCH {
+            let Some(control) = &self.control else { return };
+            if !self.outbox.is_empty() {
+                return;
+            }
+            match control.try_recv::<ToDataPlane>() {
+                Ok((ToDataPlane { serial, request }, fds)) => self.serve(serial, request, fds),
+                Err(ChannelError::WouldBlock) => return,
+                Err(ChannelError::Malformed(error)) => log::error!("control process: {error}"),
+                Err(_) => return self.lose_control(),
+            }
+        }
+    }
+
+    fn serve(&mut self, serial: u32, request: Request, fds: Vec<OwnedFd>) {
+        let result = match request {
+            Request::Execute(execute) => return self.execute(execute),
+            Request::Discard { upcall, reason } => return self.discard(upcall, reason),
+            Request::PortList => return self.list_ports(serial),
+            Request::FlowList { switch } => return self.list_flows(serial, switch),
+            Request::Hello { version } => self.hello(version),
+            Request::PortAdd(spec) => self.add_port(spec, fds).map(|()| Answer::Done),
+            Request::PortAttach { port } => self.attach_port(port, fds).map(|()| Answer::Done),
+            Request::PortDel { port } => self.delete_port(port).map(|()| Answer::Done),
+            Request::PortSet { port, mtu, miss_rate } => self.port(port).map(|port| {
+                port.set(mtu, miss_rate);
+                port.schedule();
+                Answer::Done
+            }),
+            Request::PortThreads { port, slots } => self.port(port).map(|port| {
+                port.set_threads(slots.into_iter().map(Slot).collect());
+                Answer::Done
+            }),
+            Request::FlowPut(flow) => self.put_flow(flow).map(|()| Answer::Done),
+            Request::FlowDel { switch, id } => {
+                self.datapath.switch(switch).flows.lock().remove(id);
+                Ok(Answer::Done)
+            }
+            Request::FlowFlush { switch } => {
+                self.datapath.switch(switch).flows.lock().flush();
+                Ok(Answer::Done)
+            }
+            Request::Work => Ok(Answer::Work(self.datapath.work.report(&self.datapath.ports()))),
+            Request::Trace { in_port, frame } => self.trace(in_port, frame, None),
+            Request::TraceActions {
+                in_port,
+                frame,
+                actions,
+            } => self.trace(in_port, frame, Some(&actions)),
+            Request::Capture { port, snap_length } => {
+                self.capture(port, snap_length, fds).map(|()| Answer::Done)
+            }
+        };
+        self.send(FromDataPlane::Answer { serial, result });
+    }
+
+    fn hello(&mut self, version: u32) -> Result<Answer, String> {
+        if version != VERSION {
+            return Err(format!(
+                "protocol version {version}, this data plane speaks {VERSION}"
+            ));
+        }
+        self.write_off();
+        self.greeted = true;
+        let workers = u32::try_from(self.workers).unwrap_or(u32::MAX);
+        Ok(Answer::Welcome {
+            workers,
+            pid: std::process::id(),
+        })
+    }
+
+    fn port(&self, port: PortId) -> Result<Arc<Port>, String> {
+        self.datapath
+            .port(port)
+            .ok_or_else(|| format!("port {port} does not exist"))
+    }
+
+    fn add_port(&mut self, spec: PortSpec, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let id = spec.port;
+        if id.0 >= PortId::LIMIT {
+            return Err(format!("port number {id} is not below {}", PortId::LIMIT));
+        }
+        if self.datapath.port(id).is_some() {
+            return Err(format!("port {id} exists"));
+        }
+        let listener = match (spec.connection, fds.into_iter().next()) {
+            (Connection::Listener, Some(fd)) => Some(UnixListener::from(fd)),
+            (Connection::Listener, None) => return Err("a listening port needs a descriptor".into()),
+            (Connection::Attached, _) => None,
+        };
+        let port = Port::new(spec, &self.datapath).map_err(|error| error.to_string())?;
+        worker::start_own(&self.datapath, &port).map_err(|error| error.to_string())?;
+        if let Some(listener) = listener {
+            port.listen(listener).map_err(|error| {
+                worker::end_own(&port);
+                error.to_string()
+            })?;
+        }
+        self.datapath.set_port(id, Some(port));
+        Ok(())
+    }
+
+    fn attach_port(&mut self, port: PortId, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let fd = fds.into_iter().next().ok_or("attaching needs a descriptor")?;
+        self.port(port)?
+            .attach(UnixStream::from(fd))
+            .map_err(|error| error.to_string())
+    }
+
+    fn delete_port(&mut self, id: PortId) -> Result<(), String> {
+        let port = self.port(id)?;
+        port.stop();
+        self.datapath.set_port(id, None);
+        worker::end_own(&port);
+        self.pipeline.empty(&port);
+        let lost = port.misses.clear() + port.misses.write_off();
+        port.vnic.account.discarded(DropReason::PortRemoved, lost);
+        self.events.forget(id);
+        self.datapath.notices.heard(id);
+        Ok(())
+    }
+
+    fn put_flow(&mut self, flow: Flow) -> Result<(), String> {
+        let switch = self.datapath.switch(flow.switch);
+        switch
+            .flows
+            .lock()
+            .insert(flow)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    }
+
+    fn list_ports(&mut self, serial: u32) {
+        let mut infos: Vec<_> = self
+            .datapath
+            .ports()
+            .iter()
+            .flatten()
+            .map(|port| port.info())
+            .collect();
+        loop {
+            let rest = infos.split_off(infos.len().min(PORTS_PER_MESSAGE));
+            let more = !rest.is_empty();
+            self.send(FromDataPlane::Answer {
+                serial,
+                result: Ok(Answer::Ports { ports: infos, more }),
+            });
+            if !more {
+                return;
+            }
+            infos = rest;
+        }
+    }
+
+    fn list_flows(&mut self, serial: u32, switch: SwitchId) {
+        let now_ms = self.datapath.now_ms();
+        let entries: Vec<_> = {
+            let switch = self.datapath.switch(switch);
+            let flows = switch.flows.lock();
+            // The control process asks every few seconds while there are flows: as good as a timer, and idle when it is.
+            flows.reorder();
+            flows.iter().cloned().collect()
+        };
+        let mut rest = entries.as_slice();
+        loop {
+            let (now, later) = rest.split_at(rest.len().min(FLOWS_PER_MESSAGE));
+            let flows = now
+                .iter()
+                .map(|entry| (entry.flow.clone(), entry.stats(now_ms)))
+                .collect();
+            let more = !later.is_empty();
+            self.send(FromDataPlane::Answer {
+                serial,
+                result: Ok(Answer::Flows { flows, more }),
+            });
+            if !more {
+                return;
+            }
+            rest = later;
+        }
+    }
+
+    fn execute(&mut self, execute: Execute) {
+        // An answer that comes too late: the packet was given up.
+        if execute.upcall.is_some() && !self.finish_upcall(execute.upcall) {
+            return;
+        }
+        let Some(port) = self.datapath.port(execute.in_port) else {
+            return;
+        };
+        let account = &port.vnic.account;
+        account.injected.fetch_add(1, Ordering::Relaxed);
+        let frame = execute.packet.frame;
+        if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
+            return account.dropped(DropReason::ShortFrame, 1);
+        }
+        self.reclaim();
+        let Some(mut packet) = self.pool.take() else {
+            return account.dropped(DropReason::QueueFull, 1);
+        };
+        packet.fill(port.id(), account.clone(), frame);
+        packet.header = execute.packet.vnet_header;
+        match packet.parse_flow_key() {
+            Ok(key) => self.work.run(&mut self.pipeline, |pipeline| {
+                pipeline.execute(&port, packet, &key, &execute.actions, &mut self.pool);
+            }),
+            Err(_) => account.dropped(DropReason::BadOffload, 1),
+        }
+        self.reclaim();
+    }
+
+    /// Makes slots free again, with nothing in them that belongs to a port.
+    fn reclaim(&mut self) {
+        let account = &self.account;
+        self.pool.reclaim(|packet| packet.rest(account));
+    }
+
+    /// True if the upcall was outstanding.
+    fn finish_upcall(&self, upcall: Option<UpcallId>) -> bool {
+        upcall.is_some_and(|upcall| {
+            self.datapath
+                .port(upcall.port)
+                .is_some_and(|port| port.misses.answered(upcall.serial))
+        })
+    }
+
+    fn discard(&mut self, upcall: UpcallId, reason: DropReason) {
+        if self.finish_upcall(Some(upcall))
+            && let Some(port) = self.datapath.port(upcall.port)
+        {
+            port.vnic.account.discarded(reason, 1);
+        }
+    }
+
+    fn trace(
+        &self,
+        in_port: PortId,
+        frame: Vec<u8>,
+        actions: Option<&[flow::Action]>,
+    ) -> Result<Answer, String> {
+        if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
+            return Err(format!(
+                "a frame has 14 to {MAX_FRAME} bytes, not {}",
+                frame.len()
+            ));
+        }
+        trace(&self.datapath, &self.port(in_port)?, frame, actions).map(Answer::Trace)
+    }
+
+    fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), String> {
+        let fd = fds.into_iter().next().ok_or("a capture needs a descriptor")?;
+        self.port(port)?.captures.add(Channel::from(fd), snap_length)
+    }
+}
