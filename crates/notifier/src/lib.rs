@@ -141,8 +141,14 @@ impl Context {
             // kernel reads, and of which it writes one field, before it returns. The operation has no buffer (0
             // bytes at null), completes before io_submit returns since the file never waits for a read of no
             // bytes, and so nothing outlives this call.
-            let submitted =
-                unsafe { libc::syscall(libc::SYS_io_submit, self.id, 1 as libc::c_long, operations.as_mut_ptr()) };
+            let submitted = unsafe {
+                libc::syscall(
+                    libc::SYS_io_submit,
+                    self.id,
+                    1 as libc::c_long,
+                    operations.as_mut_ptr(),
+                )
+            };
             result = check(submitted);
             if result != Err(Errno::AGAIN) {
                 break;
