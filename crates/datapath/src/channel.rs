@@ -43,6 +43,10 @@ const STEPS: usize = 16;
 /// `topology` is that of the machine; work is done on those of its CPUs that this process may use.
 pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     guest_memory::survive_truncation()?;
+    guest_memory::unmap_apart()?;
+    if let Err(error) = notifier::prepare() {
+        log::warn!("no asynchronous I/O ({error}): a VMM may hold forwarding threads up for a moment");
+    }
     let Some((config, vm_state)) = hear_orders(&supervisor)? else {
         return Ok(());
     };

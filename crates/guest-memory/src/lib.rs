@@ -10,26 +10,33 @@
 //! A VMM can shorten the file behind a mapping. Touching what is gone raises SIGBUS; [`survive_truncation`]
 //! installs a handler that replaces the whole mapping by anonymous zero pages, remembers that it did
 //! ([`GuestMemory::is_broken`]), and lets the access go on. So the worst a VMM can do this way is to
-//! break its own port.
+//! break its own port. How much may be mapped is bounded (`budget.rs`), and a thread of its own unmaps (`unmap.rs`).
 
+mod budget;
 mod copy;
 mod fault;
 mod mapping;
+mod unmap;
 
+pub use budget::{Account, Bound};
 pub use copy::{Access, copy, prefetch};
 pub use fault::{fault_count, survive_truncation};
 pub use mapping::{MapError, Region};
+pub use unmap::unmap_apart;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Most regions a guest may have; VMMs use up to 8 with one message and up to this with memory slots.
 pub const MAX_REGIONS: usize = 64;
 
 /// A guest's memory at one time. Cheap to change by copying: regions are shared.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct GuestMemory {
     regions: Vec<Mapped>,
+    /// The [`fault_count`] at which all regions were last found whole.
+    whole_at: AtomicUsize,
 }
 
 /// A region, with what translation needs of it in one place.
@@ -123,7 +130,7 @@ impl GuestMemory {
         }
         let mut regions = self.regions.clone();
         regions.push(Mapped::new(region));
-        Ok(GuestMemory { regions })
+        Ok(GuestMemory::of(regions))
     }
 
     /// The same without the region that has exactly this place and size; `None` if there is none.
@@ -136,7 +143,7 @@ impl GuestMemory {
         })?;
         let mut regions = self.regions.clone();
         regions.remove(position);
-        Some(GuestMemory { regions })
+        Some(GuestMemory::of(regions))
     }
 
     /// Number of regions.
@@ -144,9 +151,28 @@ impl GuestMemory {
         self.regions.len()
     }
 
-    /// Whether memory of this set vanished under us and was replaced by zeros.
+    fn of(regions: Vec<Mapped>) -> Self {
+        GuestMemory {
+            regions,
+            whole_at: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether memory of this set vanished under us and was replaced by zeros. The regions are looked at once for each
+    /// mapping that any guest of the process loses, and otherwise this is a comparison.
+    #[inline]
     pub fn is_broken(&self) -> bool {
-        self.regions.iter().any(|mapped| mapped.region.is_broken())
+        let faults = fault_count();
+        faults != self.whole_at.load(Ordering::Relaxed) && self.has_broken(faults)
+    }
+
+    #[cold]
+    fn has_broken(&self, faults: usize) -> bool {
+        let broken = self.regions.iter().any(|mapped| mapped.region.is_broken());
+        if !broken {
+            self.whole_at.store(faults, Ordering::Relaxed);
+        }
+        broken
     }
 
     /// The part of `len` bytes at a guest physical address that lies in one region: all of it, or the

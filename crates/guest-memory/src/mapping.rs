@@ -1,9 +1,17 @@
 //! Mapping one region.
 
+use crate::budget::{Account, Bound, Charge};
 use crate::fault::Registration;
-use rustix::fd::AsFd;
+use crate::unmap;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::Stat;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::time::Duration;
+
+/// How often, and how many times, a port that holds too much is given time to be rid of what it gave up.
+const PATIENCE: (Duration, u32) = (Duration::from_millis(10), 100);
 
 /// Why a region cannot be mapped.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +38,17 @@ pub enum MapError {
     /// More than [`MAX_REGIONS`](crate::MAX_REGIONS).
     #[error("too many memory regions")]
     TooMany,
+    /// The file does not live in memory.
+    #[error("memory must be a memory file (memfd, tmpfs or hugetlbfs)")]
+    Kind,
+    /// So much may not be mapped.
+    #[error("cannot map memory region of {bytes} bytes: {bound}")]
+    Budget {
+        /// With whole pages.
+        bytes: u64,
+        /// What it would exceed.
+        bound: Bound,
+    },
     /// The system refused.
     #[error("cannot map memory region: {0}")]
     Io(#[from] rustix::io::Errno),
@@ -41,14 +60,23 @@ pub struct Region {
     pub(crate) guest_address: u64,
     pub(crate) front_end_address: u64,
     pub(crate) size: u64,
-    /// Of the mapping, which begins at a page of the file at or before the region.
-    mapping: NonNull<u8>,
-    mapping_len: usize,
     /// Of the region's first byte in the mapping.
     lead: usize,
-    registration: Registration,
+    mapping: ManuallyDrop<Mapping>,
 }
 
+/// Pages of a file, mapped until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+    registration: Registration,
+    /// Given back after unmapping.
+    _charge: Option<Charge>,
+}
+
+// SAFETY: a `Mapping` is an address range and its unmapping, which any thread may do.
+unsafe impl Send for Mapping {}
 // SAFETY: a `Region` is an address range and its unmapping; all accesses to the memory itself are byte copies
 // that tolerate concurrent writers, which there are anyhow in another process.
 unsafe impl Send for Region {}
@@ -58,6 +86,8 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Maps `size` bytes at `offset` of `file`, readable and writable, which the guest knows at
     /// `guest_address` and the VMM at `front_end_address`. Any offset will do, page-aligned or not, and any page size.
+    /// The file must be one that lives in memory: others may make whoever touches their pages wait, for ever if they
+    /// like. (Swapped pages are read by our own system.)
     pub fn map(
         guest_address: u64,
         front_end_address: u64,
@@ -65,69 +95,21 @@ impl Region {
         file: impl AsFd,
         offset: u64,
     ) -> Result<Region, MapError> {
-        for address in [guest_address, front_end_address, offset] {
-            if size == 0 || address.checked_add(size).is_none() {
-                return Err(MapError::Range { address, size });
-            }
-        }
-        let stat = rustix::fs::fstat(&file)?;
-        let (file_size, needed) = (u64::try_from(stat.st_size).unwrap_or(0), offset + size);
-        if needed > file_size {
-            return Err(MapError::Short {
-                needed,
-                file: file_size,
-            });
-        }
-        // On hugetlbfs the block size is the page size, to which mappings must be aligned.
-        let page = u64::try_from(stat.st_blksize).unwrap_or(0).max(4096);
-        let page = if page.is_power_of_two() && page <= 1 << 30 {
-            page
-        } else {
-            4096
-        };
-        let start = offset & !(page - 1);
-        let len = needed.checked_next_multiple_of(page).ok_or(MapError::Range {
-            address: offset,
-            size,
-        })? - start;
-        let mapping_len = usize::try_from(len).map_err(|_| MapError::Range {
-            address: offset,
-            size,
-        })?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
-        let mapping = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                mapping_len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
-                file,
-                start,
-            )?
-        };
-        let mapping = NonNull::new(mapping.cast()).expect("mmap does not return null on success");
-        let region = Region {
+        Span {
             guest_address,
             front_end_address,
             size,
-            mapping,
-            mapping_len,
-            lead: (offset - start) as usize,
-            registration: Registration::new(mapping.as_ptr() as usize, mapping_len),
-        };
-        if region.registration.is_valid() {
-            Ok(region)
-        } else {
-            Err(MapError::TooMany)
+            offset,
         }
+        .map(file.as_fd(), None)
     }
 
     /// Our address of a byte of the region; `offset` is at most the size.
     #[inline]
     pub(crate) fn pointer(&self, offset: u64) -> NonNull<u8> {
         debug_assert!(offset <= self.size);
-        // SAFETY: lead + offset <= lead + size <= mapping_len, so the result is in, or one past, the mapping.
-        unsafe { self.mapping.add(self.lead + offset as usize) }
+        // SAFETY: lead + offset <= lead + size <= the length, so the result is in, or one past, the mapping.
+        unsafe { self.mapping.start.add(self.lead + offset as usize) }
     }
 
     pub(crate) fn overlaps(&self, other: &Region) -> bool {
@@ -136,16 +118,145 @@ impl Region {
     }
 
     pub(crate) fn is_broken(&self) -> bool {
-        self.registration.is_broken()
+        self.mapping.registration.is_broken()
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
+        // SAFETY: taken once, here, and not used afterwards.
+        unmap::hand_over(unsafe { ManuallyDrop::take(&mut self.mapping) });
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
         // Before unmapping: an address that is mapped anew by somebody else must not be taken for ours.
         self.registration.clear();
         // SAFETY: the mapping is ours, and the last set of memory that could lead to it has gone.
-        let unmapped = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapping_len) };
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok(), "unmapping what was mapped cannot fail");
     }
+}
+
+impl Account {
+    /// As [`Region::map`], counted for a port, whose bounds it must keep within.
+    ///
+    /// A port that has just given up memory may have to wait, about a second at most, until that is unmapped.
+    pub fn map(
+        &self,
+        guest_address: u64,
+        front_end_address: u64,
+        size: u64,
+        file: impl AsFd,
+        offset: u64,
+    ) -> Result<Region, MapError> {
+        Span {
+            guest_address,
+            front_end_address,
+            size,
+            offset,
+        }
+        .map(file.as_fd(), Some(self))
+    }
+
+    fn charge_soon(&self, bytes: u64) -> Result<Charge, MapError> {
+        let mut result = self.charge(bytes);
+        for _ in 0..PATIENCE.1 {
+            if !(result.as_ref().is_err_and(|bound| bound.is_own()) && unmap::is_waiting()) {
+                break;
+            }
+            std::thread::sleep(PATIENCE.0);
+            result = self.charge(bytes);
+        }
+        result.map_err(|bound| MapError::Budget { bytes, bound })
+    }
+}
+
+/// What is to be mapped, as a VMM said it.
+struct Span {
+    guest_address: u64,
+    front_end_address: u64,
+    size: u64,
+    /// In the file.
+    offset: u64,
+}
+
+impl Span {
+    fn map(self, file: BorrowedFd<'_>, account: Option<&Account>) -> Result<Region, MapError> {
+        let (start, len) = self.pages(&memory_file(file)?)?;
+        let charge = account
+            .map(|account| account.charge_soon(len as u64))
+            .transpose()?;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        let mapped = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                file,
+                start,
+            )?
+        };
+        let address = NonNull::new(mapped.cast()).expect("mmap does not return null on success");
+        let region = Region {
+            guest_address: self.guest_address,
+            front_end_address: self.front_end_address,
+            size: self.size,
+            lead: (self.offset - start) as usize,
+            mapping: ManuallyDrop::new(Mapping {
+                start: address,
+                len,
+                registration: Registration::new(mapped as usize, len),
+                _charge: charge,
+            }),
+        };
+        if region.mapping.registration.is_valid() {
+            Ok(region)
+        } else {
+            Err(MapError::TooMany)
+        }
+    }
+
+    /// The pages of the file in which it lies: offset and length in bytes.
+    fn pages(&self, file: &Stat) -> Result<(u64, usize), MapError> {
+        let &Span { size, offset, .. } = self;
+        for address in [self.guest_address, self.front_end_address, offset] {
+            if size == 0 || address.checked_add(size).is_none() {
+                return Err(MapError::Range { address, size });
+            }
+        }
+        let (file_size, needed) = (u64::try_from(file.st_size).unwrap_or(0), offset + size);
+        if needed > file_size {
+            return Err(MapError::Short {
+                needed,
+                file: file_size,
+            });
+        }
+        // On hugetlbfs the block size is the page size, to which mappings must be aligned.
+        let page = u64::try_from(file.st_blksize).unwrap_or(0).max(4096);
+        let page = if page.is_power_of_two() && page <= 1 << 30 {
+            page
+        } else {
+            4096
+        };
+        let start = offset & !(page - 1);
+        let range = MapError::Range {
+            address: offset,
+            size,
+        };
+        let len = needed.checked_next_multiple_of(page).map(|end| end - start);
+        match len.map(usize::try_from) {
+            Some(Ok(len)) => Ok((start, len)),
+            _ => Err(range),
+        }
+    }
+}
+
+/// What the system knows of a file, if it is one that lives in memory. No other file is asked: only the kernel's own
+/// memory files have seals, and the kernel tells by their kind (fcntl(2), F_GET_SEALS).
+fn memory_file(file: BorrowedFd<'_>) -> Result<Stat, MapError> {
+    rustix::fs::fcntl_get_seals(file).map_err(|_| MapError::Kind)?;
+    Ok(rustix::fs::fstat(file)?)
 }

@@ -10,7 +10,9 @@
 
 #![forbid(unsafe_code)]
 
+mod call;
 mod counters;
+mod descriptor;
 pub mod features;
 mod packet;
 mod quirk;
@@ -19,10 +21,11 @@ mod session;
 mod transmit;
 mod vnic;
 
+pub use call::Call;
 pub use counters::Counters;
 pub use packet::{MAX_FRAME, Packet};
 pub use receive::{Observer, ReceiveSide, STALL_TIMEOUT_MS, Wait};
 pub use session::{DeviceConfig, Host, RECEIVE_QUEUE, Session, TRANSMIT_QUEUE};
 pub use transmit::{BURST, Fetched, TransmitSide};
 pub use virtqueue::QueueError;
-pub use vnic::{Call, Refused, Vnic};
+pub use vnic::{Refused, Vnic};

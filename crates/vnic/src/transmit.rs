@@ -283,6 +283,13 @@ impl TransmitSide {
         }
     }
 
+    /// Makes the call that [`drain`](Self::drain) put off, before the ring goes.
+    pub(crate) fn call_if_owed(&mut self) {
+        if self.call.never_waits() {
+            self.publish();
+        }
+    }
+
     /// Asks for a kick at the next packet; true if one is there already.
     pub fn enable_kicks(&mut self) -> Result<bool, QueueError> {
         if self.draining {

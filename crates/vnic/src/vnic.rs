@@ -1,16 +1,11 @@
 //! A port's guest interface, as workers and the vhost-user session share it.
 
-use crate::counters::{Calls, add_alone};
 use crate::receive::ReceiveSide;
 use crate::transmit::{RingSetup, TransmitSide};
-use crate::{Counters, Packet};
+use crate::{Call, Counters, Packet};
 use flow::{DropReason, PortId};
-use guest_memory::GuestMemory;
+use guest_memory::{Account, GuestMemory};
 use ring::{Claim, Guard, Queue, Shared};
-use rustix::fd::OwnedFd;
-use rustix::fs::FileType;
-use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,58 +13,6 @@ use virtqueue::QueueError;
 
 /// Places in a port's internal receive queue.
 const INBOX: usize = 1024;
-
-/// How to call a driver: an eventfd (a stream socket, with User Mode Linux), or nothing for a driver that polls.
-#[derive(Clone, Debug, Default)]
-pub struct Call(Option<Arc<Bell>>);
-
-#[derive(Debug)]
-struct Bell {
-    fd: OwnedFd,
-    is_socket: bool,
-}
-
-impl Call {
-    /// Takes the descriptor a front end passed. It must not be able to block a worker: only sockets and anonymous
-    /// inodes (an eventfd is one; files, pipes and devices are not) are accepted. Sockets are never waited for. An
-    /// eventfd is set non-blocking, which holds as long as the VMM, which shares the flag, leaves it so; whoever
-    /// forwards has a watchdog for the other case.
-    pub fn new(fd: Option<OwnedFd>) -> std::io::Result<Call> {
-        let Some(fd) = fd else { return Ok(Call(None)) };
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
-        if !matches!(kind, FileType::Unknown | FileType::Socket) {
-            return Err(std::io::Error::other("the call descriptor is no eventfd"));
-        }
-        rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? | rustix::fs::OFlags::NONBLOCK)?;
-        let is_socket = kind == FileType::Socket;
-        Ok(Call(Some(Arc::new(Bell { fd, is_socket }))))
-    }
-
-    /// Calls the driver if that is wanted. A descriptor that made the thread wait until somebody interrupted it is
-    /// not used again.
-    pub(crate) fn notify(&mut self, wanted: bool, account: &Calls) {
-        if !wanted {
-            add_alone(&account.suppressed, 1);
-            return;
-        }
-        add_alone(&account.made, 1);
-        let Some(bell) = &self.0 else { return };
-        let one = 1u64.to_ne_bytes();
-        let result = if bell.is_socket {
-            send(&bell.fd, &one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-        } else {
-            rustix::io::write(&bell.fd, &one)
-        };
-        // Other failures mean that the counter is full, so the driver was called and has not looked yet.
-        if result == Err(Errno::INTR) {
-            telemetry::limited!(
-                log::Level::Warn,
-                "a call descriptor blocks; it is not used any more"
-            );
-            self.0 = None;
-        }
-    }
-}
 
 /// Why a queue does not take a packet, which comes back.
 pub type Refused = (DropReason, Shared<Packet>);
@@ -83,6 +26,8 @@ pub struct Vnic {
     pub port: PortId,
     /// Its counters.
     pub account: Arc<Counters>,
+    /// Of the guest's memory that is mapped.
+    pub(crate) memory: Account,
     /// From the guest; `None` while the ring is stopped.
     pub transmit: Claim<Option<TransmitSide>>,
     /// To the guest.
@@ -115,6 +60,7 @@ impl Vnic {
             transmit: Claim::new(None),
             receive: Claim::new(ReceiveSide::new(receiver, account.clone())),
             account,
+            memory: Account::default(),
             inbox,
             open: AtomicBool::new(false),
             transmitting: AtomicBool::new(false),
@@ -194,9 +140,9 @@ impl Vnic {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Remembers that a ring was stopped for `error`, until the guest starts anew.
-    pub fn set_broken(&self, error: Option<&QueueError>) {
-        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = error.map(ToString::to_string);
+    /// Remembers that a ring was stopped, or cannot be started, for `error`, until the guest starts anew.
+    pub fn set_broken<E: fmt::Display>(&self, error: Option<E>) {
+        *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = error.map(|error| error.to_string());
     }
 
     /// Stops both rings at once because of `error`, from the side that found it.
@@ -235,7 +181,11 @@ impl Vnic {
     pub(crate) fn stop_transmit(&self, patience_ms: u32) -> Option<u16> {
         let base = self
             .claim_drained(patience_ms)
-            .with(Option::take)
+            .with(|transmit| {
+                // The guest would wait for ever for a call that is put off for a worker that finds no ring.
+                transmit.iter_mut().for_each(TransmitSide::call_if_owed);
+                transmit.take()
+            })
             .map(|side| side.base());
         self.transmitting.store(false, Ordering::Relaxed);
         base

@@ -1,0 +1,73 @@
+//! How a guest's driver is told that its rings changed.
+
+use crate::counters::{Calls, add_alone};
+use crate::descriptor::{self, Kind, WrongKind};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::sync::Arc;
+
+/// How to call a driver: an eventfd (a UNIX socket, with User Mode Linux), or nothing for a driver that polls.
+#[derive(Clone, Debug, Default)]
+pub struct Call(Option<Arc<Bell>>);
+
+#[derive(Debug)]
+struct Bell {
+    fd: OwnedFd,
+    kind: Kind,
+}
+
+impl Call {
+    /// Takes the descriptor a front end passed. Only kinds that never make a forwarding thread wait are accepted: UNIX
+    /// sockets, to which nothing is sent that would have to wait, and eventfds, which are signalled as in `notifier`,
+    /// full or not.
+    pub(crate) fn new(fd: Option<OwnedFd>) -> Result<Call, WrongKind> {
+        let Some(fd) = fd else { return Ok(Call(None)) };
+        let kind = descriptor::bell(fd.as_fd(), "call")?;
+        Ok(Call(Some(Arc::new(Bell { fd, kind }))))
+    }
+
+    /// Calls the driver if that is wanted. A descriptor that made the thread wait until somebody interrupted it is
+    /// not used again.
+    pub(crate) fn notify(&mut self, wanted: bool, account: &Calls) {
+        if !wanted {
+            add_alone(&account.suppressed, 1);
+            return;
+        }
+        add_alone(&account.made, 1);
+        let Some(bell) = &self.0 else { return };
+        // Other failures mean that the driver was called and has not looked yet.
+        if bell.ring() == Err(Errno::INTR) {
+            telemetry::limited!(
+                log::Level::Warn,
+                "a call descriptor blocks; it is not used any more"
+            );
+            self.0 = None;
+        }
+    }
+
+    /// Whether calling never waits, so that any thread may do it.
+    pub(crate) fn never_waits(&self) -> bool {
+        let waits = |bell: &Bell| bell.kind == Kind::Eventfd && notifier::prepare().is_err();
+        !self.0.as_deref().is_some_and(waits)
+    }
+}
+
+impl Bell {
+    fn ring(&self) -> Result<(), Errno> {
+        let one = 1u64.to_ne_bytes();
+        if self.kind == Kind::UnixSocket {
+            return send(&self.fd, &one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).map(drop);
+        }
+        notifier::signal(self.fd.as_fd()).or_else(|_| self.write())
+    }
+
+    /// Where the kernel has no asynchronous I/O to give. The flag is shared with the VMM, which may clear it and fill the
+    /// counter at any moment: forwarding threads have a watchdog for that.
+    #[cold]
+    fn write(&self) -> Result<(), Errno> {
+        let flags = rustix::fs::fcntl_getfl(&self.fd)?;
+        rustix::fs::fcntl_setfl(&self.fd, flags | rustix::fs::OFlags::NONBLOCK)?;
+        rustix::io::write(&self.fd, &1u64.to_ne_bytes()).map(drop)
+    }
+}
