@@ -9,7 +9,8 @@
 //!
 //! Allowed `unsafe`: reading the counter, and the call for the time.
 
-use std::time::Instant;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 /// The counter now. Differences are to be taken with `wrapping_sub`; after a migration between cores, one may be
 /// slightly negative.
@@ -41,6 +42,55 @@ pub fn tick_ms() -> u64 {
     // SAFETY: `now` is valid for writing. The clock exists since Linux 2.6.32; without it, `now` stays as it is.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
     (now.tv_sec * 1000 + now.tv_nsec / 1_000_000).cast_unsigned()
+}
+
+/// How long [`cycles_per_us`] looks when it is asked for the first time, and how often.
+const CALIBRATION: (Duration, usize) = (Duration::from_micros(200), 3);
+
+/// How many cycles the counter counts in a microsecond, at least 1. The first call finds out, which takes less than a
+/// millisecond of the processor's time; a process has its first one before it forwards.
+#[must_use]
+pub fn cycles_per_us() -> u64 {
+    static RATE: OnceLock<u64> = OnceLock::new();
+    *RATE.get_or_init(|| {
+        // A thread that loses its core between two readings finds too low a rate, never too high a one.
+        let one = |_| {
+            let rate = Rate::begin();
+            while rate.start.elapsed() < CALIBRATION.0 {
+                std::hint::spin_loop();
+            }
+            rate.per_second()
+        };
+        let best = (0..CALIBRATION.1).map(one).max().unwrap_or(0);
+        (best / 1_000_000).max(1)
+    })
+}
+
+/// Microseconds by the counter, from some time on. Cores may disagree about less than one.
+#[inline]
+#[must_use]
+pub fn now_us() -> u64 {
+    cycles() / cycles_per_us()
+}
+
+/// When a turn is to end, by the counter: asking whether it has passed costs as much as reading that.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline(u64);
+
+impl Deadline {
+    /// So many microseconds from now on.
+    #[inline]
+    #[must_use]
+    pub fn after_us(us: u64) -> Deadline {
+        Deadline(cycles().wrapping_add(us.saturating_mul(cycles_per_us())))
+    }
+
+    /// Whether that time has come.
+    #[inline]
+    #[must_use]
+    pub fn has_passed(self) -> bool {
+        cycles().wrapping_sub(self.0).cast_signed() >= 0
+    }
 }
 
 /// Finds out how fast the counter counts, by the system clock, without waiting: the longer ago it was begun, the
@@ -99,6 +149,18 @@ mod tests {
             passed.abs_diff(ticked) <= 12,
             "{passed} ms passed, {ticked} were counted"
         );
+    }
+
+    #[test]
+    fn deadlines_pass() {
+        assert!(Deadline::after_us(0).has_passed());
+        assert!(!Deadline::after_us(3_600_000_000).has_passed());
+        let (start, begin_us) = (Instant::now(), now_us());
+        let deadline = Deadline::after_us(20_000);
+        while !deadline.has_passed() {}
+        let (passed, counted) = (start.elapsed(), now_us() - begin_us);
+        assert!(passed >= Duration::from_millis(15), "{passed:?}");
+        assert!(counted >= 19_000, "{counted} us");
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::port::Port;
 use crate::state::{Datapath, PortTable, Side, port_of};
 use crate::work::Moved;
 use classifier::{FlowEntry, MicroflowCache, Train};
+use clock::Deadline;
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, DropReason, ExactKey, FlowKey, PortId};
 use placing::{Copier, UNKNOWN_BACKLOG};
@@ -36,10 +37,14 @@ use ring::{Guard, PoolOwner, Unique};
 use sinks::{Delivery, FlowRun, Forward, enqueue};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use vnic::{BURST, Fetched, Packet, TransmitSide, Wait};
+use vnic::{BURST, Fetched, Packet, TransmitSide, Turn, Wait};
 
 /// Bursts taken from one port before others get their turn.
 const ROUNDS: usize = 8;
+
+/// How long a turn takes, in microseconds: no burst, and no packet of a receive queue, is begun later. What one of them
+/// can cost is bounded as well (`vnic::Turn`).
+const TURN_US: u64 = 100;
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -65,6 +70,8 @@ pub(crate) struct Pipeline {
     /// Time of the current step, as of the last tick.
     now_ms: u64,
     microflows: MicroflowCache,
+    /// When the turn of the current step ends.
+    ends: Deadline,
     /// When flows were last told what `microflows` counted.
     told_ms: u64,
     burst: Vec<Unique<Packet>>,
@@ -164,6 +171,7 @@ impl Pipeline {
             ports_version: 0,
             now_ms: 0,
             microflows: MicroflowCache::default(),
+            ends: Deadline::after_us(TURN_US),
             told_ms: 0,
             burst: Vec::with_capacity(BURST),
             keys: Box::new([ExactKey::default(); BURST]),
@@ -194,6 +202,7 @@ impl Pipeline {
         }
         let ports = self.ports();
         self.now_ms = self.datapath.now_ms();
+        self.ends = Deadline::after_us(TURN_US);
         if let Some((id, side)) = self.next_task(&ports)
             && let Some(port) = port_of(&ports, id)
         {
@@ -267,6 +276,9 @@ impl Pipeline {
             if idle {
                 more = false;
                 self.poll_from_now(port.id(), self.moved.packets > before);
+                break;
+            }
+            if self.ends.has_passed() {
                 break;
             }
         }
@@ -522,6 +534,7 @@ impl Pipeline {
     ) {
         let ports = self.ports();
         self.now_ms = self.datapath.now_ms();
+        self.ends = Deadline::after_us(TURN_US);
         let mut forward = Forward {
             datapath: &self.datapath,
             ports: &ports,
@@ -552,6 +565,8 @@ impl Pipeline {
             match copier {
                 Copier::Busy => {}
                 Copier::Elsewhere(_, executor) if self.tell_copier(port, &executor) => {}
+                // A packet for hundreds of receivers.
+                _ if self.ends.has_passed() => self.later(receiver, Side::Receive),
                 Copier::Here | Copier::Elsewhere(..) => self.deliver(port, ports, held),
             }
         }
@@ -574,7 +589,7 @@ impl Pipeline {
                 if side.wait() == Wait::Stalled && side.has_buffers() {
                     port.vnic.set_stalled(false);
                 }
-                side.run(self.now_ms, DELIVERY_BUDGET, &mut observer)
+                side.run(self.now_ms, Turn::new(DELIVERY_BUDGET, self.ends), &mut observer)
             };
             if result == Ok(false) && port.copier().is_some() {
                 port.set_copier(None);
@@ -612,7 +627,8 @@ impl Pipeline {
         let mut observer = Delivery::at(port);
         port.vnic.receive.claim_blocking().with(|side| {
             side.stop();
-            while side.run(0, DELIVERY_BUDGET, &mut observer).unwrap_or(false) {}
+            let turn = || Turn::new(DELIVERY_BUDGET, Deadline::after_us(TURN_US));
+            while side.run(0, turn(), &mut observer).unwrap_or(false) {}
         });
         for origin in observer.origins.0 {
             self.later(origin, Side::Transmit);

@@ -12,6 +12,7 @@ use crate::port::Port;
 use crate::state::{Datapath, Side};
 use crate::watchdog::Pulse;
 use crate::work::Work;
+use clock::Deadline;
 use ring::Receiver;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Arc;
@@ -26,6 +27,9 @@ const IN_TURN: usize = 32;
 
 /// Things done before a worker ends.
 const LAST_STEPS: usize = 256;
+
+/// Longest time between two looks at new wake-ups, in microseconds, besides what a single step takes.
+const NEWS_US: u64 = 200;
 
 /// Looks at polled rings between two looks at the clock.
 const LOOKS: usize = 8;
@@ -123,10 +127,7 @@ impl Worker {
     fn work(mut self, ending: &AtomicBool) {
         while !ending.load(Ordering::Relaxed) {
             self.read_messages();
-            let busy = (0..STEPS).all(|_| {
-                self.pulse.beat();
-                self.account.run(&mut self.pipeline, Pipeline::step) || self.linger()
-            });
+            let busy = self.do_some();
             if busy {
                 // Rings without kicks are not to wait until others are empty.
                 self.pipeline.poll(IN_TURN);
@@ -144,6 +145,21 @@ impl Worker {
         }
         // Others may wait for what is on the list: chains of their packets that went here.
         let _ = (0..LAST_STEPS).all(|_| self.pipeline.step());
+    }
+
+    /// Does some of what is to be done, or waits for more; false if there is nothing.
+    fn do_some(&mut self) -> bool {
+        let news = Deadline::after_us(NEWS_US);
+        for _ in 0..STEPS {
+            self.pulse.beat();
+            if !(self.account.run(&mut self.pipeline, Pipeline::step) || self.linger()) {
+                return false;
+            }
+            if news.has_passed() {
+                break;
+            }
+        }
+        true
     }
 
     /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);

@@ -6,6 +6,14 @@ use guest_memory::{GuestMemory, GuestRange};
 /// 4 KiB pages, other drivers somewhat more.
 pub const MAX_SEGMENTS: usize = 64;
 
+/// Most descriptors that are looked at for one chain, in a table or not. What is contiguous is joined, so that
+/// [`MAX_SEGMENTS`] does not bound them: a driver could have a chain of 32,768 descriptors of one byte each, and all its
+/// chains could share them.
+pub const MAX_DESCRIPTORS: usize = 256;
+
+/// Bytes after which a chain is long enough for any frame with its headers, and is not walked on.
+pub const ENOUGH: u32 = 68 * 1024;
+
 /// Which way a chain's buffers must go. Network queues never mix (VIRTIO 1.2, 5.1.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -21,7 +29,7 @@ pub enum ChainError {
     /// A descriptor lies outside guest memory or the table, is empty, loops or has the wrong direction.
     #[error("malformed descriptor chain")]
     Malformed,
-    /// More than [`MAX_SEGMENTS`], or 4 GiB or more.
+    /// More than [`MAX_SEGMENTS`] or [`MAX_DESCRIPTORS`], or 4 GiB or more.
     #[error("descriptor chain too long")]
     TooLong,
 }
@@ -32,7 +40,9 @@ pub enum ChainError {
 pub struct Chain {
     /// Index of the first descriptor, by which the chain is given back.
     pub head: u16,
-    count: u16,
+    count: u8,
+    /// Descriptors looked at after the first one.
+    further: u8,
     len: u32,
     segments: [GuestRange; MAX_SEGMENTS],
 }
@@ -42,6 +52,7 @@ impl Default for Chain {
         Chain {
             head: 0,
             count: 0,
+            further: 0,
             len: 0,
             segments: [GuestRange::default(); MAX_SEGMENTS],
         }
@@ -55,7 +66,14 @@ impl Chain {
         &self.segments[..usize::from(self.count)]
     }
 
-    /// Total length in bytes.
+    /// How many descriptors were looked at, 1 to [`MAX_DESCRIPTORS`]; one that spans several memory regions counts for
+    /// each. Also meaningful after an error: it is what the chain has cost.
+    #[inline]
+    pub fn walked(&self) -> u32 {
+        u32::from(self.further) + 1
+    }
+
+    /// Total length in bytes, of what was walked: a chain that is longer than [`ENOUGH`] ends there.
     #[inline]
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u32 {
@@ -66,8 +84,7 @@ impl Chain {
     #[inline]
     pub fn reset(&mut self, head: u16) {
         self.head = head;
-        self.count = 0;
-        self.len = 0;
+        (self.count, self.further, self.len) = (0, 0, 0);
     }
 
     /// Makes it a chain with this head, and a range, which is not empty, all there is.
@@ -75,7 +92,7 @@ impl Chain {
     pub(crate) fn set(&mut self, head: u16, range: GuestRange) {
         self.segments[0] = range;
         self.head = head;
-        self.count = 1;
+        (self.count, self.further) = (1, 0);
         self.len = range.len();
     }
 
@@ -84,6 +101,9 @@ impl Chain {
     pub(crate) fn append(&mut self, memory: &GuestMemory, address: u64, len: u32) -> Result<(), ChainError> {
         let mut done = 0;
         while done < len {
+            if self.count > 0 {
+                self.further = self.further.checked_add(1).ok_or(ChainError::TooLong)?;
+            }
             let address = address
                 .checked_add(u64::from(done))
                 .ok_or(ChainError::Malformed)?;

@@ -1,16 +1,17 @@
 //! The device side of a split virtqueue.
 
-use crate::chain::{Chain, ChainError, Direction};
+use crate::chain::{Chain, ChainError, Direction, ENOUGH};
 use guest_memory::{Access, GuestMemory, GuestRange, prefetch};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Largest queue size (VIRTIO 1.2, 2.7).
-pub const MAX_QUEUE_SIZE: u16 = 32768;
+/// Largest queue size, as `SPECIFICATION.md` promises and as QEMU limits it. VIRTIO (1.2, 2.7) has 32,768.
+pub const MAX_QUEUE_SIZE: u16 = 1024;
 
-/// Most descriptors in an indirect table; drivers use at most the queue size.
-const MAX_INDIRECT: u32 = MAX_QUEUE_SIZE as u32;
+/// Most descriptors in an indirect table, which is the largest queue size of VIRTIO (1.2, 2.7.5.3.1). Of a large table only
+/// [`MAX_DESCRIPTORS`](crate::MAX_DESCRIPTORS) are looked at.
+const MAX_INDIRECT: u32 = 32_768;
 
 const DESC_NEXT: u16 = 1;
 const DESC_WRITE: u16 = 2;
@@ -41,7 +42,7 @@ pub struct Layout {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// Size 0, above the maximum or not a power of two.
-    #[error("queue size {0} is not a power of two between 1 and 32768")]
+    #[error("queue size {0} is not a power of two between 1 and 1024")]
     Size(u16),
     /// A ring is outside guest memory or misaligned.
     #[error("the {0} lies outside guest memory or is misaligned")]
@@ -353,7 +354,7 @@ impl DeviceQueue {
                 return Err(ChainError::Malformed);
             }
             chain.append(&self.memory, descriptor.address, descriptor.len)?;
-            if descriptor.flags & DESC_NEXT == 0 {
+            if descriptor.flags & DESC_NEXT == 0 || chain.len() >= ENOUGH {
                 return Ok(());
             }
             index = descriptor.next;
@@ -396,7 +397,7 @@ impl DeviceQueue {
                 return Err(ChainError::Malformed);
             }
             chain.append(&self.memory, descriptor.address, descriptor.len)?;
-            if descriptor.flags & DESC_NEXT == 0 {
+            if descriptor.flags & DESC_NEXT == 0 || chain.len() >= ENOUGH {
                 return Ok(());
             }
             index = u32::from(descriptor.next);

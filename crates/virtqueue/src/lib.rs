@@ -10,5 +10,5 @@ mod chain;
 mod device;
 pub mod driver;
 
-pub use chain::{Chain, ChainError, Direction, MAX_SEGMENTS};
+pub use chain::{Chain, ChainError, Direction, ENOUGH, MAX_DESCRIPTORS, MAX_SEGMENTS};
 pub use device::{DeviceQueue, Layout, MAX_QUEUE_SIZE, QueueError};

@@ -18,7 +18,10 @@ mod packet;
 mod quirk;
 mod receive;
 mod session;
+#[cfg(test)]
+mod testing;
 mod transmit;
+mod turn;
 mod vnic;
 
 pub use call::Call;
@@ -27,5 +30,6 @@ pub use packet::{MAX_FRAME, Packet};
 pub use receive::{Observer, ReceiveSide, STALL_TIMEOUT_MS, Wait};
 pub use session::{DeviceConfig, Host, RECEIVE_QUEUE, Session, TRANSMIT_QUEUE};
 pub use transmit::{BURST, Fetched, TransmitSide};
+pub use turn::Turn;
 pub use virtqueue::QueueError;
 pub use vnic::{Refused, Vnic};

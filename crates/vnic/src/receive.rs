@@ -6,10 +6,13 @@
 //!
 //! | [`Wait`] | enters when | allowed |
 //! |---|---|---|
-//! | `No` | buffers were there | deliver |
+//! | `No` | buffers were there, for a part of the packet at least | deliver |
 //! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`REMINDER_MS`] owe the driver a call, whether it wants that or not, and become `Reminded(t)` |
 //! | `Reminded(t)` | the driver was owed a call | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
 //! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
+//!
+//! A packet that waits keeps the buffers that were found for it, so that each is looked at once, and only what is posted later
+//! is a reason to try again.
 //!
 //! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. The reminder is for guests that
 //! miss an interrupt now and then (User Mode Linux does, when it comes just before an idle processor sleeps): they would
@@ -27,6 +30,8 @@ mod burst;
 mod cursor;
 mod offload;
 mod posted;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use crate::Call;
@@ -34,13 +39,15 @@ use crate::counters::{Counters, add_alone};
 use crate::features::Features;
 use crate::packet::Packet;
 use crate::transmit::{RingSetup, TransmitSide};
+use crate::turn::{BURST_WORK, Turn};
 use flow::DropReason;
-use guest_memory::{GuestMemory, GuestRange};
+use guest_memory::GuestMemory;
 use posted::Posted;
 use ring::{Receiver, Shared, Unique};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use virtqueue::{Chain, DeviceQueue, QueueError};
+use write::Gathered;
 
 /// How long packets wait for a receiver that posts no buffers, in milliseconds. Longer than a busy guest's
 /// scheduling delays, shorter than anybody's patience.
@@ -137,15 +144,27 @@ struct ReceiveRing {
     scratch: Chain,
     /// Bytes of frames written since last counted.
     copied: u64,
-    /// Buffers gathered for the frame being written: head and length of each chain, and their ranges in order.
-    chains: Vec<(u16, u32)>,
-    ranges: Vec<GuestRange>,
+    /// Buffers gathered for the frame being written, or for the one that waits for more.
+    gathered: Gathered,
+    /// Done since last taken, as [`Turn`] counts it.
+    work: u64,
+    /// Descriptors looked at for frames that are not written the short way.
+    #[cfg(test)]
+    looked_at: u64,
 }
 
 /// How far a packet got.
 enum Outcome {
-    Delivered { segments: u64 },
-    NoBuffers { done: usize },
+    Delivered {
+        segments: u64,
+    },
+    /// A part of it, after which others have their turn.
+    Partly {
+        done: usize,
+    },
+    NoBuffers {
+        done: usize,
+    },
     Dropped(DropReason),
     Broken(QueueError),
 }
@@ -176,8 +195,10 @@ impl ReceiveSide {
             mtu: mtu.into(),
             scratch: Chain::default(),
             copied: 0,
-            chains: Vec::new(),
-            ranges: Vec::new(),
+            gathered: Gathered::default(),
+            work: 0,
+            #[cfg(test)]
+            looked_at: 0,
         });
         Ok(())
     }
@@ -185,7 +206,7 @@ impl ReceiveSide {
     /// Ends the ring; returns its base. What is queued is dropped by the next [`run`](Self::run).
     pub fn stop(&mut self) -> Option<u16> {
         self.ring.take().map(|mut ring| {
-            ring.posted.give_up(&mut ring.queue);
+            ring.put_back();
             ring.queue.base()
         })
     }
@@ -210,7 +231,7 @@ impl ReceiveSide {
         let Some(ring) = &mut self.ring else {
             return Ok(());
         };
-        ring.posted.give_up(&mut ring.queue);
+        ring.put_back();
         ring.queue.move_to(memory)
     }
 
@@ -236,7 +257,9 @@ impl ReceiveSide {
             return 0;
         };
         let (mut done, mut bytes) = (0, 0);
-        while done < packets.len() {
+        ring.work = 0;
+        // What takes long is left to `run`, which has an eye on the clock.
+        while done < packets.len() && ring.work < BURST_WORK {
             let before = ring.copied;
             done += ring.deliver_burst(&packets[done..]);
             bytes += ring.copied - before;
@@ -256,18 +279,18 @@ impl ReceiveSide {
         done
     }
 
-    /// Delivers what is queued, at most `budget` packets, and shows it to the guest, whose driver may be
-    /// [owed a call](Self::owes_call) afterwards. Returns whether there may be more to do at once. On an error the ring
+    /// Delivers what is queued, as far as the turn goes, and shows it to the guest, whose driver may be
+    /// [owed a call](Self::owes_call) afterwards. Returns whether there is more to do at once. On an error the ring
     /// is gone.
     pub fn run(
         &mut self,
         now_ms: u64,
-        budget: usize,
+        mut turn: Turn,
         observer: &mut impl Observer,
     ) -> Result<bool, QueueError> {
-        let mut left = budget;
+        let mut waits = false;
         let mut result = Ok(());
-        while left > 0 {
+        while !turn.is_over() {
             let Some((packet, done)) = self.pending.take().or_else(|| Some((self.inbox.pop()?, 0))) else {
                 break;
             };
@@ -278,6 +301,10 @@ impl ReceiveSide {
             };
             match outcome {
                 Outcome::Delivered { segments } => self.count_delivered(&packet, segments, observer),
+                Outcome::Partly { done } => {
+                    self.wait_no_more();
+                    self.pending = Some((packet, done));
+                }
                 Outcome::Dropped(reason) => self.count_dropped(&packet, reason, observer),
                 Outcome::NoBuffers { done } => match self.must_wait(now_ms) {
                     Ok(true) if self.wait == Wait::Stalled => {
@@ -285,24 +312,28 @@ impl ReceiveSide {
                     }
                     Ok(wait) => {
                         self.pending = Some((packet, done));
-                        if wait {
-                            break;
-                        }
-                        continue;
+                        waits = wait;
                     }
                     Err(error) => result = self.break_down(&packet, error, observer),
                 },
                 Outcome::Broken(error) => result = self.break_down(&packet, error, observer),
             }
-            left -= 1;
+            if waits {
+                break;
+            }
+            // Attempts count as well: a driver could post what does not suffice faster than it is looked at.
+            turn.spend(
+                self.ring
+                    .as_mut()
+                    .map_or(0, |ring| std::mem::take(&mut ring.work)),
+            );
         }
         self.publish();
-        let waiting = self.pending.is_some();
         // Nobody waits if what waited was dropped for another reason.
-        if !waiting && self.wait != Wait::Stalled {
+        if self.pending.is_none() && self.wait != Wait::Stalled {
             self.wait_no_more();
         }
-        result.map(|()| left == 0 && !waiting)
+        result.map(|()| !waits && (self.pending.is_some() || !self.inbox.is_empty()))
     }
 
     /// After a failed delivery: whether there are still no buffers, asking for a kick if so. Advances `wait`.
@@ -364,6 +395,10 @@ impl ReceiveSide {
     }
 
     fn count_dropped(&mut self, packet: &Packet, reason: DropReason, observer: &mut impl Observer) {
+        // Those gathered for it.
+        if let Some(ring) = &mut self.ring {
+            ring.put_back();
+        }
         self.account.egress_dropped(reason, 1);
         packet.account.dropped(reason, 1);
         observer.dropped(packet, reason);
@@ -424,7 +459,10 @@ impl ReceiveSide {
 
     /// Whether packets are queued that could be delivered now.
     pub fn has_queued(&self) -> bool {
-        self.pending.is_none() && !self.inbox.is_empty()
+        match self.pending {
+            Some(_) => self.wait == Wait::No,
+            None => !self.inbox.is_empty(),
+        }
     }
 
     /// Ends a stall if the guest has posted buffers; to be asked when it kicked.

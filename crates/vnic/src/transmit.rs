@@ -3,12 +3,14 @@
 //! A burst is fetched in two passes, so that the second finds in the cache what the first asked for:
 //! translate all chains, then copy all headers. Slots hold the chain until its payload was copied wherever it
 //! goes; a frame that is complete in its snapshot gives its chain back at once. When no slot is free, chains stay in
-//! the ring: the guest's own queue is the back-pressure.
+//! the ring: the guest's own queue is the back-pressure. A burst ends after [`BURST`] packets, or earlier after as much
+//! work as a turn may have.
 
 use crate::Call;
 use crate::counters::{Counters, add_alone};
 use crate::features::{Features, RING_EVENT_IDX, RING_INDIRECT_DESC};
 use crate::packet::{MAX_FRAME, Packet};
+use crate::turn::{BURST_WORK, DESCRIPTOR_WORK};
 use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
 use ring::{PoolOwner, Unique};
@@ -134,10 +136,13 @@ impl TransmitSide {
         let room = slots.min(BURST);
         let mut heads = [0; BURST];
         let count = self.queue.take_heads(&mut heads[..room])?;
-        self.translate(&heads[..count], burst);
+        let translated = self.translate(&heads[..count], burst);
+        if translated < count {
+            self.queue.untake((count - translated) as u16);
+        }
         self.read_heads(burst);
         self.queue.show();
-        Ok(if count == BURST {
+        Ok(if count == BURST || translated < count {
             Fetched::Full
         } else if count == room {
             Fetched::NoSlots
@@ -146,20 +151,28 @@ impl TransmitSide {
         })
     }
 
-    /// First pass: where the chains lie.
+    /// First pass: where the chains lie. Returns for how many of them, which ends early when that was much work.
     #[inline(never)]
-    fn translate(&mut self, heads: &[u16], burst: &mut Vec<Unique<Packet>>) {
-        for &head in heads {
-            let Some(mut slot) = self.pool.take() else { return };
-            match self
+    fn translate(&mut self, heads: &[u16], burst: &mut Vec<Unique<Packet>>) -> usize {
+        let mut work = 0;
+        for (done, &head) in heads.iter().enumerate() {
+            if work >= BURST_WORK {
+                return done;
+            }
+            let Some(mut slot) = self.pool.take() else {
+                return done;
+            };
+            let result = self
                 .queue
-                .chain(head, Direction::FromDriver, HEAD_PREFETCH, &mut slot.chain)
-            {
+                .chain(head, Direction::FromDriver, HEAD_PREFETCH, &mut slot.chain);
+            work += u64::from(slot.chain.len()) + DESCRIPTOR_WORK * u64::from(slot.chain.walked());
+            match result {
                 Ok(()) => burst.push(slot),
                 Err(ChainError::Malformed) => self.refuse(slot, DropReason::MalformedChain),
                 Err(ChainError::TooLong) => self.refuse(slot, DropReason::ChainTooLong),
             }
         }
+        heads.len()
     }
 
     /// Second pass: reads the heads. Chains that are no packets are given back.
@@ -323,3 +336,6 @@ fn new_pool(queue: &DeviceQueue, port: PortId, account: &Arc<Counters>) -> PoolO
         Packet::new(port, account.clone(), queue.memory().clone())
     })
 }
+
+#[cfg(test)]
+mod tests;

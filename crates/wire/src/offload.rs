@@ -8,8 +8,8 @@
 //!
 //! Offered and therefore accepted is TCP segmentation over IPv4 and IPv6, with or without ECN, and checksum
 //! completion anywhere behind the IP header, so that a tunnel's inner checksum can be left to us. The
-//! checksum field may lie deeper than the head: a receiver with the offload gets the frame
-//! nevertheless, only completing it in software is then impossible ([`crate::finish_checksum`] refuses).
+//! checksum field may lie deeper than the head: then whoever completes it has to write it where the rest of the frame is
+//! ([`crate::finish_checksum`] refuses).
 
 use crate::layers::{L3, L4, Layers};
 use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VnetHeader};

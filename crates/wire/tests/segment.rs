@@ -144,6 +144,26 @@ fn plain(v6: bool, flags: u16, payload: usize) -> Recipe {
     }
 }
 
+/// Passing over segments gives what making them all gives.
+#[test]
+fn segments_can_be_passed_over() {
+    let recipe = plain(false, CWR | ACK | PSH | FIN, 999);
+    let frame = recipe.whole();
+    let (layers, offload) = offload(&frame, 10);
+    let all = || segments(head(&frame), &layers, &offload, frame.len()).unwrap();
+    let made: Vec<_> = all().collect();
+    assert_eq!(made.len(), 100);
+    for done in [0, 1, 2, 50, 99, 100, 101, 1000, usize::MAX] {
+        let rest: Vec<_> = all().skip(done).collect();
+        assert_eq!(rest.len(), made.len().saturating_sub(done));
+        for (one, other) in rest.iter().zip(made.iter().skip(done)) {
+            assert_eq!(one.header(), other.header());
+            let place = |segment: &Segment| (segment.payload_offset, segment.payload_len, segment.last);
+            assert_eq!(place(one), place(other));
+        }
+    }
+}
+
 #[test]
 fn golden_segments() {
     let recipe = plain(false, CWR | ACK | PSH | FIN, 25);

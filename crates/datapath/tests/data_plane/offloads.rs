@@ -405,3 +405,43 @@ proptest! {
         switch.finish();
     }
 }
+
+/// The checksum of what a tunnel carries may lie far behind the headers that are copied, even across their end.
+#[test]
+fn checksums_deep_in_a_frame_are_completed() {
+    for (features, buffers) in [(LEAST, vec![2048]), (ALL & !f::NET_GUEST_CSUM & !TSO, vec![101])] {
+        let (switch, mut a, mut b) = pair(features, buffers);
+        // IP in UDP, of which the switch looks at the outer headers.
+        let tcp = Tcp::new(false, 600);
+        let mut frame = tcp.frame(1, 2, false);
+        frame[23] = 17;
+        frame[38..40].copy_from_slice(&632u16.to_be_bytes());
+        for (start, offset) in [
+            (42, 6),
+            (60, 66),
+            (60, 67),
+            (61, 66),
+            (127, 0),
+            (127, 1),
+            (128, 6),
+            (129, 6),
+            (300, 6),
+            (301, 16),
+            (664, 0),
+        ] {
+            let header = VnetHeader {
+                flags: NEEDS_CSUM,
+                csum_start: start,
+                csum_offset: offset,
+                ..VnetHeader::default()
+            };
+            let mut expected = frame.clone();
+            complete_checksum(&mut expected, start.into(), offset.into());
+            for layout in [Layout::One, Layout::Pieces(vec![12, 100, 33, 131])] {
+                a.send_as(&header, &frame, &layout);
+                plain_header(b.expect(&expected));
+            }
+        }
+        switch.finish();
+    }
+}

@@ -7,6 +7,9 @@ use crate::packet::Packet;
 use flow::DropReason;
 use wire::{GSO_TCPV4, Snapshot, VnetHeader, segments};
 
+/// Most segments of a packet that are made in one go.
+const SEGMENTS_AT_ONCE: usize = 64;
+
 impl ReceiveRing {
     /// Whether nothing is left to do but to copy the packet.
     #[inline]
@@ -36,7 +39,14 @@ impl ReceiveRing {
 
     /// Delivers a packet that goes as it is over several buffers; false, with nothing done, if that is not possible now.
     pub(super) fn deliver_large(&mut self, packet: &Packet) -> bool {
-        self.goes_as_it_is(packet) && matches!(self.deliver(packet, 0), Outcome::Delivered { .. })
+        if !self.goes_as_it_is(packet) {
+            return false;
+        }
+        let delivered = matches!(self.deliver(packet, 0), Outcome::Delivered { .. });
+        if !delivered {
+            self.put_back();
+        }
+        delivered
     }
 
     pub(super) fn deliver(&mut self, packet: &Packet, done: usize) -> Outcome {
@@ -62,14 +72,15 @@ impl ReceiveRing {
         }
     }
 
-    /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`).
+    /// Software segmentation, for a receiver that lacks the offload (Linux: `tcp_gso_segment`), of which `done` segments were
+    /// delivered before. Goes as far as one turn may.
     fn deliver_segments(&mut self, packet: &Packet, done: usize) -> Outcome {
         let (head, frame_len) = (packet.head.bytes(), packet.frame_len());
         let Ok(all) = segments(head, &packet.layers, &packet.offload, frame_len) else {
             return Outcome::Dropped(DropReason::CannotSegment);
         };
-        let mut count = done;
-        for segment in all.skip(done) {
+        let (mut count, whole) = (done, all.len());
+        for segment in all.skip(done).take(SEGMENTS_AT_ONCE) {
             let (header, checksum) = self.split_checksum(segment.vnet_header(), true);
             // The segment's payload may begin in the head and end in the tail.
             let start = segment.payload_offset.min(head.len());
@@ -93,6 +104,9 @@ impl ReceiveRing {
                 return shortage.outcome(count);
             }
             count += 1;
+        }
+        if count < whole {
+            return Outcome::Partly { done: count };
         }
         Outcome::Delivered {
             segments: count as u64,

@@ -4,7 +4,9 @@ use super::cursor::{Cursor, copy_and_sum};
 use super::{Outcome, ReceiveRing};
 use crate::features::NET_MRG_RXBUF;
 use crate::packet::Packet;
+use crate::turn::DESCRIPTOR_WORK;
 use flow::DropReason;
+use guest_memory::{GuestMemory, GuestRange};
 use virtqueue::{Direction, QueueError};
 use wire::{Snapshot, Sum, VnetHeader, finish_checksum};
 
@@ -38,65 +40,109 @@ impl Shortage {
     }
 }
 
+/// Most buffers that a frame is spread over. A driver could post 1,024 of a byte each.
+const MAX_BUFFERS: usize = 256;
+
+/// Descriptors after which a frame has been given enough buffers, one way or the other.
+const MAX_WALKED: u32 = 512;
+
+/// Buffers taken from the ring for one frame.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    /// Head and length of each chain, and their ranges in order.
+    chains: Vec<(u16, u32)>,
+    ranges: Vec<GuestRange>,
+    room: usize,
+    /// Descriptors looked at.
+    walked: u32,
+}
+
+impl Gathered {
+    fn add(&mut self, head: u16, len: u32, ranges: &[GuestRange], walked: u32) {
+        self.chains.push((head, len));
+        self.ranges.extend_from_slice(ranges);
+        self.room += len as usize;
+        self.walked += walked;
+    }
+
+    fn is_most(&self, queue_size: u16) -> bool {
+        self.chains.len() >= MAX_BUFFERS.min(queue_size.into()) || self.walked >= MAX_WALKED
+    }
+
+    fn clear(&mut self) {
+        self.chains.clear();
+        self.ranges.clear();
+        (self.room, self.walked) = (0, 0);
+    }
+}
+
 impl ReceiveRing {
-    /// Writes one frame into posted buffers and gives them back, unpublished.
+    /// Writes one frame into posted buffers and gives them back, unpublished. If there are not enough now, those that are
+    /// there are kept for the next attempt at the same frame.
     pub(super) fn write(&mut self, frame: &Frame<'_>) -> Result<(), Shortage> {
         let header_len = self.header_len as usize;
-        let total = header_len + frame.head.len() + frame.len as usize;
-        self.gather(total)?;
-        let memory = &**self.queue.memory();
-        let mut tail_at = Cursor::at(&self.ranges, header_len + frame.head.len());
-        let mut front = [0u8; VnetHeader::LEN + 2 * Snapshot::MAX_LEN];
         let head_end = header_len + frame.head.len();
+        let total = head_end + frame.len as usize;
+        self.gather(total)?;
+        let ranges = &self.gathered.ranges[..];
+        let memory = &**self.queue.memory();
+        let mut front = [0u8; VnetHeader::LEN + 2 * Snapshot::MAX_LEN];
         front[header_len..head_end].copy_from_slice(frame.head);
-        let tail = frame.packet.tail(frame.offset, frame.len);
-        if let Some((start, offset)) = frame.checksum {
-            let mut sum = Sum::new();
-            tail.for_each(|piece| copy_and_sum(piece, &mut sum, memory, &mut tail_at));
-            // The callers made sure that the field lies in the head.
-            if !finish_checksum(&mut front[header_len..head_end], start, offset, &sum) {
-                debug_assert!(false, "checksum field outside the head");
-            }
-        } else {
-            tail.for_each(|piece| tail_at.put(piece, memory));
-        }
+        let mut tail_at = Cursor::at(ranges, head_end);
+        let late = write_tail(frame, &mut front[header_len..head_end], memory, &mut tail_at);
         self.copied += frame.head.len() as u64 + tail_at.moved;
-        let count = u16::try_from(self.chains.len()).unwrap_or(u16::MAX);
         let header = VnetHeader {
-            num_buffers: count,
+            num_buffers: u16::try_from(self.gathered.chains.len()).unwrap_or(u16::MAX),
             ..frame.header
         };
         front[..header_len].copy_from_slice(&header.to_bytes()[..header_len]);
-        Cursor::at(&self.ranges, 0).write(&front[..head_end], memory);
+        Cursor::at(ranges, 0).write(&front[..head_end], memory);
+        if let Some((field, checksum)) = late {
+            Cursor::at(ranges, header_len + field).write(&checksum, memory);
+        }
         let mut left = total as u32;
-        for &(head, len) in &self.chains {
+        for &(head, len) in &self.gathered.chains {
             self.queue.give_back(head, len.min(left));
             left = left.saturating_sub(len);
         }
+        self.work += total as u64;
+        self.gathered.clear();
         Ok(())
     }
 
-    /// Takes buffers for `total` bytes from the ring, all or none.
+    /// Takes buffers for `total` bytes from the ring, besides those that it has already.
     fn gather(&mut self, total: usize) -> Result<(), Shortage> {
-        self.chains.clear();
-        self.ranges.clear();
-        let mut room = 0usize;
-        while room < total {
-            room += self.gather_one().map_err(|shortage| self.put_back(shortage))?;
-            let all = self.chains.len() == usize::from(self.queue.size());
-            if room < total && (all || !self.features.has(NET_MRG_RXBUF)) {
-                return Err(self.put_back(Shortage::Never));
+        while self.gathered.room < total {
+            match self.gather_one() {
+                Ok(walked) => self.looked_at(walked),
+                Err(Shortage::Now) => return Err(Shortage::Now),
+                Err(other) => {
+                    self.put_back();
+                    return Err(other);
+                }
+            }
+            let most = self.gathered.is_most(self.queue.size()) || !self.features.has(NET_MRG_RXBUF);
+            if self.gathered.room < total && most {
+                self.put_back();
+                return Err(Shortage::Never);
             }
         }
         Ok(())
     }
 
-    /// Takes the next buffers from the ring; returns how many bytes they have.
-    fn gather_one(&mut self) -> Result<usize, Shortage> {
+    fn looked_at(&mut self, descriptors: u32) {
+        self.work += DESCRIPTOR_WORK * u64::from(descriptors);
+        #[cfg(test)]
+        {
+            self.looked_at += u64::from(descriptors);
+        }
+    }
+
+    /// Takes the next buffers from the ring; returns how many descriptors were looked at.
+    fn gather_one(&mut self) -> Result<u32, Shortage> {
         if let Some((head, range)) = self.posted.take() {
-            self.chains.push((head, range.len()));
-            self.ranges.push(range);
-            return Ok(range.len() as usize);
+            self.gathered.add(head, range.len(), &[range], 1);
+            return Ok(1);
         }
         match self.queue.take(Direction::ToDriver, &mut self.scratch) {
             Ok(Some(Ok(()))) => {}
@@ -107,15 +153,46 @@ impl ReceiveRing {
             }
             Err(error) => return Err(Shortage::Broken(error)),
         }
-        self.chains.push((self.scratch.head, self.scratch.len()));
-        self.ranges.extend_from_slice(self.scratch.segments());
-        Ok(self.scratch.len() as usize)
+        let chain = &self.scratch;
+        self.gathered
+            .add(chain.head, chain.len(), chain.segments(), chain.walked());
+        Ok(chain.walked())
     }
 
-    fn put_back(&mut self, shortage: Shortage) -> Shortage {
+    /// Puts all buffers back that were found and not used.
+    pub(super) fn put_back(&mut self) {
         self.posted.give_up(&mut self.queue);
+        let chains = self.gathered.chains.len();
         self.queue
-            .untake(u16::try_from(self.chains.len()).expect("a queue has at most 32768 chains"));
-        shortage
+            .untake(u16::try_from(chains).expect("a frame has at most 256 buffers"));
+        self.gathered.clear();
     }
+}
+
+/// Copies the tail, and completes the checksum if that is to be done: in `head`, or, if its field lies deeper, by returning
+/// where in the frame which bytes are to be written after everything else. `Offload::check` saw that the field lies in the
+/// frame; it holds the sum of a pseudo header, and is part of what is summed.
+fn write_tail(
+    frame: &Frame<'_>,
+    head: &mut [u8],
+    memory: &GuestMemory,
+    tail_at: &mut Cursor<'_>,
+) -> Option<(usize, [u8; 2])> {
+    let Some((start, offset)) = frame.checksum else {
+        let tail = frame.packet.tail(frame.offset, frame.len);
+        tail.for_each(|piece| tail_at.put(piece, memory));
+        return None;
+    };
+    let before = u32::try_from(start.saturating_sub(head.len())).map_or(frame.len, |len| len.min(frame.len));
+    let uncovered = frame.packet.tail(frame.offset, before);
+    uncovered.for_each(|piece| tail_at.put(piece, memory));
+    let mut sum = Sum::new();
+    let covered = frame.packet.tail(frame.offset + before, frame.len - before);
+    covered.for_each(|piece| copy_and_sum(piece, &mut sum, memory, tail_at));
+    if finish_checksum(head, start, offset, &sum) {
+        return None;
+    }
+    let mut whole = Sum::of(head.get(start..).unwrap_or(&[]));
+    whole.add_sum(&sum);
+    Some((start + offset, whole.l4_checksum().to_be_bytes()))
 }

@@ -1,0 +1,66 @@
+use super::*;
+use crate::features::VERSION_1;
+use crate::testing::{DATA, Driver};
+
+const INDIRECT: u64 = RING_INDIRECT_DESC | VERSION_1;
+
+/// Fetches all, burst by burst; returns of how many chains each was.
+fn bursts(driver: &mut Driver, side: &mut TransmitSide) -> Vec<usize> {
+    let mut burst = Vec::with_capacity(BURST);
+    let mut all = Vec::new();
+    loop {
+        let end = side.fetch(&mut burst).unwrap();
+        side.finish(burst.drain(..));
+        side.publish();
+        all.push(std::iter::from_fn(|| driver.take_used()).count());
+        if end == Fetched::Empty {
+            return all;
+        }
+    }
+}
+
+/// Sends `count` chains that share a table of `entries` descriptors of `len` bytes.
+fn flood(count: u16, entries: u16, len: u32) -> (Vec<usize>, Arc<Counters>) {
+    let mut driver = Driver::new();
+    let account = Arc::new(Counters::default());
+    let mut side = TransmitSide::new(driver.setup(INDIRECT), PortId(1), account.clone()).unwrap();
+    for head in 0..count {
+        driver.table(head, DATA, entries, DATA + 0x8_0000, len, 0);
+        driver.offer(head);
+    }
+    (bursts(&mut driver, &mut side), account)
+}
+
+#[test]
+fn a_burst_ends_after_as_many_descriptors_as_a_turn_may_have() {
+    // As many as a Linux guest needs for a frame, more, and the most.
+    for (entries, most) in [(1, 32), (8, 32), (17, 16), (64, 4), (256, 2)] {
+        let (bursts, account) = flood(64, entries, 4);
+        assert_eq!(bursts.iter().sum::<usize>(), 64, "{entries}: nothing is lost");
+        assert!(
+            bursts.iter().all(|&chains| chains <= most),
+            "{entries}: {bursts:?}"
+        );
+        assert_eq!(account.read().received, 64);
+    }
+}
+
+#[test]
+fn a_burst_ends_after_as_many_bytes_as_a_turn_may_have() {
+    let (bursts, account) = flood(64, 2, 32_000);
+    assert!(bursts.iter().all(|&chains| chains <= 5), "{bursts:?}");
+    assert_eq!(account.read().received, 64);
+    assert_eq!(account.read().dropped.total(), 0);
+    let (bursts, _) = flood(64, 1, 1500);
+    assert_eq!(bursts[0], 32, "usual packets come in whole bursts");
+}
+
+/// A table of thousands of entries of a byte each is contiguous, and so is one segment; all chains may share it.
+#[test]
+fn large_tables_cost_no_more_than_their_bound() {
+    for entries in [257, 1024, 32_768] {
+        let (bursts, account) = flood(64, entries, 1);
+        assert!(bursts.iter().all(|&chains| chains <= 2), "{entries}: {bursts:?}");
+        assert_eq!(account.read().dropped.get(DropReason::ChainTooLong), 64);
+    }
+}
