@@ -31,8 +31,8 @@ mod channel;
 #[cfg(test)]
 mod cycles;
 mod executor;
-mod manners;
 mod miss;
+mod patience;
 pub mod pipeline;
 mod placement;
 mod port;
