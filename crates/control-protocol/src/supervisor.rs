@@ -49,10 +49,22 @@ pub enum ToChild {
     VmState(Result<(), String>),
     /// Where to do the work (data plane, before anything else).
     Placement(placement::Config),
+    /// In which class the kernel lets forwarding threads be scheduled (data plane, driver domain), for users to see (control
+    /// process). Before anything else.
+    Priority(PriorityStatus),
     /// Re-read the configuration (control process).
     Reload,
     /// Finish in an orderly way and exit 0.
     Shutdown,
+}
+
+/// The scheduling class that the kernel granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PriorityStatus {
+    /// Never `Auto`.
+    pub class: placement::Priority,
+    /// Why no better one, for users; empty if there is none.
+    pub refused: String,
 }
 
 /// One supervised process as users see it.

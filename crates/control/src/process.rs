@@ -12,7 +12,7 @@ use crate::users::{Incoming, Token, Users};
 use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
-use control_protocol::supervisor::{ProcessStatus, Role, ToChild};
+use control_protocol::supervisor::{PriorityStatus, ProcessStatus, Role, ToChild};
 use flow::{PortId, SwitchId};
 use management::{Config, Response, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -51,6 +51,8 @@ pub(crate) struct Control {
     /// Whether a data plane has told its ports, so that numbers are known or can be given.
     pub numbered: bool,
     pub processes: Vec<ProcessStatus>,
+    /// How forwarding threads are scheduled, as the supervisor said.
+    pub priority: Option<PriorityStatus>,
     pub vcpus: Vcpus,
     pub users: Users,
     /// Flows on their way to users.
@@ -98,6 +100,7 @@ impl Control {
             driver: None,
             numbered: false,
             processes: Vec::new(),
+            priority: None,
             vcpus: Vcpus::new(),
             users,
             gathered: AllGathered::new(),
@@ -238,6 +241,7 @@ impl Control {
                 Ok(Some((ToChild::Processes(processes), _))) => self.processes = processes,
                 Ok(Some((ToChild::VmState(published), fds))) => self.vcpus.meet(published, &fds),
                 Ok(Some((ToChild::Placement(_), _))) => {}
+                Ok(Some((ToChild::Priority(priority), _))) => self.priority = Some(priority),
                 Ok(Some((ToChild::Reload, _))) => match self.reload() {
                     Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),
                     Err(error) => log::error!("configuration not reloaded: {error}"),

@@ -189,6 +189,7 @@ impl Control {
                 .as_ref()
                 .and_then(|data_plane| data_plane.welcome.clone()),
             vm_state: self.vcpus.status(),
+            priority: self.priority.as_ref().map(|status| Box::new(status.into())),
             driver_connected: self.driver.is_some(),
             switches: self.switches.len(),
             ports: self.ports.len(),

@@ -88,6 +88,8 @@ fn hear_orders(supervisor: &Channel) -> Result<Option<(Config, Option<VmState>)>
     loop {
         match supervisor.recv::<ToChild>() {
             Ok((ToChild::Placement(wanted), _)) => config = wanted,
+            // What the kernel grants takes the place of what was wished for.
+            Ok((ToChild::Priority(granted), _)) => config.priority = granted.class,
             Ok((ToChild::VmState(_), fds)) => return Ok(Some((config, map_vm_state(&fds)))),
             Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(None),
             Ok(_) => {}

@@ -84,6 +84,11 @@ impl Work {
         add(&self.polls, 1);
     }
 
+    /// Packets taken from rings so far.
+    pub fn packets(&self) -> u64 {
+        self.packets.load(Relaxed)
+    }
+
     /// A guest kicked.
     #[inline]
     pub fn kicked(&self) {

@@ -6,13 +6,14 @@
 //! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whoever was told to.
 
 use crate::executor::{Activity, Executor, Message, Wakeup};
-use crate::manners::Manners;
+use crate::patience::{PAUSE_NS, Patience};
 use crate::pipeline::Pipeline;
 use crate::port::Port;
 use crate::state::{Datapath, Side};
 use crate::watchdog::Pulse;
 use crate::work::Work;
 use clock::Deadline;
+use priority::{Booster, Rest};
 use ring::Receiver;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::sync::Arc;
@@ -92,7 +93,8 @@ fn start(
             pulse: Pulse::new(&datapath.crew.watchdog),
             pipeline: Pipeline::new(datapath.clone(), Some(executor.clone())),
             linger_ns: datapath.placement.policy.linger_ns(),
-            manners: (datapath.placement.waits_for_vcpus()).and_then(|_| Manners::new(&executor)),
+            booster: Booster::new(datapath.placement.policy.config().priority),
+            patience: (datapath.placement.waits_for_vcpus()).map(|_| Patience::default()),
             executor,
             inbox,
         };
@@ -120,7 +122,9 @@ struct Worker {
     executor: Arc<Executor>,
     inbox: Option<Receiver<Message>>,
     linger_ns: Option<u64>,
-    manners: Option<Manners>,
+    booster: Booster,
+    /// Of a worker that may wait for guests to block.
+    patience: Option<Patience>,
 }
 
 impl Worker {
@@ -163,10 +167,15 @@ impl Worker {
     }
 
     /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);
-    /// true if there is something to do again. Other threads that want this core get it.
+            self.pulse.beat();
+            self.booster.check();
     fn linger(&mut self) -> bool {
         if !self.pipeline.is_polling() || self.linger_ns == Some(0) {
             return self.pipeline.stop_polling(false);
+        }
+        if self.pipeline.is_wanted_elsewhere().is_none() {
+            // Nobody could have the core from a raised thread that polls.
+            self.booster.lower();
         }
         let (mut start, mut longest) = (None, None);
         let (found, wanted) = loop {
@@ -199,6 +208,7 @@ impl Worker {
             if start.elapsed() >= longest {
                 break (false, false);
             }
+            self.booster.check();
             match others_wait {
                 Some(_) => std::hint::spin_loop(),
                 None => rustix::thread::sched_yield(),
@@ -233,14 +243,44 @@ impl Worker {
         self.pipeline.rest();
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
+            let timeout = self.settle_down(timeout);
             let (account, pulse) = (self.account.clone(), self.pulse.clone());
-            account.asleep(|| pulse.asleep(|| self.wait(timeout)));
-            let datapath = &self.pipeline.datapath;
-            if let (Some(manners), Some(facts)) = (&mut self.manners, datapath.placement.waits_for_vcpus()) {
-                manners.woken(facts, datapath.now_ms());
+            let mut woken = false;
+            account.asleep(|| {
+                woken = pulse.asleep(|| self.wait(timeout));
+                woken
+            });
+            self.booster.woken();
+            if woken {
+                self.note_wakeup();
             }
         }
         self.executor.set_activity(Activity::Working);
+    }
+
+    /// Chooses how this thread is to be woken, and how long it may sleep so.
+    fn settle_down(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        let now_ns = self.pipeline.datapath.placement.now_ns();
+        let patience = self.patience.as_mut();
+        let rest = patience.map_or(Rest::Ready, |patience| patience.rest(now_ns));
+        self.booster.rest(rest);
+        if rest == Rest::Ready {
+            return timeout;
+        }
+        let pause = Duration::from_nanos(PAUSE_NS);
+        Some(timeout.map_or(pause, |timeout| timeout.min(pause)))
+    }
+
+    /// Learns from a wake-up whether patience is worth while.
+    fn note_wakeup(&mut self) {
+        let placement = &self.pipeline.datapath.placement;
+        if let (Some(patience), Some(facts), Some(cpu)) =
+            (&mut self.patience, placement.waits_for_vcpus(), self.executor.cpu)
+        {
+            let now_ns = placement.now_ns();
+            patience.woken(now_ns, self.account.packets(), facts.preempted(cpu.0.into()));
+            self.executor.set_kept_out(patience.is_kept_out(now_ns));
+        }
     }
 
     /// Waits for wake-ups and puts them on the to-do list; true if there were any.

@@ -18,6 +18,7 @@ use crate::nic::Nic;
 use crate::session::{Session, SessionError};
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
 use flow::PortId;
+use priority::{Booster, Priority, Rest};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io;
@@ -55,6 +56,8 @@ pub struct Start {
     pub reports: Sender<Report>,
     /// To be rung after a report was sent.
     pub reported: Arc<Doorbell>,
+    /// How the worker is scheduled while it forwards.
+    pub priority: Priority,
 }
 
 /// What a descriptor that became ready means.
@@ -102,6 +105,7 @@ impl Worker {
 
     /// Runs until detached.
     pub fn run(mut self) {
+        let mut booster = Booster::new(self.start.priority);
         // Nothing is worth telling before the first command.
         let mut next = self.start.commands.recv().ok();
         loop {
@@ -126,7 +130,7 @@ impl Worker {
                 continue;
             }
             self.tell();
-            if let Err(error) = self.serve() {
+            if let Err(error) = self.serve(&mut booster) {
                 // Only descriptors or kernel memory running out can bring us here.
                 self.close_interface(format!("waiting: {error}"));
                 self.session = None;
@@ -235,7 +239,7 @@ impl Worker {
     }
 
     /// Forwards until something else is to be done.
-    fn serve(&mut self) -> io::Result<()> {
+    fn serve(&mut self, booster: &mut Booster) -> io::Result<()> {
         let mut readable = true;
         let mut busy = true;
         loop {
@@ -247,7 +251,15 @@ impl Worker {
             } else {
                 self.until_retry()
             };
+            if timeout == Some(Duration::ZERO) {
+                booster.check();
+            } else {
+                booster.rest(Rest::Ready);
+            }
             let ready = self.wait(timeout)?;
+            if timeout != Some(Duration::ZERO) {
+                booster.woken();
+            }
             if ready.contains(Source::Command) || self.retry_is_due() {
                 return Ok(());
             }

@@ -9,6 +9,7 @@ use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriv
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::PortId;
+use priority::Priority;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
 use std::io;
@@ -53,6 +54,8 @@ struct Domain {
     reports: Receiver<Report>,
     reporter: Sender<Report>,
     reported: Arc<Doorbell>,
+    /// How workers are scheduled that start from now on.
+    priority: Priority,
 }
 
 struct Port {
@@ -85,6 +88,7 @@ impl Domain {
             reports,
             reporter,
             reported: Arc::new(Doorbell::new()?),
+            priority: Priority::Normal,
         })
     }
 
@@ -148,6 +152,7 @@ impl Domain {
                     self.lists = 0;
                     self.ports.values_mut().for_each(|port| port.untold = false);
                 }
+                Ok((ToChild::Priority(granted), _)) => self.priority = granted.class,
                 Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(Next::End),
                 Ok((other, _)) => log::debug!("not for a driver domain: {other:?}"),
                 Err(ChannelError::WouldBlock) => return Ok(Next::GoOn),
@@ -210,6 +215,7 @@ impl Domain {
             wake: wake.clone(),
             reports: self.reporter.clone(),
             reported: self.reported.clone(),
+            priority: self.priority,
         });
         let thread = std::thread::Builder::new()
             .name(format!("port-{id}"))

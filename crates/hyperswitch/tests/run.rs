@@ -356,6 +356,11 @@ fn what_guests_do_is_known_or_said_to_be_unknown() {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     };
     ask("port add sw0 vm1");
+    let priority = &ask("status")["priority"];
+    assert!(
+        ["realtime", "nice", "slice", "normal"].contains(&priority["class"].as_str().unwrap_or("")),
+        "{priority}"
+    );
     let vm_state = &ask("status")["vm-state"];
     if vm_state["published"] == false {
         assert!(vm_state["reason"].is_string(), "{vm_state}");

@@ -24,8 +24,9 @@ pub use config::{
 };
 pub use file::{ConfigError, parse};
 pub use reply::{
-    Counters, DataPlaneStatus, FlowInfo, MacInfo, Origin, PortInfo, PortStats, Process, ReloadSummary, Reply,
-    Response, Stats, Status, SwitchInfo, TraceReport, TraceStep, VersionInfo, VmStateStatus,
+    Counters, DataPlaneStatus, FlowInfo, MacInfo, Origin, PortInfo, PortStats, PriorityStatus, Process,
+    ReloadSummary, Reply, Response, Stats, Status, SwitchInfo, TraceReport, TraceStep, VersionInfo,
+    VmStateStatus,
 };
 pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
 pub use value::{

@@ -73,6 +73,9 @@ pub struct Status {
     pub data_plane: Option<DataPlaneStatus>,
     /// What is known of cores and guests.
     pub vm_state: VmStateStatus,
+    /// How forwarding threads are scheduled; `None` while not known.
+    #[serde(default)]
+    pub priority: Option<Box<PriorityStatus>>,
     /// Whether a driver domain is connected.
     pub driver_connected: bool,
     /// Number of switches.
@@ -122,6 +125,25 @@ pub struct VmStateStatus {
     pub published: bool,
     /// Why they do not.
     pub reason: Option<String>,
+}
+
+/// In which class forwarding threads are scheduled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PriorityStatus {
+    /// As in the configuration.
+    pub class: placement::Priority,
+    /// Why no better one.
+    pub refused: Option<String>,
+}
+
+impl From<&control_protocol::supervisor::PriorityStatus> for PriorityStatus {
+    fn from(status: &control_protocol::supervisor::PriorityStatus) -> Self {
+        PriorityStatus {
+            class: status.class,
+            refused: Some(status.refused.clone()).filter(|reason| !reason.is_empty()),
+        }
+    }
 }
 
 /// The data plane as the control process sees it.

@@ -18,6 +18,36 @@ pub enum Mode {
     DriverDomain,
 }
 
+/// How forwarding threads are scheduled beside other tasks of their cores. The classes are described in crate `priority`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Priority {
+    /// The first of the following that the kernel grants.
+    #[default]
+    Auto,
+    /// Real-time, for a bounded share of a core.
+    Realtime,
+    /// Nice -20, for a bounded share of a core.
+    Nice,
+    /// As all tasks, with a short time slice.
+    Slice,
+    /// As all tasks.
+    Normal,
+}
+
+impl Priority {
+    /// As in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Priority::Auto => "auto",
+            Priority::Realtime => "realtime",
+            Priority::Nice => "nice",
+            Priority::Slice => "slice",
+            Priority::Normal => "normal",
+        }
+    }
+}
+
 /// How work is placed. The mechanisms from `vm-state` on are those of [`Mode::Hyperswitch`]; other modes ignore
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +57,8 @@ pub struct Config {
     pub mode: Mode,
     /// The CPUs of `poll` and `driver-domain`; empty: the last CPU of each NUMA node.
     pub dedicated_cores: Vec<u16>,
+    /// How forwarding threads are scheduled beside other tasks.
+    pub priority: Priority,
     /// Use what is known about idle cores and vCPUs; without it only hints in the rings are used.
     pub vm_state: bool,
     /// Notify a running receiver less often than a blocked one (section 3.3).
@@ -69,6 +101,7 @@ impl Default for Config {
         Config {
             mode: Mode::Hyperswitch,
             dedicated_cores: Vec::new(),
+            priority: Priority::Auto,
             vm_state: true,
             state_aware_batching: true,
             notify_interval_us: 50,
@@ -134,7 +167,7 @@ mod tests {
 
     #[test]
     fn every_key_is_kebab_case_and_survives() {
-        let changed = "mode = \"thread-per-vnic\"\ndedicated-cores = [3, 7]\nvm-state = false\n\
+        let changed = "mode = \"thread-per-vnic\"\ndedicated-cores = [3, 7]\npriority = \"nice\"\nvm-state = false\n\
             state-aware-batching = false\nnotify-interval-us = 7\nkick-interval-us = 8\npreemptive-copy = false\ncopy-limit = 3\n\
             offload = false\nbusy-modules = false\nother-nodes = true\npoll-transmit = false\nhysteresis-us = 9\ngive-way = false\n\
             serve-on-block = false\n";

@@ -22,7 +22,7 @@ mod sysfs;
 mod topology;
 mod view;
 
-pub use config::{Config, Costs, Mode};
+pub use config::{Config, Costs, Mode, Priority};
 pub use policy::{Backlog, CopyPlan, Duty, Executor, Kicks, Notify, Policy, Rank, Rest, Task};
 pub use topology::{Cpu, Location, Reach, Shape, Topology};
 pub use view::{CoreState, VcpuState, View, Vnic};

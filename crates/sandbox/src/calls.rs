@@ -154,13 +154,8 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
     (libc::SYS_sched_yield, Always),
     (libc::SYS_sched_getaffinity, Always),
     (libc::SYS_sched_setaffinity, Always),
-    (
-        libc::SYS_sched_setscheduler,
-        If(&[
-            OneOf(0, &[0]),
-            OneOf(1, &[bits(libc::SCHED_OTHER), bits(libc::SCHED_BATCH)]),
-        ]),
-    ),
+    // The class of the calling thread; which ones it may have is up to its resource limits.
+    (libc::SYS_sched_setattr, If(&[OneOf(0, &[0])])),
     (libc::SYS_getcpu, Always),
     (libc::SYS_gettid, Always),
     (libc::SYS_getpid, Always),

@@ -19,7 +19,6 @@ mod data_plane;
 mod filter;
 mod interrupt;
 mod process;
-mod scheduling;
 mod signals;
 
 pub use data_plane::{IsolationError, Violation, isolate_data_plane};
@@ -28,5 +27,4 @@ pub use process::{
     CHANNEL_FD, name_process, peer_process, raise_descriptor_limit, return_freed_memory, spawn,
     supervisor_channel,
 };
-pub use scheduling::preempt_others;
 pub use signals::{Signal, Signals};

@@ -16,7 +16,7 @@ mod run_dir;
 use anyhow::{Context, Result};
 use child::Supervised;
 use control_protocol::Channel;
-use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::supervisor::{PriorityStatus, Role, ToChild};
 use ready::Probe;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -62,8 +62,13 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     );
     let probe = Probe::new(&run_dir, Instant::now());
     let launch = move |role| command(role, &run_dir, config.as_deref());
+    let granted = priority::grant(placement.priority);
     let vm_state = Publisher::attach().map_err(|reason| reason.to_string());
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), placement, vm_state);
+    supervisor.priority = PriorityStatus {
+        class: granted.class,
+        refused: granted.refused,
+    };
     supervisor.start_all()?;
     supervisor.supervise(&signals)?;
     ready::notify("STOPPING=1");
@@ -106,6 +111,8 @@ struct Supervisor {
     probe: Option<Probe>,
     /// How the data plane is to place its work.
     placement: placement::Config,
+    /// How forwarding threads may be scheduled.
+    priority: PriorityStatus,
     /// Publishes what cores and guests do, or says why it cannot. Ours, because it takes a privilege; and its descriptor
     /// survives all children.
     vm_state: Result<Publisher, String>,
@@ -123,6 +130,10 @@ impl Supervisor {
             children: Role::ALL.map(Supervised::new),
             probe,
             placement,
+            priority: PriorityStatus {
+                class: placement::Priority::Normal,
+                refused: String::new(),
+            },
             vm_state,
         }
     }
@@ -151,6 +162,8 @@ impl Supervisor {
             let placement = ToChild::Placement(self.placement.clone());
             self.child(role).tell(&placement, &[]);
         }
+        let priority = ToChild::Priority(self.priority.clone());
+        self.child(role).tell(&priority, &[]);
         self.tell_vm_state(role);
         for (a, b) in PEERS {
             if (role == a || role == b) && self.child(a).is_running() && self.child(b).is_running() {

@@ -44,7 +44,7 @@ fn child() {
                 say(format!("{role} {me} knows {}", all.join(" ")));
             }
             ToChild::VmState(result) => say(format!("{role} {me} is told {result:?} with {}", fds.len())),
-            ToChild::Placement(_) => {}
+            ToChild::Placement(_) | ToChild::Priority(_) => {}
             ToChild::Reload => say(format!("{role} reloads")),
             ToChild::Shutdown => break,
         }

@@ -82,6 +82,11 @@ fn status(status: &Status) -> String {
         None => writeln!(text, "vm-state:      published by eBPF programs"),
         Some(reason) => writeln!(text, "vm-state:      ring hints only ({reason})"),
     };
+    if let Some(priority) = &status.priority {
+        let refused = priority.refused.as_ref();
+        let refused = refused.map_or(String::new(), |reason| format!(" ({reason})"));
+        let _ = writeln!(text, "priority:      {}{refused}", priority.class.name());
+    }
     let _ = writeln!(
         text,
         "{} switches, {} ports ({} running), {} MAC addresses, {} flows\n",

@@ -1,0 +1,185 @@
+//! The class of one thread, as it sleeps and works.
+
+use crate::bucket::Bucket;
+use crate::kernel::{self, Level};
+use placement::Priority;
+use std::time::Instant;
+
+/// How a thread wants to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// It takes the core at once, if it has tokens.
+    Ready,
+    /// It waits until the running task blocks, or its time slice is over (`SCHED_BATCH`).
+    Patient,
+}
+
+/// Keeps the calling thread's class: raised while it has tokens, and else as everybody. Belongs to that thread; all calls
+/// must come from it.
+///
+/// | the thread | calls |
+/// |---|---|
+/// | goes to sleep | [`rest`](Self::rest) |
+/// | has woken | [`woken`](Self::woken) |
+/// | has worked for a few microseconds | [`check`](Self::check) |
+/// | waits for something while awake | [`lower`](Self::lower) |
+#[derive(Debug)]
+pub struct Booster {
+    class: Priority,
+    level: Level,
+    bucket: Bucket,
+    /// Since when the thread sleeps, or is awake, as far as that is not accounted for.
+    since: Instant,
+}
+
+impl Booster {
+    /// For the calling thread, which is normal and becomes raised when it first sleeps. `class` is what the supervisor
+    /// [`grant`](crate::grant)ed.
+    pub fn new(class: Priority) -> Booster {
+        Booster {
+            class,
+            level: Level::NORMAL,
+            bucket: Bucket::full(),
+            since: Instant::now(),
+        }
+    }
+
+    /// To be called before the thread sleeps.
+    pub fn rest(&mut self, rest: Rest) {
+        self.account();
+        let raised = Level::raised(self.class);
+        let level = match rest {
+            Rest::Patient => Level::PATIENT,
+            Rest::Ready if self.level == raised && !self.bucket.is_empty() => raised,
+            Rest::Ready if self.bucket.has_enough() => raised,
+            Rest::Ready => Level::lowered(self.class),
+        };
+        self.enter(level);
+    }
+
+    /// To be called when it has slept.
+    pub fn woken(&mut self) {
+        let now = Instant::now();
+        self.bucket.slept(nanoseconds(self.since, now));
+        self.since = now;
+    }
+
+    /// To be called now and then while it is awake: a raised thread whose tokens are used up is lowered.
+    #[inline]
+    pub fn check(&mut self) {
+        if self.is_raised() {
+            self.account();
+            if self.bucket.is_empty() {
+                self.enter(Level::lowered(self.class));
+            }
+        }
+    }
+
+    /// Has the thread compete as everybody until it sleeps next.
+    pub fn lower(&mut self) {
+        self.account();
+        self.enter(Level::lowered(self.class));
+    }
+
+    /// Whether the thread takes cores from others.
+    #[inline]
+    pub fn is_raised(&self) -> bool {
+        self.level == Level::raised(self.class) && self.level != Level::lowered(self.class)
+    }
+
+    /// Takes tokens for the time since the last call, if it was raised.
+    fn account(&mut self) {
+        let now = Instant::now();
+        if self.is_raised() {
+            self.bucket.used(nanoseconds(self.since, now));
+        }
+        self.since = now;
+    }
+
+    fn enter(&mut self, level: Level) {
+        if level == self.level {
+            return;
+        }
+        match kernel::apply(level) {
+            Ok(()) => self.level = level,
+            // What was granted is refused: some administrator has changed limits. Normal from now on.
+            Err(error) => {
+                log::warn!("cannot be {:?}: {error}", self.class);
+                self.class = Priority::Normal;
+                if kernel::apply(Level::NORMAL).is_ok() {
+                    self.level = Level::NORMAL;
+                }
+            }
+        }
+    }
+}
+
+fn nanoseconds(from: Instant, to: Instant) -> u64 {
+    u64::try_from(to.saturating_duration_since(from).as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    /// In a thread of its own, whose class dies with it. Left out where the kernel grants nothing.
+    fn with_class(class: Priority, test: impl FnOnce(Booster) + Send) {
+        if crate::grant(class).class == class {
+            std::thread::scope(|scope| {
+                scope.spawn(|| test(Booster::new(class)));
+            });
+        }
+    }
+
+    #[test]
+    fn a_thread_is_raised_until_its_tokens_are_used_up() {
+        with_class(Priority::Realtime, |mut booster| {
+            booster.rest(Rest::Ready);
+            assert_eq!(kernel::policy(), libc::SCHED_FIFO);
+            booster.woken();
+            let start = Instant::now();
+            while booster.is_raised() {
+                booster.check();
+                assert!(start.elapsed() < Duration::from_secs(10), "never lowered");
+            }
+            assert!(start.elapsed() >= Duration::from_nanos(Bucket::BURST_NS / 2));
+            assert_eq!(kernel::policy(), libc::SCHED_OTHER);
+            // No tokens: it sleeps as everybody, until it has slept for long enough.
+            booster.rest(Rest::Ready);
+            assert_eq!(kernel::policy(), libc::SCHED_OTHER);
+            std::thread::sleep(Duration::from_nanos(
+                Bucket::ENOUGH_NS * (Bucket::ASLEEP_PER_TOKEN + 1),
+            ));
+            booster.woken();
+            booster.rest(Rest::Ready);
+            assert_eq!(kernel::policy(), libc::SCHED_FIFO);
+            booster.lower();
+            assert_eq!(kernel::policy(), libc::SCHED_OTHER);
+        });
+    }
+
+    #[test]
+    fn a_patient_thread_waits_for_others_in_every_class() {
+        for class in [
+            Priority::Realtime,
+            Priority::Nice,
+            Priority::Slice,
+            Priority::Normal,
+        ] {
+            with_class(class, |mut booster| {
+                booster.rest(Rest::Patient);
+                assert_eq!(kernel::policy(), libc::SCHED_BATCH);
+                assert!(!booster.is_raised());
+                booster.woken();
+                booster.rest(Rest::Ready);
+                let raised = if class == Priority::Realtime {
+                    libc::SCHED_FIFO
+                } else {
+                    libc::SCHED_OTHER
+                };
+                assert_eq!(kernel::policy(), raised);
+            });
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! How forwarding threads stand among the other tasks of a core.
+//!
+//! On a host whose cores are busy, a thread that is woken for a packet waits until the running task has used up its time slice:
+//! milliseconds, where the kernel's own bridge forwards in the sender's context at once. So forwarding threads belong to a
+//! raised class that *preempts on wake-up*. The supervisor chooses the best one that the kernel grants
+//! ([`grant`]), before privileges are given up:
+//!
+//! | class | raised | lowered | takes |
+//! |---|---|---|---|
+//! | [`Realtime`](Priority::Realtime) | `SCHED_FIFO`, priority 1 | `SCHED_OTHER` | `RLIMIT_RTPRIO` of 1 |
+//! | [`Nice`](Priority::Nice) | nice -20 | nice 0 | `RLIMIT_NICE` of 40 |
+//! | [`Slice`](Priority::Slice) | a time slice of 100 us | the same | Linux 6.12 |
+//! | [`Normal`](Priority::Normal) | `SCHED_OTHER` | the same | nothing |
+//!
+//! A raised thread takes from others, so its time there is bounded by a token bucket ([`Bucket`]), which fills only while the
+//! thread sleeps. A thread that is flooded never sleeps, gets no tokens, falls to the normal class and has its fair share
+//! there like everybody else. [`Booster`] keeps the bucket and makes the calls; while tokens last, it makes none.
+//!
+//! The safe direction of error is the normal class: whatever the kernel refuses leaves a thread there. Should a bug keep a
+//! thread in the real-time class, the kernel ends the process ([`RUNAWAY`]), and the supervisor starts it again.
+//!
+//! Allowed `unsafe`: sched_setattr(2) and sched_getattr(2), which the C library does not wrap.
+
+mod booster;
+mod bucket;
+mod kernel;
+
+pub use booster::{Booster, Rest};
+pub use bucket::Bucket;
+pub use placement::Priority;
+
+use kernel::Level;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::fmt::Write as _;
+use std::io;
+
+/// Processor time in microseconds that a thread may use in the real-time class without ever sleeping, before the kernel ends the
+/// process (`RLIMIT_RTTIME`). Two hundred times what a [`Booster`] allows.
+pub const RUNAWAY: u64 = 1_000_000;
+
+/// The outcome of [`grant`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The class; never [`Priority::Auto`].
+    pub class: Priority,
+    /// What was refused before, for users; empty if nothing was.
+    pub refused: String,
+}
+
+/// Finds the class that children of this process may use, and raises its resource limits, which they inherit. To be called by
+/// a privileged process before it starts them. The calling thread's own class changes for a moment.
+///
+/// `wish` is a class, which is granted or not, or [`Priority::Auto`] for the best one. Falls back to [`Priority::Normal`].
+pub fn grant(wish: Priority) -> Grant {
+    let best_first = [Priority::Realtime, Priority::Nice, Priority::Slice];
+    let mut refused = String::new();
+    for class in best_first {
+        if wish != Priority::Auto && wish != class {
+            continue;
+        }
+        match admit(class) {
+            Ok(()) => return Grant { class, refused },
+            Err(error) => {
+                let comma = if refused.is_empty() { "" } else { ", " };
+                // Writing to a string does not fail.
+                let _ = write!(refused, "{comma}{}: {error}", class.name());
+            }
+        }
+    }
+    Grant {
+        class: Priority::Normal,
+        refused,
+    }
+}
+
+/// Whether processes with this one's limits and no privilege may use the class.
+fn admit(class: Priority) -> io::Result<()> {
+    match class {
+        Priority::Realtime => {
+            raise(Resource::Rttime, RUNAWAY, RUNAWAY)?;
+            raise(Resource::Rtprio, u64::from(kernel::RT_PRIORITY), 0)?;
+        }
+        // As the limit counts: 20 - nice.
+        Priority::Nice => raise(Resource::Nice, 40, 0)?,
+        Priority::Auto | Priority::Slice | Priority::Normal => {}
+    }
+    kernel::apply(Level::raised(class))?;
+    let kept = class != Priority::Slice || kernel::has_slice();
+    kernel::apply(Level::NORMAL)?;
+    if kept {
+        Ok(())
+    } else {
+        Err(io::Error::other("this kernel has no time slices per thread"))
+    }
+}
+
+/// Sets a limit, soft and hard, to `value`, unless it is at least that and `most` is 0.
+fn raise(resource: Resource, value: u64, most: u64) -> io::Result<()> {
+    let now = getrlimit(resource);
+    let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= value);
+    if most == 0 && enough(now.current) {
+        return Ok(());
+    }
+    // Who may not raise the hard limit may still use all of it.
+    let maximum = match now.maximum {
+        Some(maximum) if most != 0 => Some(maximum.min(value)),
+        None if most != 0 => Some(value),
+        maximum if enough(maximum) => maximum,
+        _ => Some(value),
+    };
+    setrlimit(
+        resource,
+        Rlimit {
+            current: Some(value.min(maximum.unwrap_or(value))),
+            maximum,
+        },
+    )?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_granted_and_the_caller_stays_normal() {
+        for wish in [
+            Priority::Auto,
+            Priority::Realtime,
+            Priority::Nice,
+            Priority::Slice,
+            Priority::Normal,
+        ] {
+            let grant = grant(wish);
+            assert_ne!(grant.class, Priority::Auto);
+            assert!(wish == Priority::Auto || grant.class == wish || grant.class == Priority::Normal);
+            let missed = grant.class == Priority::Normal && wish != Priority::Normal;
+            assert!(!missed || !grant.refused.is_empty(), "{grant:?}");
+            assert_eq!(kernel::policy(), libc::SCHED_OTHER);
+        }
+    }
+}
