@@ -23,7 +23,7 @@ fn rings_toggled_by_many_ports() {
                     let index = [RECEIVE, TRANSMIT][*turn as usize % 2];
                     guest
                         .session
-                        .say(SET_VRING_ENABLE, &state(index, *turn / 2 & 1), &[]);
+                        .say(SET_VRING_ENABLE, &state(index, (*turn / 2) & 1), &[]);
                 })
             };
             (FIRST..FIRST + ports).map(start).collect()
