@@ -8,7 +8,8 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end test-distributions soak lint bench simulate clean
+.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end test-attack test-distributions soak lint \
+	bench simulate clean
 
 all: build
 
@@ -73,6 +74,10 @@ test-loom: ## All interleavings of the lock-free parts
 test-end-to-end: ## The product with real guests
 	$(CARGO) build --release --package hyperswitch
 	HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
+
+# Long runs whose times are held to bounds; `make test` has short ones without.
+test-attack: ## Guests and VMMs that break the rules beside two that do not: what each attack costs them
+	HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package datapath --test attack -- --test-threads=1 --nocapture
 
 # RELEASES="trixie" tries one; COMMANDS="make test" tries another command than `make demo`.
 test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own

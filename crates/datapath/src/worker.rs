@@ -156,6 +156,7 @@ impl Worker {
         let news = Deadline::after_us(NEWS_US);
         for _ in 0..STEPS {
             self.pulse.beat();
+            self.booster.check();
             if !(self.account.run(&mut self.pipeline, Pipeline::step) || self.linger()) {
                 return false;
             }
@@ -167,8 +168,7 @@ impl Worker {
     }
 
     /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);
-            self.pulse.beat();
-            self.booster.check();
+    /// true if there is something to do again. Other threads that want this core get it.
     fn linger(&mut self) -> bool {
         if !self.pipeline.is_polling() || self.linger_ns == Some(0) {
             return self.pipeline.stop_polling(false);

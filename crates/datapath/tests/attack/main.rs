@@ -1,0 +1,23 @@
+//! Attacks: what guests and VMMs do that break every rule, beside two guests that only want to talk.
+//!
+//! Each case measures the round trips of the two [bystanders](measure::Bystanders) without and under the attack, prints
+//! a row, and fails if one packet of theirs was lost. By default a case takes a fraction of a second and asserts no
+//! times, so that it holds on any machine. With `HYPERSWITCH_ATTACK=1` (`make test-attack`) it takes seconds, and what
+//! it adds to the worst round trip is held to [`measure::ADDED`].
+//!
+//! * `rings`: descriptor chains, buffers, segments, indices;
+//! * `messages`: what a VMM says, and how often;
+//! * `memory`: regions that are huge, vanish or get holes;
+//! * `receivers`: those that take packets slowly, behind a sender that others need.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![forbid(unsafe_code)]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod measure;
+mod memory;
+mod messages;
+mod receivers;
+mod rings;

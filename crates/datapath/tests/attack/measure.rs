@@ -1,0 +1,180 @@
+//! The bystanders, and what an attack costs them.
+
+use crate::support::frames::plain;
+use crate::support::{Guest, PATIENCE, Switch};
+use flow::DropReason;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// What an attack may add to the bystanders' worst round trip in a long run. Attackers, workers and bystanders share
+/// the machine's cores, so this has room for a few time slices of the scheduler.
+pub const ADDED: Duration = Duration::from_millis(20);
+
+/// The bystanders' ports. Attackers have those from [`FIRST`] on.
+const PORTS: [u32; 2] = [8, 9];
+pub const FIRST: u32 = 10;
+
+/// Whether this is a long run, whose times are held to bounds.
+pub fn long() -> bool {
+    std::env::var_os("HYPERSWITCH_ATTACK").is_some_and(|value| value == "1")
+}
+
+fn window() -> Duration {
+    Duration::from_millis(if long() { 3000 } else { 250 })
+}
+
+/// Round trips of one window, sorted, and how many did not come back.
+#[derive(Debug, Default)]
+struct Trips {
+    times: Vec<Duration>,
+    lost: u64,
+}
+
+impl Trips {
+    fn part(&self, thousandths: usize) -> Duration {
+        let last = self.times.len().saturating_sub(1);
+        self.times
+            .get(last * thousandths / 1000)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    fn worst(&self) -> Duration {
+        self.part(1000)
+    }
+}
+
+/// Two guests of which one sends and the other answers.
+#[derive(Debug)]
+struct Bystanders {
+    guests: [Guest; 2],
+    sent: u64,
+}
+
+impl Bystanders {
+    fn start(switch: &mut Switch) -> Bystanders {
+        PORTS.iter().for_each(|&port| switch.add(port));
+        let guests = PORTS.map(|port| Guest::usual(switch, port));
+        switch.join(PORTS[0], PORTS[1]);
+        Bystanders { guests, sent: 0 }
+    }
+
+    /// One packet there and one back; false when either does not arrive.
+    fn round_trip(&mut self) -> bool {
+        let [a, b] = &mut self.guests;
+        let frame = plain(PORTS[0], PORTS[1], 100, self.sent as u8);
+        self.sent += 1;
+        a.send(&frame);
+        let there = b.receive_within(PATIENCE).is_some_and(|(_, got)| got == frame);
+        if there {
+            b.send(&frame);
+        }
+        there && a.receive_within(PATIENCE).is_some_and(|(_, got)| got == frame)
+    }
+
+    fn measure(&mut self, until: Instant) -> Trips {
+        let mut trips = Trips::default();
+        while Instant::now() < until && trips.lost == 0 {
+            let start = Instant::now();
+            if self.round_trip() {
+                trips.times.push(start.elapsed());
+            } else {
+                trips.lost += 1;
+            }
+            // They leave the cores to those who are tested.
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        trips.times.sort();
+        trips
+    }
+}
+
+/// Threads of attackers, who do their harm until the case ends.
+#[derive(Clone, Default)]
+pub struct Attackers {
+    stop: Arc<AtomicBool>,
+}
+
+impl Attackers {
+    /// Repeats `harm` with some rest in between: an attack should not need much processor time of its own.
+    pub fn repeat<T: Send + 'static>(
+        &self,
+        mut attacker: T,
+        rest: Duration,
+        mut harm: impl FnMut(&mut T) + Send + 'static,
+    ) -> JoinHandle<()> {
+        let stop = self.stop.clone();
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                harm(&mut attacker);
+                std::thread::sleep(rest);
+            }
+        })
+    }
+}
+
+/// One case: `start` brings up the attackers; `also` is what the control process's side goes on doing.
+pub fn hold(
+    name: &str,
+    start: impl FnOnce(&mut Switch, &Attackers) -> Vec<JoinHandle<()>>,
+    mut also: impl FnMut(&mut Switch),
+) {
+    let mut switch = Switch::start();
+    let mut bystanders = Bystanders::start(&mut switch);
+    let without = bystanders.measure(Instant::now() + window());
+    let attackers = Attackers::default();
+    let threads = start(&mut switch, &attackers);
+    let watch = std::thread::spawn(move || {
+        let trips = bystanders.measure(Instant::now() + window());
+        (bystanders, trips)
+    });
+    // The control process goes on reading, as it does in the product.
+    while !watch.is_finished() {
+        also(&mut switch);
+        if let Some(upcall) = switch.upcall_within(Duration::from_millis(1)) {
+            switch.discard(upcall.id, DropReason::Policy);
+        }
+        switch.states.clear();
+    }
+    let (mut bystanders, under) = watch.join().expect("the bystanders live");
+    attackers.stop.store(true, Ordering::Relaxed);
+    let ended: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+    row(name, &without, &under);
+    assert_eq!(
+        (without.lost, under.lost),
+        (0, 0),
+        "{name}: packets of bystanders"
+    );
+    assert!(
+        ended.iter().all(Result::is_ok),
+        "{name}: an attacker failed by itself"
+    );
+    bystanders.guests.iter_mut().for_each(Guest::all_sent);
+    for port in PORTS {
+        let counters = switch.counters(port);
+        let dropped = counters.dropped.total() + counters.egress_dropped.total();
+        assert_eq!(dropped, 0, "{name}: {counters:?}");
+    }
+    if long() {
+        let added = under.worst().saturating_sub(without.worst());
+        assert!(added < ADDED, "{name}: {added:?} more");
+    }
+    drop(bystanders);
+    switch.stop();
+}
+
+fn row(name: &str, without: &Trips, under: &Trips) {
+    let times = |trips: &Trips| {
+        let [p50, p99, worst] = [500, 990, 1000].map(|part| trips.part(part).as_secs_f64() * 1e3);
+        format!("{p50:7.3} {p99:7.3} {worst:7.3}")
+    };
+    println!(
+        "attack {name:<44} | lost {} of {:>6} | ms p50, p99, worst: {} | without: {}",
+        under.lost,
+        under.times.len(),
+        times(under),
+        times(without)
+    );
+}
