@@ -79,6 +79,7 @@ test-end-to-end: ## The product with real guests
 test-attack: ## Guests and VMMs that break the rules beside two that do not: what each attack costs them
 	HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package datapath --test attack -- --test-threads=1 --nocapture
 
+
 # RELEASES="trixie" tries one; COMMANDS="make test" tries another command than `make demo`.
 test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own
 	scripts/as-root scripts/test-distributions $(if $(COMMANDS),--commands "$(COMMANDS)") $(RELEASES)
