@@ -26,10 +26,13 @@ extern crate self as datapath;
 
 mod actions;
 mod allowance;
+mod breaks;
 mod capture;
 mod channel;
 #[cfg(test)]
 mod cycles;
+#[cfg(test)]
+mod decision_cost;
 mod executor;
 mod miss;
 mod patience;
