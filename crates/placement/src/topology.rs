@@ -76,6 +76,8 @@ pub(crate) struct Tier {
     pub reach: Reach,
     /// Indices in `Topology::modules`.
     modules: Vec<usize>,
+    /// The first CPU of each of them.
+    firsts: Vec<Cpu>,
     /// Their CPUs that may be used: words of 64 bits with their numbers, ascending.
     words: Vec<(usize, u64)>,
 }
@@ -109,6 +111,11 @@ impl Tier {
             }
         }
         true
+    }
+
+    /// Where a search for that hash begins.
+    pub fn start(&self, hash: u32) -> Cpu {
+        self.firsts[start(self, hash)]
     }
 
     fn select(&mut self, modules: &[Vec<Cpu>], usable: impl Fn(Cpu) -> bool) {
@@ -150,6 +157,7 @@ impl Topology {
                     .map(|(nearness, tier)| {
                         let mut tier = Tier {
                             reach: nearness.reach,
+                            firsts: tier.iter().map(|module| modules[*module][0]).collect(),
                             modules: tier,
                             words: Vec::new(),
                         };
@@ -250,11 +258,6 @@ impl Topology {
     /// What could help the CPU, from near to far. Nothing for an unknown CPU.
     pub(crate) fn tiers(&self, cpu: Cpu) -> &[Tier] {
         self.site(cpu).map_or(&[], |site| &site.tiers)
-    }
-
-    /// Where in the tier a search for that hash begins.
-    pub(crate) fn start(&self, tier: &Tier, hash: u32) -> Cpu {
-        self.modules[tier.modules[start(tier, hash)]][0]
     }
 
     /// The last usable CPU of each node: where work is concentrated least visibly, for it is the first CPUs that most

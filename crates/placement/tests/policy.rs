@@ -695,7 +695,7 @@ impl Scene {
             }
             let looked = looks.entry((reach(*cpu), polls)).or_default();
             *looked += 1;
-            *looked <= 8
+            *looked <= 4
         });
         let helpers = in_order
             .into_iter()

@@ -24,7 +24,7 @@ enum Kind {
 
 /// Cores looked at in one reach for each of the two ways to help. A search takes the same time however many cores and guests
 /// there are; among more cores than that, all of them bad, a better one may be missed.
-pub(super) const LOOKS: u32 = 8;
+pub(super) const LOOKS: u32 = 4;
 
 impl Policy {
     /// A core other than `here` that helps a vNIC whose vCPU is at `near` with work that would take `saved_ns` here.
@@ -100,6 +100,7 @@ impl Search<'_> {
             |cpu| {
                 if let Some(kind) = self.kind(view, cpu)
                     && best.is_none_or(|(least, _)| kind < least)
+                    && view.core(cpu) == CoreState::Idle
                 {
                     best = Some((kind, cpu));
                 }
@@ -113,7 +114,7 @@ impl Search<'_> {
     fn visit(&self, tiers: &[Tier], state: impl Fn(usize) -> u64, mut f: impl FnMut(Cpu) -> bool) {
         let mut looks = LOOKS;
         for tier in tiers {
-            let start = self.policy.topology.start(tier, self.hash);
+            let start = tier.start(self.hash);
             let go_on = tier.visit(start, &state, |cpu| {
                 if cpu == self.here || cpu == self.near {
                     return true;
@@ -127,16 +128,17 @@ impl Search<'_> {
         }
     }
 
-    /// What kind of helper the idle core would be, if any.
+    /// What kind of helper the core would be, if it is idle.
     fn kind(&self, view: &impl View, cpu: Cpu) -> Option<Kind> {
+        let policy = self.policy;
         let is_idle = |cpu: Cpu| view.idle(usize::from(cpu.0) / 64) >> (cpu.0 % 64) & 1 == 1;
-        let rests = |cpu: &Cpu| is_idle(*cpu) && !view.expects_vcpu(*cpu);
-        match self.policy.topology.module(cpu) {
-            _ if view.core(cpu) != CoreState::Idle => None,
-            module if module.iter().all(rests) => Some(Kind::IdleModule),
-            _ if !self.policy.config.busy_modules => None,
-            _ if rests(&cpu) => Some(Kind::BusyModule),
-            _ => Some(Kind::Lent),
+        let rests = |other: &Cpu| *other == cpu || is_idle(*other) && !view.expects_vcpu(*other);
+        if view.expects_vcpu(cpu) {
+            Some(Kind::Lent).filter(|_| policy.config.busy_modules)
+        } else if policy.topology.module(cpu).iter().all(rests) {
+            Some(Kind::IdleModule)
+        } else {
+            Some(Kind::BusyModule).filter(|_| policy.config.busy_modules)
         }
     }
 }
