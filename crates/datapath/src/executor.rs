@@ -16,7 +16,8 @@ pub(crate) use ring::Activity;
 use ring::{Mailbox, Receiver};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Messages that an executor's buffer holds.
@@ -29,6 +30,9 @@ pub(crate) type Message = (PortId, Side);
 pub(crate) struct Executor {
     /// The core that its thread is bound to.
     pub cpu: Option<Cpu>,
+    polling: Option<Arc<PollingCores>>,
+    /// Among those that poll. Only its thread changes that.
+    listed: AtomicBool,
     epoll: OwnedFd,
     doorbell: OwnedFd,
     named: Mutex<Vec<PortId>>,
@@ -36,6 +40,38 @@ pub(crate) struct Executor {
     /// Until a thread takes it; nobody does if several threads serve this executor.
     inbox: Mutex<Option<Receiver<Message>>>,
     kept_out: AtomicBool,
+}
+
+/// The cores whose workers look for work, a bit each: who needs a helper finds one without asking all of them. Others than
+/// the core's own thread only read.
+pub(crate) struct PollingCores(Vec<Word>);
+
+/// 64 cores, on a cache line of their own: it changes whenever one of them begins or ends polling.
+#[repr(align(64))]
+#[derive(Default)]
+struct Word(AtomicU64);
+
+impl PollingCores {
+    /// For these cores, none of which polls.
+    pub fn new(cpus: impl Iterator<Item = Cpu>) -> PollingCores {
+        let words = cpus.map(|cpu| usize::from(cpu.0) / 64 + 1).max();
+        PollingCores((0..words.unwrap_or(0)).map(|_| Word::default()).collect())
+    }
+
+    /// Of the cores from `64 * word` on, a bit for each that polls.
+    #[inline]
+    pub fn bits(&self, word: usize) -> u64 {
+        self.0.get(word).map_or(0, |word| word.0.load(Ordering::Relaxed))
+    }
+
+    fn set(&self, cpu: Cpu, polls: bool) {
+        let (bit, word) = (1 << (cpu.0 % 64), self.0.get(usize::from(cpu.0) / 64));
+        match word {
+            Some(word) if polls => drop(word.0.fetch_or(bit, Ordering::Relaxed)),
+            Some(word) => drop(word.0.fetch_and(!bit, Ordering::Relaxed)),
+            None => {}
+        }
+    }
 }
 
 /// A reason to wake up.
@@ -50,15 +86,28 @@ pub(crate) enum Wakeup {
 const DOORBELL: u64 = u64::MAX;
 
 impl Executor {
-    pub fn new(cpu: Option<Cpu>) -> std::io::Result<Executor> {
+    /// One whose thread the operating system places.
+    pub fn new() -> std::io::Result<Executor> {
+        Executor::make(None)
+    }
+
+    /// That of a core, which is listed while its thread polls.
+    pub fn on(cpu: Cpu, polling: Arc<PollingCores>) -> std::io::Result<Executor> {
+        Executor::make(Some((cpu, polling)))
+    }
+
+    fn make(core: Option<(Cpu, Arc<PollingCores>)>) -> std::io::Result<Executor> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         // Edge-triggered: each signal wakes one worker, and nobody has to read the counters.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(&epoll, &doorbell, epoll::EventData::new_u64(DOORBELL), flags)?;
         let (mailbox, inbox) = Mailbox::new(MESSAGES);
+        let (cpu, polling) = core.unzip();
         Ok(Executor {
             cpu,
+            polling,
+            listed: AtomicBool::new(false),
             epoll,
             doorbell,
             named: Mutex::default(),
@@ -99,7 +148,19 @@ impl Executor {
 
     /// To be called by its thread. After `Asleep` it must look at its inbox once more.
     pub fn set_activity(&self, activity: Activity) {
+        let polls = activity == Activity::Polling;
+        if let (Some(cpu), Some(polling)) = (self.cpu, &self.polling)
+            && self.listed.load(Ordering::Relaxed) != polls
+        {
+            self.listed.store(polls, Ordering::Relaxed);
+            polling.set(cpu, polls);
+        }
         self.mailbox.set_activity(activity);
+    }
+
+    /// To be called by its thread when it was woken and knows no more yet.
+    pub fn set_awake(&self) {
+        self.mailbox.set_activity(Activity::Polling);
     }
 
     /// Whether its thread found that somebody keeps its core.

@@ -27,10 +27,13 @@ extern crate self as datapath;
 
 mod actions;
 mod allowance;
+mod breaks;
 mod capture;
 mod channel;
 #[cfg(test)]
 mod cycles;
+#[cfg(test)]
+mod decision_cost;
 mod events;
 mod executor;
 mod miss;

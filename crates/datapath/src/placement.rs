@@ -4,7 +4,7 @@
 //! likes, and share one executor. With it, or in a mode that fixes who does what, each worker has its core and its
 //! executor, and each port a home: the executor that hears its guest's kicks.
 
-use crate::executor::{Activity, Executor};
+use crate::executor::{Activity, Executor, PollingCores};
 use crate::port::Port;
 use crate::state::{PortTable, port_of};
 use flow::PortId;
@@ -21,6 +21,7 @@ pub(crate) struct Placement {
     workers: Vec<Arc<Executor>>,
     /// The worker of each core.
     by_cpu: Vec<Option<Arc<Executor>>>,
+    polling: Arc<PollingCores>,
     start: Instant,
 }
 
@@ -34,21 +35,23 @@ impl Placement {
         };
         let mut by_cpu: Vec<Option<Arc<Executor>>> = Vec::new();
         let mut workers = Vec::new();
+        let polling = Arc::new(PollingCores::new(cpus.iter().copied()));
         for cpu in cpus {
-            let executor = Arc::new(Executor::new(Some(cpu))?);
+            let executor = Arc::new(Executor::on(cpu, polling.clone())?);
             let index = usize::from(cpu.0);
             by_cpu.resize(by_cpu.len().max(index + 1), None);
             by_cpu[index] = Some(executor.clone());
             workers.push(executor);
         }
         if workers.is_empty() {
-            workers.push(Arc::new(Executor::new(None)?));
+            workers.push(Arc::new(Executor::new()?));
         }
         Ok(Placement {
             policy,
             facts,
             workers,
             by_cpu,
+            polling,
             start: Instant::now(),
         })
     }
@@ -163,6 +166,14 @@ impl View for Eyes<'_> {
         }
     }
 
+    fn idle(&self, word: usize) -> u64 {
+        self.placement.facts.as_ref().map_or(0, |facts| facts.idle(word))
+    }
+
+    fn polling(&self, word: usize) -> u64 {
+        self.placement.polling.bits(word)
+    }
+
     fn wanted(&self, cpu: Cpu) -> bool {
         let facts = self.placement.facts.as_ref();
         facts.is_some_and(|facts| facts.wanted(cpu.0.into()))
@@ -176,8 +187,8 @@ impl View for Eyes<'_> {
     }
 
     fn expects_vcpu(&self, cpu: Cpu) -> bool {
-        let mut ports = self.ports.iter().flatten();
-        ports.any(|port| self.vcpu(vnic(port.id())) == VcpuState::Blocked(cpu))
+        let facts = self.placement.facts.as_ref();
+        facts.is_some_and(|facts| facts.expects(cpu.0.into()))
     }
 
     fn vcpu(&self, vnic: Vnic) -> VcpuState {

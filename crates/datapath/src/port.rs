@@ -13,7 +13,7 @@ use ring::Assignment;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{Shutdown, shutdown};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub(crate) struct Port {
     /// Process at the other end; 0 for none.
     peer: AtomicU32,
     /// Threads of the guest, as far as the control process knows them.
-    threads: RwLock<Box<[Slot]>>,
+    threads: Threads,
     datapath: Weak<Datapath>,
     session: Mutex<Option<Serving>>,
 }
@@ -73,6 +73,40 @@ struct Kicks {
     home: Option<Arc<Executor>>,
     /// Of the receive and the transmit ring.
     watched: [Option<OwnedFd>; 2],
+}
+
+/// The threads of a guest, as the placement policy asks for them with each burst: as long as there are few, by plain loads.
+/// Who reads while they change may see some of both, which is a hint as good as any.
+#[derive(Default)]
+struct Threads {
+    /// How many of `few` count; more: see `many`.
+    count: AtomicU8,
+    few: [AtomicU16; FEW],
+    many: RwLock<Box<[Slot]>>,
+}
+
+/// vCPUs of most guests.
+const FEW: usize = 8;
+
+impl Threads {
+    #[inline]
+    fn with<R>(&self, look: impl FnOnce(&[Slot]) -> R) -> R {
+        let count = usize::from(self.count.load(Ordering::Acquire));
+        if count > FEW {
+            return look(&self.many.read());
+        }
+        let slots: [Slot; FEW] = std::array::from_fn(|at| Slot(self.few[at].load(Ordering::Relaxed)));
+        look(&slots[..count])
+    }
+
+    fn set(&self, threads: Box<[Slot]>) {
+        for (few, slot) in self.few.iter().zip(&threads) {
+            few.store(slot.0, Ordering::Relaxed);
+        }
+        let count = threads.len().min(FEW + 1) as u8;
+        *self.many.write() = threads;
+        self.count.store(count, Ordering::Release);
+    }
 }
 
 /// A running session thread, and what to shut down to end it.
@@ -87,7 +121,7 @@ impl Port {
     /// A port that nobody knows yet. Fails if it needs an executor and there are no descriptors left.
     pub fn new(spec: PortSpec, datapath: &Arc<Datapath>) -> std::io::Result<Arc<Port>> {
         let own = if datapath.placement.has_threads() {
-            Some(Arc::new(Executor::new(None)?))
+            Some(Arc::new(Executor::new()?))
         } else {
             None
         };
@@ -111,7 +145,7 @@ impl Port {
             spec: Mutex::new(spec),
             connected: AtomicBool::new(false),
             peer: AtomicU32::new(0),
-            threads: RwLock::default(),
+            threads: Threads::default(),
             datapath: Arc::downgrade(datapath),
             session: Mutex::new(None),
         }))
@@ -231,12 +265,13 @@ impl Port {
 
     /// What `look` sees in the threads of the guest. There are none while they are not known, and never for ports of the
     /// driver domain. When the guest has gone, the control process says so a moment later.
+    #[inline]
     pub fn with_threads<R>(&self, look: impl FnOnce(&[Slot]) -> R) -> R {
-        look(&self.threads.read())
+        self.threads.with(look)
     }
 
     pub fn set_threads(&self, threads: Box<[Slot]>) {
-        *self.threads.write() = threads;
+        self.threads.set(threads);
     }
 
     /// What the guest does, for users.

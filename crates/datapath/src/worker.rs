@@ -5,6 +5,7 @@
 //! Workers that float all wait on the same executor, so that a wake-up finds an idle one by itself. Others are bound
 //! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whoever was told to.
 
+use crate::breaks::Breaks;
 use crate::executor::{Activity, Executor, Message, Wakeup};
 use crate::patience::{PAUSE_NS, Patience};
 use crate::pipeline::Pipeline;
@@ -92,7 +93,7 @@ fn start(
             account: datapath.work.open(&account_name),
             pulse: Pulse::new(&datapath.crew.watchdog),
             pipeline: Pipeline::new(datapath.clone(), Some(executor.clone())),
-            linger_ns: datapath.placement.policy.linger_ns(),
+            breaks: Breaks::default(),
             booster: Booster::new(datapath.placement.policy.config().priority),
             patience: (datapath.placement.waits_for_vcpus()).map(|_| Patience::default()),
             executor,
@@ -121,7 +122,8 @@ struct Worker {
     pipeline: Pipeline,
     executor: Arc<Executor>,
     inbox: Option<Receiver<Message>>,
-    linger_ns: Option<u64>,
+    /// Between things to do.
+    breaks: Breaks,
     booster: Booster,
     /// Of a worker that may wait for guests to block.
     patience: Option<Patience>,
@@ -170,7 +172,12 @@ impl Worker {
     /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);
     /// true if there is something to do again. Other threads that want this core get it.
     fn linger(&mut self) -> bool {
-        if !self.pipeline.is_polling() || self.linger_ns == Some(0) {
+        self.breaks.begin(self.now_ns());
+        let linger_ns = {
+            let policy = &self.pipeline.datapath.placement.policy;
+            policy.linger_for_ns(self.breaks.expected_ns())
+        };
+        if !self.pipeline.is_polling() || linger_ns == Some(0) {
             return self.pipeline.stop_polling(false);
         }
         if self.pipeline.is_wanted_elsewhere().is_none() {
@@ -181,7 +188,7 @@ impl Worker {
         let (found, wanted) = loop {
             // Mostly by a receiver that was just called.
             let others_wait = self.pipeline.is_wanted_elsewhere();
-            if self.linger_ns.is_some() && others_wait == Some(true) {
+            if linger_ns.is_some() && others_wait == Some(true) {
                 break (false, true);
             }
             if (0..LOOKS).any(|_| self.look()) {
@@ -195,7 +202,7 @@ impl Worker {
             if self.pipeline.look_around() {
                 break (true, false);
             }
-            let Some(limit) = self.linger_ns else {
+            let Some(limit) = linger_ns else {
                 // A dedicated core is not given up; but there may be news.
                 if start.elapsed() > NEWS {
                     break (true, false);
@@ -215,9 +222,16 @@ impl Worker {
             }
         };
         self.executor.set_activity(Activity::Working);
+        if found {
+            self.breaks.end(self.now_ns());
+        }
         // A guest that comes back to its core later than that has lost nothing: it found it awake.
         let waited = wanted && start.is_none();
         found || self.pipeline.stop_polling(waited)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.pipeline.datapath.placement.now_ns()
     }
 
     /// One look at everything that is polled.
@@ -252,6 +266,7 @@ impl Worker {
             });
             self.booster.woken();
             if woken {
+                self.breaks.end(self.now_ns());
                 self.note_wakeup();
             }
         }
@@ -260,7 +275,7 @@ impl Worker {
 
     /// Chooses how this thread is to be woken, and how long it may sleep so.
     fn settle_down(&mut self, timeout: Option<Duration>) -> Option<Duration> {
-        let now_ns = self.pipeline.datapath.placement.now_ns();
+        let now_ns = self.now_ns();
         let patience = self.patience.as_mut();
         let rest = patience.map_or(Rest::Ready, |patience| patience.rest(now_ns));
         self.booster.rest(rest);
@@ -289,7 +304,7 @@ impl Worker {
         let result = executor.wait(timeout, |wakeup| {
             // Before anything is decided: the core of a worker that sleeps is somebody else's.
             if executor.activity() == Activity::Asleep {
-                executor.set_activity(Activity::Polling);
+                executor.set_awake();
             }
             match wakeup {
                 Wakeup::Kick(id, side) => {

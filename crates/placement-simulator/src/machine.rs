@@ -32,6 +32,8 @@ pub struct Costs {
     pub switch_batch: u64,
     /// To switch a packet: snapshot, key, look-up, actions.
     pub switch_packet: u64,
+    /// To ask the placement policy, once per burst (`datapath::decision_cost` measures it).
+    pub decide: u64,
     /// To copy a packet, besides its bytes.
     pub copy_packet: u64,
     /// To copy 1024 bytes that were used at a distance, by [`Distance`].
@@ -95,6 +97,7 @@ const OPTERON: Costs = Costs {
     guest_byte_factor: 1.25,
     switch_batch: 500,
     switch_packet: 2_000,
+    decide: 60,
     copy_packet: 1_000,
     copy_kib: [200, 250, 300, 450, 450],
     kick: 2_000,
@@ -121,6 +124,7 @@ const MODERN: Costs = Costs {
     guest_byte_factor: 1.25,
     switch_batch: 100,
     switch_packet: 100,
+    decide: 60,
     copy_packet: 60,
     copy_kib: [47, 60, 102, 150, 230],
     kick: 1_500,

@@ -66,8 +66,66 @@ struct Site {
     usable: bool,
     /// Index in `Topology::modules`.
     module: usize,
-    /// Modules that are equally near, from near to far.
-    tiers: Vec<(Reach, Vec<usize>)>,
+    /// From near to far.
+    tiers: Vec<Tier>,
+}
+
+/// Modules that are equally near.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tier {
+    pub reach: Reach,
+    /// Indices in `Topology::modules`.
+    modules: Vec<usize>,
+    /// The first CPU of each of them.
+    firsts: Vec<Cpu>,
+    /// Their CPUs that may be used: words of 64 bits with their numbers, ascending.
+    words: Vec<(usize, u64)>,
+}
+
+impl Tier {
+    /// Calls `f` with CPUs of the tier that have a bit in `state`, by number from the CPU `start` on and round, until it
+    /// returns false; false if it did.
+    pub fn visit(&self, start: Cpu, state: impl Fn(usize) -> u64, mut f: impl FnMut(Cpu) -> bool) -> bool {
+        let (word, bit) = (usize::from(start.0) / 64, start.0 % 64);
+        let first = self.words.partition_point(|(number, _)| *number < word);
+        let (low, high) = self.words.split_at(first);
+        let from_start = |number: usize| if number == word { u64::MAX << bit } else { u64::MAX };
+        let rest = high.first().filter(|(number, _)| *number == word);
+        let parts = (high
+            .iter()
+            .map(|(number, mask)| (*number, mask & from_start(*number))))
+        .chain(low.iter().copied())
+        .chain(rest.map(|(number, mask)| (*number, mask & !from_start(*number))));
+        for (number, mask) in parts {
+            if mask == 0 {
+                continue;
+            }
+            let mut left = state(number) & mask;
+            while left != 0 {
+                let cpu = number * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                // Numbers of CPUs come from the topology, and so fit.
+                if !f(Cpu(cpu as u16)) {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Where a search for that hash begins.
+    pub fn start(&self, hash: u32) -> Cpu {
+        self.firsts[start(self, hash)]
+    }
+
+    fn select(&mut self, modules: &[Vec<Cpu>], usable: impl Fn(Cpu) -> bool) {
+        let mut words: BTreeMap<usize, u64> = BTreeMap::new();
+        let cpus = self.modules.iter().flat_map(|module| &modules[*module]);
+        for cpu in cpus.copied().filter(|cpu| usable(*cpu)) {
+            *words.entry(usize::from(cpu.0) / 64).or_default() |= 1 << (cpu.0 % 64);
+        }
+        self.words = words.into_iter().collect();
+    }
 }
 
 impl Topology {
@@ -96,7 +154,16 @@ impl Topology {
                 module,
                 tiers: tiers
                     .into_iter()
-                    .map(|(nearness, tier)| (nearness.reach, tier))
+                    .map(|(nearness, tier)| {
+                        let mut tier = Tier {
+                            reach: nearness.reach,
+                            firsts: tier.iter().map(|module| modules[*module][0]).collect(),
+                            modules: tier,
+                            words: Vec::new(),
+                        };
+                        tier.select(&modules, |_| true);
+                        tier
+                    })
                     .collect(),
             }
         };
@@ -130,6 +197,15 @@ impl Topology {
             if let Some(site) = site {
                 site.usable &= allowed(cpu);
             }
+        }
+        let usable: Vec<bool> = (0..)
+            .map(Cpu)
+            .take(self.sites.len())
+            .map(|cpu| self.may_use(cpu))
+            .collect();
+        let tiers = self.sites.iter_mut().flatten().flat_map(|site| &mut site.tiers);
+        for tier in tiers {
+            tier.select(&self.modules, |cpu| usable[usize::from(cpu.0)]);
         }
         self
     }
@@ -172,12 +248,16 @@ impl Topology {
     /// The modules that could help the CPU with how near they are, from near to far, its own among them. `hash`, a
     /// fraction of 2^32, says where in each tier to begin. Nothing for an unknown CPU.
     pub fn helpers(&self, cpu: Cpu, hash: u32) -> impl Iterator<Item = (Reach, &[Cpu])> {
-        let tiers = self.site(cpu).into_iter().flat_map(|site| &site.tiers);
-        tiers.flat_map(move |(reach, tier)| {
-            let start = ((u64::from(hash) * tier.len() as u64) >> 32) as usize;
-            let rotated = tier[start..].iter().chain(&tier[..start]);
-            rotated.map(|module| (*reach, self.modules[*module].as_slice()))
+        self.tiers(cpu).iter().flat_map(move |tier| {
+            let start = start(tier, hash);
+            let rotated = tier.modules[start..].iter().chain(&tier.modules[..start]);
+            rotated.map(|module| (tier.reach, self.modules[*module].as_slice()))
         })
+    }
+
+    /// What could help the CPU, from near to far. Nothing for an unknown CPU.
+    pub(crate) fn tiers(&self, cpu: Cpu) -> &[Tier] {
+        self.site(cpu).map_or(&[], |site| &site.tiers)
     }
 
     /// The last usable CPU of each node: where work is concentrated least visibly, for it is the first CPUs that most
@@ -187,6 +267,11 @@ impl Topology {
         let last: BTreeMap<u16, Cpu> = self.usable().filter_map(node).collect();
         last.into_values().collect()
     }
+}
+
+/// A place among the modules of a tier, which there is at least one of.
+fn start(tier: &Tier, hash: u32) -> usize {
+    ((u64::from(hash) * tier.modules.len() as u64) >> 32) as usize
 }
 
 impl Reach {

@@ -46,6 +46,19 @@ pub trait View {
     /// What the core is doing. For CPUs that it does not know, [`CoreState::Other`].
     fn core(&self, cpu: Cpu) -> CoreState;
 
+    /// Of the CPUs from `64 * word` on, a bit for each that is [`CoreState::Idle`]: the same as [`core`](Self::core) says, a
+    /// moment earlier or later.
+    fn idle(&self, word: usize) -> u64 {
+        bits(word, |cpu| self.core(cpu) == CoreState::Idle)
+    }
+
+    /// Of the CPUs from `64 * word` on, a bit for each whose worker looks for work, as with [`idle`](Self::idle).
+    fn polling(&self, word: usize) -> u64 {
+        bits(word, |cpu| {
+            matches!(self.core(cpu), CoreState::Worker { polling: true, .. })
+        })
+    }
+
     /// Whether a task that is not ours waits for this core.
     fn wanted(&self, cpu: Cpu) -> bool;
 
@@ -60,4 +73,13 @@ pub trait View {
 
     /// The core whose worker copies to the vNIC now, or was asked to and has not begun.
     fn copying(&self, vnic: Vnic) -> Option<Cpu>;
+}
+
+/// 64 answers about CPUs.
+fn bits(word: usize, is_set: impl Fn(Cpu) -> bool) -> u64 {
+    let first = word * 64;
+    let cpu = |bit: usize| u16::try_from(first + bit).map(Cpu);
+    (0..64).fold(0, |bits, bit| {
+        bits | u64::from(cpu(bit).is_ok_and(&is_set)) << bit
+    })
 }

@@ -7,6 +7,7 @@ use placement::{
     Reach, Rest, Shape, Task, Topology, VcpuState, View, Vnic,
 };
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 /// A state of the machine, spelled out.
 #[derive(Clone, Debug)]
@@ -456,6 +457,21 @@ fn without_dedicated_cores_it_is_the_last_of_each_node() {
 }
 
 #[test]
+fn who_expects_nothing_soon_sleeps_at_once() {
+    let policy = policy(Config::default());
+    assert_eq!(policy.linger_for_ns(0), Some(50_000));
+    assert_eq!(policy.linger_for_ns(50_000), Some(50_000));
+    // 10,000 and 1,000 packets per second.
+    assert_eq!(policy.linger_for_ns(100_000), Some(0));
+    assert_eq!(policy.linger_for_ns(1_000_000), Some(0));
+    let poll = self::policy(Config {
+        mode: Mode::Poll,
+        ..Config::default()
+    });
+    assert_eq!(poll.linger_for_ns(1_000_000), None);
+}
+
+#[test]
 fn vnics_are_spread_over_equally_good_helpers() {
     let topology = Topology::regular(Shape {
         nodes: 1,
@@ -668,8 +684,21 @@ impl Scene {
         let all = (0..nodes * llcs * modules * cpus).map(Cpu);
         let able = all.filter(|cpu| *cpu != self.here && *cpu != near && self.allowed[usize::from(cpu.0)]);
         let near_enough = able.filter(|cpu| self.config.other_nodes || reach(*cpu) != Reach::OtherNode);
-        let helpers = near_enough
-            .filter(|_| self.config.offload)
+        let mut in_order: Vec<Cpu> = near_enough.filter(|_| self.config.offload).collect();
+        in_order.sort_by_key(|cpu| (reach(*cpu), place(*cpu)));
+        // Only the first few that poll, and the first few that are idle, are looked at in each reach.
+        let mut looks: BTreeMap<(Reach, bool), u32> = BTreeMap::new();
+        in_order.retain(|cpu| {
+            let polls = matches!(self.core(*cpu), CoreState::Worker { polling: true, .. });
+            if !polls && self.core(*cpu) != IDLE {
+                return false;
+            }
+            let looked = looks.entry((reach(*cpu), polls)).or_default();
+            *looked += 1;
+            *looked <= 4
+        });
+        let helpers = in_order
+            .into_iter()
             .filter_map(|cpu| Some((reach(cpu), kind(cpu)?, place(cpu))));
         helpers.min().map(|(.., (.., cpu))| cpu)
     }

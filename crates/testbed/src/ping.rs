@@ -80,6 +80,26 @@ pub fn ping(from: &dyn Endpoint, address: &str, options: PingOptions) -> Result<
     })
 }
 
+/// Pings `address`, and returns each round trip time in milliseconds, in the order of the answers. What is lost is left out.
+pub fn round_trips(from: &dyn Endpoint, address: &str, options: PingOptions) -> Result<Vec<f64>> {
+    let PingOptions {
+        count,
+        interval,
+        size,
+        whole: _,
+    } = options;
+    let command = format!("ping -n -c {count} -i {interval} -W 2 -s {size} {address}");
+    let limit = Duration::from_secs_f64(f64::from(count) * interval + 30.0);
+    let output = from.start(&command)?.wait(limit)?;
+    Ok(times(&output.stdout))
+}
+
+/// "64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.123 ms"
+fn times(text: &str) -> Vec<f64> {
+    let time = |line: &str| line.split_once("time=")?.1.split_once(' ')?.0.parse().ok();
+    text.lines().filter_map(time).collect()
+}
+
 /// Pings until an answer comes, at most `patience`; for peers that have just been started.
 pub fn reachable(from: &dyn Endpoint, address: &str, patience: Duration) -> Result<()> {
     let deadline = std::time::Instant::now() + patience;
@@ -144,5 +164,8 @@ mod tests {
         let text = "1 packets transmitted, 0 received, +1 errors, 100% packet loss, time 0ms\n";
         assert_eq!(parse(text).expect("readable").mean_ms, None);
         assert_eq!(parse("ping: unknown host"), None);
+        let text = "PING 10.0.0.1 (10.0.0.1) 56(84) bytes of data.\n64 bytes from 10.0.0.1: icmp_seq=1 ttl=64 time=0.123 ms\n\
+                    64 bytes from 10.0.0.1: icmp_seq=2 ttl=64 time=12 ms\n\n--- 10.0.0.1 ping statistics ---\n";
+        assert_eq!(times(text), [0.123, 12.0]);
     }
 }

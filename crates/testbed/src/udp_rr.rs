@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use std::time::Duration;
 
 const PORT: u16 = 5301;
+const SINK_PORT: u16 = 5302;
 
 /// What was counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +38,20 @@ pub fn serve(at: &dyn Endpoint) -> Result<Running> {
         at.name()
     );
     Ok(running)
+}
+
+/// Starts a sink for [`pace`], which runs as a server does.
+pub fn sink(at: &dyn Endpoint) -> Result<Running> {
+    at.start(&format!("exec udp-rr sink {SINK_PORT}"))
+}
+
+/// Starts to send datagrams of `bytes` bytes to the sink at `address`, so many per second at an even pace. To be waited for as
+/// round trips, of which there are as many as datagrams sent.
+pub fn pace(from: &dyn Endpoint, address: &str, bytes: usize, rate: u32, time: Duration) -> Result<Running> {
+    from.start(&format!(
+        "exec udp-rr pace {address} {SINK_PORT} {bytes} {rate} {}",
+        time.as_secs_f64()
+    ))
 }
 
 /// Starts to exchange datagrams of `bytes` bytes (1 to 65,507) with the server at `address`.

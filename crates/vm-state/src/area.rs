@@ -3,6 +3,8 @@
 //! | part | written by | when |
 //! |---|---|---|
 //! | [`Core::task`], [`Core::since`] | programs | a core switches to another task |
+//! | [`Core::blocked`] | programs | a registered thread blocks on the core |
+//! | [`Area::idle`] | programs | a core becomes idle, or ceases to be |
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
 //! | [`Thread::tid`] | the registry | a thread begins or ends to matter |
 //! | [`Thread::state`] | programs; the registry only from 0, or to 0 when the thread is none any more | that thread is switched to or from, or woken |
@@ -31,6 +33,8 @@ pub(crate) struct Core {
     pub since: AtomicU64,
     /// Tasks that run or want to run here; the idle task is none.
     pub runnable: AtomicU32,
+    /// The number of the registered thread that blocked here last; 0 for none.
+    pub blocked: AtomicU32,
 }
 
 /// A registered thread. Its child processes count as the thread itself: User Mode Linux runs its guest's processes in
@@ -56,7 +60,13 @@ pub(crate) struct Bucket(pub [Thread; WAYS]);
 pub(crate) struct Area {
     pub cores: [Core; CORES],
     pub buckets: [Bucket; BUCKETS],
+    /// A byte for each core: 1 if it is idle. So many are read with few loads, and each has one writer.
+    pub idle: [Idle; CORES / 64],
 }
+
+/// 64 cores on a cache line.
+#[repr(C, align(64))]
+pub(crate) struct Idle(pub [AtomicU64; 8]);
 
 /// Set in [`Core::task`] once the core has switched.
 pub(crate) const KNOWN: u64 = 1 << 63;
@@ -93,7 +103,9 @@ pub(crate) const CORE_SIZE: usize = size_of::<Core>();
 pub(crate) const TASK: usize = offset_of!(Core, task);
 pub(crate) const SINCE: usize = offset_of!(Core, since);
 pub(crate) const RUNNABLE: usize = offset_of!(Core, runnable);
+pub(crate) const BLOCKED: usize = offset_of!(Core, blocked);
 pub(crate) const THREADS: usize = offset_of!(Area, buckets);
+pub(crate) const IDLE: usize = offset_of!(Area, idle);
 pub(crate) const BUCKET_SIZE: usize = size_of::<Bucket>();
 pub(crate) const THREAD_SIZE: usize = size_of::<Thread>();
 pub(crate) const TID: usize = offset_of!(Thread, tid);

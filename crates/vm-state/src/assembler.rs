@@ -13,6 +13,7 @@ pub(crate) enum Reg { R0, R1, R2, R3, R4, R5, R6, R7, R8 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Word = 0x00,
+    Byte = 0x10,
     Double = 0x18,
 }
 

@@ -13,6 +13,7 @@
 //! | `btf` | where the running kernel keeps the few fields that the programs read |
 //! | `kernel` | bpf(2) |
 //! | `publisher` | loads and attaches; belongs to who has the privilege |
+//! | `stage` | the same memory written by tests |
 //! | `state` | readers, and who says which threads matter |
 //! | `vcpus` | which threads of a VMM are vCPUs |
 //!
@@ -33,9 +34,11 @@ mod btf;
 mod kernel;
 mod program;
 mod publisher;
+mod stage;
 mod state;
 mod vcpus;
 
 pub use publisher::{Publisher, Unavailable};
+pub use stage::Stage;
 pub use state::{CoreState, Registry, Slot, ThreadState, VmState};
 pub use vcpus::vcpu_threads;

@@ -2,7 +2,7 @@
 //!
 //! | tracepoint | runqueue lock held | publishes |
 //! |---|---|---|
-//! | `sched_switch` | of the core that switches | what the core runs, how many want it; the states of both threads |
+//! | `sched_switch` | of the core that switches | what the core runs, whether it is idle, how many want it, which thread blocked there; the states of both threads |
 //! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | how many want that core; that the thread is runnable |
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | how many want that core |
 //!
@@ -24,8 +24,8 @@
 //! instructions, are therefore also licensed as [`LICENSE`] says.
 
 use crate::area::{
-    BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, KIND_SHIFT, KNOWN, Kind, LONG_NS, PREEMPTED,
-    RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAYS,
+    BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind, LONG_NS,
+    PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAYS,
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
@@ -189,6 +189,7 @@ impl Program {
         self.code.place(publish);
         self.code.load(Size::Double, R1, R6, argument(2));
         self.code.load(Size::Word, R5, R1, self.kernel.pid);
+        self.publish_idle();
         self.code.wide(R3, Constant::Number(KNOWN));
         self.code.register(Op::Or, R5, R3);
         self.core_address();
@@ -362,7 +363,7 @@ impl Program {
 
     /// Publishes R5, what the thread at R3 is once it was switched from on the core in R7, unless it runs elsewhere by now
     /// because a parent and its child took turns. Whatever else was published of it is no reason to keep silent: that it
-    /// was switched to may not have been seen. Uses R1, R4.
+    /// was switched to may not have been seen. Uses R1, R2, R4, R5.
     fn left(&mut self, elsewhere: Label) {
         let ours = self.code.label();
         self.code.constant(Op::Move, R1, word(Kind::Running));
@@ -374,6 +375,36 @@ impl Program {
         self.code.place(ours);
         self.code.register(Op::Or, R5, R7);
         self.code.store(Size::Word, R3, STATE, R5);
+        // Where it is expected back.
+        self.code.constant(Op::RightShift, R5, KIND_SHIFT.cast_signed());
+        self.code
+            .jump_if(If::NotEqual, R5, Kind::Blocked as i32, elsewhere);
+        self.code.load(Size::Word, R4, R3, TID);
+        self.code.register(Op::Move, R1, R7);
+        self.code
+            .constant(Op::LeftShift, R1, CORE_SIZE.ilog2().cast_signed());
+        let map = self.map;
+        self.code.wide(R2, Constant::MapValue { map, offset: 0 });
+        self.code.register(Op::Add, R2, R1);
+        self.code.store(Size::Word, R2, BLOCKED, R4);
+    }
+
+    /// Publishes whether the core in R7 is idle: it runs the task with the number in R5. Writes only what changes, since
+    /// the line is that of many cores. Uses R2, R3, R4.
+    fn publish_idle(&mut self) {
+        let [idle, same] = [(); 2].map(|()| self.code.label());
+        self.code.constant(Op::Move, R3, 1);
+        self.code.jump_if(If::Equal, R5, 0, idle);
+        self.code.constant(Op::Move, R3, 0);
+        self.code.place(idle);
+        let offset = u32::try_from(IDLE).expect("the area is small");
+        let map = self.map;
+        self.code.wide(R2, Constant::MapValue { map, offset });
+        self.code.register(Op::Add, R2, R7);
+        self.code.load(Size::Byte, R4, R2, 0);
+        self.code.jump_if_register(If::Equal, R4, R3, same);
+        self.code.store(Size::Byte, R2, 0, R3);
+        self.code.place(same);
     }
 
     /// R2 = the place of the core in R7, which is lost.
@@ -426,7 +457,7 @@ mod tests {
             assert!(btf.typedef(tracepoint.type_name()).is_some(), "{tracepoint:?}");
             let program = tracepoint.program(kernel, 0);
             assert!(
-                (10..200).contains(&program.len()),
+                (10..250).contains(&program.len()),
                 "{tracepoint:?} {}",
                 program.len()
             );

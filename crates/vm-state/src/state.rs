@@ -94,6 +94,27 @@ impl Area {
         }
     }
 
+    /// Of 64 cores, a bit for each that is idle.
+    fn idle(&self, word: usize) -> u64 {
+        let Some(line) = self.idle.get(word) else { return 0 };
+        let mut idle = 0;
+        for (at, cores) in line.0.iter().enumerate() {
+            // Eight bytes of 0 or 1 become eight bits: the product puts byte n at bit 56 + n.
+            let bytes = u64::from_le(cores.load(Relaxed)) & 0x0101_0101_0101_0101;
+            idle |= (bytes.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * at);
+        }
+        idle
+    }
+
+    fn expects(&self, cpu: u32) -> bool {
+        let last = self
+            .cores
+            .get(cpu as usize)
+            .map_or(0, |core| core.blocked.load(Relaxed));
+        let blocked = |slot| self.thread_state(slot) == ThreadState::Blocked(cpu);
+        last != 0 && self.find(last).is_some_and(blocked)
+    }
+
     fn thread_state(&self, slot: Slot) -> ThreadState {
         let word = self.thread(slot).map_or(0, |thread| thread.state.load(Relaxed));
         ThreadState::of(word)
@@ -125,6 +146,20 @@ impl VmState {
     #[must_use]
     pub fn thread(&self, slot: Slot) -> ThreadState {
         self.0.thread_state(slot)
+    }
+
+    /// Of the cores from `64 * word` on, a bit for each that is idle; none where nobody knows.
+    #[inline]
+    #[must_use]
+    pub fn idle(&self, word: usize) -> u64 {
+        self.0.idle(word)
+    }
+
+    /// Whether the registered thread that blocked on this core last is still blocked, and so expected back.
+    #[inline]
+    #[must_use]
+    pub fn expects(&self, cpu: u32) -> bool {
+        self.0.expects(cpu)
     }
 
     /// Whether a task wants this core besides the one that has it: who only helps there gives way. The task may be any,

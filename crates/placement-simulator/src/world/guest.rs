@@ -117,8 +117,9 @@ impl World<'_> {
         let worker = self.worker(executor);
         self.ports[number].watcher = Some(worker);
         let cpu = self.guests[number].scheduled.cpu;
-        let cost =
-            self.machine.costs.kick + self.tell(worker, placement::Task::Switch(Vnic(number as u32)), cpu);
+        let cost = self.machine.costs.kick
+            + self.machine.costs.decide
+            + self.tell(worker, placement::Task::Switch(Vnic(number as u32)), cpu);
         self.guests[number].scheduled.carry += cost;
     }
 

@@ -26,6 +26,16 @@ impl View for World<'_> {
         }
     }
 
+    fn idle(&self, word: usize) -> u64 {
+        self.bits(word, CoreState::Idle)
+    }
+
+    fn polling(&self, word: usize) -> u64 {
+        let polls = |depth| CoreState::Worker { depth, polling: true };
+        // Others have work already.
+        self.bits(word, polls(0))
+    }
+
     fn wanted(&self, cpu: Cpu) -> bool {
         let core = &self.cores[cpu.index()];
         core.ready
@@ -57,5 +67,14 @@ impl View for World<'_> {
         self.ports[vnic.0 as usize]
             .copying
             .map(|worker| self.workers[worker].cpu)
+    }
+}
+
+impl World<'_> {
+    /// Of 64 cores, a bit for each in that state.
+    fn bits(&self, word: usize, state: CoreState) -> u64 {
+        let end = self.cores.len().min(word * 64 + 64);
+        let cores = (word * 64..end).filter(|cpu| self.core(Cpu(*cpu as u16)) == state);
+        cores.fold(0, |bits, cpu| bits | 1 << (cpu % 64))
     }
 }

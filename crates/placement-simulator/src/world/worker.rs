@@ -262,6 +262,7 @@ impl World<'_> {
         let here = self.workers[number].cpu;
         let port = Vnic(vnic as u32);
         let plan = self.policy.copier(self, here, port, self.backlog(vnic));
+        self.workers[number].scheduled.carry += self.machine.costs.decide;
         let rest = match plan.rest {
             Rest::LeaveTo(_) => return,
             Rest::Here => None,

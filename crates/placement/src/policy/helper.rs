@@ -1,5 +1,6 @@
 //! Choosing a helper: the nearest, and among those equally near the best [`Kind`]. Among equals the vNIC's hash decides,
-//! by where the topology's order begins. A search looks at each core once or twice, and only as far as it has to.
+//! by where the topology's order begins. A worker that polls and has an empty buffer comes first: it costs no more than a message.
+//! Cores are found by bits, 64 with a load or a few, and only those are looked at closely that have one.
 //!
 //! A helper that has something to do already is none: work that waits for it is done later than at home. The paper
 //! (section 5.2.3) takes idle modules of the receiver's node, then of other nodes, and no core beside a busy
@@ -7,21 +8,23 @@
 //! receiver so slowly that in the simulator it is better not to be helped.
 
 use super::Policy;
-use crate::topology::{Cpu, Reach};
+use crate::topology::{Cpu, Reach, Tier};
 use crate::view::{CoreState, View, Vnic};
 
-/// What makes a helper, from the best to the last resort.
+/// What makes an idle core a helper, from the best to the last resort.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// A worker that polls and has an empty buffer: it costs no more than a message.
-    Polling,
-    /// A sleeping one in an idle module.
+    /// In an idle module.
     IdleModule,
-    /// A sleeping one in a module that is not idle.
+    /// In a module that is not idle.
     BusyModule,
-    /// A sleeping one on a core to which a vCPU is expected back.
+    /// A vCPU is expected back.
     Lent,
 }
+
+/// Cores looked at in one reach for each of the two ways to help. A search takes the same time however many cores and guests
+/// there are; among more cores than that, all of them bad, a better one may be missed.
+pub(super) const LOOKS: u32 = 4;
 
 impl Policy {
     /// A core other than `here` that helps a vNIC whose vCPU is at `near` with work that would take `saved_ns` here.
@@ -36,39 +39,106 @@ impl Policy {
         if !self.config.offload {
             return None;
         }
-        let may_wake = saved_ns > self.costs.wake_waker_ns;
-        let mut best: Option<(Reach, Kind, Cpu)> = None;
-        for (reach, module) in self.topology.helpers(near, spread(vnic)) {
-            let too_far = reach == Reach::OtherNode && !self.config.other_nodes;
-            let found = best.is_some_and(|(nearest, kind, _)| nearest < reach || kind == Kind::Polling);
-            if too_far || found {
+        let may_wake = saved_ns > self.costs.wake_waker_ns && self.config.vm_state;
+        let search = Search {
+            policy: self,
+            here,
+            near,
+            hash: spread(vnic),
+        };
+        for tiers in self.topology.tiers(near).chunk_by(|a, b| a.reach == b.reach) {
+            if tiers[0].reach == Reach::OtherNode && !self.config.other_nodes {
                 break;
             }
-            let others = module.iter().filter(|cpu| **cpu != here && **cpu != near);
-            for cpu in others.copied().filter(|cpu| self.topology.may_use(*cpu)) {
-                let kind = self.kind(view, module, cpu);
-                let kind = kind.filter(|kind| may_wake || *kind == Kind::Polling);
-                if kind.is_some_and(|kind| best.is_none_or(|(_, least, _)| kind < least)) {
-                    best = kind.map(|kind| (reach, kind, cpu));
-                }
+            let found = match search.polling(view, tiers) {
+                None if may_wake => search.idle(view, tiers),
+                found => found,
+            };
+            if found.is_some() {
+                return found;
             }
         }
-        best.map(|(.., cpu)| cpu)
+        None
     }
+}
 
-    /// What kind of helper the core of that module would be, if any.
-    fn kind(&self, view: &impl View, module: &[Cpu], cpu: Cpu) -> Option<Kind> {
-        let rests = |cpu: &Cpu| self.core(view, *cpu) == CoreState::Idle && !view.expects_vcpu(*cpu);
-        match self.core(view, cpu) {
-            CoreState::Worker {
+/// A search for a helper.
+struct Search<'a> {
+    policy: &'a Policy,
+    here: Cpu,
+    near: Cpu,
+    hash: u32,
+}
+
+impl Search<'_> {
+    fn polling(&self, view: &impl View, tiers: &[Tier]) -> Option<Cpu> {
+        let helps = |cpu: Cpu| {
+            let free = CoreState::Worker {
                 depth: 0,
                 polling: true,
-            } if !view.wanted(cpu) => Some(Kind::Polling),
-            CoreState::Idle if module.iter().all(rests) => Some(Kind::IdleModule),
-            CoreState::Idle if !self.config.busy_modules => None,
-            CoreState::Idle if rests(&cpu) => Some(Kind::BusyModule),
-            CoreState::Idle => Some(Kind::Lent),
-            CoreState::Worker { .. } | CoreState::Guest | CoreState::Other => None,
+            };
+            view.core(cpu) == free && !view.wanted(cpu)
+        };
+        let mut found = None;
+        self.visit(
+            tiers,
+            |word| view.polling(word),
+            |cpu| {
+                found = Some(cpu).filter(|cpu| helps(*cpu));
+                found.is_none()
+            },
+        );
+        found
+    }
+
+    /// The best of the idle cores.
+    fn idle(&self, view: &impl View, tiers: &[Tier]) -> Option<Cpu> {
+        let mut best: Option<(Kind, Cpu)> = None;
+        self.visit(
+            tiers,
+            |word| view.idle(word),
+            |cpu| {
+                if let Some(kind) = self.kind(view, cpu)
+                    && best.is_none_or(|(least, _)| kind < least)
+                    && view.core(cpu) == CoreState::Idle
+                {
+                    best = Some((kind, cpu));
+                }
+                !matches!(best, Some((Kind::IdleModule, _)))
+            },
+        );
+        best.map(|(_, cpu)| cpu)
+    }
+
+    /// Calls `f` with the first cores that have a bit in `state`, until it returns false.
+    fn visit(&self, tiers: &[Tier], state: impl Fn(usize) -> u64, mut f: impl FnMut(Cpu) -> bool) {
+        let mut looks = LOOKS;
+        for tier in tiers {
+            let start = tier.start(self.hash);
+            let go_on = tier.visit(start, &state, |cpu| {
+                if cpu == self.here || cpu == self.near {
+                    return true;
+                }
+                looks -= 1;
+                f(cpu) && looks > 0
+            });
+            if !go_on {
+                return;
+            }
+        }
+    }
+
+    /// What kind of helper the core would be, if it is idle.
+    fn kind(&self, view: &impl View, cpu: Cpu) -> Option<Kind> {
+        let policy = self.policy;
+        let is_idle = |cpu: Cpu| view.idle(usize::from(cpu.0) / 64) >> (cpu.0 % 64) & 1 == 1;
+        let rests = |other: &Cpu| *other == cpu || is_idle(*other) && !view.expects_vcpu(*other);
+        if view.expects_vcpu(cpu) {
+            Some(Kind::Lent).filter(|_| policy.config.busy_modules)
+        } else if policy.topology.module(cpu).iter().all(rests) {
+            Some(Kind::IdleModule)
+        } else {
+            Some(Kind::BusyModule).filter(|_| policy.config.busy_modules)
         }
     }
 }

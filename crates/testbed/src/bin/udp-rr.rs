@@ -3,11 +3,16 @@
 //! ```text
 //! udp-rr serve PORT
 //! udp-rr run ADDRESS PORT BYTES SECONDS
+//! udp-rr sink PORT
+//! udp-rr pace ADDRESS PORT BYTES RATE SECONDS
 //! ```
 //!
 //! The client sends a request of so many bytes and waits for an answer as long, one at a time, as netperf's UDP_RR does.
 //! Requests carry a number, so that a late answer is not taken for the current one's. It prints one line: transactions,
 //! requests without an answer, seconds.
+//!
+//! Besides, a source sends so many datagrams per second at an even pace, sleeping between them, to a sink; it prints how many it
+//! sent, how many could not be sent, and seconds.
 
 #![forbid(unsafe_code)]
 
@@ -28,6 +33,39 @@ fn serve(port: u16) -> Result<(), Box<dyn Error>> {
         // A client that has gone away is no reason to stop.
         let _ = socket.send_to(&buffer[..length], client);
     }
+}
+
+fn sink(port: u16) -> Result<(), Box<dyn Error>> {
+    let socket = UdpSocket::bind(("0.0.0.0", port))?;
+    let mut buffer = vec![0; 65_536];
+    loop {
+        socket.recv(&mut buffer)?;
+    }
+}
+
+fn pace(address: &str, port: u16, bytes: usize, rate: f64, seconds: f64) -> Result<(), Box<dyn Error>> {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect((address, port))?;
+    let datagram = vec![0x5a; bytes];
+    let begin = Instant::now();
+    let (mut sent, mut lost) = (0_u32, 0_u32);
+    loop {
+        let due = f64::from(sent + lost) / rate;
+        let elapsed = begin.elapsed().as_secs_f64();
+        if elapsed >= seconds {
+            break;
+        }
+        if due > elapsed {
+            std::thread::sleep(Duration::from_secs_f64(due - elapsed));
+            continue;
+        }
+        match socket.send(&datagram) {
+            Ok(_) => sent += 1,
+            Err(_) => lost += 1,
+        }
+    }
+    println!("{sent} {lost} {}", begin.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// Waits for the answer to request `number`. Returns whether it came.
@@ -76,6 +114,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["run", address, port, bytes, seconds] => {
             run(address, port.parse()?, bytes.parse()?, seconds.parse()?)
         }
-        _ => Err("usage: udp-rr serve PORT | udp-rr run ADDRESS PORT BYTES SECONDS".into()),
+        ["sink", port] => sink(port.parse()?),
+        ["pace", address, port, bytes, rate, seconds] => pace(
+            address,
+            port.parse()?,
+            bytes.parse()?,
+            rate.parse()?,
+            seconds.parse()?,
+        ),
+        _ => Err(
+            "usage: udp-rr serve PORT | udp-rr run ADDRESS PORT BYTES SECONDS | udp-rr sink PORT | \
+                  udp-rr pace ADDRESS PORT BYTES RATE SECONDS"
+                .into(),
+        ),
     }
 }

@@ -4,12 +4,15 @@
 mod ablation;
 mod attack;
 mod copies;
+mod flood;
+mod full;
 mod guests;
 mod idle;
 mod load;
 mod many;
 mod misses;
 mod packet_loop;
+mod rate;
 mod rr;
 mod stream;
 
@@ -47,12 +50,18 @@ pub const ALL: &[Case] = &[
     rr::AWAKE,
     many::PAIRS,
     many::MESH,
+    many::CROWD,
     ablation::CASE,
     copies::CASE,
     idle::CASE,
     load::CASE,
     misses::CASE,
     attack::CASE,
+    attack::VICTIM,
+    full::GUESTS,
+    full::CONTAINERS,
+    rate::CASE,
+    flood::CASE,
 ];
 
 /// A contender that runs, and what a case connects to it.

@@ -79,6 +79,11 @@ pub const OVS_DPDK: Contender = ovs("ovs-dpdk", Forwarding::Pairs);
 pub const OVS_LEARNING: Contender = ovs("ovs-dpdk-learning", Forwarding::Learning);
 /// Open vSwitch with security groups, for attacks on its classifier.
 pub const OVS_FILTERED: Contender = ovs("ovs-dpdk-filtered", Forwarding::Filtered);
+/// The product with threads that are scheduled as all others.
+pub const NORMAL: Contender = ours(
+    "hyperswitch-normal-priority",
+    "[placement]\npriority = \"normal\"\n",
+);
 /// The kernel's own path.
 pub const BRIDGE: Contender = Contender {
     name: "bridge",
@@ -113,6 +118,7 @@ pub const PEERS_AND_MODES: &[Contender] = &[
 /// Ours without one of the mechanisms of placement, each in turn.
 pub const ABLATIONS: &[Contender] = &[
     HYPERSWITCH,
+    ours("without priority", "[placement]\npriority = \"normal\"\n"),
     ours("without vm-state", "[placement]\nvm-state = false\n"),
     ours(
         "without state-aware-batching",

@@ -68,6 +68,13 @@ pub fn busy_seconds() -> f64 {
     Duration::from_millis(ticks * 10).as_secs_f64()
 }
 
+/// How often processors have switched to another task since the machine started.
+pub fn context_switches() -> f64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("ctxt "));
+    line.and_then(|number| number.trim().parse().ok()).unwrap_or(0.0)
+}
+
 /// Idle processors look for work for a while before they halt, until this is dropped (Linux,
 /// `Documentation/virt/guest-halt-polling.rst`): waking one takes no interrupt from the host then.
 pub struct HaltPolling {

@@ -32,6 +32,29 @@ pub const CASE: Case = Case {
     run,
 };
 
+/// What the attack does beyond its load: the same number of frames with the same headers each is the comparison.
+pub const VICTIM: Case = Case {
+    name: "attack-victim",
+    about: "the same, against as many frames with headers that do not change",
+    measures: &[
+        ("kept", "% of the rate with equal load", Higher),
+        ("rate under attack", "million packets/s", Higher),
+    ],
+    run: |effort, contenders, record| compare(effort, contenders, record, Load::Benign),
+    ..CASE
+};
+
+/// What the other port sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// Nothing.
+    None,
+    /// The same frame time and again.
+    Benign,
+    /// Frames with random headers.
+    Attack,
+}
+
 /// Runs without and runs under attack in a round.
 const RUNS: u32 = 40;
 
@@ -42,6 +65,11 @@ const PART: u32 = 10;
 const ATTACKS: [u16; 3] = [1, 10, 100];
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
+    compare(effort, contenders, record, Load::None)
+}
+
+/// Measures bystanders beside `other`, and under attack.
+fn compare(effort: &Effort, contenders: &[Contender], record: &mut Record, other: Load) -> Result<()> {
     let rigs = Rig::start_all(contenders, record, &["p1", "p2", "p3", "p4"], |network, ports| {
         let bystanders = PollingGuest::connect(&network.sockets(&ports[..2])?, 1514)?;
         let attacker = PollingGuest::connect(&network.sockets(&ports[2..])?, 1514)?;
@@ -66,8 +94,8 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
             // is another one a second later.
             let (mut kept, mut rates) = (Vec::new(), Vec::new());
             for _ in 0..RUNS {
-                let before = rate(effort, bystanders, traffic)?;
-                let during = attacked(attacker, *batch, || rate(effort, bystanders, traffic))?;
+                let mut beside = |load| beside(attacker, load, *batch, || rate(effort, bystanders, traffic));
+                let (before, during) = (beside(other)?, beside(Load::Attack)?);
                 kept.push(100.0 * during / before);
                 rates.push(during / 1e6);
             }
@@ -85,11 +113,19 @@ fn rate(effort: &Effort, bystanders: &mut PollingGuest, traffic: &Traffic) -> Re
     })
 }
 
-/// Runs `work` while the attacker sends `batch` frames per millisecond.
-fn attacked<T>(attacker: &mut PollingGuest, batch: u16, work: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Runs `work` while the attacker sends `batch` frames per millisecond, or nothing.
+fn beside<T>(
+    attacker: &mut PollingGuest,
+    load: Load,
+    batch: u16,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    if load == Load::None {
+        return work();
+    }
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let attack = scope.spawn(|| on_processor(0, || send_until(&stop, attacker, batch)));
+        let attack = scope.spawn(|| on_processor(0, || send_until(&stop, attacker, load, batch)));
         // Tables fill up.
         thread::sleep(Duration::from_millis(100));
         let result = work();
@@ -99,13 +135,15 @@ fn attacked<T>(attacker: &mut PollingGuest, batch: u16, work: impl FnOnce() -> R
     })
 }
 
-fn send_until(stop: &AtomicBool, attacker: &mut PollingGuest, batch: u16) -> Result<()> {
+fn send_until(stop: &AtomicBool, attacker: &mut PollingGuest, load: Load, batch: u16) -> Result<()> {
     let (mut frame, answer) = (Frame::udp(64, 77, 78), Frame::udp(64, 78, 77));
     let mut seed = 0;
     while !stop.load(Ordering::Relaxed) {
         for _ in 0..batch {
             seed += 1;
-            frame.scramble(seed);
+            if load == Load::Attack {
+                frame.scramble(seed);
+            }
             // What does not fit is not sent.
             attacker.send(0, &frame)?;
         }

@@ -3,16 +3,18 @@
 use crate::machine::busy_seconds;
 use crate::network::Network;
 use anyhow::Result;
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 use testbed::ping::reachable;
 use testbed::{Guest, GuestOptions, UmlGuest, udp_rr};
 
-/// Names of ports and guests, the first `count` of at most 16.
+/// Names of ports and guests, the first `count` of at most 64.
 pub fn names(count: usize) -> &'static [&'static str] {
-    const NAMES: [&str; 16] = [
-        "p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8", "p9", "p10", "p11", "p12", "p13", "p14", "p15", "p16",
-    ];
+    static NAMES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let name = |number| &*format!("p{number}").leak();
+        (1..=64).map(name).collect()
+    });
     &NAMES[..count]
 }
 

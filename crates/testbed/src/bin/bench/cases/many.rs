@@ -50,6 +50,20 @@ pub const MESH: Case = Case {
     },
 };
 
+pub const CROWD: Case = Case {
+    name: "crowd",
+    about: "TCP between 1 or 32 pairs of User Mode Linux guests at a time, added up",
+    run: |effort, contenders, record| {
+        let counts = effort.choose(&[1, 32], &[1, 4]);
+        run(effort, contenders, record, counts, |pairs| Layout {
+            guests: 2 * pairs,
+            streams: (0..pairs).map(|pair| (2 * pair, 2 * pair + 1)).collect(),
+        })
+    },
+    contenders: &[HYPERSWITCH, BRIDGE],
+    ..PAIRS
+};
+
 /// Who sends to whom.
 struct Layout {
     guests: usize,
