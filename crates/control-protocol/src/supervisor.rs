@@ -66,4 +66,14 @@ pub struct ProcessStatus {
     pub restarts: u32,
     /// How it ended last, for users ("killed by signal 9").
     pub last_exit: Option<String>,
+    /// What of its isolation could not be had, and why; `None` until it has said.
+    pub missing: Option<Vec<String>>,
+}
+
+/// What a supervised process tells the supervisor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromChild {
+    /// It has given up what it does not need, except for this: sentences without a full stop, for users. Said once, before
+    /// anything else reaches the process; nothing said later is listened to.
+    Isolated(Vec<String>),
 }

@@ -32,11 +32,8 @@ pub enum DriverError {
 }
 
 /// Runs the driver domain until the supervisor says so, or is gone. Then TAPs made by this process, or taken
-/// over by it, disappear. To be called by a process's only thread: it gives up privileges first.
+/// over by it, disappear. Takes CAP_NET_ADMIN, CAP_NET_RAW and, to enter network namespaces, CAP_SYS_ADMIN.
 pub fn run(supervisor: Channel) -> Result<(), DriverError> {
-    if let Err(error) = nic_packet::keep_network_capabilities() {
-        log::warn!("running with more privileges than necessary: {error}");
-    }
     let mut domain = Domain::new()?;
     let result = domain.serve(&supervisor);
     domain.end();

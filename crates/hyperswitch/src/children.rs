@@ -1,13 +1,15 @@
-//! The processes that the supervisor starts: each takes its channel, sets itself up, and hands over to its crate.
+//! The processes that the supervisor starts: each takes its channel, gives up what it does not need, says what it could
+//! not give up, and hands over to its crate.
 
 use anyhow::{Context, Result};
 use control_protocol::Channel;
-use control_protocol::supervisor::Role;
-use sandbox::Violation;
+use control_protocol::supervisor::{FromChild, Role};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use sandbox::{Missing, Violation};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Environment variable: `report` makes the data plane say which forbidden system call it made.
+/// Environment variable: `report` makes a process say which forbidden system call it made.
 pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
 
 /// The data plane: isolated before it hears of anything but the supervisor.
@@ -15,32 +17,49 @@ pub fn data_plane() -> Result<ExitCode> {
     let supervisor = begin(Role::DataPlane)?;
     sandbox::return_freed_memory();
     let topology = placement::Topology::of_machine();
-    let report = std::env::var_os(SECCOMP_VARIABLE).is_some_and(|value| value == "report");
-    sandbox::isolate_data_plane(if report {
-        Violation::Report
-    } else {
-        Violation::Kill
-    })?;
+    isolated(&supervisor, sandbox::isolate_data_plane(violation())?)?;
     end(datapath::run(supervisor, topology).map_err(Into::into))
 }
 
 /// The driver domain.
 pub fn driver() -> Result<ExitCode> {
     let supervisor = begin(Role::Driver)?;
+    isolated(&supervisor, sandbox::isolate_driver(violation())?)?;
     end(driver_domain::run(supervisor).map_err(Into::into))
 }
 
 /// The control process.
 pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
     let supervisor = begin(Role::Control)?;
+    let missing = sandbox::isolate_control(violation(), &run_dir, config.as_deref())?;
+    isolated(&supervisor, missing)?;
     end(control::run(supervisor, control::Options { run_dir, config }).map_err(Into::into))
 }
 
 fn begin(role: Role) -> Result<Channel> {
     let channel = sandbox::supervisor_channel().with_context(|| format!("cannot run as {role}"))?;
-    telemetry::init(role.name());
+    telemetry::init_child();
+    // A supervisor that does not read in time costs us lines, never time.
+    let stderr = std::io::stderr();
+    fcntl_setfl(&stderr, fcntl_getfl(&stderr)? | OFlags::NONBLOCK)?;
     sandbox::name_process(&format!("hs-{role}"));
     Ok(Channel::from(channel))
+}
+
+fn violation() -> Violation {
+    match std::env::var_os(SECCOMP_VARIABLE) {
+        Some(value) if value == "report" => Violation::Report,
+        _ => Violation::Kill,
+    }
+}
+
+/// Says what could not be given up, for the log and for `hyperswitch status`.
+fn isolated(supervisor: &Channel, missing: Missing) -> Result<()> {
+    if !missing.is_empty() {
+        log::warn!("isolation is not complete: {}", missing.join("; "));
+    }
+    supervisor.send(&FromChild::Isolated(missing), &[])?;
+    Ok(())
 }
 
 /// What ended a child belongs into the log, with its role; `main` would print it without.

@@ -101,6 +101,9 @@ pub struct Process {
     pub restarts: u32,
     /// How it ended last ("killed by signal 9").
     pub last_exit: Option<String>,
+    /// What of its isolation could not be had, and why; `None` until it has said.
+    #[serde(default)]
+    pub missing: Option<Vec<String>>,
 }
 
 impl From<&control_protocol::supervisor::ProcessStatus> for Process {
@@ -110,6 +113,7 @@ impl From<&control_protocol::supervisor::ProcessStatus> for Process {
             pid: status.pid,
             restarts: status.restarts,
             last_exit: status.last_exit.clone(),
+            missing: status.missing.clone(),
         }
     }
 }

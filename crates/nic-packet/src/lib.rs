@@ -11,13 +11,11 @@
 //!
 //! All functions may block for as long as the kernel takes; any thread may call.
 
-mod capabilities;
 mod namespace;
 mod netlink;
 mod tap;
 mod uplink;
 
-pub use capabilities::keep_network_capabilities;
 pub use tap::{Offloads, Tap, TapSpec};
 pub use uplink::{CONTROL_LEN, Uplink, VlanTag, vlan_tag};
 

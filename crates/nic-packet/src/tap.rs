@@ -25,9 +25,8 @@ const ALIAS: &str = "hyperswitch";
 pub struct TapSpec {
     /// Interface name, at most 15 bytes.
     pub name: String,
-    /// Network namespace: a name under `/run/netns`, a path, or `None` for the caller's. After
-    /// [`keep_network_capabilities`](crate::keep_network_capabilities) the kernel no longer lets us follow a path under
-    /// `/proc` to a process with more capabilities; such a namespace needs a name.
+    /// Network namespace: a name under `/run/netns`, a path, or `None` for the caller's. The kernel does not let us
+    /// follow a path under `/proc` to a process with more capabilities than ours; such a namespace needs a name.
     pub netns: Option<String>,
     /// Hardware address.
     pub mac: Option<[u8; 6]>,

@@ -2,10 +2,11 @@
 
 #![allow(clippy::unwrap_used)]
 
-use sandbox::{Violation, isolate_data_plane};
+use sandbox::{Violation, isolate_control, isolate_data_plane, isolate_driver};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const ATTEMPT: &str = "SANDBOX_TEST_ATTEMPT";
@@ -55,19 +56,134 @@ fn child() {
     } else {
         Violation::Kill
     };
-    let directory = std::env::temp_dir().join(format!("sandbox-test-{}", std::process::id()));
-    let listener = UnixListener::bind(&directory).unwrap();
-    let client = UnixStream::connect(&directory).unwrap();
-    std::fs::remove_file(&directory).unwrap();
-    let name = match name.strip_prefix("free ") {
-        Some(name) => name,
-        None => {
-            isolate_data_plane(violation).unwrap();
-            &name
-        }
+    let socket = std::env::temp_dir().join(format!("sandbox-test-{}", std::process::id()));
+    let listener = UnixListener::bind(&socket).unwrap();
+    let client = UnixStream::connect(&socket).unwrap();
+    std::fs::remove_file(&socket).unwrap();
+    let (free, name) = match name.strip_prefix("free ") {
+        Some(name) => (true, name),
+        None => (false, name.as_str()),
     };
-    do_attempt(name, &listener, client);
+    let place = Place::new();
+    let (missing, name) = if let Some(name) = name.strip_prefix("control: ") {
+        let isolate = || isolate_control(violation, &place.run_dir, Some(&place.config)).unwrap();
+        (if free { Vec::new() } else { isolate() }, name)
+    } else if let Some(name) = name.strip_prefix("driver: ") {
+        let isolate = || isolate_driver(violation).unwrap();
+        (if free { Vec::new() } else { isolate() }, name)
+    } else {
+        let isolate = || isolate_data_plane(violation).unwrap();
+        (if free { Vec::new() } else { isolate() }, name)
+    };
+    // Where the kernel has no Landlock there is nothing to be tried about files.
+    let landlocked = !missing.iter().any(|what| what.contains("Landlock"));
+    match name.strip_prefix("file ") {
+        Some(name) if landlocked => touch_files(name, &place),
+        Some(_) => {}
+        None => do_attempt(name, &listener, client),
+    }
     std::process::exit(DONE);
+}
+
+/// Files of the child: a run directory, a configuration, and something that is none of its business. They go with it, if
+/// it may remove them.
+struct Place {
+    base: PathBuf,
+    run_dir: PathBuf,
+    config: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let base = std::env::temp_dir().join(format!("sandbox-place-{}", std::process::id()));
+        let place = Place {
+            run_dir: base.join("run"),
+            config: base.join("etc/c.toml"),
+            base,
+        };
+        std::fs::create_dir_all(&place.run_dir).unwrap();
+        std::fs::create_dir_all(place.base.join("etc")).unwrap();
+        std::fs::create_dir_all(place.base.join("elsewhere")).unwrap();
+        std::fs::write(&place.config, "a configuration").unwrap();
+        std::fs::write(place.elsewhere("secret"), "not yours").unwrap();
+        place
+    }
+
+    fn elsewhere(&self, name: &str) -> PathBuf {
+        self.base.join("elsewhere").join(name)
+    }
+}
+
+/// What a process does with files, or is refused; it survives both.
+fn touch_files(name: &str, place: &Place) {
+    let refused = |result: std::io::Result<()>| {
+        assert_eq!(result.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+    };
+    let read = |path: &Path| std::fs::read(path).map(drop);
+    match name {
+        "of control" => {
+            std::fs::create_dir_all(&place.run_dir).unwrap();
+            let (new, state) = (place.run_dir.join("state.new"), place.run_dir.join("state"));
+            for _ in 0..2 {
+                std::fs::write(&new, "state").unwrap();
+                std::fs::rename(&new, &state).unwrap();
+            }
+            read(&state).unwrap();
+            std::fs::remove_file(&state).unwrap();
+            read(&place.config).unwrap();
+            std::fs::read_dir("/proc/self/task").unwrap().for_each(|task| {
+                read(&task.unwrap().path().join("comm")).unwrap();
+            });
+            for socket in [place.run_dir.join("vm.sock"), place.elsewhere("vm.sock")] {
+                let listener = UnixListener::bind(&socket).unwrap();
+                UnixStream::connect(&socket).unwrap();
+                drop(listener);
+                assert!(std::fs::symlink_metadata(&socket).is_ok());
+                std::fs::remove_file(&socket).unwrap();
+            }
+        }
+        "not of control" => {
+            refused(read(&place.elsewhere("secret")));
+            refused(std::fs::write(place.elsewhere("secret"), "changed"));
+            refused(std::fs::write(place.elsewhere("new"), "planted"));
+            refused(std::fs::write(&place.config, "changed"));
+            refused(std::fs::write("/proc/self/comm", "changed"));
+            refused(
+                std::fs::rename(place.run_dir.join("nothing"), place.elsewhere("secret")).map_err(|error| {
+                    match error.kind() {
+                        // There is nothing to be moved, which is noticed first.
+                        std::io::ErrorKind::NotFound => std::io::ErrorKind::PermissionDenied.into(),
+                        _ => error,
+                    }
+                }),
+            );
+        }
+        "of a driver domain" => match std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/net/tun")
+        {
+            Ok(_) => {}
+            // The machine may have none, or not for us.
+            Err(error) => assert_ne!(error.raw_os_error(), Some(libc::ENOSYS)),
+        },
+        "not of a driver domain" => {
+            refused(read(&place.elsewhere("secret")));
+            refused(
+                std::fs::OpenOptions::new()
+                    .write(true)
+                    .open(&place.config)
+                    .map(drop),
+            );
+        }
+        other => panic!("no such attempt: {other}"),
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.base);
+    }
 }
 
 fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
@@ -164,6 +280,42 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
             libc::SYS_setsockopt,
             [0, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 0],
         ),
+        "input to a terminal" => raw(libc::SYS_ioctl, [0, 0x5412, 0, 0]),
+        "move another" => raw(
+            libc::SYS_sched_setaffinity,
+            [std::process::id().cast_signed(), 0, 0, 0],
+        ),
+        "priority of another" => raw(
+            libc::SYS_sched_setscheduler,
+            [std::process::id().cast_signed(), 0, 0, 0],
+        ),
+        "real time" => raw(libc::SYS_sched_setscheduler, [0, libc::SCHED_FIFO, 0, 0]),
+        "own core" => {
+            let set = rustix::thread::sched_getaffinity(None).unwrap();
+            rustix::thread::sched_setaffinity(None, &set).unwrap();
+            sandbox::preempt_others(false).unwrap();
+        }
+        "set-user-ID" => raw(libc::SYS_fchmodat, [-1, 0, 0o4755, 0]),
+        "owner" => raw(libc::SYS_fchownat, [-1, 0, 0, 0]),
+        "create a file" => raw(libc::SYS_openat, [-1, 0, libc::O_CREAT | libc::O_WRONLY, 0]),
+        "remove a file" => raw(libc::SYS_unlinkat, [-1, 0, 0, 0]),
+        "remove a directory" => raw(libc::SYS_unlinkat, [-1, 0, libc::AT_REMOVEDIR, 0]),
+        "mount" => raw(libc::SYS_mount, [0, 0, 0, 0]),
+        "bpf" => raw(libc::SYS_bpf, [-1, 0, 0, 0]),
+        "enter a mount namespace" => raw(libc::SYS_setns, [-1, libc::CLONE_NEWNS, 0, 0]),
+        "enter a network namespace" => raw(libc::SYS_setns, [-1, libc::CLONE_NEWNET, 0, 0]),
+        "netlink" => raw(libc::SYS_socket, [libc::AF_NETLINK, libc::SOCK_RAW, 0, 0]),
+        "audit" => raw(
+            libc::SYS_socket,
+            [libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT, 0],
+        ),
+        "TUN request" => raw(libc::SYS_ioctl, [-1, 0x4004_54ca, 0, 0]),
+        "TUN owner" => raw(libc::SYS_ioctl, [-1, 0x4004_54cc, 0, 0]),
+        "shared memory" => {
+            let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+            rustix::fs::ftruncate(&file, 4096).unwrap();
+            rustix::fs::fcntl_add_seals(&file, rustix::fs::SealFlags::SHRINK).unwrap();
+        }
         "another filter" => raw(libc::SYS_seccomp, [99, 0, 0, 0]),
         other => panic!("no such attempt: {other}"),
     }
@@ -189,9 +341,117 @@ fn the_work_of_a_data_plane_goes_on() {
         "panic",
         "poll",
         "size",
+        "own core",
     ] {
         works(name);
     }
+}
+
+#[test]
+fn the_work_of_a_control_process_goes_on() {
+    for name in [
+        "nothing",
+        "forward",
+        "threads",
+        "memory",
+        "allocator",
+        "time",
+        "panic",
+        "poll",
+        "size",
+    ] {
+        works(&format!("control: {name}"));
+    }
+    works("control: file of control");
+}
+
+#[test]
+fn control_reaches_its_own_files_and_makes_sockets_of_one_kind() {
+    works("control: file not of control");
+    for name in [
+        "socket",
+        "netlink",
+        "execve",
+        "fork",
+        "vfork",
+        "kill",
+        "signal another",
+        "ptrace",
+        "executable memory",
+        "input to a terminal",
+        "set-user-ID",
+        "owner",
+        "remove a directory",
+        "mount",
+        "bpf",
+        "move another",
+        "enter a network namespace",
+        "TUN request",
+        "another filter",
+    ] {
+        is_killed(&format!("control: {name}"));
+    }
+}
+
+#[test]
+fn the_work_of_a_driver_domain_goes_on() {
+    for name in [
+        "nothing",
+        "threads",
+        "memory",
+        "allocator",
+        "time",
+        "panic",
+        "poll",
+        "size",
+    ] {
+        works(&format!("driver: {name}"));
+    }
+    for name in [
+        "netlink",
+        "shared memory",
+        "enter a network namespace",
+        "TUN request",
+        "file of a driver domain",
+    ] {
+        works(&format!("driver: {name}"));
+    }
+}
+
+#[test]
+fn a_driver_domain_reaches_interfaces_and_nothing_else() {
+    works("driver: file not of a driver domain");
+    for name in [
+        "socket",
+        "audit",
+        "connect",
+        "execve",
+        "fork",
+        "vfork",
+        "kill",
+        "signal another",
+        "ptrace",
+        "executable memory",
+        "input to a terminal",
+        "TUN owner",
+        "create a file",
+        "remove a file",
+        "mount",
+        "bpf",
+        "enter a mount namespace",
+        "move another",
+        "another filter",
+    ] {
+        is_killed(&format!("driver: {name}"));
+    }
+}
+
+/// A thread identifier may be that of anybody.
+#[test]
+fn only_the_calling_thread_is_moved() {
+    is_killed("move another");
+    is_killed("priority of another");
+    is_killed("real time");
 }
 
 #[test]
@@ -258,6 +518,16 @@ fn privileges_are_gone() {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     };
+    if rustix::process::getuid().is_root() && status_of_self("CapEff").contains("ffffffff") {
+        let user = sandbox::DATA_PLANE_USER;
+        for line in [
+            format!("Uid:\t{user}\t{user}\t{user}\t{user}"),
+            format!("Gid:\t{user}\t{user}\t{user}\t{user}"),
+            "Groups:\t \n".to_owned(),
+        ] {
+            assert!(status.contains(&line), "{line:?} in {status}");
+        }
+    }
     for line in [
         "CapInh:\t0000000000000000",
         "CapEff:\t0000000000000000",
@@ -267,4 +537,10 @@ fn privileges_are_gone() {
     }
     drop(child.stdin.take());
     assert_eq!(child.wait().unwrap().code(), Some(DONE));
+}
+
+fn status_of_self(name: &str) -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+    line.to_owned()
 }

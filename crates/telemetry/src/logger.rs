@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Environment variable that sets the level: `off`, `error`, `warn`, `info` (default), `debug` or `trace`.
@@ -17,7 +18,15 @@ enum Style {
     Timed,
     /// `<priority>` as `sd-daemon(3)` wants it; the journal stamps the time itself.
     Journal,
+    /// `<priority>` and the message alone, for [`relay`].
+    Relayed,
 }
+
+/// Bytes of a relayed line, less than what a pipe takes as a whole or not at all (PIPE_BUF).
+const MAX_RELAYED: usize = 2048;
+
+/// How lines of this process begin, for those that it relays.
+static STYLE: OnceLock<Style> = OnceLock::new();
 
 struct Logger {
     role: String,
@@ -27,15 +36,25 @@ struct Logger {
 /// Sends the log lines of this process to standard error, marked with its role ("supervisor", "data-plane").
 /// Later calls do nothing, so tests may call it as often as they like.
 pub fn init(role: &str) {
-    let asked = std::env::var(LEVEL_VARIABLE).ok();
-    let level = asked
-        .as_deref()
-        .map_or(Some(LevelFilter::Info), |text| text.trim().parse().ok());
     let style = if stderr_is_the_journal() {
         Style::Journal
     } else {
         Style::Timed
     };
+    init_with(role, style);
+}
+
+/// As [`init`], in a process whose standard error is read by its supervisor, who calls [`relay`].
+pub fn init_child() {
+    init_with("", Style::Relayed);
+}
+
+fn init_with(role: &str, style: Style) {
+    let _ = STYLE.set(style);
+    let asked = std::env::var(LEVEL_VARIABLE).ok();
+    let level = asked
+        .as_deref()
+        .map_or(Some(LevelFilter::Info), |text| text.trim().parse().ok());
     if log::set_boxed_logger(Box::new(Logger {
         role: role.to_owned(),
         style,
@@ -50,6 +69,31 @@ pub fn init(role: &str) {
         log::warn!(
             "{LEVEL_VARIABLE}={asked:?}: allowed are off, error, warn, info, debug, trace; using info"
         );
+    }
+}
+
+/// Says what a supervised process has written, as a line of that process. Takes any bytes: what is not text, and whatever
+/// would control a terminal, is replaced. Lines without a level, which libraries write as they end a process, are
+/// warnings.
+pub fn relay(role: &str, line: &[u8]) {
+    let style = STYLE.get().copied().unwrap_or(Style::Timed);
+    let (level, message) = parse(line);
+    let logger = Logger {
+        role: role.to_owned(),
+        style,
+    };
+    let line = logger.line(SystemTime::now(), level, &String::from_utf8_lossy(message));
+    // Nobody is left to be told that telling failed.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// Level and message of a relayed line.
+fn parse(line: &[u8]) -> (Level, &[u8]) {
+    match line {
+        [b'<', b'3', b'>', message @ ..] => (Level::Error, message),
+        [b'<', b'6', b'>', message @ ..] => (Level::Info, message),
+        [b'<', b'7', b'>', message @ ..] => (Level::Debug, message),
+        [b'<', b'4', b'>', message @ ..] | message => (Level::Warn, message),
     }
 }
 
@@ -91,22 +135,33 @@ impl Logger {
                 push_time(&mut line, now);
                 let _ = write!(line, " {level:5} ");
             }
-            Style::Journal => {
+            Style::Journal | Style::Relayed => {
                 let _ = write!(line, "<{}>", priority(level));
             }
         }
-        line.push_str(&self.role);
-        line.push_str(": ");
+        if self.style != Style::Relayed {
+            line.push_str(&self.role);
+            line.push_str(": ");
+        }
         // One record is one line, whatever a guest or a user put into a name.
         line.extend(
             message
                 .trim_end()
                 .chars()
-                .map(|c| if c.is_control() { ' ' } else { c }),
+                .map(|c| if is_safe(c) { c } else { ' ' }),
         );
+        if self.style == Style::Relayed {
+            line.truncate(line.floor_char_boundary(MAX_RELAYED - 1));
+        }
         line.push('\n');
         line
     }
+}
+
+/// Neither controls a terminal nor changes the direction in which the rest of the line is read.
+fn is_safe(c: char) -> bool {
+    !c.is_control()
+        && !matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
 }
 
 /// Priorities of `syslog(3)`.
@@ -168,6 +223,36 @@ mod tests {
         assert_eq!(line, "2000-02-29T12:34:56.007Z WARN  control: port vm1 is gone\n");
         let line = logger(Style::Journal).line(now, Level::Error, "two\nlines\x1b[m\n");
         assert_eq!(line, "<3>control: two lines [m\n");
+    }
+
+    #[test]
+    fn a_relayed_line_is_level_and_message_and_returns_as_they_were() {
+        for level in [Level::Error, Level::Warn, Level::Info, Level::Debug] {
+            let line = logger(Style::Relayed).line(UNIX_EPOCH, level, "port vm1 is gone");
+            let line = line.strip_suffix('\n').unwrap();
+            assert_eq!(parse(line.as_bytes()), (level, &b"port vm1 is gone"[..]));
+        }
+        let long = logger(Style::Relayed).line(UNIX_EPOCH, Level::Info, &"\u{e4}".repeat(10_000));
+        assert!(long.len() <= MAX_RELAYED && long.ends_with('\n'));
+    }
+
+    /// Whatever a supervised process writes, what comes out is one line with its role and nothing that a terminal obeys.
+    #[test]
+    fn what_a_child_writes_reaches_no_terminal_as_it_is() {
+        for bytes in [
+            &b"\x1b]0;title\x07\x1b[2J\x9b31m"[..],
+            b"<3>\x1bPq\x1b\\\r2026-01-01T00:00:00.000Z ERROR supervisor: forged",
+            "\u{9b}2J \u{202e}desrever".as_bytes(),
+            b"<9>\xff\xfe\0",
+            b"",
+        ] {
+            let (level, message) = parse(bytes);
+            let line = logger(Style::Timed).line(UNIX_EPOCH, level, &String::from_utf8_lossy(message));
+            let text = line.strip_suffix('\n').unwrap();
+            assert!(text.chars().all(is_safe), "{text:?}");
+            assert!(text.starts_with("1970-01-01T00:00:00.000Z"), "{text:?}");
+            assert!(text.contains(" control: "), "{text:?}");
+        }
     }
 
     /// Twin: counting days one by one.

@@ -1,19 +1,34 @@
 //! One supervised process: its life, its channel, and what users are told of it.
 
 use super::backoff::Backoff;
+use super::relay;
 use control_protocol::Channel;
-use control_protocol::supervisor::{ProcessStatus, Role, ToChild};
+use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
 use rustix::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
-use std::time::Instant;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long a process may take to be gone once it was killed. One that waits in the kernel without interruption (state D)
+/// may never be.
+pub const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a log line of an ended child may take to be written.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Processes that did not end, of which we keep track.
+const MAX_LOST: usize = 16;
+
+/// What is kept of what a child says about its isolation: sentences, and characters of each.
+const MAX_MISSING: (usize, usize) = (16, 200);
 
 /// A role and whoever plays it now.
 ///
 /// | state | `running` | `restart_at` |
 /// |---|---|---|
 /// | not started yet, or ended on request | none | none |
-/// | running | some | none |
+/// | running, or killed and not gone yet | some | none |
 /// | waiting to be started again | none | some |
 #[derive(Debug)]
 pub struct Supervised {
@@ -23,6 +38,12 @@ pub struct Supervised {
     backoff: Backoff,
     restarts: u32,
     last_exit: Option<String>,
+    /// Killed, not gone in time, and given up.
+    lost: Vec<Child>,
+    /// Reads the log of the process that was started last.
+    log: Option<JoinHandle<()>>,
+    /// Whether kills have an effect. Only tests have processes on which they do not.
+    mortal: bool,
 }
 
 #[derive(Debug)]
@@ -30,6 +51,11 @@ struct Running {
     process: Child,
     channel: Channel,
     since: Instant,
+    killed: Option<Instant>,
+    /// What the child has said about its isolation; until then we listen to it.
+    missing: Option<Vec<String>>,
+    /// It has said what it had to say, or something else.
+    heard: bool,
 }
 
 impl Supervised {
@@ -42,6 +68,9 @@ impl Supervised {
             backoff: Backoff::new(),
             restarts: 0,
             last_exit: None,
+            lost: Vec::new(),
+            log: None,
+            mortal: true,
         }
     }
 
@@ -60,6 +89,33 @@ impl Supervised {
         self.restart_at
     }
 
+    /// When there is something to be done about it: to start it, or to give up waiting for its end.
+    pub fn due(&self) -> Option<Instant> {
+        let killed = self.running.as_ref().and_then(|running| running.killed);
+        self.restart_at.or(killed.map(|killed| killed + KILL_TIMEOUT))
+    }
+
+    /// Its channel, as long as it is to say something.
+    pub fn listened_to(&self) -> Option<BorrowedFd<'_>> {
+        let running = self.running.as_ref().filter(|running| !running.heard)?;
+        Some(running.channel.as_fd())
+    }
+
+    /// Hears what it has to say. True if there is news for users.
+    pub fn hear(&mut self) -> bool {
+        let Some(running) = self.running.as_mut().filter(|running| !running.heard) else {
+            return false;
+        };
+        match running.channel.try_recv::<FromChild>() {
+            Ok((FromChild::Isolated(missing), _)) => running.missing = Some(bounded(missing)),
+            Err(control_protocol::ChannelError::WouldBlock) => return false,
+            // Its end is noticed elsewhere; nonsense is not answered.
+            Err(error) => log::debug!("{}: {error}", self.role),
+        }
+        running.heard = true;
+        true
+    }
+
     /// For users.
     pub fn status(&self) -> ProcessStatus {
         ProcessStatus {
@@ -67,6 +123,7 @@ impl Supervised {
             pid: self.running.as_ref().map(|running| running.process.id()),
             restarts: self.restarts,
             last_exit: self.last_exit.clone(),
+            missing: self.running.as_ref().and_then(|running| running.missing.clone()),
         }
     }
 
@@ -79,12 +136,19 @@ impl Supervised {
             self.restarts += 1;
         }
         let (ours, theirs) = Channel::pair()?;
-        let process = sandbox::spawn(&mut command, theirs.as_fd())?;
+        let mut process = sandbox::spawn(&mut command, theirs.as_fd())?;
+        self.log = process
+            .stderr
+            .take()
+            .and_then(|pipe| relay::start(self.role, pipe));
         log::info!("{} started as process {}", self.role, process.id());
         self.running = Some(Running {
             process,
             channel: ours,
             since: now,
+            killed: None,
+            missing: None,
+            heard: false,
         });
         Ok(())
     }
@@ -101,12 +165,21 @@ impl Supervised {
         self.restart_at = Some(now + wait);
     }
 
-    /// Notices if it has ended. True if so; it is then to be started again.
+    /// Notices if it has ended, or was killed and does not end. True if so; it is then to be started again.
     pub fn reap(&mut self, now: Instant) -> bool {
+        // Of an earlier one nobody wants to know how it ended.
+        self.lost
+            .retain_mut(|process| matches!(process.try_wait(), Ok(None)));
         let Some(running) = &mut self.running else {
             return false;
         };
         let status = match running.process.try_wait() {
+            Ok(None) if running.killed.is_some_and(|killed| now >= killed + KILL_TIMEOUT) => {
+                let wait = self.backoff.wait(now.saturating_duration_since(running.since));
+                self.give_up();
+                self.restart_at = Some(now + wait);
+                return true;
+            }
             Ok(None) => return false,
             Ok(Some(status)) => status,
             // It is our child and was not waited for: this cannot fail. If it does, the process is unusable.
@@ -146,9 +219,51 @@ impl Supervised {
     /// Ends it without asking.
     pub fn kill(&mut self) {
         if let Some(running) = &mut self.running {
-            // Fails only for a process that has ended already.
-            let _ = running.process.kill();
+            running.killed.get_or_insert_with(Instant::now);
+            if self.mortal {
+                // Fails only for a process that has ended already.
+                let _ = running.process.kill();
+            }
         }
+    }
+
+    /// Stops waiting for a process that was killed and does not end. It ends when the kernel lets go of it; until then it
+    /// keeps what it has open.
+    fn give_up(&mut self) {
+        let Some(running) = self.running.take() else {
+            return;
+        };
+        log::error!(
+            "{} (process {}) was killed and does not end: the kernel holds it. Going on without it",
+            self.role,
+            running.process.id()
+        );
+        self.last_exit = Some("was killed and did not end".into());
+        if self.lost.len() < MAX_LOST {
+            self.lost.push(running.process);
+        }
+    }
+
+    /// Waits a little for the log of a process that has ended.
+    pub fn flush(&mut self) {
+        let deadline = Instant::now() + FLUSH_TIMEOUT;
+        let unfinished = |log: &JoinHandle<()>| !log.is_finished();
+        while self.running.is_none() && self.log.as_ref().is_some_and(unfinished) && Instant::now() < deadline
+        {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// From now on kills have no effect, as if the kernel held the process.
+    #[cfg(test)]
+    pub fn make_immortal(&mut self, immortal: bool) {
+        self.mortal = !immortal;
+    }
+
+    /// Processes that were given up and have not ended yet.
+    #[cfg(test)]
+    pub fn lost(&mut self) -> &mut [Child] {
+        &mut self.lost
     }
 
     /// Whether it has ended after being asked to; it is not started again.
@@ -168,12 +283,16 @@ impl Supervised {
         }
     }
 
-    /// Kills it and waits for it to be gone.
+    /// Kills it and waits for it to be gone, at most [`KILL_TIMEOUT`].
     pub fn end(&mut self) {
         self.kill();
-        if let Some(mut running) = self.running.take() {
-            // Returns once the killed process is gone.
-            let _ = running.process.wait();
+        let deadline = Instant::now() + KILL_TIMEOUT;
+        while let Some(running) = &mut self.running {
+            match running.process.try_wait() {
+                Ok(None) if Instant::now() >= deadline => self.give_up(),
+                Ok(None) => std::thread::sleep(Duration::from_millis(2)),
+                Ok(Some(_)) | Err(_) => self.running = None,
+            }
         }
     }
 }
@@ -182,6 +301,16 @@ impl Drop for Supervised {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// What a child says, within bounds and without what a terminal obeys.
+fn bounded(sentences: Vec<String>) -> Vec<String> {
+    let (most, length) = MAX_MISSING;
+    let clean = |text: String| -> String {
+        let characters = text.chars().filter(|c| !c.is_control());
+        characters.take(length).collect()
+    };
+    sentences.into_iter().take(most).map(clean).collect()
 }
 
 /// How a process ended, for users.
@@ -209,5 +338,14 @@ mod tests {
         assert_eq!(describe(ExitStatus::from_raw(9)), "was killed by signal 9");
         assert_eq!(describe(ExitStatus::from_raw(3 << 8)), "exited with status 3");
         assert!(describe(ExitStatus::from_raw(SIGSYS)).contains("killed by SIGSYS"));
+    }
+
+    #[test]
+    fn what_a_child_says_is_bounded() {
+        let flood = vec!["\x1b[2J".repeat(1000); 1000];
+        let kept = bounded(flood);
+        assert_eq!(kept.len(), MAX_MISSING.0);
+        assert!(kept.iter().all(|text| text.chars().count() == MAX_MISSING.1));
+        assert!(!kept.concat().contains('\x1b'));
     }
 }

@@ -1,8 +1,8 @@
 //! `hyperswitch run`: starts the processes of the switch, joins them, and keeps them running.
 //!
-//! One thread that blocks in `poll` until a signal arrives or a restart is due. It sees no packets, parses
-//! nothing but the configuration file before anything is started, and never waits for a child, save for a
-//! bounded time when ending. It makes the channels between children because only so can each be replaced
+//! One thread that blocks in `poll` until a signal arrives or a restart is due; others write the children's log (`relay`).
+//! It sees no packets, parses nothing but the configuration file before anything is started and one message of each
+//! child, and never waits for a child, save for a bounded time when ending. It makes the channels between children because only so can each be replaced
 //! without the others: whenever one was started, every peer that runs gets a fresh channel to it.
 //!
 //! The safe direction of error is to kill: a child that does not behave is ended and started again, which the
@@ -11,6 +11,7 @@
 mod backoff;
 mod child;
 mod ready;
+mod relay;
 mod run_dir;
 
 use anyhow::{Context, Result};
@@ -91,7 +92,8 @@ fn command(role: Role, run_dir: &Path, config: Option<&Path>) -> Command {
     command
         .env_remove(ready::NOTIFY_VARIABLE)
         .stdin(Stdio::null())
-        .stdout(Stdio::null());
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -198,13 +200,16 @@ impl Supervisor {
 
     /// Blocks until there is something to do.
     fn wait(&self, signals: &Signals) -> Result<()> {
-        let restarts = self.children.iter().filter_map(Supervised::restart_at);
-        let due = restarts.chain(self.probe.as_ref().map(Probe::due)).min();
+        let due = self.children.iter().filter_map(Supervised::due);
+        let due = due.chain(self.probe.as_ref().map(Probe::due)).min();
         let probe = self.probe.as_ref().and_then(Probe::descriptor);
-        match probe {
-            Some(probe) => wait_until(&[signals.as_fd(), probe], due),
-            None => wait_until(&[signals.as_fd()], due),
-        }
+        let children = self.children.iter().filter_map(Supervised::listened_to);
+        let descriptors: Vec<_> = [signals.as_fd()]
+            .into_iter()
+            .chain(probe)
+            .chain(children)
+            .collect();
+        wait_until(&descriptors, due)
     }
 
     /// Notices the dead and starts those whose wait is over.
@@ -213,7 +218,7 @@ impl Supervisor {
         let mut changed = self
             .children
             .iter_mut()
-            .fold(false, |any, child| child.reap(now) | any);
+            .fold(false, |any, child| child.hear() | child.reap(now) | any);
         for role in Role::ALL {
             if self.child(role).restart_at().is_some_and(|due| due <= now) {
                 if let Err(error) = self.start(role, now) {
@@ -256,6 +261,7 @@ impl Supervisor {
                 log::warn!("{role} did not end in time; killing it");
                 self.child(role).end();
             }
+            self.child(role).flush();
         }
         Ok(())
     }

@@ -193,6 +193,42 @@ fn a_child_that_does_not_listen_is_replaced() {
     assert_ne!(scene.pid(Role::Driver), first);
 }
 
+/// A process that waits in the kernel without interruption outlives SIGKILL.
+#[test]
+fn a_child_that_cannot_be_killed_is_replaced_and_ending_does_not_wait_for_it() {
+    let mut scene = Scene::start(Some((Role::Driver, "/bin/cat")));
+    let first = scene.pid(Role::Driver);
+    scene.supervisor.child(Role::Driver).make_immortal(true);
+    scene.supervisor.child(Role::Driver).kill();
+    let due = scene.supervisor.child(Role::Driver).due();
+    assert!(due.is_some(), "nobody would look again");
+    scene.until("another one runs", |scene| {
+        let status = scene.supervisor.child(Role::Driver).status();
+        status.pid.is_some_and(|pid| pid != first)
+    });
+    let status = scene.supervisor.child(Role::Driver).status();
+    assert_eq!(
+        (status.restarts, status.last_exit.as_deref()),
+        (1, Some("was killed and did not end"))
+    );
+    // It is waited for once the kernel has let go of it.
+    let lost = scene.supervisor.child(Role::Driver).lost();
+    assert_eq!(
+        lost.iter().map(std::process::Child::id).collect::<Vec<_>>(),
+        [first]
+    );
+    lost[0].kill().unwrap();
+    scene.until("it is gone", |scene| {
+        scene.supervisor.child(Role::Driver).lost().is_empty()
+    });
+    // The second one does not end either.
+    let started = Instant::now();
+    scene.supervisor.child(Role::Driver).end();
+    assert!(started.elapsed() >= child::KILL_TIMEOUT);
+    assert!(!scene.supervisor.child(Role::Driver).is_running());
+    scene.supervisor.child(Role::Driver).lost()[0].kill().unwrap();
+}
+
 #[test]
 fn what_cannot_be_started_at_all_is_an_error() {
     let launch = |role| {

@@ -4,7 +4,7 @@ use super::{Reply, Request, Session};
 use crate::output::{self, Table, counts, duration, or_dash};
 use anyhow::Result;
 use control_protocol::work::WorkReport;
-use management::{FlowInfo, MacInfo, Origin, PortInfo, Stats, Status, SwitchInfo};
+use management::{FlowInfo, MacInfo, Origin, PortInfo, Process, Stats, Status, SwitchInfo};
 use std::fmt::Write;
 
 /// Any reply.
@@ -56,6 +56,24 @@ pub fn origin(origin: Origin) -> &'static str {
     }
 }
 
+/// What the processes could not give up, in a line.
+fn isolation(processes: &[Process]) -> String {
+    let running = processes.iter().filter(|process| process.pid.is_some());
+    let lacking: Vec<String> = running
+        .flat_map(|process| match &process.missing {
+            Some(missing) => missing
+                .iter()
+                .map(|what| format!("{}: {what}", process.role))
+                .collect(),
+            None => vec![format!("{}: not known yet", process.role)],
+        })
+        .collect();
+    match lacking.is_empty() {
+        true => "isolation:     complete\n".into(),
+        false => format!("isolation:     {}\n", lacking.join("; ")),
+    }
+}
+
 fn status(status: &Status) -> String {
     let mut text = format!(
         "hyperswitch {}, control process up {}\nrun directory: {}\nconfiguration: {}\n",
@@ -82,6 +100,7 @@ fn status(status: &Status) -> String {
         None => writeln!(text, "vm-state:      published by eBPF programs"),
         Some(reason) => writeln!(text, "vm-state:      ring hints only ({reason})"),
     };
+    text += &isolation(&status.processes);
     let _ = writeln!(
         text,
         "{} switches, {} ports ({} running), {} MAC addresses, {} flows\n",

@@ -1,8 +1,18 @@
-//! The system calls of the data plane: the whole list.
+//! The system calls of each process: the whole lists.
 //!
-//! A call that is not here ends the process. Calls with an `Errno` are refused but survived, because the C
-//! library or the standard library tries them of its own accord and has a way out: nothing is lost by telling
-//! it no. Arguments are compared where that is cheap and worth something; pointers cannot be.
+//! A call that is neither in [`COMMON`] nor in the process's own list ends the process. Calls with an `Errno` are
+//! refused but survived, because the C library or the standard library tries them of its own accord and has a way out:
+//! nothing is lost by telling it no. Arguments are compared where that is cheap and worth something; pointers cannot be.
+//!
+//! A call may be listed with [`Rule::If`] several times, here and in the process's own list: the alternatives add up.
+//!
+//! What no process may do, because no list has it: execute a program, start another process, send a signal to one,
+//! trace one, or read or write the memory of one; mount, load modules, call bpf(2); change owners, or credentials; install
+//! another filter; put characters into a terminal's input (`TIOCSTI`); make memory executable.
+
+pub(crate) mod control;
+pub(crate) mod data_plane;
+pub(crate) mod driver;
 
 use libc::c_int;
 
@@ -34,12 +44,21 @@ pub(crate) enum Check {
 use Check::{Bits, Null, OneOf, OwnPid};
 use Rule::{Always, Errno, If};
 
+/// System calls by number.
+pub(crate) type Calls = &'static [(i64, Rule)];
+
 /// Of a flag constant, the bits as the filter sees them.
 const fn bits(flags: c_int) -> u32 {
     flags.cast_unsigned()
 }
 
-/// No page may be both guest-controlled data and code.
+/// Of an ioctl(2) request, the 32 bits that the kernel looks at.
+#[allow(clippy::cast_possible_truncation)]
+const fn request(number: libc::Ioctl) -> u32 {
+    number as u32
+}
+
+/// No page may be both data from outside and code.
 const NOT_EXECUTABLE: Check = Bits(2, bits(libc::PROT_EXEC), 0);
 
 /// A new thread of this process in the namespaces it is in; never a process.
@@ -53,8 +72,8 @@ const NAMESPACE_FLAGS: c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// Calls of every architecture.
-pub(crate) const CALLS: &[(i64, Rule)] = &[
+/// What every process needs to have threads, memory, time, and the descriptors it was given.
+pub(crate) const COMMON: Calls = &[
     // Descriptors that are there already.
     (libc::SYS_read, Always),
     (libc::SYS_write, Always),
@@ -68,7 +87,6 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
         libc::SYS_newfstatat,
         If(&[OneOf(3, &[bits(libc::AT_EMPTY_PATH)])]),
     ), // fstat() of newer C libraries
-    (libc::SYS_statx, Errno(libc::ENOSYS)), // the standard library falls back to fstat()
     (
         libc::SYS_fcntl,
         If(&[OneOf(
@@ -84,12 +102,11 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
         )]),
     ),
     (libc::SYS_ioctl, If(&[OneOf(1, &[0x5421])])), // FIONBIO: how the standard library makes a socket non-blocking
-    // Sockets that are there already. Connections arrive by accept4() or with a message; none is made.
+    // Sockets that are there already.
     (libc::SYS_recvmsg, Always),
     (libc::SYS_sendmsg, Always),
     (libc::SYS_recvfrom, Always),
     (libc::SYS_sendto, Always),
-    (libc::SYS_accept4, Always),
     (libc::SYS_shutdown, Always),
     (
         libc::SYS_getsockopt,
@@ -129,8 +146,6 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
     (libc::SYS_epoll_pwait, Always),
     (libc::SYS_epoll_pwait2, Always),
     (libc::SYS_eventfd2, Always),
-    (libc::SYS_timerfd_create, Always),
-    (libc::SYS_timerfd_settime, Always),
     (libc::SYS_nanosleep, Always),
     (libc::SYS_clock_nanosleep, Always),
     (libc::SYS_restart_syscall, Always),
@@ -150,17 +165,10 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
     (libc::SYS_membarrier, Always),
     (libc::SYS_sched_yield, Always),
     (libc::SYS_sched_getaffinity, Always),
-    (libc::SYS_sched_setaffinity, Always),
-    (
-        libc::SYS_sched_setscheduler,
-        If(&[
-            OneOf(0, &[0]),
-            OneOf(1, &[bits(libc::SCHED_OTHER), bits(libc::SCHED_BATCH)]),
-        ]),
-    ),
     (libc::SYS_getcpu, Always),
     (libc::SYS_gettid, Always),
     (libc::SYS_getpid, Always),
+    (libc::SYS_getppid, Always),
     (libc::SYS_prctl, If(&[OneOf(0, &[bits(libc::PR_SET_NAME)])])),
     (libc::SYS_prlimit64, If(&[OneOf(0, &[0]), Null(2)])), // pthread_getattr_np() asks for the stack limit
     (libc::SYS_exit, Always),
@@ -176,24 +184,20 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
     (libc::SYS_clock_getres, Always),
     (libc::SYS_gettimeofday, Always),
     (libc::SYS_getrandom, Always),
-    // The file system, as far as libraries look for it unasked: the allocator for
-    // /proc/sys/vm/overcommit_memory, the standard library for the cgroup's CPU quota and, in a panic, for the
-    // program's symbols.
-    (libc::SYS_openat, Errno(libc::EACCES)),
+    // What the standard library asks in a panic, to find the program's symbols.
     (libc::SYS_readlinkat, Errno(libc::EACCES)),
     (libc::SYS_getcwd, Errno(libc::EACCES)),
 ];
 
 /// Older calls that newer architectures do not have.
 #[cfg(target_arch = "x86_64")]
-pub(crate) const LEGACY_CALLS: &[(i64, Rule)] = &[
+pub(crate) const LEGACY_COMMON: Calls = &[
     (libc::SYS_poll, Always),
     (libc::SYS_epoll_wait, Always),
     (libc::SYS_time, Always),
-    (libc::SYS_open, Errno(libc::EACCES)),
     (libc::SYS_readlink, Errno(libc::EACCES)),
 ];
 
 /// Older calls that newer architectures do not have.
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) const LEGACY_CALLS: &[(i64, Rule)] = &[];
+pub(crate) const LEGACY_COMMON: Calls = &[];

@@ -1,0 +1,154 @@
+//! The log lines of a child, on their way to our standard error.
+//!
+//! A child that was taken over must not be able to write to the user's terminal, fill the disk, or speak in another's
+//! name. So its standard error is a pipe, which is read here: lines are cut, counted, cleaned of control characters, and
+//! marked with the child's role. The child for its part never waits for us (its end of the pipe does not block), nor do
+//! we wait in the supervisor's loop for whoever reads our standard error: each child has a thread here, which ends with it.
+
+use control_protocol::supervisor::Role;
+use std::io::Read;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of a line that are kept.
+const MAX_LINE: usize = 1024;
+
+/// Lines that a child may write at once, after silence.
+const BURST: u32 = 1000;
+
+/// Lines per second that it may go on with.
+const RATE: u32 = 20;
+
+/// The same when the user asks for more than usual.
+const DEBUG_RATE: u32 = 5000;
+
+/// Starts the thread that relays what a child writes until it closes the pipe, or nothing if there are no threads to be
+/// had: the child's lines are lost then.
+pub fn start(role: Role, pipe: impl Read + Send + 'static) -> Option<JoinHandle<()>> {
+    let rate = if log::max_level() > log::LevelFilter::Info {
+        DEBUG_RATE
+    } else {
+        RATE
+    };
+    let thread = std::thread::Builder::new().name(format!("log-{role}"));
+    let started = thread.spawn(move || {
+        let mut allowance = Allowance::new(rate, Instant::now());
+        lines(pipe, |line| {
+            let Some(suppressed) = allowance.take(Instant::now()) else {
+                return;
+            };
+            if suppressed > 0 {
+                log::warn!("{role}: {suppressed} log lines were too many and are left out");
+            }
+            telemetry::relay(role.name(), line);
+        });
+    });
+    started
+        .map_err(|error| log::error!("{role}: its log cannot be read: {error}"))
+        .ok()
+}
+
+/// Cuts what is read into lines of at most [`MAX_LINE`] bytes; the rest of longer ones is left out.
+fn lines(mut pipe: impl Read, mut say: impl FnMut(&[u8])) {
+    let mut chunk = [0u8; 4096];
+    let mut line = Vec::with_capacity(MAX_LINE);
+    loop {
+        let read = match pipe.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        for byte in &chunk[..read] {
+            match byte {
+                b'\n' => {
+                    say(&line);
+                    line.clear();
+                }
+                byte if line.len() < MAX_LINE => line.push(*byte),
+                _ => {}
+            }
+        }
+    }
+    if !line.is_empty() {
+        say(&line);
+    }
+}
+
+/// A token bucket for lines.
+struct Allowance {
+    rate: u32,
+    left: u32,
+    filled: Instant,
+    suppressed: u64,
+}
+
+impl Allowance {
+    fn new(rate: u32, now: Instant) -> Self {
+        Allowance {
+            rate,
+            left: BURST,
+            filled: now,
+            suppressed: 0,
+        }
+    }
+
+    /// Whether one more line may be said; if so, how many were left out since the last one.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        let each = Duration::from_secs(1) / self.rate;
+        let earned = now.saturating_duration_since(self.filled).as_nanos() / each.as_nanos();
+        let earned = u32::try_from(earned).unwrap_or(u32::MAX);
+        if earned > 0 {
+            self.left = self.left.saturating_add(earned).min(BURST);
+            self.filled = if self.left == BURST {
+                now
+            } else {
+                self.filled + each * earned
+            };
+        }
+        if self.left == 0 {
+            self.suppressed += 1;
+            return None;
+        }
+        self.left -= 1;
+        Some(std::mem::take(&mut self.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relayed(bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut said = Vec::new();
+        lines(bytes, |line| said.push(line.to_vec()));
+        said
+    }
+
+    #[test]
+    fn lines_are_bounded() {
+        assert_eq!(relayed(b"one\ntwo\n\nlast"), [&b"one"[..], b"two", b"", b"last"]);
+        let mut endless = vec![b'x'; 10 << 20];
+        endless.extend(b"\nnext\n");
+        assert_eq!(relayed(&endless), [vec![b'x'; MAX_LINE], b"next".to_vec()]);
+    }
+
+    #[test]
+    fn a_flood_is_cut_to_its_rate_and_counted() {
+        let mut now = Instant::now();
+        let mut allowance = Allowance::new(RATE, now);
+        let said = (0..1_000_000).filter(|_| allowance.take(now).is_some()).count();
+        assert_eq!(said, 1000);
+        now += Duration::from_secs(1);
+        assert_eq!(allowance.take(now), Some(999_000));
+        let said = (0..1000).filter(|_| allowance.take(now).is_some()).count();
+        assert_eq!(said, 19);
+        // However often it is asked meanwhile, time earns the same.
+        let mut said = 0;
+        for _ in 0..100_000 {
+            now += Duration::from_micros(100);
+            said += u32::from(allowance.take(now).is_some());
+        }
+        assert!((199..=201).contains(&said), "{said} in ten seconds");
+    }
+}

@@ -1,0 +1,193 @@
+//! What the running processes have given up, as the kernel tells.
+
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Instance {
+    process: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Instance {
+    /// Starts one and waits until it is ready; its log goes on to be read.
+    fn start() -> Instance {
+        let directory = tempfile::tempdir().unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_hyperswitch"))
+            .arg("--run-dir")
+            .arg(directory.path().join("run"))
+            .arg("run")
+            .env_remove("HYPERSWITCH_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let mut seen = String::new();
+        loop {
+            let line = lines
+                .next()
+                .unwrap_or_else(|| panic!("it ended:\n{seen}"))
+                .unwrap();
+            seen += &format!("{line}\n");
+            if line.contains("supervisor: ready") {
+                break;
+            }
+        }
+        std::thread::spawn(move || lines.for_each(drop));
+        Instance { process, directory }
+    }
+
+    fn status(&self, more: &[&str]) -> String {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
+        command
+            .arg("--run-dir")
+            .arg(self.directory.path().join("run"))
+            .arg("status");
+        let output = command.args(more).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The processes once each has said what it could not give up.
+    fn processes(&self) -> Vec<serde_json::Value> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status: serde_json::Value =
+                serde_json::from_str(&self.status(&["--json"])).unwrap_or_default();
+            let processes = status["processes"].as_array().cloned().unwrap_or_default();
+            if processes.len() == 3 && processes.iter().all(|process| process["missing"].is_array()) {
+                return processes;
+            }
+            assert!(Instant::now() < deadline, "not told: {status}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // Its children die with it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A line of `/proc/<pid>/status`, without its name.
+fn kernel_says(pid: u64, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().trim().to_owned()
+}
+
+fn capabilities(pid: u64, set: &str) -> u64 {
+    u64::from_str_radix(&kernel_says(pid, set), 16).unwrap()
+}
+
+const DAC_OVERRIDE: u64 = 1 << 1;
+const NETWORK: u64 = 1 << 12 | 1 << 13 | 1 << 21;
+
+#[test]
+fn each_process_has_given_up_what_it_does_not_need() {
+    let instance = Instance::start();
+    for process in instance.processes() {
+        let pid = process["pid"].as_u64().unwrap();
+        let role = process["role"].as_str().unwrap();
+        let allowed = match role {
+            "data-plane" => 0,
+            "control" => DAC_OVERRIDE,
+            "driver" => NETWORK,
+            other => panic!("what is {other}?"),
+        };
+        for set in ["CapEff", "CapPrm", "CapInh", "CapAmb"] {
+            assert_eq!(capabilities(pid, set) & !allowed, 0, "{role}: {set}");
+        }
+        assert_eq!(kernel_says(pid, "Seccomp"), "2", "{role}");
+        assert_eq!(kernel_says(pid, "NoNewPrivs"), "1", "{role}");
+        // All threads, whenever they were started.
+        for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            let task = task.unwrap().path().join("status");
+            let status = std::fs::read_to_string(task).unwrap_or_default();
+            assert!(
+                status.is_empty() || status.contains("Seccomp:\t2\n"),
+                "{role}: {status}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_data_plane_of_root_is_nobody_and_sees_nothing() {
+    if kernel_says(std::process::id().into(), "CapEff") != kernel_says(1, "CapEff")
+        || !rustix::process::getuid().is_root()
+    {
+        eprintln!("left out: not root");
+        return;
+    }
+    let instance = Instance::start();
+    for process in instance.processes() {
+        let pid = process["pid"].as_u64().unwrap();
+        let missing = process["missing"].as_array().unwrap();
+        if process["role"] != "data-plane" {
+            continue;
+        }
+        assert!(missing.is_empty(), "{missing:?}");
+        let user = sandbox::DATA_PLANE_USER;
+        assert_eq!(kernel_says(pid, "Uid"), format!("{user}\t{user}\t{user}\t{user}"));
+        assert_eq!(kernel_says(pid, "Gid"), format!("{user}\t{user}\t{user}\t{user}"));
+        assert_eq!(kernel_says(pid, "Groups"), "");
+        for namespace in ["mnt", "net", "ipc", "uts"] {
+            let of = |pid: &str| std::fs::read_link(Path::new("/proc").join(pid).join("ns").join(namespace));
+            assert_ne!(of(&pid.to_string()).unwrap(), of("self").unwrap(), "{namespace}");
+        }
+        let root = std::fs::read_dir(format!("/proc/{pid}/root")).unwrap();
+        assert_eq!(root.count(), 0, "its root directory is empty");
+        let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap();
+        assert_eq!(mounts.lines().count(), 1, "{mounts}");
+    }
+}
+
+/// No process has a terminal as descriptor, or any other way to write to it.
+#[test]
+fn standard_descriptors_lead_nowhere_but_to_the_supervisor() {
+    let instance = Instance::start();
+    for process in instance.processes() {
+        let pid = process["pid"].as_u64().unwrap();
+        let Ok(stderr) = std::fs::read_link(format!("/proc/{pid}/fd/2")) else {
+            eprintln!("left out: not root");
+            return;
+        };
+        let to = |fd: u32| std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
+        assert_eq!((to(0), to(1)), ("/dev/null".into(), "/dev/null".into()));
+        let supervisors = std::fs::read_link(format!("/proc/{}/fd/2", instance.process.id())).unwrap();
+        assert!(stderr.to_string_lossy().starts_with("pipe:"), "{stderr:?}");
+        assert_ne!(stderr, supervisors);
+    }
+}
+
+#[test]
+fn status_says_what_is_missing() {
+    let instance = Instance::start();
+    let missing: Vec<String> = instance
+        .processes()
+        .iter()
+        .flat_map(|process| process["missing"].as_array().unwrap().clone())
+        .map(|what| what.as_str().unwrap().to_owned())
+        .collect();
+    let status = instance.status(&[]);
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("isolation:"))
+        .unwrap();
+    if missing.is_empty() {
+        assert_eq!(line, "isolation:     complete");
+    }
+    for what in missing {
+        assert!(line.contains(&what), "{what:?} in {line:?}");
+    }
+}

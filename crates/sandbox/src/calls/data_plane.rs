@@ -1,0 +1,38 @@
+//! What the data plane does besides the common calls. It opens nothing and connects to nobody: connections arrive by
+//! accept4() or with a message.
+
+use super::Calls;
+use super::Check::OneOf;
+use super::Rule::{Always, Errno, If};
+use super::bits;
+
+/// Only the calling thread may be moved or given another policy: 0 means it. A thread identifier would let a data
+/// plane that was taken over chase threads of other processes of its user from core to core.
+const CALLING_THREAD: super::Check = OneOf(0, &[0]);
+
+/// Calls of every architecture.
+pub(crate) const CALLS: Calls = &[
+    (libc::SYS_accept4, Always),
+    (libc::SYS_timerfd_create, Always),
+    (libc::SYS_timerfd_settime, Always),
+    (libc::SYS_sched_setaffinity, If(&[CALLING_THREAD])),
+    (
+        libc::SYS_sched_setscheduler,
+        If(&[
+            CALLING_THREAD,
+            OneOf(1, &[bits(libc::SCHED_OTHER), bits(libc::SCHED_BATCH)]),
+        ]),
+    ),
+    // The file system, as far as libraries look for it unasked: the allocator for
+    // /proc/sys/vm/overcommit_memory, the standard library for the cgroup's CPU quota.
+    (libc::SYS_openat, Errno(libc::EACCES)),
+    (libc::SYS_statx, Errno(libc::ENOSYS)), // the standard library falls back to fstat()
+];
+
+/// Older calls that newer architectures do not have.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const LEGACY: Calls = &[(libc::SYS_open, Errno(libc::EACCES))];
+
+/// Older calls that newer architectures do not have.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const LEGACY: Calls = &[];

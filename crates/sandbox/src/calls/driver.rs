@@ -1,0 +1,75 @@
+//! What the driver domain does besides the common calls: TAPs (`/dev/net/tun` and its requests), packet sockets, netlink
+//! to configure interfaces, network namespaces to do so in, and memory shared with the data plane.
+
+use super::Calls;
+use super::Check::{Bits, OneOf};
+use super::Rule::{Always, Errno, If};
+use super::{bits, request};
+
+/// Opens what there is, and makes nothing.
+const EXISTING: u32 = bits(libc::O_CREAT | libc::O_TRUNC | O_TMPFILE);
+/// The bit of its own; `libc::O_TMPFILE` includes O_DIRECTORY.
+const O_TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
+
+/// Calls of every architecture.
+pub(crate) const CALLS: Calls = &[
+    (libc::SYS_openat, If(&[Bits(2, EXISTING, 0)])),
+    (libc::SYS_statx, Errno(libc::ENOSYS)), // the standard library falls back to fstat()
+    (
+        libc::SYS_ioctl,
+        If(&[OneOf(
+            1,
+            &[
+                request(libc::TUNSETIFF),
+                request(libc::TUNSETPERSIST),
+                request(libc::TUNSETOFFLOAD),
+                request(libc::TUNSETVNETHDRSZ),
+                request(libc::TUNSETVNETLE),
+            ],
+        )]),
+    ),
+    (
+        libc::SYS_socket,
+        If(&[
+            OneOf(0, &[bits(libc::AF_NETLINK)]),
+            OneOf(2, &[bits(libc::NETLINK_ROUTE)]),
+        ]),
+    ),
+    (libc::SYS_socket, If(&[OneOf(0, &[bits(libc::AF_PACKET)])])),
+    (libc::SYS_bind, Always), // of sockets of these kinds only: no path, no port
+    (
+        libc::SYS_setsockopt,
+        If(&[
+            OneOf(1, &[bits(libc::SOL_PACKET)]),
+            OneOf(
+                2,
+                &[
+                    bits(libc::PACKET_ADD_MEMBERSHIP),
+                    bits(libc::PACKET_AUXDATA),
+                    bits(libc::PACKET_VNET_HDR),
+                    bits(libc::PACKET_IGNORE_OUTGOING),
+                    bits(libc::PACKET_VNET_HDR_SZ),
+                ],
+            ),
+        ]),
+    ),
+    (
+        libc::SYS_setsockopt,
+        If(&[
+            OneOf(1, &[bits(libc::SOL_SOCKET)]),
+            OneOf(2, &[bits(libc::SO_RCVBUFFORCE)]),
+        ]),
+    ),
+    (libc::SYS_setns, If(&[OneOf(1, &[bits(libc::CLONE_NEWNET)])])),
+    (libc::SYS_memfd_create, Always),
+    (libc::SYS_ftruncate, Always),
+    (libc::SYS_fcntl, If(&[OneOf(1, &[bits(libc::F_ADD_SEALS)])])),
+];
+
+/// Older calls that newer architectures do not have.
+#[cfg(target_arch = "x86_64")]
+pub(crate) const LEGACY: Calls = &[(libc::SYS_open, If(&[Bits(1, EXISTING, 0)]))];
+
+/// Older calls that newer architectures do not have.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) const LEGACY: Calls = &[];

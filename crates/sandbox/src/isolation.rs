@@ -1,0 +1,145 @@
+//! What each process gives up, for good, before it hears of anything but the supervisor.
+//!
+//! | step | data plane | control process | driver domain |
+//! |---|---|---|---|
+//! | core dumps, being traced by equals | none | none | none |
+//! | user | [`DATA_PLANE_USER`], no groups | as started | as started |
+//! | mount, network, IPC and UTS namespace | own and empty | as started | as started |
+//! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration and `/proc` | `/dev/net/tun` |
+//! | capabilities | none | DAC_OVERRIDE | NET_ADMIN, NET_RAW, SYS_ADMIN |
+//! | new privileges by executing | none | none | none |
+//! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` |
+//!
+//! Core dumps, capabilities, new privileges and system calls can always be given up; if the system says no, something is
+//! wrong and the process must not go on. User, namespaces and Landlock take privileges or a kernel that has them. A process
+//! does without and says so: [`Missing`].
+//!
+//! Why control keeps DAC_OVERRIDE: the sockets of VMMs belong to whoever runs those. Why the driver domain keeps
+//! SYS_ADMIN: setns(2) takes it.
+
+use crate::filter::{self, Filtered};
+use crate::{landlock, separate};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
+use std::io;
+use std::path::Path;
+
+pub use crate::separate::DATA_PLANE_USER;
+
+/// What becomes of a process that makes a call it may not make. The call is not executed in either case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// The kernel ends it with `SIGSYS`, which the supervisor logs.
+    Kill,
+    /// It says on standard error which call it was, and then ends itself with `SIGSYS`. For development: a
+    /// process that was taken over could stop itself from ending.
+    Report,
+}
+
+/// Why a process could not be isolated. It must not go on then.
+#[derive(Debug, thiserror::Error)]
+pub enum IsolationError {
+    /// A step failed.
+    #[error("cannot {0}: {1}")]
+    Step(&'static str, io::Error),
+    /// The filter could not be built or installed.
+    #[error("cannot install the system call filter: {0}")]
+    Filter(#[from] seccompiler::Error),
+}
+
+/// What of a process's isolation could not be had, each with the reason, for users. Usually nothing when the supervisor is
+/// root.
+pub type Missing = Vec<String>;
+
+/// Isolates the calling process, a data plane, for the rest of its life. Call it before other threads are started:
+/// capabilities and namespaces are per thread (the filter itself covers all threads).
+///
+/// # Errors
+/// Any step that fails and should not; the steps before it stay in force.
+pub fn isolate_data_plane(violation: Violation) -> Result<Missing, IsolationError> {
+    let mut missing = Missing::new();
+    separate::leave_namespaces(&mut missing);
+    separate::become_nobody(&mut missing)?;
+    finish(
+        Filtered::DataPlane,
+        CapabilitySet::empty(),
+        None,
+        violation,
+        &mut missing,
+    )?;
+    Ok(missing)
+}
+
+/// Isolates the calling process, a control process that keeps its state and sockets in `run_dir` and reads its
+/// configuration from `config`. Both must be absolute.
+///
+/// # Errors
+/// As [`isolate_data_plane`].
+pub fn isolate_control(
+    violation: Violation,
+    run_dir: &Path,
+    config: Option<&Path>,
+) -> Result<Missing, IsolationError> {
+    let mut missing = Missing::new();
+    let files = landlock::for_control(run_dir, config);
+    let keep = CapabilitySet::DAC_OVERRIDE;
+    finish(Filtered::Control, keep, Some(files), violation, &mut missing)?;
+    Ok(missing)
+}
+
+/// Isolates the calling process, a driver domain.
+///
+/// # Errors
+/// As [`isolate_data_plane`].
+pub fn isolate_driver(violation: Violation) -> Result<Missing, IsolationError> {
+    let mut missing = Missing::new();
+    let files = landlock::for_driver();
+    let keep = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN;
+    finish(Filtered::Driver, keep, Some(files), violation, &mut missing)?;
+    Ok(missing)
+}
+
+/// The steps that all processes have in common, in this order: each takes what the next one gives up.
+fn finish(
+    process: Filtered,
+    keep: CapabilitySet,
+    files: Option<landlock::Files>,
+    violation: Violation,
+    missing: &mut Missing,
+) -> Result<(), IsolationError> {
+    // After a change of user, which sets it anew.
+    step(
+        "forbid core dumps",
+        set_dumpable_behavior(DumpableBehavior::NotDumpable),
+    )?;
+    step("drop capabilities", keep_capabilities(keep))?;
+    step("forbid new privileges", set_no_new_privs(true))?;
+    if let Some(files) = files
+        && let Err(error) = files.restrict()
+    {
+        missing.push(format!("files are not restricted by Landlock: {error}"));
+    }
+    if violation == Violation::Report {
+        crate::report::install().map_err(|error| IsolationError::Step("handle SIGSYS", error))?;
+    }
+    let programs =
+        filter::programs(process, violation, std::process::id()).map_err(seccompiler::Error::Backend)?;
+    for program in &programs {
+        seccompiler::apply_filter_all_threads(program)?;
+    }
+    Ok(())
+}
+
+fn keep_capabilities(keep: CapabilitySet) -> rustix::io::Result<()> {
+    let kept = capabilities(None)?.permitted & keep;
+    let sets = CapabilitySets {
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets)
+}
+
+fn step(what: &'static str, result: rustix::io::Result<()>) -> Result<(), IsolationError> {
+    result.map_err(|error| IsolationError::Step(what, error.into()))
+}
