@@ -5,6 +5,7 @@ use crate::links::PortRun;
 use crate::plan::Change;
 use crate::process::{Control, SwitchRun};
 use crate::state::PortState;
+use crate::ups::Ups;
 use control_protocol::data_plane::{PortState as Life, Request};
 use flow::{PortId, SwitchId};
 use std::collections::BTreeSet;
@@ -30,7 +31,14 @@ impl Control {
                 }
                 Change::AddSwitch(name, switch) => {
                     let l2 = Switch::new(switch.rules());
-                    self.switches.insert(name.clone(), SwitchRun { id: None, l2 });
+                    self.switches.insert(
+                        name.clone(),
+                        SwitchRun {
+                            id: None,
+                            l2,
+                            ups: Ups::default(),
+                        },
+                    );
                     self.number();
                 }
                 Change::SetSwitch(name, switch) => {

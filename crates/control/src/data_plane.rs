@@ -166,6 +166,7 @@ impl Control {
         for run in self.ports.values_mut() {
             run.added = false;
             run.state = PortState::Disconnected;
+            run.looked_at = None;
             threads.extend(run.vcpus.take());
         }
         self.forget_threads(threads);
@@ -300,22 +301,14 @@ impl Control {
         let Some(name) = self.names.get(&port).cloned() else {
             return;
         };
-        let up = state != PortState::Disconnected;
         self.port_state(&name, state);
-        if let Some(run) = self.ports.get_mut(&name) {
-            run.peer = peer;
-        }
-        self.watch_guest(&name);
-        let Some(switch) = self.ports.get(&name).map(|run| run.wanted.switch.clone()) else {
+        let Some(run) = self.ports.get_mut(&name) else {
             return;
         };
-        if self
-            .switches
-            .get_mut(&switch)
-            .is_some_and(|run| run.l2.set_up(port, up))
-        {
-            self.refresh_switch(&switch);
-        }
+        run.peer = peer;
+        let switch = run.wanted.switch.clone();
+        self.guest_changed(&name);
+        self.up_changed(&switch, port);
     }
 
     /// Decides about a packet.

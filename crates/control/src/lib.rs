@@ -13,6 +13,8 @@
 //! | data plane: upcalls, flows, answers | `data_plane` |
 //! | data plane: meeting one | `sync` |
 //! | time | `ageing` |
+//! | ports come and go | `ups` |
+//! | work that guests can cause | `pace` |
 //! | whose guest a thread is | `vcpus` |
 //! | decisions | [`l2`] |
 //! | users | `users` (bytes), `serve` and `edit` (requests), `describe` (names and texts) |
@@ -30,6 +32,7 @@ mod describe;
 mod edit;
 pub mod l2;
 mod links;
+mod pace;
 mod peer;
 mod plan;
 mod process;
@@ -38,6 +41,7 @@ mod sockets;
 mod state;
 mod store;
 mod sync;
+mod ups;
 mod users;
 mod vcpus;
 

@@ -46,6 +46,8 @@ pub(crate) struct PortRun {
     pub peer: Option<u32>,
     /// Threads of its guest that are registered, as the data plane was told; `None` before it is told anything.
     pub vcpus: Option<Vec<Vcpu>>,
+    /// The process whose threads were looked up last, and whether its driver was running then.
+    pub looked_at: Option<(u32, bool)>,
     /// Whether the driver domain says its interface works.
     interface_up: bool,
     /// Our copy of the listening socket: with it, guests that connect while the data plane restarts wait
@@ -67,6 +69,7 @@ impl PortRun {
             state: PortState::Disconnected,
             peer: None,
             vcpus: None,
+            looked_at: None,
             interface_up: false,
             listener: None,
             problem: None,
@@ -137,6 +140,7 @@ impl Control {
         let link = run.wanted.link.clone();
         run.added = false;
         run.state = PortState::Disconnected;
+        run.looked_at = None;
         let mut fds = Vec::new();
         match &link {
             Link::Listen(path) => match run.listening(path) {

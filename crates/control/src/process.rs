@@ -8,6 +8,7 @@ use crate::serve::AllGathered;
 use crate::sockets;
 use crate::state::{State, Wishes, desired};
 use crate::store::Store;
+use crate::ups::Ups;
 use crate::users::{Incoming, Token, Users};
 use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
@@ -32,6 +33,8 @@ pub(crate) struct SwitchRun {
     pub id: Option<SwitchId>,
     /// Learning switch.
     pub l2: l2::Switch,
+    /// Ports that came and went.
+    pub ups: Ups,
 }
 
 /// The control process.
@@ -271,8 +274,11 @@ impl Control {
     /// When something is due, if anything is.
     fn deadline(&self) -> Option<u64> {
         let links = self.ports.values().filter_map(|port| port.due).min();
-        [links, self.ageing_deadline(), self.users.next_deadline()]
+        let users = self.users.next_deadline();
+        let guests = [self.ups_deadline(), self.vcpus.deadline()];
+        [links, self.ageing_deadline(), users]
             .into_iter()
+            .chain(guests)
             .flatten()
             .min()
     }
@@ -283,6 +289,8 @@ impl Control {
         self.connect_links(now);
         self.age(now);
         self.refresh_guests(now);
+        self.watch_guests(now);
+        self.refresh_ups(now);
         for token in self.users.overdue(now) {
             self.forget_user(token);
             let text = "no answer from the data plane; see `hyperswitch status`".into();

@@ -45,9 +45,10 @@ impl Control {
             }
             let now = self.now();
             if let Some(run) = self.ports.get_mut(&name) {
+                run.looked_at = None;
                 run.adopt(info.state, info.peer, now);
             }
-            self.watch_guest(&name);
+            self.guest_changed(&name);
         }
         let missing: Vec<String> = self
             .ports

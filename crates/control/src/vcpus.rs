@@ -1,12 +1,15 @@
 //! Which threads are whose guest: the data plane knows what threads do, we know whose they are.
 //!
 //! The data plane says which process is behind a port, and may not look at it; we look up its vCPU threads in /proc,
-//! register them with the eBPF programs, and tell the data plane their places. That is done whenever a port is
-//! connected or its rings are started, by when a VMM has made its vCPUs, and when one of the threads was seen to end.
+//! register them with the eBPF programs, and tell the data plane their places. That is done when a port is connected and
+//! when its rings are started for the first time after that, by when a VMM has made its vCPUs, and when one of the
+//! threads was seen to end. A look costs the more the more threads a VMM has, so looks are merged and have a
+//! [pace](crate::pace).
 //!
 //! Nothing depends on it: a thread that is not registered is one whose state nobody knows.
 
 use crate::links::PortRun;
+use crate::pace::{Pace, Queue};
 use crate::process::Control;
 use crate::state::Link;
 use control_protocol::data_plane::{PortState, Request};
@@ -14,16 +17,23 @@ use management::VmStateStatus;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::Instant;
 use vm_state::{Registry, Slot, ThreadState, vcpu_threads};
 
 /// Least time between looks for threads that have ended, in milliseconds.
 const LOOK: u64 = 1_000;
+
+/// Threads of each guest that have a place whatever others have; with few ports it may be more.
+const LEAST: usize = 16;
 
 /// The programs' registry, or why there is none.
 pub(crate) struct Vcpus {
     registry: Result<Registry, String>,
     /// When threads that have ended were looked for last.
     looked: u64,
+    /// Ports whose guests are to be looked at.
+    waiting: Queue<String>,
+    pace: Pace,
 }
 
 /// A thread of a guest, and its place.
@@ -34,6 +44,8 @@ impl Vcpus {
         Vcpus {
             registry: Err("the supervisor has not said".into()),
             looked: 0,
+            waiting: Queue::default(),
+            pace: Pace::default(),
         }
     }
 
@@ -47,6 +59,11 @@ impl Vcpus {
             Ok(_) => log::info!("vm-state: published by eBPF programs"),
             Err(reason) => log::warn!("vm-state: ring hints only ({reason})"),
         }
+    }
+
+    /// When the next guest is to be looked at, if any.
+    pub fn deadline(&self) -> Option<u64> {
+        (!self.waiting.is_empty()).then(|| self.pace.due())
     }
 
     /// For users.
@@ -68,8 +85,38 @@ impl PortRun {
 }
 
 impl Control {
+    /// A port's process or state has changed: its guest is looked at, now or later, if there may be something new to see.
+    pub fn guest_changed(&mut self, name: &str) {
+        let Some(run) = self.ports.get_mut(name) else {
+            return;
+        };
+        let runs = run.state == PortState::Running;
+        let seen = run.looked_at;
+        run.looked_at = run.vmm().map(|pid| {
+            let ran = seen.is_some_and(|(before, ran)| before == pid && ran);
+            (pid, ran || runs)
+        });
+        if run.looked_at != seen {
+            self.vcpus.waiting.add(name.to_owned());
+            let now = self.now();
+            self.watch_guests(now);
+        }
+    }
+
+    /// Looks at guests as far as the time has come.
+    pub fn watch_guests(&mut self, now: u64) {
+        if self.vcpus.pace.is_due(now)
+            && let Some(name) = self.vcpus.waiting.next()
+        {
+            let start = Instant::now();
+            self.watch_guest(&name);
+            self.vcpus.pace.worked(start.elapsed(), now);
+        }
+    }
+
     /// Finds the threads of a port that the data plane has, and tells it if they are others than it was told.
-    pub fn watch_guest(&mut self, name: &str) {
+    fn watch_guest(&mut self, name: &str) {
+        let share = (usize::from(Slot::LIMIT) / self.ports.len().max(1)).max(LEAST);
         let (Ok(registry), Some(run)) = (&self.vcpus.registry, self.ports.get_mut(name)) else {
             return;
         };
@@ -80,7 +127,7 @@ impl Control {
         let threads = run
             .vmm()
             .and_then(|pid| vcpu_threads(Path::new("/proc"), pid).ok());
-        let threads = threads.unwrap_or_default().into_iter();
+        let threads = threads.unwrap_or_default().into_iter().take(share);
         let found: Vec<Vcpu> = threads
             .filter_map(|tid| Some((tid, registry.add(tid)?)))
             .collect();
@@ -124,6 +171,6 @@ impl Control {
         let ports = self.ports.iter().filter(|(_, run)| ended(run));
         let names: Vec<String> = ports.map(|(name, _)| name.clone()).collect();
         self.vcpus.looked = now;
-        names.iter().for_each(|name| self.watch_guest(name));
+        names.into_iter().for_each(|name| self.vcpus.waiting.add(name));
     }
 }

@@ -15,8 +15,14 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Threads that are taken of one process, at most: others have processes, too.
+/// vCPU threads that are taken of one process, at most: others have processes, too.
 const MOST: usize = 256;
+
+/// Threads that are taken of a process that does not say which of them are vCPUs. Each is looked at when work is placed.
+const MOST_UNNAMED: usize = 32;
+
+/// Threads whose names are read. VMMs start their vCPUs early.
+const MOST_READ: usize = 1024;
 
 /// Numbers of the threads of a process that run its guest, in ascending order. `proc` is `/proc`.
 ///
@@ -25,7 +31,7 @@ const MOST: usize = 256;
 pub fn vcpu_threads(proc: &Path, pid: u32) -> io::Result<Vec<u32>> {
     let tasks = proc.join(pid.to_string()).join("task");
     let (mut all, mut vcpus) = (Vec::new(), Vec::new());
-    for task in fs::read_dir(tasks)? {
+    for task in fs::read_dir(tasks)?.take(MOST_READ) {
         let task = task?;
         let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
@@ -37,9 +43,12 @@ pub fn vcpu_threads(proc: &Path, pid: u32) -> io::Result<Vec<u32>> {
         }
         all.push(tid);
     }
-    let mut found = if vcpus.is_empty() { all } else { vcpus };
+    let (mut found, most) = match vcpus.is_empty() {
+        true => (all, MOST_UNNAMED),
+        false => (vcpus, MOST),
+    };
     found.sort_unstable();
-    found.truncate(MOST);
+    found.truncate(most);
     Ok(found)
 }
 
@@ -134,9 +143,11 @@ mod tests {
     #[test]
     fn a_process_cannot_take_all_places() {
         let directory = tempfile::tempdir().unwrap();
-        let threads: Vec<(u32, &str)> = (1..=1000).map(|tid| (tid, "x")).collect();
-        process(directory.path(), 1, &threads);
-        assert_eq!(vcpu_threads(directory.path(), 1).unwrap().len(), MOST);
+        for (pid, name, most) in [(1, "x", MOST_UNNAMED), (2, "vcpu1", MOST)] {
+            let threads: Vec<(u32, &str)> = (1..=1500).map(|tid| (tid, name)).collect();
+            process(directory.path(), pid, &threads);
+            assert_eq!(vcpu_threads(directory.path(), pid).unwrap().len(), most);
+        }
     }
 
     #[test]

@@ -82,6 +82,11 @@ impl Decision {
         }
     }
 
+    /// Whether it depends on which ports are connected.
+    pub(super) fn floods(&self) -> bool {
+        matches!(self.destination, Destination::Group | Destination::Unknown)
+    }
+
     /// The actions of a flow that does this.
     pub fn actions(&self) -> Vec<Action> {
         match &self.verdict {

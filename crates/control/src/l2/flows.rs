@@ -66,6 +66,8 @@ pub struct Record {
     pub stations: Option<[Station; 2]>,
     /// Whether its source could not be learned for lack of room.
     pub blocked: bool,
+    /// Whether its destination is a group or unknown, so that it depends on which ports are connected.
+    pub floods: bool,
 }
 
 /// All flows of a switch, with indexes.
@@ -75,6 +77,7 @@ pub struct Flows {
     by_station: HashMap<Station, HashSet<FlowId>>,
     /// By ingress port.
     blocked: HashMap<u32, HashSet<FlowId>>,
+    floods: HashSet<FlowId>,
     per_port: HashMap<u32, usize>,
 }
 
@@ -112,6 +115,13 @@ impl Flows {
         self.blocked.values().flatten().copied().collect()
     }
 
+    /// Flows in a VLAN for which `carried` that depend on which ports are connected.
+    pub fn floods(&self, carried: impl Fn(u16) -> bool) -> Vec<FlowId> {
+        let vlan = |id: &FlowId| Some(self.get(*id)?.stations?[0].vlan);
+        let floods = self.floods.iter().copied();
+        floods.filter(|id| vlan(id).is_some_and(&carried)).collect()
+    }
+
     /// Those from a port.
     pub fn blocked_from(&self, port: PortId) -> Vec<FlowId> {
         self.blocked.get(&port.0).into_iter().flatten().copied().collect()
@@ -124,6 +134,9 @@ impl Flows {
         }
         if record.blocked {
             self.blocked.entry(record.key.in_port()).or_default().insert(id);
+        }
+        if record.floods {
+            self.floods.insert(id);
         }
         *self.per_port.entry(record.key.in_port()).or_default() += 1;
         self.records.insert(id, record);
@@ -139,6 +152,7 @@ impl Flows {
                 }
             }
         }
+        self.floods.remove(&id);
         if let Some(ids) = self.blocked.get_mut(&record.key.in_port()) {
             ids.remove(&id);
             if ids.is_empty() {

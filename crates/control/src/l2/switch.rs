@@ -6,7 +6,7 @@ use super::mac_table::{Entry, MacTable, Station};
 use super::moves::{MoveCounts, Moves};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId};
 use management::VlanConfig;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A flow without packets for this long is removed.
 pub const FLOW_IDLE_MS: u64 = 20_000;
@@ -68,6 +68,8 @@ pub struct Switch {
     macs: MacTable,
     moves: Moves,
     flows: Flows,
+    /// Flows that flood, since when ports came or went.
+    stale: BTreeSet<FlowId>,
     flow_limit: usize,
 }
 
@@ -81,6 +83,7 @@ impl Switch {
             macs: MacTable::default(),
             moves: Moves::default(),
             flows: Flows::default(),
+            stale: BTreeSet::new(),
             flow_limit: usize::MAX,
         }
     }
@@ -190,15 +193,28 @@ impl Switch {
         self.ports.insert(id, rules);
     }
 
-    /// Notes whether a port is connected; returns whether that is news and [`refresh`](Self::refresh) is due.
-    pub fn set_up(&mut self, id: PortId, up: bool) -> bool {
-        match self.ports.get_mut(&id) {
-            Some(port) if port.up != up => {
-                port.up = up;
-                true
-            }
-            _ => false,
-        }
+    /// Notes whether a port is connected. Flows that flood may be [stale](Self::has_stale) after that.
+    pub fn set_up(&mut self, id: PortId, up: bool) {
+        let Some(port) = self.ports.get_mut(&id).filter(|port| port.up != up) else {
+            return;
+        };
+        port.up = up;
+        let vlan = &port.vlan;
+        let concerned = self
+            .flows
+            .floods(|number| super::vlan::egress(vlan, number).is_some());
+        self.stale.extend(concerned);
+    }
+
+    /// Whether flows wait for [`refresh_floods`](Self::refresh_floods).
+    pub fn has_stale(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
+    /// Re-examines some of the flows that are stale.
+    pub fn refresh_floods(&mut self, most: usize, now: u64) -> Vec<FlowChange> {
+        let some: Vec<FlowId> = (0..most).map_while(|_| self.stale.pop_first()).collect();
+        self.reconsider(&some, now)
     }
 
     /// Removes a port; to be followed by [`refresh`](Self::refresh).
@@ -222,6 +238,7 @@ impl Switch {
             .remove_where(|station, entry| !possible(station, entry.port));
         gone.iter().for_each(|(station, _)| self.moves.forget(*station));
         self.moves.retain(possible);
+        self.stale.clear();
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
         self.reconsider(&all, now)
     }
@@ -335,6 +352,7 @@ impl Switch {
             used,
             stations: decision.stations(&key),
             blocked: decision.source.is_blocked(),
+            floods: decision.floods(),
         };
         self.flows.insert(id, record);
         FlowChange::Put { id, key, actions }
@@ -359,7 +377,7 @@ impl Switch {
                 changes.push(FlowChange::Del(id));
             } else if record.actions != decision.actions() {
                 changes.push(self.install(id, key, &decision, now, used));
-            } else if record.blocked != decision.source.is_blocked() {
+            } else if (record.blocked, record.floods) != (decision.source.is_blocked(), decision.floods()) {
                 let installed = record.installed;
                 self.install(id, key, &decision, installed, used);
             }
@@ -457,6 +475,7 @@ impl Switch {
             let record = Record {
                 stations: decision.stations(&flow.key),
                 blocked: decision.source.is_blocked(),
+                floods: decision.floods(),
                 key: flow.key,
                 actions: flow.actions,
                 installed: now,

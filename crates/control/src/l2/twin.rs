@@ -499,8 +499,9 @@ impl World {
                 self.bridge.age(self.now);
             }
             Step::Up(port, up) => {
-                if self.switch.set_up(PortId(*port), *up) {
-                    self.table.apply(self.switch.refresh(self.now));
+                self.switch.set_up(PortId(*port), *up);
+                while self.switch.has_stale() {
+                    self.table.apply(self.switch.refresh_floods(2, self.now));
                 }
                 if let Some(port) = self.bridge.ports.get_mut(port) {
                     port.up = *up;

@@ -1,0 +1,111 @@
+//! Work that guests can cause, kept to a share of the time.
+//!
+//! A VMM that connects and disconnects, or a guest whose ports come and go, has us look up threads and re-examine flows; it may
+//! do so as often as it likes. Such work is merged (what is to be done twice is done once), cut into pieces, and
+//! each kind has a pace: from the beginning of one piece to that of the next it is ten times as long as the first took. So
+//! each kind takes a tenth of the time at most, whatever the machine and however much there is to do, and the first piece after a pause is
+//! done at once. Decisions about packets never wait for it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+/// From one piece of work to the next, as a multiple of the time that it took.
+const SHARE: u32 = 10;
+
+/// When a kind of work may go on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// Milliseconds, as all our times.
+    next: u64,
+    /// Rest that did not make a millisecond yet.
+    owed: Duration,
+}
+
+impl Pace {
+    /// Whether it may go on now.
+    pub fn is_due(&self, now: u64) -> bool {
+        self.next <= now
+    }
+
+    /// When it may go on.
+    pub fn due(&self) -> u64 {
+        self.next
+    }
+
+    /// A piece of work that began at `start` took so long.
+    pub fn worked(&mut self, took: Duration, start: u64) {
+        let rest = self.owed + took * SHARE;
+        let whole = u64::try_from(rest.as_millis()).unwrap_or(u64::MAX);
+        self.owed = rest - Duration::from_millis(whole);
+        self.next = start.saturating_add(whole);
+    }
+}
+
+/// What is to be done, in order, each once.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue<T> {
+    order: VecDeque<T>,
+    queued: BTreeSet<T>,
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Queue {
+            order: VecDeque::new(),
+            queued: BTreeSet::new(),
+        }
+    }
+}
+
+impl<T: Clone + Ord> Queue<T> {
+    /// Adds it, unless it is there.
+    pub fn add(&mut self, item: T) {
+        if self.queued.insert(item.clone()) {
+            self.order.push_back(item);
+        }
+    }
+
+    pub fn next(&mut self) -> Option<T> {
+        let item = self.order.pop_front()?;
+        self.queued.remove(&item);
+        Some(item)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenth_of_the_time() {
+        let mut pace = Pace::default();
+        let (mut now_us, mut worked_us) = (0u64, 0u64);
+        while now_us < 1_000_000 {
+            if pace.is_due(now_us / 1000) {
+                pace.worked(Duration::from_micros(130), now_us / 1000);
+                now_us += 130;
+                worked_us += 130;
+            } else {
+                now_us += 100;
+            }
+        }
+        assert!((80_000..=120_000).contains(&worked_us), "{worked_us}");
+        // One long piece has one long rest.
+        pace.worked(Duration::from_millis(300), 2000);
+        assert_eq!(pace.due() / 10, 500);
+    }
+
+    #[test]
+    fn what_waits_is_not_queued_again() {
+        let mut queue = Queue::default();
+        [3, 1, 3, 1, 2].into_iter().for_each(|item| queue.add(item));
+        assert_eq!(queue.next(), Some(3));
+        queue.add(3);
+        assert_eq!([(); 4].map(|()| queue.next()), [Some(1), Some(2), Some(3), None]);
+        assert!(queue.is_empty());
+    }
+}
