@@ -402,7 +402,6 @@ fn the_work_of_a_driver_domain_goes_on() {
         "allocator",
         "time",
         "panic",
-        "poll",
         "size",
     ] {
         works(&format!("driver: {name}"));
