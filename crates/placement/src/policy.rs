@@ -241,6 +241,16 @@ impl Policy {
                 return all_to(Rest::Here);
             }
             VcpuState::Running(cpu) => (cpu, 0),
+            // Who polls there finds the work at once, and wakes the receiver on its own core: no interrupt for another one. A
+            // stream is better copied beside the receiver.
+            VcpuState::Blocked(cpu)
+                if cpu != here
+                    && queued.bytes < WORTH_SENDING
+                    && self.config.offload
+                    && self.polls_free(view, cpu) =>
+            {
+                return all_to(Rest::Offload(Executor::Core(cpu)));
+            }
             VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => (cpu, self.config.copy_limit),
             VcpuState::Unknown => (here, u32::MAX),
         };
@@ -316,7 +326,8 @@ impl Policy {
     /// between them, and uses no more of a core than its packets take.
     pub fn linger_for_ns(&self, expected_ns: u64) -> Option<u64> {
         match self.linger_ns() {
-            Some(longest) if expected_ns > longest.saturating_add(self.costs.wake_waker_ns) => Some(0),
+            // What waking costs counts as far as it is comparable: a kick mostly wakes the worker of the sender's own core.
+            Some(longest) if expected_ns > longest + self.costs.wake_waker_ns.min(longest / 2) => Some(0),
             longest => longest,
         }
     }
@@ -414,6 +425,15 @@ impl Policy {
     fn is_ours(&self, view: &impl View, cpu: Cpu) -> bool {
         self.topology.may_use(cpu)
             && matches!(self.core(view, cpu), CoreState::Idle | CoreState::Worker { .. })
+    }
+
+    /// Whether the core's worker looks for work and has none, and nobody else wants the core.
+    fn polls_free(&self, view: &impl View, cpu: Cpu) -> bool {
+        let free = CoreState::Worker {
+            depth: 0,
+            polling: true,
+        };
+        self.topology.may_use(cpu) && view.core(cpu) == free && !view.wanted(cpu)
     }
 
     fn core(&self, view: &impl View, cpu: Cpu) -> CoreState {

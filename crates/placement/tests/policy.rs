@@ -457,10 +457,34 @@ fn without_dedicated_cores_it_is_the_last_of_each_node() {
 }
 
 #[test]
+fn a_worker_that_polls_on_the_receivers_core_serves_it() {
+    let mut still = opteron(VcpuState::Running(Cpu(0)), VcpuState::Blocked(Cpu(2)));
+    still.cores[0] = CoreState::Guest;
+    still.cores[2] = POLLING;
+    let policy = policy(Config::default());
+    let one = Backlog {
+        packets: 1,
+        bytes: 64,
+    };
+    let plan = policy.copier(&still, Cpu(0), Vnic(1), one);
+    let there = Rest::Offload(Executor::Core(Cpu(2)));
+    assert_eq!(plan, CopyPlan { now: 0, rest: there });
+    // It would have to give way.
+    still.wanted[2] = true;
+    assert_eq!(policy.copier(&still, Cpu(0), Vnic(1), one).now, 1);
+}
+
+#[test]
 fn who_expects_nothing_soon_sleeps_at_once() {
     let policy = policy(Config::default());
     assert_eq!(policy.linger_for_ns(0), Some(50_000));
     assert_eq!(policy.linger_for_ns(50_000), Some(50_000));
+    let slow = Costs {
+        wake_waker_ns: 200_000,
+        ..Costs::default()
+    };
+    let slow = Policy::new(Config::default(), Topology::regular(OPTERON), slow);
+    assert_eq!(slow.linger_for_ns(100_000), Some(0));
     // 10,000 and 1,000 packets per second.
     assert_eq!(policy.linger_for_ns(100_000), Some(0));
     assert_eq!(policy.linger_for_ns(1_000_000), Some(0));
@@ -695,7 +719,7 @@ impl Scene {
             }
             let looked = looks.entry((reach(*cpu), polls)).or_default();
             *looked += 1;
-            *looked <= 4
+            *looked <= 8
         });
         let helpers = in_order
             .into_iter()

@@ -24,7 +24,7 @@ enum Kind {
 
 /// Cores looked at in one reach for each of the two ways to help. A search takes the same time however many cores and guests
 /// there are; among more cores than that, all of them bad, a better one may be missed.
-pub(super) const LOOKS: u32 = 4;
+pub(super) const LOOKS: u32 = 8;
 
 impl Policy {
     /// A core other than `here` that helps a vNIC whose vCPU is at `near` with work that would take `saved_ns` here.
@@ -72,13 +72,7 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn polling(&self, view: &impl View, tiers: &[Tier]) -> Option<Cpu> {
-        let helps = |cpu: Cpu| {
-            let free = CoreState::Worker {
-                depth: 0,
-                polling: true,
-            };
-            view.core(cpu) == free && !view.wanted(cpu)
-        };
+        let helps = |cpu: Cpu| self.policy.polls_free(view, cpu);
         let mut found = None;
         self.visit(
             tiers,
