@@ -8,7 +8,7 @@ use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortC
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -209,6 +209,8 @@ pub enum Connection {
     Listener,
     /// Connected streams arrive by `PortAttach`.
     Attached,
+    /// The same, from our own driver domain, whose descriptors need not be sorted out.
+    Driver,
 }
 
 /// Life of a port.

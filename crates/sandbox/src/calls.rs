@@ -85,6 +85,7 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
     ),
     (libc::SYS_ioctl, If(&[OneOf(1, &[0x5421])])), // FIONBIO: how the standard library makes a socket non-blocking
     // Sockets that are there already. Connections arrive by accept4() or with a message; none is made.
+    (libc::SYS_socketpair, If(&[OneOf(0, &[bits(libc::AF_UNIX)])])), // between a session and its gate
     (libc::SYS_recvmsg, Always),
     (libc::SYS_sendmsg, Always),
     (libc::SYS_recvfrom, Always),
@@ -146,6 +147,9 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
     (libc::SYS_brk, Always),
     // Threads.
     (libc::SYS_clone, If(&[THREAD_ONLY])),
+    // A table of descriptors of its own, for a thread that receives a VMM's.
+    (libc::SYS_unshare, If(&[OneOf(0, &[bits(libc::CLONE_FILES)])])),
+    (libc::SYS_close_range, Always),
     (libc::SYS_clone3, Errno(libc::ENOSYS)), // its flags lie in memory; the C library falls back to clone()
     (libc::SYS_futex, Always),
     (libc::SYS_set_robust_list, Always),

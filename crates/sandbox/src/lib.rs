@@ -12,8 +12,11 @@
 //! The safe direction of error is to refuse too much: a system call missing from the table ends the data plane
 //! at once and the supervisor says so and starts it again, whereas one too many would go unnoticed.
 //!
-//! Everything here is called while a process has one thread; [`Signals`] is used by that thread only.
+//! * [`spawn_apart`] starts a thread whose descriptors are its own.
+//!
+//! All but that is called while a process has one thread; [`Signals`] is used by that thread only.
 
+mod apart;
 mod calls;
 mod data_plane;
 mod filter;
@@ -22,6 +25,7 @@ mod process;
 mod scheduling;
 mod signals;
 
+pub use apart::spawn_apart;
 pub use data_plane::{IsolationError, Violation, isolate_data_plane};
 pub use interrupt::{Thread, allow_interrupts};
 pub use process::{

@@ -5,7 +5,7 @@
 //! * `layouts`: chains, ring sizes and notifications;
 //! * `stall`: receivers that post no buffers;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
-//! * `bad_rings`, `bad_memory`, `bad_messages`: guests that break rules cost nobody but themselves;
+//! * `bad_rings`, `bad_memory`, `bad_messages`, `bad_descriptors`: guests that break rules cost nobody but themselves;
 //! * `fairness`: ports with little to send beside those whose rings are never empty;
 //! * `work`: who did the work;
 //! * `vm_state`: what guests do;
@@ -17,6 +17,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bad_descriptors;
 mod bad_memory;
 mod bad_messages;
 mod bad_rings;
