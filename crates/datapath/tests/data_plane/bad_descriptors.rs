@@ -1,14 +1,13 @@
 //! Descriptors that are not what a VMM says: they hold nobody up, and their port says what was wrong.
 
 use crate::support::frames::plain;
-use crate::support::fuse::{self, Fuse};
 use crate::support::guest::{ALL, RECEIVE, TRANSMIT};
 use crate::support::memory::{GUEST_BASE, USER_BASE, memfd};
 use crate::support::session::{
     ADD_MEM_REG, GET_FEATURES, RegionSpec, SET_LOG_BASE, SET_MEM_TABLE, SET_VRING_CALL, SET_VRING_ERR,
     SET_VRING_KICK, SET_VRING_NUM, Said, Session, state, words,
 };
-use crate::support::{Bystanders, Guest, PATIENCE, Setup, Switch, eventually};
+use crate::support::{Bystanders, Guest, PATIENCE, Setup, Switch};
 use control_protocol::data_plane::{Connection, PortState, Request};
 use flow::{Action, PortId};
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -126,83 +125,11 @@ fn only_the_right_kinds_are_taken() {
     switch.finish();
 }
 
-/// Not a test: the program behind the file of the next one.
-#[test]
-fn fuse_program() {
-    fuse::serve();
-}
-
-/// A file whose daemon answers neither `poll` nor `close`, as every kind of descriptor.
-#[test]
-fn a_file_that_answers_nobody() {
-    let Some(fuse) = Fuse::start("bad_descriptors::fuse_program") else {
-        return;
-    };
-    let mut switch = Switch::with_ports(2);
-    let bystanders = Bystanders::start(&mut switch);
-    let ring = words(&[u64::from(TRANSMIT)]);
-    let cases = [
-        (SET_VRING_KICK, ring.clone()),
-        (SET_VRING_CALL, ring.clone()),
-        (SET_VRING_ERR, ring),
-        (SET_MEM_TABLE, table()),
-    ];
-    for (request, payload) in cases {
-        let guest = fresh(&mut switch);
-        is_refused(&mut switch, &guest, request, &payload, fuse.file().as_fd());
-        bystanders.alive();
-        // Requests that touch the session, and its end, wait for nobody.
-        switch.done(Request::PortSet {
-            port: PortId(1),
-            mtu: 1500,
-            miss_rate: 100_000,
-        });
-        drop(guest);
-        switch.until_state(1, |state| *state == PortState::Disconnected);
-    }
-    // Four threads wait for the daemon now, and there will be no more.
-    let stream = switch.attach(1);
-    assert_eq!(
-        Session::new(stream).reply(),
-        None,
-        "refused until files can be closed"
-    );
-    works_at(&mut switch, 2);
-    switch.done(Request::PortDel { port: PortId(1) });
-    switch.add(3);
-    works_at(&mut switch, 3);
-    bystanders.finish(&mut switch);
-    switch.finish();
-    drop(fuse);
-}
-
 fn works_at(switch: &mut Switch, port: u32) {
     let mut guest = Guest::usual(switch, port);
     switch.flow(port, &[Action::Output(PortId(port))]);
     guest.send(&plain(port, port, 300, 9));
     guest.expect_plain(&plain(port, port, 300, 9));
-}
-
-/// Once the daemon has gone, the port is as good as new.
-#[test]
-fn a_port_recovers_when_its_files_are_closed() {
-    let Some(fuse) = Fuse::start("bad_descriptors::fuse_program") else {
-        return;
-    };
-    let mut switch = Switch::with_ports(1);
-    for _ in 0..4 {
-        let guest = fresh(&mut switch);
-        let payload = words(&[0]);
-        is_refused(&mut switch, &guest, SET_VRING_KICK, &payload, fuse.file().as_fd());
-    }
-    drop(fuse);
-    eventually("a connection is served", || {
-        let session = Session::new(switch.attach(1));
-        session.tell(GET_FEATURES, &[], &[]);
-        session.reply().is_some()
-    });
-    works(&mut switch);
-    switch.finish();
 }
 
 /// A full counter that blocks: calling through it holds no forwarding thread up, and the guest's packets come.
