@@ -1,7 +1,7 @@
 //! Descriptors that are not what a VMM says: they hold nobody up, and their port says what was wrong.
 
 use crate::support::frames::plain;
-use crate::support::guest::{ALL, RECEIVE, TRANSMIT};
+use crate::support::guest::{ALL, RECEIVE};
 use crate::support::memory::{GUEST_BASE, USER_BASE, memfd};
 use crate::support::session::{
     ADD_MEM_REG, GET_FEATURES, RegionSpec, SET_LOG_BASE, SET_MEM_TABLE, SET_VRING_CALL, SET_VRING_ERR,
@@ -150,7 +150,7 @@ fn a_call_that_would_block_is_made_all_the_same() {
     for round in 1..=5 {
         sender.send(&plain(2, 1, 300, round));
         switch.until(1, "the packet is delivered", |counters| {
-            counters.transmitted == round.into()
+            counters.transmitted == u64::from(round)
         });
         // The counter is as full as before, or was emptied below: in either case somebody was called.
         let timeout = rustix::event::Timespec::try_from(PATIENCE).unwrap();
