@@ -209,6 +209,8 @@ pub enum Connection {
     Listener,
     /// Connected streams arrive by `PortAttach`.
     Attached,
+    /// The same, from our own driver domain, whose descriptors need not be sorted out.
+    Driver,
 }
 
 /// Life of a port.

@@ -108,7 +108,8 @@ impl Control {
         let port = &run.wanted;
         let connection = match port.link {
             Link::Listen(_) => Connection::Listener,
-            Link::Connect(_) | Link::Interface(_) => Connection::Attached,
+            Link::Connect(_) => Connection::Attached,
+            Link::Interface(_) => Connection::Driver,
         };
         Some(PortSpec {
             port: run.id?,

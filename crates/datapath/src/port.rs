@@ -5,7 +5,7 @@ use crate::executor::Executor;
 use crate::miss::MissQueue;
 use crate::state::{Datapath, Side, Switch};
 use classifier::PortFlows;
-use control_protocol::data_plane::{GuestState, PortInfo, PortSpec, PortState};
+use control_protocol::data_plane::{Connection, GuestState, PortInfo, PortSpec, PortState};
 use flow::PortId;
 use parking_lot::{Mutex, RwLock};
 use placement::Cpu;
@@ -13,18 +13,24 @@ use ring::Assignment;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{Shutdown, shutdown};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vm_state::{Slot, ThreadState};
-use vnic::{DeviceConfig, Host, RECEIVE_QUEUE, Session, Vnic};
+use vnic::{DeviceConfig, Host, RECEIVE_QUEUE, Rate, Session, Vnic};
 
 /// Session threads parse one message at a time and recurse nowhere.
 const SESSION_STACK: usize = 256 * 1024;
 
 /// Pause after a failed accept, when the process is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Connections that a listening port accepts at once, and per second: guests restart, and some in a loop.
+const CONNECTS: (u32, u32) = (16, 4);
+
+/// Gates of earlier connections that may be left, since a file that their VMM passed cannot be closed.
+const MAX_GATES: usize = 4;
 
 /// Misdirected kicks in sequence after which a port's home moves.
 const PATIENCE: u16 = 16;
@@ -65,7 +71,12 @@ pub(crate) struct Port {
     threads: Threads,
     datapath: Weak<Datapath>,
     session: Mutex<Option<Serving>>,
+    /// Threads that receive, or received, a VMM's descriptors.
+    gates: Arc<AtomicUsize>,
 }
+
+/// The streams of a connection, to be shut down by who ends it.
+type Streams = Mutex<Vec<UnixStream>>;
 
 /// Who hears a port's kicks.
 #[derive(Default)]
@@ -109,10 +120,27 @@ impl Threads {
     }
 }
 
+/// What belongs to a session's stream.
+struct Line {
+    /// To be shut down by who ends the connection.
+    outer: Vec<UnixStream>,
+    /// While this is open the gate, if there is one, keeps what it has received.
+    inner: Option<UnixStream>,
+}
+
+/// Counts a gate until it is dropped.
+struct Leaving(Arc<AtomicUsize>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A running session thread, and what to shut down to end it.
 struct Serving {
     listener: Option<UnixListener>,
-    stream: Arc<Mutex<Option<UnixStream>>>,
+    streams: Arc<Streams>,
     ending: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -148,6 +176,7 @@ impl Port {
             threads: Threads::default(),
             datapath: Arc::downgrade(datapath),
             session: Mutex::new(None),
+            gates: Arc::default(),
         }))
     }
 
@@ -288,10 +317,16 @@ impl Port {
     /// Accepts VMMs on `listener`, one after the other, until [`stop`](Self::stop).
     pub fn listen(self: &Arc<Self>, listener: UnixListener) -> std::io::Result<()> {
         let accepting = listener.try_clone()?;
-        self.spawn(Some(listener), move |port, stream, ending| {
+        self.spawn(Some(listener), move |port, streams, ending| {
+            let mut rate = Rate::new(CONNECTS.0, CONNECTS.1);
             while !ending.load(Ordering::Acquire) {
                 match accepting.accept() {
-                    Ok((connection, _)) => port.serve(connection, stream, ending),
+                    Ok((connection, _)) => {
+                        while !rate.take(Instant::now()) && !ending.load(Ordering::Acquire) {
+                            std::thread::sleep(ACCEPT_PAUSE);
+                        }
+                        port.serve(connection, streams, ending);
+                    }
                     Err(_) => std::thread::sleep(ACCEPT_PAUSE),
                 }
             }
@@ -301,62 +336,100 @@ impl Port {
     /// Serves a connected VMM or driver domain instead of the one before.
     pub fn attach(self: &Arc<Self>, connection: UnixStream) -> std::io::Result<()> {
         self.stop();
-        self.spawn(None, move |port, stream, ending| {
-            port.serve(connection, stream, ending)
+        self.spawn(None, move |port, streams, ending| {
+            port.serve(connection, streams, ending)
         })
     }
 
     fn spawn(
         self: &Arc<Self>,
         listener: Option<UnixListener>,
-        body: impl FnOnce(&Arc<Port>, &Mutex<Option<UnixStream>>, &AtomicBool) + Send + 'static,
+        body: impl FnOnce(&Arc<Port>, &Streams, &AtomicBool) + Send + 'static,
     ) -> std::io::Result<()> {
-        let stream = Arc::new(Mutex::new(None));
+        let streams = Arc::<Streams>::default();
         let ending = Arc::new(AtomicBool::new(false));
-        let (port, shared_stream, shared_ending) = (self.clone(), stream.clone(), ending.clone());
+        let (port, shared_streams, shared_ending) = (self.clone(), streams.clone(), ending.clone());
         let thread = std::thread::Builder::new()
             .name(format!("session-{}", self.id()))
             .stack_size(SESSION_STACK)
-            .spawn(move || body(&port, &shared_stream, &shared_ending))?;
+            .spawn(move || body(&port, &shared_streams, &shared_ending))?;
         *self.session.lock() = Some(Serving {
             listener,
-            stream,
+            streams,
             ending,
             thread,
         });
         Ok(())
     }
 
-    fn serve(
-        self: &Arc<Self>,
-        connection: UnixStream,
-        current: &Mutex<Option<UnixStream>>,
-        ending: &AtomicBool,
-    ) {
-        let Ok(second) = connection.try_clone() else {
-            return;
-        };
-        *current.lock() = Some(second);
-        if ending.load(Ordering::Acquire) {
-            return;
-        }
+    fn serve(self: &Arc<Self>, connection: UnixStream, streams: &Streams, ending: &AtomicBool) {
         let config = {
             let spec = self.spec.lock();
             DeviceConfig {
                 mac: spec.mac,
                 masked_features: spec.masked_features,
+                trusted: spec.connection == Connection::Driver,
             }
         };
         let peer = sandbox::peer_process(connection.as_fd());
-        self.peer.store(peer.unwrap_or(0), Ordering::Relaxed);
-        self.set_connected(true);
-        let result = Session::serve(self.vnic.clone(), self.clone(), config, connection);
-        *current.lock() = None;
-        if let Err(error) = result {
-            telemetry::limited!(log::Level::Warn, "port {}: connection closed: {error}", self.id());
+        let line = if config.trusted {
+            connection.try_clone().map(|second| {
+                let line = Line {
+                    outer: vec![second],
+                    inner: None,
+                };
+                (line, connection)
+            })
+        } else {
+            self.open_gate(connection)
+        };
+        let (line, stream) = match line {
+            Ok(line) => line,
+            Err(error) => {
+                telemetry::limited!(
+                    log::Level::Warn,
+                    "port {}: connection refused: {error}",
+                    self.id()
+                );
+                return std::thread::sleep(ACCEPT_PAUSE);
+            }
+        };
+        streams.lock().extend(line.outer);
+        if !ending.load(Ordering::Acquire) {
+            self.peer.store(peer.unwrap_or(0), Ordering::Relaxed);
+            self.set_connected(true);
+            let result = Session::serve(self.vnic.clone(), self.clone(), config, stream);
+            if let Err(error) = result {
+                telemetry::limited!(log::Level::Warn, "port {}: connection closed: {error}", self.id());
+            }
         }
+        // Before the gate closes the same.
+        streams.lock().clear();
+        drop(line.inner);
         self.peer.store(0, Ordering::Relaxed);
         self.set_connected(false);
+    }
+
+    /// Puts a gate between a VMM and its session; returns the session's stream and what belongs to it.
+    fn open_gate(&self, connection: UnixStream) -> std::io::Result<(Line, UnixStream)> {
+        if self.gates.fetch_add(1, Ordering::Relaxed) >= MAX_GATES {
+            self.gates.fetch_sub(1, Ordering::Relaxed);
+            return Err(std::io::Error::other(
+                "files that came with earlier ones cannot be closed",
+            ));
+        }
+        let gates = Leaving(self.gates.clone());
+        let (inner, other) = UnixStream::pair()?;
+        let line = Line {
+            outer: vec![connection.try_clone()?, inner.try_clone()?],
+            inner: Some(inner.try_clone()?),
+        };
+        let ends = [connection.into(), other.into()];
+        sandbox::spawn_apart(format!("gate-{}", self.id()), ends, move |[vmm, session]| {
+            vnic::gate::guard(vmm.into(), session.into());
+            drop(gates);
+        })?;
+        Ok((line, inner))
     }
 
     fn set_connected(&self, connected: bool) {
@@ -374,7 +447,7 @@ impl Port {
             // Makes a blocked accept return.
             let _ = shutdown(listener, Shutdown::Both);
         }
-        if let Some(stream) = &*serving.stream.lock() {
+        for stream in &*serving.streams.lock() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         if serving.thread.join().is_err() {

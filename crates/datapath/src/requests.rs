@@ -110,7 +110,7 @@ impl Server {
         let listener = match (spec.connection, fds.into_iter().next()) {
             (Connection::Listener, Some(fd)) => Some(UnixListener::from(fd)),
             (Connection::Listener, None) => return Err("a listening port needs a descriptor".into()),
-            (Connection::Attached, _) => None,
+            (Connection::Attached | Connection::Driver, _) => None,
         };
         let port = Port::new(spec, &self.datapath).map_err(|error| error.to_string())?;
         worker::start_own(&self.datapath, &port).map_err(|error| error.to_string())?;

@@ -17,7 +17,7 @@
 //! (`CONFIG_AIO` is off, `fs.aio-max-nr` is used up), [`is_eventfd`] and [`signal`] say so, and callers have to do with
 //! the usual calls. All functions may be called from any thread.
 
-use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -46,11 +46,10 @@ struct CompletionRing {
     tail: AtomicU32,
 }
 
-/// An asynchronous I/O context of this process.
+/// An asynchronous I/O context of this process. It has no descriptor, so that threads with tables of their own can use
+/// it as well.
 struct Context {
     id: libc::c_ulong,
-    /// What the operations read from: an eventfd of our own, which refuses to be read into no bytes at once.
-    dummy: OwnedFd,
 }
 
 static CONTEXT: OnceLock<Result<Context, Errno>> = OnceLock::new();
@@ -86,12 +85,11 @@ fn context() -> Result<&'static Context, Errno> {
 
 impl Context {
     fn new() -> Result<Context, Errno> {
-        let dummy = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let mut id: libc::c_ulong = 0;
         // SAFETY: io_setup writes the context's number to `id`, which is writable and 0 as it must be.
         let result = unsafe { libc::syscall(libc::SYS_io_setup, EVENTS, &raw mut id) };
         check(result)?;
-        let context = Context { id, dummy };
+        let context = Context { id };
         context.try_out()?;
         Ok(context)
     }
@@ -125,13 +123,14 @@ impl Context {
         self.submit(fd, 0)
     }
 
-    /// Reads nothing, with completion announced at `bell`.
+    /// Reads nothing from `bell`, which an eventfd refuses at once, with completion announced at `bell`. The kernel
+    /// looks whether it is an eventfd before it reads.
     fn submit(&self, bell: BorrowedFd<'_>, flags: i32) -> Result<(), Errno> {
         // SAFETY: `iocb` is plain data for which zero is valid.
         let mut operation: libc::iocb = unsafe { std::mem::zeroed() };
         operation.aio_lio_opcode = IOCB_CMD_PREAD;
         operation.aio_rw_flags = flags;
-        operation.aio_fildes = self.dummy.as_raw_fd().cast_unsigned();
+        operation.aio_fildes = bell.as_raw_fd().cast_unsigned();
         operation.aio_flags = IOCB_FLAG_RESFD;
         operation.aio_resfd = bell.as_raw_fd().cast_unsigned();
         let mut operations = [&raw mut operation];

@@ -13,8 +13,11 @@
 //! The safe direction of error is to refuse too much: a system call missing from a list ends the process
 //! at once and the supervisor says so and starts it again, whereas one too many would go unnoticed.
 //!
-//! Everything here is called while a process has one thread; [`Signals`] is used by that thread only.
+//! * [`spawn_apart`] starts a thread whose descriptors are its own.
+//!
+//! All but that is called while a process has one thread; [`Signals`] is used by that thread only.
 
+mod apart;
 mod calls;
 mod filter;
 mod interrupt;
@@ -25,6 +28,7 @@ mod report;
 mod separate;
 mod signals;
 
+pub use apart::spawn_apart;
 pub use interrupt::{Thread, allow_interrupts};
 pub use isolation::{
     DATA_PLANE_USER, IsolationError, Missing, Violation, isolate_control, isolate_data_plane, isolate_driver,

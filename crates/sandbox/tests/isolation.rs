@@ -262,6 +262,14 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
         "socket" => drop(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()),
         "connect" => drop(UnixStream::connect("/nonexistent").unwrap_err()),
         "execve" => drop(Command::new("/nonexistent").exec()),
+        "apart" => apart(client),
+        "asynchronous I/O" => {
+            let mut context: libc::c_ulong = 0;
+            // SAFETY: the kernel writes one number to `context`.
+            let made = unsafe { libc::syscall(libc::SYS_io_setup, 4, &raw mut context) };
+            assert_eq!(made, 0);
+        }
+        "new namespace" => raw(libc::SYS_unshare, [libc::CLONE_NEWUTS, 0, 0, 0]),
         "fork" => raw(libc::SYS_clone, [libc::SIGCHLD, 0, 0, 0]),
         "vfork" => drop(Command::new("/bin/true").status().unwrap()),
         "kill" => raw(libc::SYS_kill, [std::process::id().cast_signed(), 0, 0, 0]),
@@ -325,6 +333,33 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
     }
 }
 
+/// A thread with descriptors of its own: it has what it was given, and nothing else.
+fn apart(client: UnixStream) {
+    use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (given, other) = (theirs.as_raw_fd(), ours.as_raw_fd());
+    sandbox::spawn_apart("apart".into(), [OwnedFd::from(theirs)], move |[end]| {
+        // SAFETY: the number is only asked for, and may not be open.
+        let others = unsafe { BorrowedFd::borrow_raw(other) };
+        let gone = rustix::io::fcntl_getfd(others) == Err(rustix::io::Errno::BADF);
+        let said: &[u8] = if gone && end.as_raw_fd() == given {
+            b"yes"
+        } else {
+            b"no"
+        };
+        UnixStream::from(end).write_all(said).unwrap();
+    })
+    .unwrap();
+    // Closed here: the end comes when the thread has closed its own.
+    let mut said = String::new();
+    (&ours).read_to_string(&mut said).unwrap();
+    assert_eq!(said, "yes");
+    assert!(
+        client.take_error().is_ok(),
+        "what it closed in its table is open here"
+    );
+}
+
 /// Makes a system call whose result does not matter; further arguments are 0.
 fn raw(number: i64, arguments: [i32; 4]) {
     let [a, b, c, d] = arguments.map(i64::from);
@@ -346,6 +381,8 @@ fn the_work_of_a_data_plane_goes_on() {
         "poll",
         "size",
         "own core",
+        "apart",
+        "asynchronous I/O",
     ] {
         works(name);
     }

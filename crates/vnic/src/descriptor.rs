@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     /// A connected UNIX socket: sending with `MSG_DONTWAIT` takes spinning locks only, where sockets of other families
     /// have locks to sleep on.
     UnixSocket,
+    /// A file that lives in memory, for which the kernel itself answers.
+    Memory,
     /// Something else.
     Other,
 }
@@ -42,10 +44,17 @@ impl Kind {
             Ok(false) => {}
             Err(error) => return Kind::by_asking(fd, error),
         }
+        Kind::of_others(fd).unwrap_or(Kind::Other)
+    }
+
+    fn of_others(fd: BorrowedFd<'_>) -> Option<Kind> {
         if is_unix_socket(fd) {
-            Kind::UnixSocket
+            Some(Kind::UnixSocket)
+        } else if rustix::fs::fcntl_get_seals(fd).is_ok() {
+            // Only memory files have seals.
+            Some(Kind::Memory)
         } else {
-            Kind::Other
+            None
         }
     }
 
@@ -56,8 +65,8 @@ impl Kind {
             log::Level::Warn,
             "no asynchronous I/O ({error}): files that a VMM passes may hold their port's session up"
         );
-        if is_unix_socket(fd) {
-            return Kind::UnixSocket;
+        if let Some(kind) = Kind::of_others(fd) {
+            return kind;
         }
         match rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
             // Anonymous inodes have no type.
@@ -88,7 +97,7 @@ pub(crate) fn eventfd(fd: OwnedFd, what: &'static str) -> Result<OwnedFd, WrongK
 /// The kind of a descriptor that may be an eventfd or a UNIX socket.
 pub(crate) fn bell(fd: BorrowedFd<'_>, what: &'static str) -> Result<Kind, WrongKind> {
     match Kind::of(fd) {
-        Kind::Other => Err(WrongKind {
+        Kind::Memory | Kind::Other => Err(WrongKind {
             what,
             wanted: "eventfd or UNIX socket",
         }),
@@ -118,7 +127,9 @@ mod tests {
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         let memory = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let others: [OwnedFd; 6] = [tcp.into(), netlink, poll, pipe, memory, file.into()];
+        assert_eq!(Kind::of(memory.as_fd()), Kind::Memory);
+        assert!(eventfd(memory, "kick").is_err());
+        let others: [OwnedFd; 5] = [tcp.into(), netlink, poll, pipe, file.into()];
         for other in others {
             assert_eq!(Kind::of(other.as_fd()), Kind::Other, "{other:?}");
             assert!(eventfd(other, "kick").is_err());

@@ -3,7 +3,7 @@
 //! [`Vnic`] is what workers share. A worker claims `transmit`, fetches a burst of [`Packet`]s, decides about
 //! them (that is `datapath`'s business), and enqueues them at other interfaces; whoever claims `receive` there
 //! copies them into that guest's buffers. [`Session`] is the other user of an interface: one thread per
-//! connected VMM that runs the vhost-user protocol and starts and stops the rings.
+//! connected VMM (behind a [`gate`]) that runs the vhost-user protocol and starts and stops the rings.
 //!
 //! A guest can be wrong in two ways. A bad chain costs that packet. A bad ring, or memory that vanished, stops
 //! the interface until the guest sets it up again. Neither is visible to other interfaces.
@@ -14,8 +14,10 @@ mod call;
 mod counters;
 mod descriptor;
 pub mod features;
+pub mod gate;
 mod packet;
 mod quirk;
+mod rate;
 mod receive;
 mod session;
 #[cfg(test)]
@@ -27,6 +29,7 @@ mod vnic;
 pub use call::Call;
 pub use counters::Counters;
 pub use packet::{MAX_FRAME, Packet};
+pub use rate::Rate;
 pub use receive::{Observer, ReceiveSide, STALL_TIMEOUT_MS, Wait};
 pub use session::{DeviceConfig, Host, RECEIVE_QUEUE, Session, TRANSMIT_QUEUE};
 pub use transmit::{BURST, Fetched, TransmitSide};

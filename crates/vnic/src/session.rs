@@ -46,6 +46,8 @@ pub struct DeviceConfig {
     pub mac: Option<[u8; 6]>,
     /// Feature bits not to offer.
     pub masked_features: u64,
+    /// The other end is our own driver domain.
+    pub trusted: bool,
 }
 
 #[derive(Debug, Default)]

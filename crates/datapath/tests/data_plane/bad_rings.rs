@@ -502,7 +502,8 @@ fn a_socket_to_call_through_is_not_waited_for() {
             .say(SET_VRING_CALL, &words(&[index]), &[call.as_fd()]);
         assert_eq!(said, Said::Yes);
     }
-    // Full, and, since both sides share the flag, no longer non-blocking.
+    // Full, and blocking.
+    call.set_nonblocking(true).unwrap();
     while rustix::io::write(&call, &[0; 4096]).is_ok() {}
     call.set_nonblocking(false).unwrap();
     for seed in 0..20 {

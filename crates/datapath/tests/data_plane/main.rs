@@ -5,7 +5,7 @@
 //! * `layouts`: chains, ring sizes and notifications;
 //! * `stall`: receivers that post no buffers;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
-//! * `bad_rings`, `bad_memory`, `bad_messages`: guests that break rules cost nobody but themselves;
+//! * `bad_rings`, `bad_memory`, `bad_messages`, `bad_descriptors`: guests that break rules cost nobody but themselves;
 //! * `events`: ports that connect, run and stop all the time;
 //! * `fairness`: ports with little to send beside those whose rings are never empty;
 //! * `work`: who did the work;
@@ -18,6 +18,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bad_descriptors;
 mod bad_memory;
 mod bad_messages;
 mod bad_rings;

@@ -12,6 +12,7 @@
 pub mod bystanders;
 pub mod control;
 pub mod frames;
+pub mod fuse;
 pub mod guest;
 pub mod memory;
 pub mod ring;

@@ -4,6 +4,7 @@
 use super::Calls;
 use super::Check::OneOf;
 use super::Rule::{Always, Errno, If};
+use super::bits;
 
 /// Only the calling thread may be moved or given another policy: 0 means it. A thread identifier would let a data
 /// plane that was taken over chase threads of other processes of its user from core to core.
@@ -18,11 +19,10 @@ pub(crate) const CALLS: Calls = &[
     (libc::SYS_timerfd_create, Always),
     (libc::SYS_timerfd_settime, Always),
     (libc::SYS_sched_setaffinity, If(&[CALLING_THREAD])),
-    // Which classes it may have is up to its resource limits.
-    (libc::SYS_sched_setattr, If(&[CALLING_THREAD])),
-    // Eventfds of guests are told from other files, and signalled, by operations without effect (`notifier`).
-    (libc::SYS_io_setup, Always),
-    (libc::SYS_io_submit, Always),
+    // A thread with a table of descriptors of its own, for those that a VMM sends, and its line to the session.
+    (libc::SYS_unshare, If(&[OneOf(0, &[bits(libc::CLONE_FILES)])])),
+    (libc::SYS_close_range, Always),
+    (libc::SYS_socketpair, If(&[OneOf(0, &[bits(libc::AF_UNIX)])])),
     // The file system, as far as libraries look for it unasked: the allocator for
     // /proc/sys/vm/overcommit_memory, the standard library for the cgroup's CPU quota.
     (libc::SYS_openat, Errno(libc::EACCES)),

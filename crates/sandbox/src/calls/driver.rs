@@ -60,7 +60,6 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::SO_RCVBUFFORCE)]),
         ]),
     ),
-    (libc::SYS_sched_setattr, If(&[OneOf(0, &[0])])), // the calling thread only
     (libc::SYS_setns, If(&[OneOf(1, &[bits(libc::CLONE_NEWNET)])])),
     (libc::SYS_memfd_create, Always),
     (libc::SYS_ftruncate, Always),

@@ -145,7 +145,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let call = self.accept(Call::new(fd.map(OwnedFd::from)))?;
+        let call = self.accept(Call::new(fd.map(OwnedFd::from), self.config.trusted))?;
         self.ring(index.into())?.call = call.clone();
         self.vnic.set_call(usize::from(index) == TRANSMIT_QUEUE, call);
         self.host.schedule();

@@ -1,0 +1,260 @@
+//! What a VMM's messages pass before the thread that serves it sees them.
+//!
+//! Whoever receives a descriptor must close it some day, and `close` asks the file: a FUSE daemon that does not answer
+//! holds the caller, and the end of its process, for as long as it likes; a socket may linger, and so may one that
+//! waits to be received from another socket. So a thread of its own with its own table of descriptors receives them
+//! (`sandbox::spawn_apart`), and nobody waits for that thread. It passes on what cannot hold anybody up - eventfds, UNIX
+//! sockets, memory files - and puts a harmless descriptor of no such kind in place of everything else, which the session
+//! then refuses. What it has received and may not close at once it keeps, and closes after everybody else has let go of
+//! the connection; then only this thread waits, if it comes to that.
+//!
+//! The gate also keeps time. A message that has begun must be complete within [`HALF_MESSAGE`]. A connection may send
+//! [`BURST`] messages at once, more than a VMM needs to start, and then [`PER_SECOND`]; those after half of the burst
+//! share [`ALL_PER_SECOND`] with all other connections that send so many, so that many VMMs together do not keep the
+//! process busy either, and do not delay who says little.
+//! Further messages wait in the VMM's own socket. Replies pass unchanged.
+
+use crate::descriptor::Kind;
+use crate::rate::Rate;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recv, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Messages a connection may send at once.
+const BURST: u32 = 64;
+/// Messages a second that it may send then.
+const PER_SECOND: u32 = 100;
+/// Messages a second of all connections that have used half of their bursts.
+const ALL_PER_SECOND: u32 = 1000;
+/// From a message's first byte to its last.
+const HALF_MESSAGE: Duration = Duration::from_secs(10);
+/// Between looks whether a message may pass.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Of a message: request, flags and length, 32 bits each.
+const HEADER: usize = 12;
+/// Longest payload that any front end sends; the protocol library's own limit.
+const MAX_PAYLOAD: usize = 4096;
+/// Descriptors of one message; the specification allows 8.
+const MAX_FILES: usize = 16;
+/// Descriptors kept to the end. A VMM has no reason to send any of which that must be done, besides a call's socket.
+const MAX_KEPT: usize = 64;
+
+static ALL: LazyLock<Mutex<Rate>> = LazyLock::new(|| Mutex::new(Rate::new(ALL_PER_SECOND, ALL_PER_SECOND)));
+
+/// Why a connection ends.
+type End = &'static str;
+
+struct Gate {
+    vmm: UnixStream,
+    session: UnixStream,
+    rate: Rate,
+    /// What is passed on instead of what must not be: an epoll instance.
+    stand_in: OwnedFd,
+    /// To be closed last.
+    kept: Vec<OwnedFd>,
+}
+
+/// Passes messages from `vmm` to `session` and replies back until either is closed, or the VMM breaks a rule above. Then
+/// waits until the session's end is closed, closes all that it has, and returns; that may take any time.
+pub fn guard(vmm: UnixStream, session: UnixStream) {
+    let Ok(stand_in) = epoll::create(epoll::CreateFlags::CLOEXEC) else {
+        return;
+    };
+    let mut gate = Gate {
+        vmm,
+        session,
+        rate: Rate::new(BURST, PER_SECOND),
+        stand_in,
+        kept: Vec::new(),
+    };
+    if let Err(end) = gate.pass_all() {
+        telemetry::limited!(log::Level::Warn, "a VMM's connection is closed: {end}");
+    }
+    gate.close();
+}
+
+impl Gate {
+    fn pass_all(&mut self) -> Result<(), End> {
+        loop {
+            let free = self.may_pass();
+            let pause = if free { None } else { Some(PAUSE) };
+            let interest = if free { PollFlags::IN } else { PollFlags::empty() };
+            let [said, answered] = wait([(&self.vmm, interest), (&self.session, PollFlags::IN)], pause);
+            if answered && !self.pass_reply() {
+                return Ok(());
+            }
+            if said && (!free || !self.pass_message()?) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Whether the rates have room for a message.
+    fn may_pass(&mut self) -> bool {
+        self.rate.has(Instant::now())
+    }
+
+    /// Counts a message. A connection that has said much of late waits for a place among all such.
+    fn count(&mut self) {
+        let now = Instant::now();
+        let seldom = self.rate.has_plenty(now);
+        self.rate.take(now);
+        while !seldom
+            && !ALL
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(Instant::now())
+        {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Passes on what the session answers; false when one of the two is gone.
+    fn pass_reply(&mut self) -> bool {
+        let mut bytes = [0; HEADER + MAX_PAYLOAD];
+        let count = self.session.read(&mut bytes).unwrap_or(0);
+        count > 0 && self.vmm.write_all(&bytes[..count]).is_ok()
+    }
+
+    /// Passes a message; false when one of the two is gone.
+    fn pass_message(&mut self) -> Result<bool, End> {
+        let end = Instant::now() + HALF_MESSAGE;
+        let mut message = [0; HEADER + MAX_PAYLOAD];
+        let Some((begun, files)) = self.begin(&mut message[..HEADER])? else {
+            return Ok(false);
+        };
+        if !self.complete(&mut message[begun..HEADER], end)? {
+            return Ok(false);
+        }
+        let word =
+            |at: usize| u32::from_ne_bytes([message[at], message[at + 1], message[at + 2], message[at + 3]]);
+        let len = word(8) as usize;
+        if len > MAX_PAYLOAD {
+            return Err("a message is too long");
+        }
+        if !self.complete(&mut message[HEADER..HEADER + len], end)? {
+            return Ok(false);
+        }
+        self.count();
+        let files = self.sort(files)?;
+        let passed = self.pass(&message[..HEADER + len], &files);
+        // Their closing waits for nobody: the harmless ones are all that is left here.
+        drop(files);
+        Ok(passed)
+    }
+
+    /// The first bytes of a message, with which its descriptors come.
+    fn begin(&mut self, header: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>, End> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        let received = match recvmsg(&self.vmm, &mut [IoSliceMut::new(header)], &mut control, flags) {
+            Ok(received) => received,
+            Err(_) => return Ok(None),
+        };
+        let mut files = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                files.extend(rights);
+            }
+        }
+        if received.bytes == 0 {
+            self.kept.append(&mut files);
+            return Ok(None);
+        }
+        Ok(Some((received.bytes, files)))
+    }
+
+    /// Reads the rest of something; false when the VMM is gone. Descriptors that come with it are discarded.
+    fn complete(&mut self, mut rest: &mut [u8], end: Instant) -> Result<bool, End> {
+        while !rest.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err("a message was begun and not completed");
+            }
+            if !wait([(&self.vmm, PollFlags::IN)], Some(left))[0] {
+                continue;
+            }
+            match recv(&self.vmm, &mut *rest, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Ok(false),
+                Ok((count, _)) => rest = &mut rest[count..],
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// What is passed on for each descriptor: itself or the stand-in.
+    fn sort(&mut self, files: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, End> {
+        let mut passed = Vec::new();
+        for file in files {
+            let keeps = match Kind::of(file.as_fd()) {
+                Kind::Eventfd | Kind::Memory => None,
+                // Others may be waiting in it to be received: the last to close it closes them.
+                Kind::UnixSocket => Some(&file),
+                Kind::Other => Some(&self.stand_in),
+            };
+            let Some(sent) = keeps else {
+                passed.push(file);
+                continue;
+            };
+            passed.push(sent.try_clone().map_err(|_| "no descriptors left")?);
+            self.kept.push(file);
+        }
+        if self.kept.len() > MAX_KEPT {
+            return Err("it passed too many descriptors of other kinds than it should");
+        }
+        Ok(passed)
+    }
+
+    fn pass(&self, message: &[u8], files: &[OwnedFd]) -> bool {
+        let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
+            return false;
+        }
+        // A stream takes a message of this size as a whole.
+        let sent = sendmsg(
+            &self.session,
+            &[IoSlice::new(message)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        );
+        sent == Ok(message.len())
+    }
+
+    /// Closes everything, last what may take its time. The VMM's end goes only when the session has let go of it, since
+    /// it too may have others waiting in it.
+    fn close(mut self) {
+        let _ = self.vmm.shutdown(Shutdown::Both);
+        let _ = self.session.shutdown(Shutdown::Write);
+        let mut rest = [0; 256];
+        while self.session.read(&mut rest).is_ok_and(|count| count > 0) {}
+        drop(self.session);
+        drop(self.vmm);
+        drop(self.kept);
+    }
+}
+
+/// Waits until one of the streams has what is asked for or is closed, at most `patience`; says which.
+fn wait<const N: usize>(streams: [(&UnixStream, PollFlags); N], patience: Option<Duration>) -> [bool; N] {
+    let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+    let mut fds = streams.map(|(stream, flags)| PollFd::new(stream, flags));
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) => fds.each_ref().map(|fd| !fd.revents().is_empty()),
+        Err(_) => [false; N],
+    }
+}
