@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod counters;
 pub mod features;
 mod packet;

@@ -23,7 +23,7 @@ pub const BURST: usize = 32;
 
 /// Most packets of one port that may be under way; bounds memory per port and how much of a guest's ring a
 /// slow receiver can hold.
-const MAX_SLOTS: u32 = 256;
+pub(crate) const MAX_SLOTS: u32 = 256;
 
 /// Slots kept for copies with another head.
 const EXTRA_SLOTS: u32 = 64;
@@ -130,6 +130,7 @@ impl TransmitSide {
             return Ok(Fetched::Empty);
         }
         let slots = self.pool.available().saturating_sub(EXTRA_SLOTS as usize);
+        self.account.lender.set_free(slots);
         if slots == 0 {
             return Ok(Fetched::NoSlots);
         }
@@ -275,16 +276,19 @@ impl TransmitSide {
         self.pool.has_above(EXTRA_SLOTS as usize)
     }
 
-    /// Gives back the chains of packets that are done.
+    /// Gives back the chains of packets that are done. One that is a copy with another head lets go of what it is a copy of
+    /// only then.
     #[inline]
     pub fn reclaim(&mut self) {
         let queue = &mut self.queue;
-        self.pool.reclaim(|packet| {
-            if packet.holds_chain {
-                queue.give_back(packet.chain.head, 0);
-            }
-            packet.clear();
-        });
+        while self.pool.has_returned() {
+            self.pool.reclaim(|packet| {
+                if packet.holds_chain {
+                    queue.give_back(packet.chain.head, 0);
+                }
+                packet.clear();
+            });
+        }
     }
 
     /// Shows the guest what was given back, and calls it if it wants to know.
