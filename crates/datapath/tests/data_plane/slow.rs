@@ -42,7 +42,7 @@ fn by_address(switch: &mut Switch, from: u32, to: u32) {
     }));
 }
 
-/// A guest that posts a buffer every 80 ms: never soon, and never late enough to be taken for dead.
+/// A guest that posts a buffer every 40 ms: never soon, and never late enough to be taken for dead.
 struct Trickler {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<(Guest, u32)>,
@@ -61,7 +61,7 @@ impl Trickler {
         let thread = std::thread::spawn(move || {
             let (mut chain, mut got) = (0, 0);
             while !stopping.load(Ordering::Relaxed) {
-                std::thread::sleep(Duration::from_millis(80));
+                std::thread::sleep(Duration::from_millis(40));
                 guest.post(chain % 256..chain % 256 + 1);
                 chain += 1;
                 while guest.try_receive().is_some() {
