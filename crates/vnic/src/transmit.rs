@@ -276,10 +276,18 @@ impl TransmitSide {
         self.pool.has_above(EXTRA_SLOTS as usize)
     }
 
-    /// Gives back the chains of packets that are done. One that is a copy with another head lets go of what it is a copy of
-    /// only then.
+    /// Gives back the chains of packets that are done.
     #[inline]
     pub fn reclaim(&mut self) {
+        if self.pool.has_returned() {
+            self.reclaim_all();
+        }
+    }
+
+    /// A packet that is a copy with another head lets go of what it is a copy of when it is reclaimed itself: hence several
+    /// rounds.
+    #[inline(never)]
+    fn reclaim_all(&mut self) {
         let queue = &mut self.queue;
         while self.pool.has_returned() {
             self.pool.reclaim(|packet| {
