@@ -47,6 +47,7 @@ const ROUNDS: usize = 8;
 const TURN_US: u64 = 100;
 
 const NS_PER_MS: u64 = 1_000_000;
+const NS_PER_US: u64 = 1000;
 
 /// Longest tick of the clock that waits are measured with.
 const TICK_MS: u64 = 10;
@@ -466,6 +467,7 @@ impl Pipeline {
         to: PortId,
         packets: &mut Vec<Unique<Packet>>,
     ) {
+        port.vnic.account.lender.sends_to(to, self.now_ms);
         let receiver = port_of(ports, to).filter(|receiver| receiver.takes_at_once_from(port));
         let copier = receiver.map_or(Copier::Here, |receiver| self.copier(receiver, ports, packets));
         let now = match &copier {
@@ -581,7 +583,7 @@ impl Pipeline {
             return;
         };
         let mut observer = Delivery::at(port);
-        let (result, wait, call_at) = receive.with(|side| {
+        let (result, wait, watch_us, call_at) = receive.with(|side| {
             let mut result = if guest_memory::fault_count() > 0 && side.is_broken() {
                 side.stop();
                 Err(vanished())
@@ -595,7 +597,8 @@ impl Pipeline {
                 port.set_copier(None);
                 result = Ok(side.has_queued());
             }
-            (result, side.wait(), self.settle_call(side, port, ports))
+            let call_at = self.settle_call(side, port, ports);
+            (result, side.wait(), side.watch_us(self.now_ms), call_at)
         });
         if let Some(at_ns) = call_at {
             self.set_timer(at_ns, port.id(), Due::Call);
@@ -607,6 +610,10 @@ impl Pipeline {
         }
         if let Some(until_ms) = wait.until() {
             self.set_timer((until_ms + TICK_MS) * NS_PER_MS, port.id(), Due::Stall);
+        }
+        if let Some(watch_us) = watch_us {
+            let at_ns = self.datapath.placement.now_ns() + watch_us * NS_PER_US;
+            self.set_timer(at_ns, port.id(), Due::Slow);
         }
         let wanted = receive.release();
         let more = result.unwrap_or_else(|error| {

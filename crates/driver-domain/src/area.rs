@@ -1,103 +1,64 @@
-//! Where frames lie on their way to the data plane: a ring of bytes.
+//! Where frames lie on their way to the data plane: a chunk for each descriptor.
 //!
-//! The size of a frame is known only after it was read, so [`TransmitArea::reserve`] finds room for the largest one and
-//! [`TransmitArea::commit`] keeps what was used of it. Small frames so lie close together, and the bytes under way are
-//! bounded by the size of the area and not by the number of descriptors times the largest frame. Frames come
-//! back in any order, but room is freed in the order in which it was taken: one frame that a slow receiver holds
-//! makes the ring fill up behind it in the end, which is the back-pressure that a ring of descriptors would give
-//! as well. Whenever nothing is under way, the area starts over at its beginning, so that light traffic
-//! stays within a few pages, and in the cache.
+//! The size of a frame is known only after it was read, so every chunk has room for the largest one:
+//! [`TransmitArea::reserve`] says which is next, and [`TransmitArea::commit`] takes it for a descriptor. Frames come back
+//! in any order, and each chunk is free as soon as its own frame is back: a frame that a slow receiver holds takes
+//! its descriptor and nothing else from all others behind the interface. (In a ring of bytes, which would need less room, it
+//! ends up as the one that everything waits for.) The chunk that came back last is used first, so that light traffic
+//! stays within a few pages, and in the cache; memory is sparse, and what was never used costs nothing. Chunks are an odd
+//! number of cache lines long: heads of frames are in different sets of the cache.
 //!
 //! Used by one thread.
-
-use std::collections::VecDeque;
 
 /// Frames begin on cache lines.
 const ALIGN: usize = 64;
 
-#[derive(Clone, Copy, Debug)]
-struct Frame {
-    start: usize,
-    done: bool,
+/// Distance of chunks that have room for `len` bytes.
+pub const fn chunk(len: usize) -> usize {
+    let lines = len.div_ceil(ALIGN);
+    (lines + 1 - lines % 2) * ALIGN
 }
 
-/// Allocator of `len` bytes from `start` on.
+/// Allocator of chunks from `start` on.
 #[derive(Debug)]
 pub struct TransmitArea {
     start: usize,
-    len: usize,
-    /// Where the next frame goes, relative to `start`.
-    head: usize,
-    /// Frames under way, oldest first; those that came back early stay until all before them have.
-    frames: VecDeque<Frame>,
-    /// How many frames were ever removed from the front of `frames`.
-    removed: u64,
-    /// Per descriptor, the number of the frame that it holds, counted from the beginning.
-    number: Box<[u64]>,
+    chunk: usize,
+    /// Free chunks; the last one is the next to be used.
+    free: Vec<u16>,
+    /// Per descriptor, the chunk whose frame it holds.
+    held: Box<[Option<u16>]>,
 }
 
 impl TransmitArea {
-    /// An empty area for a queue of `descriptors`.
+    /// An empty area of a chunk for each of so many `descriptors`, each with room for `len` bytes.
     pub fn new(start: usize, len: usize, descriptors: u16) -> TransmitArea {
-        let number = vec![u64::MAX; usize::from(descriptors)].into();
-        let frames = VecDeque::with_capacity(usize::from(descriptors));
         TransmitArea {
             start,
-            len,
-            head: 0,
-            frames,
-            removed: 0,
-            number,
+            chunk: chunk(len),
+            free: (0..descriptors).rev().collect(),
+            held: vec![None; usize::from(descriptors)].into(),
         }
     }
 
-    /// Finds `len` bytes in one piece, without taking them. `None` while too much is under way.
-    pub fn reserve(&mut self, len: usize) -> Option<usize> {
-        let Some(oldest) = self.frames.front() else {
-            self.head = 0;
-            return (len <= self.len).then_some(self.start);
-        };
-        let at = if self.head > oldest.start {
-            if self.len - self.head >= len {
-                self.head
-            } else if oldest.start > len {
-                // The piece at the end is skipped; it is free again when the frame before it is.
-                0
-            } else {
-                return None;
-            }
-        } else if oldest.start - self.head > len {
-            self.head
-        } else {
-            return None;
-        };
-        self.head = at;
-        Some(self.start + at)
+    /// Where the next frame may be put, without taking the place. `None` while as many are under way as there are
+    /// descriptors.
+    pub fn reserve(&self) -> Option<usize> {
+        let chunk = *self.free.last()?;
+        Some(self.start + usize::from(chunk) * self.chunk)
     }
 
-    /// Takes the first `len` bytes (not zero) of what was reserved last, for a frame in this descriptor.
-    pub fn commit(&mut self, descriptor: u16, len: usize) {
-        self.number[usize::from(descriptor)] = self.removed + self.frames.len() as u64;
-        self.frames.push_back(Frame {
-            start: self.head,
-            done: false,
-        });
-        self.head = (self.head + len).next_multiple_of(ALIGN).min(self.len);
+    /// Takes what was reserved last, for a frame in this descriptor.
+    pub fn commit(&mut self, descriptor: u16) {
+        let taken = self.free.pop();
+        debug_assert!(taken.is_some(), "there are as many chunks as descriptors");
+        self.held[usize::from(descriptor)] = taken;
     }
 
     /// The frame in this descriptor has come back.
     pub fn complete(&mut self, descriptor: u16) {
-        let number = self.number[usize::from(descriptor)];
-        let index = number
-            .checked_sub(self.removed)
-            .and_then(|index| usize::try_from(index).ok());
-        if let Some(frame) = index.and_then(|index| self.frames.get_mut(index)) {
-            frame.done = true;
-        }
-        while self.frames.front().is_some_and(|frame| frame.done) {
-            self.frames.pop_front();
-            self.removed += 1;
-        }
+        let held = self.held.get_mut(usize::from(descriptor));
+        self.free.extend(held.and_then(Option::take));
     }
 }
 
@@ -106,59 +67,67 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const LEN: usize = 3000;
+
     proptest! {
-        /// Against a list of intervals: reservations lie in the area and touch nothing under way, and there is
-        /// always room when nothing is.
+        /// Against a list of intervals: reservations lie in the area and touch nothing under way, and there is room for
+        /// as many frames as there are descriptors, whichever of them came back.
         #[test]
-        fn never_overlaps(steps in proptest::collection::vec((any::<bool>(), 1usize..3000, any::<usize>()), 1..400)) {
-            const LEN: usize = 10_000;
-            const LARGEST: usize = 3000;
-            let mut area = TransmitArea::new(500, LEN, 16);
-            let mut live: Vec<(u16, usize, usize)> = Vec::new();
-            let mut free: Vec<u16> = (0..16).collect();
-            for (add, len, pick) in steps {
+        fn never_overlaps(steps in proptest::collection::vec((any::<bool>(), any::<usize>()), 1..400)) {
+            const COUNT: u16 = 16;
+            let mut area = TransmitArea::new(500, LEN, COUNT);
+            let mut live: Vec<(u16, usize)> = Vec::new();
+            let mut free: Vec<u16> = (0..COUNT).collect();
+            for (add, pick) in steps {
                 if !add {
                     if !live.is_empty() {
-                        let (id, ..) = live.remove(pick % live.len());
+                        let (id, _) = live.remove(pick % live.len());
+                        area.complete(id);
+                        // Nothing happens when it comes back twice.
                         area.complete(id);
                         free.push(id);
                     }
                     continue;
                 }
+                prop_assert_eq!(area.reserve().is_some(), !free.is_empty());
                 let Some(id) = free.pop() else { continue };
-                let Some(at) = area.reserve(LARGEST) else {
-                    prop_assert!(!live.is_empty());
-                    free.push(id);
-                    continue;
-                };
-                prop_assert!(at >= 500 && at + LARGEST <= 500 + LEN);
-                for &(_, start, end) in &live {
-                    prop_assert!(at + LARGEST <= start || at >= end, "{at} overlaps {start}..{end}");
+                let at = area.reserve().unwrap();
+                prop_assert!(at >= 500 && at + LEN <= 500 + usize::from(COUNT) * chunk(LEN));
+                for &(_, start) in &live {
+                    prop_assert!(at.abs_diff(start) >= LEN, "{at} overlaps {start}");
                 }
-                area.commit(id, len);
-                live.push((id, at, at + len));
+                area.commit(id);
+                live.push((id, at));
             }
-            for (id, ..) in live {
-                area.complete(id);
+        }
+    }
+
+    /// One frame that does not come back takes nothing but its own place.
+    #[test]
+    fn a_frame_that_is_held_holds_up_nothing_else() {
+        let mut area = TransmitArea::new(0, LEN, 8);
+        area.commit(7);
+        for round in 0..100 {
+            for id in 0..7 {
+                assert!(area.reserve().is_some(), "round {round}, frame {id}");
+                area.commit(id);
             }
-            prop_assert_eq!(area.reserve(LEN), Some(500));
+            assert_eq!(area.reserve(), None);
+            (0..7).for_each(|id| area.complete(id));
         }
     }
 
     #[test]
-    fn fills_up_and_goes_round() {
-        let mut area = TransmitArea::new(0, 1024, 8);
-        for id in 0..4 {
-            assert_eq!(area.reserve(256), Some(usize::from(id) * 256));
-            area.commit(id, 256);
+    fn light_traffic_stays_in_place_and_lines_are_spread() {
+        let mut area = TransmitArea::new(0, 65_536, 8);
+        let first = area.reserve();
+        for id in 0..8 {
+            area.commit(id);
+            area.complete(id);
+            assert_eq!(area.reserve(), first);
         }
-        assert_eq!(area.reserve(256), None);
-        area.complete(1);
-        assert_eq!(area.reserve(256), None, "the oldest is still there");
-        area.complete(0);
-        assert_eq!(area.reserve(256), Some(0));
-        area.commit(0, 100);
-        assert_eq!(area.reserve(256), Some(128));
-        assert_eq!(area.reserve(500), None);
+        assert_eq!(chunk(65_536), 65_536 + 64);
+        assert_eq!(chunk(65), 192);
+        assert_eq!(chunk(192), 192);
     }
 }

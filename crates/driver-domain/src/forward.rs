@@ -5,7 +5,7 @@
 //! is under way is back. Until then the interface is not read, and its own queue (of a TAP: `txqueuelen`)
 //! absorbs or drops.
 
-use crate::nic::{Arrival, Nic, RECEIVE_ROOM};
+use crate::nic::{Arrival, Nic};
 use crate::session::{Session, SessionError};
 use nic_packet::VNET_HEADER_LEN;
 use std::io;
@@ -63,7 +63,7 @@ pub fn transmit(nic: &Nic, session: &mut Session, counters: &mut Counters) -> Re
         let room = if session.transmit.room() == 0 {
             None
         } else {
-            session.area.reserve(RECEIVE_ROOM)
+            session.area.reserve()
         };
         let Some(at) = room else {
             progress = Progress::Blocked;
@@ -75,7 +75,7 @@ pub fn transmit(nic: &Nic, session: &mut Session, counters: &mut Counters) -> Re
                     .transmit
                     .add(span, Access::Readable)
                     .expect("room was checked");
-                session.area.commit(id, span.offset + span.len - at);
+                session.area.commit(id);
                 counters.from_interface += 1;
                 bytes += span.len;
             }

@@ -7,7 +7,7 @@
 //! all of them except VERSION_1: without mergeable buffers the receive ring has fewer and larger buffers, without
 //! segmentation offload the TAP is told to segment.
 
-use crate::area::TransmitArea;
+use crate::area::{TransmitArea, chunk};
 use crate::nic::{MAX_FRAME, RECEIVE_ROOM};
 use nic_packet::{Offloads, VNET_HEADER_LEN};
 use std::os::unix::net::UnixStream;
@@ -33,9 +33,8 @@ const MERGED_BUFFERS: (u16, usize) = (512, 4096);
 const WHOLE_BUFFERS: (u16, usize) = (64, (VNET_HEADER_LEN + MAX_FRAME).next_multiple_of(4096));
 
 const TRANSMIT_DESCRIPTORS: u16 = 256;
-/// Bytes under way to the data plane at most: 31 frames of the largest size.
-const TRANSMIT_AREA: usize = 2 << 20;
-const _: () = assert!(TRANSMIT_AREA > 2 * RECEIVE_ROOM);
+/// Room for a frame of the largest size per descriptor: 16 MiB, of which what was never under way at once is never touched.
+const TRANSMIT_AREA: usize = TRANSMIT_DESCRIPTORS as usize * chunk(RECEIVE_ROOM);
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -97,7 +96,7 @@ impl Session {
         // The device is not running yet, and gets its first kick when it is.
         let _ = receive.publish();
         let transmit = DriverQueue::new(memory.clone(), transmit_layout, GUEST_BASE, event_idx);
-        let area = TransmitArea::new(area_at, TRANSMIT_AREA, TRANSMIT_DESCRIPTORS);
+        let area = TransmitArea::new(area_at, RECEIVE_ROOM, TRANSMIT_DESCRIPTORS);
 
         connection.share(&memory)?;
         let (receive_bell, transmit_bell) = (Bells::new()?, Bells::new()?);

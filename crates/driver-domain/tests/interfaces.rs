@@ -427,6 +427,7 @@ fn an_uplink_carries_traffic_and_vlan_tags() {
     packet.extend([0x5a; 50]);
     let netns = std::fs::File::open(format!("/run/netns/{}", outside.0)).unwrap();
     let (interface, sent) = (far.clone(), packet.clone());
+    backend.devices[0].lock().unwrap().kept.clear();
     let sender = std::thread::spawn(move || {
         let kind = Some(rustix::thread::LinkNameSpaceType::Network);
         rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
@@ -434,7 +435,6 @@ fn an_uplink_carries_traffic_and_vlan_tags() {
         assert_eq!(socket.header_len(), 12);
         rustix::io::write(&socket, &sent).unwrap();
     });
-    backend.devices[0].lock().unwrap().kept.clear();
     sender.join().unwrap();
     let deadline = std::time::Instant::now() + Duration::from_secs(5);
     while !backend.devices[0]

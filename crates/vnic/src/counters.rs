@@ -1,11 +1,12 @@
 //! A port's counters while packets flow.
 
+use crate::backlog::Lender;
 use flow::{DropReason, PortCounters};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REASONS: usize = DropReason::ALL.len();
 
-/// [`PortCounters`] that any thread may add to, but for those that belong to a side. Callers add once per batch where
+/// A port's account as a sender and receiver: [`PortCounters`] that any thread may add to, but for those that belong to a side. Callers add once per batch where
 /// they can.
 #[derive(Debug)]
 #[allow(missing_docs)] // Field by field as in `PortCounters`.
@@ -33,6 +34,8 @@ pub struct Counters {
     pub(crate) transmit_calls: Calls,
     pub(crate) receive_calls: Calls,
     pub kicks: AtomicU64,
+    /// What its receivers need to know.
+    pub lender: Lender,
 }
 
 /// Calls of a ring's driver, counted by the holder of the side.
@@ -65,6 +68,7 @@ impl Default for Counters {
             transmit_calls: Calls::default(),
             receive_calls: Calls::default(),
             kicks: AtomicU64::new(0),
+            lender: Lender::default(),
         }
     }
 }

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod backlog;
 mod call;
 mod counters;
 mod descriptor;

@@ -14,7 +14,8 @@
 //! A packet that waits keeps the buffers that were found for it, so that each is looked at once, and only what is posted later
 //! is a reason to try again.
 //!
-//! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. The reminder is for guests that
+//! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. One that posts some now and then
+//! holds no more than `backlog` says. The reminder is for guests that
 //! miss an interrupt now and then (User Mode Linux does, when it comes just before an idle processor sleeps): they would
 //! sleep on a full ring until something else wakes them.
 //!
@@ -35,6 +36,7 @@ mod tests;
 mod write;
 
 use crate::Call;
+use crate::backlog::{Backlog, Now};
 use crate::counters::{Counters, add_alone};
 use crate::features::Features;
 use crate::packet::Packet;
@@ -93,11 +95,26 @@ impl Wait {
 pub struct ReceiveSide {
     ring: Option<ReceiveRing>,
     inbox: Receiver<Shared<Packet>>,
-    /// The oldest packet, if it could not be delivered (wholly), and how many segments of it were.
-    pending: Option<(Shared<Packet>, usize)>,
+    /// The oldest packet, if it could not be delivered (wholly).
+    pending: Option<Pending>,
+    /// Those behind it, while it waits for buffers.
+    backlog: Backlog,
     wait: Wait,
+    /// When `wait` began, by [`clock::now_us`], and how many packets had been delivered then.
+    wait_us: u64,
+    taken: u64,
     account: Arc<Counters>,
     tally: Tally,
+}
+
+/// A packet to be delivered.
+#[derive(Debug)]
+struct Pending {
+    packet: Shared<Packet>,
+    /// How many segments of it were delivered.
+    done: usize,
+    /// When it was found to lack buffers, or came behind one that did, by [`clock::now_us`].
+    since_us: Option<u64>,
 }
 
 /// Delivered packets that are not in the counters yet: those are told once per run, not per packet.
@@ -169,13 +186,38 @@ enum Outcome {
     Broken(QueueError),
 }
 
+/// What becomes of a packet that lacks buffers.
+enum MustWait {
+    Yes,
+    /// More have come.
+    No,
+    Never(DropReason),
+}
+
+/// The time. Reading it takes a division, so it is for packets that wait only.
+fn now(ms: u64) -> Now {
+    Now {
+        ms,
+        us: clock::now_us(),
+    }
+}
+
+fn drop_packet(account: &Counters, packet: &Packet, reason: DropReason, observer: &mut impl Observer) {
+    account.egress_dropped(reason, 1);
+    packet.account.dropped(reason, 1);
+    observer.dropped(packet, reason);
+}
+
 impl ReceiveSide {
     pub(crate) fn new(inbox: Receiver<Shared<Packet>>, account: Arc<Counters>) -> Self {
         ReceiveSide {
             ring: None,
             inbox,
             pending: None,
+            backlog: Backlog::default(),
             wait: Wait::No,
+            wait_us: 0,
+            taken: 0,
             account,
             tally: Tally::default(),
         }
@@ -252,7 +294,7 @@ impl ReceiveSide {
     /// that need more than copying, all if packets are queued already, and those for which the ring is malformed, so that
     /// this is dealt with in one place. The driver sees them after [`publish_with`](Self::publish_with).
     pub fn deliver_now(&mut self, packets: &[Unique<Packet>]) -> usize {
-        let queued = self.pending.is_some() || self.wait != Wait::No || !self.inbox.is_empty();
+        let queued = self.pending.is_some() || self.wait != Wait::No || self.has_others();
         let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
             return 0;
         };
@@ -291,34 +333,41 @@ impl ReceiveSide {
         let mut waits = false;
         let mut result = Ok(());
         while !turn.is_over() {
-            let Some((packet, done)) = self.pending.take().or_else(|| Some((self.inbox.pop()?, 0))) else {
-                break;
-            };
+            let Some(mut next) = self.next() else { break };
+            let packet = &next.packet;
             let outcome = match &mut self.ring {
                 None => Outcome::Dropped(DropReason::PortRemoved),
                 Some(_) if packet.is_broken() => Outcome::Dropped(DropReason::SenderGone),
-                Some(ring) => ring.deliver(&packet, done),
+                Some(ring) => ring.deliver(packet, next.done),
             };
             match outcome {
-                Outcome::Delivered { segments } => self.count_delivered(&packet, segments, observer),
+                Outcome::Delivered { segments } => {
+                    self.count_delivered(packet, segments, observer);
+                    if let Some(since_us) = next.since_us {
+                        self.backlog.has_waited(since_us, now(now_ms));
+                    }
+                }
                 Outcome::Partly { done } => {
                     self.wait_no_more();
-                    self.pending = Some((packet, done));
+                    next.done = done;
+                    self.pending = Some(next);
                 }
-                Outcome::Dropped(reason) => self.count_dropped(&packet, reason, observer),
-                Outcome::NoBuffers { done } => match self.must_wait(now_ms) {
-                    Ok(true) if self.wait == Wait::Stalled => {
-                        self.count_dropped(&packet, DropReason::ReceiverStalled, observer);
+                Outcome::Dropped(reason) => self.give_up(packet, reason, observer),
+                Outcome::NoBuffers { done } => {
+                    next.done = done;
+                    match self.must_wait(now(now_ms), &mut next) {
+                        Ok(MustWait::Never(reason)) => self.give_up(&next.packet, reason, observer),
+                        Ok(wait) => {
+                            waits = matches!(wait, MustWait::Yes);
+                            self.pending = Some(next);
+                        }
+                        Err(error) => result = self.break_down(&next.packet, error, observer),
                     }
-                    Ok(wait) => {
-                        self.pending = Some((packet, done));
-                        waits = wait;
-                    }
-                    Err(error) => result = self.break_down(&packet, error, observer),
-                },
-                Outcome::Broken(error) => result = self.break_down(&packet, error, observer),
+                }
+                Outcome::Broken(error) => result = self.break_down(packet, error, observer),
             }
             if waits {
+                self.queue_up(now(now_ms), observer);
                 break;
             }
             // Attempts count as well: a driver could post what does not suffice faster than it is looked at.
@@ -333,17 +382,67 @@ impl ReceiveSide {
         if self.pending.is_none() && self.wait != Wait::Stalled {
             self.wait_no_more();
         }
-        result.map(|()| !waits && (self.pending.is_some() || !self.inbox.is_empty()))
+        result.map(|()| !waits && (self.pending.is_some() || self.has_others()))
     }
 
-    /// After a failed delivery: whether there are still no buffers, asking for a kick if so. Advances `wait`.
-    fn must_wait(&mut self, now_ms: u64) -> Result<bool, QueueError> {
-        let Some(ring) = &mut self.ring else {
-            return Ok(true);
+    /// What is to be delivered next.
+    fn next(&mut self) -> Option<Pending> {
+        if let Some(pending) = self.pending.take() {
+            return Some(pending);
+        }
+        let (packet, since_us) = match self.backlog.pop() {
+            Some((packet, since_us)) => (packet, Some(since_us)),
+            None => (self.inbox.pop()?, None),
         };
+        Some(Pending {
+            packet,
+            done: 0,
+            since_us,
+        })
+    }
+
+    /// Whether there are more behind the oldest packet.
+    fn has_others(&self) -> bool {
+        !self.backlog.is_empty() || !self.inbox.is_empty()
+    }
+
+    /// The oldest packet waits for buffers: so do those behind it, as far as their senders lend them.
+    fn queue_up(&mut self, now: Now, observer: &mut impl Observer) {
+        let (account, wait_us) = (&*self.account, self.wait_us);
+        let mut refuse =
+            |packet: Shared<Packet>| drop_packet(account, &packet, DropReason::ReceiverSlow, observer);
+        self.backlog.review(wait_us, now, &mut refuse);
+        while !self.backlog.is_full()
+            && let Some(packet) = self.inbox.pop()
+        {
+            if let Err(packet) = self.backlog.push(packet, now) {
+                refuse(packet);
+            }
+        }
+    }
+
+    /// In how many microseconds the receive side should run even if no buffers come, because the receiver may be a slow one
+    /// then that holds up others.
+    pub fn watch_us(&self, now_ms: u64) -> Option<u64> {
+        let oldest = self.pending.as_ref().filter(|_| self.wait.until().is_some())?;
+        self.backlog.watch_us(&oldest.packet, now(now_ms))
+    }
+
+    /// After a failed delivery: asks for a kick if there are still no buffers, and advances `wait`. Returns whether the
+    /// packet is to be dropped instead, and why.
+    fn must_wait(&mut self, now: Now, packet: &mut Pending) -> Result<MustWait, QueueError> {
+        let Some(ring) = &mut self.ring else {
+            return Ok(MustWait::Yes);
+        };
+        let now_ms = now.ms;
         let time_is_up = self.wait.until().is_some_and(|until| until <= now_ms);
         self.wait = match self.wait {
-            Wait::No => Wait::Since(now_ms),
+            Wait::No => {
+                let taken = self.account.transmitted.load(Relaxed) + self.tally.packets;
+                self.backlog.begins(taken.wrapping_sub(self.taken));
+                (self.wait_us, self.taken) = (now.us, taken);
+                Wait::Since(now_ms)
+            }
             Wait::Since(since) if time_is_up => {
                 ring.owes_call = true;
                 Wait::Reminded(since)
@@ -351,8 +450,23 @@ impl ReceiveSide {
             Wait::Reminded(_) if time_is_up => Wait::Stalled,
             wait => wait,
         };
+        let since_us = *packet.since_us.get_or_insert(now.us);
+        self.backlog.has_waited(since_us, now);
         // Fewer buffers than needed may be there; only new ones are a reason to try again.
-        Ok(!ring.queue.enable_kicks()?)
+        if ring.queue.enable_kicks()? {
+            return Ok(MustWait::No);
+        }
+        if self.wait == Wait::Stalled {
+            return Ok(MustWait::Never(DropReason::ReceiverStalled));
+        }
+        let overdue = self
+            .backlog
+            .is_overdue(&packet.packet, since_us, self.wait_us, now);
+        Ok(if overdue {
+            MustWait::Never(DropReason::ReceiverSlow)
+        } else {
+            MustWait::Yes
+        })
     }
 
     /// Buffers have come, or nothing needs them any more: the guest need not kick for each that it posts.
@@ -372,7 +486,7 @@ impl ReceiveSide {
         error: QueueError,
         observer: &mut impl Observer,
     ) -> Result<(), QueueError> {
-        self.count_dropped(packet, DropReason::ReceiverBroken, observer);
+        self.give_up(packet, DropReason::ReceiverBroken, observer);
         self.publish();
         self.call();
         self.ring = None;
@@ -394,14 +508,12 @@ impl ReceiveSide {
         observer.delivered(packet);
     }
 
-    fn count_dropped(&mut self, packet: &Packet, reason: DropReason, observer: &mut impl Observer) {
-        // Those gathered for it.
+    /// Drops the packet that was to be delivered, and lets go of the buffers that were found for it.
+    fn give_up(&mut self, packet: &Packet, reason: DropReason, observer: &mut impl Observer) {
         if let Some(ring) = &mut self.ring {
             ring.put_back();
         }
-        self.account.egress_dropped(reason, 1);
-        packet.account.dropped(reason, 1);
-        observer.dropped(packet, reason);
+        drop_packet(&self.account, packet, reason, observer);
     }
 
     /// Shows the guest what was [delivered](Self::deliver_now), and the sender's what of it is done: waits once for both. The
@@ -461,7 +573,7 @@ impl ReceiveSide {
     pub fn has_queued(&self) -> bool {
         match self.pending {
             Some(_) => self.wait == Wait::No,
-            None => !self.inbox.is_empty(),
+            None => self.has_others(),
         }
     }
 

@@ -23,7 +23,7 @@ pub const BURST: usize = 32;
 
 /// Most packets of one port that may be under way; bounds memory per port and how much of a guest's ring a
 /// slow receiver can hold.
-const MAX_SLOTS: u32 = 256;
+pub(crate) const MAX_SLOTS: u32 = 256;
 
 /// Slots kept for copies with another head.
 const EXTRA_SLOTS: u32 = 64;
@@ -130,6 +130,7 @@ impl TransmitSide {
             return Ok(Fetched::Empty);
         }
         let slots = self.pool.available().saturating_sub(EXTRA_SLOTS as usize);
+        self.account.lender.set_free(slots);
         if slots == 0 {
             return Ok(Fetched::NoSlots);
         }
@@ -278,13 +279,24 @@ impl TransmitSide {
     /// Gives back the chains of packets that are done.
     #[inline]
     pub fn reclaim(&mut self) {
+        if self.pool.has_returned() {
+            self.reclaim_all();
+        }
+    }
+
+    /// A packet that is a copy with another head lets go of what it is a copy of when it is reclaimed itself: hence several
+    /// rounds.
+    #[inline(never)]
+    fn reclaim_all(&mut self) {
         let queue = &mut self.queue;
-        self.pool.reclaim(|packet| {
-            if packet.holds_chain {
-                queue.give_back(packet.chain.head, 0);
-            }
-            packet.clear();
-        });
+        while self.pool.has_returned() {
+            self.pool.reclaim(|packet| {
+                if packet.holds_chain {
+                    queue.give_back(packet.chain.head, 0);
+                }
+                packet.clear();
+            });
+        }
     }
 
     /// Shows the guest what was given back, and calls it if it wants to know.

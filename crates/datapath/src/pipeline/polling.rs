@@ -17,6 +17,8 @@ const PATROL: usize = 4;
 pub(super) enum Due {
     /// Packets wait for buffers, and will then have waited too long.
     Stall,
+    /// Packets wait for buffers, and will then have waited too long if their senders serve others.
+    Slow,
     /// The driver is owed a call, at the latest then.
     Call,
 }

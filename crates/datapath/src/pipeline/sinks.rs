@@ -103,6 +103,7 @@ pub(super) fn enqueue(
 impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
     #[inline]
     fn output(&mut self, port: PortId, packet: Shared<Packet>) {
+        self.port.vnic.account.lender.sends_to(port, self.now_ms);
         enqueue(packet, self.port, port, self.ports, self.receivers);
     }
 

@@ -259,7 +259,7 @@ impl Guest {
         usize::from(self.setup.receive_size) / self.setup.buffers.len()
     }
 
-    fn post_all(&mut self) {
+    pub fn post_all(&mut self) {
         for chain in 0..self.chains().min(self.setup.posted) {
             self.offer_chain(chain);
         }
