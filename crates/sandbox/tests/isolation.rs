@@ -321,6 +321,7 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
             libc::SYS_socket,
             [libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT, 0],
         ),
+        "namespaces of its own" => raw(libc::SYS_unshare, [libc::CLONE_NEWUTS, 0, 0, 0]),
         "TUN request" => raw(libc::SYS_ioctl, [-1, 0x4004_54ca, 0, 0]),
         "TUN owner" => raw(libc::SYS_ioctl, [-1, 0x4004_54cc, 0, 0]),
         "shared memory" => {
@@ -493,6 +494,7 @@ fn only_the_calling_thread_is_moved() {
     is_killed("move another");
     is_killed("priority of another");
     is_killed("real time");
+    is_killed("namespaces of its own");
     is_killed("class of another");
     is_killed("driver: class of another");
 }
