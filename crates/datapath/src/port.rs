@@ -174,7 +174,8 @@ impl Port {
             let Some(kick) = kick else { continue };
             old.unwatch(kick.as_fd());
             if let Err(error) = home.watch(self.id(), side, kick.as_fd()) {
-                telemetry::limited!(
+                telemetry::limited_by!(
+                    self.id().0,
                     log::Level::Error,
                     "port {}: kicks are not heard: {error}",
                     self.id()
@@ -318,7 +319,12 @@ impl Port {
         let result = Session::serve(self.vnic.clone(), self.clone(), config, connection);
         *current.lock() = None;
         if let Err(error) = result {
-            telemetry::limited!(log::Level::Warn, "port {}: connection closed: {error}", self.id());
+            telemetry::limited_by!(
+                self.id().0,
+                log::Level::Warn,
+                "port {}: connection closed: {error}",
+                self.id()
+            );
         }
         self.peer.store(0, Ordering::Relaxed);
         self.set_connected(false);
