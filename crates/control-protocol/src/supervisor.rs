@@ -86,6 +86,9 @@ pub struct ProcessStatus {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromChild {
     /// It has given up what it does not need, except for this: sentences without a full stop, for users. Said once, before
-    /// anything else reaches the process; nothing said later is listened to.
+    /// anything else reaches the process; nothing said later is listened to, except for what follows.
     Isolated(Vec<String>),
+    /// The process of that role does not keep to the protocol and is to be ended and started again. The control
+    /// process alone may say this, of others.
+    Replace(Role),
 }

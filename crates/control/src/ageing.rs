@@ -6,7 +6,7 @@
 use crate::data_plane::Pending;
 use crate::process::{Control, SwitchRun};
 use control_protocol::data_plane::Request;
-use flow::{Flow, FlowStats, SwitchId};
+use flow::{FlowId, FlowStats, SwitchId};
 
 /// Longest time between questions about the use of flows, in milliseconds.
 const POLL_MAX: u64 = 10_000;
@@ -85,14 +85,13 @@ impl Control {
         }
     }
 
-    pub fn polled(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
+    pub fn polled(&mut self, switch: SwitchId, flows: Vec<(FlowId, FlowStats)>) {
         let now = self.now();
         if let Some(data_plane) = &mut self.data_plane {
             data_plane.polls = data_plane.polls.saturating_sub(1);
         }
         if let Some(run) = self.switch_by_id(switch) {
-            run.l2
-                .observe(flows.iter().map(|(flow, stats)| (flow.id, stats)), now);
+            run.l2.observe(flows.iter().map(|(id, stats)| (*id, stats)), now);
             let changes = run.l2.age(now);
             self.put_flows_of(switch, changes);
         }

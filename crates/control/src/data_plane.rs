@@ -7,16 +7,20 @@
 //!
 //! Every upcall is ended by exactly one `Execute` or `Discard`, sent before the flow that spares the next one.
 
+use crate::clean;
 use crate::l2::{FlowChange, MASK};
-use crate::peer::Peer;
+use crate::peer::{Lost, Peer};
 use crate::process::Control;
 use crate::serve::Question;
+use crate::trust::{
+    Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS, are_plausible,
+};
 use crate::users::Token;
 use control_protocol::Channel;
 use control_protocol::data_plane::{
     Answer, Execute, FromDataPlane, PortInfo, PortState, Request, ToDataPlane, Upcall, VERSION,
 };
-use flow::{Flow, FlowId, FlowStats, PortId, SwitchId};
+use flow::{DropReason, Flow, FlowId, FlowStats, PortId, SwitchId};
 use management::{DataPlaneStatus, Response};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -30,6 +34,13 @@ pub(crate) struct DataPlane {
     /// Switches whose flows have not been taken over yet; `None` until ports are known.
     pub restoring: Option<usize>,
     pub held: Vec<Upcall>,
+    held_bytes: usize,
+    /// What is in lists that are not complete.
+    listed: Listed,
+    /// It has broken the protocol in a way that needs no second time.
+    pub broken: bool,
+    /// When it was met.
+    pub since: u64,
     /// When flows were asked for last.
     pub polled: u64,
     pub polls: usize,
@@ -45,7 +56,7 @@ pub(crate) enum Pending {
     Flow(SwitchId, FlowId),
     SyncPorts(Vec<PortInfo>),
     SyncFlows(SwitchId, Vec<(Flow, FlowStats)>),
-    PollFlows(SwitchId, Vec<(Flow, FlowStats)>),
+    PollFlows(SwitchId, Vec<(FlowId, FlowStats)>),
     UserPorts(Token, Question, Vec<PortInfo>),
     UserFlows(Token, Vec<(Flow, FlowStats)>),
     User(Token, Question),
@@ -58,6 +69,7 @@ impl Control {
             return false;
         };
         data_plane.serial = data_plane.serial.wrapping_add(1);
+        data_plane.broken |= data_plane.pending.len() >= MAX_PENDING;
         data_plane.pending.insert(data_plane.serial, pending);
         data_plane.peer.send(
             ToDataPlane {
@@ -69,18 +81,30 @@ impl Control {
         true
     }
 
-    /// Says what has no answer.
-    fn tell(&mut self, request: Request) {
-        if let Some(data_plane) = &mut self.data_plane {
-            data_plane.serial = data_plane.serial.wrapping_add(1);
-            data_plane.peer.send(
-                ToDataPlane {
-                    serial: data_plane.serial,
-                    request,
-                },
-                Vec::new(),
-            );
-        }
+    /// Ends an upcall, which has no answer. The packet stays here if too many wait to be sent back already.
+    fn end_upcall(&mut self, request: Request) {
+        let Some(data_plane) = &mut self.data_plane else {
+            return;
+        };
+        let (request, weight) = match request {
+            Request::Execute(Execute {
+                upcall: Some(upcall),
+                packet,
+                ..
+            }) if data_plane.peer.weight() + packet.frame.len() > MAX_RETURNING => {
+                let reason = DropReason::ControlLost;
+                (Request::Discard { upcall, reason }, 0)
+            }
+            Request::Execute(execute) => {
+                let weight = execute.packet.frame.len();
+                (Request::Execute(execute), weight)
+            }
+            request => (request, 0),
+        };
+        data_plane.serial = data_plane.serial.wrapping_add(1);
+        let serial = data_plane.serial;
+        let message = ToDataPlane { serial, request };
+        data_plane.peer.send_heavy(message, Vec::new(), weight);
     }
 
     /// Asks for something that goes wrong only if we are.
@@ -99,6 +123,12 @@ impl Control {
     pub fn ask_port(&mut self, request: Request, fds: Vec<OwnedFd>, name: &str) -> bool {
         let adding = matches!(request, Request::PortAdd(_));
         self.ask(request, fds, Pending::Port(name.into(), adding))
+    }
+
+    /// Whether as many users wait for lists as may.
+    pub fn is_listing(&self) -> bool {
+        let ports = self.data_plane.as_ref().map_or(0, DataPlane::user_lists);
+        ports.max(self.gathered.len()) >= MAX_USER_LISTS
     }
 
     /// Asks on behalf of a user, who is answered when the answer is there.
@@ -123,14 +153,18 @@ impl Control {
         let Some(data_plane) = &mut self.data_plane else {
             return;
         };
-        data_plane
+        for (_, forgotten) in data_plane
             .pending
-            .retain(|_, pending| pending.user() != Some(token));
+            .extract_if(|_, pending| pending.user() == Some(token))
+        {
+            data_plane.listed.end(forgotten.gathered());
+        }
     }
 
     pub fn meet_data_plane(&mut self, channel: Channel) {
         log::info!("connected to the data plane");
         self.lose_data_plane();
+        self.absent = None;
         self.data_plane = Some(DataPlane {
             peer: Peer::new(channel),
             serial: 0,
@@ -138,6 +172,10 @@ impl Control {
             welcome: None,
             restoring: None,
             held: Vec::new(),
+            held_bytes: 0,
+            listed: Listed::default(),
+            broken: false,
+            since: self.now(),
             polled: self.now(),
             polls: 0,
         });
@@ -145,7 +183,8 @@ impl Control {
         self.ask(Request::PortList, Vec::new(), Pending::SyncPorts(Vec::new()));
     }
 
-    fn lose_data_plane(&mut self) {
+    /// Forgets the data plane, and tells users who wait for it.
+    pub fn lose_data_plane(&mut self) {
         let Some(lost) = self.data_plane.take() else {
             return;
         };
@@ -178,18 +217,15 @@ impl Control {
                 return;
             };
             data_plane.peer.flush();
-            match data_plane.peer.receive::<FromDataPlane>() {
-                Ok(Some((FromDataPlane::Answer { serial, result }, _))) => self.answered(serial, result),
-                Ok(Some((FromDataPlane::Upcall(upcall), _))) => self.upcall(upcall),
-                Ok(Some((FromDataPlane::PortState { port, state, peer }, _))) => {
-                    self.port_changed(port, state, peer);
-                }
+            let broken = data_plane.broken.then_some(Lost::Nonsense);
+            match broken.map_or_else(|| data_plane.peer.receive(), Err) {
+                Ok(Some((message, _))) => match clean::data_plane(message) {
+                    FromDataPlane::Answer { serial, result } => self.answered(serial, result),
+                    FromDataPlane::Upcall(upcall) => self.upcall(upcall),
+                    FromDataPlane::PortState { port, state, peer } => self.port_changed(port, state, peer),
+                },
                 Ok(None) => return,
-                Err(_) => {
-                    log::warn!("the data plane is gone");
-                    self.lose_data_plane();
-                    return;
-                }
+                Err(lost) => return self.part_with_data_plane(lost),
             }
         }
     }
@@ -202,13 +238,36 @@ impl Control {
         let Some(pending) = data_plane.pending.remove(&serial) else {
             return;
         };
+        let (entries, more) = match &result {
+            Ok(Answer::Ports { ports, more }) => (ports.len(), *more),
+            Ok(Answer::Flows { flows, more }) => (flows.len(), *more),
+            _ => (0, false),
+        };
+        let ports = self.ports.len();
+        let flows = match &result {
+            Ok(Answer::Flows { flows, .. }) => flows.as_slice(),
+            _ => &[],
+        };
+        if !data_plane.listed.part(entries, more, ports)
+            || !are_plausible(flows.iter().map(|(flow, _)| flow), ports)
+        {
+            data_plane.broken = true;
+            // Its user is answered when the data plane is parted with.
+            data_plane.pending.insert(serial, pending);
+            return;
+        }
         match (pending, result) {
             (Pending::Quiet(_), Ok(_)) => {}
-            (Pending::Quiet(what), Err(error)) => log::error!("{what}: {error}"),
+            (Pending::Quiet(what), Err(error)) => {
+                telemetry::limited!(log::Level::Error, "{what}: {error}");
+            }
             (Pending::Hello, Ok(Answer::Welcome { workers, pid })) => {
                 data_plane.welcome = Some(DataPlaneStatus { pid, workers });
             }
-            (Pending::Hello, result) => log::error!("the data plane does not understand us: {result:?}"),
+            (Pending::Hello, result) => {
+                let error = result.err().unwrap_or_else(|| "no welcome".into());
+                log::error!("the data plane does not understand us: {error}");
+            }
             (Pending::Port(..), Ok(_)) => {}
             (Pending::Port(name, adding), Err(error)) => {
                 log::warn!("port {name}: {error}");
@@ -236,7 +295,7 @@ impl Control {
                 });
             }
             (Pending::PollFlows(switch, mut all), Ok(Answer::Flows { flows, more })) => {
-                all.extend(flows);
+                all.extend(flows.into_iter().map(|(flow, stats)| (flow.id, stats)));
                 let again = |all| Pending::PollFlows(switch, all);
                 self.gather(serial, more, all, again, |control, all| {
                     control.polled(switch, all)
@@ -245,10 +304,10 @@ impl Control {
             (Pending::UserPorts(token, question, mut all), Ok(Answer::Ports { ports, more })) => {
                 all.extend(ports);
                 if more {
-                    data_plane
-                        .pending
-                        .insert(serial, Pending::UserPorts(token, question, all));
+                    let pending = Pending::UserPorts(token, question, all);
+                    data_plane.pending.insert(serial, pending);
                 } else {
+                    data_plane.listed.end(all.len());
                     self.ports_for_user(token, question, all);
                 }
             }
@@ -261,14 +320,19 @@ impl Control {
             }
             (Pending::User(token, question), Ok(answer)) => self.answer_for_user(token, question, answer),
             (Pending::SyncFlows(switch, _), result) => {
-                log::error!("flows of switch {switch}: {result:?}");
+                let error = result.err().unwrap_or_else(|| "no list".into());
+                telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
                 self.sync_flows(switch, Vec::new());
             }
             (Pending::PollFlows(switch, _), result) => {
-                log::error!("flows of switch {switch}: {result:?}");
+                let error = result.err().unwrap_or_else(|| "no list".into());
+                telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
                 self.polled(switch, Vec::new());
             }
-            (Pending::SyncPorts(_), result) => log::error!("ports of the data plane: {result:?}"),
+            (Pending::SyncPorts(_), result) => {
+                let error = result.err().unwrap_or_else(|| "no list".into());
+                log::error!("ports of the data plane: {error}");
+            }
             (pending, result) => {
                 if let Some(token) = pending.user() {
                     self.gathered.remove(&token);
@@ -291,6 +355,9 @@ impl Control {
         complete: impl FnOnce(&mut Self, Vec<T>),
     ) {
         if !more {
+            if let Some(data_plane) = &mut self.data_plane {
+                data_plane.listed.end(all.len());
+            }
             complete(self, all);
         } else if let Some(data_plane) = &mut self.data_plane {
             data_plane.pending.insert(serial, again(all));
@@ -317,8 +384,14 @@ impl Control {
         if let Some(data_plane) = &mut self.data_plane
             && data_plane.restoring != Some(0)
         {
-            data_plane.held.push(upcall);
-            return;
+            let bytes = data_plane.held_bytes + upcall.packet.frame.len();
+            if data_plane.held.len() < MAX_HELD && bytes <= MAX_HELD_BYTES {
+                data_plane.held_bytes = bytes;
+                data_plane.held.push(upcall);
+                return;
+            }
+            let (upcall, reason) = (upcall.id, DropReason::MissQueueFull);
+            return self.end_upcall(Request::Discard { upcall, reason });
         }
         let Upcall {
             id,
@@ -328,9 +401,9 @@ impl Control {
             ..
         } = upcall;
         let Some(run) = self.switch_by_id(switch) else {
-            self.tell(Request::Discard {
+            self.end_upcall(Request::Discard {
                 upcall: id,
-                reason: flow::DropReason::PortRemoved,
+                reason: DropReason::PortRemoved,
             });
             return;
         };
@@ -338,14 +411,14 @@ impl Control {
         match decision.verdict {
             Ok(actions) => {
                 let in_port = PortId(key.in_port());
-                self.tell(Request::Execute(Execute {
+                self.end_upcall(Request::Execute(Execute {
                     upcall: Some(id),
                     in_port,
                     actions,
                     packet,
                 }));
             }
-            Err(reason) => self.tell(Request::Discard { upcall: id, reason }),
+            Err(reason) => self.end_upcall(Request::Discard { upcall: id, reason }),
         }
         self.put_flows_of(switch, changes);
     }
@@ -380,7 +453,29 @@ impl Control {
     }
 }
 
+impl DataPlane {
+    /// Whether it has told its ports and flows.
+    pub fn is_met(&self) -> bool {
+        self.welcome.is_some() && self.restoring == Some(0)
+    }
+
+    /// Lists of ports that users wait for.
+    fn user_lists(&self) -> usize {
+        let ports = |pending: &&Pending| matches!(pending, Pending::UserPorts(..));
+        self.pending.values().filter(ports).count()
+    }
+}
+
 impl Pending {
+    /// Entries of a list that have come.
+    fn gathered(&self) -> usize {
+        match self {
+            Pending::UserPorts(_, _, all) => all.len(),
+            Pending::UserFlows(_, all) => all.len(),
+            _ => 0,
+        }
+    }
+
     fn user(&self) -> Option<Token> {
         match self {
             Pending::UserPorts(token, ..) | Pending::UserFlows(token, _) | Pending::User(token, _) => {

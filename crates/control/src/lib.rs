@@ -12,6 +12,7 @@
 //! | ports are connected, again and again | `links` |
 //! | data plane: upcalls, flows, answers | `data_plane` |
 //! | data plane: meeting one | `sync` |
+//! | peers that have fallen to a guest | `trust` (bounds), `clean` (text) |
 //! | time | `ageing` |
 //! | ports come and go | `ups` |
 //! | work that guests can cause | `pace` |
@@ -27,6 +28,7 @@
 
 mod ageing;
 mod apply;
+mod clean;
 mod data_plane;
 mod describe;
 mod edit;
@@ -41,6 +43,7 @@ mod sockets;
 mod state;
 mod store;
 mod sync;
+mod trust;
 mod ups;
 mod users;
 mod vcpus;

@@ -9,6 +9,7 @@
 //! Everything that is tried is tried again with back-off, from a timer and never from the event that reported
 //! the loss: at that moment the next event may be on its way already, and the port may be connected again.
 
+use crate::clean;
 use crate::peer::Peer;
 use crate::process::Control;
 use crate::sockets;
@@ -297,18 +298,16 @@ impl Control {
         for _ in 0..burst {
             let Some(driver) = &mut self.driver else { return };
             driver.peer.flush();
-            match driver.peer.receive::<FromDriver>() {
-                Ok(Some((FromDriver::Interfaces(list), _))) => {
-                    driver.listed = Some(list);
-                    self.compare_interfaces();
-                }
-                Ok(Some((FromDriver::State { port, state }, _))) => self.interface_state(port, state),
+            match driver.peer.receive() {
+                Ok(Some((message, _))) => match clean::driver(message) {
+                    FromDriver::Interfaces(list) => {
+                        driver.listed = Some(list);
+                        self.compare_interfaces();
+                    }
+                    FromDriver::State { port, state } => self.interface_state(port, state),
+                },
                 Ok(None) => return,
-                Err(_) => {
-                    log::warn!("the driver domain is gone");
-                    self.driver = None;
-                    return;
-                }
+                Err(lost) => return self.part_with_driver(lost),
             }
         }
     }
@@ -349,7 +348,7 @@ impl Control {
             InterfaceState::Up => run.problem = None,
             InterfaceState::Disconnected => run.retry(now),
             InterfaceState::Failed(text) => {
-                log::warn!("port {name}: {text}");
+                telemetry::limited_by!(id.0, log::Level::Warn, "port {name}: {text}");
                 run.problem = Some(text);
                 run.retry(now);
             }

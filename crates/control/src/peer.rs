@@ -1,24 +1,51 @@
-//! A channel to another process that never makes the caller wait.
+//! A channel to another process that never makes the caller wait, and that is given up when the other side does not keep
+//! to the protocol.
 //!
-//! What the socket does not take at once is kept, in order, and sent when the socket is writable. The queue
-//! needs no bound of its own: what control says is either configuration, or ends an upcall, of which
-//! the data plane has a bounded number under way.
+//! What the socket does not take at once is kept, in order, and sent when the socket is writable. A process that behaves
+//! needs no bound for that: what control says is either configuration, or ends an upcall, of which the data plane
+//! has a bounded number under way. For one that does not (it reads nothing, or speaks nonsense) there are bounds far
+//! beyond that, and whoever reaches them is [replaced](crate::trust).
 
+use crate::clean;
 use control_protocol::{Channel, ChannelError};
 use rustix::event::PollFlags;
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The peer is gone.
+/// Messages that make no sense before the peer is given up.
+const MAX_MALFORMED: u32 = 16;
+
+/// Messages that wait to be sent before the peer is given up.
+const MAX_WAITING: usize = 1 << 18;
+
+/// Why there is no talking to the peer any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// It has closed its end.
+    Gone,
+    /// It says what makes no sense.
+    Nonsense,
+    /// It does not read what it is told.
+    Deaf,
+}
+
 #[derive(Debug)]
-pub struct Gone;
+struct Waiting<Out> {
+    message: Out,
+    fds: Vec<OwnedFd>,
+    weight: usize,
+}
 
 /// Our end of a channel.
 #[derive(Debug)]
 pub struct Peer<Out> {
     channel: Channel,
-    waiting: VecDeque<(Out, Vec<OwnedFd>)>,
+    waiting: VecDeque<Waiting<Out>>,
+    /// Sum of what waits.
+    weight: usize,
+    malformed: u32,
+    deaf: bool,
 }
 
 impl<Out: Serialize> Peer<Out> {
@@ -26,6 +53,9 @@ impl<Out: Serialize> Peer<Out> {
         Peer {
             channel,
             waiting: VecDeque::new(),
+            weight: 0,
+            malformed: 0,
+            deaf: false,
         }
     }
 
@@ -42,9 +72,24 @@ impl<Out: Serialize> Peer<Out> {
         }
     }
 
+    /// Sum of the weights of what waits to be sent.
+    pub fn weight(&self) -> usize {
+        self.weight
+    }
+
     /// Sends, now or later. That the peer is gone is noticed by receiving.
     pub fn send(&mut self, message: Out, fds: Vec<OwnedFd>) {
-        self.waiting.push_back((message, fds));
+        self.send_heavy(message, fds, 0);
+    }
+
+    /// As [`send`](Self::send), a message of some [`weight`](Self::weight).
+    pub fn send_heavy(&mut self, message: Out, fds: Vec<OwnedFd>, weight: usize) {
+        if self.waiting.len() >= MAX_WAITING {
+            self.deaf = true;
+            return;
+        }
+        self.weight += weight;
+        self.waiting.push_back(Waiting { message, fds, weight });
         if self.waiting.len() == 1 {
             self.flush();
         }
@@ -52,36 +97,105 @@ impl<Out: Serialize> Peer<Out> {
 
     /// Sends what waits, as far as there is room.
     pub fn flush(&mut self) {
-        while let Some((message, fds)) = self.waiting.front() {
-            let borrowed: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-            match self.channel.try_send(message, &borrowed) {
+        while let Some(first) = self.waiting.front() {
+            let borrowed: Vec<_> = first.fds.iter().map(|fd| fd.as_fd()).collect();
+            match self.channel.try_send(&first.message, &borrowed) {
                 Ok(()) => {}
                 Err(ChannelError::WouldBlock) => return,
                 Err(ChannelError::Malformed(error)) => log::error!("message not sent: {error}"),
                 Err(_) => {
                     self.waiting.clear();
+                    self.weight = 0;
                     return;
                 }
             }
-            self.waiting.pop_front();
+            self.weight -= self.waiting.pop_front().map_or(0, |sent| sent.weight);
         }
     }
 
-    /// Receives one message, if there is one. Messages that make no sense are logged and skipped.
+    /// Receives one message, if there is one. Messages that make no sense are logged and skipped; there may be a few,
+    /// in all.
     ///
     /// # Errors
-    /// The peer is gone.
-    pub fn receive<In: DeserializeOwned>(&mut self) -> Result<Option<(In, Vec<OwnedFd>)>, Gone> {
-        loop {
+    /// There is no talking to the peer any more.
+    pub fn receive<In: DeserializeOwned>(&mut self) -> Result<Option<(In, Vec<OwnedFd>)>, Lost> {
+        if self.deaf {
+            return Err(Lost::Deaf);
+        }
+        while self.malformed <= MAX_MALFORMED {
             match self.channel.try_recv() {
                 Ok(message) => return Ok(Some(message)),
                 Err(ChannelError::WouldBlock) => return Ok(None),
-                Err(ChannelError::Malformed(error)) => log::error!("message not understood: {error}"),
+                Err(ChannelError::Malformed(error)) => {
+                    self.malformed += 1;
+                    telemetry::limited!(
+                        log::Level::Error,
+                        "message not understood: {}",
+                        clean::text(&error)
+                    );
+                }
                 Err(error) => {
                     log::debug!("channel: {error}");
-                    return Err(Gone);
+                    return Err(Lost::Gone);
                 }
             }
         }
+        Err(Lost::Nonsense)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{SendFlags, send};
+
+    #[test]
+    fn a_few_messages_may_make_no_sense() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let mut peer: Peer<()> = Peer::new(ours);
+        let nonsense = || send(&theirs, &[0xff; 9], SendFlags::empty()).unwrap();
+        for round in 1..=MAX_MALFORMED {
+            nonsense();
+            theirs.send(&round, &[]).unwrap();
+            assert_eq!(
+                peer.receive::<u32>().map(|got| got.map(|(got, _)| got)),
+                Ok(Some(round))
+            );
+        }
+        assert!(matches!(peer.receive::<u32>(), Ok(None)));
+        nonsense();
+        theirs.send(&7u32, &[]).unwrap();
+        for _ in 0..3 {
+            assert_eq!(
+                peer.receive::<u32>().err(),
+                Some(Lost::Nonsense),
+                "and it stays like that"
+            );
+        }
+    }
+
+    #[test]
+    fn what_nobody_reads_is_kept_up_to_a_bound() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let mut peer: Peer<u32> = Peer::new(ours);
+        for number in 0..20 {
+            peer.send_heavy(number, Vec::new(), 10);
+        }
+        assert_eq!(peer.weight(), 0, "sent");
+        for number in 0..100_000 {
+            peer.send_heavy(number, Vec::new(), 1);
+        }
+        let kept = peer.weight();
+        assert!(kept > 90_000 && !peer.deaf, "{kept}");
+        for _ in kept..=MAX_WAITING {
+            peer.send_heavy(0, Vec::new(), 1);
+        }
+        assert_eq!(
+            (peer.weight(), peer.receive::<u32>().err()),
+            (MAX_WAITING, Some(Lost::Deaf))
+        );
+        drop(theirs);
+        peer.flush();
+        assert_eq!(peer.weight(), 0);
     }
 }

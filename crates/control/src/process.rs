@@ -13,7 +13,7 @@ use crate::users::{Incoming, Token, Users};
 use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
-use control_protocol::supervisor::{PriorityStatus, ProcessStatus, Role, ToChild};
+use control_protocol::supervisor::{FromChild, PriorityStatus, ProcessStatus, Role, ToChild};
 use flow::{PortId, SwitchId};
 use management::{Config, Response, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -41,7 +41,7 @@ pub(crate) struct SwitchRun {
 pub(crate) struct Control {
     pub options: Options,
     started: Instant,
-    supervisor: Peer<()>,
+    pub supervisor: Peer<FromChild>,
     pub store: Store,
     pub wishes: Wishes,
     /// Desired, and applied as far as peers are there.
@@ -50,6 +50,8 @@ pub(crate) struct Control {
     pub ports: BTreeMap<String, PortRun>,
     pub names: HashMap<PortId, String>,
     pub data_plane: Option<DataPlane>,
+    /// Since when there is none after there was one, or since when we ask for another.
+    pub absent: Option<u64>,
     pub driver: Option<Driver>,
     /// Whether a data plane has told its ports, so that numbers are known or can be given.
     pub numbered: bool,
@@ -100,6 +102,7 @@ impl Control {
             ports: BTreeMap::new(),
             names: HashMap::new(),
             data_plane: None,
+            absent: None,
             driver: None,
             numbered: false,
             processes: Vec::new(),
@@ -160,7 +163,10 @@ impl Control {
                 self.hear(source, flags);
             }
             self.tick();
-            while let Some(token) = self.users.pipelined() {
+            for _ in 0..BURST {
+                let Some(token) = self.users.pipelined() else {
+                    break;
+                };
                 let now = self.now();
                 let Some(incoming) = self.users.next_request(token, now) else {
                     break;
@@ -172,8 +178,13 @@ impl Control {
         Ok(())
     }
 
-    fn wait(&self) -> Result<Vec<(Source, PollFlags)>, Error> {
-        let mut sources = vec![(Source::Supervisor, self.supervisor.fd(), PollFlags::IN)];
+    fn wait(&mut self) -> Result<Vec<(Source, PollFlags)>, Error> {
+        let pipelined = self.users.pipelined().is_some();
+        let mut sources = vec![(
+            Source::Supervisor,
+            self.supervisor.fd(),
+            self.supervisor.interest(),
+        )];
         if let Some(data_plane) = &self.data_plane {
             sources.push((
                 Source::DataPlane,
@@ -191,7 +202,8 @@ impl Control {
             .iter()
             .map(|(_, fd, flags)| PollFd::new(fd, *flags))
             .collect();
-        let timeout = self.deadline().map(|deadline| {
+        let deadline = if pipelined { Some(0) } else { self.deadline() };
+        let timeout = deadline.map(|deadline| {
             let left = deadline.saturating_sub(self.now()).min(3_600_000);
             let nanoseconds = (left % 1000) * 1_000_000;
             Timespec {
@@ -238,6 +250,7 @@ impl Control {
     }
 
     fn hear_supervisor(&mut self) {
+        self.supervisor.flush();
         loop {
             match self.supervisor.receive::<ToChild>() {
                 Ok(Some((ToChild::Peer(role), fds))) => self.meet(role, fds),
@@ -275,8 +288,9 @@ impl Control {
     fn deadline(&self) -> Option<u64> {
         let links = self.ports.values().filter_map(|port| port.due).min();
         let users = self.users.next_deadline();
+        let patience = self.patience_deadline();
         let guests = [self.ups_deadline(), self.vcpus.deadline()];
-        [links, self.ageing_deadline(), users]
+        [links, self.ageing_deadline(), users, patience]
             .into_iter()
             .chain(guests)
             .flatten()
@@ -290,6 +304,7 @@ impl Control {
         self.age(now);
         self.refresh_guests(now);
         self.watch_guests(now);
+        self.lose_patience(now);
         self.refresh_ups(now);
         for token in self.users.overdue(now) {
             self.forget_user(token);

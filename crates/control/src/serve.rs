@@ -150,6 +150,13 @@ impl Control {
         fds: Vec<OwnedFd>,
         question: Question,
     ) -> Option<Response> {
+        let listing = matches!(
+            request,
+            data_plane::Request::PortList | data_plane::Request::FlowList { .. }
+        );
+        if listing && !matches!(question, Question::Flows) && self.is_listing() {
+            return refuse("too many lists are being made at the moment; try again");
+        }
         if !self.numbered || !self.ask_for_user(request, fds, token, question) {
             return refuse("there is no data plane at the moment; see `hyperswitch status`");
         }
@@ -352,6 +359,9 @@ impl Control {
         }
         if ids.is_empty() {
             return refuse("there is no data plane at the moment; see `hyperswitch status`");
+        }
+        if self.is_listing() {
+            return refuse("too many lists are being made at the moment; try again");
         }
         self.gathered.insert(
             token,

@@ -38,6 +38,10 @@ pub struct Incoming {
 struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
+    /// Bytes of the input that were requests already.
+    taken: usize,
+    /// Bytes of the input among which there is no end of a line.
+    searched: usize,
     fds: Vec<OwnedFd>,
     output: Vec<u8>,
     /// Set while a request is under way: when to give up on it.
@@ -51,6 +55,8 @@ pub struct Users {
     listener: OwnedFd,
     connections: BTreeMap<Token, Connection>,
     next: Token,
+    /// Whose request was taken last.
+    served: Token,
 }
 
 impl Users {
@@ -64,6 +70,7 @@ impl Users {
             listener,
             connections: BTreeMap::new(),
             next: 0,
+            served: 0,
         })
     }
 
@@ -103,6 +110,8 @@ impl Users {
                 Connection {
                     socket,
                     input,
+                    taken: 0,
+                    searched: 0,
                     fds,
                     output,
                     deadline: None,
@@ -137,15 +146,17 @@ impl Users {
         if connection.deadline.is_some() || !connection.output.is_empty() {
             return None;
         }
-        let Some(end) = connection.input.iter().position(|byte| *byte == b'\n') else {
-            if connection.input.len() >= MAX_REQUEST {
+        let Some(end) = connection.line_end() else {
+            if connection.input.len() - connection.taken >= MAX_REQUEST {
                 self.connections.remove(&token);
             }
             return None;
         };
-        let line: Vec<u8> = connection.input.drain(..=end).collect();
+        self.served = token;
         connection.deadline = Some(now + PATIENCE_MS);
-        let request = serde_json::from_slice(&line).map_err(|error| format!("not a request: {error}"));
+        let request = serde_json::from_slice(&connection.input[connection.taken..end])
+            .map_err(|error| format!("not a request: {error}"));
+        connection.taken = end + 1;
         Some(Incoming {
             token,
             request,
@@ -169,15 +180,18 @@ impl Users {
         }
     }
 
-    /// Connections that have sent a further request already and can be served.
-    pub fn pipelined(&self) -> Option<Token> {
-        let ready = |connection: &Connection| {
-            connection.deadline.is_none() && connection.output.is_empty() && connection.input.contains(&b'\n')
-        };
-        self.connections
-            .iter()
-            .find(|(_, connection)| ready(connection))
-            .map(|(token, _)| *token)
+    /// A connection that has sent a further request already and can be served; one after the other.
+    pub fn pipelined(&mut self) -> Option<Token> {
+        let served = self.served;
+        let mut ready = self.connections.iter_mut().filter_map(|(token, connection)| {
+            let idle = connection.deadline.is_none() && connection.output.is_empty();
+            (idle && connection.line_end().is_some()).then_some(*token)
+        });
+        let first = ready.next()?;
+        match first > served {
+            true => Some(first),
+            false => Some(ready.find(|token| *token > served).unwrap_or(first)),
+        }
     }
 
     /// When the first request under way is to be given up.
@@ -200,6 +214,14 @@ impl Users {
 }
 
 impl Connection {
+    /// Where the next request ends. Each byte is looked at once, however often this is asked.
+    fn line_end(&mut self) -> Option<usize> {
+        self.searched = self.searched.max(self.taken);
+        let found = self.input[self.searched..].iter().position(|byte| *byte == b'\n');
+        self.searched += found.unwrap_or(self.input.len() - self.searched);
+        found.map(|_| self.searched)
+    }
+
     /// Reads once; false when the connection is over.
     fn read(&mut self) -> bool {
         let mut bytes = [0u8; 16384];
@@ -222,6 +244,9 @@ impl Connection {
                 self.fds = fds.collect();
             }
         }
+        self.input.drain(..self.taken);
+        self.searched -= self.taken;
+        self.taken = 0;
         self.input.extend_from_slice(&bytes[..received]);
         received > 0
     }

@@ -237,7 +237,8 @@ impl Port {
             let Some(kick) = kick else { continue };
             old.unwatch(kick.as_fd());
             if let Err(error) = home.watch(self.id(), side, kick.as_fd()) {
-                telemetry::limited!(
+                telemetry::limited_by!(
+                    self.id().0,
                     log::Level::Error,
                     "port {}: kicks are not heard: {error}",
                     self.id()
@@ -386,7 +387,8 @@ impl Port {
         let (line, stream) = match line {
             Ok(line) => line,
             Err(error) => {
-                telemetry::limited!(
+                telemetry::limited_by!(
+                    self.id().0,
                     log::Level::Warn,
                     "port {}: connection refused: {error}",
                     self.id()
@@ -400,7 +402,12 @@ impl Port {
             self.set_connected(true);
             let result = Session::serve(self.vnic.clone(), self.clone(), config, stream);
             if let Err(error) = result {
-                telemetry::limited!(log::Level::Warn, "port {}: connection closed: {error}", self.id());
+                telemetry::limited_by!(
+                    self.id().0,
+                    log::Level::Warn,
+                    "port {}: connection closed: {error}",
+                    self.id()
+                );
             }
         }
         // Before the gate closes the same.

@@ -6,8 +6,8 @@
 //! no process speaks in another's name. There are no files and no rotation: whoever collects the supervisor's standard
 //! error does that better.
 //!
-//! A line that a guest can cause goes through [`limited!`], which lets a burst per call site pass and counts
-//! the rest. The safe direction of error is to say too little: a suppressed line is only counted, whereas a
+//! A line that a guest can cause goes through [`limited_by!`], which lets a burst per call site and port pass and counts
+//! the rest, so that no guest silences what is said of another; or [`limited!`], where there is no port to name. The safe direction of error is to say too little: a suppressed line is only counted, whereas a
 //! line per bad descriptor would let a guest fill a disk and slow its neighbours down. For the same reason
 //! guest-caused lines must not be the only place where something is told; counters are.
 //!
@@ -19,7 +19,7 @@
 mod limit;
 mod logger;
 
-pub use limit::{RateLimit, Verdict, log_limited};
+pub use limit::{PortLimits, RateLimit, Verdict, log_limited};
 pub use log;
 pub use logger::{LEVEL_VARIABLE, init, init_child, relay};
 
@@ -36,6 +36,23 @@ macro_rules! limited {
         let level: $crate::log::Level = $level;
         if $crate::log::log_enabled!(level) {
             $crate::log_limited(&LIMIT, level, ::core::module_path!(), ::core::format_args!($($message)+));
+        }
+    }};
+}
+
+/// As [`limited!`], with a limit of its own for each port: its number (any `u32`) comes first.
+///
+/// ```
+/// telemetry::limited_by!(3, log::Level::Warn, "port {}: chain loops", 3);
+/// ```
+#[macro_export]
+macro_rules! limited_by {
+    ($port:expr, $level:expr, $($message:tt)+) => {{
+        static LIMITS: $crate::PortLimits = $crate::PortLimits::new();
+        let level: $crate::log::Level = $level;
+        if $crate::log::log_enabled!(level) {
+            let limit = LIMITS.of($port);
+            $crate::log_limited(limit, level, ::core::module_path!(), ::core::format_args!($($message)+));
         }
     }};
 }

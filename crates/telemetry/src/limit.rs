@@ -75,6 +75,31 @@ impl RateLimit {
     }
 }
 
+/// One limit per port. Usable as a `static`: 32 KB that cost nothing until they are written.
+#[derive(Debug)]
+pub struct PortLimits([RateLimit; PortLimits::PORTS]);
+
+impl PortLimits {
+    /// Ports that have a limit of their own; numbers beyond share them.
+    pub const PORTS: usize = 4096;
+
+    /// Limits that have seen nothing.
+    pub const fn new() -> Self {
+        PortLimits([const { RateLimit::new() }; PortLimits::PORTS])
+    }
+
+    /// That of a port.
+    pub fn of(&self, port: u32) -> &RateLimit {
+        &self.0[port as usize % Self::PORTS]
+    }
+}
+
+impl Default for PortLimits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// What [`limited!`](crate::limited) does once it has its own limit. Reads the monotonic clock.
 pub fn log_limited(limit: &RateLimit, level: log::Level, target: &str, message: fmt::Arguments<'_>) {
     static START: OnceLock<Instant> = OnceLock::new();
@@ -114,6 +139,20 @@ mod tests {
             Verdict::Say { suppressed: 0 },
             "nothing was lost in that window"
         );
+    }
+
+    #[test]
+    fn a_port_that_says_much_silences_no_other() {
+        static LIMITS: PortLimits = PortLimits::new();
+        for _ in 0..1000 {
+            LIMITS.of(7).check(1000);
+        }
+        assert_eq!(LIMITS.of(7).check(1000), Verdict::Suppress);
+        for port in (0..4096).filter(|port| *port != 7) {
+            assert_eq!(LIMITS.of(port).check(1000), Verdict::Say { suppressed: 0 });
+        }
+        // Whatever the number, it is one of them.
+        assert_eq!(LIMITS.of(7 + 4096).check(1000), Verdict::Suppress);
     }
 
     #[test]

@@ -29,6 +29,10 @@ fn speaks_when_asked() {
     for number in 0..100 {
         telemetry::limited!(log::Level::Warn, "guest nonsense {number}");
     }
+    for number in 0..100 {
+        let port = u32::from(number == 99);
+        telemetry::limited_by!(port, log::Level::Warn, "port {port} nonsense {number}");
+    }
 }
 
 #[test]
@@ -49,4 +53,11 @@ fn the_level_comes_from_the_environment() {
 fn a_flood_from_one_place_is_cut_to_a_burst() {
     let log = child(None);
     assert_eq!(log.matches("guest nonsense").count(), 5, "{log}");
+}
+
+#[test]
+fn a_port_that_says_much_silences_no_other() {
+    let log = child(None);
+    assert_eq!(log.matches("port 0 nonsense").count(), 5, "{log}");
+    assert_eq!(log.matches("port 1 nonsense").count(), 1, "{log}");
 }

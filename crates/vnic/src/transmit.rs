@@ -253,7 +253,8 @@ impl TransmitSide {
         self.pool.put_back(packet);
         add_alone(&self.account.received, 1);
         self.account.dropped(reason, 1);
-        telemetry::limited!(
+        telemetry::limited_by!(
+            self.port.0,
             log::Level::Info,
             "port {}: dropped a packet: {}",
             self.port,

@@ -147,7 +147,12 @@ impl Vnic {
 
     /// Stops both rings at once because of `error`, from the side that found it.
     pub fn break_down(&self, error: &QueueError) {
-        telemetry::limited!(log::Level::Warn, "port {}: stopped: {error}", self.port);
+        telemetry::limited_by!(
+            self.port.0,
+            log::Level::Warn,
+            "port {}: stopped: {error}",
+            self.port
+        );
         self.set_broken(Some(error));
         self.open.store(false, Ordering::Relaxed);
         self.transmitting.store(false, Ordering::Relaxed);

@@ -2,10 +2,14 @@
 
 use crate::rig::{Rig, wait};
 use crate::{running, two_ports};
+use control_protocol::Channel;
 use control_protocol::data_plane::*;
-use control_protocol::supervisor::ToChild;
-use flow::Action;
+use control_protocol::supervisor::{FromChild, Role, ToChild};
+use flow::{Action, PortId};
+use management::{Reply, Request as Verb};
+use rustix::net::{SendFlags, send};
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -112,4 +116,208 @@ fn a_guest_is_looked_at_once_per_connection() {
     wait("it is gone", || (threads(&rig) == 0).then_some(()));
     rig.set_peer(a, PortState::Connected, peer);
     wait("another look", || (threads(&rig) == before + 1).then_some(()));
+}
+
+/// Resident memory of a process in megabytes.
+fn memory(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+/// Waits until the control process has asked the supervisor for another process of that role.
+fn replaced(rig: &Rig, role: Role) {
+    let asked = wait("a request to replace", || {
+        rig.supervisor
+            .try_recv::<FromChild>()
+            .ok()
+            .map(|(asked, _)| asked)
+    });
+    assert_eq!(asked, FromChild::Replace(role));
+}
+
+/// A channel of ours that the control process takes for one to a data plane.
+fn fallen_plane(rig: &Rig) -> Channel {
+    let (ours, theirs) = Channel::pair().unwrap();
+    let message = ToChild::Peer(Role::DataPlane);
+    rig.supervisor.send(&message, &[theirs.as_fd()]).unwrap();
+    ours
+}
+
+/// The control process gets on with users, and with the next data plane.
+fn recovers(rig: &mut Rig) {
+    assert!(matches!(rig.call(Verb::Status), Reply::Status(_)));
+    rig.connect_plane();
+    let (a, b) = (rig.number("a"), rig.number("b"));
+    rig.set_state(a, PortState::Running);
+    rig.set_state(b, PortState::Running);
+    running(rig, 2);
+    assert_eq!(rig.executed(a, 1, 0xff), [Action::Output(b)]);
+}
+
+fn nonsense(channel: &Channel, count: usize) {
+    for _ in 0..count {
+        // In the end nobody listens.
+        if send(channel, &[0xff; 100], SendFlags::NOSIGNAL).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_data_plane_that_speaks_nonsense_is_replaced() {
+    let (mut rig, ..) = two_ports();
+    nonsense(&rig.to_control, 10_000);
+    replaced(&rig, Role::DataPlane);
+    recovers(&mut rig);
+}
+
+#[test]
+fn so_is_a_driver_domain() {
+    let (mut rig, ..) = two_ports();
+    nonsense(&rig.connect_driver(), 10_000);
+    replaced(&rig, Role::Driver);
+    recovers(&mut rig);
+}
+
+#[test]
+fn a_data_plane_that_closes_its_channel_and_lives_on_is_replaced() {
+    let (mut rig, ..) = two_ports();
+    drop(fallen_plane(&rig));
+    replaced(&rig, Role::DataPlane);
+    recovers(&mut rig);
+}
+
+/// Answers requests about lists with parts that never end.
+fn list_without_end(channel: &Channel, part: &Answer, after: &Answer) {
+    while let Ok((ToDataPlane { serial, request }, _)) = channel.recv::<ToDataPlane>() {
+        let say = |answer: &Answer| {
+            let result = Ok(answer.clone());
+            channel.send(&FromDataPlane::Answer { serial, result }, &[])
+        };
+        let answered = match request {
+            Request::Hello { .. } => say(&Answer::Welcome { workers: 1, pid: 1 }),
+            Request::PortList if !matches!(part, Answer::Ports { .. }) => say(after),
+            Request::PortList | Request::FlowList { .. } => {
+                while say(part).is_ok() {}
+                return;
+            }
+            _ => say(&Answer::Done),
+        };
+        if answered.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn lists_without_end_are_not_waited_for() {
+    let (mut rig, ..) = two_ports();
+    let none = Answer::Ports {
+        ports: Vec::new(),
+        more: false,
+    };
+    let flow = flow::Flow {
+        id: flow::FlowId(1),
+        switch: flow::SwitchId(1),
+        key: flow::FlowKey::default(),
+        mask: flow::FlowMask::ANY,
+        actions: Vec::new(),
+    };
+    let flows = |count| Answer::Flows {
+        flows: vec![(flow.clone(), flow::FlowStats::default()); count],
+        more: true,
+    };
+    let nothing = Answer::Ports {
+        ports: Vec::new(),
+        more: true,
+    };
+    for part in [nothing, flows(0), flows(400)] {
+        let before = memory(rig.child.id());
+        list_without_end(&fallen_plane(&rig), &part, &none);
+        replaced(&rig, Role::DataPlane);
+        let after = memory(rig.child.id());
+        assert!(after < before + 400, "from {before} to {after} MB");
+    }
+    recovers(&mut rig);
+}
+
+fn large_upcall(port: PortId, switch: flow::SwitchId, serial: u64) -> FromDataPlane {
+    FromDataPlane::Upcall(Upcall {
+        id: UpcallId { port, serial },
+        switch,
+        cause: UpcallCause::Miss,
+        key: crate::rig::key(port, serial % 50, 0xff),
+        packet: Packet {
+            vnet_header: [0; 12],
+            frame: vec![7; 60_000],
+        },
+    })
+}
+
+/// Packets, and never a look at what becomes of them; before and after it has told its ports.
+#[test]
+fn packets_without_end_are_not_kept() {
+    for greeted in [false, true] {
+        let (mut rig, a, _) = two_ports();
+        let switch = rig.plane.lock().unwrap().ports[&a].spec.switch;
+        let channel = fallen_plane(&rig);
+        if greeted {
+            let ports: Vec<PortInfo> = rig.plane.lock().unwrap().ports.values().cloned().collect();
+            let mut left = 3;
+            while left > 0 {
+                let (ToDataPlane { serial, request }, _) = channel.recv::<ToDataPlane>().unwrap();
+                let (ports, more) = (ports.clone(), false);
+                let result = Ok(match request {
+                    Request::Hello { .. } => Answer::Welcome { workers: 1, pid: 1 },
+                    Request::PortList => Answer::Ports { ports, more },
+                    Request::FlowList { .. } => Answer::Flows {
+                        flows: Vec::new(),
+                        more,
+                    },
+                    _ => continue,
+                });
+                channel
+                    .send(&FromDataPlane::Answer { serial, result }, &[])
+                    .unwrap();
+                left -= 1;
+            }
+        }
+        let before = memory(rig.child.id());
+        for serial in 0..5000 {
+            channel.send(&large_upcall(a, switch, serial), &[]).unwrap();
+        }
+        assert!(matches!(rig.call(Verb::Status), Reply::Status(_)));
+        let after = memory(rig.child.id());
+        assert!(
+            after < before + 120,
+            "from {before} to {after} MB; greeted: {greeted}"
+        );
+        recovers(&mut rig);
+    }
+}
+
+#[test]
+fn no_text_of_others_controls_a_terminal() {
+    let (rig, a, _) = two_ports();
+    let evil = "\x1b]0;title\x07\x1b[2J\u{9b}31m\r\n\u{202e}".repeat(500);
+    rig.set_state(a, PortState::Broken(evil));
+    let problem = wait("the problem", || {
+        match rig.call(Verb::PortShow { port: "a".into() }) {
+            Reply::Ports(mut ports) => ports.remove(0).problem,
+            other => panic!("{other:?}"),
+        }
+    });
+    assert!(problem.contains("\\u{1b}]0;title"), "{problem:?}");
+    assert!(
+        problem.chars().count() < 300,
+        "{} characters",
+        problem.chars().count()
+    );
+    let plain = |c: char| !c.is_control() && c != '\u{202e}';
+    assert!(problem.chars().all(plain), "{problem:?}");
+    let Reply::Status(status) = rig.call(Verb::Status) else {
+        panic!()
+    };
+    assert!(status.warnings.iter().all(|warning| warning.chars().all(plain)));
 }

@@ -3,6 +3,7 @@
 // The lint spares test functions, not the functions that they share.
 #![allow(clippy::unwrap_used)]
 
+mod crowd;
 mod hostile;
 mod rig;
 mod vcpus;

@@ -56,7 +56,23 @@ struct Running {
     missing: Option<Vec<String>>,
     /// It has said what it had to say, or something else.
     heard: bool,
+    /// When it is listened to again, after it has had another process replaced.
+    deaf_until: Option<Instant>,
 }
+
+/// What a child has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// Nothing.
+    Nothing,
+    /// Something about itself that users are to know.
+    News,
+    /// That the process of that role misbehaves.
+    Replace(Role),
+}
+
+/// Time between two processes that the control process has replaced. Restarts have a back-off besides.
+const REPLACE_PAUSE: Duration = Duration::from_secs(1);
 
 impl Supervised {
     /// Not started yet.
@@ -91,29 +107,48 @@ impl Supervised {
 
     /// When there is something to be done about it: to start it, or to give up waiting for its end.
     pub fn due(&self) -> Option<Instant> {
-        let killed = self.running.as_ref().and_then(|running| running.killed);
-        self.restart_at.or(killed.map(|killed| killed + KILL_TIMEOUT))
+        let running = self.running.as_ref();
+        let killed = running.and_then(|running| running.killed);
+        let deaf = running.and_then(|running| running.deaf_until);
+        self.restart_at
+            .or(killed.map(|killed| killed + KILL_TIMEOUT))
+            .or(deaf)
     }
 
-    /// Its channel, as long as it is to say something.
+    /// Its channel, as long as it may say something.
     pub fn listened_to(&self) -> Option<BorrowedFd<'_>> {
-        let running = self.running.as_ref().filter(|running| !running.heard)?;
-        Some(running.channel.as_fd())
+        let running = self.running.as_ref()?;
+        let listened = !running.heard && running.deaf_until.is_none_or(|until| until <= Instant::now());
+        listened.then(|| running.channel.as_fd())
     }
 
-    /// Hears what it has to say. True if there is news for users.
-    pub fn hear(&mut self) -> bool {
-        let Some(running) = self.running.as_mut().filter(|running| !running.heard) else {
-            return false;
-        };
-        match running.channel.try_recv::<FromChild>() {
-            Ok((FromChild::Isolated(missing), _)) => running.missing = Some(bounded(missing)),
-            Err(control_protocol::ChannelError::WouldBlock) => return false,
-            // Its end is noticed elsewhere; nonsense is not answered.
-            Err(error) => log::debug!("{}: {error}", self.role),
+    /// Hears what it has to say.
+    pub fn hear(&mut self) -> Heard {
+        if self.listened_to().is_none() {
+            return Heard::Nothing;
         }
-        running.heard = true;
-        true
+        let Some(running) = &mut self.running else {
+            return Heard::Nothing;
+        };
+        running.deaf_until = None;
+        match running.channel.try_recv::<FromChild>() {
+            Ok((FromChild::Isolated(missing), _)) if running.missing.is_none() => {
+                running.missing = Some(bounded(missing));
+                // Only the control process has more to say.
+                running.heard = self.role != Role::Control;
+            }
+            Ok((FromChild::Replace(role), _)) if self.role == Role::Control && role != self.role => {
+                running.deaf_until = Some(Instant::now() + REPLACE_PAUSE);
+                return Heard::Replace(role);
+            }
+            Err(control_protocol::ChannelError::WouldBlock) => return Heard::Nothing,
+            // Its end is noticed elsewhere; nonsense is not answered.
+            said => {
+                log::debug!("{}: {said:?}", self.role);
+                running.heard = true;
+            }
+        }
+        Heard::News
     }
 
     /// For users.
@@ -149,6 +184,7 @@ impl Supervised {
             killed: None,
             missing: None,
             heard: false,
+            deaf_until: None,
         });
         Ok(())
     }

@@ -15,7 +15,7 @@ mod relay;
 mod run_dir;
 
 use anyhow::{Context, Result};
-use child::Supervised;
+use child::{Heard, Supervised};
 use control_protocol::Channel;
 use control_protocol::supervisor::{PriorityStatus, Role, ToChild};
 use ready::Probe;
@@ -228,10 +228,11 @@ impl Supervisor {
     /// Notices the dead and starts those whose wait is over.
     fn keep_running(&mut self, now: Instant) {
         // No short circuit: all of them may have ended.
-        let mut changed = self
+        let mut changed = self.hear_children();
+        changed = self
             .children
             .iter_mut()
-            .fold(false, |any, child| child.hear() | child.reap(now) | any);
+            .fold(changed, |any, child| child.reap(now) | any);
         for role in Role::ALL {
             if self.child(role).restart_at().is_some_and(|due| due <= now) {
                 if let Err(error) = self.start(role, now) {
@@ -244,6 +245,22 @@ impl Supervisor {
         if changed {
             self.tell_status();
         }
+    }
+
+    /// Hears what children say, and does it. True if there is news for users.
+    fn hear_children(&mut self) -> bool {
+        let mut news = false;
+        for role in Role::ALL {
+            match self.child(role).hear() {
+                Heard::Nothing => {}
+                Heard::News => news = true,
+                Heard::Replace(victim) => {
+                    log::warn!("{victim} does not keep to the protocol, says {role}; it is replaced");
+                    self.child(victim).kill();
+                }
+            }
+        }
+        news
     }
 
     fn advance_probe(&mut self) {

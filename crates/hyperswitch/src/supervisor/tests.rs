@@ -3,6 +3,7 @@
 //! `tests/run.rs` covers them with the real executable.
 
 use super::*;
+use control_protocol::supervisor::FromChild;
 use std::path::PathBuf;
 
 const ROLE: &str = "SUPERVISOR_TEST_ROLE";
@@ -45,7 +46,13 @@ fn child() {
             }
             ToChild::VmState(result) => say(format!("{role} {me} is told {result:?} with {}", fds.len())),
             ToChild::Placement(_) | ToChild::Priority(_) => {}
-            ToChild::Reload => say(format!("{role} reloads")),
+            ToChild::Reload => {
+                say(format!("{role} reloads"));
+                // A stand-in takes this for a sign that its peers misbehave.
+                for victim in Role::ALL {
+                    supervisor.send(&FromChild::Replace(victim), &[]).unwrap();
+                }
+            }
             ToChild::Shutdown => break,
         }
     }
@@ -267,4 +274,36 @@ fn a_configuration_is_refused_with_its_place() {
     );
     let error = read_config(&directory.path().join("none")).unwrap_err();
     assert!(format!("{error:#}").contains("No such file"), "{error:#}");
+}
+
+#[test]
+fn only_the_control_process_has_others_replaced_and_slowly() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    // From others it is nonsense.
+    for role in [Role::DataPlane, Role::Driver] {
+        scene.supervisor.child(role).tell(&ToChild::Reload, &[]);
+        let line = format!("{role} reloads\n");
+        scene.until("it has said so", |scene| scene.log().contains(&line));
+    }
+    (0..20).for_each(|_| scene.supervisor.keep_running(Instant::now()));
+    for role in Role::ALL {
+        assert_eq!(scene.supervisor.child(role).status().restarts, 0, "{role}");
+    }
+    let control = scene.pid(Role::Control);
+    let asked = Instant::now();
+    scene.supervisor.child(Role::Control).tell(&ToChild::Reload, &[]);
+    scene.until("the data plane is another one", |scene| {
+        scene.supervisor.child(Role::DataPlane).status().restarts == 1
+    });
+    scene.until("so is the driver domain", |scene| {
+        scene.supervisor.child(Role::Driver).status().restarts == 1
+    });
+    assert!(asked.elapsed() >= Duration::from_secs(1), "one at a time");
+    scene.until("everybody meets again", Scene::all_have_met);
+    assert_eq!(
+        scene.pid(Role::Control),
+        control,
+        "it cannot have itself replaced"
+    );
 }

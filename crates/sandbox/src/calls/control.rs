@@ -10,7 +10,7 @@ use super::bits;
 const UNIX: super::Check = OneOf(0, &[bits(libc::AF_UNIX)]);
 
 /// The modes of our sockets. None lets everybody in, none marks a program.
-const SOCKET_MODES: &[u32] = &[0o600, 0o660];
+const SOCKET_MODES: super::Check = OneOf(1, &[0o600, 0o660]);
 
 /// Calls of every architecture.
 pub(crate) const CALLS: Calls = &[
@@ -21,8 +21,7 @@ pub(crate) const CALLS: Calls = &[
     (libc::SYS_connect, Always),
     (libc::SYS_accept4, Always),
     (libc::SYS_umask, Always),
-    (libc::SYS_fchmod, If(&[OneOf(1, SOCKET_MODES)])),
-    (libc::SYS_fchmodat, If(&[OneOf(2, SOCKET_MODES)])),
+    (libc::SYS_fchmod, If(&[SOCKET_MODES])),
     (libc::SYS_openat, Always),
     (libc::SYS_getdents64, Always),
     (libc::SYS_newfstatat, Always),

@@ -1,0 +1,159 @@
+//! Text that other processes wrote, made fit for state, logs and terminals.
+//!
+//! Data plane and driver domain are what a guest attacks first, and what they say of a port ends in answers to users, who
+//! print it. Whatever arrives is cleaned before anything is done with it: no character of it controls a terminal, forges
+//! a line, or changes the direction in which the rest is read, and none of it is long.
+
+use control_protocol::data_plane::{Answer, FromDataPlane, PortState};
+use control_protocol::driver::{FromDriver, InterfaceState};
+use control_protocol::work::WorkReport;
+
+/// Most characters of a sentence.
+const MAX_TEXT: usize = 240;
+
+/// Most characters of a name, of which we made the honest ones.
+const MAX_NAME: usize = 64;
+
+/// Most threads in a report.
+const MAX_WORKERS: usize = 4096;
+
+/// At most so many characters; those that are not plain text are spelled out (`\u{1b}`).
+fn cut(text: &str, most: usize) -> String {
+    let plain = |c: char| {
+        let direction = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+        !c.is_control() && !direction
+    };
+    let mut clean = String::new();
+    let mut left = most;
+    for c in text.chars() {
+        let mut spelled = String::new();
+        match plain(c) {
+            true => spelled.push(c),
+            false => spelled.extend(c.escape_unicode()),
+        }
+        let length = spelled.chars().count();
+        if length > left {
+            clean.push('…');
+            break;
+        }
+        left -= length;
+        clean.push_str(&spelled);
+    }
+    clean
+}
+
+/// A sentence for users.
+pub fn text(text: &str) -> String {
+    cut(text, MAX_TEXT)
+}
+
+/// Cleans all text in a message.
+pub fn data_plane(message: FromDataPlane) -> FromDataPlane {
+    match message {
+        FromDataPlane::Answer { serial, result } => FromDataPlane::Answer {
+            serial,
+            result: result.map(answer).map_err(|error| text(&error)),
+        },
+        FromDataPlane::PortState { port, state, peer } => FromDataPlane::PortState {
+            port,
+            state: port_state(state),
+            peer,
+        },
+        upcall @ FromDataPlane::Upcall(_) => upcall,
+    }
+}
+
+fn port_state(state: PortState) -> PortState {
+    match state {
+        PortState::Broken(error) => PortState::Broken(text(&error)),
+        state => state,
+    }
+}
+
+fn answer(answer: Answer) -> Answer {
+    match answer {
+        Answer::Ports { mut ports, more } => {
+            for info in &mut ports {
+                info.spec.name = cut(&info.spec.name, MAX_NAME);
+                info.state = port_state(std::mem::replace(&mut info.state, PortState::Disconnected));
+            }
+            Answer::Ports { ports, more }
+        }
+        Answer::Work(report) => Answer::Work(work(report)),
+        Answer::Done | Answer::Welcome { .. } | Answer::Flows { .. } | Answer::Trace(_) => answer,
+    }
+}
+
+fn work(mut report: WorkReport) -> WorkReport {
+    report.workers.truncate(MAX_WORKERS);
+    for worker in &mut report.workers {
+        worker.name = cut(&worker.name, MAX_NAME);
+    }
+    report
+}
+
+/// Cleans all text in a message that reaches users. What is only compared stays as it is.
+pub fn driver(message: FromDriver) -> FromDriver {
+    match message {
+        FromDriver::State {
+            port,
+            state: InterfaceState::Failed(error),
+        } => FromDriver::State {
+            port,
+            state: InterfaceState::Failed(text(&error)),
+        },
+        message => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::PortId;
+
+    #[test]
+    fn plain_text_stays_and_the_rest_is_spelled_out() {
+        assert_eq!(
+            text("ring 0: Schleife im Gäste-Ring"),
+            "ring 0: Schleife im Gäste-Ring"
+        );
+        assert_eq!(
+            text("\x1b[2J\u{9b}31m\r\n\0"),
+            "\\u{1b}[2J\\u{9b}31m\\u{d}\\u{a}\\u{0}"
+        );
+        assert_eq!(text("\u{202e}desrever"), "\\u{202e}desrever");
+        let long = text(&"ä".repeat(100_000));
+        assert_eq!(long.chars().count(), MAX_TEXT + 1);
+        let long = text(&"\x1b".repeat(100_000));
+        assert!(long.chars().count() <= MAX_TEXT + 1 && long.ends_with('…'));
+    }
+
+    #[test]
+    fn each_message_with_text_is_cleaned() {
+        let evil = || "\x1b]0;title\x07".repeat(1000);
+        let clean = |message: String| !message.contains('\x1b') && message.len() < 4000;
+        let state = PortState::Broken(evil());
+        let cleaned = data_plane(FromDataPlane::PortState {
+            port: PortId(1),
+            state,
+            peer: None,
+        });
+        assert!(clean(format!("{cleaned:?}")));
+        let cleaned = data_plane(FromDataPlane::Answer {
+            serial: 1,
+            result: Err(evil()),
+        });
+        assert!(clean(format!("{cleaned:?}")));
+        let cleaned = driver(FromDriver::State {
+            port: PortId(1),
+            state: InterfaceState::Failed(evil()),
+        });
+        assert!(clean(format!("{cleaned:?}")));
+        let mut report = WorkReport::default();
+        report.workers.push(control_protocol::work::WorkerReport {
+            name: evil(),
+            ..Default::default()
+        });
+        assert!(clean(format!("{:?}", work(report))));
+    }
+}

@@ -1,0 +1,138 @@
+//! What a data plane or driver domain may do to us, whoever runs it.
+//!
+//! Guests reach both, so each may have fallen to one. It may then lie about its ports; it must not make us grow, loop, block
+//! or write to a user's terminal:
+//!
+//! | it | bound |
+//! |---|---|
+//! | sends what makes no sense | a few messages, then it is replaced ([`peer`](crate::peer)) |
+//! | does not read, or does not answer | messages and answers that wait, then it is replaced |
+//! | never says how it is, or never ends a list | [`MEETING_MS`], then it is replaced |
+//! | lists more than there can be, or nothing and \"more\" | then it is replaced ([`Listed`]) |
+//! | sends packets and leaves us sitting on our answers | answers are made without the packet, which is lost |
+//! | closes the channel and lives on | it is replaced [`ABSENCE_MS`] later |
+//! | says what is not for eyes | is cleaned ([`clean`](crate::clean)) |
+//! | reports changes of ports all the time | they are dealt with at a [pace](crate::pace) |
+//!
+//! To *replace* is up to the supervisor: we ask it to end the process and start another.
+
+use crate::peer::Lost;
+use crate::process::Control;
+use control_protocol::supervisor::{FromChild, Role};
+use flow::Flow;
+
+/// Time until a data plane must have told its ports and flows, in milliseconds. A loaded machine takes a second.
+const MEETING_MS: u64 = 30_000;
+
+/// Time without a data plane after which the supervisor is asked for another, in milliseconds. It knows earlier if the old
+/// one has ended.
+const ABSENCE_MS: u64 = 10_000;
+
+/// Flows in lists under way, and what each port adds to that. More than `apply` allows to be installed.
+const MAX_FLOWS: usize = 65_536;
+const FLOWS_PER_PORT: usize = 128;
+
+/// Requests that are not answered.
+pub(crate) const MAX_PENDING: usize = 1 << 18;
+
+/// Packets that wait for being decided about, and their bytes.
+pub(crate) const MAX_HELD: usize = 4096;
+pub(crate) const MAX_HELD_BYTES: usize = 32 << 20;
+
+/// Bytes of packets that wait to be sent back.
+pub(crate) const MAX_RETURNING: usize = 32 << 20;
+
+/// Lists of flows, and of ports, that users may have asked for at the same time.
+pub(crate) const MAX_USER_LISTS: usize = 4;
+
+/// How many entries there are in lists of which parts are still to come.
+#[derive(Debug, Default)]
+pub(crate) struct Listed(usize);
+
+impl Listed {
+    /// Another part of a list has come; false if that cannot be.
+    pub fn part(&mut self, entries: usize, more: bool, ports: usize) -> bool {
+        self.0 += entries;
+        let most = (MAX_FLOWS + FLOWS_PER_PORT * ports) * (1 + MAX_USER_LISTS);
+        self.0 <= most && (entries > 0 || !more)
+    }
+
+    /// A list is complete, or given up.
+    pub fn end(&mut self, entries: usize) {
+        self.0 = self.0.saturating_sub(entries);
+    }
+}
+
+/// Whether flows have no more actions than any of ours has.
+pub(crate) fn are_plausible<'a>(mut flows: impl Iterator<Item = &'a Flow>, ports: usize) -> bool {
+    flows.all(|flow| flow.actions.len() <= ports + 8)
+}
+
+impl Control {
+    /// There is no talking to the data plane any more.
+    pub fn part_with_data_plane(&mut self, lost: Lost) {
+        self.lose_data_plane();
+        self.absent = Some(self.now());
+        match lost {
+            Lost::Gone => log::warn!("the data plane is gone"),
+            Lost::Nonsense => self.replace(Role::DataPlane, "does not keep to the protocol"),
+            Lost::Deaf => self.replace(Role::DataPlane, "does not read or answer what it is told"),
+        }
+    }
+
+    /// There is no talking to the driver domain any more.
+    pub fn part_with_driver(&mut self, lost: Lost) {
+        self.driver = None;
+        match lost {
+            Lost::Gone => log::warn!("the driver domain is gone"),
+            Lost::Nonsense => self.replace(Role::Driver, "does not keep to the protocol"),
+            Lost::Deaf => self.replace(Role::Driver, "does not read what it is told"),
+        }
+    }
+
+    fn replace(&mut self, role: Role, why: &str) {
+        telemetry::limited!(log::Level::Error, "{role} {why}; asking for another");
+        self.supervisor.send(FromChild::Replace(role), Vec::new());
+    }
+
+    /// When patience ends, if somebody tries it.
+    pub fn patience_deadline(&self) -> Option<u64> {
+        let meeting = self.data_plane.as_ref().filter(|data_plane| !data_plane.is_met());
+        let meeting = meeting.map(|data_plane| data_plane.since + MEETING_MS);
+        meeting.or(self.absent.map(|since| since + ABSENCE_MS))
+    }
+
+    /// Acts when patience has ended.
+    pub fn lose_patience(&mut self, now: u64) {
+        if self.patience_deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        match self.data_plane {
+            Some(_) => self.part_with_data_plane(Lost::Deaf),
+            None => {
+                self.absent = Some(now);
+                self.replace(Role::DataPlane, "does not come back");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_end_or_are_refused() {
+        let mut listed = Listed::default();
+        assert!(!listed.part(0, true, 2), "nothing, and more to come");
+        assert!(listed.part(0, false, 2));
+        let mut entries = 0;
+        while listed.part(64, true, 2) {
+            entries += 64;
+            assert!(entries < 1 << 20);
+        }
+        assert!(entries > 65_536, "as many as there may be");
+        listed.end(entries);
+        assert!(listed.part(64, true, 2), "what is done does not count");
+    }
+}
