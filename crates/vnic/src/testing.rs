@@ -126,7 +126,7 @@ impl Source {
     pub fn new(port: u32) -> Source {
         let account = Arc::new(Counters::default());
         let memory = Arc::new(GuestMemory::new());
-        let pool = PoolOwner::new(512, || Packet::new(PortId(port), account.clone(), memory.clone()));
+        let pool = PoolOwner::new(2048, || Packet::new(PortId(port), account.clone(), memory.clone()));
         Source {
             pool,
             account,
@@ -135,6 +135,7 @@ impl Source {
     }
 
     pub fn packet(&mut self, frame: &[u8]) -> Unique<Packet> {
+        self.pool.reclaim(Packet::clear);
         let mut packet = self.pool.take().unwrap();
         packet.fill(self.port, self.account.clone(), frame.to_vec());
         packet.header = [0; 12];
