@@ -126,7 +126,9 @@ impl Source {
     pub fn new(port: u32) -> Source {
         let account = Arc::new(Counters::default());
         let memory = Arc::new(GuestMemory::new());
-        let pool = PoolOwner::new(2048, || Packet::new(PortId(port), account.clone(), memory.clone()));
+        let pool = PoolOwner::new(2048, || {
+            Packet::new(PortId(port), account.clone(), memory.clone())
+        });
         Source {
             pool,
             account,

@@ -23,10 +23,6 @@ pub(crate) const CALLS: Calls = &[
     (libc::SYS_timerfd_create, Always),
     (libc::SYS_timerfd_settime, Always),
     (libc::SYS_sched_setaffinity, If(&[CALLING_THREAD])),
-    // A thread with a table of descriptors of its own, for those that a VMM sends, and its line to the session.
-    (libc::SYS_unshare, If(&[OneOf(0, &[bits(libc::CLONE_FILES)])])),
-    (libc::SYS_close_range, Always),
-    (libc::SYS_socketpair, If(&[OneOf(0, &[bits(libc::AF_UNIX)])])),
     // The file system, as far as libraries look for it unasked: the allocator for
     // /proc/sys/vm/overcommit_memory, the standard library for the cgroup's CPU quota.
     (libc::SYS_openat, Errno(libc::EACCES)),
