@@ -169,6 +169,7 @@ fn links_lead_to_files() {
         "SPECIFICATION.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "SECURITY.md",
     ]
     .map(|name| root().join(name))
     .into();
@@ -195,10 +196,11 @@ fn links_lead_to_files() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Every test that `SPECIFICATION.md` names is in the file it names.
+/// Every test that `SPECIFICATION.md` or `SECURITY.md` names is in the file it names.
 #[test]
 fn promises_are_held_by_tests_that_exist() {
-    let text = std::fs::read_to_string(root().join("SPECIFICATION.md")).unwrap();
+    let read = |name| std::fs::read_to_string(root().join(name)).unwrap();
+    let text = read("SPECIFICATION.md") + &read("SECURITY.md");
     let mut held = 0;
     let mut wrong = Vec::new();
     for part in text.split('[').skip(1) {
@@ -206,7 +208,7 @@ fn promises_are_held_by_tests_that_exist() {
             continue;
         };
         let file = rest.split(')').next().unwrap();
-        if !file.ends_with(".rs") {
+        if !file.ends_with(".rs") || name == "list" || name == "one part" {
             continue;
         }
         held += 1;

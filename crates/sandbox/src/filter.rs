@@ -169,7 +169,6 @@ mod tests {
                 libc::SYS_setresuid,
                 libc::SYS_capset,
                 libc::SYS_chown,
-                libc::SYS_unshare,
                 libc::SYS_io_uring_setup,
                 libc::SYS_userfaultfd,
                 libc::SYS_keyctl,

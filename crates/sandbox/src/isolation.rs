@@ -5,7 +5,7 @@
 //! | core dumps, being traced by equals | none | none | none |
 //! | user | [`DATA_PLANE_USER`], no groups | as started | as started |
 //! | mount, network, IPC and UTS namespace | own and empty | as started | as started |
-//! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration and `/proc` | `/dev/net/tun` |
+//! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration's directory and `/proc`; to make and remove sockets: all | `/dev/net/tun`; to read: `/run` |
 //! | capabilities | none | DAC_OVERRIDE | NET_ADMIN, NET_RAW, SYS_ADMIN |
 //! | new privileges by executing | none | none | none |
 //! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` |

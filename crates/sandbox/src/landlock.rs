@@ -62,13 +62,18 @@ pub(crate) fn for_control(run_dir: &Path, config: Option<&Path>) -> Files {
     Files { rules }
 }
 
-/// The driver domain opens the device that makes TAPs. (Network namespaces need no rule: theirs is no file system that
-/// Landlock looks at.)
+/// The driver domain opens the device that makes TAPs, and network namespaces. Those have names below `/run`; the path of
+/// one under `/proc` is refused, since looking at other processes is.
 pub(crate) fn for_driver() -> Files {
     let device = right::READ_FILE | right::WRITE_FILE | right::IOCTL_DEV;
-    Files {
-        rules: vec![(PathBuf::from("/dev/net/tun"), device)],
-    }
+    let mut rules = vec![(PathBuf::from("/dev/net/tun"), device)];
+    let namespaces = ["/run", "/var/run"].map(PathBuf::from).into_iter();
+    rules.extend(
+        namespaces
+            .filter(|path| path.exists())
+            .map(|path| (path, right::READ_FILE)),
+    );
+    Files { rules }
 }
 
 /// `struct landlock_ruleset_attr` of the first version.

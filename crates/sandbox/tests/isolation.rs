@@ -281,6 +281,10 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
             [0, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 0],
         ),
         "input to a terminal" => raw(libc::SYS_ioctl, [0, 0x5412, 0, 0]),
+        "class of another" => raw(
+            libc::SYS_sched_setattr,
+            [std::process::id().cast_signed(), 0, 0, 0],
+        ),
         "move another" => raw(
             libc::SYS_sched_setaffinity,
             [std::process::id().cast_signed(), 0, 0, 0],
@@ -293,8 +297,8 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
         "own core" => {
             let set = rustix::thread::sched_getaffinity(None).unwrap();
             rustix::thread::sched_setaffinity(None, &set).unwrap();
-            sandbox::preempt_others(false).unwrap();
         }
+        "set-user-ID of a descriptor" => raw(libc::SYS_fchmod, [-1, 0o4755, 0, 0]),
         "set-user-ID" => raw(libc::SYS_fchmodat, [-1, 0, 0o4755, 0]),
         "owner" => raw(libc::SYS_fchownat, [-1, 0, 0, 0]),
         "create a file" => raw(libc::SYS_openat, [-1, 0, libc::O_CREAT | libc::O_WRONLY, 0]),
@@ -309,6 +313,7 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
             libc::SYS_socket,
             [libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT, 0],
         ),
+        "namespaces of its own" => raw(libc::SYS_unshare, [libc::CLONE_NEWUTS, 0, 0, 0]),
         "TUN request" => raw(libc::SYS_ioctl, [-1, 0x4004_54ca, 0, 0]),
         "TUN owner" => raw(libc::SYS_ioctl, [-1, 0x4004_54cc, 0, 0]),
         "shared memory" => {
@@ -380,6 +385,7 @@ fn control_reaches_its_own_files_and_makes_sockets_of_one_kind() {
         "executable memory",
         "input to a terminal",
         "set-user-ID",
+        "set-user-ID of a descriptor",
         "owner",
         "remove a directory",
         "mount",
@@ -402,7 +408,6 @@ fn the_work_of_a_driver_domain_goes_on() {
         "allocator",
         "time",
         "panic",
-        "poll",
         "size",
     ] {
         works(&format!("driver: {name}"));
@@ -452,6 +457,9 @@ fn only_the_calling_thread_is_moved() {
     is_killed("move another");
     is_killed("priority of another");
     is_killed("real time");
+    is_killed("namespaces of its own");
+    is_killed("class of another");
+    is_killed("driver: class of another");
 }
 
 #[test]

@@ -72,7 +72,10 @@ impl Scene {
         let child_log = log.clone();
         let launch = move |role| {
             if let Some((_, program)) = broken.filter(|(broken, _)| *broken == role) {
-                return Command::new(program);
+                let mut command = Command::new(program);
+                // One that reads it waits for as long as we live.
+                command.stdin(Stdio::piped());
+                return command;
             }
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", "supervisor::tests::child", "--nocapture"]);

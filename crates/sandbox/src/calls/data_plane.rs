@@ -13,6 +13,13 @@ const CALLING_THREAD: super::Check = OneOf(0, &[0]);
 /// Calls of every architecture.
 pub(crate) const CALLS: Calls = &[
     (libc::SYS_accept4, Always),
+    // Between a session and the thread that receives a VMM's descriptors, which has a table of its own for them.
+    (libc::SYS_socketpair, If(&[OneOf(0, &[bits(libc::AF_UNIX)])])),
+    (libc::SYS_unshare, If(&[OneOf(0, &[bits(libc::CLONE_FILES)])])),
+    (libc::SYS_close_range, Always),
+    // Eventfds of guests are told from other files, and signalled, by operations without effect.
+    (libc::SYS_io_setup, Always),
+    (libc::SYS_io_submit, Always),
     (libc::SYS_timerfd_create, Always),
     (libc::SYS_timerfd_settime, Always),
     (libc::SYS_sched_setaffinity, If(&[CALLING_THREAD])),

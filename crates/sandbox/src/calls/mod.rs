@@ -165,6 +165,8 @@ pub(crate) const COMMON: Calls = &[
     (libc::SYS_membarrier, Always),
     (libc::SYS_sched_yield, Always),
     (libc::SYS_sched_getaffinity, Always),
+    // The class of the calling thread (0 means it); which ones it may have is up to its resource limits.
+    (libc::SYS_sched_setattr, If(&[OneOf(0, &[0])])),
     (libc::SYS_getcpu, Always),
     (libc::SYS_gettid, Always),
     (libc::SYS_getpid, Always),
