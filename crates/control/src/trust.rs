@@ -43,7 +43,7 @@ pub(crate) const MAX_HELD_BYTES: usize = 32 << 20;
 pub(crate) const MAX_RETURNING: usize = 32 << 20;
 
 /// Lists of flows, and of ports, that users may have asked for at the same time.
-pub(crate) const MAX_USER_LISTS: usize = 4;
+pub(crate) const MAX_USER_LISTS: usize = 8;
 
 /// How many entries there are in lists of which parts are still to come.
 #[derive(Debug, Default)]

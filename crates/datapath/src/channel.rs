@@ -253,7 +253,7 @@ impl Server {
                 Err(ChannelError::WouldBlock) => return,
                 Err(ChannelError::Closed) => return self.lose_control(),
                 Err(error) => {
-                    log::error!("cannot tell the control process: {error}");
+                    telemetry::limited!(log::Level::Error, "cannot tell the control process: {error}");
                     self.outbox.pop_front();
                 }
             }

@@ -30,7 +30,9 @@ impl Server {
             match control.try_recv::<ToDataPlane>() {
                 Ok((ToDataPlane { serial, request }, fds)) => self.serve(serial, request, fds),
                 Err(ChannelError::WouldBlock) => return,
-                Err(ChannelError::Malformed(error)) => log::error!("control process: {error}"),
+                Err(ChannelError::Malformed(error)) => {
+                    telemetry::limited!(log::Level::Error, "control process: {error}");
+                }
                 Err(_) => return self.lose_control(),
             }
         }

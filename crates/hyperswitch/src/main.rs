@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         if output::is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        eprintln!("hyperswitch: {error:#}");
+        eprintln!("hyperswitch: {}", output::plain(&format!("{error:#}")));
         ExitCode::FAILURE
     })
 }

@@ -3,11 +3,39 @@
 use anyhow::Result;
 use std::io::Write;
 
-/// Writes all of it to standard output.
+/// What reaches a terminal: lines of text, without characters that control it or turn the direction of reading. Text comes
+/// from the control process, which may have fallen, and from whoever it heard it from. Each such character becomes what
+/// `instead` makes of it.
+fn harmless(text: &str, instead: impl Fn(char) -> String) -> String {
+    let harmless = |c: char| {
+        let direction =
+            matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        matches!(c, '\n' | '\t') || !(c.is_control() || direction)
+    };
+    let mut result = String::with_capacity(text.len());
+    for c in text.chars() {
+        match harmless(c) {
+            true => result.push(c),
+            false => result.push_str(&instead(c)),
+        }
+    }
+    result
+}
+
+/// As plain text.
+pub fn plain(text: &str) -> String {
+    harmless(text, |_| "?".into())
+}
+
+/// Writes all of it to standard output, as [`plain`] text.
 ///
 /// # Errors
 /// As [`Write::write_all`]; see [`is_broken_pipe`].
 pub fn print(text: &str) -> Result<()> {
+    write(&plain(text))
+}
+
+fn write(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()?;
@@ -19,7 +47,9 @@ pub fn print(text: &str) -> Result<()> {
 /// # Errors
 /// As [`print`].
 pub fn json(value: &impl serde::Serialize) -> Result<()> {
-    print(&(serde_json::to_string_pretty(value)? + "\n"))
+    // Such characters are found in strings only, where they may be written as their number.
+    let text = serde_json::to_string_pretty(value)? + "\n";
+    write(&harmless(&text, |c| format!("\\u{:04x}", u32::from(c))))
 }
 
 /// Whether the reader of our output went away, as `head` does.
@@ -132,6 +162,19 @@ pub fn counts<'a>(counts: impl IntoIterator<Item = (&'a String, &'a u64)>) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_that_is_printed_controls_a_terminal() {
+        let evil = "a\x1b]0;title\x07\u{9b}2J\r\u{202e}b\tc\nd\u{e4}";
+        assert_eq!(plain(evil), "a?]0;title??2J??b\tc\nd\u{e4}");
+        let json = serde_json::to_string(evil).unwrap();
+        let clean = harmless(&json, |c| format!("\\u{:04x}", u32::from(c)));
+        assert!(
+            clean.chars().all(|c| !c.is_control() && c != '\u{202e}'),
+            "{clean}"
+        );
+        assert_eq!(serde_json::from_str::<String>(&clean).unwrap(), evil);
+    }
 
     #[test]
     fn columns_align() {
