@@ -15,9 +15,10 @@
 //! * `work`: who did the work, and what it cost.
 //!
 //! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the control process, as
-//! many *workers* as processors (or as the mode says), and one *session thread* per port. Workers and the channel thread forward
-//! packets; session threads only start and stop rings. Nothing here opens a file or a socket: [`run`] is
-//! called under seccomp, and all descriptors come over channels.
+//! many *workers* as processors (or as the mode says), and one *session thread* per port, with a *gate* before it that
+//! receives a VMM's descriptors. Workers and the channel thread forward packets; session threads only start and stop
+//! rings. Nothing here opens a file or connects a socket: [`run`] is called under seccomp, and all descriptors come over
+//! channels.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,10 @@
 //! Frees threads that a VMM holds up.
 //!
-//! One thing a forwarding thread does can be made to wait by somebody else: calling a driver is a write to an
-//! eventfd that its VMM chose. It is non-blocking, but that flag is shared with the VMM, which can clear it and fill the
-//! counter. A thread that makes no progress is therefore interrupted: its write fails, and that driver is not called
-//! any more (`vnic::Call`).
+//! One thing a forwarding thread does can be made to wait by somebody else: calling a driver whose eventfd cannot be
+//! signalled by asynchronous I/O (`notifier`), because the system has none to give, or because it is the driver domain's,
+//! which is written to. The write is non-blocking, but that flag is shared with the other end, which can clear it and
+//! fill the counter. A thread that makes no progress is therefore interrupted: its write fails, and that driver is
+//! not called any more (`vnic::Call`).
 //!
 //! The watchdog looks only while some thread is awake, and sleeps without a timer otherwise. Direction of error: a
 //! thread that is merely slow gets a signal for nothing, which costs it a microsecond.

@@ -131,7 +131,7 @@ fn answer(path: PathBuf) -> std::io::Result<()> {
         if let Some((error, body)) = body {
             let head: [u32; 2] = [
                 16 + u32::try_from(body.len()).expect("short"),
-                (error as i32).cast_unsigned(),
+                i32::cast_unsigned(error),
             ];
             let reply = [words(&head), request[8..16].to_vec(), body].concat();
             device.write_all(&reply)?;
