@@ -12,9 +12,9 @@
 //! The safe direction of error is to refuse too much: a system call missing from the table ends the data plane
 //! at once and the supervisor says so and starts it again, whereas one too many would go unnoticed.
 //!
-//! * [`spawn_apart`] starts a thread whose descriptors are its own.
+//! * [`spawn_apart`] starts a thread whose descriptors are its own, through a thread that [`prepare_apart`] starts.
 //!
-//! All but that is called while a process has one thread; [`Signals`] is used by that thread only.
+//! All but [`spawn_apart`] is called while a process has one thread; [`Signals`] is used by that thread only.
 
 mod apart;
 mod calls;
@@ -25,7 +25,7 @@ mod process;
 mod scheduling;
 mod signals;
 
-pub use apart::spawn_apart;
+pub use apart::{prepare_apart, spawn_apart};
 pub use data_plane::{IsolationError, Violation, isolate_data_plane};
 pub use interrupt::{Thread, allow_interrupts};
 pub use process::{
