@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end soak lint bench simulate clean
+.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end test-distributions soak lint bench simulate clean
 
 all: build
 
@@ -73,6 +73,10 @@ test-loom: ## All interleavings of the lock-free parts
 test-end-to-end: ## The product with real guests
 	$(CARGO) build --release --package hyperswitch
 	HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
+
+# RELEASES="trixie" tries one; COMMANDS="make test" tries another command than `make demo`.
+test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own
+	scripts/as-root scripts/test-distributions $(if $(COMMANDS),--commands "$(COMMANDS)") $(RELEASES)
 
 # SOAK has further arguments: SOAK="--minutes 5 --seed 7".
 soak: setup ## An hour of guests that come and go, and of processes that die; not part of the tests

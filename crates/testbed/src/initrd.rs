@@ -30,6 +30,9 @@ const OUR_PROGRAMS: &[&str] = &["udp-rr"];
 /// Modules a guest needs; those that its kernel has built in are skipped.
 const MODULES: &[&str] = &["virtio_pci", "ipv6", "virtio_net", "8021q"];
 
+/// How distributions compress modules, and what unpacks that: Debian 13 has `.ko.xz`.
+const COMPRESSIONS: &[(&str, &str)] = &[("xz", "xz"), ("zst", "zstd")];
+
 /// A file in the archive to be.
 struct Input {
     path: String,
@@ -89,13 +92,31 @@ fn archive(inputs: &[Input], order: &str) -> Result<Vec<u8>> {
         archive.directory(&directory.to_string_lossy());
     }
     for input in inputs {
-        let contents = std::fs::read(&input.source)
-            .with_context(|| format!("cannot read {}", input.source.display()))?;
-        archive.file(&input.path, input.mode, &contents);
+        archive.file(&input.path, input.mode, &contents(&input.source)?);
     }
     archive.file("modules/order", 0o644, order.as_bytes());
     archive.file("init", 0o755, INIT.as_bytes());
     Ok(archive.finish())
+}
+
+/// What a file contains, unpacked if its name says that it is compressed.
+fn contents(path: &Path) -> Result<Vec<u8>> {
+    let Some((_, unpack)) = COMPRESSIONS
+        .iter()
+        .find(|(extension, _)| path.extension().is_some_and(|found| found == *extension))
+    else {
+        return std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    };
+    let output = Command::new(unpack)
+        .arg("-dc")
+        .arg(path)
+        .output()
+        .with_context(|| format!("cannot run {unpack}"))?;
+    if !output.status.success() {
+        let reason = String::from_utf8_lossy(&output.stderr);
+        bail!("cannot unpack {}: {}", path.display(), reason.trim());
+    }
+    Ok(output.stdout)
 }
 
 fn find_program(name: &str) -> Option<PathBuf> {
@@ -171,10 +192,8 @@ impl ModuleTree {
                 let path = entry?.path();
                 if path.is_dir() {
                     open.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "ko")
-                    && let Some(name) = path.file_stem()
-                {
-                    paths.insert(canonical(&name.to_string_lossy()), path);
+                } else if let Some(name) = module_name(&path) {
+                    paths.insert(name, path);
                 }
             }
         }
@@ -202,14 +221,23 @@ impl ModuleTree {
             return Ok(());
         };
         if seen.insert(name.clone()) {
-            let module = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-            for dependency in dependencies(&module) {
+            for dependency in dependencies(&contents(path)?) {
                 self.visit(&dependency, seen, ordered)?;
             }
             ordered.push((name, path.clone()));
         }
         Ok(())
     }
+}
+
+/// The name of the module in that file, compressed or not; `None` if it is no module.
+fn module_name(path: &Path) -> Option<String> {
+    let file = path.file_name()?.to_str()?;
+    let plain = COMPRESSIONS
+        .iter()
+        .find_map(|(extension, _)| file.strip_suffix(extension)?.strip_suffix('.'))
+        .unwrap_or(file);
+    plain.strip_suffix(".ko").map(canonical)
 }
 
 /// File names and dependency lists disagree about dashes.
@@ -244,6 +272,22 @@ mod tests {
         }
         let tree = ModuleTree::read(dir.path()).expect("readable");
         (dir, tree)
+    }
+
+    #[test]
+    fn compressed_modules_are_unpacked() {
+        let (dir, _) = tree(&[("virtio-net", "net_failover"), ("net-failover", "")]);
+        let plain = dir.path().join("virtio-net.ko");
+        let before = contents(&plain).expect("readable");
+        let packed = Command::new("xz").arg(&plain).status().expect("xz");
+        assert!(packed.success() && !plain.exists());
+        let tree = ModuleTree::read(dir.path()).expect("readable");
+        let ordered = tree.ordered(&["virtio_net"]).expect("ordered");
+        let names: Vec<&str> = ordered.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["net_failover", "virtio_net"]);
+        assert_eq!(contents(&ordered[1].1).expect("unpacked"), before);
+        std::fs::write(&ordered[1].1, b"no archive").expect("writes");
+        assert!(contents(&ordered[1].1).is_err());
     }
 
     #[test]

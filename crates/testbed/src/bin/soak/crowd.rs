@@ -3,7 +3,7 @@
 use crate::Stop;
 use crate::footprint::Footprint;
 use crate::pair::{Pair, v4};
-use crate::visitors::{Container, Polling, VirtualMachine, Visitor};
+use crate::visitors::{Attacker, Container, Polling, VirtualMachine, Visitor};
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use std::collections::VecDeque;
@@ -71,6 +71,8 @@ impl Crowd {
                 Box::new(Container::new("ct2", 22)),
                 Box::new(Polling::quiet(["quiet1", "quiet2"])),
                 Box::new(Polling::in_a_loop("loop", ["loop1", "loop2"])),
+                Box::new(Attacker::new("hostile1")),
+                Box::new(Attacker::new("hostile2")),
             ],
             random: Rng::with_seed(seed),
             history: History {

@@ -1,7 +1,7 @@
 //! `make soak`: an hour in which everything happens at once, time and again.
 //!
-//! Two guests whose traffic must never stop share the switch with visitors: guests, polling drivers and containers that
-//! arrive, put load on and leave, many of them without a word, while processors are taken away from workers for moments
+//! Two guests whose traffic must never stop share the switch with visitors: guests, polling drivers, containers and attackers
+//! that arrive, put load on and leave, many of them without a word, while processors are taken away from workers for moments
 //! and the control process and the driver domain are killed. A seed decides what happens in which order; the machine
 //! decides when.
 //!
@@ -52,7 +52,8 @@ struct Arguments {
     events: bool,
 }
 
-/// Visitors with ports of their own switch flood nobody else: what testpmd sends in a loop it forwards without end.
+/// Visitors with ports of their own switch flood nobody else: what testpmd sends in a loop it forwards without end, and
+/// attackers send frames that they have received, with their neighbours' addresses.
 const CONFIG: &str = r#"
 [[switch]]
 name = "sw0"
@@ -66,6 +67,12 @@ name = "vm1"
 name = "quiet1"
 [[switch.port]]
 name = "quiet2"
+[[switch]]
+name = "sw1"
+[[switch.port]]
+name = "hostile1"
+[[switch.port]]
+name = "hostile2"
 "#;
 
 /// Raised by whoever fails, and at the end.

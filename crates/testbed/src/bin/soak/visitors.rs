@@ -1,11 +1,13 @@
 //! Those who come and go, each as one kind of user of a switch.
 
+mod attacker;
 mod container;
 mod polling;
 mod virtual_machine;
 
 use crate::pair::Pair;
 use anyhow::Result;
+pub use attacker::Attacker;
 pub use container::Container;
 use fastrand::Rng;
 pub use polling::Polling;
