@@ -1,5 +1,4 @@
-//! Files that answer nobody, passed as descriptors. Alone in its process: the data plane's gates copy its table of
-//! descriptors before they close their copies, and so must not find such a file there that belongs to the test.
+//! Files that answer nobody, passed as descriptors. Alone in its process, in which nothing else may close a copy of them.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 #![forbid(unsafe_code)]

@@ -3,14 +3,57 @@
 //! Closing a descriptor of somebody else's can take for ever: the file is asked first. A thread that may have to do so
 //! gets a table of its own. So the process's other descriptors never depend on it: they are closed when the process ends,
 //! even while this thread cannot.
+//!
+//! A new table is a copy, of which the thread closes what is not its own. If it were a copy of everybody's, that would
+//! take long, and the last reference to somebody's file might happen to be there. So one thread, the *keeper*, is
+//! started early, keeps a table with next to nothing in it, and starts all others. Descriptors reach it as they reach
+//! other processes, by a socket; what to do with them through memory.
 
-use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::io;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 
-/// Memory for the thread's calls.
+/// Memory for a thread's calls.
 const STACK: usize = 128 * 1024;
+
+/// Most descriptors that a thread is started with.
+const MAX_KEEP: usize = 8;
+
+type Body = Box<dyn FnOnce(Vec<OwnedFd>) + Send>;
+
+/// A thread to be started; its descriptors come through the socket in the same order.
+struct Job {
+    name: String,
+    body: Body,
+    result: Sender<io::Result<()>>,
+}
+
+/// The way to the keeper.
+struct Keeper {
+    socket: OwnedFd,
+    jobs: Sender<Job>,
+}
+
+static KEEPER: Mutex<Option<Keeper>> = Mutex::new(None);
+
+/// Starts the keeper, if there is none. To be called early: while the process has few descriptors, and none of others.
+///
+/// # Errors
+/// No thread or socket, or the kernel refuses the table.
+pub fn prepare_apart() -> io::Result<()> {
+    let mut keeper = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
+    if keeper.is_none() {
+        *keeper = Some(Keeper::start()?);
+    }
+    Ok(())
+}
 
 /// Starts a thread with a table of its own that has the standard descriptors and `keep`, which are closed here. Nobody
 /// waits for the thread.
@@ -24,40 +67,140 @@ pub fn spawn_apart<const N: usize>(
     keep: [OwnedFd; N],
     body: impl FnOnce([OwnedFd; N]) + Send + 'static,
 ) -> io::Result<()> {
-    let numbers = keep.each_ref().map(AsRawFd::as_raw_fd);
+    const { assert!(N <= MAX_KEEP) };
+    prepare_apart()?;
+    let body: Body = Box::new(move |kept| {
+        if let Ok(kept) = kept.try_into() {
+            body(kept);
+        }
+    });
+    let (result, started) = channel();
+    {
+        let mut keeper = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
+        let passed = match &*keeper {
+            Some(keeper) => keeper.pass(Job { name, body, result }, &keep),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        if passed.is_err() {
+            // It may have the job without the descriptors. It ends, and the next one begins with neither.
+            *keeper = None;
+        }
+        passed?;
+    }
+    drop(keep);
+    started
+        .recv()
+        .unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into()))
+}
+
+impl Keeper {
+    fn start() -> io::Result<Keeper> {
+        let (socket, theirs) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let (jobs, waiting) = channel();
+        start_alone("keeper".into(), vec![theirs], move |sockets| {
+            if let Some(socket) = sockets.first() {
+                keep(socket, &waiting);
+            }
+        })?;
+        Ok(Keeper { socket, jobs })
+    }
+
+    /// Sends a job, and then its descriptors.
+    fn pass(&self, job: Job, fds: &[OwnedFd]) -> io::Result<()> {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEEP))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&fds));
+        self.jobs.send(job).map_err(|_| io::ErrorKind::NotConnected)?;
+        sendmsg(
+            &self.socket,
+            &[IoSlice::new(&[0])],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )?;
+        Ok(())
+    }
+}
+
+/// What the keeper does.
+fn keep(socket: &OwnedFd, jobs: &Receiver<Job>) {
+    for job in jobs {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEEP))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let received = rustix::io::retry_on_intr(|| {
+            recvmsg(
+                socket,
+                &mut [IoSliceMut::new(&mut byte)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            )
+        });
+        let mut kept = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                kept.extend(rights);
+            }
+        }
+        let started = match received {
+            Ok(_) => start_alone(job.name, kept, job.body),
+            Err(error) => Err(error.into()),
+        };
+        // Nobody may want to know.
+        let _ = job.result.send(started);
+    }
+}
+
+/// Starts a thread with its own copy of the calling thread's table, in which it leaves only the standard descriptors and
+/// `kept`; those are closed here.
+fn start_alone(
+    name: String,
+    kept: Vec<OwnedFd>,
+    body: impl FnOnce(Vec<OwnedFd>) + Send + 'static,
+) -> io::Result<()> {
+    let numbers: Vec<RawFd> = kept.iter().map(AsRawFd::as_raw_fd).collect();
     let (ready, result) = channel();
     std::thread::Builder::new()
         .name(name)
         .stack_size(STACK)
         .spawn(move || {
-            let left = leave_table(numbers);
+            let left = leave_table(&numbers);
             let alone = left.is_ok();
             // The caller may close its own from now on.
             let _ = ready.send(left);
             drop(ready);
             if alone {
-                // SAFETY: this thread's table has these numbers, copied when it was made, and nothing in this thread
-                // owns them: `keep` owns those of the caller's table.
-                body(numbers.map(|number| unsafe { OwnedFd::from_raw_fd(number) }));
+                // SAFETY: this thread's table has these numbers, copied when it was made, and nothing in this thread owns
+                // them: `kept` owns those of the caller's table.
+                let own = |number: &RawFd| unsafe { OwnedFd::from_raw_fd(*number) };
+                body(numbers.iter().map(own).collect());
             }
         })?;
-    let left = result.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-    drop(keep);
+    let left = result
+        .recv()
+        .unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into()));
+    drop(kept);
     left
 }
 
-/// Gives the calling thread its own table, without descriptors but the standard ones and `keep`.
-fn leave_table<const N: usize>(mut keep: [RawFd; N]) -> io::Result<()> {
+/// Gives the calling thread its own table, without descriptors but the standard ones and `kept`.
+fn leave_table(kept: &[RawFd]) -> io::Result<()> {
     // SAFETY: no descriptor of this table is owned by anything in this thread, which has just begun: what it closes below
     // stays open in the table that all other threads go on to use.
     if unsafe { libc::unshare(libc::CLONE_FILES) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    keep.sort_unstable();
+    let mut kept = kept.to_vec();
+    kept.sort_unstable();
     let mut first = libc::STDERR_FILENO + 1;
-    for kept in keep {
-        close_from(first, kept - 1)?;
-        first = first.max(kept + 1);
+    for number in kept {
+        close_from(first, number - 1)?;
+        first = first.max(number + 1);
     }
     close_from(first, RawFd::MAX)
 }

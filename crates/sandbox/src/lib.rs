@@ -13,9 +13,9 @@
 //! The safe direction of error is to refuse too much: a system call missing from a list ends the process
 //! at once and the supervisor says so and starts it again, whereas one too many would go unnoticed.
 //!
-//! * [`spawn_apart`] starts a thread whose descriptors are its own.
+//! * [`spawn_apart`] starts a thread whose descriptors are its own, through a thread that [`prepare_apart`] starts.
 //!
-//! All but that is called while a process has one thread; [`Signals`] is used by that thread only.
+//! All but [`spawn_apart`] is called while a process has one thread; [`Signals`] is used by that thread only.
 
 mod apart;
 mod calls;
@@ -28,7 +28,7 @@ mod report;
 mod separate;
 mod signals;
 
-pub use apart::spawn_apart;
+pub use apart::{prepare_apart, spawn_apart};
 pub use interrupt::{Thread, allow_interrupts};
 pub use isolation::{
     DATA_PLANE_USER, IsolationError, Missing, Violation, isolate_control, isolate_data_plane, isolate_driver,
