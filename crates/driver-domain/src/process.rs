@@ -34,8 +34,9 @@ pub enum DriverError {
 
 /// Runs the driver domain until the supervisor says so, or is gone. Then TAPs made by this process, or taken
 /// over by it, disappear. To be called by a process's only thread: it gives up privileges first.
-pub fn run(supervisor: Channel) -> Result<(), DriverError> {
-    if let Err(error) = nic_packet::keep_network_capabilities() {
+/// `nice`: its threads need `CAP_SYS_NICE` for their class.
+pub fn run(supervisor: Channel, nice: bool) -> Result<(), DriverError> {
+    if let Err(error) = nic_packet::keep_network_capabilities(nice) {
         log::warn!("running with more privileges than necessary: {error}");
     }
     let mut domain = Domain::new()?;

@@ -3,12 +3,15 @@
 use anyhow::{Context, Result};
 use control_protocol::Channel;
 use control_protocol::supervisor::Role;
-use sandbox::Violation;
+use sandbox::{Kept, Violation};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Environment variable: `report` makes the data plane say which forbidden system call it made.
 pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
+
+/// Environment variable, set by the supervisor: forwarding threads need `CAP_SYS_NICE` for the class that was granted.
+pub const NICE_VARIABLE: &str = "HYPERSWITCH_NICE";
 
 /// The data plane: isolated before it hears of anything but the supervisor.
 pub fn data_plane() -> Result<ExitCode> {
@@ -16,18 +19,30 @@ pub fn data_plane() -> Result<ExitCode> {
     sandbox::return_freed_memory();
     let topology = placement::Topology::of_machine();
     let report = std::env::var_os(SECCOMP_VARIABLE).is_some_and(|value| value == "report");
-    sandbox::isolate_data_plane(if report {
-        Violation::Report
-    } else {
-        Violation::Kill
-    })?;
+    sandbox::isolate_data_plane(
+        if report {
+            Violation::Report
+        } else {
+            Violation::Kill
+        },
+        kept(),
+    )?;
     end(datapath::run(supervisor, topology).map_err(Into::into))
+}
+
+/// What the supervisor found to be needed to raise threads.
+fn kept() -> Kept {
+    if std::env::var_os(NICE_VARIABLE).is_some() {
+        Kept::Nice
+    } else {
+        Kept::Nothing
+    }
 }
 
 /// The driver domain.
 pub fn driver() -> Result<ExitCode> {
     let supervisor = begin(Role::Driver)?;
-    end(driver_domain::run(supervisor).map_err(Into::into))
+    end(driver_domain::run(supervisor, kept() == Kept::Nice).map_err(Into::into))
 }
 
 /// The control process.

@@ -6,6 +6,7 @@ use std::io;
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
 const CAP_SYS_ADMIN: u32 = 21;
+const CAP_SYS_NICE: u32 = 23;
 const VERSION_3: u32 = 0x2008_0522;
 
 #[repr(C)]
@@ -24,8 +25,8 @@ struct Sets {
 
 /// Reduces the calling thread, and the threads it starts from now on, to what opening and configuring network
 /// interfaces takes: CAP_NET_ADMIN, CAP_NET_RAW and, to enter network namespaces, CAP_SYS_ADMIN, as far as it
-/// has them. Nothing it executes can ever have more. To be called before other threads are started.
-pub fn keep_network_capabilities() -> io::Result<()> {
+/// has them; and CAP_SYS_NICE if asked for, to raise its own threads. Nothing it executes can ever have more. To be called before other threads are started.
+pub fn keep_network_capabilities(nice: bool) -> io::Result<()> {
     // SAFETY: PR_SET_NO_NEW_PRIVS takes no pointers; unused arguments must be zero.
     let result = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
     if result < 0 {
@@ -41,7 +42,8 @@ pub fn keep_network_capabilities() -> io::Result<()> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    let keep = 1 << CAP_NET_ADMIN | 1 << CAP_NET_RAW | 1 << CAP_SYS_ADMIN;
+    let nice = if nice { 1 << CAP_SYS_NICE } else { 0 };
+    let keep = 1 << CAP_NET_ADMIN | 1 << CAP_NET_RAW | 1 << CAP_SYS_ADMIN | nice;
     let permitted = sets[0].permitted & keep;
     let kept = [
         Sets {
@@ -68,7 +70,7 @@ mod tests {
     fn nothing_but_network_capabilities_is_left() {
         // On a thread of its own, for capabilities belong to threads.
         let status = std::thread::spawn(|| {
-            keep_network_capabilities().unwrap();
+            keep_network_capabilities(false).unwrap();
             std::fs::read_to_string("/proc/thread-self/status").unwrap()
         });
         let status = status.join().unwrap();

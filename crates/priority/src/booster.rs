@@ -49,10 +49,12 @@ impl Booster {
         self.account();
         let raised = Level::raised(self.class);
         let level = match rest {
+            // It would lose the short slice.
+            Rest::Patient if self.class == Priority::Slice => Level::NORMAL,
             Rest::Patient => Level::PATIENT,
             Rest::Ready if self.level == raised && !self.bucket.is_empty() => raised,
             Rest::Ready if self.bucket.has_enough() => raised,
-            Rest::Ready => Level::lowered(self.class),
+            Rest::Ready => Level::NORMAL,
         };
         self.enter(level);
     }
@@ -70,7 +72,7 @@ impl Booster {
         if self.is_raised() {
             self.account();
             if self.bucket.is_empty() {
-                self.enter(Level::lowered(self.class));
+                self.enter(Level::NORMAL);
             }
         }
     }
@@ -78,13 +80,13 @@ impl Booster {
     /// Has the thread compete as everybody until it sleeps next.
     pub fn lower(&mut self) {
         self.account();
-        self.enter(Level::lowered(self.class));
+        self.enter(Level::NORMAL);
     }
 
     /// Whether the thread takes cores from others.
     #[inline]
     pub fn is_raised(&self) -> bool {
-        self.level == Level::raised(self.class) && self.level != Level::lowered(self.class)
+        self.level == Level::raised(self.class) && self.level != Level::NORMAL
     }
 
     /// Takes tokens for the time since the last call, if it was raised.
@@ -100,13 +102,13 @@ impl Booster {
         if level == self.level {
             return;
         }
-        match kernel::apply(level) {
+        match kernel::apply(self.level, level) {
             Ok(()) => self.level = level,
             // What was granted is refused: some administrator has changed limits. Normal from now on.
             Err(error) => {
                 log::warn!("cannot be {:?}: {error}", self.class);
                 self.class = Priority::Normal;
-                if kernel::apply(Level::NORMAL).is_ok() {
+                if kernel::apply(self.level, Level::NORMAL).is_ok() {
                     self.level = Level::NORMAL;
                 }
             }

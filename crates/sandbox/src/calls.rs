@@ -150,9 +150,27 @@ pub(crate) const CALLS: &[(i64, Rule)] = &[
     (libc::SYS_membarrier, Always),
     (libc::SYS_sched_yield, Always),
     (libc::SYS_sched_getaffinity, Always),
-    (libc::SYS_sched_setaffinity, Always),
-    // The class of the calling thread; which ones it may have is up to its resource limits.
-    (libc::SYS_sched_setattr, If(&[OneOf(0, &[0])])),
+    (libc::SYS_sched_setaffinity, If(&[OneOf(0, &[0])])),
+    // The class of the calling thread; which ones it may have is up to its resource limits and
+    // capability.
+    (
+        libc::SYS_sched_setscheduler,
+        If(&[
+            OneOf(0, &[0]),
+            OneOf(
+                1,
+                &[
+                    bits(libc::SCHED_OTHER),
+                    bits(libc::SCHED_BATCH),
+                    bits(libc::SCHED_FIFO),
+                ],
+            ),
+        ]),
+    ),
+    (
+        libc::SYS_setpriority,
+        If(&[OneOf(0, &[libc::PRIO_PROCESS]), OneOf(1, &[0])]),
+    ),
     (libc::SYS_getcpu, Always),
     (libc::SYS_gettid, Always),
     (libc::SYS_getpid, Always),

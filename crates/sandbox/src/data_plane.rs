@@ -1,11 +1,11 @@
 //! What the data plane gives up.
 //!
-//! In this order: being debugged or dumped by its equals (its memory maps those of guests), all capabilities,
+//! In this order: being debugged or dumped by its equals (its memory maps those of guests), all capabilities (but one, at times),
 //! gaining any back by executing something, and at last every system call outside the table in `calls.rs`.
 
 use crate::filter;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs};
 use std::io;
 
 /// What becomes of a process that makes a call it may not make. The call is not executed in either case.
@@ -16,6 +16,15 @@ pub enum Violation {
     /// It says on standard error which call it was, and then ends itself with `SIGSYS`. For development: a
     /// process that was taken over could stop itself from ending.
     Report,
+}
+
+/// Capabilities that the process keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// None.
+    Nothing,
+    /// `CAP_SYS_NICE`, with which it may raise its own threads, and by the filter no others.
+    Nice,
 }
 
 /// Why the data plane could not be isolated. It must not go on then.
@@ -34,7 +43,7 @@ pub enum IsolationError {
 ///
 /// # Errors
 /// Any step that fails; the steps before it stay in force.
-pub fn isolate_data_plane(violation: Violation) -> Result<(), IsolationError> {
+pub fn isolate_data_plane(violation: Violation, kept: Kept) -> Result<(), IsolationError> {
     let step = |what, result: rustix::io::Result<()>| {
         result.map_err(|error| IsolationError::Step(what, error.into()))
     };
@@ -42,11 +51,17 @@ pub fn isolate_data_plane(violation: Violation) -> Result<(), IsolationError> {
         "forbid core dumps",
         set_dumpable_behavior(DumpableBehavior::NotDumpable),
     )?;
-    let none = CapabilitySet::empty();
+    let kept = match kept {
+        Kept::Nothing => CapabilitySet::empty(),
+        // As far as it is there: without it, threads are scheduled as all others.
+        Kept::Nice => capabilities(None).map_or(CapabilitySet::empty(), |sets| {
+            sets.permitted & CapabilitySet::SYS_NICE
+        }),
+    };
     let sets = CapabilitySets {
-        effective: none,
-        permitted: none,
-        inheritable: none,
+        effective: kept,
+        permitted: kept,
+        inheritable: CapabilitySet::empty(),
     };
     step("drop capabilities", set_capabilities(None, sets))?;
     step("forbid new privileges", set_no_new_privs(true))?;

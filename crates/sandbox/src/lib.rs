@@ -21,7 +21,7 @@ mod interrupt;
 mod process;
 mod signals;
 
-pub use data_plane::{IsolationError, Violation, isolate_data_plane};
+pub use data_plane::{IsolationError, Kept, Violation, isolate_data_plane};
 pub use interrupt::{Thread, allow_interrupts};
 pub use process::{
     CHANNEL_FD, name_process, peer_process, raise_descriptor_limit, return_freed_memory, spawn,

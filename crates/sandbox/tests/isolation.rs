@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use sandbox::{Violation, isolate_data_plane};
+use sandbox::{Kept, Violation, isolate_data_plane};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -62,7 +62,7 @@ fn child() {
     let name = match name.strip_prefix("free ") {
         Some(name) => name,
         None => {
-            isolate_data_plane(violation).unwrap();
+            isolate_data_plane(violation, Kept::Nothing).unwrap();
             &name
         }
     };

@@ -162,7 +162,7 @@ impl Driver {
                 let kind = Some(rustix::thread::LinkNameSpaceType::Network);
                 rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
             }
-            driver_domain::run(theirs).unwrap();
+            driver_domain::run(theirs, false).unwrap();
         });
         Driver::with(supervisor, Runs::Thread(thread))
     }
