@@ -163,12 +163,7 @@ mod tests {
 
     #[test]
     fn a_patient_thread_waits_for_others_in_every_class() {
-        for class in [
-            Priority::Realtime,
-            Priority::Nice,
-            Priority::Slice,
-            Priority::Normal,
-        ] {
+        for class in [Priority::Realtime, Priority::Nice, Priority::Normal] {
             with_class(class, |mut booster| {
                 booster.rest(Rest::Patient);
                 assert_eq!(kernel::policy(), libc::SCHED_BATCH);
