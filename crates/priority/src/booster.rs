@@ -62,7 +62,12 @@ impl Booster {
     /// To be called when it has slept.
     pub fn woken(&mut self) {
         let now = Instant::now();
-        self.bucket.slept(nanoseconds(self.since, now));
+        let ns = nanoseconds(self.since, now);
+        if self.is_raised() {
+            self.bucket.slept(ns);
+        } else {
+            self.bucket.was_away(ns);
+        }
         self.since = now;
     }
 
@@ -151,7 +156,7 @@ mod tests {
             booster.rest(Rest::Ready);
             assert_eq!(kernel::policy(), libc::SCHED_OTHER);
             std::thread::sleep(Duration::from_nanos(
-                Bucket::ENOUGH_NS * (Bucket::ASLEEP_PER_TOKEN + 1),
+                Bucket::ENOUGH_NS * (Bucket::AWAY_PER_TOKEN + 1),
             ));
             booster.woken();
             booster.rest(Rest::Ready);
