@@ -5,26 +5,38 @@ use anyhow::{Context, Result};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, Role};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
-use sandbox::{Missing, Violation};
+use sandbox::{Kept, Missing, Violation};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Environment variable: `report` makes a process say which forbidden system call it made.
 pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
 
+/// Environment variable, set by the supervisor: forwarding threads need `CAP_SYS_NICE` for the class that was granted.
+pub const NICE_VARIABLE: &str = "HYPERSWITCH_NICE";
+
 /// The data plane: isolated before it hears of anything but the supervisor.
 pub fn data_plane() -> Result<ExitCode> {
     let supervisor = begin(Role::DataPlane)?;
     sandbox::return_freed_memory();
     let topology = placement::Topology::of_machine();
-    isolated(&supervisor, sandbox::isolate_data_plane(violation())?)?;
+    isolated(&supervisor, sandbox::isolate_data_plane(violation(), kept())?)?;
     end(datapath::run(supervisor, topology).map_err(Into::into))
+}
+
+/// What the supervisor found to be needed to raise threads.
+fn kept() -> Kept {
+    if std::env::var_os(NICE_VARIABLE).is_some() {
+        Kept::Nice
+    } else {
+        Kept::Nothing
+    }
 }
 
 /// The driver domain.
 pub fn driver() -> Result<ExitCode> {
     let supervisor = begin(Role::Driver)?;
-    isolated(&supervisor, sandbox::isolate_driver(violation())?)?;
+    isolated(&supervisor, sandbox::isolate_driver(violation(), kept())?)?;
     end(driver_domain::run(supervisor).map_err(Into::into))
 }
 

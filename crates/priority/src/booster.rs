@@ -49,10 +49,12 @@ impl Booster {
         self.account();
         let raised = Level::raised(self.class);
         let level = match rest {
+            // It would lose the short slice.
+            Rest::Patient if self.class == Priority::Slice => Level::NORMAL,
             Rest::Patient => Level::PATIENT,
             Rest::Ready if self.level == raised && !self.bucket.is_empty() => raised,
             Rest::Ready if self.bucket.has_enough() => raised,
-            Rest::Ready => Level::lowered(self.class),
+            Rest::Ready => Level::NORMAL,
         };
         self.enter(level);
     }
@@ -60,7 +62,12 @@ impl Booster {
     /// To be called when it has slept.
     pub fn woken(&mut self) {
         let now = Instant::now();
-        self.bucket.slept(nanoseconds(self.since, now));
+        let ns = nanoseconds(self.since, now);
+        if self.is_raised() {
+            self.bucket.slept(ns);
+        } else {
+            self.bucket.was_away(ns);
+        }
         self.since = now;
     }
 
@@ -70,7 +77,7 @@ impl Booster {
         if self.is_raised() {
             self.account();
             if self.bucket.is_empty() {
-                self.enter(Level::lowered(self.class));
+                self.enter(Level::NORMAL);
             }
         }
     }
@@ -78,13 +85,13 @@ impl Booster {
     /// Has the thread compete as everybody until it sleeps next.
     pub fn lower(&mut self) {
         self.account();
-        self.enter(Level::lowered(self.class));
+        self.enter(Level::NORMAL);
     }
 
     /// Whether the thread takes cores from others.
     #[inline]
     pub fn is_raised(&self) -> bool {
-        self.level == Level::raised(self.class) && self.level != Level::lowered(self.class)
+        self.level == Level::raised(self.class) && self.level != Level::NORMAL
     }
 
     /// Takes tokens for the time since the last call, if it was raised.
@@ -100,13 +107,13 @@ impl Booster {
         if level == self.level {
             return;
         }
-        match kernel::apply(level) {
+        match kernel::apply(self.level, level) {
             Ok(()) => self.level = level,
             // What was granted is refused: some administrator has changed limits. Normal from now on.
             Err(error) => {
                 log::warn!("cannot be {:?}: {error}", self.class);
                 self.class = Priority::Normal;
-                if kernel::apply(Level::NORMAL).is_ok() {
+                if kernel::apply(self.level, Level::NORMAL).is_ok() {
                     self.level = Level::NORMAL;
                 }
             }
@@ -149,7 +156,7 @@ mod tests {
             booster.rest(Rest::Ready);
             assert_eq!(kernel::policy(), libc::SCHED_OTHER);
             std::thread::sleep(Duration::from_nanos(
-                Bucket::ENOUGH_NS * (Bucket::ASLEEP_PER_TOKEN + 1),
+                Bucket::ENOUGH_NS * (Bucket::AWAY_PER_TOKEN + 1),
             ));
             booster.woken();
             booster.rest(Rest::Ready);
@@ -161,12 +168,7 @@ mod tests {
 
     #[test]
     fn a_patient_thread_waits_for_others_in_every_class() {
-        for class in [
-            Priority::Realtime,
-            Priority::Nice,
-            Priority::Slice,
-            Priority::Normal,
-        ] {
+        for class in [Priority::Realtime, Priority::Nice, Priority::Normal] {
             with_class(class, |mut booster| {
                 booster.rest(Rest::Patient);
                 assert_eq!(kernel::policy(), libc::SCHED_BATCH);

@@ -1,10 +1,10 @@
-//! sched(7): one call sets policy, priority, nice value and time slice of the calling thread.
+//! sched(7): policy, priority, nice value and time slice of the calling thread.
 
 use placement::Priority;
 use std::io;
 
 /// The lowest real-time priority: above all normal tasks, below everybody else's real-time ones.
-pub(crate) const RT_PRIORITY: u32 = 1;
+pub(crate) const RT_PRIORITY: i32 = 1;
 
 /// Time slice in nanoseconds, the least that the kernel takes (`sched_setattr`'s runtime for normal tasks, Linux 6.12).
 const SLICE_NS: u64 = 100_000;
@@ -14,8 +14,7 @@ const SLICE_NS: u64 = 100_000;
 pub(crate) struct Level {
     policy: i32,
     nice: i32,
-    rt_priority: u32,
-    slice_ns: u64,
+    rt_priority: i32,
 }
 
 impl Level {
@@ -24,7 +23,6 @@ impl Level {
         policy: libc::SCHED_OTHER,
         nice: 0,
         rt_priority: 0,
-        slice_ns: 0,
     };
 
     /// A thread that, when it is woken, waits until the running task blocks or its time slice is over.
@@ -33,7 +31,7 @@ impl Level {
         ..Level::NORMAL
     };
 
-    /// In the class, with tokens.
+    /// In the class, with tokens. A short slice is inherited from the supervisor, and lost with any change.
     pub const fn raised(class: Priority) -> Level {
         match class {
             Priority::Realtime => Level {
@@ -43,27 +41,38 @@ impl Level {
             },
             Priority::Nice => Level {
                 nice: -20,
-                slice_ns: SLICE_NS,
                 ..Level::NORMAL
             },
-            Priority::Slice => Level {
-                slice_ns: SLICE_NS,
-                ..Level::NORMAL
-            },
-            Priority::Auto | Priority::Normal => Level::NORMAL,
+            Priority::Auto | Priority::Slice | Priority::Normal => Level::NORMAL,
         }
     }
+}
 
-    /// In the class, without tokens.
-    pub const fn lowered(class: Priority) -> Level {
-        match class {
-            Priority::Auto | Priority::Normal => Level::NORMAL,
-            // Kernels that know no slices ignore it.
-            Priority::Realtime | Priority::Nice | Priority::Slice => Level {
-                slice_ns: SLICE_NS,
-                ..Level::NORMAL
-            },
-        }
+/// Puts the calling thread, which is at `now`, to another place. (Two calls whose arguments a system call filter can see,
+/// instead of sched_setattr(2), which could ask for anything.)
+///
+/// # Errors
+/// As sched_setscheduler(2) and setpriority(2).
+pub(crate) fn apply(now: Level, level: Level) -> io::Result<()> {
+    if now.nice != level.nice {
+        // SAFETY: takes numbers; 0 is the calling thread.
+        check(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, level.nice) }.into())?;
+    }
+    if (now.policy, now.rt_priority) != (level.policy, level.rt_priority) {
+        let parameters = libc::sched_param {
+            sched_priority: level.rt_priority,
+        };
+        // SAFETY: the call reads `parameters`; 0 is the calling thread.
+        check(unsafe { libc::sched_setscheduler(0, level.policy, &raw const parameters) }.into())?;
+    }
+    Ok(())
+}
+
+fn check(result: i64) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
     }
 }
 
@@ -84,26 +93,19 @@ struct Attributes {
 const SIZE: u32 = size_of::<Attributes>() as u32;
 const _: () = assert!(SIZE == 48);
 
-/// Puts the calling thread there.
+/// Gives the calling thread, and the processes that it starts from then on, the shortest time slice.
 ///
 /// # Errors
 /// As sched_setattr(2).
-pub(crate) fn apply(level: Level) -> io::Result<()> {
+pub(crate) fn shorten_slice() -> io::Result<()> {
     let attributes = Attributes {
         size: SIZE,
-        policy: level.policy.cast_unsigned(),
-        nice: level.nice,
-        priority: level.rt_priority,
-        runtime: level.slice_ns,
+        policy: libc::SCHED_OTHER.cast_unsigned(),
+        runtime: SLICE_NS,
         ..Attributes::default()
     };
     // SAFETY: the call reads `attributes`, as many bytes as its first field says; 0 is the calling thread.
-    let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
 
 /// Whether the calling thread has a time slice as short as was asked for: older kernels say 0 or ignore the wish.
@@ -116,11 +118,7 @@ fn read() -> io::Result<Attributes> {
     // SAFETY: the call writes at most `SIZE` bytes to `attributes`, all of whose bit patterns are valid; 0 is the calling
     // thread.
     let result = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, SIZE, 0) };
-    if result == 0 {
-        Ok(attributes)
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    check(result).map(|()| attributes)
 }
 
 /// The calling thread's policy.
@@ -135,9 +133,11 @@ mod tests {
 
     #[test]
     fn levels_that_need_no_privilege_are_taken() {
-        for level in [Level::PATIENT, Level::lowered(Priority::Realtime), Level::NORMAL] {
-            apply(level).unwrap();
+        let mut now = Level::NORMAL;
+        for level in [Level::PATIENT, Level::PATIENT, Level::NORMAL] {
+            apply(now, level).unwrap();
             assert_eq!(policy(), level.policy);
+            now = level;
         }
     }
 }

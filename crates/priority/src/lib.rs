@@ -7,8 +7,8 @@
 //!
 //! | class | raised | lowered | takes |
 //! |---|---|---|---|
-//! | [`Realtime`](Priority::Realtime) | `SCHED_FIFO`, priority 1 | `SCHED_OTHER` | `RLIMIT_RTPRIO` of 1 |
-//! | [`Nice`](Priority::Nice) | nice -20 | nice 0 | `RLIMIT_NICE` of 40 |
+//! | [`Realtime`](Priority::Realtime) | `SCHED_FIFO`, priority 1 | `SCHED_OTHER` | `RLIMIT_RTPRIO` of 1, or `CAP_SYS_NICE` |
+//! | [`Nice`](Priority::Nice) | nice -20 | nice 0 | `RLIMIT_NICE` of 40, or `CAP_SYS_NICE` |
 //! | [`Slice`](Priority::Slice) | a time slice of 100 us | the same | Linux 6.12 |
 //! | [`Normal`](Priority::Normal) | `SCHED_OTHER` | the same | nothing |
 //!
@@ -45,6 +45,8 @@ pub struct Grant {
     pub class: Priority,
     /// What was refused before, for users; empty if nothing was.
     pub refused: String,
+    /// Children need `CAP_SYS_NICE` for it, since the limits may not be raised (which takes `CAP_SYS_RESOURCE`).
+    pub by_capability: bool,
 }
 
 /// Finds the class that children of this process may use, and raises its resource limits, which they inherit. To be called by
@@ -59,7 +61,13 @@ pub fn grant(wish: Priority) -> Grant {
             continue;
         }
         match admit(class) {
-            Ok(()) => return Grant { class, refused },
+            Ok(by_capability) => {
+                return Grant {
+                    class,
+                    refused,
+                    by_capability,
+                };
+            }
             Err(error) => {
                 let comma = if refused.is_empty() { "" } else { ", " };
                 // Writing to a string does not fail.
@@ -70,28 +78,34 @@ pub fn grant(wish: Priority) -> Grant {
     Grant {
         class: Priority::Normal,
         refused,
+        by_capability: false,
     }
 }
 
-/// Whether processes with this one's limits and no privilege may use the class.
-fn admit(class: Priority) -> io::Result<()> {
-    match class {
+/// Whether children may use the class, and if so, whether it is the capability that they need for it.
+fn admit(class: Priority) -> io::Result<bool> {
+    let limited = match class {
         Priority::Realtime => {
+            // Lowering takes no privilege: whoever may be real-time is bounded.
             raise(Resource::Rttime, RUNAWAY, RUNAWAY)?;
-            raise(Resource::Rtprio, u64::from(kernel::RT_PRIORITY), 0)?;
+            raise(Resource::Rtprio, 1, 0)
         }
         // As the limit counts: 20 - nice.
-        Priority::Nice => raise(Resource::Nice, 40, 0)?,
-        Priority::Auto | Priority::Slice | Priority::Normal => {}
-    }
-    kernel::apply(Level::raised(class))?;
-    let kept = class != Priority::Slice || kernel::has_slice();
-    kernel::apply(Level::NORMAL)?;
-    if kept {
-        Ok(())
-    } else {
-        Err(io::Error::other("this kernel has no time slices per thread"))
-    }
+        Priority::Nice => raise(Resource::Nice, 40, 0),
+        Priority::Slice => {
+            kernel::shorten_slice()?;
+            return if kernel::has_slice() {
+                Ok(false)
+            } else {
+                Err(io::Error::other("this kernel has no time slices per thread"))
+            };
+        }
+        Priority::Auto | Priority::Normal => Ok(()),
+    };
+    let level = Level::raised(class);
+    kernel::apply(Level::NORMAL, level)?;
+    kernel::apply(level, Level::NORMAL)?;
+    Ok(limited.is_err())
 }
 
 /// Sets a limit, soft and hard, to `value`, unless it is at least that and `most` is 0.

@@ -14,6 +14,8 @@
 //! wrong and the process must not go on. User, namespaces and Landlock take privileges or a kernel that has them. A process
 //! does without and says so: [`Missing`].
 //!
+//! Data plane and driver domain keep SYS_NICE as well where that is how their threads are raised ([`Kept`]).
+//!
 //! Why control keeps DAC_OVERRIDE: the sockets of VMMs belong to whoever runs those. Why the driver domain keeps
 //! SYS_ADMIN: setns(2) takes it.
 
@@ -47,6 +49,24 @@ pub enum IsolationError {
     Filter(#[from] seccompiler::Error),
 }
 
+/// A capability that is kept beyond those that the process needs for its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// None.
+    Nothing,
+    /// `CAP_SYS_NICE`, with which a process may raise its own threads, and by the filter no others.
+    Nice,
+}
+
+impl Kept {
+    fn capabilities(self) -> CapabilitySet {
+        match self {
+            Kept::Nothing => CapabilitySet::empty(),
+            Kept::Nice => CapabilitySet::SYS_NICE,
+        }
+    }
+}
+
 /// What of a process's isolation could not be had, each with the reason, for users. Usually nothing when the supervisor is
 /// root.
 pub type Missing = Vec<String>;
@@ -56,17 +76,12 @@ pub type Missing = Vec<String>;
 ///
 /// # Errors
 /// Any step that fails and should not; the steps before it stay in force.
-pub fn isolate_data_plane(violation: Violation) -> Result<Missing, IsolationError> {
+pub fn isolate_data_plane(violation: Violation, kept: Kept) -> Result<Missing, IsolationError> {
     let mut missing = Missing::new();
     separate::leave_namespaces(&mut missing);
-    separate::become_nobody(&mut missing)?;
-    finish(
-        Filtered::DataPlane,
-        CapabilitySet::empty(),
-        None,
-        violation,
-        &mut missing,
-    )?;
+    let keep = kept.capabilities();
+    separate::become_nobody(keep, &mut missing)?;
+    finish(Filtered::DataPlane, keep, None, violation, &mut missing)?;
     Ok(missing)
 }
 
@@ -91,10 +106,11 @@ pub fn isolate_control(
 ///
 /// # Errors
 /// As [`isolate_data_plane`].
-pub fn isolate_driver(violation: Violation) -> Result<Missing, IsolationError> {
+pub fn isolate_driver(violation: Violation, kept: Kept) -> Result<Missing, IsolationError> {
     let mut missing = Missing::new();
     let files = landlock::for_driver();
-    let keep = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN;
+    let keep =
+        CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN | kept.capabilities();
     finish(Filtered::Driver, keep, Some(files), violation, &mut missing)?;
     Ok(missing)
 }

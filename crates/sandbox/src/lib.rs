@@ -31,7 +31,8 @@ mod signals;
 pub use apart::{prepare_apart, spawn_apart};
 pub use interrupt::{Thread, allow_interrupts};
 pub use isolation::{
-    DATA_PLANE_USER, IsolationError, Missing, Violation, isolate_control, isolate_data_plane, isolate_driver,
+    DATA_PLANE_USER, IsolationError, Kept, Missing, Violation, isolate_control, isolate_data_plane,
+    isolate_driver,
 };
 pub use process::{
     CHANNEL_FD, name_process, peer_process, raise_descriptor_limit, return_freed_memory, spawn,

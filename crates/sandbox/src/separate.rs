@@ -12,11 +12,12 @@ use std::io;
 /// anybody (`systemd` calls 60578 to 61183 unused). It owns nothing.
 pub const DATA_PLANE_USER: u32 = 60_913;
 
-/// Becomes [`DATA_PLANE_USER`] without groups, if that is possible.
+/// Becomes [`DATA_PLANE_USER`] without groups, if that is possible. The permitted capabilities stay if there are some to
+/// `keep`; the caller drops the others.
 ///
 /// # Errors
 /// The supervisor has ended meanwhile.
-pub(crate) fn become_nobody(missing: &mut Missing) -> Result<(), IsolationError> {
+pub(crate) fn become_nobody(keep: CapabilitySet, missing: &mut Missing) -> Result<(), IsolationError> {
     if let Err(reason) = may_change_user() {
         missing.push(format!("no user of its own: {reason}"));
         return Ok(());
@@ -24,7 +25,12 @@ pub(crate) fn become_nobody(missing: &mut Missing) -> Result<(), IsolationError>
     // The kernel forgets at a change of user that this process is to die with its parent.
     let parent = rustix::process::getppid();
     let signal = rustix::process::parent_process_death_signal().ok().flatten();
-    if let Err(error) = change_user() {
+    let kept = if keep.is_empty() {
+        Ok(())
+    } else {
+        rustix::thread::set_keep_capabilities(true).map_err(io::Error::from)
+    };
+    if let Err(error) = kept.and_then(|()| change_user()) {
         missing.push(format!("no user of its own: {error}"));
     }
     let kept = rustix::process::set_parent_process_death_signal(signal).map_err(io::Error::from);

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use sandbox::{Violation, isolate_control, isolate_data_plane, isolate_driver};
+use sandbox::{Kept, Violation, isolate_control, isolate_data_plane, isolate_driver};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -69,10 +69,10 @@ fn child() {
         let isolate = || isolate_control(violation, &place.run_dir, Some(&place.config)).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
     } else if let Some(name) = name.strip_prefix("driver: ") {
-        let isolate = || isolate_driver(violation).unwrap();
+        let isolate = || isolate_driver(violation, Kept::Nothing).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
     } else {
-        let isolate = || isolate_data_plane(violation).unwrap();
+        let isolate = || isolate_data_plane(violation, Kept::Nothing).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
     };
     // Where the kernel has no Landlock there is nothing to be tried about files.
@@ -290,7 +290,7 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
         ),
         "input to a terminal" => raw(libc::SYS_ioctl, [0, 0x5412, 0, 0]),
         "class of another" => raw(
-            libc::SYS_sched_setattr,
+            libc::SYS_sched_setscheduler,
             [std::process::id().cast_signed(), 0, 0, 0],
         ),
         "move another" => raw(
@@ -298,10 +298,10 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
             [std::process::id().cast_signed(), 0, 0, 0],
         ),
         "priority of another" => raw(
-            libc::SYS_sched_setattr,
+            libc::SYS_sched_setscheduler,
             [std::process::id().cast_signed(), 0, 0, 0],
         ),
-        "real time" => raw(libc::SYS_sched_setscheduler, [0, libc::SCHED_FIFO, 0, 0]),
+        "deadlines" => raw(libc::SYS_sched_setscheduler, [0, libc::SCHED_DEADLINE, 0, 0]),
         "own core" => {
             let set = rustix::thread::sched_getaffinity(None).unwrap();
             rustix::thread::sched_setaffinity(None, &set).unwrap();
@@ -489,7 +489,7 @@ fn a_driver_domain_reaches_interfaces_and_nothing_else() {
 fn only_the_calling_thread_is_moved() {
     is_killed("move another");
     is_killed("priority of another");
-    is_killed("real time");
+    is_killed("deadlines");
     is_killed("namespaces of its own");
     is_killed("class of another");
     is_killed("driver: class of another");

@@ -62,8 +62,15 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         run_dir.display()
     );
     let probe = Probe::new(&run_dir, Instant::now());
-    let launch = move |role| command(role, &run_dir, config.as_deref());
     let granted = priority::grant(placement.priority);
+    let nice = granted.by_capability;
+    let launch = move |role| {
+        let mut command = command(role, &run_dir, config.as_deref());
+        if nice && role != Role::Control {
+            command.env(crate::children::NICE_VARIABLE, "1");
+        }
+        command
+    };
     let vm_state = Publisher::attach().map_err(|reason| reason.to_string());
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), placement, vm_state);
     supervisor.priority = PriorityStatus {
@@ -96,6 +103,7 @@ fn command(role: Role, run_dir: &Path, config: Option<&Path>) -> Command {
     }
     command
         .env_remove(ready::NOTIFY_VARIABLE)
+        .env_remove(crate::children::NICE_VARIABLE)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());

@@ -165,8 +165,26 @@ pub(crate) const COMMON: Calls = &[
     (libc::SYS_membarrier, Always),
     (libc::SYS_sched_yield, Always),
     (libc::SYS_sched_getaffinity, Always),
-    // The class of the calling thread (0 means it); which ones it may have is up to its resource limits.
-    (libc::SYS_sched_setattr, If(&[OneOf(0, &[0])])),
+    // The class of the calling thread; which ones it may have is up to its resource limits and
+    // capability.
+    (
+        libc::SYS_sched_setscheduler,
+        If(&[
+            OneOf(0, &[0]),
+            OneOf(
+                1,
+                &[
+                    bits(libc::SCHED_OTHER),
+                    bits(libc::SCHED_BATCH),
+                    bits(libc::SCHED_FIFO),
+                ],
+            ),
+        ]),
+    ),
+    (
+        libc::SYS_setpriority,
+        If(&[OneOf(0, &[libc::PRIO_PROCESS]), OneOf(1, &[0])]),
+    ),
     (libc::SYS_getcpu, Always),
     (libc::SYS_gettid, Always),
     (libc::SYS_getpid, Always),
