@@ -33,6 +33,7 @@ pub(crate) struct Snapshot {
     pub pulled: usize,
     pub at: usize,
     pub truncate: usize,
+    pub length: usize,
     /// Jobs that still refer to it.
     pub users: usize,
 }
@@ -82,6 +83,8 @@ pub struct Context {
     pub(crate) checksum_error: bool,
     /// Bytes that may leave.
     pub(crate) truncate: usize,
+    /// Bytes of the packet when its pass through ingress began.
+    pub(crate) length: usize,
     pub(crate) wishes: Wishes,
     pub(crate) out: Vec<u8>,
     pub(crate) jobs: VecDeque<Job>,
@@ -105,6 +108,7 @@ impl Context {
             pulled: 0,
             at: 0,
             truncate: usize::MAX,
+            length: 0,
             users: 0,
         };
         Context {
@@ -127,6 +131,7 @@ impl Context {
             parser_error: 0,
             checksum_error: false,
             truncate: usize::MAX,
+            length: 0,
             wishes: Wishes::default(),
             out: vec![0; sizes.out + SLACK],
             jobs: VecDeque::with_capacity(MAX_COPIES),
@@ -183,6 +188,7 @@ impl Context {
         snapshot.pulled = self.pulled;
         snapshot.at = self.at;
         snapshot.truncate = self.truncate;
+        snapshot.length = self.length;
         Some(at as u16)
     }
 
@@ -198,5 +204,6 @@ impl Context {
         self.pulled = snapshot.pulled;
         self.at = snapshot.at;
         self.truncate = snapshot.truncate;
+        self.length = snapshot.length;
     }
 }

@@ -141,8 +141,8 @@ pub enum Algorithm {
     Xor(u32),
     /// The first eight bytes, big-endian; of fewer bytes all.
     Identity,
-    /// A keyed mix of all bytes that is no standard; here FNV-1a with a finish. v1model's `random`.
-    Mix,
+    /// xxHash, 64 bits, seed 0.
+    Xxh64,
 }
 
 /// A hash under way.
@@ -151,20 +151,31 @@ pub struct Running {
     register: u64,
     /// Bytes so far.
     length: usize,
+    /// For xxHash: four accumulators, and what does not fill a stripe yet.
+    lanes: [u64; 4],
+    stripe: [u8; STRIPE],
 }
 
-const FNV_BASIS: u64 = 0xCBF2_9CE4_8422_2325;
-const FNV_PRIME: u64 = 0x0000_0100_0000_01B3;
+const STRIPE: usize = 32;
+
+/// The primes of xxHash.
+const PRIMES: [u64; 5] = [
+    0x9E37_79B1_85EB_CA87,
+    0xC2B2_AE3D_27D4_EB4F,
+    0x1656_67B1_9E37_79F9,
+    0x85EB_CA77_C2B2_AE63,
+    0x27D4_EB2F_1656_67C5,
+];
 
 impl Algorithm {
     /// Before any byte.
     pub fn start(&self) -> Running {
         let register = match self {
             Algorithm::Crc(crc) => crc.start(),
-            Algorithm::Mix => FNV_BASIS,
             _ => 0,
         };
-        Running { register, length: 0 }
+        let lanes = [PRIMES[0].wrapping_add(PRIMES[1]), PRIMES[1], 0, PRIMES[0].wrapping_neg()];
+        Running { register, length: 0, lanes, stripe: [0; STRIPE] }
     }
 
     /// Takes further bytes.
@@ -178,11 +189,7 @@ impl Algorithm {
                     running.register = (running.register << 8) | u64::from(byte);
                 }
             }
-            Algorithm::Mix => {
-                for &byte in bytes {
-                    running.register = (running.register ^ u64::from(byte)).wrapping_mul(FNV_PRIME);
-                }
-            }
+            Algorithm::Xxh64 => running.stripes(bytes),
         }
         running.length += bytes.len();
     }
@@ -192,10 +199,7 @@ impl Algorithm {
         match self {
             Algorithm::Crc(crc) => crc.finish(running.register),
             Algorithm::Csum16 => u64::from(!fold(running.register)),
-            Algorithm::Mix => {
-                let mixed = (running.register ^ (running.register >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-                mixed ^ (mixed >> 29)
-            }
+            Algorithm::Xxh64 => running.xxh64(),
             Algorithm::Xor(_) | Algorithm::Identity => running.register,
         }
     }
@@ -206,6 +210,70 @@ impl Algorithm {
         self.update(&mut running, bytes);
         self.finish(running)
     }
+}
+
+impl Running {
+    /// Takes whole stripes of 32 bytes and keeps the rest. `length` still counts what was before.
+    fn stripes(&mut self, mut bytes: &[u8]) {
+        let kept = self.length % STRIPE;
+        if kept > 0 {
+            let take = bytes.len().min(STRIPE - kept);
+            self.stripe[kept..kept + take].copy_from_slice(&bytes[..take]);
+            bytes = &bytes[take..];
+            if kept + take < STRIPE {
+                return;
+            }
+            let stripe = self.stripe;
+            self.stripe_in(&stripe);
+        }
+        let (stripes, rest) = bytes.as_chunks::<STRIPE>();
+        for stripe in stripes {
+            self.stripe_in(stripe);
+        }
+        self.stripe[..rest.len()].copy_from_slice(rest);
+    }
+
+    fn stripe_in(&mut self, stripe: &[u8; STRIPE]) {
+        let (words, _) = stripe.as_chunks::<8>();
+        for (lane, word) in self.lanes.iter_mut().zip(words) {
+            *lane = round(*lane, u64::from_le_bytes(*word));
+        }
+    }
+
+    fn xxh64(&self) -> u64 {
+        let mut hash = if self.length >= STRIPE {
+            let [a, b, c, d] = self.lanes;
+            let sum = [(a, 1), (b, 7), (c, 12), (d, 18)];
+            let sum = sum.iter().fold(0_u64, |sum, (lane, by)| sum.wrapping_add(lane.rotate_left(*by)));
+            self.lanes.iter().fold(sum, |hash, &lane| {
+                (hash ^ round(0, lane)).wrapping_mul(PRIMES[0]).wrapping_add(PRIMES[3])
+            })
+        } else {
+            PRIMES[4]
+        };
+        hash = hash.wrapping_add(self.length as u64);
+        let (words, rest) = self.stripe[..self.length % STRIPE].as_chunks::<8>();
+        for word in words {
+            hash ^= round(0, u64::from_le_bytes(*word));
+            hash = hash.rotate_left(27).wrapping_mul(PRIMES[0]).wrapping_add(PRIMES[3]);
+        }
+        let (halves, rest) = rest.as_chunks::<4>();
+        for half in halves {
+            hash ^= u64::from(u32::from_le_bytes(*half)).wrapping_mul(PRIMES[0]);
+            hash = hash.rotate_left(23).wrapping_mul(PRIMES[1]).wrapping_add(PRIMES[2]);
+        }
+        for &byte in rest {
+            hash ^= u64::from(byte).wrapping_mul(PRIMES[4]);
+            hash = hash.rotate_left(11).wrapping_mul(PRIMES[0]);
+        }
+        hash = (hash ^ (hash >> 33)).wrapping_mul(PRIMES[1]);
+        hash = (hash ^ (hash >> 29)).wrapping_mul(PRIMES[2]);
+        hash ^ (hash >> 32)
+    }
+}
+
+fn round(lane: u64, word: u64) -> u64 {
+    lane.wrapping_add(word.wrapping_mul(PRIMES[1])).rotate_left(31).wrapping_mul(PRIMES[0])
 }
 
 /// The sum of 16-bit words, not folded. `odd`: the first byte is a word's second one. 2^48 bytes do not overflow it.
@@ -256,7 +324,7 @@ mod tests {
             Algorithm::Xor(2),
             Algorithm::Xor(4),
             Algorithm::Identity,
-            Algorithm::Mix,
+            Algorithm::Xxh64,
         ]
     }
 
@@ -299,6 +367,14 @@ mod tests {
         assert_eq!(Algorithm::Csum16.hash(&[0xAB]), 0x54FF, "a last odd byte is a word's upper half");
     }
 
+    /// Values of the reference implementation.
+    #[test]
+    fn xxh64_values() {
+        assert_eq!(Algorithm::Xxh64.hash(b""), 0xEF46_DB37_51D8_E999);
+        assert_eq!(Algorithm::Xxh64.hash(b"a"), 0xD24E_C4F1_A98C_6E5B);
+        assert_eq!(Algorithm::Xxh64.hash(b"abc"), 0x44BC_2CF5_AD77_0999);
+    }
+
     #[test]
     fn xor_and_identity() {
         assert_eq!(Algorithm::Xor(2).hash(&[0x12, 0x34, 0x01, 0x02, 0xFF]), 0xEC36);
@@ -309,8 +385,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_hash_as_the_whole(bytes in proptest::collection::vec(any::<u8>(), 0..60),
-                                    cuts in proptest::collection::vec(0_usize..60, 0..4)) {
+        fn pieces_hash_as_the_whole(bytes in proptest::collection::vec(any::<u8>(), 0..120),
+                                    cuts in proptest::collection::vec(0_usize..120, 0..4)) {
             for algorithm in all() {
                 let mut cuts: Vec<_> = cuts.iter().map(|&cut| cut.min(bytes.len())).collect();
                 cuts.sort_unstable();

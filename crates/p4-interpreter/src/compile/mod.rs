@@ -18,13 +18,15 @@ mod place;
 mod value;
 mod wide;
 
+pub(crate) use action::parameter_words;
+
 use crate::code::{Op, Pc, Reg, SelectTable, Slow, WideOp};
 use crate::error::Error;
 use p4_ir::{Apply, Binary, Expr, ExprId, ExprKind, HeaderRef, Program, TableId, Type, UnionRef};
 use p4_tables::KeyLayout;
 
 /// Deepest expression. Each level may need a register.
-pub(crate) const MAX_DEPTH: u16 = 200;
+pub(crate) const MAX_DEPTH: u16 = 240;
 
 /// The code of a program.
 #[derive(Debug, Default)]

@@ -38,14 +38,12 @@ pub(crate) enum Ended {
 pub(crate) struct Machine<'a, O> {
     pub engine: &'a Engine,
     pub state: &'a State,
-    pub tables: &'a crate::state::Reading<'a>,
+    pub tables: &'a crate::tables::TablesReading<'a>,
     pub ctx: &'a mut Context,
     pub packet: &'a Packet<'a>,
     pub observer: &'a mut O,
-    /// Microseconds since the start.
+    /// Nanoseconds since the start.
     pub now: u64,
-    /// Metadata that the pass began with: length of the packet.
-    pub length: usize,
 }
 
 #[inline]
@@ -444,14 +442,19 @@ impl<O: Observer> Machine<'_, O> {
     fn apply(&mut self, apply: &ApplyCode) -> (Option<ActionId>, Pc) {
         let selector = if apply.selector { self.ctx.regs[0] } else { 0 };
         let now = self.now;
-        let found = self.tables.look_up(apply.table, &self.ctx.key, selector, self.length as u64, now);
+        let found = self.tables.look_up(apply.table, &self.ctx.key, selector, self.ctx.length as u64, now);
         let actions = &self.engine.program().tables[apply.table.index()].actions;
         let action = found.action.and_then(|position| actions.get(position)).map(|action| action.action);
         for (to, &from) in self.ctx.arguments.iter_mut().zip(found.arguments) {
             *to = from;
         }
         if let Some(colour) = found.colour {
-            self.set(self.engine.colours[apply.table.index()], colour);
+            if let Some(field) = &self.engine.colours[apply.table.index()]
+                && self.ctx.is_valid(field.header)
+            {
+                let (bit, width) = (field.offset as usize, u32::from(field.width));
+                bits::set_words(&mut self.ctx.phv, bit, width, &[colour]);
+            }
         }
         let next = match &apply.next {
             NextCode::Always(pc) => *pc,

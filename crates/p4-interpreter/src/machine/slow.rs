@@ -132,14 +132,14 @@ impl<O: Observer> Machine<'_, O> {
     fn slow_externs(&mut self, slow: &Slow) {
         match slow {
             Slow::Count { counter, index } => {
-                self.state.count(usize::from(*counter), self.reg(*index), self.length as u64);
+                self.state.count(usize::from(*counter), self.reg(*index), self.ctx.length as u64);
             }
             Slow::Meter { meter, index, colour, to } => {
                 let before = colour.map_or(0, |colour| self.reg(colour));
                 let colour = self.state.measure(
                     meter.index(),
                     self.reg(*index),
-                    self.length as u64,
+                    self.ctx.length as u64,
                     self.now,
                     before,
                 );
