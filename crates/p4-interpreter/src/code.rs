@@ -11,7 +11,7 @@
 //! Registers hold values with zeros beyond their width, bools as 0 and 1, and references to headers as their number or
 //! [`NO_HEADER`].
 
-use p4_ir::{DigestId, ExprId, FieldListId, HeaderId, MeterId, RegisterId, StackId, UnionId, UnionStackId, ValueSetId};
+use p4_ir::{DigestId, FieldListId, HeaderId, MeterId, RegisterId, StackId, UnionId, UnionStackId, ValueSetId};
 
 /// A scratch register.
 pub(crate) type Reg = u8;
@@ -91,7 +91,6 @@ pub(crate) enum Op {
     JumpUnless { a: Reg, pc: Pc },
     JumpIfEqual { a: Reg, pc: Pc, value: u64 },
     JumpUnlessEqual { a: Reg, pc: Pc, value: u64 },
-    JumpIfValid { header: HeaderId, pc: Pc },
     JumpUnlessValid { header: HeaderId, pc: Pc },
     /// Runs an action that ends with [`Op::Return`].
     Call { pc: Pc, back: Pc },
@@ -284,7 +283,7 @@ pub(crate) enum Slow {
     Recirculate { list: Option<FieldListId> },
     Truncate { length: Reg },
     Assert { a: Reg },
-    Log { text: Box<str>, arguments: Box<[Reg]>, wide: Box<[ExprId]> },
+    Log { text: Box<str>, arguments: Box<[Reg]> },
     /// Compares the gathered bytes' hash with a field.
     ChecksumError,
 }
@@ -292,8 +291,6 @@ pub(crate) enum Slow {
 /// How a parser state's select goes on.
 #[derive(Clone, Debug)]
 pub(crate) struct SelectTable {
-    /// The keys in one register; wider ones are gathered bytes.
-    pub narrow: bool,
     pub cases: Box<[SelectCode]>,
     pub default: Pc,
 }

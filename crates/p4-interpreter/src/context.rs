@@ -48,8 +48,8 @@ pub(crate) struct Job {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum JobKind {
-    /// The snapshot's head is to be parsed; its metadata is set.
-    Ingress,
+    /// The snapshot's head is to be parsed; kept metadata is set.
+    Ingress { instance: u8 },
     /// To this port, as this replica.
     Egress { port: u32, rid: u16, instance: u8 },
 }

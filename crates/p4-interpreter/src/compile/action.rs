@@ -149,7 +149,7 @@ impl Compiler<'_> {
                 self.reg(at)
             })
             .collect();
-        self.slow(Slow::Log { text: text.into(), arguments: registers, wide: Box::default() });
+        self.slow(Slow::Log { text: text.into(), arguments: registers });
     }
 
     /// The low 64 bits of a value of any width.

@@ -125,7 +125,7 @@ impl Compiler<'_> {
                     }
                 });
                 let cases = cases.collect();
-                self.end_select(SelectTable { narrow: true, cases, default: default.0 });
+                self.end_select(SelectTable { cases, default: default.0 });
             }
         }
     }
@@ -154,7 +154,7 @@ impl Compiler<'_> {
             }
         });
         let cases = cases.collect();
-        self.end_select(SelectTable { narrow: false, cases, default: target(select.default).0 });
+        self.end_select(SelectTable { cases, default: target(select.default).0 });
     }
 
     /// Puts the keys one behind the other into the look-up key, laid out as all value sets of this select have it.
@@ -246,8 +246,9 @@ impl Compiler<'_> {
             self.calculate(selector.calculation);
         }
         let number = self.code.applies.len() as u16;
-        let next = next_code(apply, target);
-        self.code.applies.push(ApplyCode { table: id, next, selector: selector.is_some() });
+        let next = next_code(table, apply, target);
+        let words = layouts[id.index()].words();
+        self.code.applies.push(ApplyCode { table: id, words, next, selector: selector.is_some() });
         self.emit(Op::Apply { apply: number });
     }
 }

@@ -22,7 +22,7 @@ pub(crate) use action::parameter_words;
 
 use crate::code::{Op, Pc, Reg, SelectTable, Slow, WideOp};
 use crate::error::Error;
-use p4_ir::{Apply, Binary, Expr, ExprId, ExprKind, HeaderRef, Program, TableId, Type, UnionRef};
+use p4_ir::{Apply, Binary, Expr, ExprId, ExprKind, HeaderRef, Next, Program, Table, TableId, Type, UnionRef};
 use p4_tables::KeyLayout;
 
 /// Deepest expression. Each level may need a register.
@@ -70,6 +70,8 @@ pub enum Mark {
 #[derive(Debug)]
 pub(crate) struct ApplyCode {
     pub table: TableId,
+    /// Words of the key.
+    pub words: usize,
     pub next: NextCode,
     /// The hash for an action selector is in register 0.
     pub selector: bool,
@@ -80,8 +82,8 @@ pub(crate) struct ApplyCode {
 pub(crate) enum NextCode {
     Always(Pc),
     ByHit(Pc, Pc),
-    /// One per action of the table, and for none.
-    ByAction(Box<[Pc]>, Pc),
+    /// By the number of the action, and for none.
+    ByAction(Box<[(u16, Pc)]>, Pc),
 }
 
 /// A place in the code that jumps may name before it is known.
@@ -215,7 +217,6 @@ impl Compiler<'_> {
                 | Op::JumpUnless { pc, .. }
                 | Op::JumpIfEqual { pc, .. }
                 | Op::JumpUnlessEqual { pc, .. }
-                | Op::JumpIfValid { pc, .. }
                 | Op::JumpUnlessValid { pc, .. } => resolve(pc),
                 Op::Call { back, .. } => resolve(back),
                 _ => {}
@@ -229,7 +230,7 @@ impl Compiler<'_> {
                     resolve(miss);
                 }
                 NextCode::ByAction(next, none) => {
-                    next.iter_mut().for_each(resolve);
+                    next.iter_mut().for_each(|(_, pc)| resolve(pc));
                     resolve(none);
                 }
             }
@@ -331,12 +332,14 @@ fn compares(op: Binary) -> bool {
 }
 
 /// Where a table's continuation leads, as labels.
-fn next_code(apply: &Apply, label: impl Fn(p4_ir::Next) -> Pc) -> NextCode {
+fn next_code(table: &Table, apply: &Apply, label: impl Fn(Next) -> Pc) -> NextCode {
     match apply {
         Apply::Always(next) => NextCode::Always(label(*next)),
         Apply::ByHit { hit, miss } => NextCode::ByHit(label(*hit), label(*miss)),
+        Apply::ByAction(next, none) if next.iter().all(|next| next == none) => NextCode::Always(label(*none)),
         Apply::ByAction(next, none) => {
-            NextCode::ByAction(next.iter().map(|&next| label(next)).collect(), label(*none))
+            let by_action = table.actions.iter().zip(next).map(|(action, &next)| (action.action.0, label(next)));
+            NextCode::ByAction(by_action.collect(), label(*none))
         }
     }
 }

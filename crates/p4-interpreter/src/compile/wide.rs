@@ -1,7 +1,7 @@
 //! Expressions of more than 64 bits.
 
 use super::{Compiler, value::cast_of};
-use crate::code::{Op, Wide, WideBinary, WideOp};
+use crate::code::{Wide, WideBinary, WideOp};
 use p4_ir::{Binary, ExprId, ExprKind, Unary};
 
 impl Compiler<'_> {

@@ -117,10 +117,6 @@ fn divide(a: u64, b: u64, width: u8, signed_values: bool, rest: bool) -> u64 {
 }
 
 impl<O: Observer> Machine<'_, O> {
-    pub(crate) fn view(&self) -> View<'_> {
-        View::new(self.engine.program(), self.ctx)
-    }
-
     pub(crate) fn set(&mut self, slot: Option<Slot>, value: u64) {
         if let Some(slot) = slot {
             store(&mut self.ctx.phv, slot.size, slot.at, value & slot.mask);
@@ -273,11 +269,6 @@ impl<O: Observer> Machine<'_, O> {
                         pc = to as usize;
                     }
                 }
-                Op::JumpIfValid { header, pc: to } => {
-                    if self.ctx.is_valid(header) {
-                        pc = to as usize;
-                    }
-                }
                 Op::JumpUnlessValid { header, pc: to } => {
                     if !self.ctx.is_valid(header) {
                         pc = to as usize;
@@ -313,7 +304,7 @@ impl<O: Observer> Machine<'_, O> {
                     let (action, next) = self.apply(&code.applies[usize::from(apply)]);
                     back = next;
                     pc = match action {
-                        Some(action) => code.actions[action.index()],
+                        Some(action) => code.actions.get(action.index()).copied().unwrap_or(next),
                         None => next,
                     } as usize;
                 }
@@ -441,32 +432,30 @@ impl<O: Observer> Machine<'_, O> {
     /// Looks up; the action that was found, its arguments put in place, and where to go after it.
     fn apply(&mut self, apply: &ApplyCode) -> (Option<ActionId>, Pc) {
         let selector = if apply.selector { self.ctx.regs[0] } else { 0 };
-        let now = self.now;
-        let found = self.tables.look_up(apply.table, &self.ctx.key, selector, self.ctx.length as u64, now);
-        let actions = &self.engine.program().tables[apply.table.index()].actions;
-        let action = found.action.and_then(|position| actions.get(position)).map(|action| action.action);
+        let (now, length) = (self.now, self.ctx.length as u64);
+        let key = &self.ctx.key[..apply.words];
+        let found = self.tables.look_up(apply.table, key, selector, length, now);
         for (to, &from) in self.ctx.arguments.iter_mut().zip(found.arguments) {
             *to = from;
         }
         if let Some(colour) = found.colour {
-            if let Some(field) = &self.engine.colours[apply.table.index()]
-                && self.ctx.is_valid(field.header)
-            {
-                let (bit, width) = (field.offset as usize, u32::from(field.width));
-                bits::set_words(&mut self.ctx.phv, bit, width, &[colour]);
-            }
+            self.set_colour(apply, colour);
         }
+        let action = found.action.and_then(|action| u16::try_from(action).ok());
         let next = match &apply.next {
             NextCode::Always(pc) => *pc,
             NextCode::ByHit(hit, _) if found.hit => *hit,
             NextCode::ByHit(_, miss) => *miss,
-            NextCode::ByAction(next, none) => found.action.and_then(|at| next.get(at)).copied().unwrap_or(*none),
+            NextCode::ByAction(next, none) => {
+                let by_action = next.iter().find(|(other, _)| action == Some(*other));
+                by_action.map_or(*none, |(_, pc)| *pc)
+            }
         };
+        let action = action.map(ActionId);
         if O::ACTIVE {
-            let words = self.engine.layouts[apply.table.index()].words();
             let lookup = Lookup {
                 table: apply.table,
-                key: &self.ctx.key[..words],
+                key: &self.ctx.key[..apply.words],
                 hit: found.hit,
                 action,
                 arguments: found.arguments,
@@ -475,6 +464,15 @@ impl<O: Observer> Machine<'_, O> {
             self.observer.looked_up(&view, &lookup);
         }
         (action, next)
+    }
+
+    fn set_colour(&mut self, apply: &ApplyCode, colour: u64) {
+        if let Some(field) = &self.engine.colours[apply.table.index()]
+            && self.ctx.is_valid(field.header)
+        {
+            let (bit, width) = (field.offset as usize, u32::from(field.width));
+            bits::set_words(&mut self.ctx.phv, bit, width, &[colour]);
+        }
     }
 
     fn observe_step(&mut self, pc: Pc, op: &Op) {

@@ -42,7 +42,7 @@ impl<O: Observer> Machine<'_, O> {
                     self.ctx.counts.false_claims += 1;
                 }
             }
-            Slow::Log { text, arguments, .. } => {
+            Slow::Log { text, arguments } => {
                 if O::ACTIVE {
                     let values = arguments.iter().map(|&argument| self.reg(argument));
                     let values: Vec<u64> = values.collect();
