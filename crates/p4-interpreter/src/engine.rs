@@ -14,7 +14,7 @@ use p4_tables::{KeyField, KeyLayout, MatchKind};
 pub const DROP_PORT: u64 = 511;
 
 /// Passes through ingress that one packet may have; also how often a clone may be cloned in turn.
-pub const MAX_PASSES: u8 = 4;
+pub const MAX_PASSES: u8 = p4_ir::limits::PASSES;
 
 /// Bytes that are copied to the engine's head at first. More follow if the parser asks for them.
 pub const INITIAL_HEAD: usize = 128;
