@@ -14,7 +14,7 @@
 //! by copying.
 
 use crate::error::Error;
-use crate::key::{KeyLayout, MatchKind, Pattern, Place, Words, low_bits};
+use crate::key::{KeyLayout, MAX_KEY_WORDS, MatchKind, Pattern, Place, Words, low_bits};
 use crate::map::Map;
 
 /// Bits of a step.
@@ -61,7 +61,8 @@ pub(crate) struct Lpm {
     free_groups: Vec<u32>,
     nodes: Arena<Node>,
     handles: Arena<u32>,
-    /// The root for tables without exact fields.
+    /// Whether there are no exact fields, and the root then.
+    single: bool,
     root: u32,
 }
 
@@ -81,6 +82,7 @@ impl Lpm {
         let root = nodes.take(1);
         Lpm {
             place,
+            single: exact.iter().all(|&word| word == 0),
             groups: Map::new(exact.len()),
             exact,
             group_keys: Vec::new(),
@@ -167,7 +169,7 @@ impl Lpm {
         *self.nodes.get_mut(last) = node;
         self.prune(&path, pattern);
         let node = self.nodes.get(root);
-        if node.ends == 0 && node.children == 0 && !self.is_single() {
+        if node.ends == 0 && node.children == 0 && !self.single {
             self.remove_group(pattern);
         }
     }
@@ -237,11 +239,6 @@ impl Lpm {
         node.nodes + rank(node.children, bits)
     }
 
-    /// Whether there are no exact fields.
-    fn is_single(&self) -> bool {
-        self.exact.iter().all(|&word| word == 0)
-    }
-
     fn masked(&self, key: &[u64]) -> Words {
         key.iter()
             .zip(&self.exact)
@@ -257,11 +254,21 @@ impl Lpm {
     }
 
     fn root_of(&self, pattern: &Pattern) -> Option<u32> {
-        if self.is_single() {
+        if self.single {
             Some(self.root)
         } else {
-            Some(self.group(&self.masked(&pattern.value))?.1)
+            self.root_for(&pattern.value)
         }
+    }
+
+    /// The root for a key's exact fields, found without allocation.
+    fn root_for(&self, key: &[u64]) -> Option<u32> {
+        let mut scratch = [0; MAX_KEY_WORDS];
+        let masked = &mut scratch[..key.len()];
+        for (masked, (key, mask)) in masked.iter_mut().zip(key.iter().zip(&self.exact)) {
+            *masked = key & mask;
+        }
+        Some(self.group(masked)?.1)
     }
 
     fn add_group(&mut self, pattern: &Pattern) -> Result<u32, Error> {

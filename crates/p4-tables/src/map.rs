@@ -101,13 +101,6 @@ impl Map {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Map::One(map) | Map::Long(map) => map.len,
-            Map::Two(map) => map.len,
-        }
-    }
-
     /// Bytes.
     pub(crate) fn memory(&self) -> usize {
         match self {
