@@ -96,10 +96,10 @@ impl Lpm {
     /// The handle of the longest prefix that matches.
     #[inline]
     pub(crate) fn get(&self, key: &[u64]) -> Option<u32> {
-        let root = if self.is_single() {
+        let root = if self.single {
             self.root
         } else {
-            self.group(&self.masked(key))?.1
+            self.root_for(key)?
         };
         let mut best = None;
         let mut node = self.nodes.get(root);
