@@ -1,0 +1,4 @@
+//! Placeholder.
+/// Notes.
+#[derive(Debug, Default)]
+pub struct Notes;
