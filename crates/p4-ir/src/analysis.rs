@@ -397,6 +397,13 @@ impl Flow<'_> {
                 });
             }
             ExprKind::HeadersEqual(a, b) => [a, b].into_iter().for_each(|header| self.whole(header)),
+            ExprKind::VariablesEqual(a, b) => {
+                let mut fields = Vec::new();
+                self.places(a, &mut |field| fields.push(field));
+                self.places(b, &mut |field| fields.push(field));
+                fields.into_iter().for_each(|field| self.all_of(field));
+                expr.kind.for_each_child(|child| self.decides(child, None));
+            }
             ExprKind::StacksEqual(a, b) => [a, b]
                 .into_iter()
                 .for_each(|stack| self.whole(HeaderRef::Last(stack))),

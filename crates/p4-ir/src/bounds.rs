@@ -101,11 +101,10 @@ impl Cost<'_> {
         cost + match op {
             Op::CopyHeader(to, _) | Op::SetValid(to) => self.header(*to),
             Op::CopyStack(stack, _) | Op::Push(stack, _) | Op::Pop(stack, _) => self.stack(*stack),
-            Op::CopyUnion(..) | Op::CopyUnionStack(..) | Op::PushUnion(..) | Op::PopUnion(..) => {
-                let mut words = 0;
-                self.program
-                    .for_each_made_valid(op, |header| words += self.header(HeaderRef::Header(header)));
-                words
+            Op::CopyUnion(union, _) => self.union(self.program.unions[union.index()].ty),
+            Op::CopyUnionStack(stack, _) | Op::PushUnion(stack, _) | Op::PopUnion(stack, _) => {
+                let stack = &self.program.union_stacks[stack.index()];
+                u64::from(stack.size) * self.union(stack.ty)
             }
             Op::Hash { calculation, .. } => self.calculation(*calculation),
             Op::Digest(digest) => self.program.digests[digest.index()]
@@ -286,7 +285,8 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
     }
     let successors = states.iter().map(successors).collect::<Vec<_>>();
     let mut paths = vec![Path::default(); states.len()];
-    let mut certain = vec![0u64; states.len()];
+    // Bits and states that are certain: of states that are not in loops.
+    let mut certain = vec![(0u64, 0u32); states.len()];
     let mut member = vec![usize::MAX; states.len()];
     for (number, component) in components(&successors, program.parser.start.index())
         .into_iter()
@@ -294,14 +294,14 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
     {
         component.iter().for_each(|&state| member[state] = number);
         let mut beyond = Path::default();
-        let mut certainly = 0;
+        let mut certainly = (0, 0);
         for &state in &component {
             for &next in successors[state].iter().filter(|&&next| member[next] != number) {
                 let path = paths[next];
                 beyond.steps = beyond.steps.max(path.steps);
                 beyond.bits = beyond.bits.max(path.bits);
                 beyond.cost = beyond.cost.max(path.cost);
-                certainly = certainly.max(certain[next]);
+                certainly = (certainly.0.max(certain[next].0), certainly.1.max(certain[next].1));
             }
         }
         let weights = component
@@ -313,7 +313,7 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
             endless(program, &component, &successors)?;
             turns(program, &component, &successors, &weights)
         } else {
-            certainly += weights[0].certain;
+            certainly = (certainly.0 + weights[0].certain, certainly.1 + 1);
             Path {
                 steps: 1,
                 bits: weights[0].taken,
@@ -333,13 +333,11 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
         let name = || format!("parser state {:?}", states[component[0]].name);
         within(
             "bytes read from here on",
-            certainly / 8,
+            certainly.0 / 8,
             limits::HEADER_BYTES_READ,
         )
         .at(name)?;
-        if !looped {
-            within("states from here on", path.steps, limits::PARSER_STEPS).at(name)?;
-        }
+        within("states from here on", certainly.1, limits::PARSER_STEPS).at(name)?;
     }
     Ok(paths[program.parser.start.index()])
 }

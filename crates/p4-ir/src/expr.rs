@@ -13,7 +13,7 @@ use crate::ids::{ConstantId, ExprId, FieldId, HeaderId, StackId, UnionId, UnionS
 use serde::{Deserialize, Serialize};
 
 /// The type of a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Type {
     /// A bit string of this width, at least 1.
     Bits(u16),
@@ -22,7 +22,7 @@ pub enum Type {
 }
 
 /// A node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Expr {
     /// What it is.
     pub kind: ExprKind,
@@ -31,7 +31,7 @@ pub struct Expr {
 }
 
 /// What a node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ExprKind {
     /// A constant of at most 64 bits.
     Constant(u64),
@@ -51,6 +51,8 @@ pub enum ExprKind {
     UnionValid(UnionRef),
     /// Are two headers equal: both invalid, or both valid and all fields the same?
     HeadersEqual(HeaderRef, HeaderRef),
+    /// Are two variable fields equal: filled as far, with the same bits? Those of invalid headers are empty.
+    VariablesEqual(Place, Place),
     /// Are two unions equal: none valid, or the same member and equal?
     UnionsEqual(UnionRef, UnionRef),
     /// Are two stacks of one type and size equal, element by element?
@@ -76,7 +78,7 @@ pub enum ExprKind {
 }
 
 /// Operators with one operand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Unary {
     /// Bool to bool.
     Not,
@@ -105,7 +107,7 @@ pub enum Unary {
 }
 
 /// Operators with two operands. Where nothing else is said, both have the width of the result.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Binary {
     /// Sum, wrapping around.
     Add,
@@ -155,7 +157,7 @@ pub enum Binary {
 
 /// A header, fixed or found at run time. What is outside of its stack is an invalid header: reads give 0, writes are
 /// without effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HeaderRef {
     /// This one.
     Header(HeaderId),
@@ -174,7 +176,7 @@ pub enum HeaderRef {
 }
 
 /// A union, fixed or found at run time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum UnionRef {
     /// This one.
     Union(UnionId),
@@ -183,7 +185,7 @@ pub enum UnionRef {
 }
 
 /// Where an operation writes. Writing to a field of an invalid header has no effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Place {
     /// A fixed field.
     Field(FieldId),

@@ -66,7 +66,7 @@ pub use header::{
 };
 pub use ids::*;
 pub use parser::{Deparser, Emit, NextState, Parser, ParserOp, Pattern, Select, SelectCase, State, ValueSet};
-pub use program::{Architecture, Bounds, Checked, Identity, Program};
+pub use program::{Architecture, Bounds, Checked, ControllerField, ControllerHeader, Identity, Program};
 pub use table::{
     ActionProfile, DefaultEntry, Entry, EntryAction, Implementation, Key, KeyMatch, MatchKind, Selector,
     Table, TableAction,

@@ -23,6 +23,26 @@ pub struct Identity {
     pub id: Option<u32>,
 }
 
+/// A header that packets to and from the controller carry in front (P4Runtime's packet-in and packet-out).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ControllerHeader {
+    /// Its names: `packet_in` or `packet_out`.
+    pub identity: Identity,
+    /// Its fields in the order of the wire.
+    pub fields: Vec<ControllerField>,
+}
+
+/// A field of such a header.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ControllerField {
+    /// The name.
+    pub name: String,
+    /// The number of P4Info.
+    pub id: u32,
+    /// Width in bits.
+    pub width: u16,
+}
+
 /// The architecture for which a program was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Architecture {
@@ -93,6 +113,48 @@ pub struct Program {
     pub field_lists: Vec<FieldList>,
     /// Functions of the target's own.
     pub extern_functions: Vec<ExternFunction>,
+    /// Headers of packets from and to the controller.
+    pub controller_headers: Vec<ControllerHeader>,
+}
+
+impl Program {
+    /// A program that does nothing: for front ends to fill.
+    #[must_use]
+    pub fn empty(name: String, architecture: Architecture) -> Self {
+        Self {
+            name,
+            architecture,
+            header_types: Vec::new(),
+            headers: Vec::new(),
+            fields: Vec::new(),
+            stacks: Vec::new(),
+            union_types: Vec::new(),
+            unions: Vec::new(),
+            union_stacks: Vec::new(),
+            phv: Phv::default(),
+            standard: StandardMetadata::default(),
+            errors: Vec::new(),
+            exprs: Vec::new(),
+            constants: Vec::new(),
+            parser: Parser::default(),
+            value_sets: Vec::new(),
+            ingress: Control::default(),
+            egress: Control::default(),
+            deparser: Deparser::default(),
+            checksums: Vec::new(),
+            actions: Vec::new(),
+            tables: Vec::new(),
+            profiles: Vec::new(),
+            counters: Vec::new(),
+            meters: Vec::new(),
+            registers: Vec::new(),
+            calculations: Vec::new(),
+            digests: Vec::new(),
+            field_lists: Vec::new(),
+            extern_functions: Vec::new(),
+            controller_headers: Vec::new(),
+        }
+    }
 }
 
 /// What one packet may cost at most. Proven by the checker.

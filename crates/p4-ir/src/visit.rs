@@ -23,6 +23,9 @@ impl ExprKind {
             }
             Self::Member(header, _) | Self::Valid(header) => header.index_expr().into_iter().for_each(f),
             Self::HeadersEqual(a, b) => a.index_expr().into_iter().chain(b.index_expr()).for_each(f),
+            Self::VariablesEqual(a, b) => {
+                a.index_expr().into_iter().chain(b.index_expr()).for_each(f);
+            }
             Self::UnionValid(union) => union.index_expr().into_iter().for_each(f),
             Self::UnionsEqual(a, b) => a.index_expr().into_iter().chain(b.index_expr()).for_each(f),
             _ => {}

@@ -405,6 +405,9 @@ impl<T: Copy + Default> Arena<T> {
         while self.end % CHUNK + size > CHUNK {
             let rest = 1u32 << self.end.trailing_zeros().min(6);
             self.free[rest.ilog2() as usize].push(self.end);
+            if let Some(chunk) = self.chunks.last_mut() {
+                chunk.resize(((self.end % CHUNK) + rest) as usize, T::default());
+            }
             self.end += rest;
         }
         let block = self.end;

@@ -405,3 +405,86 @@ fn large_exact_tables_keep_every_entry() {
         );
     }
 }
+
+/// Many prefixes: nodes and handles fill several chunks of memory, and are taken out again.
+#[test]
+fn large_prefix_tables_find_the_longest() {
+    const COUNT: u64 = 30_000;
+    let layout = KeyLayout::new(&[KeyField { kind: Lpm, width: 32 }]).unwrap();
+    let mut tables = Tables::new();
+    let table = tables
+        .add_table(TableSpec::new(layout.clone(), COUNT as usize, 0))
+        .unwrap();
+    let mut twin = std::collections::HashMap::new();
+    for number in 0..COUNT {
+        let mut draw = Draw(number);
+        let length = 8 + draw.below(25) as u32;
+        let value = (draw.below(1 << 30) << 2) as u32 & (u32::MAX << (32 - length));
+        let pattern = layout
+            .pattern(&[Match::Lpm {
+                value: &[value.into()],
+                length,
+            }])
+            .unwrap();
+        let target = Target::Action {
+            action: number as u32,
+            arguments: Words::new(),
+        };
+        let insert = Change::Insert {
+            table,
+            entry: Entry {
+                pattern: pattern.clone(),
+                priority: 0,
+                target,
+                idle_timeout: 0,
+            },
+        };
+        let added = tables.apply(&[insert], 0).is_ok();
+        assert_eq!(added, !twin.contains_key(&(value, length)));
+        if added {
+            twin.insert((value, length), number as u32);
+        }
+        if number % 3 == 0 {
+            tables
+                .apply(
+                    &[Change::Remove {
+                        table,
+                        pattern,
+                        priority: 0,
+                    }],
+                    0,
+                )
+                .unwrap();
+            twin.remove(&(value, length));
+        }
+    }
+    let found = tables.table(table).unwrap();
+    assert_eq!(found.len(), twin.len());
+    let keys: Vec<(u32, u32)> = twin.keys().copied().collect();
+    for (number, &(value, length)) in keys.iter().enumerate() {
+        let key = value
+            | (Draw(number as u64).below(1 << 31) as u32)
+                .checked_shr(length)
+                .unwrap_or(0);
+        let longest = (0..=32u32).rev().find_map(|length| {
+            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            twin.get(&(key & mask, length)).copied()
+        });
+        let action = found
+            .lookup(&[key.into()])
+            .and_then(|handle| tables.action(found, handle, || 0));
+        assert_eq!(action.map(|(action, _)| action), longest, "{key:08x}");
+    }
+    let remove = keys.iter().map(|&(value, length)| Change::Remove {
+        table,
+        pattern: layout
+            .pattern(&[Match::Lpm {
+                value: &[value.into()],
+                length,
+            }])
+            .unwrap(),
+        priority: 0,
+    });
+    tables.apply(&remove.collect::<Vec<_>>(), 0).unwrap();
+    assert!(tables.table(table).unwrap().is_empty());
+}

@@ -113,6 +113,10 @@ impl Checker<'_> {
                 a.index_expr().map_or(Ok(()), &mut *f)?;
                 b.index_expr().map_or(Ok(()), f)
             }
+            ExprKind::VariablesEqual(a, b) => {
+                a.index_expr().map_or(Ok(()), &mut *f)?;
+                b.index_expr().map_or(Ok(()), f)
+            }
             ExprKind::UnionValid(union) => union.index_expr().map_or(Ok(()), f),
             ExprKind::UnionsEqual(a, b) => {
                 a.index_expr().map_or(Ok(()), &mut *f)?;
@@ -154,6 +158,11 @@ impl Checker<'_> {
                 }
                 Type::Bool
             }
+            ExprKind::VariablesEqual(a, b) => {
+                self.variable(a)?;
+                self.variable(b)?;
+                Type::Bool
+            }
             ExprKind::UnionsEqual(a, b) => {
                 if self.union(a)? != self.union(b)? {
                     return other("compares unions of different types");
@@ -191,6 +200,15 @@ impl Checker<'_> {
                 _ => return other("a slice reaches beyond its value"),
             },
         })
+    }
+
+    /// Is it a variable field?
+    fn variable(&self, place: Place) -> Check {
+        match place {
+            Place::Field(id) if get(&self.program.fields, id.index(), "field")?.variable => Ok(()),
+            Place::Field(_) => other("wants a variable field"),
+            Place::Member(header, member) => self.member(header, member, true).map(|_| ()),
+        }
     }
 
     /// Width of a field of a header found at run time.

@@ -111,6 +111,7 @@ fn counts(p: &Program) -> Check {
         ("digests", p.digests.len()),
         ("field lists", p.field_lists.len()),
         ("extern functions", p.extern_functions.len()),
+        ("controller headers", p.controller_headers.len()),
     ] {
         within(what, count, limits::ELEMENTS)?;
     }
