@@ -106,17 +106,8 @@ impl Place {
 
     /// Whether the field's value in `key` lies between its values in `low` and `high`.
     pub(crate) fn within(&self, key: &[u64], low: &[u64], high: &[u64]) -> bool {
-        let value = |words: &[u64]| {
-            (0..self.words())
-                .rev()
-                .map(|index| self.get(words, index))
-                .collect::<Words>()
-        };
-        if self.width <= 64 {
-            return (self.get(low, 0)..=self.get(high, 0)).contains(&self.get(key, 0));
-        }
-        let key = value(key);
-        value(low) <= key && key <= value(high)
+        let value = |words| (0..self.words()).rev().map(move |index| self.get(words, index));
+        value(low).le(value(key)) && value(key).le(value(high))
     }
 }
 

@@ -14,7 +14,7 @@
 //! by copying.
 
 use crate::error::Error;
-use crate::key::{KeyLayout, MatchKind, Pattern, Place, Words, low_bits};
+use crate::key::{KeyLayout, MAX_KEY_WORDS, MatchKind, Pattern, Place, Words, low_bits};
 use crate::map::Map;
 
 /// Bits of a step.
@@ -61,7 +61,8 @@ pub(crate) struct Lpm {
     free_groups: Vec<u32>,
     nodes: Arena<Node>,
     handles: Arena<u32>,
-    /// The root for tables without exact fields.
+    /// Whether there are no exact fields, and the root then.
+    single: bool,
     root: u32,
 }
 
@@ -81,6 +82,7 @@ impl Lpm {
         let root = nodes.take(1);
         Lpm {
             place,
+            single: exact.iter().all(|&word| word == 0),
             groups: Map::new(exact.len()),
             exact,
             group_keys: Vec::new(),
@@ -94,10 +96,10 @@ impl Lpm {
     /// The handle of the longest prefix that matches.
     #[inline]
     pub(crate) fn get(&self, key: &[u64]) -> Option<u32> {
-        let root = if self.is_single() {
+        let root = if self.single {
             self.root
         } else {
-            self.group(&self.masked(key))?.1
+            self.root_for(key)?
         };
         let mut best = None;
         let mut node = self.nodes.get(root);
@@ -167,7 +169,7 @@ impl Lpm {
         *self.nodes.get_mut(last) = node;
         self.prune(&path, pattern);
         let node = self.nodes.get(root);
-        if node.ends == 0 && node.children == 0 && !self.is_single() {
+        if node.ends == 0 && node.children == 0 && !self.single {
             self.remove_group(pattern);
         }
     }
@@ -237,11 +239,6 @@ impl Lpm {
         node.nodes + rank(node.children, bits)
     }
 
-    /// Whether there are no exact fields.
-    fn is_single(&self) -> bool {
-        self.exact.iter().all(|&word| word == 0)
-    }
-
     fn masked(&self, key: &[u64]) -> Words {
         key.iter()
             .zip(&self.exact)
@@ -257,11 +254,21 @@ impl Lpm {
     }
 
     fn root_of(&self, pattern: &Pattern) -> Option<u32> {
-        if self.is_single() {
+        if self.single {
             Some(self.root)
         } else {
-            Some(self.group(&self.masked(&pattern.value))?.1)
+            self.root_for(&pattern.value)
         }
+    }
+
+    /// The root for a key's exact fields, found without allocation.
+    fn root_for(&self, key: &[u64]) -> Option<u32> {
+        let mut scratch = [0; MAX_KEY_WORDS];
+        let masked = &mut scratch[..key.len()];
+        for (masked, (key, mask)) in masked.iter_mut().zip(key.iter().zip(&self.exact)) {
+            *masked = key & mask;
+        }
+        Some(self.group(masked)?.1)
     }
 
     fn add_group(&mut self, pattern: &Pattern) -> Result<u32, Error> {
@@ -398,6 +405,9 @@ impl<T: Copy + Default> Arena<T> {
         while self.end % CHUNK + size > CHUNK {
             let rest = 1u32 << self.end.trailing_zeros().min(6);
             self.free[rest.ilog2() as usize].push(self.end);
+            if let Some(chunk) = self.chunks.last_mut() {
+                chunk.resize(((self.end % CHUNK) + rest) as usize, T::default());
+            }
             self.end += rest;
         }
         let block = self.end;

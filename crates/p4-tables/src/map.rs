@@ -101,13 +101,6 @@ impl Map {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Map::One(map) | Map::Long(map) => map.len,
-            Map::Two(map) => map.len,
-        }
-    }
-
     /// Bytes.
     pub(crate) fn memory(&self) -> usize {
         match self {
@@ -147,9 +140,15 @@ impl<const WORDS: usize, const SLOTS: usize> Bucket<WORDS, SLOTS> {
         used: 0,
     };
 
+    /// Compares all slots and branches once: which slot it is cannot be predicted, and a wrong guess would make the
+    /// processor wait for this line before it begins to fetch the next look-up's.
     #[inline]
     fn find(&self, key: &[u64; WORDS]) -> Option<usize> {
-        (0..SLOTS).find(|&slot| self.keys[slot] == *key && self.used >> slot & 1 == 1)
+        let differing =
+            |slot: usize| (0..WORDS).fold(0, |sum, word| sum | (self.keys[slot][word] ^ key[word]));
+        let equal = (0..SLOTS).fold(0u8, |found, slot| found | u8::from(differing(slot) == 0) << slot);
+        let found = equal & self.used;
+        (found != 0).then(|| found.trailing_zeros() as usize)
     }
 
     fn free_slot(&self) -> Option<usize> {
