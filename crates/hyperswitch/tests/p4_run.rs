@@ -39,7 +39,11 @@ impl Place {
 
     fn run_file(&self, program: &Path, arguments: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
-        command.args(["p4", "run"]).arg(program).arg("--out").arg(self.path("out"));
+        command
+            .args(["p4", "run"])
+            .arg(program)
+            .arg("--out")
+            .arg(self.path("out"));
         for argument in arguments.split_whitespace() {
             command.arg(argument.replace('@', &format!("{}/", self.0.path().display())));
         }
@@ -100,7 +104,11 @@ const RUNTIME: &str = r#"{
 #[test]
 fn packets_leave_as_capture_files() {
     let place = Place::new();
-    let packets = [ethernet(0x0200_0000_0002, 1), ethernet(0x0200_0000_0003, 1), ethernet(0x0200_0000_0002, 2)];
+    let packets = [
+        ethernet(0x0200_0000_0002, 1),
+        ethernet(0x0200_0000_0003, 1),
+        ethernet(0x0200_0000_0002, 2),
+    ];
     place.file("in.pcap", pcap(&packets));
     place.file("entries.stf", STATIONS);
     let output = place.run("l2_switch", "--pcap 1=@in.pcap --entries @entries.stf");
@@ -108,7 +116,12 @@ fn packets_leave_as_capture_files() {
     assert_eq!(place.left(2).unwrap(), [packets[0].clone(), packets[2].clone()]);
     assert_eq!(place.left(3).unwrap(), [packets[1].clone()]);
     let summary = text(&output.stdout);
-    for line in ["3 packets ran", "2  left by port 2", "1  left by port 3", "digests"] {
+    for line in [
+        "3 packets ran",
+        "2  left by port 2",
+        "1  left by port 3",
+        "digests",
+    ] {
         assert!(summary.contains(line), "{line}: {summary}");
     }
 }
@@ -116,7 +129,10 @@ fn packets_leave_as_capture_files() {
 #[test]
 fn entries_of_the_tutorials_and_json_for_programs() {
     let place = Place::new();
-    place.file("one.pcap", pcap(&[ethernet(0x0200_0000_0002, 1), ethernet(0x0200_0000_0009, 1)]));
+    place.file(
+        "one.pcap",
+        pcap(&[ethernet(0x0200_0000_0002, 1), ethernet(0x0200_0000_0009, 1)]),
+    );
     place.file("runtime.json", RUNTIME);
     let output = place.run("l2_switch", "--json --pcap 1=@one.pcap --entries @runtime.json");
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -151,7 +167,9 @@ fn a_trace_tells_states_headers_tables_and_fate() {
     ];
     let mut rest = &trace[..];
     for line in lines {
-        let at = rest.find(line).unwrap_or_else(|| panic!("{line} is missing or too early in\n{trace}"));
+        let at = rest
+            .find(line)
+            .unwrap_or_else(|| panic!("{line} is missing or too early in\n{trace}"));
         rest = &rest[at..];
     }
 }
@@ -171,12 +189,21 @@ fn scripts_send_their_own_packets() {
 fn files_that_are_no_entries() {
     let place = Place::new();
     let entry = |rest: &str| format!("{{\"table_entries\": [{{\"table\": \"dmac\", {rest}}}]}}");
-    let deep = format!("{{\"table_entries\": {}", "[".repeat(100_000));
+    let deep = entry(&format!("\"action_name\": \"forward\", \"match\": {{\"x\": {}", "[".repeat(100_000)));
     let cases: Vec<(String, &str)> = vec![
         ("this is no script".into(), "line 1"),
-        ("add dmac hdr.ethernet.dst:1 forward(port:2)\nadd nothing x:1 y()".into(), "line 2"),
-        ("add dmac hdr.ethernet.dst:0x1FFFFFFFFFFFF forward(port:2)".into(), "does not fit"),
-        ("add dmac hdr.ethernet.dst:1 forward(port:512)".into(), "does not fit in 9 bits"),
+        (
+            "add dmac hdr.ethernet.dst:1 forward(port:2)\nadd nothing x:1 y()".into(),
+            "line 2",
+        ),
+        (
+            "add dmac hdr.ethernet.dst:0x1FFFFFFFFFFFF forward(port:2)".into(),
+            "does not fit",
+        ),
+        (
+            "add dmac hdr.ethernet.dst:1 forward(port:512)".into(),
+            "does not fit in 9 bits",
+        ),
         ("add dmac hdr.ethernet.dst:1 forward()".into(), "missing"),
         ("add dmac nokey:1 forward(port:2)".into(), "no key"),
         (STATIONS.repeat(2), "exists"),
@@ -187,9 +214,18 @@ fn files_that_are_no_entries() {
         ("{} {}".into(), "trailing"),
         (deep, "recursion limit"),
         ("{\"table_entries\": 5}".into(), "invalid type"),
-        (entry("\"action_name\": \"forward\", \"match\": {\"hdr.ethernet.dst\": \"ten\"}"), "table_entries[0]"),
-        (entry("\"action_name\": \"forward\", \"match\": {\"hdr.ethernet.dst\": [1, 2, 3]}"), "list of two"),
-        (entry("\"action_name\": \"forward\", \"match\": {\"hdr.ethernet.dst\": {}}"), "no number"),
+        (
+            entry("\"action_name\": \"forward\", \"match\": {\"hdr.ethernet.dst\": \"ten\"}"),
+            "table_entries[0]",
+        ),
+        (
+            entry("\"action_name\": \"forward\", \"match\": {\"hdr.ethernet.dst\": [1, 2, 3]}"),
+            "list of two",
+        ),
+        (
+            entry("\"action_name\": \"forward\", \"match\": {\"hdr.ethernet.dst\": {}}"),
+            "no number",
+        ),
         (entry("\"action_name\": \"nothing\""), "there is no action"),
         (entry("\"match\": {}"), "action_name"),
         (
@@ -200,9 +236,18 @@ fn files_that_are_no_entries() {
     for (contents, reason) in cases {
         place.file("entries", &contents);
         let output = place.run("l2_switch", "--entries @entries");
-        assert_eq!(output.status.code(), Some(1), "{}: {}", &contents[..contents.len().min(80)], text(&output.stdout));
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{}: {}",
+            &contents[..contents.len().min(80)],
+            text(&output.stdout)
+        );
         let error = text(&output.stderr);
-        assert!(error.contains("entries") && error.contains(reason), "{reason}: {error}");
+        assert!(
+            error.contains("entries") && error.contains(reason),
+            "{reason}: {error}"
+        );
         assert!(error.len() < 2000, "{error}");
     }
     place.file("entries", [0xFF, 0xFE, 0]);
@@ -223,11 +268,19 @@ fn wrong_captures_and_wrong_usage() {
         assert_eq!(output.status.code(), Some(1), "{length} bytes");
         assert!(text(&output.stderr).contains("in.pcap"));
     }
-    for (port, reason) in [("in.pcap", "PORT=FILE"), ("511=in.pcap", "no port"), ("x=in.pcap", "no port"), ("1=", "missing")]
-    {
+    for (port, reason) in [
+        ("in.pcap", "PORT=FILE"),
+        ("511=in.pcap", "no port"),
+        ("x=in.pcap", "no port"),
+        ("1=", "missing"),
+    ] {
         let output = place.run("l2_switch", &format!("--pcap {port}"));
         assert_eq!(output.status.code(), Some(2), "{port}");
-        assert!(text(&output.stderr).contains(reason), "{port}: {}", text(&output.stderr));
+        assert!(
+            text(&output.stderr).contains(reason),
+            "{port}: {}",
+            text(&output.stderr)
+        );
     }
     let output = place.run("no_such_program", "");
     assert_eq!(output.status.code(), Some(1));
@@ -238,8 +291,17 @@ fn wrong_captures_and_wrong_usage() {
 fn programs_that_never_end_are_ended() {
     let place = Place::new();
     place.file("in.pcap", pcap(&[ethernet(1, 2), ethernet(3, 4)]));
-    place.file("entries", "mirroring_add 1 2\nmc_mgrp_create 1\nmc_node_create 1 1 2 3\nmc_node_associate 1 0\n");
-    for name in ["resubmit_always", "recirculate_always", "clone_to_itself", "clone_doubling", "multicast_storm"] {
+    place.file(
+        "entries",
+        "mirroring_add 1 2\nmc_mgrp_create 1\nmc_node_create 1 1 2 3\nmc_node_associate 1 0\n",
+    );
+    for name in [
+        "resubmit_always",
+        "recirculate_always",
+        "clone_to_itself",
+        "clone_doubling",
+        "multicast_storm",
+    ] {
         let output = place.run_file(
             &program("l2_switch").with_file_name(format!("../malicious/{name}/{name}.json")),
             "--json --pcap 1=@in.pcap --entries @entries",
@@ -248,6 +310,9 @@ fn programs_that_never_end_are_ended() {
         let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(summary["packets"], 2, "{name}");
         let drops = summary["drops"].as_object().unwrap();
-        assert!(drops.contains_key("passes") || drops.contains_key("copies"), "{name}: {summary}");
+        assert!(
+            drops.contains_key("passes") || drops.contains_key("copies"),
+            "{name}: {summary}"
+        );
     }
 }

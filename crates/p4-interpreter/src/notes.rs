@@ -108,7 +108,13 @@ impl<'a> Notes<'a> {
             let bits = METADATA + field.offset..METADATA + field.offset + u32::from(field.width);
             self.decided.range(bits).next().is_some()
         };
-        program.standard.roles.iter().map(|(_, field)| *field).filter(decided).collect()
+        program
+            .standard
+            .roles
+            .iter()
+            .map(|(_, field)| *field)
+            .filter(decided)
+            .collect()
     }
 
     /// Whether every bit was followed: else all that was parsed counts as decided.
@@ -165,7 +171,10 @@ impl<'a> Notes<'a> {
 
     /// Bits of the packet header vector, the last one first.
     fn load(&self, bit: usize, width: usize) -> Value {
-        (bit..bit + width).rev().map(|bit| self.phv.get(bit).cloned().unwrap_or_default()).collect()
+        (bit..bit + width)
+            .rev()
+            .map(|bit| self.phv.get(bit).cloned().unwrap_or_default())
+            .collect()
     }
 
     fn store(&mut self, bit: usize, width: usize, value: &Value) {
@@ -180,7 +189,9 @@ impl<'a> Notes<'a> {
     fn mix(&self, registers: &[u8], width: usize) -> Value {
         let mut set = BTreeSet::new();
         for &register in registers {
-            self.regs[usize::from(register)].iter().for_each(|origin| add(&mut set, origin));
+            self.regs[usize::from(register)]
+                .iter()
+                .for_each(|origin| add(&mut set, origin));
         }
         spread(set, width)
     }
@@ -202,13 +213,18 @@ impl<'a> Notes<'a> {
         };
         let at_bit = |at: u32| at as usize * 8;
         match *op {
-            Op::Const { to, .. } | Op::Parameter { to, .. } | Op::Valid { to, .. } => self.set(to, Vec::new()),
+            Op::Const { to, .. } | Op::Parameter { to, .. } | Op::Valid { to, .. } => {
+                self.set(to, Vec::new())
+            }
             Op::Load8 { to, at } => self.set(to, self.load(at_bit(at), 8)),
             Op::Load16 { to, at } => self.set(to, self.load(at_bit(at), 16)),
             Op::Load32 { to, at } => self.set(to, self.load(at_bit(at), 32)),
             Op::Load64 { to, at } => self.set(to, self.load(at_bit(at), 64)),
             Op::LoadBits { to, left, right, at } => {
-                self.set(to, self.load(at_bit(at) + usize::from(left), 64 - usize::from(right)));
+                self.set(
+                    to,
+                    self.load(at_bit(at) + usize::from(left), 64 - usize::from(right)),
+                );
             }
             Op::LoadSplit { to, width, bit } => self.set(to, self.load(bit as usize, usize::from(width))),
             Op::Lookahead { to, width, offset } => {
@@ -221,11 +237,18 @@ impl<'a> Notes<'a> {
             Op::Store16 { from, at } => self.store_register(at_bit(at), 16, from),
             Op::Store32 { from, at } => self.store_register(at_bit(at), 32, from),
             Op::Store64 { from, at } => self.store_register(at_bit(at), 64, from),
-            Op::StoreBits { from, shift, width, at } => {
+            Op::StoreBits {
+                from,
+                shift,
+                width,
+                at,
+            } => {
                 let bit = at_bit(at) + 64 - usize::from(shift) - usize::from(width);
                 self.store_register(bit, usize::from(width), from);
             }
-            Op::StoreSplit { from, width, bit } => self.store_register(bit as usize, usize::from(width), from),
+            Op::StoreSplit { from, width, bit } => {
+                self.store_register(bit as usize, usize::from(width), from)
+            }
             Op::Set { size, at, .. } => self.store(at_bit(at), whole(size), &Vec::new()),
             Op::Move { size, from, at } => {
                 let value = self.load(at_bit(from), whole(size));
@@ -259,7 +282,10 @@ impl<'a> Notes<'a> {
                 self.set(to, bits);
             }
             Op::Slice { to, a, low, width } => {
-                let bits = self.regs[usize::from(a)].iter().skip(usize::from(low)).take(usize::from(width));
+                let bits = self.regs[usize::from(a)]
+                    .iter()
+                    .skip(usize::from(low))
+                    .take(usize::from(width));
                 let bits = bits.cloned().collect();
                 self.set(to, bits);
             }
@@ -275,7 +301,10 @@ impl<'a> Notes<'a> {
             | Op::ShiftLeft { to, a, b, width }
             | Op::ShiftRightSigned { to, a, b, width }
             | Op::Divide { to, a, b, width, .. } => self.set(to, self.mix(&[a, b], usize::from(width))),
-            Op::And { to, a, b } | Op::Or { to, a, b } | Op::Xor { to, a, b } | Op::ShiftRight { to, a, b } => {
+            Op::And { to, a, b }
+            | Op::Or { to, a, b }
+            | Op::Xor { to, a, b }
+            | Op::ShiftRight { to, a, b } => {
                 self.set(to, self.mix(&[a, b], 64));
             }
             Op::AddConst { to, a, width, .. }
@@ -331,7 +360,10 @@ impl<'a> Notes<'a> {
             Op::Hash { to, .. } => self.set(to, spread(self.gathered.clone(), 64)),
             Op::SetInvalid { header } => self.clear_header(header),
             Op::MarkToDrop => {
-                for slot in [self.engine.standard.egress_spec, self.engine.standard.mcast_grp].into_iter().flatten() {
+                for slot in [self.engine.standard.egress_spec, self.engine.standard.mcast_grp]
+                    .into_iter()
+                    .flatten()
+                {
                     self.store(slot.at as usize * 8, 16, &Vec::new());
                 }
             }
@@ -401,7 +433,11 @@ impl Observer for Notes<'_> {
         }
         // Standard metadata is input too.
         let program = self.engine.program();
-        let inputs = [Role::IngressPort, Role::PacketLength, Role::IngressGlobalTimestamp];
+        let inputs = [
+            Role::IngressPort,
+            Role::PacketLength,
+            Role::IngressGlobalTimestamp,
+        ];
         for field in inputs.into_iter().filter_map(|role| program.standard.get(role)) {
             let field = program.fields[field.index()];
             for bit in field.offset..field.offset + u32::from(field.width) {
@@ -486,7 +522,9 @@ fn mask(engine: &Engine, state: &State, table: TableId) -> Vec<u64> {
     let layout = engine.layout(table);
     let all = vec![u64::MAX; layout.words()];
     let tables = state.tables().look();
-    let Ok(entries) = tables.table(u32::from(table.0)) else { return all };
+    let Ok(entries) = tables.table(u32::from(table.0)) else {
+        return all;
+    };
     if entries.is_empty() {
         return vec![0; layout.words()];
     }

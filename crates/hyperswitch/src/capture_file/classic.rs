@@ -59,7 +59,10 @@ mod tests {
         writer.packet(2_000_000_000, &[8; 14]).unwrap();
         writer.flush().unwrap();
         let packets = super::super::packets(&file).unwrap();
-        let found: Vec<_> = packets.iter().map(|packet| (packet.time_ns, packet.frame)).collect();
+        let found: Vec<_> = packets
+            .iter()
+            .map(|packet| (packet.time_ns, packet.frame))
+            .collect();
         assert_eq!(found, [(1_500_000_003, &[7; 60][..]), (2_000_000_000, &[8; 14])]);
     }
 }

@@ -160,7 +160,11 @@ fn pcapng<'a>(
                 contents.take(2)?;
                 let limit = contents.u32()?;
                 let unit = resolution(contents);
-                link_types.push(Interface { link_type, limit, unit });
+                link_types.push(Interface {
+                    link_type,
+                    limit,
+                    unit,
+                });
             }
             block::ENHANCED_PACKET | block::SIMPLE_PACKET => {
                 if !show(&|| pcapng_packet(contents, kind, &link_types))? {
@@ -187,7 +191,9 @@ struct Interface {
 fn resolution(mut options: Bytes<'_>) -> u64 {
     const RESOLUTION: u16 = 9;
     while let (Ok(code), Ok(length)) = (options.u16(), options.u16()) {
-        let Ok(value) = options.take(usize::from(length).next_multiple_of(4)) else { break };
+        let Ok(value) = options.take(usize::from(length).next_multiple_of(4)) else {
+            break;
+        };
         match (code, value.first()) {
             (RESOLUTION, Some(&exponent @ 0..=9)) => return 10_u64.pow(9 - u32::from(exponent)),
             (RESOLUTION, Some(_)) => return 1,

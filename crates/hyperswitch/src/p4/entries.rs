@@ -84,16 +84,32 @@ pub fn read(text: &str, program: &Program) -> Result<Wanted> {
         let command = command(entry, program).with_context(|| format!("table_entries[{number}]"))?;
         wanted.commands.push(command);
     }
-    let sessions = file.clone_session_entries.iter().map(|session| session.replicas.len());
-    let replicas: usize =
-        file.multicast_group_entries.iter().map(|group| group.replicas.len()).chain(sessions).sum();
-    ensure!(replicas <= MAX_REPLICAS, "{replicas} replicas, {MAX_REPLICAS} are the limit");
+    let sessions = file
+        .clone_session_entries
+        .iter()
+        .map(|session| session.replicas.len());
+    let replicas: usize = file
+        .multicast_group_entries
+        .iter()
+        .map(|group| group.replicas.len())
+        .chain(sessions)
+        .sum();
+    ensure!(
+        replicas <= MAX_REPLICAS,
+        "{replicas} replicas, {MAX_REPLICAS} are the limit"
+    );
     let mut nodes = 0;
     for group in &file.multicast_group_entries {
-        wanted.commands.push(Command::GroupCreate(group.multicast_group_id));
+        wanted
+            .commands
+            .push(Command::GroupCreate(group.multicast_group_id));
         for replica in &group.replicas {
-            wanted.commands.push(Command::NodeCreate(replica.instance, vec![replica.egress_port]));
-            wanted.commands.push(Command::NodeAssociate(group.multicast_group_id, nodes));
+            wanted
+                .commands
+                .push(Command::NodeCreate(replica.instance, vec![replica.egress_port]));
+            wanted
+                .commands
+                .push(Command::NodeAssociate(group.multicast_group_id, nodes));
             nodes += 1;
         }
     }
@@ -117,12 +133,18 @@ fn command(entry: &TableEntry, program: &Program) -> Result<Command> {
     for (name, value) in &entry.keys {
         if !value.is_null() {
             let kind = kind(program, &entry.table, name);
-            keys.push((name.clone(), key(value, kind).with_context(|| format!("key {name}"))?));
+            keys.push((
+                name.clone(),
+                key(value, kind).with_context(|| format!("key {name}"))?,
+            ));
         }
     }
     let mut arguments = Vec::new();
     for (name, value) in &entry.action_params {
-        arguments.push((name.clone(), number(value).with_context(|| format!("parameter {name}"))?));
+        arguments.push((
+            name.clone(),
+            number(value).with_context(|| format!("parameter {name}"))?,
+        ));
     }
     let add = Add {
         table: entry.table.clone(),
@@ -132,29 +154,50 @@ fn command(entry: &TableEntry, program: &Program) -> Result<Command> {
         arguments,
         id: None,
     };
-    Ok(if entry.default_action { Command::SetDefault(add) } else { Command::Add(add) })
+    Ok(if entry.default_action {
+        Command::SetDefault(add)
+    } else {
+        Command::Add(add)
+    })
 }
 
 /// How a key is matched, if table and key are known by these names.
 fn kind(program: &Program, table: &str, key: &str) -> Option<MatchKind> {
     let named = |name: &str, wanted: &str| {
-        name == wanted || name.strip_suffix(wanted).is_some_and(|front| front.ends_with('.'))
+        name == wanted
+            || name
+                .strip_suffix(wanted)
+                .is_some_and(|front| front.ends_with('.'))
     };
-    let table = program.tables.iter().find(|one| named(&one.identity.name, table) || one.identity.alias == table)?;
-    table.keys.iter().find(|one| named(&one.name, key)).map(|key| key.kind)
+    let table = program
+        .tables
+        .iter()
+        .find(|one| named(&one.identity.name, table) || one.identity.alias == table)?;
+    table
+        .keys
+        .iter()
+        .find(|one| named(&one.name, key))
+        .map(|key| key.kind)
 }
 
 /// A number, or two: with a prefix length, a mask, or an upper bound.
 fn key(value: &Value, kind: Option<MatchKind>) -> Result<KeyValue> {
-    let Value::Array(parts) = value else { return Ok(KeyValue::Digits(number(value)?)) };
-    let [first, second] = &parts[..] else { bail!("a list of two is wanted, not of {}", parts.len()) };
+    let Value::Array(parts) = value else {
+        return Ok(KeyValue::Digits(number(value)?));
+    };
+    let [first, second] = &parts[..] else {
+        bail!("a list of two is wanted, not of {}", parts.len())
+    };
     let first = number(first)?;
     Ok(match kind {
         Some(MatchKind::Ternary) => KeyValue::Digits(masked(first, number(second)?)),
         Some(MatchKind::Range) => KeyValue::Range(first, number(second)?),
         _ => {
             let length = second.as_u64().and_then(|length| u32::try_from(length).ok());
-            KeyValue::Prefix(first, length.ok_or_else(|| anyhow!("{second} is no prefix length"))?)
+            KeyValue::Prefix(
+                first,
+                length.ok_or_else(|| anyhow!("{second} is no prefix length"))?,
+            )
         }
     })
 }
@@ -189,7 +232,10 @@ fn written(text: &str) -> String {
         return format!("{:#x}", address.to_bits());
     }
     let parts: Vec<&str> = text.split(':').collect();
-    let is_mac = parts.len() == 6 && parts.iter().all(|part| part.len() <= 2 && u8::from_str_radix(part, 16).is_ok());
+    let is_mac = parts.len() == 6
+        && parts
+            .iter()
+            .all(|part| part.len() <= 2 && u8::from_str_radix(part, 16).is_ok());
     if is_mac {
         let byte = |part: &&str| format!("{:02x}", u8::from_str_radix(part, 16).unwrap_or(0));
         return format!("0x{}", parts.iter().map(byte).collect::<String>());
@@ -225,9 +271,17 @@ mod tests {
     #[test]
     fn lists_mean_what_the_key_wants() {
         let list: Value = serde_json::from_str("[\"10.0.1.0\", 24]").unwrap();
-        assert!(matches!(key(&list, Some(MatchKind::Lpm)).unwrap(), KeyValue::Prefix(_, 24)));
-        assert!(matches!(key(&list, Some(MatchKind::Range)).unwrap(), KeyValue::Range(..)));
-        let KeyValue::Digits(digits) = key(&list, Some(MatchKind::Ternary)).unwrap() else { panic!() };
+        assert!(matches!(
+            key(&list, Some(MatchKind::Lpm)).unwrap(),
+            KeyValue::Prefix(_, 24)
+        ));
+        assert!(matches!(
+            key(&list, Some(MatchKind::Range)).unwrap(),
+            KeyValue::Range(..)
+        ));
+        let KeyValue::Digits(digits) = key(&list, Some(MatchKind::Ternary)).unwrap() else {
+            panic!()
+        };
         assert_eq!((digits.value[0], digits.mask[0]), (0, 24));
         let long: Value = serde_json::from_str("[1, 2, 3]").unwrap();
         assert!(key(&long, None).is_err());

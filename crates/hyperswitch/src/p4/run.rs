@@ -68,7 +68,11 @@ pub fn run(args: &P4RunArgs, json: bool) -> Result<()> {
 fn limited(path: &Path, limit: u64) -> Result<Vec<u8>> {
     let name = || path.display().to_string();
     let length = fs::metadata(path).with_context(name)?.len();
-    ensure!(length <= limit, "{}: {length} bytes, {limit} are the limit", path.display());
+    ensure!(
+        length <= limit,
+        "{}: {length} bytes, {limit} are the limit",
+        path.display()
+    );
     fs::read(path).with_context(name)
 }
 
@@ -94,7 +98,10 @@ impl Runner<'_> {
         if text.trim_start().starts_with('{') {
             let wanted = entries::read(&text, self.session.engine().program())?;
             for (number, command) in wanted.commands.iter().enumerate() {
-                self.session.run(command).map_err(anyhow::Error::msg).with_context(|| format!("entry {number}"))?;
+                self.session
+                    .run(command)
+                    .map_err(anyhow::Error::msg)
+                    .with_context(|| format!("entry {number}"))?;
             }
             for (number, session) in wanted.sessions {
                 self.session.state().set_session(number, session)?;
@@ -110,7 +117,10 @@ impl Runner<'_> {
                 }
                 Command::Expect(..) => {}
                 command => {
-                    self.session.run(command).map_err(anyhow::Error::msg).with_context(at)?;
+                    self.session
+                        .run(command)
+                        .map_err(anyhow::Error::msg)
+                        .with_context(at)?;
                 }
             }
         }
@@ -125,7 +135,11 @@ impl Runner<'_> {
         let mut all = Vec::new();
         for (file, bytes) in files.iter().zip(&contents) {
             let packets = packets(bytes).with_context(|| file.path.display().to_string())?;
-            all.extend(packets.into_iter().map(|packet| (packet.time_ns, file.port, packet.frame)));
+            all.extend(
+                packets
+                    .into_iter()
+                    .map(|packet| (packet.time_ns, file.port, packet.frame)),
+            );
         }
         all.sort_by_key(|(time, _, _)| *time);
         for (time, port, frame) in all {
@@ -145,9 +159,23 @@ impl Runner<'_> {
         if self.trace {
             let mut tracer = Tracer::new(engine, &mut self.text);
             tracer.begin(self.number, port, bytes.len());
-            engine.run(&reading, &mut self.context, &packet, self.clock, &mut sink, &mut tracer);
+            engine.run(
+                &reading,
+                &mut self.context,
+                &packet,
+                self.clock,
+                &mut sink,
+                &mut tracer,
+            );
         } else {
-            engine.run(&reading, &mut self.context, &packet, self.clock, &mut sink, &mut Nobody);
+            engine.run(
+                &reading,
+                &mut self.context,
+                &packet,
+                self.clock,
+                &mut sink,
+                &mut Nobody,
+            );
         }
         drop(reading);
         if self.trace {
@@ -166,7 +194,8 @@ impl Runner<'_> {
             }
             let path = self.out.join(format!("{port}.pcap"));
             let file = File::create(&path).with_context(|| path.display().to_string())?;
-            self.files.insert(port, (ClassicWriter::new(BufWriter::new(file))?, 0));
+            self.files
+                .insert(port, (ClassicWriter::new(BufWriter::new(file))?, 0));
         }
         if let Some((file, count)) = self.files.get_mut(&port) {
             file.packet(stamp, bytes)?;

@@ -72,7 +72,9 @@ impl<'a> Tracer<'a> {
 
     fn look(&mut self, view: &View<'_>) {
         self.fields = self.all_fields().map(|field| view.field(field)).collect();
-        self.valid = (0..self.program.headers.len() as u16).map(|header| view.is_valid(HeaderId(header))).collect();
+        self.valid = (0..self.program.headers.len() as u16)
+            .map(|header| view.is_valid(HeaderId(header)))
+            .collect();
     }
 
     /// Writes what changed since the last look.
@@ -107,7 +109,11 @@ impl<'a> Tracer<'a> {
         for parameter in &action.parameters {
             let (mine, rest) = words.split_at(wide::words(u32::from(parameter.width)).min(words.len()));
             words = rest;
-            texts.push(format!("{} = {}", parameter.name, number(&parameter.name, parameter.width, mine)));
+            texts.push(format!(
+                "{} = {}",
+                parameter.name,
+                number(&parameter.name, parameter.width, mine)
+            ));
         }
         format!("{}({})", action.identity.name, texts.join(", "))
     }
@@ -147,7 +153,9 @@ impl Observer for Tracer<'_> {
 
     fn parsed(&mut self, view: &View<'_>, error: Option<u32>) {
         self.changes(view, 3);
-        let Some(error) = error else { return self.line(2, "accept") };
+        let Some(error) = error else {
+            return self.line(2, "accept");
+        };
         let name = self.program.errors.iter().find(|(_, number)| *number == error);
         let name = name.map_or_else(|| format!("number {error}"), |(name, _)| name.clone());
         self.line(2, &format!("ends with error {name} at byte {}", view.at));
@@ -156,7 +164,11 @@ impl Observer for Tracer<'_> {
     fn mark(&mut self, view: &View<'_>, mark: Mark) {
         match mark {
             Mark::Branch { egress, block, taken } => {
-                let control = if egress { &self.program.egress } else { &self.program.ingress };
+                let control = if egress {
+                    &self.program.egress
+                } else {
+                    &self.program.ingress
+                };
                 if let Some(Block::If { name, .. }) = control.blocks.get(usize::from(block)) {
                     self.line(2, &format!("if {name}: {}", if taken { "yes" } else { "no" }));
                 }
@@ -174,7 +186,9 @@ impl Observer for Tracer<'_> {
         self.line(2, &format!("table {}", table.identity.name));
         let places = self.engine.layout(lookup.table).places();
         for (key, place) in table.keys.iter().zip(places) {
-            let words: Vec<u64> = (0..place.words()).map(|word| place.get(lookup.key, word)).collect();
+            let words: Vec<u64> = (0..place.words())
+                .map(|word| place.get(lookup.key, word))
+                .collect();
             let text = number(&key.name, key.width, &words);
             self.line(3, &format!("{} ({}) = {text}", key.name, kind(key.kind)));
         }
@@ -219,7 +233,11 @@ impl Observer for Tracer<'_> {
 
     fn fate(&mut self, fate: Fate) {
         let line = match fate {
-            Fate::Port { port, rid: 0, instance: 0 } => format!("to port {port}"),
+            Fate::Port {
+                port,
+                rid: 0,
+                instance: 0,
+            } => format!("to port {port}"),
             Fate::Port { port, rid, instance } => {
                 let what = match instance {
                     1 | 2 => "clone",
@@ -238,7 +256,10 @@ impl Observer for Tracer<'_> {
     fn output(&mut self, port: u32, head: &[u8], length: usize) {
         let bytes: String = head.iter().take(64).map(|byte| format!("{byte:02x}")).collect();
         let more = if length > 64 { "..." } else { "" };
-        self.line(1, &format!("leaves by port {port}, {length} bytes: {bytes}{more}"));
+        self.line(
+            1,
+            &format!("leaves by port {port}, {length} bytes: {bytes}{more}"),
+        );
     }
 }
 
@@ -262,10 +283,16 @@ fn number(name: &str, width: u16, words: &[u64]) -> String {
 /// addresses, short numbers in decimal, others in hexadecimal.
 fn value(name: &str, value: &Bits) -> String {
     let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
-    let address = ["addr", "ip", "src", "dst"].iter().any(|part| last.contains(part));
+    let address = ["addr", "ip", "src", "dst"]
+        .iter()
+        .any(|part| last.contains(part));
     match (value.width(), value.bytes()) {
         (0, _) => "empty".to_owned(),
-        (48, bytes) => bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":"),
+        (48, bytes) => bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<Vec<_>>()
+            .join(":"),
         (32, &[a, b, c, d]) if address => format!("{a}.{b}.{c}.{d}"),
         (1..=9, _) => value.to_u64().unwrap_or(0).to_string(),
         _ => value.to_string(),
@@ -278,9 +305,18 @@ mod tests {
 
     #[test]
     fn values_are_written_as_people_do() {
-        assert_eq!(value("hdr.ethernet.dst", &Bits::from_u128(48, 0x0102_0304_0506)), "01:02:03:04:05:06");
-        assert_eq!(value("hdr.ipv4.srcAddr", &Bits::from_u128(32, 0x0A00_0001)), "10.0.0.1");
-        assert_eq!(value("meta.hash", &Bits::from_u128(32, 0x0A00_0001)), "0x0a000001");
+        assert_eq!(
+            value("hdr.ethernet.dst", &Bits::from_u128(48, 0x0102_0304_0506)),
+            "01:02:03:04:05:06"
+        );
+        assert_eq!(
+            value("hdr.ipv4.srcAddr", &Bits::from_u128(32, 0x0A00_0001)),
+            "10.0.0.1"
+        );
+        assert_eq!(
+            value("meta.hash", &Bits::from_u128(32, 0x0A00_0001)),
+            "0x0a000001"
+        );
         assert_eq!(value("std.port", &Bits::from_u128(9, 511)), "511");
         assert_eq!(value("kind", &Bits::from_u128(16, 0x800)), "0x0800");
         assert_eq!(value("options", &Bits::zero(0)), "empty");
