@@ -134,14 +134,13 @@ impl P4Info {
             .iter()
             .map(|action| action.identity.name.clone())
             .collect::<Vec<_>>();
-        let keyed = |at: usize| !program.tables[at].keys.is_empty();
-        let described = self
+        let own = |name: &&str| *name != "NoAction" && names.iter().any(|other| other == name);
+        let tables = self
             .tables
             .iter()
-            .filter_map(|info| numbers.get(&info.preamble.name))
-            .any(|at| keyed(*at));
-        if !described && (0..program.tables.len()).any(keyed) {
-            return wrong("has none of the program's tables with keys: it is of another program");
+            .any(|info| numbers.contains_key(&info.preamble.name));
+        if !self.tables.is_empty() && !tables && !actions.values().any(|name| own(&name)) {
+            return wrong("has none of the program's tables and actions").within(|| "tables".to_owned());
         }
         for info in &self.tables {
             let place = || path("tables", &info.preamble);

@@ -175,3 +175,82 @@ fn varint(bytes: &mut &[u8]) -> Read<u64> {
     }
     wrong("a number of more than 64 bits")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::p4info::{P4Info, text};
+
+    /// Writes the fields that the tables name, as a compiler would; after each message, one that no table names.
+    fn encode(message: &Message, schema: Schema) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (name, field) in &message.fields {
+            let Some((number, _, kind)) = schema.iter().find(|(_, other, _)| other == name) else {
+                continue;
+            };
+            let (wire, body) = match (field, kind) {
+                (Field::Number(value), _) => (0, varints(*value)),
+                (Field::Word(word), Kind::Words(words)) => {
+                    let value = words.iter().position(|other| other == word).unwrap();
+                    (0, varints(value as u64))
+                }
+                (Field::Text(text), _) => (
+                    2,
+                    [varints(text.len() as u64), text.clone().into_bytes()].concat(),
+                ),
+                (Field::Message(inner), Kind::Message(schema)) => {
+                    let inner = encode(inner, schema);
+                    (2, [varints(inner.len() as u64), inner].concat())
+                }
+                other => panic!("{name}: {other:?}", other = other.0),
+            };
+            bytes.extend(varints(number << 3 | wire));
+            bytes.extend(body);
+        }
+        bytes.extend(varints(99 << 3 | 5));
+        bytes.extend([0; 4]);
+        bytes
+    }
+
+    fn varints(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value >= 0x80 {
+            bytes.push(value as u8 | 0x80);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    }
+
+    fn kitchen_sink() -> (P4Info, Vec<u8>) {
+        let text = include_bytes!("../../programs/kitchen_sink/kitchen_sink.p4info.txtpb");
+        let message = text::parse(text).unwrap();
+        (P4Info::parse(text).unwrap(), encode(&message, P4INFO))
+    }
+
+    #[test]
+    fn binary_and_text_say_the_same() {
+        let (from_text, binary) = kitchen_sink();
+        assert!(from_text.tables.len() >= 8);
+        assert_eq!(P4Info::parse(&binary).unwrap(), from_text);
+    }
+
+    #[test]
+    fn cut_messages_are_refused_or_shorter_and_never_more() {
+        let (whole, binary) = kitchen_sink();
+        for at in 0..binary.len() {
+            if let Ok(part) = P4Info::parse(&binary[..at]) {
+                assert!(part.tables.len() <= whole.tables.len());
+            }
+        }
+        // A length beyond the end, a number without end, an unknown type of field.
+        for bytes in [
+            &[0x12, 0x7f, 1][..],
+            &[0x08, 0xff],
+            &[0x0b, 1],
+            &[0x08, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1],
+        ] {
+            assert!(P4Info::parse(bytes).is_err(), "{bytes:?}");
+        }
+    }
+}
