@@ -113,6 +113,53 @@ pub fn set_words(buffer: &mut [u8], bit: usize, width: u32, words: &[u64]) {
     }
 }
 
+/// Sets bytes to zero. Headers are short: up to 64 bytes take a few stores that may overlap, and no call.
+#[inline]
+pub fn clear(bytes: &mut [u8]) {
+    let length = bytes.len();
+    if (8..=16).contains(&length) {
+        ends::<8>(bytes, [0; 8], [0; 8]);
+    } else if (17..=32).contains(&length) {
+        ends::<16>(bytes, [0; 16], [0; 16]);
+    } else if (33..=64).contains(&length) {
+        ends::<32>(bytes, [0; 32], [0; 32]);
+    } else {
+        bytes.fill(0);
+    }
+}
+
+/// Copies bytes between slices of one length; as [`clear`], without a call for short ones.
+#[inline]
+pub fn copy_short(from: &[u8], to: &mut [u8]) {
+    if (8..=16).contains(&from.len()) {
+        copy_ends::<8>(from, to);
+    } else if (17..=32).contains(&from.len()) {
+        copy_ends::<16>(from, to);
+    } else if (33..=64).contains(&from.len()) {
+        copy_ends::<32>(from, to);
+    } else if from.len() == to.len() {
+        to.copy_from_slice(from);
+    }
+}
+
+#[inline]
+fn copy_ends<const N: usize>(from: &[u8], to: &mut [u8]) {
+    if let (Some(first), Some(last)) = (from.first_chunk::<N>(), from.last_chunk::<N>()) {
+        ends(to, *first, *last);
+    }
+}
+
+/// Writes the first and the last `N` bytes.
+#[inline]
+fn ends<const N: usize>(bytes: &mut [u8], first: [u8; N], last: [u8; N]) {
+    if let Some(to) = bytes.first_chunk_mut::<N>() {
+        *to = first;
+    }
+    if let Some(to) = bytes.last_chunk_mut::<N>() {
+        *to = last;
+    }
+}
+
 /// Copies `width` bits from one buffer to another, whatever their offsets within bytes.
 pub fn copy(from: &[u8], from_bit: usize, to: &mut [u8], to_bit: usize, width: usize) {
     let whole = from_bit % 8 == 0 && to_bit % 8 == 0;
@@ -123,7 +170,7 @@ pub fn copy(from: &[u8], from_bit: usize, to: &mut [u8], to_bit: usize, width: u
             from.get(from_bit / 8..from_bit / 8 + bytes),
             to.get_mut(to_bit / 8..to_bit / 8 + bytes),
         ) {
-            to.copy_from_slice(from);
+            copy_short(from, to);
             done = bytes * 8;
         }
     }
@@ -265,6 +312,20 @@ mod tests {
             for at in bit..bit + width as usize {
                 prop_assert_eq!(slow_get(&copy, at, 1), slow_get(&bytes, at, 1));
             }
+        }
+    }
+
+    #[test]
+    fn short_copies_copy_all_and_nothing_else() {
+        for length in 0..80 {
+            let from: Vec<u8> = (1..=length).collect();
+            let mut to = [0xFF; 100];
+            copy_short(&from, &mut to[10..10 + from.len()]);
+            assert_eq!(&to[10..10 + from.len()], &from[..]);
+            assert!(to[..10].iter().chain(&to[10 + from.len()..]).all(|&byte| byte == 0xFF));
+            clear(&mut to[10..10 + from.len()]);
+            assert!(to[10..10 + from.len()].iter().all(|&byte| byte == 0));
+            assert!(to[..10].iter().chain(&to[10 + from.len()..]).all(|&byte| byte == 0xFF));
         }
     }
 

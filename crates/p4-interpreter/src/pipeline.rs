@@ -83,7 +83,7 @@ impl<O: Observer> Run<'_, '_, O> {
         let room = ctx.head.len().saturating_sub(bits::SLACK);
         let length = packet.len().min(INITIAL_HEAD).min(room);
         match packet.head.get(..length) {
-            Some(head) => ctx.head[..length].copy_from_slice(head),
+            Some(head) => bits::copy_short(head, &mut ctx.head[..length]),
             None => packet.read(0, &mut ctx.head[..length]),
         }
         ctx.head_len = length;
@@ -106,20 +106,22 @@ impl<O: Observer> Run<'_, '_, O> {
                 let header = at * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
                 if let Some(bytes) = ctx.phv.get_mut(engine.headers[header].range()) {
-                    bytes.fill(0);
+                    bits::clear(bytes);
                 }
                 ctx.filled[header] = 0;
             }
             *word = always;
         }
-        ctx.next.fill(0);
+        if !ctx.next.is_empty() {
+            ctx.next.fill(0);
+        }
         ctx.at = 0;
     }
 
     fn forget_metadata(&mut self) {
         let metadata = self.machine.engine.program().phv.metadata_bytes as usize;
         if let Some(bytes) = self.machine.ctx.phv.get_mut(..metadata) {
-            bytes.fill(0);
+            bits::clear(bytes);
         }
     }
 
@@ -442,7 +444,7 @@ impl<O: Observer> Run<'_, '_, O> {
                     if let (Some(from), Some(to)) =
                         (ctx.phv.get(info.range()), ctx.out.get_mut(length..length + info.bytes))
                     {
-                        to.copy_from_slice(from);
+                        bits::copy_short(from, to);
                     }
                     length += info.bytes;
                 }
@@ -458,7 +460,7 @@ impl<O: Observer> Run<'_, '_, O> {
         }
         let rest = ctx.head.get(ctx.at..ctx.head_len).unwrap_or(&[]);
         if let Some(to) = ctx.out.get_mut(length..length + rest.len()) {
-            to.copy_from_slice(rest);
+            bits::copy_short(rest, to);
             length += rest.len();
         }
         length

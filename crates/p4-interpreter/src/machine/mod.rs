@@ -328,7 +328,7 @@ impl<O: Observer> Machine<'_, O> {
                     if let (Some(to), Some(from)) =
                         (ctx.phv.get_mut(at..at + length), ctx.head.get(from..from + length))
                     {
-                        to.copy_from_slice(from);
+                        bits::copy_short(from, to);
                     }
                     ctx.at += length;
                     ctx.mark_valid(header.index());
