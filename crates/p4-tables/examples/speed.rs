@@ -206,7 +206,31 @@ fn insertions() {
     );
 }
 
+/// What the machine at hand gives at best: a read from anywhere in 64 MiB.
+fn reads() {
+    const WORDS: usize = 8 << 20;
+    let memory: Vec<u64> = (0..WORDS as u64).collect();
+    let places: Vec<usize> = (0..1_000_000)
+        .map(|index| mixed(index) as usize % WORDS)
+        .collect();
+    let round = || {
+        let start = Instant::now();
+        black_box(places.iter().fold(0, |sum, &place| sum ^ memory[place]));
+        start.elapsed().as_nanos() as f64 / places.len() as f64
+    };
+    let independent = (0..5).map(|_| round()).fold(f64::MAX, f64::min);
+    let chase = || {
+        let start = Instant::now();
+        let last = (0..1_000_000).fold(0, |at, _| mixed(memory[at]) as usize % WORDS);
+        black_box(last);
+        start.elapsed().as_nanos() as f64 / 1e6
+    };
+    let dependent = (0..5).map(|_| chase()).fold(f64::MAX, f64::min);
+    println!("a read from 64 MiB: {independent:.0} ns, when it waits for the one before {dependent:.0} ns");
+}
+
 fn main() {
+    reads();
     exact(1);
     exact(2);
     prefixes();
