@@ -230,12 +230,23 @@ fn reads() {
 }
 
 fn main() {
-    reads();
-    exact(1);
-    exact(2);
-    prefixes();
-    for masks in [8, 32, 128] {
-        ternary(masks);
+    // Names of measurements, or none for all.
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let wants = |name: &str| wanted.is_empty() || wanted.iter().any(|other| other == name);
+    if wants("reads") {
+        reads();
     }
-    insertions();
+    if wants("exact") {
+        exact(1);
+        exact(2);
+    }
+    if wants("prefixes") {
+        prefixes();
+    }
+    if wants("ternary") {
+        [8, 32, 128].into_iter().for_each(ternary);
+    }
+    if wants("insertions") {
+        insertions();
+    }
 }

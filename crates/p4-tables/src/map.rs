@@ -193,6 +193,7 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
         }
     }
 
+    #[inline]
     fn find(&self, hash: u64, key: &[u64; WORDS]) -> Option<(usize, usize)> {
         let (first, second) = places(hash, self.buckets.len());
         let bucket = &self.buckets[first];
