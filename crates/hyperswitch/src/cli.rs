@@ -40,6 +40,9 @@ pub enum Verb {
     },
     #[command(flatten)]
     User(UserVerb),
+    /// Understand P4 programs; no running instance is needed
+    #[command(subcommand)]
+    P4(P4Verb),
     #[command(name = "data-plane", hide = true)]
     DataPlane,
     #[command(hide = true)]
@@ -55,6 +58,26 @@ pub enum Verb {
     /// Write shell completions into a directory
     #[command(hide = true)]
     Completions { directory: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4Verb {
+    /// Check a program, and show its tables, bounds, what it looks at and whether verdicts can be cached
+    Check {
+        /// What p4c wrote for BMv2 (JSON), or the serialised form
+        file: PathBuf,
+        /// P4Info of the program, text or binary
+        #[arg(long, value_name = "FILE")]
+        p4info: Option<PathBuf>,
+    },
+    /// Draw parser and control flow as SVG
+    Graph {
+        /// What p4c wrote for BMv2 (JSON), or the serialised form
+        file: PathBuf,
+        /// Where to write it [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
 }
 
 /// What users ask of a running instance.

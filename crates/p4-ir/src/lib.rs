@@ -48,6 +48,7 @@ pub mod parser;
 pub mod program;
 pub mod serial;
 pub mod table;
+mod text;
 mod visit;
 
 pub use action::{Action, Op, Parameter};
