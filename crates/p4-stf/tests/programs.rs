@@ -1,5 +1,7 @@
 //! The project's own programs pass their scripts, and what a script gets wrong is told with its line.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! Scripts: every command is read as it is meant, and what is none is refused with its line.
 
+#![allow(clippy::unwrap_used)]
+
 use p4_stf::script::{Cell, Command, Comparison, KeyValue, MAX_SCRIPT, Unit, parse};
 use proptest::prelude::*;
 
