@@ -32,8 +32,18 @@ const BURST: usize = 32;
 fn l2_switch() -> (Bench, Vec<Vec<u8>>) {
     let bench = Bench::new("l2_switch");
     for flow in 0..FLOWS {
-        bench.add("smac", &[Key::Is(0x0200_0000_0100 + flow), Key::Is(1)], "NoAction", &[]);
-        bench.add("dmac", &[Key::Is(0x0200_0000_0200 + flow)], "forward", &[2 + flow % 4]);
+        bench.add(
+            "smac",
+            &[Key::Is(0x0200_0000_0100 + flow), Key::Is(1)],
+            "NoAction",
+            &[],
+        );
+        bench.add(
+            "dmac",
+            &[Key::Is(0x0200_0000_0200 + flow)],
+            "forward",
+            &[2 + flow % 4],
+        );
     }
     (bench, packets())
 }
@@ -41,7 +51,12 @@ fn l2_switch() -> (Bench, Vec<Vec<u8>>) {
 fn firewall() -> (Bench, Vec<Vec<u8>>) {
     let bench = Bench::new("firewall");
     for flow in 0..FLOWS {
-        bench.add("l2_forward", &[Key::Is(0x0200_0000_0200 + flow)], "forward", &[2 + flow % 4]);
+        bench.add(
+            "l2_forward",
+            &[Key::Is(0x0200_0000_0200 + flow)],
+            "forward",
+            &[2 + flow % 4],
+        );
     }
     for rule in 0..16_u64 {
         let network = Key::Masked(0xC0A8_0000 + (rule << 8), 0xFFFF_FF00);
@@ -50,7 +65,12 @@ fn firewall() -> (Bench, Vec<Vec<u8>>) {
         bench.add_with_priority("rules", 1 + rule as u32, &keys, "rule_deny", &[]);
     }
     for port in 0..100 {
-        bench.add("services", &[Key::Is(17), Key::Is(10_000 + port)], "service_deny", &[]);
+        bench.add(
+            "services",
+            &[Key::Is(17), Key::Is(10_000 + port)],
+            "service_deny",
+            &[],
+        );
     }
     (bench, packets())
 }
@@ -58,12 +78,32 @@ fn firewall() -> (Bench, Vec<Vec<u8>>) {
 fn router() -> (Bench, Vec<Vec<u8>>) {
     let bench = Bench::new("router");
     for flow in 0..FLOWS {
-        bench.add("router_mac", &[Key::Is(1), Key::Is(0x0200_0000_0200 + flow)], "take", &[]);
-        bench.add("routes", &[Key::Prefix(0x0A00_0000 + (flow << 8), 24)], "via", &[flow]);
-        bench.add("next_hops", &[Key::Is(flow)], "send", &[2 + flow % 4, 0x0200_0000_0300 + flow]);
+        bench.add(
+            "router_mac",
+            &[Key::Is(1), Key::Is(0x0200_0000_0200 + flow)],
+            "take",
+            &[],
+        );
+        bench.add(
+            "routes",
+            &[Key::Prefix(0x0A00_0000 + (flow << 8), 24)],
+            "via",
+            &[flow],
+        );
+        bench.add(
+            "next_hops",
+            &[Key::Is(flow)],
+            "send",
+            &[2 + flow % 4, 0x0200_0000_0300 + flow],
+        );
     }
     for port in 2..6 {
-        bench.add("port_mac", &[Key::Is(port)], "leave_as", &[0x0200_0000_0400 + port]);
+        bench.add(
+            "port_mac",
+            &[Key::Is(port)],
+            "leave_as",
+            &[0x0200_0000_0400 + port],
+        );
     }
     (bench, packets())
 }
@@ -71,11 +111,26 @@ fn router() -> (Bench, Vec<Vec<u8>>) {
 fn kitchen_sink() -> (Bench, Vec<Vec<u8>>) {
     let bench = Bench::new("kitchen_sink");
     for flow in 0..FLOWS {
-        bench.add("forward", &[Key::Is(0x0200_0000_0200 + flow)], "to_port", &[2 + flow % 4]);
-        bench.add("prefixes", &[Key::Prefix(0x0A00_0000 + (flow << 8), 24)], "set_class", &[flow]);
+        bench.add(
+            "forward",
+            &[Key::Is(0x0200_0000_0200 + flow)],
+            "to_port",
+            &[2 + flow % 4],
+        );
+        bench.add(
+            "prefixes",
+            &[Key::Prefix(0x0A00_0000 + (flow << 8), 24)],
+            "set_class",
+            &[flow],
+        );
     }
     for flow in 0..FLOWS / 4 {
-        bench.add("senders", &[Key::Is(0x0200_0000_0100 + flow)], "stamp", &[0x0200_0000_0500 + flow]);
+        bench.add(
+            "senders",
+            &[Key::Is(0x0200_0000_0100 + flow)],
+            "stamp",
+            &[0x0200_0000_0500 + flow],
+        );
     }
     bench.add("patterns", &[Key::Any, Key::Is(0x0800)], "measure", &[]);
     (bench, packets())
@@ -85,7 +140,14 @@ fn packets() -> Vec<Vec<u8>> {
     let packet = |flow: u64| {
         let (to, from) = (0x0200_0000_0200 + flow, 0x0200_0000_0100 + flow);
         let destination = 0x0A00_0001 + ((flow as u32) << 8);
-        udp(to, from, 0x0A01_0000 + flow as u32, destination, (1000 + flow as u16, 2000), 64)
+        udp(
+            to,
+            from,
+            0x0A01_0000 + flow as u32,
+            destination,
+            (1000 + flow as u16, 2000),
+            64,
+        )
     };
     (0..FLOWS).map(packet).collect()
 }
@@ -105,12 +167,20 @@ fn measure(name: &str, (bench, packets): (Bench, Vec<Vec<u8>>)) {
         let begin = processor_time();
         let before = sent;
         while processor_time() - begin < length {
-            for burst in packets.iter().cycle().take(16 * packets.len()).collect::<Vec<_>>().chunks(BURST) {
+            for burst in packets
+                .iter()
+                .cycle()
+                .take(16 * packets.len())
+                .collect::<Vec<_>>()
+                .chunks(BURST)
+            {
                 let reading = bench.state.read();
                 now += 10_000;
                 for packet in burst {
                     let packet = Packet::whole(1, packet);
-                    bench.engine.run(&reading, &mut context, &packet, now, &mut sink, &mut Nobody);
+                    bench
+                        .engine
+                        .run(&reading, &mut context, &packet, now, &mut sink, &mut Nobody);
                 }
                 sent += burst.len() as u64;
             }
@@ -118,9 +188,15 @@ fn measure(name: &str, (bench, packets): (Bench, Vec<Vec<u8>>)) {
         (sent - before) as f64 / (processor_time() - begin).as_secs_f64()
     };
     part(Duration::from_millis(100));
-    let best = (0..5).map(|_| part(Duration::from_millis(100))).fold(0.0, f64::max);
+    let best = (0..5)
+        .map(|_| part(Duration::from_millis(100)))
+        .fold(0.0, f64::max);
     let left = sink.packets as f64 / sent as f64 * 100.0;
-    println!("{name:14} {:6.2} million packets/s  {:6.0} ns  {left:3.0} % left", best / 1e6, 1e9 / best);
+    println!(
+        "{name:14} {:6.2} million packets/s  {:6.0} ns  {left:3.0} % left",
+        best / 1e6,
+        1e9 / best
+    );
 }
 
 fn main() {

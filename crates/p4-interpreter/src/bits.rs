@@ -109,7 +109,12 @@ pub fn set_words(buffer: &mut [u8], bit: usize, width: u32, words: &[u64]) {
     while left > 0 {
         let take = left.min(64);
         left -= take;
-        set(buffer, bit + left as usize, take, words.next().copied().unwrap_or(0));
+        set(
+            buffer,
+            bit + left as usize,
+            take,
+            words.next().copied().unwrap_or(0),
+        );
     }
 }
 
@@ -322,10 +327,20 @@ mod tests {
             let mut to = [0xFF; 100];
             copy_short(&from, &mut to[10..10 + from.len()]);
             assert_eq!(&to[10..10 + from.len()], &from[..]);
-            assert!(to[..10].iter().chain(&to[10 + from.len()..]).all(|&byte| byte == 0xFF));
+            assert!(
+                to[..10]
+                    .iter()
+                    .chain(&to[10 + from.len()..])
+                    .all(|&byte| byte == 0xFF)
+            );
             clear(&mut to[10..10 + from.len()]);
             assert!(to[10..10 + from.len()].iter().all(|&byte| byte == 0));
-            assert!(to[..10].iter().chain(&to[10 + from.len()..]).all(|&byte| byte == 0xFF));
+            assert!(
+                to[..10]
+                    .iter()
+                    .chain(&to[10 + from.len()..])
+                    .all(|&byte| byte == 0xFF)
+            );
         }
     }
 

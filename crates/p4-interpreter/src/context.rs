@@ -158,7 +158,9 @@ impl Context {
     #[inline]
     pub(crate) fn is_valid(&self, header: HeaderId) -> bool {
         let at = header.index();
-        self.valid.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
+        self.valid
+            .get(at / 64)
+            .is_some_and(|word| word >> (at % 64) & 1 == 1)
     }
 
     #[inline]

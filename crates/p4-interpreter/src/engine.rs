@@ -46,7 +46,10 @@ impl Errors {
     fn new(program: &Program) -> Self {
         let number = |position: usize| {
             let name = CORE_ERRORS[position];
-            let named = program.errors.iter().find(|(other, _)| other.rsplit('.').next() == Some(name));
+            let named = program
+                .errors
+                .iter()
+                .find(|(other, _)| other.rsplit('.').next() == Some(name));
             named.map_or(position as u32, |(_, number)| *number)
         };
         Errors(std::array::from_fn(number))
@@ -75,7 +78,11 @@ impl Slot {
             _ => return None,
         };
         let at = (field.offset + u32::from(field.width)) / 8 - bytes;
-        Some(Slot { at, size, mask: crate::bits::mask(u32::from(field.width)) })
+        Some(Slot {
+            at,
+            size,
+            mask: crate::bits::mask(u32::from(field.width)),
+        })
     }
 }
 
@@ -209,7 +216,10 @@ impl Engine {
         let emitted: usize = emits.iter().map(|&header| headers[header].bytes).sum();
         let bounds = checked.bounds();
         let grown = bounds.header_bytes_grown as usize * usize::from(MAX_PASSES);
-        let head = (bounds.header_bytes_read as usize).next_multiple_of(64).max(INITIAL_HEAD) + grown;
+        let head = (bounds.header_bytes_read as usize)
+            .next_multiple_of(64)
+            .max(INITIAL_HEAD)
+            + grown;
         let sizes = Sizes {
             phv: program.phv.bytes as usize,
             valid: always_valid.len(),
@@ -225,7 +235,11 @@ impl Engine {
             standard: Standard::new(program),
             colours: colours(program),
             errors: Errors::new(program),
-            hashes: program.calculations.iter().map(|calculation| hash_kind(calculation.algorithm)).collect(),
+            hashes: program
+                .calculations
+                .iter()
+                .map(|calculation| hash_kind(calculation.algorithm))
+                .collect(),
             parser_steps: bounds.parser_steps,
             layouts,
             code,
@@ -269,7 +283,10 @@ pub fn match_kind(kind: p4_ir::MatchKind) -> MatchKind {
 }
 
 fn layout(table: &p4_ir::Table) -> Result<KeyLayout, Error> {
-    let fields = table.keys.iter().map(|key| KeyField { kind: match_kind(key.kind), width: u32::from(key.width) });
+    let fields = table.keys.iter().map(|key| KeyField {
+        kind: match_kind(key.kind),
+        width: u32::from(key.width),
+    });
     Ok(KeyLayout::new(&fields.collect::<Vec<_>>())?)
 }
 
@@ -278,11 +295,18 @@ fn headers(program: &Program) -> Vec<HeaderInfo> {
         let ty = &program.header_types[header.ty.index()];
         let variable = ty.variable().map(|member| {
             let field = &program.fields[header.first_field.index() + usize::from(member)];
-            Variable { offset: field.offset as usize, width: usize::from(field.width) }
+            Variable {
+                offset: field.offset as usize,
+                width: usize::from(field.width),
+            }
         });
         HeaderInfo {
             offset: header.offset as usize,
-            bytes: if header.metadata { 0 } else { ty.max_bits().div_ceil(8) as usize },
+            bytes: if header.metadata {
+                0
+            } else {
+                ty.max_bits().div_ceil(8) as usize
+            },
             fixed_bits: ty.fixed_bits() as usize,
             variable,
             union: None,
@@ -334,7 +358,10 @@ fn colours(program: &Program) -> Vec<Option<Field>> {
 
 /// Words of the longest list of arguments.
 fn arguments(program: &Program) -> usize {
-    let words = program.actions.iter().map(|action| usize::from(compile::parameter_words(action).1));
+    let words = program
+        .actions
+        .iter()
+        .map(|action| usize::from(compile::parameter_words(action).1));
     words.max().unwrap_or(0)
 }
 
@@ -350,11 +377,26 @@ fn gathered(program: &Program, headers: &[HeaderInfo]) -> usize {
         p4_ir::CalculationInput::Header(header) => headers[header.index()].bytes * 8,
         p4_ir::CalculationInput::Payload(_) => 0,
     };
-    let calculations = program.calculations.iter().map(|calculation| calculation.inputs.iter().map(input).sum());
-    let digests = program.digests.iter().map(|digest| digest.items.iter().map(|item| width(item.value)).sum());
-    let selects = program.parser.states.iter().map(|state| usize::from(state.select.width));
+    let calculations = program
+        .calculations
+        .iter()
+        .map(|calculation| calculation.inputs.iter().map(input).sum());
+    let digests = program
+        .digests
+        .iter()
+        .map(|digest| digest.items.iter().map(|item| width(item.value)).sum());
+    let selects = program
+        .parser
+        .states
+        .iter()
+        .map(|state| usize::from(state.select.width));
     let header = headers.iter().map(|header| header.bytes * 8);
-    let bits: usize = calculations.chain(digests).chain(selects).chain(header).max().unwrap_or(0);
+    let bits: usize = calculations
+        .chain(digests)
+        .chain(selects)
+        .chain(header)
+        .max()
+        .unwrap_or(0);
     bits.div_ceil(8) + 8
 }
 

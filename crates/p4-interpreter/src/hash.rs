@@ -83,8 +83,17 @@ impl Crc {
     }
 
     fn start(&self) -> u64 {
-        let CrcParameters { width, initial, reflect_data, .. } = self.parameters;
-        if reflect_data { reflect(initial, width) } else { initial & crate::bits::mask(width) }
+        let CrcParameters {
+            width,
+            initial,
+            reflect_data,
+            ..
+        } = self.parameters;
+        if reflect_data {
+            reflect(initial, width)
+        } else {
+            initial & crate::bits::mask(width)
+        }
     }
 
     fn update(&self, mut register: u64, bytes: &[u8]) -> u64 {
@@ -104,10 +113,20 @@ impl Crc {
     }
 
     fn finish(&self, register: u64) -> u64 {
-        let CrcParameters { width, final_xor, reflect_data, reflect_result, .. } = self.parameters;
+        let CrcParameters {
+            width,
+            final_xor,
+            reflect_data,
+            reflect_result,
+            ..
+        } = self.parameters;
         let mirrored = reflect_data != reflect_result;
         let register = register & crate::bits::mask(width);
-        let value = if mirrored { reflect(register, width) } else { register };
+        let value = if mirrored {
+            reflect(register, width)
+        } else {
+            register
+        };
         (value ^ final_xor) & crate::bits::mask(width)
     }
 }
@@ -116,13 +135,23 @@ fn remainder(byte: u64, parameters: CrcParameters) -> u64 {
     let top = 1 << (parameters.width - 1);
     (0..8).fold(byte << (parameters.width - 8), |rest, _| {
         let next = rest << 1;
-        if rest & top != 0 { next ^ parameters.polynomial } else { next }
+        if rest & top != 0 {
+            next ^ parameters.polynomial
+        } else {
+            next
+        }
     }) & crate::bits::mask(parameters.width)
 }
 
 fn reflected_remainder(byte: u64, parameters: CrcParameters) -> u64 {
     let polynomial = reflect(parameters.polynomial, parameters.width);
-    (0..8).fold(byte, |rest, _| if rest & 1 != 0 { (rest >> 1) ^ polynomial } else { rest >> 1 })
+    (0..8).fold(byte, |rest, _| {
+        if rest & 1 != 0 {
+            (rest >> 1) ^ polynomial
+        } else {
+            rest >> 1
+        }
+    })
 }
 
 /// The lowest `width` bits in reverse order.
@@ -174,8 +203,18 @@ impl Algorithm {
             Algorithm::Crc(crc) => crc.start(),
             _ => 0,
         };
-        let lanes = [PRIMES[0].wrapping_add(PRIMES[1]), PRIMES[1], 0, PRIMES[0].wrapping_neg()];
-        Running { register, length: 0, lanes, stripe: [0; STRIPE] }
+        let lanes = [
+            PRIMES[0].wrapping_add(PRIMES[1]),
+            PRIMES[1],
+            0,
+            PRIMES[0].wrapping_neg(),
+        ];
+        Running {
+            register,
+            length: 0,
+            lanes,
+            stripe: [0; STRIPE],
+        }
     }
 
     /// Takes further bytes.
@@ -244,9 +283,13 @@ impl Running {
         let mut hash = if self.length >= STRIPE {
             let [a, b, c, d] = self.lanes;
             let sum = [(a, 1), (b, 7), (c, 12), (d, 18)];
-            let sum = sum.iter().fold(0_u64, |sum, (lane, by)| sum.wrapping_add(lane.rotate_left(*by)));
+            let sum = sum
+                .iter()
+                .fold(0_u64, |sum, (lane, by)| sum.wrapping_add(lane.rotate_left(*by)));
             self.lanes.iter().fold(sum, |hash, &lane| {
-                (hash ^ round(0, lane)).wrapping_mul(PRIMES[0]).wrapping_add(PRIMES[3])
+                (hash ^ round(0, lane))
+                    .wrapping_mul(PRIMES[0])
+                    .wrapping_add(PRIMES[3])
             })
         } else {
             PRIMES[4]
@@ -255,12 +298,18 @@ impl Running {
         let (words, rest) = self.stripe[..self.length % STRIPE].as_chunks::<8>();
         for word in words {
             hash ^= round(0, u64::from_le_bytes(*word));
-            hash = hash.rotate_left(27).wrapping_mul(PRIMES[0]).wrapping_add(PRIMES[3]);
+            hash = hash
+                .rotate_left(27)
+                .wrapping_mul(PRIMES[0])
+                .wrapping_add(PRIMES[3]);
         }
         let (halves, rest) = rest.as_chunks::<4>();
         for half in halves {
             hash ^= u64::from(u32::from_le_bytes(*half)).wrapping_mul(PRIMES[0]);
-            hash = hash.rotate_left(23).wrapping_mul(PRIMES[1]).wrapping_add(PRIMES[2]);
+            hash = hash
+                .rotate_left(23)
+                .wrapping_mul(PRIMES[1])
+                .wrapping_add(PRIMES[2]);
         }
         for &byte in rest {
             hash ^= u64::from(byte).wrapping_mul(PRIMES[4]);
@@ -273,7 +322,9 @@ impl Running {
 }
 
 fn round(lane: u64, word: u64) -> u64 {
-    lane.wrapping_add(word.wrapping_mul(PRIMES[1])).rotate_left(31).wrapping_mul(PRIMES[0])
+    lane.wrapping_add(word.wrapping_mul(PRIMES[1]))
+        .rotate_left(31)
+        .wrapping_mul(PRIMES[0])
 }
 
 /// The sum of 16-bit words, not folded. `odd`: the first byte is a word's second one. 2^48 bytes do not overflow it.
@@ -353,7 +404,10 @@ mod tests {
             reflect_result: true,
         };
         assert_eq!(crc(crc64), 0x995D_C9BB_DF19_39FA, "CRC-64/XZ");
-        let mixed = CrcParameters { reflect_result: false, ..CrcParameters::CRC16 };
+        let mixed = CrcParameters {
+            reflect_result: false,
+            ..CrcParameters::CRC16
+        };
         assert_eq!(crc(mixed), u64::from(0xBB3D_u16.reverse_bits()));
     }
 
@@ -364,7 +418,11 @@ mod tests {
         ];
         assert_eq!(Algorithm::Csum16.hash(&header), 0xB861);
         assert_eq!(Algorithm::Csum16.hash(&[]), 0xFFFF);
-        assert_eq!(Algorithm::Csum16.hash(&[0xAB]), 0x54FF, "a last odd byte is a word's upper half");
+        assert_eq!(
+            Algorithm::Csum16.hash(&[0xAB]),
+            0x54FF,
+            "a last odd byte is a word's upper half"
+        );
     }
 
     /// Values of the reference implementation.
@@ -380,7 +438,10 @@ mod tests {
         assert_eq!(Algorithm::Xor(2).hash(&[0x12, 0x34, 0x01, 0x02, 0xFF]), 0xEC36);
         assert_eq!(Algorithm::Xor(4).hash(&[1, 2, 3, 4, 5]), 0x0402_0304);
         assert_eq!(Algorithm::Identity.hash(&[1, 2]), 0x0102);
-        assert_eq!(Algorithm::Identity.hash(&[1, 2, 3, 4, 5, 6, 7, 8, 9]), 0x0102_0304_0506_0708);
+        assert_eq!(
+            Algorithm::Identity.hash(&[1, 2, 3, 4, 5, 6, 7, 8, 9]),
+            0x0102_0304_0506_0708
+        );
     }
 
     proptest! {

@@ -23,7 +23,13 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     pub(crate) fn new(program: &'a Program, ctx: &'a Context) -> Self {
-        View { program, phv: &ctx.phv, valid: &ctx.valid, filled: &ctx.filled, at: ctx.at }
+        View {
+            program,
+            phv: &ctx.phv,
+            valid: &ctx.valid,
+            filled: &ctx.filled,
+            at: ctx.at,
+        }
     }
 
     /// The program that runs.
@@ -33,13 +39,19 @@ impl<'a> View<'a> {
 
     /// Whether a header is valid. Metadata always is.
     pub fn is_valid(&self, header: HeaderId) -> bool {
-        self.valid.get(header.index() / 64).is_some_and(|word| word >> (header.index() % 64) & 1 == 1)
+        self.valid
+            .get(header.index() / 64)
+            .is_some_and(|word| word >> (header.index() % 64) & 1 == 1)
     }
 
     /// A field's value; of a variable field the bits in use.
     pub fn field(&self, field: FieldId) -> Bits {
         let field = &self.program.fields[field.index()];
-        let width = if field.variable { self.filled[field.header.index()] } else { field.width };
+        let width = if field.variable {
+            self.filled[field.header.index()]
+        } else {
+            field.width
+        };
         let mut words = vec![0; crate::wide::words(u32::from(width))];
         bits::get_words(self.phv, field.offset as usize, u32::from(width), &mut words);
         let bytes: Vec<u8> = words.iter().rev().flat_map(|word| word.to_be_bytes()).collect();
@@ -54,7 +66,10 @@ impl<'a> View<'a> {
 
 impl std::fmt::Debug for View<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("View").field("program", &self.program.name).field("at", &self.at).finish_non_exhaustive()
+        f.debug_struct("View")
+            .field("program", &self.program.name)
+            .field("at", &self.at)
+            .finish_non_exhaustive()
     }
 }
 
@@ -197,13 +212,22 @@ impl Observer for Nobody {
 /// What an operation uses beyond the packet, for people.
 pub(crate) fn name_of(slow: &Slow, program: &Program) -> String {
     match slow {
-        Slow::Count { counter, .. } => format!("counter {}", program.counters[usize::from(*counter)].identity.name),
+        Slow::Count { counter, .. } => format!(
+            "counter {}",
+            program.counters[usize::from(*counter)].identity.name
+        ),
         Slow::Meter { meter, .. } => format!("meter {}", program.meters[meter.index()].identity.name),
         Slow::RegisterRead { register, .. } => {
-            format!("register {} read", program.registers[register.index()].identity.name)
+            format!(
+                "register {} read",
+                program.registers[register.index()].identity.name
+            )
         }
         Slow::RegisterWrite { register, .. } => {
-            format!("register {} written", program.registers[register.index()].identity.name)
+            format!(
+                "register {} written",
+                program.registers[register.index()].identity.name
+            )
         }
         Slow::Random { .. } => "random".into(),
         Slow::Digest { digest } => format!("digest {}", program.digests[digest.index()].identity.name),

@@ -57,7 +57,11 @@ pub struct Packet<'a> {
 impl<'a> Packet<'a> {
     /// A packet that lies in one piece.
     pub fn whole(port: u32, bytes: &'a [u8]) -> Self {
-        Packet { port, head: bytes, tail: &NoTail }
+        Packet {
+            port,
+            head: bytes,
+            tail: &NoTail,
+        }
     }
 
     /// Its length in bytes.
@@ -76,14 +80,20 @@ impl<'a> Packet<'a> {
         let length = within.len().min(to.len());
         to[..length].copy_from_slice(&within[..length]);
         if length < to.len() {
-            self.tail.read((offset + length).saturating_sub(self.head.len()), &mut to[length..]);
+            self.tail.read(
+                (offset + length).saturating_sub(self.head.len()),
+                &mut to[length..],
+            );
         }
     }
 }
 
 impl std::fmt::Debug for Packet<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Packet").field("port", &self.port).field("length", &self.len()).finish_non_exhaustive()
+        f.debug_struct("Packet")
+            .field("port", &self.port)
+            .field("length", &self.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -141,8 +151,14 @@ pub enum Drop {
 
 impl Drop {
     /// All reasons, in the order of [`Counts::drops`].
-    pub const ALL: [Drop; 6] =
-        [Drop::Ingress, Drop::Egress, Drop::Passes, Drop::Copies, Drop::Grown, Drop::NoReplica];
+    pub const ALL: [Drop; 6] = [
+        Drop::Ingress,
+        Drop::Egress,
+        Drop::Passes,
+        Drop::Copies,
+        Drop::Grown,
+        Drop::NoReplica,
+    ];
 
     /// A word for counters and people.
     pub const fn name(self) -> &'static str {

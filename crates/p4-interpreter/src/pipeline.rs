@@ -14,6 +14,7 @@
 //! snapshot of the state that it begins with; the list, the snapshots and the number of passes are bounded, and what
 //! exceeds a bound is dropped and counted.
 
+use crate::bits;
 use crate::code::Pc;
 use crate::context::{Context, Job, JobKind, MAX_COPIES, Wishes};
 use crate::engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES};
@@ -21,7 +22,6 @@ use crate::machine::{Ended, Machine};
 use crate::observe::{Fate, Observer, Stage, View};
 use crate::packet::{Drop, Output, Packet, Sink};
 use crate::state::{Reading, Replica};
-use crate::bits;
 use p4_ir::FieldListId;
 
 /// Values of `instance_type`, as BMv2 has them.
@@ -58,8 +58,20 @@ impl Engine {
     ) {
         ctx.counts.packets += 1;
         ctx.copies = 0;
-        let machine = Machine { engine: self, state: reading.state(), tables: reading.tables(), ctx, packet, observer, now };
-        let mut run = Run { machine, sink, passes: 1 };
+        let machine = Machine {
+            engine: self,
+            state: reading.state(),
+            tables: reading.tables(),
+            ctx,
+            packet,
+            observer,
+            now,
+        };
+        let mut run = Run {
+            machine,
+            sink,
+            passes: 1,
+        };
         run.begin();
         run.passes_of(After::Again(instance::NORMAL));
         while let Some(job) = run.machine.ctx.jobs.pop_front() {
@@ -250,7 +262,9 @@ impl<O: Observer> Run<'_, '_, O> {
     /// Copies of the present state wait.
     fn queue(&mut self, kinds: &[JobKind], passes: u8) -> After {
         let ctx = &mut *self.machine.ctx;
-        let Some(snapshot) = ctx.save() else { return self.drop(Drop::Copies) };
+        let Some(snapshot) = ctx.save() else {
+            return self.drop(Drop::Copies);
+        };
         for &kind in kinds {
             let ctx = &mut *self.machine.ctx;
             if ctx.copies == MAX_COPIES {
@@ -258,7 +272,11 @@ impl<O: Observer> Run<'_, '_, O> {
             }
             ctx.copies += 1;
             ctx.snapshots[usize::from(snapshot)].users += 1;
-            ctx.jobs.push_back(Job { snapshot, kind, passes });
+            ctx.jobs.push_back(Job {
+                snapshot,
+                kind,
+                passes,
+            });
         }
         After::Done
     }
@@ -281,7 +299,11 @@ impl<O: Observer> Run<'_, '_, O> {
             }
             ctx.copies += 1;
             ctx.snapshots[usize::from(snapshot)].users += 1;
-            ctx.jobs.push_back(Job { snapshot, kind: JobKind::Egress { port, rid, instance }, passes });
+            ctx.jobs.push_back(Job {
+                snapshot,
+                kind: JobKind::Egress { port, rid, instance },
+                passes,
+            });
             self.fate(Fate::Port { port, rid, instance });
         }
     }
@@ -308,7 +330,13 @@ impl<O: Observer> Run<'_, '_, O> {
             let field = &program.fields[field.index()];
             let (bit, width) = (field.offset as usize, usize::from(field.width));
             if ctx.is_valid(field.header) {
-                bits::copy(&ctx.snapshots[usize::from(snapshot)].phv, bit, &mut ctx.phv, bit, width);
+                bits::copy(
+                    &ctx.snapshots[usize::from(snapshot)].phv,
+                    bit,
+                    &mut ctx.phv,
+                    bit,
+                    width,
+                );
             }
         }
     }
@@ -335,7 +363,11 @@ impl<O: Observer> Run<'_, '_, O> {
         self.keep(saved, list);
         self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
         let passes = self.passes;
-        self.replicate(&session.replicas(self.machine.state), instance::INGRESS_CLONE, passes);
+        self.replicate(
+            &session.replicas(self.machine.state),
+            instance::INGRESS_CLONE,
+            passes,
+        );
         self.machine.ctx.restore(saved);
         self.machine.ctx.snapshots[usize::from(saved)].users = 0;
     }
@@ -358,7 +390,11 @@ impl<O: Observer> Run<'_, '_, O> {
         self.keep(saved, list);
         self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
         let passes = self.passes + 1;
-        self.replicate(&session.replicas(self.machine.state), instance::EGRESS_CLONE, passes);
+        self.replicate(
+            &session.replicas(self.machine.state),
+            instance::EGRESS_CLONE,
+            passes,
+        );
         self.machine.ctx.restore(saved);
         self.machine.ctx.snapshots[usize::from(saved)].users = 0;
     }
@@ -379,7 +415,9 @@ impl<O: Observer> Run<'_, '_, O> {
             self.forget_metadata();
             return true;
         }
-        let Some(saved) = self.machine.ctx.save() else { return false };
+        let Some(saved) = self.machine.ctx.save() else {
+            return false;
+        };
         self.forget_headers();
         self.keep(saved, list);
         true
@@ -441,9 +479,10 @@ impl<O: Observer> Run<'_, '_, O> {
             let begin = info.offset;
             match info.variable {
                 None => {
-                    if let (Some(from), Some(to)) =
-                        (ctx.phv.get(info.range()), ctx.out.get_mut(length..length + info.bytes))
-                    {
+                    if let (Some(from), Some(to)) = (
+                        ctx.phv.get(info.range()),
+                        ctx.out.get_mut(length..length + info.bytes),
+                    ) {
                         bits::copy_short(from, to);
                     }
                     length += info.bytes;
@@ -473,10 +512,18 @@ impl<O: Observer> Run<'_, '_, O> {
         let head = head.min(ctx.truncate);
         let length = rest.min(ctx.truncate - head);
         ctx.counts.outputs += 1;
-        let output = Output { port, head: &ctx.out[..head], packet, offset: ctx.pulled, length };
+        let output = Output {
+            port,
+            head: &ctx.out[..head],
+            packet,
+            offset: ctx.pulled,
+            length,
+        };
         self.sink.output(&output);
         if O::ACTIVE {
-            self.machine.observer.output(port, &self.machine.ctx.out[..head], head + length);
+            self.machine
+                .observer
+                .output(port, &self.machine.ctx.out[..head], head + length);
         }
         After::Done
     }

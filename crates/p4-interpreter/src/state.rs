@@ -38,7 +38,12 @@ pub struct StateLimits {
 
 impl Default for StateLimits {
     fn default() -> Self {
-        StateLimits { bytes: 256 << 20, groups: 4096, replicas: crate::context::MAX_COPIES, sessions: 1024 }
+        StateLimits {
+            bytes: 256 << 20,
+            groups: 4096,
+            replicas: crate::context::MAX_COPIES,
+            sessions: 1024,
+        }
     }
 }
 
@@ -167,7 +172,11 @@ impl State {
             groups: RwLock::default(),
             sessions: RwLock::default(),
             turns: program.calculations.iter().map(|_| AtomicU64::new(0)).collect(),
-            custom: program.calculations.iter().map(|one| RwLock::new(custom(one.algorithm))).collect(),
+            custom: program
+                .calculations
+                .iter()
+                .map(|one| RwLock::new(custom(one.algorithm)))
+                .collect(),
             limits,
             exclusive: needs_exclusion(program).then(|| Mutex::new(())),
         })
@@ -197,7 +206,8 @@ impl State {
     }
 
     pub(crate) fn read_register(&self, register: usize, index: u64) -> u64 {
-        self.register_cell(register, index).map_or(0, |cell| cell[0].load(Relaxed))
+        self.register_cell(register, index)
+            .map_or(0, |cell| cell[0].load(Relaxed))
     }
 
     pub(crate) fn write_register(&self, register: usize, index: u64, value: u64) {
@@ -248,7 +258,10 @@ impl State {
             word & !crate::bits::mask(left) == 0 || word == 0
         });
         if !fits {
-            return Err(Error::Wrong { what: "register's value", expected: format!("{width} bits wide") });
+            return Err(Error::Wrong {
+                what: "register's value",
+                expected: format!("{width} bits wide"),
+            });
         }
         for (at, cell) in cell.iter().enumerate() {
             cell.store(words.get(at).copied().unwrap_or(0), Relaxed);
@@ -273,8 +286,12 @@ impl State {
     // Counters.
 
     pub(crate) fn count(&self, counter: usize, index: u64, length: u64) {
-        let Some(array) = self.counters.get(counter) else { return };
-        let cell = usize::try_from(index).ok().and_then(|index| array.cells.get(index));
+        let Some(array) = self.counters.get(counter) else {
+            return;
+        };
+        let cell = usize::try_from(index)
+            .ok()
+            .and_then(|index| array.cells.get(index));
         if let Some(cell) = cell {
             if array.packets {
                 cell.packets.fetch_add(1, Relaxed);
@@ -292,7 +309,10 @@ impl State {
     /// [`Error::OutOfRange`].
     pub fn counter(&self, counter: p4_ir::CounterId, index: u64) -> Result<CounterValue, Error> {
         let cell = self.counter_cell(counter, index)?;
-        Ok(CounterValue { packets: cell.packets.load(Relaxed), bytes: cell.bytes.load(Relaxed) })
+        Ok(CounterValue {
+            packets: cell.packets.load(Relaxed),
+            bytes: cell.bytes.load(Relaxed),
+        })
     }
 
     /// Sets a cell of a counter that is no table's.
@@ -300,7 +320,12 @@ impl State {
     /// # Errors
     ///
     /// [`Error::OutOfRange`].
-    pub fn set_counter(&self, counter: p4_ir::CounterId, index: u64, value: CounterValue) -> Result<(), Error> {
+    pub fn set_counter(
+        &self,
+        counter: p4_ir::CounterId,
+        index: u64,
+        value: CounterValue,
+    ) -> Result<(), Error> {
         let cell = self.counter_cell(counter, index)?;
         cell.packets.store(value.packets, Relaxed);
         cell.bytes.store(value.bytes, Relaxed);
@@ -309,16 +334,23 @@ impl State {
 
     fn counter_cell(&self, counter: p4_ir::CounterId, index: u64) -> Result<&CounterCell, Error> {
         let array = self.counters.get(counter.index());
-        let array = array.ok_or_else(|| out_of_range("counters", self.counters.len(), u64::from(counter.0)))?;
-        let cell = usize::try_from(index).ok().and_then(|index| array.cells.get(index));
+        let array =
+            array.ok_or_else(|| out_of_range("counters", self.counters.len(), u64::from(counter.0)))?;
+        let cell = usize::try_from(index)
+            .ok()
+            .and_then(|index| array.cells.get(index));
         cell.ok_or_else(|| out_of_range(&array.name, array.cells.len(), index))
     }
 
     // Meters.
 
     pub(crate) fn measure(&self, meter: usize, index: u64, length: u64, now: u64, colour: u64) -> u64 {
-        let Some(array) = self.meters.get(meter) else { return 0 };
-        let cell = usize::try_from(index).ok().and_then(|index| array.cells.get(index));
+        let Some(array) = self.meters.get(meter) else {
+            return 0;
+        };
+        let cell = usize::try_from(index)
+            .ok()
+            .and_then(|index| array.cells.get(index));
         let before = match colour {
             0 => Colour::Green,
             1 => Colour::Yellow,
@@ -354,13 +386,17 @@ impl State {
 
     /// Cells of a meter that is no table's.
     pub fn meter_cells(&self, meter: p4_ir::MeterId) -> u64 {
-        self.meters.get(meter.index()).map_or(0, |array| array.cells.len() as u64)
+        self.meters
+            .get(meter.index())
+            .map_or(0, |array| array.cells.len() as u64)
     }
 
     fn meter_cell(&self, meter: p4_ir::MeterId, index: u64) -> Result<&Meter, Error> {
         let array = self.meters.get(meter.index());
         let array = array.ok_or_else(|| out_of_range("meters", self.meters.len(), u64::from(meter.0)))?;
-        let cell = usize::try_from(index).ok().and_then(|index| array.cells.get(index));
+        let cell = usize::try_from(index)
+            .ok()
+            .and_then(|index| array.cells.get(index));
         cell.ok_or_else(|| out_of_range(&array.name, array.cells.len(), index))
     }
 
@@ -381,12 +417,18 @@ impl State {
     /// [`Error::Full`], [`Error::Wrong`].
     pub fn set_group(&self, group: u64, replicas: &[Replica]) -> Result<(), Error> {
         if group == 0 {
-            return Err(Error::Wrong { what: "multicast group", expected: "1 or more".into() });
+            return Err(Error::Wrong {
+                what: "multicast group",
+                expected: "1 or more".into(),
+            });
         }
         self.check_replicas(replicas)?;
         let mut groups = self.groups.write();
         if groups.len() >= self.limits.groups && !groups.contains_key(&group) {
-            return Err(Error::Full { what: "multicast groups", limit: self.limits.groups });
+            return Err(Error::Full {
+                what: "multicast groups",
+                limit: self.limits.groups,
+            });
         }
         groups.insert(group, replicas.into());
         Ok(())
@@ -406,7 +448,10 @@ impl State {
         self.check_replicas(&session.replicas)?;
         let mut sessions = self.sessions.write();
         if sessions.len() >= self.limits.sessions && !sessions.contains_key(&number) {
-            return Err(Error::Full { what: "clone sessions", limit: self.limits.sessions });
+            return Err(Error::Full {
+                what: "clone sessions",
+                limit: self.limits.sessions,
+            });
         }
         sessions.insert(number, session);
         Ok(())
@@ -419,7 +464,10 @@ impl State {
 
     fn check_replicas(&self, replicas: &[Replica]) -> Result<(), Error> {
         if replicas.len() > self.limits.replicas {
-            return Err(Error::Full { what: "replicas", limit: self.limits.replicas });
+            return Err(Error::Full {
+                what: "replicas",
+                limit: self.limits.replicas,
+            });
         }
         Ok(())
     }
@@ -427,11 +475,16 @@ impl State {
     // Hashes.
 
     pub(crate) fn next_turn(&self, calculation: usize) -> u64 {
-        self.turns.get(calculation).map_or(0, |turn| turn.fetch_add(1, Relaxed))
+        self.turns
+            .get(calculation)
+            .map_or(0, |turn| turn.fetch_add(1, Relaxed))
     }
 
     pub(crate) fn custom_hash(&self, calculation: usize) -> Arc<Algorithm> {
-        let custom = self.custom.get(calculation).and_then(|custom| custom.read().clone());
+        let custom = self
+            .custom
+            .get(calculation)
+            .and_then(|custom| custom.read().clone());
         custom.unwrap_or_else(|| Arc::new(Algorithm::Identity))
     }
 
@@ -444,7 +497,12 @@ impl State {
         let custom = self.custom.get(calculation.index());
         let mut custom = match custom.map(RwLock::write) {
             Some(custom) if custom.is_some() => custom,
-            _ => return Err(Error::Wrong { what: "calculation", expected: "a custom CRC".into() }),
+            _ => {
+                return Err(Error::Wrong {
+                    what: "calculation",
+                    expected: "a custom CRC".into(),
+                });
+            }
         };
         *custom = Some(Arc::new(Algorithm::Crc(Crc::new(parameters))));
         Ok(())
@@ -452,7 +510,11 @@ impl State {
 }
 
 fn out_of_range(name: &str, size: usize, index: u64) -> Error {
-    Error::OutOfRange { name: name.to_owned(), size: size as u32, index }
+    Error::OutOfRange {
+        name: name.to_owned(),
+        size: size as u32,
+        index,
+    }
 }
 
 fn register_words(register: &p4_ir::Register) -> usize {
@@ -460,15 +522,27 @@ fn register_words(register: &p4_ir::Register) -> usize {
 }
 
 fn check_size(program: &Program, limit: u64) -> Result<(), Error> {
-    let counters = program.counters.iter().map(|array| (&array.identity.name, array.size, size_of::<CounterCell>()));
-    let meters = program.meters.iter().map(|array| (&array.identity.name, array.size, size_of::<Meter>()));
-    let registers =
-        program.registers.iter().map(|array| (&array.identity.name, array.size, register_words(array) * 8));
+    let counters = program
+        .counters
+        .iter()
+        .map(|array| (&array.identity.name, array.size, size_of::<CounterCell>()));
+    let meters = program
+        .meters
+        .iter()
+        .map(|array| (&array.identity.name, array.size, size_of::<Meter>()));
+    let registers = program
+        .registers
+        .iter()
+        .map(|array| (&array.identity.name, array.size, register_words(array) * 8));
     let mut bytes = 0_u64;
     for (name, size, cell) in counters.chain(meters).chain(registers) {
         bytes = bytes.saturating_add(u64::from(size) * cell as u64);
         if bytes > limit {
-            return Err(Error::TooMuchState { name: name.clone(), bytes, limit });
+            return Err(Error::TooMuchState {
+                name: name.clone(),
+                bytes,
+                limit,
+            });
         }
     }
     Ok(())
@@ -495,7 +569,9 @@ fn register_array(register: &p4_ir::Register) -> RegisterArray {
     let words = register_words(register);
     RegisterArray {
         name: register.identity.name.clone(),
-        cells: (0..register.size as usize * words).map(|_| AtomicU64::new(0)).collect(),
+        cells: (0..register.size as usize * words)
+            .map(|_| AtomicU64::new(0))
+            .collect(),
         words,
         width: u32::from(register.width),
     }

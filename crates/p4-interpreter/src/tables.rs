@@ -7,8 +7,8 @@ use crate::engine::{Engine, match_kind};
 use crate::error::Error;
 use p4_ir::{Bits, EntryAction, Implementation, KeyMatch, MatchKind, Program, TableId, ValueSetId};
 use p4_tables::{
-    BatchError, Change, Colour, DEFAULT, Entry, KeyField, KeyLayout, Match, ProfileSpec, Shared, TableSpec, Target,
-    Words,
+    BatchError, Change, Colour, DEFAULT, Entry, KeyField, KeyLayout, Match, ProfileSpec, Shared, TableSpec,
+    Target, Words,
 };
 use parking_lot::RwLockReadGuard;
 
@@ -71,11 +71,17 @@ impl Tables {
             Some(_) => Metered::Packets,
             None => Metered::No,
         });
-        Ok(Tables { metered: metered.collect(), shared: Shared::new(tables) })
+        Ok(Tables {
+            metered: metered.collect(),
+            shared: Shared::new(tables),
+        })
     }
 
     pub(crate) fn read(&self) -> TablesReading<'_> {
-        TablesReading { tables: self.shared.read(), metered: &self.metered }
+        TablesReading {
+            tables: self.shared.read(),
+            metered: &self.metered,
+        }
     }
 
     /// The tables themselves, to look at. Changes wait while this is held.
@@ -103,8 +109,15 @@ pub(crate) struct TablesReading<'a> {
 impl TablesReading<'_> {
     #[inline]
     pub fn look_up(&self, table: TableId, key: &[u64], hash: u64, length: u64, now: u64) -> Found<'_> {
-        let nothing = Found { hit: false, action: None, arguments: &[], colour: None };
-        let Ok(table_data) = self.tables.table(u32::from(table.0)) else { return nothing };
+        let nothing = Found {
+            hit: false,
+            action: None,
+            arguments: &[],
+            colour: None,
+        };
+        let Ok(table_data) = self.tables.table(u32::from(table.0)) else {
+            return nothing;
+        };
         let found = table_data.lookup(key);
         let handle = found.unwrap_or(DEFAULT);
         table_data.count(handle, length);
@@ -119,14 +132,26 @@ impl TablesReading<'_> {
         table_data.note_use(handle, now);
         let hit = found.is_some();
         match self.tables.action(table_data, handle, || hash) {
-            Some((action, arguments)) => Found { hit, action: Some(action), arguments, colour },
-            None => Found { hit, colour, ..nothing },
+            Some((action, arguments)) => Found {
+                hit,
+                action: Some(action),
+                arguments,
+                colour,
+            },
+            None => Found {
+                hit,
+                colour,
+                ..nothing
+            },
         }
     }
 
     pub fn value_set_contains(&self, set: ValueSetId, key: &[u64]) -> bool {
-        let Ok(set) = self.tables.value_set(u32::from(set.0)) else { return false };
-        key.get(..set.layout().words()).is_some_and(|key| set.contains(key))
+        let Ok(set) = self.tables.value_set(u32::from(set.0)) else {
+            return false;
+        };
+        key.get(..set.layout().words())
+            .is_some_and(|key| set.contains(key))
     }
 }
 
@@ -153,7 +178,10 @@ fn spec(program: &Program, table: &p4_ir::Table, layout: KeyLayout) -> TableSpec
         idle: table.idle_timeout,
         constant: table.constant,
         default: table.default.as_ref().map(|default| target(&default.entry)),
-        constant_default: table.default.as_ref().is_some_and(|default| default.constant_arguments),
+        constant_default: table
+            .default
+            .as_ref()
+            .is_some_and(|default| default.constant_arguments),
         ..TableSpec::new(layout, table.size as usize, words.max().unwrap_or(0))
     }
 }
@@ -166,8 +194,14 @@ pub(crate) fn words(bits: &Bits) -> Words {
 
 /// An action with its arguments as a table's target.
 fn target(entry: &EntryAction) -> Target {
-    let arguments = entry.arguments.iter().flat_map(|argument| words(argument).into_iter());
-    Target::Action { action: u32::from(entry.action.0), arguments: arguments.collect() }
+    let arguments = entry
+        .arguments
+        .iter()
+        .flat_map(|argument| words(argument).into_iter());
+    Target::Action {
+        action: u32::from(entry.action.0),
+        arguments: arguments.collect(),
+    }
 }
 
 fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
@@ -178,7 +212,10 @@ fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
         .zip(&values)
         .map(|(key, (a, b))| match key {
             KeyMatch::Exact(_) => Match::Exact(a),
-            KeyMatch::Lpm(_, length) => Match::Lpm { value: a, length: u32::from(*length) },
+            KeyMatch::Lpm(_, length) => Match::Lpm {
+                value: a,
+                length: u32::from(*length),
+            },
             KeyMatch::Ternary(..) => Match::Ternary { value: a, mask: b },
             KeyMatch::Range(..) => Match::Range { low: a, high: b },
             KeyMatch::Optional(Some(_)) => Match::Optional(Some(a)),
@@ -186,8 +223,17 @@ fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
         })
         .collect();
     let pattern = layout.pattern(&matches)?;
-    let priority = if layout.has_priorities() { entry.priority } else { 0 };
-    Ok(Entry { pattern, priority, target: target(&entry.action), idle_timeout: 0 })
+    let priority = if layout.has_priorities() {
+        entry.priority
+    } else {
+        0
+    };
+    Ok(Entry {
+        pattern,
+        priority,
+        target: target(&entry.action),
+        idle_timeout: 0,
+    })
 }
 
 fn key_words(key: &KeyMatch) -> (Words, Words) {

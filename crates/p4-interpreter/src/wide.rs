@@ -23,7 +23,9 @@ pub fn trim(value: &mut [u64], width: u32) {
 
 /// The bit with that number, counted from the least significant one.
 pub fn bit(value: &[u64], at: u32) -> bool {
-    value.get(at as usize / 64).is_some_and(|word| word >> (at % 64) & 1 == 1)
+    value
+        .get(at as usize / 64)
+        .is_some_and(|word| word >> (at % 64) & 1 == 1)
 }
 
 /// True if a two's complement value of that width is below zero.
@@ -67,7 +69,11 @@ pub fn add(to: &mut [u64], left: &[u64], right: &[u64], width: u32) -> bool {
         *to = sum;
         carry = first | second;
     }
-    let over = if width % 64 == 0 { carry } else { to[words(width) - 1] >> (width % 64) != 0 };
+    let over = if width % 64 == 0 {
+        carry
+    } else {
+        to[words(width) - 1] >> (width % 64) != 0
+    };
     trim(to, width);
     over
 }
@@ -117,7 +123,9 @@ pub fn mul(to: &mut [u64], left: &[u64], right: &[u64], width: u32) {
     for (row, &factor) in left.iter().enumerate() {
         let mut carry = 0_u128;
         for (column, &other) in right.iter().enumerate() {
-            let Some(cell) = to.get_mut(row + column) else { break };
+            let Some(cell) = to.get_mut(row + column) else {
+                break;
+            };
             let sum = u128::from(factor) * u128::from(other) + u128::from(*cell) + carry;
             *cell = sum as u64;
             carry = sum >> 64;
@@ -171,9 +179,21 @@ pub fn shl(to: &mut [u64], value: &[u64], by: u64, width: u32) {
     }
     let (skip, shift) = ((by / 64) as usize, (by % 64) as u32);
     for at in (0..to.len()).rev() {
-        let low = at.checked_sub(skip).and_then(|at| value.get(at)).copied().unwrap_or(0);
-        let below = at.checked_sub(skip + 1).and_then(|at| value.get(at)).copied().unwrap_or(0);
-        to[at] = if shift == 0 { low } else { (low << shift) | (below >> (64 - shift)) };
+        let low = at
+            .checked_sub(skip)
+            .and_then(|at| value.get(at))
+            .copied()
+            .unwrap_or(0);
+        let below = at
+            .checked_sub(skip + 1)
+            .and_then(|at| value.get(at))
+            .copied()
+            .unwrap_or(0);
+        to[at] = if shift == 0 {
+            low
+        } else {
+            (low << shift) | (below >> (64 - shift))
+        };
     }
     trim(to, width);
 }
@@ -189,7 +209,11 @@ pub fn shr(to: &mut [u64], value: &[u64], by: u64, width: u32, fill: bool) {
     for at in 0..to.len() {
         let low = value.get(at + skip).copied().unwrap_or(0);
         let above = value.get(at + skip + 1).copied().unwrap_or(0);
-        to[at] = if shift == 0 { low } else { (low >> shift) | (above << (64 - shift)) };
+        to[at] = if shift == 0 {
+            low
+        } else {
+            (low >> shift) | (above << (64 - shift))
+        };
     }
     if fill {
         for at in width - by as u32..width {
@@ -205,7 +229,11 @@ pub fn slice(to: &mut [u64], value: &[u64], low: u32, width: u32) {
     for (at, to) in to.iter_mut().enumerate() {
         let word = value.get(at + skip).copied().unwrap_or(0);
         let above = value.get(at + skip + 1).copied().unwrap_or(0);
-        *to = if shift == 0 { word } else { (word >> shift) | (above << (64 - shift)) };
+        *to = if shift == 0 {
+            word
+        } else {
+            (word >> shift) | (above << (64 - shift))
+        };
     }
     trim(to, width);
 }

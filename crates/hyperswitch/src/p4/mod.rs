@@ -1,8 +1,11 @@
 //! Verbs for P4 programs. They read files and need no running instance: a program is understood before it is loaded.
 
 mod check;
+mod entries;
 mod graph;
 mod layered;
+mod run;
+mod trace;
 
 use crate::cli::P4Verb;
 use anyhow::{Context, Result, bail};
@@ -25,6 +28,7 @@ pub fn run(verb: &P4Verb, json: bool) -> Result<()> {
                 crate::output::print(&check::text(&program))
             }
         }
+        P4Verb::Run(args) => run::run(args, json),
         P4Verb::Graph { file, out } => {
             let svg = graph::svg(&load(file, None)?);
             match out {

@@ -43,10 +43,22 @@ impl Compiler<'_> {
             Ir::CopyUnion(to, from) => self.slow(Slow::CopyUnion { to: *to, from: *from }),
             Ir::CopyStack(to, from) => self.slow(Slow::CopyStack { to: *to, from: *from }),
             Ir::CopyUnionStack(to, from) => self.slow(Slow::CopyUnionStack { to: *to, from: *from }),
-            Ir::Push(stack, count) => self.slow(Slow::Push { stack: *stack, count: *count }),
-            Ir::Pop(stack, count) => self.slow(Slow::Pop { stack: *stack, count: *count }),
-            Ir::PushUnion(stack, count) => self.slow(Slow::PushUnion { stack: *stack, count: *count }),
-            Ir::PopUnion(stack, count) => self.slow(Slow::PopUnion { stack: *stack, count: *count }),
+            Ir::Push(stack, count) => self.slow(Slow::Push {
+                stack: *stack,
+                count: *count,
+            }),
+            Ir::Pop(stack, count) => self.slow(Slow::Pop {
+                stack: *stack,
+                count: *count,
+            }),
+            Ir::PushUnion(stack, count) => self.slow(Slow::PushUnion {
+                stack: *stack,
+                count: *count,
+            }),
+            Ir::PopUnion(stack, count) => self.slow(Slow::PopUnion {
+                stack: *stack,
+                count: *count,
+            }),
             Ir::Jump(_) | Ir::JumpUnless(..) => {}
             Ir::MarkToDrop => self.emit(Op::MarkToDrop),
             Ir::Exit => self.emit(Op::Exit),
@@ -68,15 +80,28 @@ impl Compiler<'_> {
         match op {
             Ir::Count(counter, index) => {
                 self.number(*index, 0);
-                self.slow(Slow::Count { counter: counter.0, index: 0 });
+                self.slow(Slow::Count {
+                    counter: counter.0,
+                    index: 0,
+                });
             }
-            Ir::Meter { meter, index, result, colour } => {
+            Ir::Meter {
+                meter,
+                index,
+                result,
+                colour,
+            } => {
                 self.number(*index, 0);
                 let colour = colour.map(|colour| {
                     self.number(colour, 1);
                     1
                 });
-                self.slow(Slow::Meter { meter: *meter, index: 0, colour, to: 0 });
+                self.slow(Slow::Meter {
+                    meter: *meter,
+                    index: 0,
+                    colour,
+                    to: 0,
+                });
                 self.store_place(*result, 0, 2, 1);
             }
             Ir::RegisterRead(place, register, index) => {
@@ -84,10 +109,18 @@ impl Compiler<'_> {
                 let width = u32::from(self.program.registers[register.index()].width);
                 if width > 64 {
                     let to = self.take(width);
-                    self.wide_op(WideOp::RegisterRead { to, register: *register, index: 0 });
+                    self.wide_op(WideOp::RegisterRead {
+                        to,
+                        register: *register,
+                        index: 0,
+                    });
                     self.store_wide(*place, to, 0);
                 } else {
-                    self.slow(Slow::RegisterRead { to: 0, register: *register, index: 0 });
+                    self.slow(Slow::RegisterRead {
+                        to: 0,
+                        register: *register,
+                        index: 0,
+                    });
                     self.store_place(*place, 0, width, 1);
                 }
             }
@@ -95,13 +128,26 @@ impl Compiler<'_> {
                 self.number(*index, 0);
                 if self.is_wide(*value) {
                     let from = self.wide(*value, 1);
-                    self.wide_op(WideOp::RegisterWrite { from, register: *register, index: 0 });
+                    self.wide_op(WideOp::RegisterWrite {
+                        from,
+                        register: *register,
+                        index: 0,
+                    });
                 } else {
                     self.value(*value, 1);
-                    self.slow(Slow::RegisterWrite { from: 1, register: *register, index: 0 });
+                    self.slow(Slow::RegisterWrite {
+                        from: 1,
+                        register: *register,
+                        index: 0,
+                    });
                 }
             }
-            Ir::Hash { calculation, result, base, max } => {
+            Ir::Hash {
+                calculation,
+                result,
+                base,
+                max,
+            } => {
                 self.calculate(*calculation);
                 self.low_bits(*base, 1);
                 let max = max.map(|max| {
@@ -109,23 +155,38 @@ impl Compiler<'_> {
                     2
                 });
                 let width = self.place_width(*result).min(64);
-                self.slow(Slow::Scale { to: 0, base: 1, max, width: width as u8 });
+                self.slow(Slow::Scale {
+                    to: 0,
+                    base: 1,
+                    max,
+                    width: width as u8,
+                });
                 self.store_place(*result, 0, width, 1);
             }
             Ir::Random(place, low, high) => {
                 self.number(*low, 0);
                 self.number(*high, 1);
-                self.slow(Slow::Random { to: 0, low: 0, high: 1 });
+                self.slow(Slow::Random {
+                    to: 0,
+                    low: 0,
+                    high: 1,
+                });
                 self.store_place(*place, 0, 64, 1);
             }
             Ir::Digest(digest) => self.slow(Slow::Digest { digest: *digest }),
             Ir::CloneIngress(session, list) => {
                 self.number(*session, 0);
-                self.slow(Slow::CloneIngress { session: 0, list: *list });
+                self.slow(Slow::CloneIngress {
+                    session: 0,
+                    list: *list,
+                });
             }
             Ir::CloneEgress(session, list) => {
                 self.number(*session, 0);
-                self.slow(Slow::CloneEgress { session: 0, list: *list });
+                self.slow(Slow::CloneEgress {
+                    session: 0,
+                    list: *list,
+                });
             }
             Ir::Resubmit(list) => self.slow(Slow::Resubmit { list: *list }),
             Ir::Recirculate(list) => self.slow(Slow::Recirculate { list: *list }),
@@ -149,7 +210,10 @@ impl Compiler<'_> {
                 self.reg(at)
             })
             .collect();
-        self.slow(Slow::Log { text: text.into(), arguments: registers });
+        self.slow(Slow::Log {
+            text: text.into(),
+            arguments: registers,
+        });
     }
 
     /// The low 64 bits of a value of any width.
@@ -160,7 +224,12 @@ impl Compiler<'_> {
         let top = self.wide_top;
         let a = self.wide(expr, to);
         let to = self.reg(to);
-        self.wide_op(WideOp::SliceTo { to, width: 64, a, low: 0 });
+        self.wide_op(WideOp::SliceTo {
+            to,
+            width: 64,
+            a,
+            low: 0,
+        });
         self.wide_top = top;
     }
 
@@ -175,7 +244,12 @@ impl Compiler<'_> {
         let ((to, to_member), (from, from_member)) = (reference(to, self), reference(from, self));
         self.header_ref(to, 0, true);
         self.header_ref(from, 1, true);
-        self.slow(Slow::CopyVariable { to: 0, to_member, from: 1, from_member });
+        self.slow(Slow::CopyVariable {
+            to: 0,
+            to_member,
+            from: 1,
+            from_member,
+        });
     }
 
     fn set_valid(&mut self, header: HeaderRef, valid: bool) {
@@ -238,7 +312,11 @@ impl Compiler<'_> {
             (None, Place::Member(header, member)) => {
                 self.header_ref(header, to, false);
                 let to = self.reg(to);
-                self.slow(Slow::LoadMember { to, header: to, member });
+                self.slow(Slow::LoadMember {
+                    to,
+                    header: to,
+                    member,
+                });
             }
             (None, Place::Field(_)) => {}
         }
@@ -272,7 +350,10 @@ impl Compiler<'_> {
             }
         }
         self.gather_fields(fields);
-        self.emit(Op::Hash { to: 0, calculation: id.0 });
+        self.emit(Op::Hash {
+            to: 0,
+            calculation: id.0,
+        });
     }
 
     fn gather_fields(&mut self, fields: Fields) {
@@ -282,7 +363,10 @@ impl Compiler<'_> {
             self.emit(Op::JumpUnlessValid { header, pc: end.0 });
         }
         for (bit, width) in fields.runs {
-            self.emit(Op::GatherField { bit, width: width as u16 });
+            self.emit(Op::GatherField {
+                bit,
+                width: width as u16,
+            });
         }
         self.bind(end);
     }
@@ -301,7 +385,6 @@ impl Compiler<'_> {
     }
 }
 
-
 /// Fields of one header that follow each other in a calculation; neighbours are taken as one run of bits.
 #[derive(Default)]
 struct Fields {
@@ -318,7 +401,9 @@ impl Fields {
         self.header = Some(field.header);
         let width = u32::from(field.width);
         match self.runs.last_mut() {
-            Some((bit, length)) if *bit + *length == field.offset && *length + width <= 0xFFFF => *length += width,
+            Some((bit, length)) if *bit + *length == field.offset && *length + width <= 0xFFFF => {
+                *length += width
+            }
             _ => self.runs.push((field.offset, width)),
         }
         true

@@ -4,7 +4,8 @@ use super::{ApplyCode, Compiler, Label, Mark, next_code};
 use crate::bits::mask;
 use crate::code::{Op, Resolve, SelectCode, SelectTable, Slow, WideOp};
 use p4_ir::{
-    ActionId, Apply, Block, Control, HeaderRef, Implementation, Next, NextState, ParserOp, Pattern, Select, TableId,
+    ActionId, Apply, Block, Control, HeaderRef, Implementation, Next, NextState, ParserOp, Pattern, Select,
+    TableId,
 };
 
 /// Up to this many cases are compared one after the other in the code itself.
@@ -34,7 +35,9 @@ impl Compiler<'_> {
             self.select(&state.select, target);
         }
         self.bind(reject);
-        self.emit(Op::Fail { error: crate::engine::NO_MATCH });
+        self.emit(Op::Fail {
+            error: crate::engine::NO_MATCH,
+        });
         self.bind(accept);
         self.emit(Op::Accept);
         self.in_parser = false;
@@ -46,7 +49,11 @@ impl Compiler<'_> {
             ParserOp::ExtractVariable(header, bits) => {
                 self.header_ref(*header, 0, true);
                 self.number(*bits, 1);
-                self.slow(Slow::ExtractVariable { header: 0, bits: 1, advance: advance_of(*header) });
+                self.slow(Slow::ExtractVariable {
+                    header: 0,
+                    bits: 1,
+                    advance: advance_of(*header),
+                });
             }
             ParserOp::Advance(bits) => {
                 self.number(*bits, 0);
@@ -70,10 +77,17 @@ impl Compiler<'_> {
         {
             let instance = &self.program.headers[header.index()];
             let bytes = self.program.header_types[instance.ty.index()].max_bits() / 8;
-            return self.emit(Op::Extract { header, bytes: bytes as u16, at: instance.offset });
+            return self.emit(Op::Extract {
+                header,
+                bytes: bytes as u16,
+                at: instance.offset,
+            });
         }
         self.header_ref(header, 0, true);
-        self.slow(Slow::ExtractRef { header: 0, advance: advance_of(header) });
+        self.slow(Slow::ExtractRef {
+            header: 0,
+            advance: advance_of(header),
+        });
     }
 
     fn select(&mut self, select: &Select, target: impl Fn(NextState) -> Label) {
@@ -88,7 +102,12 @@ impl Compiler<'_> {
         for &key in &select.keys[1..] {
             self.value(key, 1);
             let low = self.width(key) as u8;
-            self.emit(Op::Concat { to: 0, a: 0, b: 1, low });
+            self.emit(Op::Concat {
+                to: 0,
+                a: 0,
+                b: 1,
+                low,
+            });
         }
         let masked = |pattern: &Pattern| match pattern {
             Pattern::Masked { value, mask } => Some((value.to_u64()?, mask.to_u64()?)),
@@ -102,7 +121,11 @@ impl Compiler<'_> {
                     let pc = target(case.next).0;
                     let a = if mask == all { 0 } else { 1 };
                     if a == 1 {
-                        self.emit(Op::AndConst { to: 1, a: 0, value: mask });
+                        self.emit(Op::AndConst {
+                            to: 1,
+                            a: 0,
+                            value: mask,
+                        });
                     }
                     self.emit(Op::JumpIfEqual { a, pc, value });
                 }
@@ -110,7 +133,11 @@ impl Compiler<'_> {
             }
             _ => {
                 // Value sets are asked with the key's words.
-                if select.cases.iter().any(|case| matches!(case.pattern, Pattern::ValueSet(_))) {
+                if select
+                    .cases
+                    .iter()
+                    .any(|case| matches!(case.pattern, Pattern::ValueSet(_)))
+                {
                     self.value_set_key(select);
                 }
                 let cases = select.cases.iter().map(|case| {
@@ -125,13 +152,20 @@ impl Compiler<'_> {
                     }
                 });
                 let cases = cases.collect();
-                self.end_select(SelectTable { cases, default: default.0 });
+                self.end_select(SelectTable {
+                    cases,
+                    default: default.0,
+                });
             }
         }
     }
 
     fn wide_select(&mut self, select: &Select, target: impl Fn(NextState) -> Label) {
-        if select.cases.iter().any(|case| matches!(case.pattern, Pattern::ValueSet(_))) {
+        if select
+            .cases
+            .iter()
+            .any(|case| matches!(case.pattern, Pattern::ValueSet(_)))
+        {
             self.value_set_key(select);
         }
         // Right-aligned in whole bytes, as patterns are.
@@ -139,7 +173,10 @@ impl Compiler<'_> {
         let pad = (8 - select.width % 8) % 8;
         if pad > 0 {
             self.emit(Op::Const { to: 0, value: 0 });
-            self.emit(Op::GatherValue { from: 0, width: pad as u8 });
+            self.emit(Op::GatherValue {
+                from: 0,
+                width: pad as u8,
+            });
         }
         for &key in &select.keys {
             self.gather_value(key);
@@ -147,14 +184,19 @@ impl Compiler<'_> {
         let cases = select.cases.iter().map(|case| {
             let pc = target(case.next).0;
             match &case.pattern {
-                Pattern::Masked { value, mask } => {
-                    SelectCode::WideMasked { value: value.bytes().into(), mask: mask.bytes().into(), pc }
-                }
+                Pattern::Masked { value, mask } => SelectCode::WideMasked {
+                    value: value.bytes().into(),
+                    mask: mask.bytes().into(),
+                    pc,
+                },
                 Pattern::ValueSet(set) => SelectCode::Set { set: *set, pc },
             }
         });
         let cases = cases.collect();
-        self.end_select(SelectTable { cases, default: target(select.default).0 });
+        self.end_select(SelectTable {
+            cases,
+            default: target(select.default).0,
+        });
     }
 
     /// Puts the keys one behind the other into the look-up key, laid out as all value sets of this select have it.
@@ -163,7 +205,10 @@ impl Compiler<'_> {
         let fields: Vec<_> = select
             .keys
             .iter()
-            .map(|&key| p4_tables::KeyField { kind: p4_tables::MatchKind::Exact, width: self.width(key) })
+            .map(|&key| p4_tables::KeyField {
+                kind: p4_tables::MatchKind::Exact,
+                width: self.width(key),
+            })
             .collect();
         let Ok(layout) = p4_tables::KeyLayout::new(&fields) else {
             self.error = Some(crate::error::Error::TooLarge { what: "value set" });
@@ -185,7 +230,10 @@ impl Compiler<'_> {
             if place.width > 64 {
                 let top = self.wide_top;
                 let a = self.wide(value, free);
-                self.wide_op(WideOp::Key { a, word: place.word as u8 });
+                self.wide_op(WideOp::Key {
+                    a,
+                    word: place.word as u8,
+                });
                 self.wide_top = top;
                 continue;
             }
@@ -209,12 +257,21 @@ impl Compiler<'_> {
         for (number, (block, &label)) in control.blocks.iter().zip(&blocks).enumerate() {
             self.bind(label);
             match block {
-                Block::If { condition, then, otherwise, .. } => {
+                Block::If {
+                    condition,
+                    then,
+                    otherwise,
+                    ..
+                } => {
                     let (yes, no) = (self.label(), self.label());
                     self.branch(*condition, yes, no);
                     for (label, taken, next) in [(yes, true, then), (no, false, otherwise)] {
                         self.bind(label);
-                        self.mark(Mark::Branch { egress, block: number as u16, taken });
+                        self.mark(Mark::Branch {
+                            egress,
+                            block: number as u16,
+                            taken,
+                        });
                         self.jump(target(*next));
                     }
                 }
@@ -248,7 +305,12 @@ impl Compiler<'_> {
         let number = self.code.applies.len() as u16;
         let next = next_code(table, apply, target);
         let words = layouts[id.index()].words();
-        self.code.applies.push(ApplyCode { table: id, words, next, selector: selector.is_some() });
+        self.code.applies.push(ApplyCode {
+            table: id,
+            words,
+            next,
+            selector: selector.is_some(),
+        });
         self.emit(Op::Apply { apply: number });
     }
 }

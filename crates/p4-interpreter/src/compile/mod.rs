@@ -22,7 +22,9 @@ pub(crate) use action::parameter_words;
 
 use crate::code::{Op, Pc, Reg, SelectTable, Slow, WideOp};
 use crate::error::Error;
-use p4_ir::{Apply, Binary, Expr, ExprId, ExprKind, HeaderRef, Next, Program, Table, TableId, Type, UnionRef};
+use p4_ir::{
+    Apply, Binary, Expr, ExprId, ExprKind, HeaderRef, Next, Program, Table, TableId, Type, UnionRef,
+};
 use p4_tables::KeyLayout;
 
 /// Deepest expression. Each level may need a register.
@@ -122,7 +124,11 @@ pub(crate) fn compile(program: &Program, layouts: &[KeyLayout]) -> Result<Code, 
 fn check_depth(program: &Program) -> Result<(), Error> {
     let mut depths = vec![1_u16; program.exprs.len()];
     for (at, expr) in program.exprs.iter().enumerate() {
-        let below = children(expr).into_iter().flatten().map(|child| depths[child.index()]).max();
+        let below = children(expr)
+            .into_iter()
+            .flatten()
+            .map(|child| depths[child.index()])
+            .max();
         depths[at] = below.unwrap_or(0) + 1;
         if depths[at] > MAX_DEPTH {
             return Err(Error::TooDeep { limit: MAX_DEPTH });
@@ -155,7 +161,9 @@ fn children(expr: &Expr) -> [Option<ExprId>; 3] {
 fn check_externs(program: &Program) -> Result<(), Error> {
     for function in &program.extern_functions {
         if !crate::externs::is_known(function) {
-            return Err(Error::UnknownExtern { name: function.name.clone() });
+            return Err(Error::UnknownExtern {
+                name: function.name.clone(),
+            });
         }
     }
     Ok(())
@@ -184,7 +192,10 @@ impl Compiler<'_> {
             self.bind(label);
             self.action(action);
         }
-        self.code.actions = actions.iter().map(|label| self.labels[label.0 as usize]).collect();
+        self.code.actions = actions
+            .iter()
+            .map(|label| self.labels[label.0 as usize])
+            .collect();
         self.code.parser = self.here();
         self.parser();
         self.code.verify = self.here();
@@ -296,7 +307,9 @@ impl Compiler<'_> {
     /// A register by its number.
     fn reg(&mut self, number: usize) -> Reg {
         Reg::try_from(number).unwrap_or_else(|_| {
-            self.error = Some(Error::TooLarge { what: "list of values" });
+            self.error = Some(Error::TooLarge {
+                what: "list of values",
+            });
             0
         })
     }
@@ -338,7 +351,11 @@ fn next_code(table: &Table, apply: &Apply, label: impl Fn(Next) -> Pc) -> NextCo
         Apply::ByHit { hit, miss } => NextCode::ByHit(label(*hit), label(*miss)),
         Apply::ByAction(next, none) if next.iter().all(|next| next == none) => NextCode::Always(label(*none)),
         Apply::ByAction(next, none) => {
-            let by_action = table.actions.iter().zip(next).map(|(action, &next)| (action.action.0, label(next)));
+            let by_action = table
+                .actions
+                .iter()
+                .zip(next)
+                .map(|(action, &next)| (action.action.0, label(next)));
             NextCode::ByAction(by_action.collect(), label(*none))
         }
     }

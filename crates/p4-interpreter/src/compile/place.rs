@@ -88,8 +88,17 @@ impl Compiler<'_> {
             Shape::Whole(Size::Two, at) => Op::Load16 { to, at },
             Shape::Whole(Size::Four, at) => Op::Load32 { to, at },
             Shape::Whole(Size::Eight, at) => Op::Load64 { to, at },
-            Shape::Bits { at, skip } => Op::LoadBits { to, left: skip as u8, right: (64 - width) as u8, at },
-            Shape::Split { bit } => Op::LoadSplit { to, width: width as u8, bit },
+            Shape::Bits { at, skip } => Op::LoadBits {
+                to,
+                left: skip as u8,
+                right: (64 - width) as u8,
+                at,
+            },
+            Shape::Split { bit } => Op::LoadSplit {
+                to,
+                width: width as u8,
+                bit,
+            },
         });
     }
 
@@ -102,10 +111,17 @@ impl Compiler<'_> {
             Shape::Whole(Size::Two, at) => Op::Store16 { from, at },
             Shape::Whole(Size::Four, at) => Op::Store32 { from, at },
             Shape::Whole(Size::Eight, at) => Op::Store64 { from, at },
-            Shape::Bits { at, skip } => {
-                Op::StoreBits { from, shift: (64 - skip - width) as u8, width: width as u8, at }
-            }
-            Shape::Split { bit } => Op::StoreSplit { from, width: width as u8, bit },
+            Shape::Bits { at, skip } => Op::StoreBits {
+                from,
+                shift: (64 - skip - width) as u8,
+                width: width as u8,
+                at,
+            },
+            Shape::Split { bit } => Op::StoreSplit {
+                from,
+                width: width as u8,
+                bit,
+            },
         });
     }
 
@@ -132,13 +148,20 @@ impl Compiler<'_> {
         if field.width > 64 {
             let top = self.wide_top;
             let from = self.wide(value, 0);
-            self.guarded(field.header, |this| this.wide_op(WideOp::Store { from, bit: field.offset }));
+            self.guarded(field.header, |this| {
+                this.wide_op(WideOp::Store {
+                    from,
+                    bit: field.offset,
+                })
+            });
             self.wide_top = top;
             return;
         }
         let shape = self.shape(&field);
         if let (Shape::Whole(size, at), Some(op)) = (shape, self.short_way(shape, value)) {
-            debug_assert!(matches!(op, Op::Set { size: s, at: a, .. } | Op::Move { size: s, at: a, .. } if s == size && a == at));
+            debug_assert!(
+                matches!(op, Op::Set { size: s, at: a, .. } | Op::Move { size: s, at: a, .. } if s == size && a == at)
+            );
             return self.guarded(field.header, |this| this.emit(op));
         }
         self.value(value, 0);
@@ -153,7 +176,9 @@ impl Compiler<'_> {
             ExprKind::Field(from) => {
                 let from = self.field(from);
                 match self.shape(&from) {
-                    Shape::Whole(other, from) if from != at && other == size => Some(Op::Move { size, from, at }),
+                    Shape::Whole(other, from) if from != at && other == size => {
+                        Some(Op::Move { size, from, at })
+                    }
                     _ => None,
                 }
             }
@@ -162,16 +187,26 @@ impl Compiler<'_> {
     }
 
     fn assign_member(&mut self, place: Place, value: ExprId) {
-        let Place::Member(header, member) = place else { return };
+        let Place::Member(header, member) = place else {
+            return;
+        };
         self.header_ref(header, 0, true);
         if self.is_wide(value) {
             let top = self.wide_top;
             let from = self.wide(value, 1);
-            self.wide_op(WideOp::StoreMember { from, header: 0, member });
+            self.wide_op(WideOp::StoreMember {
+                from,
+                header: 0,
+                member,
+            });
             self.wide_top = top;
         } else {
             self.value(value, 1);
-            self.slow(Slow::StoreMember { from: 1, header: 0, member });
+            self.slow(Slow::StoreMember {
+                from: 1,
+                header: 0,
+                member,
+            });
         }
     }
 
@@ -179,7 +214,9 @@ impl Compiler<'_> {
     pub(super) fn fixed(&self, place: Place) -> Option<FieldId> {
         match place {
             Place::Field(field) => Some(field),
-            Place::Member(header, member) => self.fixed_header(header).map(|header| self.member(header, member)),
+            Place::Member(header, member) => self
+                .fixed_header(header)
+                .map(|header| self.member(header, member)),
         }
     }
 
@@ -197,7 +234,12 @@ impl Compiler<'_> {
         let wanted = self.place_width(place);
         let register = self.reg(from);
         if wanted < width {
-            self.emit(Op::Slice { to: register, a: register, low: 0, width: wanted as u8 });
+            self.emit(Op::Slice {
+                to: register,
+                a: register,
+                low: 0,
+                width: wanted as u8,
+            });
         }
         if wanted > 64 {
             let top = self.wide_top;
@@ -215,7 +257,11 @@ impl Compiler<'_> {
             (None, Place::Member(header, member)) => {
                 self.header_ref(header, free, true);
                 let header = self.reg(free);
-                self.slow(Slow::StoreMember { from: register, header, member });
+                self.slow(Slow::StoreMember {
+                    from: register,
+                    header,
+                    member,
+                });
             }
             (None, Place::Field(_)) => {}
         }
@@ -226,7 +272,12 @@ impl Compiler<'_> {
         match (self.fixed(place), place) {
             (Some(id), _) => {
                 let field = self.field(id);
-                self.guarded(field.header, |this| this.wide_op(WideOp::Store { from, bit: field.offset }));
+                self.guarded(field.header, |this| {
+                    this.wide_op(WideOp::Store {
+                        from,
+                        bit: field.offset,
+                    })
+                });
             }
             (None, Place::Member(header, member)) => {
                 self.header_ref(header, free, true);

@@ -12,8 +12,14 @@ impl Compiler<'_> {
         let width = self.width(expr);
         let reg = self.reg(to);
         match self.expr(expr).kind {
-            ExprKind::Constant(value) => self.emit(Op::Const { to: reg, value: value & mask(width) }),
-            ExprKind::Bool(value) => self.emit(Op::Const { to: reg, value: u64::from(value) }),
+            ExprKind::Constant(value) => self.emit(Op::Const {
+                to: reg,
+                value: value & mask(width),
+            }),
+            ExprKind::Bool(value) => self.emit(Op::Const {
+                to: reg,
+                value: u64::from(value),
+            }),
             // Wider than any value here: the checker's business.
             ExprKind::WideConstant(_) => self.emit(Op::Const { to: reg, value: 0 }),
             ExprKind::Field(field) => self.load(field, to),
@@ -21,14 +27,22 @@ impl Compiler<'_> {
                 Some(header) => self.load(self.member(header, member), to),
                 None => {
                     self.header_ref(header, to, true);
-                    self.slow(Slow::LoadMember { to: reg, header: reg, member });
+                    self.slow(Slow::LoadMember {
+                        to: reg,
+                        header: reg,
+                        member,
+                    });
                 }
             },
             ExprKind::Parameter(number) => {
                 let word = self.parameters.get(usize::from(number)).copied().unwrap_or(0);
                 self.emit(Op::Parameter { to: reg, word });
             }
-            ExprKind::Lookahead { offset } => self.emit(Op::Lookahead { to: reg, width: width as u8, offset }),
+            ExprKind::Lookahead { offset } => self.emit(Op::Lookahead {
+                to: reg,
+                width: width as u8,
+                offset,
+            }),
             ExprKind::Unary(op, a) => self.unary(op, a, width, to),
             ExprKind::Binary(op, a, b) => self.binary(op, a, b, width, to),
             ExprKind::Mux(condition, yes, no) => self.mux(condition, to, |this, chosen| {
@@ -64,7 +78,11 @@ impl Compiler<'_> {
             },
             ExprKind::UnionValid(union) => {
                 let members = self.union_ref(union, to);
-                self.slow(Slow::UnionValid { to: reg, first: reg, members });
+                self.slow(Slow::UnionValid {
+                    to: reg,
+                    first: reg,
+                    members,
+                });
             }
             ExprKind::HeadersEqual(a, b) => {
                 self.header_ref(a, to, true);
@@ -76,7 +94,12 @@ impl Compiler<'_> {
                 let members = self.union_ref(a, to);
                 self.union_ref(b, to + 1);
                 let b = self.reg(to + 1);
-                self.slow(Slow::UnionsEqual { to: reg, a: reg, b, members });
+                self.slow(Slow::UnionsEqual {
+                    to: reg,
+                    a: reg,
+                    b,
+                    members,
+                });
             }
             ExprKind::StacksEqual(a, b) => self.slow(Slow::StacksEqual { to: reg, a, b }),
             ExprKind::LastIndex(stack) => self.slow(Slow::LastIndex { to: reg, stack }),
@@ -95,7 +118,12 @@ impl Compiler<'_> {
         if from > 64 {
             let a = self.wide(a, to);
             match cast {
-                Some(cast) => self.wide_op(WideOp::SaturateTo { to: reg, width: width as u8, a, cast }),
+                Some(cast) => self.wide_op(WideOp::SaturateTo {
+                    to: reg,
+                    width: width as u8,
+                    a,
+                    cast,
+                }),
                 None => {
                     self.wide_op(WideOp::IsZero { to: reg, a });
                     self.emit(Op::Not { to: reg, a: reg });
@@ -106,11 +134,30 @@ impl Compiler<'_> {
         self.value(a, to);
         let (from, width) = (from as u8, width as u8);
         match (op, cast) {
-            (_, Some(cast)) => self.emit(Op::Saturate { to: reg, a: reg, from, width, cast }),
+            (_, Some(cast)) => self.emit(Op::Saturate {
+                to: reg,
+                a: reg,
+                from,
+                width,
+                cast,
+            }),
             (Unary::Not, _) => self.emit(Op::Not { to: reg, a: reg }),
-            (Unary::Complement, _) => self.emit(Op::Complement { to: reg, a: reg, width }),
-            (Unary::Negate, _) => self.emit(Op::Negate { to: reg, a: reg, width }),
-            (Unary::SignExtend, _) => self.emit(Op::SignExtend { to: reg, a: reg, from, width }),
+            (Unary::Complement, _) => self.emit(Op::Complement {
+                to: reg,
+                a: reg,
+                width,
+            }),
+            (Unary::Negate, _) => self.emit(Op::Negate {
+                to: reg,
+                a: reg,
+                width,
+            }),
+            (Unary::SignExtend, _) => self.emit(Op::SignExtend {
+                to: reg,
+                a: reg,
+                from,
+                width,
+            }),
             (Unary::ToBool, _) => self.emit(Op::ToBool { to: reg, a: reg }),
             _ => {}
         }
@@ -123,13 +170,27 @@ impl Compiler<'_> {
         let reg = self.reg(to);
         if self.is_wide(a) {
             let a = self.wide(a, to);
-            self.wide_op(WideOp::SliceTo { to: reg, width: width as u8, a, low });
+            self.wide_op(WideOp::SliceTo {
+                to: reg,
+                width: width as u8,
+                a,
+                low,
+            });
             return;
         }
         self.value(a, to);
         self.emit(match low {
-            0 => Op::AndConst { to: reg, a: reg, value: mask(width) },
-            _ => Op::Slice { to: reg, a: reg, low: low as u8, width: width as u8 },
+            0 => Op::AndConst {
+                to: reg,
+                a: reg,
+                value: mask(width),
+            },
+            _ => Op::Slice {
+                to: reg,
+                a: reg,
+                low: low as u8,
+                width: width as u8,
+            },
         });
     }
 
@@ -140,7 +201,12 @@ impl Compiler<'_> {
         if compares(op) && self.is_wide(a) {
             let (a, b) = (self.wide(a, to), self.wide(b, to));
             let to = self.reg(to);
-            return self.wide_op(WideOp::Compare { to, a, b, how: wide_compare(op) });
+            return self.wide_op(WideOp::Compare {
+                to,
+                a,
+                b,
+                how: wide_compare(op),
+            });
         }
         self.value(a, to);
         if self.with_constant(op, b, width, to) {
@@ -152,7 +218,14 @@ impl Compiler<'_> {
         let low = self.width(b).min(64) as u8;
         let (to, b) = (self.reg(to), self.reg(to + 1));
         let a = to;
-        let divide = |signed, rest| Op::Divide { to, a, b, width, signed, rest };
+        let divide = |signed, rest| Op::Divide {
+            to,
+            a,
+            b,
+            width,
+            signed,
+            rest,
+        };
         self.emit(match op {
             Binary::Add => Op::Add { to, a, b, width },
             Binary::Sub => Op::Sub { to, a, b, width },
@@ -179,15 +252,32 @@ impl Compiler<'_> {
 
     /// The forms whose second operand is a constant.
     fn with_constant(&mut self, op: Binary, b: ExprId, width: u32, to: usize) -> bool {
-        let ExprKind::Constant(value) = self.expr(b).kind else { return false };
+        let ExprKind::Constant(value) = self.expr(b).kind else {
+            return false;
+        };
         let to = self.reg(to);
         let narrow = width as u8;
         let op = match op {
-            Binary::Add => Op::AddConst { to, a: to, width: narrow, value },
-            Binary::Sub => Op::AddConst { to, a: to, width: narrow, value: value.wrapping_neg() },
+            Binary::Add => Op::AddConst {
+                to,
+                a: to,
+                width: narrow,
+                value,
+            },
+            Binary::Sub => Op::AddConst {
+                to,
+                a: to,
+                width: narrow,
+                value: value.wrapping_neg(),
+            },
             Binary::And => Op::AndConst { to, a: to, value },
             Binary::Equal => Op::EqualConst { to, a: to, value },
-            Binary::ShiftRight if value < 64 => Op::Slice { to, a: to, low: value as u8, width: 64 },
+            Binary::ShiftRight if value < 64 => Op::Slice {
+                to,
+                a: to,
+                low: value as u8,
+                width: 64,
+            },
             _ => return false,
         };
         self.emit(op);
@@ -251,8 +341,16 @@ impl Compiler<'_> {
                     _ => 0,
                 };
                 self.emit(match op {
-                    Binary::Equal => Op::JumpUnlessEqual { a: reg, pc: no.0, value },
-                    _ => Op::JumpIfEqual { a: reg, pc: no.0, value },
+                    Binary::Equal => Op::JumpUnlessEqual {
+                        a: reg,
+                        pc: no.0,
+                        value,
+                    },
+                    _ => Op::JumpIfEqual {
+                        a: reg,
+                        pc: no.0,
+                        value,
+                    },
                 });
             }
             _ => {
@@ -272,7 +370,9 @@ impl Compiler<'_> {
         match header {
             HeaderRef::Header(header) => Some(header),
             HeaderRef::Element(stack, index) => {
-                let ExprKind::Constant(index) = self.expr(index).kind else { return None };
+                let ExprKind::Constant(index) = self.expr(index).kind else {
+                    return None;
+                };
                 let stack = &self.program.stacks[stack.index()];
                 let within = index < u64::from(stack.size);
                 within.then(|| HeaderId(stack.first.0 + index as u16))
@@ -345,7 +445,10 @@ impl Compiler<'_> {
 
     /// Scratch words for a value of that width, until `wide_top` is set back.
     pub(super) fn take(&mut self, width: u32) -> Wide {
-        let wide = Wide { at: self.wide_top, width };
+        let wide = Wide {
+            at: self.wide_top,
+            width,
+        };
         self.wide_top += crate::wide::words(width) as u32;
         self.code.wide_words = self.code.wide_words.max(self.wide_top as usize);
         wide

@@ -15,7 +15,10 @@ impl Compiler<'_> {
                 self.wide_op(WideOp::Const { to, words });
             }
             ExprKind::Constant(value) => {
-                self.wide_op(WideOp::Const { to, words: words_of(&value.to_be_bytes(), to.width) });
+                self.wide_op(WideOp::Const {
+                    to,
+                    words: words_of(&value.to_be_bytes(), to.width),
+                });
             }
             ExprKind::Field(field) => {
                 let bit = self.field(field).offset;
@@ -46,7 +49,11 @@ impl Compiler<'_> {
             }),
             ExprKind::Slice(a, low) => {
                 let a = self.wide(a, free);
-                self.wide_op(WideOp::Slice { to, a, low: u32::from(low) });
+                self.wide_op(WideOp::Slice {
+                    to,
+                    a,
+                    low: u32::from(low),
+                });
             }
             // What is left gives bools.
             _ => {}
@@ -62,7 +69,11 @@ impl Compiler<'_> {
             let a = self.reg(free);
             let signed = op == Unary::SignExtend;
             return self.wide_op(match signed {
-                true => WideOp::FromSigned { to, a, width: from as u8 },
+                true => WideOp::FromSigned {
+                    to,
+                    a,
+                    width: from as u8,
+                },
                 false => WideOp::From { to, a },
             });
         }
@@ -84,7 +95,13 @@ impl Compiler<'_> {
                 self.number(b, free);
                 let by = self.reg(free);
                 let (left, signed) = (op == Binary::ShiftLeft, op == Binary::ShiftRightSigned);
-                return self.wide_op(WideOp::Shift { to, a, by, left, signed });
+                return self.wide_op(WideOp::Shift {
+                    to,
+                    a,
+                    by,
+                    left,
+                    signed,
+                });
             }
             Binary::Add => WideBinary::Add,
             Binary::Sub => WideBinary::Sub,

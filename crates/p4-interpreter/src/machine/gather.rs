@@ -72,11 +72,16 @@ impl<O: Observer> Machine<'_, O> {
     fn hash_with(&mut self, algorithm: &crate::hash::Algorithm) -> u64 {
         let mut running = algorithm.start();
         algorithm.update(&mut running, self.gathered());
-        let Some(after) = self.ctx.payload else { return algorithm.finish(running) };
+        let Some(after) = self.ctx.payload else {
+            return algorithm.finish(running);
+        };
         let emits = &self.engine.emits;
         let from = match after {
             None => 0,
-            Some(header) => emits.iter().position(|&emit| emit == header.index()).map_or(emits.len(), |at| at + 1),
+            Some(header) => emits
+                .iter()
+                .position(|&emit| emit == header.index())
+                .map_or(emits.len(), |at| at + 1),
         };
         // Headers that leave behind the one named: each is a whole number of bytes.
         for &header in &emits[from..] {

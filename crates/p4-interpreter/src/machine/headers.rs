@@ -58,15 +58,15 @@ impl<O: Observer> Machine<'_, O> {
             Resolve::Next(stack) => element(stack_first(stack), next(stack.index())),
             Resolve::Last(stack) => element(stack_first(stack), next(stack.index()).wrapping_sub(1)),
             Resolve::Element(stack) => element(stack_first(stack), number),
-            Resolve::UnionNext(stack, member) => {
-                self.union_element(stack, next(stacks + stack.index())).map(|first| first + usize::from(member))
-            }
+            Resolve::UnionNext(stack, member) => self
+                .union_element(stack, next(stacks + stack.index()))
+                .map(|first| first + usize::from(member)),
             Resolve::UnionLast(stack, member) => self
                 .union_element(stack, next(stacks + stack.index()).wrapping_sub(1))
                 .map(|first| first + usize::from(member)),
-            Resolve::UnionElement(stack, member) => {
-                self.union_element(stack, number).map(|first| first + usize::from(member))
-            }
+            Resolve::UnionElement(stack, member) => self
+                .union_element(stack, number)
+                .map(|first| first + usize::from(member)),
         };
         let indexed = matches!(how, Resolve::Element(_) | Resolve::UnionElement(..));
         if header.is_none() && strict && !indexed {
@@ -95,8 +95,15 @@ impl<O: Observer> Machine<'_, O> {
     }
 
     /// Extracts a header, with so many bits in its variable field.
-    pub(super) fn extract_ref(&mut self, register: u8, variable: Option<u64>, advance: Option<Resolve>) -> Ended {
-        let Some(header) = self.header_of(register) else { return Ended::Normally };
+    pub(super) fn extract_ref(
+        &mut self,
+        register: u8,
+        variable: Option<u64>,
+        advance: Option<Resolve>,
+    ) -> Ended {
+        let Some(header) = self.header_of(register) else {
+            return Ended::Normally;
+        };
         let info = &self.engine.headers[header];
         let bits = variable.unwrap_or(0);
         let room = info.variable.map_or(0, |variable| variable.width);
@@ -151,16 +158,24 @@ impl<O: Observer> Machine<'_, O> {
     }
 
     pub(super) fn copy_variable(&mut self, to: (u8, u16), from: (u8, u16)) {
-        let (Some(into), Some(out_of)) = (self.header_of(to.0), self.header_of(from.0)) else { return };
+        let (Some(into), Some(out_of)) = (self.header_of(to.0), self.header_of(from.0)) else {
+            return;
+        };
         if !self.is_valid_number(into) {
             return;
         }
-        let (Some(target), Some(source)) =
-            (self.engine.headers[into].variable, self.engine.headers[out_of].variable)
-        else {
+        let (Some(target), Some(source)) = (
+            self.engine.headers[into].variable,
+            self.engine.headers[out_of].variable,
+        ) else {
             return;
         };
-        bits::copy_within(&mut self.ctx.phv, source.offset, target.offset, source.width.min(target.width));
+        bits::copy_within(
+            &mut self.ctx.phv,
+            source.offset,
+            target.offset,
+            source.width.min(target.width),
+        );
         self.ctx.filled[into] = self.ctx.filled[out_of];
     }
 
@@ -215,7 +230,10 @@ impl<O: Observer> Machine<'_, O> {
 
     pub(super) fn copy_union_stack(&mut self, to: UnionStackId, from: UnionStackId) {
         let program = self.engine.program();
-        let (target, source) = (&program.union_stacks[to.index()], &program.union_stacks[from.index()]);
+        let (target, source) = (
+            &program.union_stacks[to.index()],
+            &program.union_stacks[from.index()],
+        );
         for at in 0..target.size.min(source.size) {
             self.copy_union(UnionId(target.first.0 + at), UnionId(source.first.0 + at));
         }
@@ -226,8 +244,11 @@ impl<O: Observer> Machine<'_, O> {
     /// `push_front`: elements move up, the lowest become invalid.
     pub(super) fn push(&mut self, stack: StackId, count: u16) {
         let stack_info = &self.engine.program().stacks[stack.index()];
-        let (first, size, count) =
-            (stack_info.first.index(), usize::from(stack_info.size), usize::from(count));
+        let (first, size, count) = (
+            stack_info.first.index(),
+            usize::from(stack_info.size),
+            usize::from(count),
+        );
         for at in (count..size).rev() {
             self.copy_header(first + at, first + at - count);
         }

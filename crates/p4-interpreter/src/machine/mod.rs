@@ -48,12 +48,19 @@ pub(crate) struct Machine<'a, O> {
 
 #[inline]
 fn chunk<const N: usize>(bytes: &[u8], at: u32) -> [u8; N] {
-    bytes.get(at as usize..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+    bytes
+        .get(at as usize..)
+        .and_then(|rest| rest.first_chunk())
+        .copied()
+        .unwrap_or([0; N])
 }
 
 #[inline]
 fn put<const N: usize>(bytes: &mut [u8], at: u32, value: [u8; N]) {
-    if let Some(to) = bytes.get_mut(at as usize..).and_then(|rest| rest.first_chunk_mut()) {
+    if let Some(to) = bytes
+        .get_mut(at as usize..)
+        .and_then(|rest| rest.first_chunk_mut())
+    {
         *to = value;
     }
 }
@@ -146,7 +153,9 @@ impl<O: Observer> Machine<'_, O> {
             };
         }
         loop {
-            let Some(&op) = ops.get(pc) else { return Ended::Normally };
+            let Some(&op) = ops.get(pc) else {
+                return Ended::Normally;
+            };
             if O::ACTIVE {
                 self.observe_step(pc as Pc, &op);
             }
@@ -170,7 +179,12 @@ impl<O: Observer> Machine<'_, O> {
                 Op::Store16 { from, at } => store(&mut self.ctx.phv, Size::Two, at, reg!(from)),
                 Op::Store32 { from, at } => store(&mut self.ctx.phv, Size::Four, at, reg!(from)),
                 Op::Store64 { from, at } => store(&mut self.ctx.phv, Size::Eight, at, reg!(from)),
-                Op::StoreBits { from, shift, width, at } => {
+                Op::StoreBits {
+                    from,
+                    shift,
+                    width,
+                    at,
+                } => {
                     let field = mask(u32::from(width)) << (shift & 63);
                     let value = (reg!(from) << (shift & 63)) & field;
                     let others = bits::window(&self.ctx.phv, at as usize) & !field;
@@ -214,7 +228,14 @@ impl<O: Observer> Machine<'_, O> {
                     let by = reg!(b).min(63) as u32;
                     reg!(to) = (signed(reg!(a), width) >> by) as u64 & mask(u32::from(width));
                 }
-                Op::Divide { to, a, b, width, signed, rest } => {
+                Op::Divide {
+                    to,
+                    a,
+                    b,
+                    width,
+                    signed,
+                    rest,
+                } => {
                     reg!(to) = divide(reg!(a), reg!(b), width, signed, rest);
                 }
                 Op::Concat { to, a, b, low } => {
@@ -226,7 +247,13 @@ impl<O: Observer> Machine<'_, O> {
                 Op::SignExtend { to, a, from, width } => {
                     reg!(to) = signed(reg!(a), from) as u64 & mask(u32::from(width));
                 }
-                Op::Saturate { to, a, from, width, cast } => {
+                Op::Saturate {
+                    to,
+                    a,
+                    from,
+                    width,
+                    cast,
+                } => {
                     reg!(to) = saturate(reg!(a), from, width, cast);
                 }
                 Op::Complement { to, a, width } => reg!(to) = !reg!(a) & mask(u32::from(width)),
@@ -325,15 +352,17 @@ impl<O: Observer> Machine<'_, O> {
                         return self.fail(engine.errors.number(PACKET_TOO_SHORT));
                     }
                     let ctx = &mut *self.ctx;
-                    if let (Some(to), Some(from)) =
-                        (ctx.phv.get_mut(at..at + length), ctx.head.get(from..from + length))
-                    {
+                    if let (Some(to), Some(from)) = (
+                        ctx.phv.get_mut(at..at + length),
+                        ctx.head.get(from..from + length),
+                    ) {
                         bits::copy_short(from, to);
                     }
                     ctx.at += length;
                     ctx.mark_valid(header.index());
                     if O::ACTIVE {
-                        self.observer.extracted(&View::new(self.engine.program(), self.ctx), header, from);
+                        self.observer
+                            .extracted(&View::new(self.engine.program(), self.ctx), header, from);
                     }
                 }
                 Op::Lookahead { to, width, offset } => {
@@ -401,9 +430,14 @@ impl<O: Observer> Machine<'_, O> {
         let ctx = &mut *self.ctx;
         let room = ctx.head.len().saturating_sub(bits::SLACK);
         let left = self.packet.len().saturating_sub(ctx.pulled);
-        let wanted = end.next_multiple_of(64).min(room).saturating_sub(ctx.head_len).min(left);
+        let wanted = end
+            .next_multiple_of(64)
+            .min(room)
+            .saturating_sub(ctx.head_len)
+            .min(left);
         if wanted > 0 {
-            self.packet.read(ctx.pulled, &mut ctx.head[ctx.head_len..ctx.head_len + wanted]);
+            self.packet
+                .read(ctx.pulled, &mut ctx.head[ctx.head_len..ctx.head_len + wanted]);
             ctx.head_len += wanted;
             ctx.pulled += wanted;
         }
@@ -411,18 +445,25 @@ impl<O: Observer> Machine<'_, O> {
     }
 
     fn select(&mut self, a: u8, select: usize) -> Pc {
-        let Some(table) = self.engine.code.selects.get(select) else { return 0 };
+        let Some(table) = self.engine.code.selects.get(select) else {
+            return 0;
+        };
         let key = self.ctx.regs[usize::from(a)];
         for case in &table.cases {
             match case {
                 SelectCode::Masked { value, mask, pc } if key & mask == *value => return *pc,
                 SelectCode::WideMasked { value, mask, pc } => {
                     let gathered = self.ctx.gathered.iter().zip(mask.iter()).zip(value.iter());
-                    if gathered.map(|((&byte, &mask), &value)| (byte & mask) ^ value).all(|rest| rest == 0) {
+                    if gathered
+                        .map(|((&byte, &mask), &value)| (byte & mask) ^ value)
+                        .all(|rest| rest == 0)
+                    {
                         return *pc;
                     }
                 }
-                SelectCode::Set { set, pc } if self.tables.value_set_contains(*set, &self.ctx.key) => return *pc,
+                SelectCode::Set { set, pc } if self.tables.value_set_contains(*set, &self.ctx.key) => {
+                    return *pc;
+                }
                 SelectCode::Masked { .. } | SelectCode::Set { .. } => {}
             }
         }
@@ -481,7 +522,13 @@ impl<O: Observer> Machine<'_, O> {
         if let Ok(at) = marks.binary_search_by_key(&pc, |(pc, _)| *pc) {
             self.observer.mark(&view, marks[at].1);
         }
-        self.observer.step(&view, &crate::observe::Step { op, code: &self.engine.code });
+        self.observer.step(
+            &view,
+            &crate::observe::Step {
+                op,
+                code: &self.engine.code,
+            },
+        );
     }
 }
 

@@ -23,13 +23,19 @@ impl<O: Observer> Machine<'_, O> {
                 self.set_reg(*to, first.map_or(crate::code::NO_HEADER, |first| first as u64));
             }
             Slow::LoadMember { to, header, member } => {
-                let value = self.header_of(*header).and_then(|header| self.member(header, *member));
+                let value = self
+                    .header_of(*header)
+                    .and_then(|header| self.member(header, *member));
                 let value = value.map_or(0, |(bit, width)| bits::get(&self.ctx.phv, bit, width));
                 self.set_reg(*to, value);
             }
             Slow::StoreMember { from, header, member } => self.store_member(*from, *header, *member),
             Slow::ExtractRef { header, advance } => return self.extract_ref(*header, None, *advance),
-            Slow::ExtractVariable { header, bits, advance } => {
+            Slow::ExtractVariable {
+                header,
+                bits,
+                advance,
+            } => {
                 return self.extract_ref(*header, Some(self.reg(*bits)), *advance);
             }
             Slow::ChecksumError => self.ctx.checksum_error = true,
@@ -55,7 +61,9 @@ impl<O: Observer> Machine<'_, O> {
     }
 
     fn store_member(&mut self, from: u8, header: u8, member: u16) {
-        let Some(header) = self.header_of(header) else { return };
+        let Some(header) = self.header_of(header) else {
+            return;
+        };
         if !self.is_valid_number(header) {
             return;
         }
@@ -68,7 +76,9 @@ impl<O: Observer> Machine<'_, O> {
     fn slow_headers(&mut self, slow: &Slow) {
         match slow {
             Slow::ValidRef { to, header } => {
-                let valid = self.header_of(*header).is_some_and(|header| self.is_valid_number(header));
+                let valid = self
+                    .header_of(*header)
+                    .is_some_and(|header| self.is_valid_number(header));
                 self.set_reg(*to, u64::from(valid));
             }
             Slow::SetValidRef { header } => {
@@ -107,7 +117,12 @@ impl<O: Observer> Machine<'_, O> {
                 let next = u64::from(self.ctx.next[stack.index()]);
                 self.set_reg(*to, next);
             }
-            Slow::CopyVariable { to, to_member, from, from_member } => {
+            Slow::CopyVariable {
+                to,
+                to_member,
+                from,
+                from_member,
+            } => {
                 self.copy_variable((*to, *to_member), (*from, *from_member));
             }
             Slow::CopyHeader { to, from } => {
@@ -132,9 +147,15 @@ impl<O: Observer> Machine<'_, O> {
     fn slow_externs(&mut self, slow: &Slow) {
         match slow {
             Slow::Count { counter, index } => {
-                self.state.count(usize::from(*counter), self.reg(*index), self.ctx.length as u64);
+                self.state
+                    .count(usize::from(*counter), self.reg(*index), self.ctx.length as u64);
             }
-            Slow::Meter { meter, index, colour, to } => {
+            Slow::Meter {
+                meter,
+                index,
+                colour,
+                to,
+            } => {
                 let before = colour.map_or(0, |colour| self.reg(colour));
                 let colour = self.state.measure(
                     meter.index(),
@@ -149,8 +170,13 @@ impl<O: Observer> Machine<'_, O> {
                 let value = self.state.read_register(register.index(), self.reg(*index));
                 self.set_reg(*to, value);
             }
-            Slow::RegisterWrite { from, register, index } => {
-                self.state.write_register(register.index(), self.reg(*index), self.reg(*from));
+            Slow::RegisterWrite {
+                from,
+                register,
+                index,
+            } => {
+                self.state
+                    .write_register(register.index(), self.reg(*index), self.reg(*from));
             }
             Slow::GatherHeader { header } => self.gather_header(header.index()),
             Slow::GatherVariable { header, bit } => self.gather_variable(header.index(), *bit as usize),
@@ -180,7 +206,8 @@ impl<O: Observer> Machine<'_, O> {
         }
         if O::ACTIVE {
             let view = View::new(self.engine.program(), self.ctx);
-            self.observer.extern_called(&view, &crate::observe::name_of(slow, self.engine.program()));
+            self.observer
+                .extern_called(&view, &crate::observe::name_of(slow, self.engine.program()));
         }
     }
 }

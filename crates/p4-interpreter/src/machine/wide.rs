@@ -51,7 +51,9 @@ impl<O: Observer> Machine<'_, O> {
                 bits::get_words(&ctx.head, ctx.at * 8 + bit, to.width, &mut ctx.wide[to.range()]);
             }
             WideOp::LoadMember { to, header, member } => {
-                let place = self.header_of(*header).and_then(|header| self.member(header, *member));
+                let place = self
+                    .header_of(*header)
+                    .and_then(|header| self.member(header, *member));
                 let ctx = &mut *self.ctx;
                 let words = &mut ctx.wide[to.range()];
                 match place {
@@ -60,7 +62,9 @@ impl<O: Observer> Machine<'_, O> {
                 }
             }
             WideOp::StoreMember { from, header, member } => {
-                let header = self.header_of(*header).filter(|&header| self.is_valid_number(header));
+                let header = self
+                    .header_of(*header)
+                    .filter(|&header| self.is_valid_number(header));
                 if let Some((bit, width)) = header.and_then(|header| self.member(header, *member)) {
                     let ctx = &mut *self.ctx;
                     bits::set_words(&mut ctx.phv, bit, width, &ctx.wide[from.range()]);
@@ -97,11 +101,23 @@ impl<O: Observer> Machine<'_, O> {
             }
             WideOp::SaturateTo { to, width, a, cast } => {
                 let mut result = [0];
-                saturate(&mut result, u32::from(*width), &ctx.wide[a.range()], a.width, *cast);
+                saturate(
+                    &mut result,
+                    u32::from(*width),
+                    &ctx.wide[a.range()],
+                    a.width,
+                    *cast,
+                );
                 ctx.regs[usize::from(*to)] = result[0];
             }
             WideOp::Binary { op, to, a, b } => binary(&mut ctx.wide, *op, *to, *a, *b),
-            WideOp::Shift { to, a, by, left, signed } => {
+            WideOp::Shift {
+                to,
+                a,
+                by,
+                left,
+                signed,
+            } => {
                 let by = ctx.regs[usize::from(*by)];
                 let (to_words, a, _) = three(&mut ctx.wide, *to, *a, *a);
                 if *left {
@@ -160,7 +176,12 @@ impl<O: Observer> Machine<'_, O> {
             }
             WideOp::Gather { a } => {
                 let ctx = &mut *self.ctx;
-                bits::set_words(&mut ctx.gathered, ctx.gathered_bits, a.width, &ctx.wide[a.range()]);
+                bits::set_words(
+                    &mut ctx.gathered,
+                    ctx.gathered_bits,
+                    a.width,
+                    &ctx.wide[a.range()],
+                );
                 ctx.gathered_bits += a.width as usize;
             }
             WideOp::RegisterRead { to, register, index } => {
@@ -168,9 +189,14 @@ impl<O: Observer> Machine<'_, O> {
                 let words = &mut self.ctx.wide[to.range()];
                 self.state.read_wide_register(register.index(), index, words);
             }
-            WideOp::RegisterWrite { from, register, index } => {
+            WideOp::RegisterWrite {
+                from,
+                register,
+                index,
+            } => {
                 let index = self.ctx.regs[usize::from(*index)];
-                self.state.write_wide_register(register.index(), index, &self.ctx.wide[from.range()]);
+                self.state
+                    .write_wide_register(register.index(), index, &self.ctx.wide[from.range()]);
             }
             _ => {}
         }
@@ -239,7 +265,11 @@ fn divide(words: &mut [u64], op: WideBinary, to: Wide, a: Wide, b: Wide) {
         return result.fill(0);
     }
     wide::div_rem(quotient, rest, x, y, width);
-    let (value, negative) = if rest_wanted { (rest, a_negative) } else { (quotient, a_negative != b_negative) };
+    let (value, negative) = if rest_wanted {
+        (rest, a_negative)
+    } else {
+        (quotient, a_negative != b_negative)
+    };
     if negative {
         wide::neg(result, value, width);
     } else {
@@ -254,8 +284,8 @@ fn saturate(to: &mut [u64], width: u32, value: &[u64], from: u32, cast: Cast) {
     let negative = signed_from && wide::is_negative(value, from);
     // It fits if all bits from the highest one that the target has for the amount are the same as the sign.
     let amount = if signed_to { width - 1 } else { width };
-    let fits = (amount..from).all(|at| wide::bit(value, at) == (negative && signed_to))
-        && !(negative && !signed_to);
+    let fits =
+        (amount..from).all(|at| wide::bit(value, at) == (negative && signed_to)) && !(negative && !signed_to);
     if fits {
         wide::assign(to, value);
         wide::trim(to, width);

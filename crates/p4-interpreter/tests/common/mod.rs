@@ -43,7 +43,12 @@ impl Bench {
         let engine = Engine::new(p4_bmv2::load(json, None).unwrap()).unwrap();
         let state = State::new(&engine, StateLimits::default()).unwrap();
         let context = Context::new(&engine, 1);
-        Bench { engine, state, context, now: 0 }
+        Bench {
+            engine,
+            state,
+            context,
+            now: 0,
+        }
     }
 
     /// Adds an entry. Names are the last parts of the full ones.
@@ -51,15 +56,30 @@ impl Bench {
         self.add_with_priority(table, 1, keys, action, arguments);
     }
 
-    pub fn add_with_priority(&self, table: &str, priority: u32, keys: &[Key], action: &str, arguments: &[u64]) {
+    pub fn add_with_priority(
+        &self,
+        table: &str,
+        priority: u32,
+        keys: &[Key],
+        action: &str,
+        arguments: &[u64],
+    ) {
         let program = self.engine.program();
         let last = |name: &str, wanted: &str| name.rsplit('.').next() == Some(wanted);
-        let number = program.tables.iter().position(|one| last(&one.identity.name, table)).unwrap();
+        let number = program
+            .tables
+            .iter()
+            .position(|one| last(&one.identity.name, table))
+            .unwrap();
         let layout = self.engine.layout(p4_ir::TableId(number as u16));
-        let action_of = |one: &&p4_ir::TableAction| {
-            last(&program.actions[one.action.index()].identity.name, action)
-        };
-        let action = program.tables[number].actions.iter().find(action_of).unwrap().action;
+        let action_of =
+            |one: &&p4_ir::TableAction| last(&program.actions[one.action.index()].identity.name, action);
+        let action = program.tables[number]
+            .actions
+            .iter()
+            .find(action_of)
+            .unwrap()
+            .action;
         let full = |width: u32| p4_interpreter::bits::mask(width);
         let words: Vec<([u64; 1], [u64; 1], u32)> = keys
             .iter()
@@ -76,28 +96,57 @@ impl Bench {
             .zip(layout.places())
             .map(|((value, mask, length), place)| match place.kind {
                 MatchKind::Exact => Match::Exact(value),
-                MatchKind::Lpm => Match::Lpm { value, length: *length },
+                MatchKind::Lpm => Match::Lpm {
+                    value,
+                    length: *length,
+                },
                 MatchKind::Ternary => Match::Ternary { value, mask },
                 MatchKind::Optional if mask[0] == 0 => Match::Optional(None),
                 MatchKind::Optional => Match::Optional(Some(value)),
-                MatchKind::Range => Match::Range { low: value, high: value },
+                MatchKind::Range => Match::Range {
+                    low: value,
+                    high: value,
+                },
             })
             .collect();
         let pattern = layout.pattern(&matches).unwrap();
         let priority = if layout.has_priorities() { priority } else { 0 };
         let mut changes = Vec::new();
-        let target = Target::Action { action: u32::from(action.0), arguments: arguments.into() };
+        let target = Target::Action {
+            action: u32::from(action.0),
+            arguments: arguments.into(),
+        };
         let target = match (program.tables[number].implementation, target) {
             (p4_ir::Implementation::Direct, target) => target,
             (p4_ir::Implementation::Profile(profile), Target::Action { action, arguments }) => {
-                let member = self.state.tables().look().profile(u32::from(profile.0)).unwrap().members() as u32 + 1;
-                changes.push(Change::AddMember { profile: u32::from(profile.0), member, action, arguments });
+                let member = self
+                    .state
+                    .tables()
+                    .look()
+                    .profile(u32::from(profile.0))
+                    .unwrap()
+                    .members() as u32
+                    + 1;
+                changes.push(Change::AddMember {
+                    profile: u32::from(profile.0),
+                    member,
+                    action,
+                    arguments,
+                });
                 Target::Member(member)
             }
             (_, target) => target,
         };
-        let entry = Entry { pattern, priority, target, idle_timeout: 0 };
-        changes.push(Change::Insert { table: number as u32, entry });
+        let entry = Entry {
+            pattern,
+            priority,
+            target,
+            idle_timeout: 0,
+        };
+        changes.push(Change::Insert {
+            table: number as u32,
+            entry,
+        });
         self.state.tables().apply(&changes, 0).unwrap();
     }
 
@@ -107,7 +156,14 @@ impl Bench {
         self.now += 1_000_000;
         let packet = Packet::whole(port, packet);
         let reading = self.state.read();
-        self.engine.run(&reading, &mut self.context, &packet, self.now, &mut sink, &mut Nobody);
+        self.engine.run(
+            &reading,
+            &mut self.context,
+            &packet,
+            self.now,
+            &mut sink,
+            &mut Nobody,
+        );
         sink
     }
 }
