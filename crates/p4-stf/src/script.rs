@@ -427,7 +427,10 @@ fn add(rest: &str) -> Parsed<Add> {
         .split_whitespace()
         .map(str::to_owned)
         .collect();
-    let action = words.pop().ok_or("there is no action")?;
+    let action = words
+        .pop()
+        .filter(|word| !word.contains(':'))
+        .ok_or("there is no action")?;
     let mut words = words.into_iter().peekable();
     let table = words.next().ok_or("there is no table, or no action")?;
     let priority = match words.peek() {

@@ -29,7 +29,7 @@ fn secret() -> &'static Secret {
 }
 
 /// The hash of a key of at most [`MAX_KEY_WORDS`] words. Keys of different lengths are not compared.
-#[inline]
+#[inline(always)]
 pub(crate) fn hash(key: &[u64]) -> u64 {
     let secret = secret();
     let pairs = key.chunks(2).zip(secret.words.chunks_exact(2));

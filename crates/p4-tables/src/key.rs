@@ -398,15 +398,13 @@ impl Pattern {
     /// Whether a key matches: the definition that all tables are tested against.
     pub fn matches(&self, layout: &KeyLayout, key: &[u64]) -> bool {
         let masked = self.value.iter().zip(&self.mask).zip(key);
-        let ranges = layout
+        let mut ranges = layout
             .places
             .iter()
             .filter(|place| place.kind == MatchKind::Range);
         masked.fold(0, |differing, ((value, mask), key)| {
             differing | (value ^ key) & mask
         }) == 0
-            && ranges.fold(true, |all, place| {
-                all && place.within(key, &self.value, &self.high)
-            })
+            && ranges.all(|place| place.within(key, &self.value, &self.high))
     }
 }

@@ -5,9 +5,9 @@
 //! the first one counts those. Longer keys are represented by their 64-bit hash; the caller compares the key
 //! itself, which it stores anyway. Two different long keys with one hash cannot both be stored.
 //!
-//! Buckets are in segments of at most 64 (a page of memory). A full segment is split by one more bit of the hash,
+//! Buckets are in segments of at most 256 (16 KiB). A full segment is split by one more bit of the hash,
 //! and a directory finds the segment from the hash's first bits (Fagin et al., *Extendible Hashing*, TODS 1979).
-//! So growth costs a page at a time and never a copy of the whole table, for which readers would have to wait.
+//! So growth costs a segment at a time and never a copy of the whole table, for which readers would have to wait.
 //! A look-up reads two buckets at most, whatever was inserted. Segments are not joined again before the map is
 //! empty: memory follows the largest number of entries.
 
@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::hash::hash;
 
 /// Buckets of a full-grown segment.
-const SEGMENT: usize = 64;
+const SEGMENT: usize = 256;
 /// How many more bits than a good hash needs the directory may look at.
 const SPARE_DEPTH: u32 = 6;
 
@@ -41,8 +41,14 @@ impl Map {
     #[inline]
     pub(crate) fn get(&self, key: &[u64], same: impl FnOnce(u32) -> bool) -> Option<u32> {
         match self {
-            Map::One(map) => map.get(hash(key), &one(key)),
-            Map::Two(map) => map.get(hash(key), &two(key)),
+            Map::One(map) => {
+                let key = one(key);
+                map.get(hash(&key), &key)
+            }
+            Map::Two(map) => {
+                let key = two(key);
+                map.get(hash(&key), &key)
+            }
             Map::Long(map) => {
                 let print = [hash(key)];
                 map.get(hash(&print), &print).filter(|&handle| same(handle))
@@ -54,17 +60,17 @@ impl Map {
     #[inline]
     pub(crate) fn touch(&self, key: &[u64]) -> u64 {
         match self {
-            Map::One(map) => map.touch(hash(key)),
+            Map::One(map) => map.touch(hash(&one(key))),
             Map::Long(map) => map.touch(hash(&[hash(key)])),
-            Map::Two(map) => map.touch(hash(key)),
+            Map::Two(map) => map.touch(hash(&two(key))),
         }
     }
 
     /// Adds a key that is not there. A long key whose hash is there is refused.
     pub(crate) fn insert(&mut self, key: &[u64], handle: u32) -> Result<(), Error> {
         match self {
-            Map::One(map) => map.insert(hash(key), one(key), handle),
-            Map::Two(map) => map.insert(hash(key), two(key), handle),
+            Map::One(map) => map.insert(hash(&one(key)), one(key), handle),
+            Map::Two(map) => map.insert(hash(&two(key)), two(key), handle),
             Map::Long(map) => {
                 let print = [hash(key)];
                 let free = map.get(hash(&print), &print).is_none();
@@ -80,8 +86,8 @@ impl Map {
     /// Gives a key that is there another handle.
     pub(crate) fn replace(&mut self, key: &[u64], handle: u32) {
         match self {
-            Map::One(map) => map.replace(hash(key), &one(key), handle),
-            Map::Two(map) => map.replace(hash(key), &two(key), handle),
+            Map::One(map) => map.replace(hash(&one(key)), &one(key), handle),
+            Map::Two(map) => map.replace(hash(&two(key)), &two(key), handle),
             Map::Long(map) => {
                 let print = [hash(key)];
                 map.replace(hash(&print), &print, handle);
@@ -92,8 +98,8 @@ impl Map {
     /// Takes a key out that is there.
     pub(crate) fn remove(&mut self, key: &[u64]) {
         match self {
-            Map::One(map) => map.remove(hash(key), &one(key)),
-            Map::Two(map) => map.remove(hash(key), &two(key)),
+            Map::One(map) => map.remove(hash(&one(key)), &one(key)),
+            Map::Two(map) => map.remove(hash(&two(key)), &two(key)),
             Map::Long(map) => {
                 let print = [hash(key)];
                 map.remove(hash(&print), &print);
@@ -110,6 +116,8 @@ impl Map {
     }
 }
 
+/// Keys without words are not looked up, but must not end the program either.
+#[inline]
 fn one(key: &[u64]) -> [u64; 1] {
     [key.first().copied().unwrap_or(0)]
 }
@@ -185,6 +193,7 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
         }
     }
 
+    #[inline]
     fn find(&self, hash: u64, key: &[u64; WORDS]) -> Option<(usize, usize)> {
         let (first, second) = places(hash, self.buckets.len());
         let bucket = &self.buckets[first];

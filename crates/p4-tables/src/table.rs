@@ -98,7 +98,7 @@ pub struct Count {
 enum Finder {
     Keyless,
     Exact(Map),
-    Lpm(Lpm),
+    Lpm(Box<Lpm>),
     Tuples(Tuples),
     Ranges(Ranges),
 }
@@ -135,7 +135,7 @@ impl Table {
                         field: field + 1 + later,
                     });
                 }
-                Finder::Lpm(Lpm::new(layout, places[field]))
+                Finder::Lpm(Box::new(Lpm::new(layout, places[field])))
             }
             _ => Finder::Exact(Map::new(layout.words())),
         };

@@ -322,10 +322,10 @@ impl Tables {
         }
         // Rows of removed entries are free only now: until here their counters might have been wanted again.
         for back in undo {
-            if let Undo::Relink { table, handle } = back {
-                if let Ok(table) = self.table_mut(table) {
-                    table.free(handle);
-                }
+            if let Undo::Relink { table, handle } = back
+                && let Ok(table) = self.table_mut(table)
+            {
+                table.free(handle);
             }
         }
         Ok(())

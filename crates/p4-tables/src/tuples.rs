@@ -29,13 +29,26 @@ struct Subtable {
     ranks: BTreeSet<u64>,
 }
 
+/// Words of keys whose masks lie in the list of visits.
+const SHORT: usize = 2;
+
+/// What a look-up needs to know of a subtable before it goes there.
+#[derive(Debug)]
+struct Visit {
+    /// Rank of its best entry.
+    top: u64,
+    /// The mask, if it is short.
+    mask: [u64; SHORT],
+    number: u32,
+}
+
 /// All masks of a table.
 #[derive(Debug)]
 pub(crate) struct Tuples {
     subtables: Vec<Option<Subtable>>,
     numbers: HashMap<Words, u32>,
-    /// Best rank and number of each subtable, best first.
-    order: Vec<(u64, u32)>,
+    /// The subtables, that with the best entry first.
+    order: Vec<Visit>,
     limit: usize,
 }
 
@@ -54,7 +67,7 @@ impl Tuples {
     #[inline]
     pub(crate) fn get(&self, key: &[u64], rows: &Rows) -> Option<u32> {
         match key.len() {
-            0..=2 => self.search::<2>(key, rows),
+            0..=SHORT => self.search::<SHORT>(key, rows),
             3..=8 => self.search::<8>(key, rows),
             _ => self.search::<MAX_KEY_WORDS>(key, rows),
         }
@@ -64,14 +77,19 @@ impl Tuples {
         let mut scratch = [0; WORDS];
         let masked = &mut scratch[..key.len()];
         let mut best: Option<(u64, u32)> = None;
-        for &(top, number) in &self.order {
-            if best.is_some_and(|(rank, _)| rank > top) {
+        for visit in &self.order {
+            if best.is_some_and(|(rank, _)| rank > visit.top) {
                 break;
             }
-            let Some(subtable) = &self.subtables[number as usize] else {
+            let Some(subtable) = &self.subtables[visit.number as usize] else {
                 continue;
             };
-            for (masked, (key, mask)) in masked.iter_mut().zip(key.iter().zip(&subtable.mask)) {
+            let mask = if WORDS == SHORT {
+                &visit.mask[..]
+            } else {
+                &subtable.mask[..]
+            };
+            for (masked, (key, mask)) in masked.iter_mut().zip(key.iter().zip(mask)) {
                 *masked = key & mask;
             }
             let found = subtable.best.get(masked, |handle| rows.value(handle) == masked);
@@ -139,7 +157,7 @@ impl Tuples {
         self.subtables.iter().flatten().map(subtable).sum::<usize>()
             + self.subtables.capacity() * size_of::<Option<Subtable>>()
             + self.numbers.keys().map(|mask| words(mask) + 5).sum::<usize>()
-            + self.order.capacity() * size_of::<(u64, u32)>()
+            + self.order.capacity() * size_of::<Visit>()
     }
 
     fn add_subtable(&mut self, pattern: &Pattern) -> Result<u32, Error> {
@@ -159,7 +177,15 @@ impl Tuples {
         });
         self.subtables[number] = Some(subtable);
         self.numbers.insert(pattern.mask.clone(), number as u32);
-        self.order.push((0, number as u32));
+        let mut mask = [0; SHORT];
+        mask.iter_mut()
+            .zip(&pattern.mask)
+            .for_each(|(to, from)| *to = *from);
+        self.order.push(Visit {
+            top: 0,
+            mask,
+            number: number as u32,
+        });
         Ok(number as u32)
     }
 
@@ -167,7 +193,7 @@ impl Tuples {
     fn arrange(&mut self, number: u32, pattern: &Pattern) {
         let slot = &mut self.subtables[number as usize];
         let top = slot.as_ref().and_then(|subtable| subtable.ranks.last().copied());
-        let Some(at) = self.order.iter().position(|&(_, other)| other == number) else {
+        let Some(at) = self.order.iter().position(|visit| visit.number == number) else {
             return;
         };
         let Some(top) = top else {
@@ -176,10 +202,13 @@ impl Tuples {
             self.order.remove(at);
             return;
         };
-        if self.order[at].0 != top {
-            self.order.remove(at);
-            let new = self.order.partition_point(|&(other, _)| other > top);
-            self.order.insert(new, (top, number));
+        if self.order[at].top != top {
+            let visit = Visit {
+                top,
+                ..self.order.remove(at)
+            };
+            let new = self.order.partition_point(|other| other.top > top);
+            self.order.insert(new, visit);
         }
     }
 }

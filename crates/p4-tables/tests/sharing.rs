@@ -1,5 +1,7 @@
 //! Batches appear at once, refused input, bounds, profiles, constants, idle times, and no allocation.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use p4_tables::{

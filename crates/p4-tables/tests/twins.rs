@@ -1,5 +1,7 @@
 //! Every kind of table against a linear scan over its entries, under random histories.
 
+#![allow(clippy::unwrap_used)]
+
 use p4_tables::{
     Change, DEFAULT, Entry, Error, KeyField, KeyLayout, Match, MatchKind, TableSpec, Tables, Target, Words,
 };
