@@ -21,7 +21,7 @@ pub const OPERATIONS: u32 = 1_000_000;
 /// Operations of the whole program, counted with the headers that each could mean.
 pub const WORK: u64 = 16_000_000;
 /// Passes of one packet.
-pub const PASSES: u8 = 4;
+pub const PASSES: u8 = 8;
 /// Header instances, fields, states, blocks, tables, actions: each kind.
 pub const ELEMENTS: usize = 32_768;
 /// Operations of one action or state.
