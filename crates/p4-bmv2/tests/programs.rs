@@ -105,7 +105,7 @@ fn what_is_known_of_own_programs() {
     );
 
     let sink = load_own("kitchen_sink");
-    assert_eq!(sink.bounds().passes, 4);
+    assert_eq!(sink.bounds().passes, p4_ir::limits::PASSES);
     let tags = sink
         .tables
         .iter()
@@ -142,9 +142,11 @@ fn malicious_programs_are_refused_or_bounded() {
                 let bounds = *program.bounds();
                 let fits = match name.as_str() {
                     "parser_stack_loop" => bounds.parser_steps <= 300 && bounds.header_bytes_read == 270,
-                    "growing_packet" => bounds.header_bytes_grown == 64 && bounds.passes == 4,
+                    "growing_packet" => {
+                        bounds.header_bytes_grown == 64 && bounds.passes == p4_ir::limits::PASSES
+                    }
                     "resubmit_always" | "recirculate_always" | "clone_doubling" | "multicast_storm"
-                    | "digest_per_packet" => bounds.passes == 4,
+                    | "digest_per_packet" => bounds.passes == p4_ir::limits::PASSES,
                     "clone_to_itself" | "register_out_of_range" => bounds.passes == 1,
                     "table_chain" => bounds.operations < 10_000,
                     "metadata_4k" => bounds.metadata_bits > 32_768 && bounds.operations < 50_000,

@@ -496,7 +496,13 @@ impl Flow<'_> {
             .roles
             .iter()
             .filter(|(_, field)| self.result.looked_at.contains_key(field));
-        let outputs = [Role::EgressSpec, Role::McastGrp, Role::CloneSpec];
+        // What the program itself decides is not given, and the egress port follows from it.
+        let outputs = [
+            Role::EgressSpec,
+            Role::EgressPort,
+            Role::McastGrp,
+            Role::CloneSpec,
+        ];
         self.result.given = given
             .map(|(role, _)| *role)
             .filter(|role| !outputs.contains(role))
