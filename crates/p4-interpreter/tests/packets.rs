@@ -1,5 +1,7 @@
 //! What engines promise beyond a program's semantics: heads and tails, bounds, state apart, notes.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Bench, Key, programs, udp};
