@@ -248,6 +248,7 @@ impl<'a> Loader<'a> {
                 Some(place) => Ok(Value::Variable(place)),
                 None => self.field_value(value).map(Value::Num),
             },
+            "local" if self.ahead.is_some() => self.field_ahead(value).map(Value::Num),
             "local" | "runtime_data" => {
                 let at = value.number().and_then(|at| u16::try_from(at).ok());
                 let Some((at, width)) = at.and_then(|at| {
@@ -298,6 +299,30 @@ impl<'a> Loader<'a> {
             "register" => unsupported("a register inside an expression"),
             _ => unsupported(format!("a value of type {kind:?}")),
         }
+    }
+
+    /// A field of the header that is to be extracted, by its position. Only fields before the variable one are in place.
+    fn field_ahead(&mut self, value: &Json) -> Read<Num> {
+        let at = value.number().and_then(|at| usize::try_from(at).ok());
+        let fields = self
+            .ahead
+            .map_or(&[][..], |ty| &self.program.header_types[ty.index()].fields);
+        let Some((at, field)) = at.and_then(|at| Some((at, fields.get(at)?))) else {
+            return wrong("there is no such field");
+        };
+        if fields[..=at].iter().any(|field| field.variable) {
+            return wrong("a length that depends on what follows it");
+        }
+        let (width, signed) = (field.width, field.signed);
+        let bits = fields[..at]
+            .iter()
+            .map(|field| u32::from(field.width))
+            .sum::<u32>();
+        let Ok(offset) = u16::try_from(bits) else {
+            return wrong("a field too far ahead");
+        };
+        let id = self.bits(ExprKind::Lookahead { offset }, width.into())?;
+        Ok(Num { id, width, signed })
     }
 
     fn variable(&self, pair: &Json) -> Option<Place> {
