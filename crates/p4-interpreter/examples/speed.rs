@@ -26,10 +26,13 @@ impl Sink for Count {
     }
 }
 
+/// A program with entries, and packets for it.
+type Prepared = (Bench, Vec<Vec<u8>>);
+
 const FLOWS: u64 = 64;
 const BURST: usize = 32;
 
-fn l2_switch() -> (Bench, Vec<Vec<u8>>) {
+fn l2_switch() -> Prepared {
     let bench = Bench::new("l2_switch");
     for flow in 0..FLOWS {
         bench.add(
@@ -48,7 +51,7 @@ fn l2_switch() -> (Bench, Vec<Vec<u8>>) {
     (bench, packets())
 }
 
-fn firewall() -> (Bench, Vec<Vec<u8>>) {
+fn firewall() -> Prepared {
     let bench = Bench::new("firewall");
     for flow in 0..FLOWS {
         bench.add(
@@ -75,7 +78,7 @@ fn firewall() -> (Bench, Vec<Vec<u8>>) {
     (bench, packets())
 }
 
-fn router() -> (Bench, Vec<Vec<u8>>) {
+fn router() -> Prepared {
     let bench = Bench::new("router");
     for flow in 0..FLOWS {
         bench.add(
@@ -108,7 +111,7 @@ fn router() -> (Bench, Vec<Vec<u8>>) {
     (bench, packets())
 }
 
-fn kitchen_sink() -> (Bench, Vec<Vec<u8>>) {
+fn kitchen_sink() -> Prepared {
     let bench = Bench::new("kitchen_sink");
     for flow in 0..FLOWS {
         bench.add(
@@ -158,7 +161,7 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-fn measure(name: &str, (bench, packets): (Bench, Vec<Vec<u8>>)) {
+fn measure(name: &str, (bench, packets): Prepared) {
     let mut context = Context::new(&bench.engine, 1);
     let mut sink = Count::default();
     let mut now = 0;
@@ -201,7 +204,8 @@ fn measure(name: &str, (bench, packets): (Bench, Vec<Vec<u8>>)) {
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let all: [(&str, fn() -> (Bench, Vec<Vec<u8>>)); 4] = [
+    type Make = fn() -> Prepared;
+    let all: [(&str, Make); 4] = [
         ("l2_switch", l2_switch),
         ("firewall", firewall),
         ("router", router),
