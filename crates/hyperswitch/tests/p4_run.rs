@@ -223,7 +223,7 @@ fn files_that_are_no_entries() {
         ),
         (
             entry("\"action_name\": \"forward\", \"match\": {\"hdr.ethernet.dst\": [1, 2, 3]}"),
-            "list of two",
+            "list of one or two",
         ),
         (
             entry("\"action_name\": \"forward\", \"match\": {\"hdr.ethernet.dst\": {}}"),

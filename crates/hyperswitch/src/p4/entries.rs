@@ -180,13 +180,15 @@ fn kind(program: &Program, table: &str, key: &str) -> Option<MatchKind> {
         .map(|key| key.kind)
 }
 
-/// A number, or two: with a prefix length, a mask, or an upper bound.
+/// A number, also in a list of its own, or two: with a prefix length, a mask, or an upper bound.
 fn key(value: &Value, kind: Option<MatchKind>) -> Result<KeyValue> {
     let Value::Array(parts) = value else {
         return Ok(KeyValue::Digits(number(value)?));
     };
-    let [first, second] = &parts[..] else {
-        bail!("a list of two is wanted, not of {}", parts.len())
+    let (first, second) = match &parts[..] {
+        [only] => return Ok(KeyValue::Digits(number(only)?)),
+        [first, second] => (first, second),
+        _ => bail!("a list of one or two is wanted, not of {}", parts.len()),
     };
     let first = number(first)?;
     Ok(match kind {
