@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-.PHONY: all setup build install demo demo-stop test test-unit test-loom test-end-to-end test-attack test-distributions soak lint \
+.PHONY: all setup build install demo demo-stop test test-unit test-loom test-p4 test-end-to-end test-attack test-distributions soak lint \
 	bench simulate clean
 
 all: build
@@ -67,6 +67,11 @@ test-unit: ## Unit, property and integration tests of all crates
 	done
 	@echo "The data plane with knowledge of cores and guests:"
 	scripts/as-root env HYPERSWITCH_TEST_MODE=vm-state $(CARGO) test --package datapath --test data_plane -- --test-threads=1
+
+# Folders of packet tests: the project's own, and further ones where they are.
+STF ?= $(wildcard ../shared/p4/stf)
+test-p4: ## Packet tests of P4 programs, with a report; STF="DIR ..." for others
+	$(CARGO) run --release --package p4-stf --example conformance -- crates/p4-bmv2/programs $(STF)
 
 test-loom: ## All interleavings of the lock-free parts
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package ring

@@ -40,6 +40,9 @@ pub enum Verb {
     },
     #[command(flatten)]
     User(UserVerb),
+    /// Understand P4 programs; no running instance is needed
+    #[command(subcommand)]
+    P4(P4Verb),
     #[command(name = "data-plane", hide = true)]
     DataPlane,
     #[command(hide = true)]
@@ -55,6 +58,77 @@ pub enum Verb {
     /// Write shell completions into a directory
     #[command(hide = true)]
     Completions { directory: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum P4Verb {
+    /// Check a program, and show its tables, bounds, what it looks at and whether verdicts can be cached
+    Check {
+        /// What p4c wrote for BMv2 (JSON), or the serialised form
+        file: PathBuf,
+        /// P4Info of the program, text or binary
+        #[arg(long, value_name = "FILE")]
+        p4info: Option<PathBuf>,
+    },
+    /// Draw parser and control flow as SVG
+    Graph {
+        /// What p4c wrote for BMv2 (JSON), or the serialised form
+        file: PathBuf,
+        /// Where to write it [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Run packets from capture files through a program, and write those that leave to DIR/PORT.pcap
+    Run(P4RunArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct P4RunArgs {
+    /// What p4c wrote for BMv2 (JSON), or the serialised form
+    pub program: PathBuf,
+    /// P4Info of the program, text or binary
+    #[arg(long, value_name = "FILE")]
+    pub p4info: Option<PathBuf>,
+    /// Packets that come by a port (pcap or pcapng); may be given several times
+    #[arg(long = "pcap", value_name = "PORT=FILE")]
+    pub pcaps: Vec<PortFile>,
+    /// Entries: runtime JSON as in P4's tutorials, or a script of a packet test; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub entries: Vec<PathBuf>,
+    /// Directory for packets that leave; made if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Show what the program does with each packet
+    #[arg(long)]
+    pub trace: bool,
+    /// Decides what the program's `random` gives
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// A file for a port, written `PORT=FILE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortFile {
+    /// Number of the port; 511 means "drop" in v1model.
+    pub port: u32,
+    /// The file.
+    pub path: PathBuf,
+}
+
+impl std::str::FromStr for PortFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (port, path) = text.split_once('=').ok_or("PORT=FILE is wanted")?;
+        match port.parse() {
+            Ok(port @ 0..=510) if !path.is_empty() => Ok(PortFile {
+                port,
+                path: path.into(),
+            }),
+            Ok(_) if path.is_empty() => Err("the file is missing".into()),
+            _ => Err(format!("`{port}` is no port: 0 to 510 are")),
+        }
+    }
 }
 
 /// What users ask of a running instance.

@@ -12,6 +12,7 @@ mod cli;
 mod frame;
 mod manual;
 mod output;
+mod p4;
 mod supervisor;
 mod verbs;
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Verb::Control { config } => children::control(cli.run_dir, config),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),
+        Verb::P4(verb) => p4::run(&verb, cli.json).map(|()| ExitCode::SUCCESS),
         Verb::User(verb) => verbs::run(&verb, &cli.run_dir, cli.json).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

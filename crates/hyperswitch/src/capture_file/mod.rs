@@ -1,12 +1,14 @@
-//! Capture files: pcapng is written, pcap and pcapng are read.
+//! Capture files: pcapng and pcap are written, and read.
 //!
 //! Both are small here on purpose: one section, one interface, a handful of options when writing; Ethernet
 //! packets and nothing else when reading. A file is a user's input, so reading checks every length.
 
+mod classic;
 mod read;
 mod write;
 
-pub use read::packet;
+pub use classic::ClassicWriter;
+pub use read::{packet, packets};
 pub use write::Writer;
 
 /// Block types (draft-ietf-opsawg-pcapng, 4).

@@ -1,7 +1,7 @@
-//! Reading one packet out of a pcap or pcapng file, of either byte order.
+//! Reading packets out of a pcap or pcapng file, of either byte order.
 
 use super::{ETHERNET, block};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 
 /// The packet with this number, counted from 1 as Wireshark does.
 ///
@@ -9,27 +9,54 @@ use anyhow::{Result, bail, ensure};
 /// When the file is something else, is cut off before that packet, holds fewer packets, or the packet is not an
 /// Ethernet frame.
 pub fn packet(file: &[u8], number: u64) -> Result<Vec<u8>> {
+    let mut current = 0;
+    let mut found = None;
+    each(file, |packet| {
+        current += 1;
+        if current == number {
+            found = Some(packet()?.frame.to_vec());
+        }
+        Ok(current < number)
+    })?;
+    found.ok_or_else(|| anyhow!("the file has only {current} packets"))
+}
+
+/// All packets, in the order of the file.
+///
+/// # Errors
+/// When the file is something else or is cut off, or a packet is not an Ethernet frame.
+pub fn packets(file: &[u8]) -> Result<Vec<Packet<'_>>> {
+    let mut packets = Vec::new();
+    each(file, |packet| {
+        packets.push(packet()?);
+        Ok(true)
+    })?;
+    Ok(packets)
+}
+
+/// A packet of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet<'a> {
+    /// Nanoseconds since 1970; 0 if the file does not say.
+    pub time_ns: u64,
+    /// What was captured of it.
+    pub frame: &'a [u8],
+}
+
+/// Shows each packet until the answer is false.
+fn each<'a>(file: &'a [u8], show: impl FnMut(&dyn Fn() -> Result<Packet<'a>>) -> Result<bool>) -> Result<()> {
     let Some(magic) = file.first_chunk::<4>() else {
         bail!("not a pcap or pcapng file")
     };
-    match u32::from_le_bytes(*magic) {
-        block::SECTION => pcapng(file, number),
-        0xa1b2_c3d4 | 0xa1b2_3c4d => pcap(
-            Bytes {
-                bytes: file,
-                big: false,
-            },
-            number,
-        ),
-        0xd4c3_b2a1 | 0x4d3c_b2a1 => pcap(
-            Bytes {
-                bytes: file,
-                big: true,
-            },
-            number,
-        ),
+    let (big, unit) = match u32::from_le_bytes(*magic) {
+        block::SECTION => return pcapng(file, show),
+        0xa1b2_c3d4 => (false, 1000),
+        0xa1b2_3c4d => (false, 1),
+        0xd4c3_b2a1 => (true, 1000),
+        0x4d3c_b2a1 => (true, 1),
         _ => bail!("not a pcap or pcapng file"),
-    }
+    };
+    pcap(Bytes { bytes: file, big }, unit, show)
 }
 
 /// Bytes with a byte order, taken from the front.
@@ -73,39 +100,42 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// File header of 24 bytes, then records: time (8 bytes), captured and original length, packet.
-fn pcap(mut file: Bytes<'_>, number: u64) -> Result<Vec<u8>> {
+/// File header of 24 bytes, then records: time (8 bytes: seconds, and parts of `unit` nanoseconds), captured and original
+/// length, packet.
+fn pcap<'a>(
+    mut file: Bytes<'a>,
+    unit: u64,
+    mut show: impl FnMut(&dyn Fn() -> Result<Packet<'a>>) -> Result<bool>,
+) -> Result<()> {
     file.take(20)?;
     let link_type = file.u32()? & 0xffff;
     ensure!(
         link_type == u32::from(ETHERNET),
         "the file's packets are not Ethernet frames"
     );
-    for current in 1.. {
-        ensure!(
-            !file.bytes.is_empty(),
-            "the file has only {} packets",
-            current - 1
-        );
-        file.take(8)?;
+    while !file.bytes.is_empty() {
+        let seconds = u64::from(file.u32()?);
+        let time_ns = seconds * 1_000_000_000 + u64::from(file.u32()?) * unit;
         let captured = file.length()?;
         file.take(4)?;
         let frame = file.take(captured)?;
-        if current == number {
-            return Ok(frame.to_vec());
+        if !show(&|| Ok(Packet { time_ns, frame }))? {
+            return Ok(());
         }
     }
-    unreachable!("the loop ends with the file")
+    Ok(())
 }
 
 /// Blocks: type, length, contents, length again. A section header sets the byte order and forgets interfaces.
-fn pcapng(file: &[u8], number: u64) -> Result<Vec<u8>> {
+fn pcapng<'a>(
+    file: &'a [u8],
+    mut show: impl FnMut(&dyn Fn() -> Result<Packet<'a>>) -> Result<bool>,
+) -> Result<()> {
     let mut file = Bytes {
         bytes: file,
         big: false,
     };
-    let mut link_types: Vec<(u16, u32)> = Vec::new();
-    let mut current = 0;
+    let mut link_types: Vec<Interface> = Vec::new();
     while !file.bytes.is_empty() {
         if file.bytes.starts_with(&block::SECTION.to_le_bytes()) {
             let mut ahead = Bytes {
@@ -128,36 +158,72 @@ fn pcapng(file: &[u8], number: u64) -> Result<Vec<u8>> {
             block::INTERFACE => {
                 let link_type = contents.u16()?;
                 contents.take(2)?;
-                link_types.push((link_type, contents.u32()?));
+                let limit = contents.u32()?;
+                let unit = resolution(contents);
+                link_types.push(Interface {
+                    link_type,
+                    limit,
+                    unit,
+                });
             }
-            block::ENHANCED_PACKET | block::SIMPLE_PACKET => {
-                current += 1;
-                if current == number {
-                    return pcapng_packet(contents, kind, &link_types);
-                }
+            block::ENHANCED_PACKET | block::SIMPLE_PACKET
+                if !show(&|| pcapng_packet(contents, kind, &link_types))? =>
+            {
+                return Ok(());
             }
             _ => {}
         }
     }
-    bail!("the file has only {current} packets")
+    Ok(())
 }
 
-fn pcapng_packet(mut contents: Bytes<'_>, kind: u32, link_types: &[(u16, u32)]) -> Result<Vec<u8>> {
-    let (interface, captured) = if kind == block::SIMPLE_PACKET {
+/// What is known of an interface of a pcapng section.
+struct Interface {
+    link_type: u16,
+    /// Bytes captured of a packet at most, 0 for no limit.
+    limit: u32,
+    /// Nanoseconds of a unit of time, rounded; of finer ones, 1.
+    unit: u64,
+}
+
+/// The unit of time that an interface's options tell (`if_tsresol`): microseconds unless they say otherwise. Options that
+/// make no sense say nothing.
+fn resolution(mut options: Bytes<'_>) -> u64 {
+    const RESOLUTION: u16 = 9;
+    while let (Ok(code), Ok(length)) = (options.u16(), options.u16()) {
+        let Ok(value) = options.take(usize::from(length).next_multiple_of(4)) else {
+            break;
+        };
+        match (code, value.first()) {
+            (RESOLUTION, Some(&exponent @ 0..=9)) => return 10_u64.pow(9 - u32::from(exponent)),
+            (RESOLUTION, Some(_)) => return 1,
+            (0, _) => break,
+            _ => {}
+        }
+    }
+    1000
+}
+
+fn pcapng_packet<'a>(mut contents: Bytes<'a>, kind: u32, interfaces: &[Interface]) -> Result<Packet<'a>> {
+    let (number, time, captured) = if kind == block::SIMPLE_PACKET {
         // Only the original length is given; the captured one is cut by the interface's limit.
-        let limit = link_types.first().map_or(0, |(_, limit)| *limit);
+        let limit = interfaces.first().map_or(0, |interface| interface.limit);
         let original = contents.u32()?;
-        (0, if limit == 0 { original } else { original.min(limit) })
+        (0, 0, if limit == 0 { original } else { original.min(limit) })
     } else {
-        let interface = contents.length()?;
-        contents.take(8)?;
+        let number = contents.length()?;
+        let time = (u64::from(contents.u32()?) << 32) | u64::from(contents.u32()?);
         let captured = contents.u32()?;
         contents.take(4)?;
-        (interface, captured)
+        (number, time, captured)
     };
-    let link_type = link_types.get(interface).map(|(link_type, _)| *link_type);
-    ensure!(link_type == Some(ETHERNET), "the packet is not an Ethernet frame");
-    Ok(contents.take(usize::try_from(captured)?)?.to_vec())
+    match interfaces.get(number) {
+        Some(interface) if interface.link_type == ETHERNET => Ok(Packet {
+            time_ns: time.saturating_mul(interface.unit),
+            frame: contents.take(usize::try_from(captured)?)?,
+        }),
+        _ => bail!("the packet is not an Ethernet frame"),
+    }
 }
 
 #[cfg(test)]
@@ -191,6 +257,9 @@ mod tests {
             let file = classic(big, 1);
             assert_eq!(packet(&file, 1).unwrap(), [1; 14]);
             assert_eq!(packet(&file, 2).unwrap(), [2; 20]);
+            let all = packets(&file).unwrap();
+            assert_eq!(all.len(), 2);
+            assert_eq!((all[1].time_ns, all[1].frame), (1_000_002_000, &[2; 20][..]));
             assert_eq!(
                 packet(&file, 3).unwrap_err().to_string(),
                 "the file has only 2 packets"

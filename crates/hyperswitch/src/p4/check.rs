@@ -1,0 +1,340 @@
+//! `hyperswitch p4 check`: what a program has, costs, and looks at.
+
+use crate::output::Table;
+use p4_ir::externs::Algorithm;
+use p4_ir::{Analysis, Checked, HeaderId, Implementation, MatchKind, Role, limits};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// The summary as text.
+pub fn text(program: &Checked) -> String {
+    let analysis = Analysis::of(program);
+    let mut text = format!("{}: a sound program for v1model\n", program.name);
+    let mut section = |title: &str, body: String| {
+        if !body.is_empty() {
+            let _ = write!(text, "\n{title}\n{body}");
+        }
+    };
+    section("BOUNDS OF ONE PACKET", bounds(program));
+    section("HEADERS", headers(program));
+    section("TABLES", tables(program));
+    section("EXTERNS", externs(program));
+    section("LOOKS AT", looked_at(program, &analysis));
+    section("CHANGES", changes(program, &analysis));
+    let verdicts = if analysis.is_cacheable() {
+        "yes: they follow from the bits above and the tables\n".to_owned()
+    } else {
+        analysis
+            .obstacles
+            .iter()
+            .fold("no, the program\n".to_owned(), |mut text, (obstacle, place)| {
+                let _ = writeln!(text, "  {} ({place})", obstacle.text());
+                text
+            })
+    };
+    section("VERDICTS CAN BE CACHED", verdicts);
+    text
+}
+
+fn bounds(program: &Checked) -> String {
+    let bounds = program.bounds();
+    let mut table = Table::new(&["WHAT", ">AT MOST", ">LIMIT"]);
+    for (what, value, limit) in [
+        (
+            "bytes of the packet read",
+            bounds.header_bytes_read,
+            limits::HEADER_BYTES_READ,
+        ),
+        (
+            "bytes added in a pass",
+            bounds.header_bytes_grown,
+            limits::HEADER_BYTES_GROWN,
+        ),
+        ("parser states", bounds.parser_steps, limits::PARSER_STEPS),
+        ("operations in a pass", bounds.operations, limits::OPERATIONS),
+        ("passes", bounds.passes.into(), limits::PASSES.into()),
+        ("bits of metadata", bounds.metadata_bits, limits::METADATA_BITS),
+        (
+            "bytes of headers and metadata",
+            program.phv.bytes,
+            limits::PHV_BYTES,
+        ),
+    ] {
+        table.row([what.to_owned(), value.to_string(), limit.to_string()]);
+    }
+    table.to_string()
+}
+
+/// Headers that are not elements of stacks, and stacks as one.
+fn headers(program: &Checked) -> String {
+    let mut table = Table::new(&["NAME", "TYPE", ">BYTES", ">FIELDS", "KIND"]);
+    for (at, header) in program.headers.iter().enumerate() {
+        let Some(id) = HeaderId::at(at) else { break };
+        let ty = program.header_type(id);
+        let (mut name, mut kind) = (
+            header.name.clone(),
+            if header.metadata { "metadata" } else { "header" }.to_owned(),
+        );
+        match program.membership(id) {
+            p4_ir::Membership::Stack(_, 1..) => continue,
+            p4_ir::Membership::Stack(stack, 0) => {
+                let stack = &program.stacks[stack.index()];
+                name.clone_from(&stack.name);
+                kind = format!("stack of {}", stack.size);
+            }
+            p4_ir::Membership::Union(union, ..) => {
+                kind = format!("in union {}", program.unions[union.index()].name)
+            }
+            p4_ir::Membership::None => {}
+        }
+        let bytes = ty.max_bits().div_ceil(8);
+        let bytes = if ty.variable().is_some() {
+            format!("<= {bytes}")
+        } else {
+            bytes.to_string()
+        };
+        table.row([name, ty.name.clone(), bytes, ty.fields.len().to_string(), kind]);
+    }
+    table.to_string()
+}
+
+fn tables(program: &Checked) -> String {
+    let mut table = Table::new(&["NAME", "KEYS", ">SIZE", "ACTIONS", "BESIDES"]);
+    let mut any = false;
+    for one in program.tables.iter().filter(|one| !one.hidden) {
+        any = true;
+        let keys = one
+            .keys
+            .iter()
+            .map(|key| format!("{} {} {}", key.name, key.width, kind(key.kind)));
+        let actions = one
+            .actions
+            .iter()
+            .map(|action| program.actions[action.action.index()].identity.alias.clone());
+        let mut besides = Vec::new();
+        if !one.entries.is_empty() {
+            besides.push(format!("{} entries of its own", one.entries.len()));
+        }
+        if let Implementation::Profile(profile) = one.implementation {
+            let profile = &program.profiles[profile.index()];
+            let word = if profile.selector.is_some() {
+                "selector"
+            } else {
+                "profile"
+            };
+            besides.push(format!("{word} {}", profile.identity.alias));
+        }
+        besides.extend(one.counter.map(|_| "counter".to_owned()));
+        besides.extend(one.meter.map(|_| "meter".to_owned()));
+        besides.extend(one.idle_timeout.then(|| "idle time".to_owned()));
+        table.row([
+            one.identity.name.clone(),
+            or_dash(keys.collect()),
+            one.size.to_string(),
+            or_dash(actions.collect()),
+            or_dash(besides),
+        ]);
+    }
+    if any { table.to_string() } else { String::new() }
+}
+
+fn or_dash(parts: Vec<String>) -> String {
+    if parts.is_empty() {
+        "-".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+fn kind(kind: MatchKind) -> &'static str {
+    match kind {
+        MatchKind::Exact => "exact",
+        MatchKind::Lpm => "lpm",
+        MatchKind::Ternary => "ternary",
+        MatchKind::Range => "range",
+        MatchKind::Optional => "optional",
+    }
+}
+
+/// Kind, name and size of each extern.
+fn all_externs(program: &Checked) -> Vec<(&'static str, String, String)> {
+    let cells = |size: u32, table: Option<p4_ir::TableId>| match table {
+        Some(table) => format!("of table {}", program.tables[table.index()].identity.name),
+        None => format!("{size} cells"),
+    };
+    let mut all = Vec::new();
+    for one in &program.counters {
+        all.push(("counter", one.identity.name.clone(), cells(one.size, one.table)));
+    }
+    for one in &program.meters {
+        all.push(("meter", one.identity.name.clone(), cells(one.size, one.table)));
+    }
+    for one in &program.registers {
+        all.push((
+            "register",
+            one.identity.name.clone(),
+            format!("{} cells of {} bits", one.size, one.width),
+        ));
+    }
+    for one in &program.digests {
+        all.push((
+            "digest",
+            one.identity.name.clone(),
+            format!("{} items", one.items.len()),
+        ));
+    }
+    for one in &program.profiles {
+        all.push((
+            "action profile",
+            one.identity.name.clone(),
+            format!("{} members", one.size),
+        ));
+    }
+    for one in &program.value_sets {
+        all.push((
+            "value set",
+            one.identity.name.clone(),
+            format!("{} members", one.size),
+        ));
+    }
+    for one in &program.checksums {
+        let algorithm = program.calculations[one.calculation.index()].algorithm;
+        let what = match (one.verify, one.update) {
+            (true, true) => "verified, updated",
+            (true, false) => "verified",
+            _ => "updated",
+        };
+        let place = program.place_text(one.target);
+        all.push((
+            "checksum",
+            place,
+            format!("{}, {what}", algorithm_name(algorithm)),
+        ));
+    }
+    for one in &program.extern_functions {
+        all.push(("function", one.name.clone(), format!("{} bits", one.result)));
+    }
+    all
+}
+
+fn algorithm_name(algorithm: Algorithm) -> String {
+    format!("{algorithm:?}").to_lowercase()
+}
+
+fn externs(program: &Checked) -> String {
+    let all = all_externs(program);
+    let mut table = Table::new(&["KIND", "NAME", "SIZE"]);
+    let none = all.is_empty();
+    for (kind, name, size) in all {
+        table.row([kind.to_owned(), name, size]);
+    }
+    if none { String::new() } else { table.to_string() }
+}
+
+/// What decides: fields with masks, validity, metadata that the architecture gives.
+fn looked_at(program: &Checked, analysis: &Analysis) -> String {
+    let mut table = Table::new(&["FIELD", ">BITS", "MASK"]);
+    for (field, mask) in &analysis.looked_at {
+        let ones = mask.bytes().iter().map(|byte| byte.count_ones()).sum::<u32>();
+        let all = ones == u32::from(mask.width());
+        let mask = if all { "all".to_owned() } else { mask.to_string() };
+        table.row([program.field_name(*field), ones.to_string(), mask]);
+    }
+    for header in &analysis.validity {
+        table.row([
+            program.headers[header.index()].name.clone(),
+            "-".to_owned(),
+            "is it there".to_owned(),
+        ]);
+    }
+    for role in &analysis.given {
+        table.row([role.name().to_owned(), "-".to_owned(), "given".to_owned()]);
+    }
+    if analysis.ahead > 0 {
+        table.row([
+            "ahead of headers".to_owned(),
+            analysis.ahead.to_string(),
+            "all".to_owned(),
+        ]);
+    }
+    table.to_string()
+}
+
+fn changes(program: &Checked, analysis: &Analysis) -> String {
+    let fields = analysis
+        .changed
+        .iter()
+        .map(|field| program.field_name(*field))
+        .collect::<Vec<_>>();
+    let header = |id: &HeaderId| program.headers[id.index()].name.clone();
+    let mut text = String::new();
+    for (what, names) in [
+        ("fields", fields),
+        ("adds", analysis.added.iter().map(header).collect()),
+        ("removes", analysis.removed.iter().map(header).collect()),
+    ] {
+        if !names.is_empty() {
+            let _ = writeln!(text, "{what}: {}", names.join(", "));
+        }
+    }
+    text
+}
+
+/// The summary as JSON.
+pub fn json(program: &Checked) -> Value {
+    let analysis = Analysis::of(program);
+    let bounds = program.bounds();
+    let header = |id: &HeaderId| program.headers[id.index()].name.clone();
+    json!({
+        "name": program.name,
+        "architecture": "v1model",
+        "bounds": {
+            "header_bytes_read": bounds.header_bytes_read,
+            "header_bytes_grown": bounds.header_bytes_grown,
+            "parser_steps": bounds.parser_steps,
+            "operations": bounds.operations,
+            "passes": bounds.passes,
+            "metadata_bits": bounds.metadata_bits,
+            "vector_bytes": program.phv.bytes,
+        },
+        "headers": program.headers.iter().map(|header| json!({
+            "name": header.name,
+            "type": program.header_types[header.ty.index()].name,
+            "bits": program.header_types[header.ty.index()].max_bits(),
+            "variable": program.header_types[header.ty.index()].variable().is_some(),
+            "metadata": header.metadata,
+        })).collect::<Vec<_>>(),
+        "tables": program.tables.iter().filter(|table| !table.hidden).map(|table| json!({
+            "name": table.identity.name,
+            "id": table.identity.id,
+            "size": table.size,
+            "keys": table.keys.iter().map(|key| json!({
+                "name": key.name, "bits": key.width, "kind": kind(key.kind),
+            })).collect::<Vec<_>>(),
+            "actions": table.actions.iter().map(|action| {
+                &program.actions[action.action.index()].identity.name
+            }).collect::<Vec<_>>(),
+            "own_entries": table.entries.len(),
+        })).collect::<Vec<_>>(),
+        "externs": all_externs(program).into_iter().map(|(kind, name, size)| json!({
+            "kind": kind, "name": name, "size": size,
+        })).collect::<Vec<_>>(),
+        "looks_at": {
+            "fields": analysis.looked_at.iter().map(|(field, mask)| json!({
+                "field": program.field_name(*field), "mask": mask.to_string(),
+            })).collect::<Vec<_>>(),
+            "validity": analysis.validity.iter().map(header).collect::<Vec<_>>(),
+            "given": analysis.given.iter().map(|role: &Role| role.name()).collect::<Vec<_>>(),
+            "bits_ahead": analysis.ahead,
+        },
+        "changes": {
+            "fields": analysis.changed.iter().map(|field| program.field_name(*field)).collect::<Vec<_>>(),
+            "adds": analysis.added.iter().map(header).collect::<Vec<_>>(),
+            "removes": analysis.removed.iter().map(header).collect::<Vec<_>>(),
+        },
+        "cacheable": analysis.is_cacheable(),
+        "obstacles": analysis.obstacles.iter().map(|(obstacle, place)| json!({
+            "reason": obstacle.text(), "place": place,
+        })).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,69 @@
+//! Verbs for P4 programs. They read files and need no running instance: a program is understood before it is loaded.
+
+mod check;
+mod entries;
+mod graph;
+mod layered;
+mod run;
+mod trace;
+
+use crate::cli::P4Verb;
+use anyhow::{Context, Result, bail};
+use p4_ir::Checked;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Runs a verb.
+///
+/// # Errors
+/// When a file cannot be read or written, or the program is refused.
+pub fn run(verb: &P4Verb, json: bool) -> Result<()> {
+    match verb {
+        P4Verb::Check { file, p4info } => {
+            let program = load(file, p4info.as_deref())?;
+            if json {
+                crate::output::json(&check::json(&program))
+            } else {
+                crate::output::print(&check::text(&program))
+            }
+        }
+        P4Verb::Run(args) => run::run(args, json),
+        P4Verb::Graph { file, out } => {
+            let svg = graph::svg(&load(file, None)?);
+            match out {
+                Some(out) => {
+                    std::fs::write(out, svg).with_context(|| format!("cannot write {}", out.display()))
+                }
+                None => crate::output::print(&svg),
+            }
+        }
+    }
+}
+
+/// Loads a program: BMv2's JSON with P4Info, or the serialised form.
+fn load(file: &Path, p4info: Option<&Path>) -> Result<Checked> {
+    let bytes = read(file)?;
+    let named = || file.display().to_string();
+    if bytes.starts_with(b"P4IR") {
+        if p4info.is_some() {
+            bail!("{}: a serialised program has its P4Info in it", named());
+        }
+        return p4_ir::serial::decode(&bytes).with_context(named);
+    }
+    let p4info = p4info.map(read).transpose()?;
+    p4_bmv2::load(&bytes, p4info.as_deref()).with_context(named)
+}
+
+/// Reads a file, but not more than a program may have.
+fn read(file: &Path) -> Result<Vec<u8>> {
+    let cannot = || format!("cannot read {}", file.display());
+    let mut bytes = Vec::new();
+    let most = p4_bmv2::limits::TEXT as u64 + 1;
+    File::open(file)
+        .with_context(cannot)?
+        .take(most)
+        .read_to_end(&mut bytes)
+        .with_context(cannot)?;
+    Ok(bytes)
+}

@@ -1,0 +1,124 @@
+//! What goes wrong, and where.
+
+use crate::json::{Json, JsonError};
+use p4_ir::CheckError;
+
+/// Why a program is not loaded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// More bytes than [`crate::limits::TEXT`].
+    #[error("{0} bytes are more than {limit}", limit = crate::limits::TEXT)]
+    TooLong(usize),
+    /// No JSON.
+    #[error("no JSON: {0}")]
+    Json(#[from] JsonError),
+    /// JSON, but not a program: element and problem.
+    #[error("{0}")]
+    Program(#[from] At),
+    /// P4Info that cannot be read, or that says something else than the program.
+    #[error("P4Info: {0}")]
+    P4Info(At),
+    /// A program, but not a sound one.
+    #[error(transparent)]
+    Unsound(#[from] CheckError),
+}
+
+/// An element by its path, and what is wrong with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {problem}")]
+pub struct At {
+    /// Such as `actions "ingress.forward", primitives[2], parameters[0]`.
+    pub path: String,
+    /// What is wrong.
+    pub problem: String,
+    /// It may be right, but is not supported.
+    pub unsupported: bool,
+}
+
+/// What readers give.
+pub(crate) type Read<T> = Result<T, At>;
+
+/// A problem of the element that is being read.
+pub(crate) fn wrong<T>(problem: impl Into<String>) -> Read<T> {
+    Err(At {
+        path: String::new(),
+        problem: problem.into(),
+        unsupported: false,
+    })
+}
+
+/// Something that may be right but is not supported.
+pub(crate) fn unsupported<T>(what: impl std::fmt::Display) -> Read<T> {
+    Err(At {
+        path: String::new(),
+        problem: format!("{what} is not supported"),
+        unsupported: true,
+    })
+}
+
+/// Puts the name of the element around what went wrong in it.
+pub(crate) trait Within<T> {
+    fn within(self, element: impl FnOnce() -> String) -> Read<T>;
+}
+
+impl<T> Within<T> for Read<T> {
+    fn within(self, element: impl FnOnce() -> String) -> Read<T> {
+        self.map_err(|inner| {
+            let element = element();
+            let path = if inner.path.is_empty() {
+                element
+            } else {
+                format!("{element}, {}", inner.path)
+            };
+            At { path, ..inner }
+        })
+    }
+}
+
+/// Members of objects, with errors that name them.
+pub(crate) trait Members {
+    /// An array; nothing there is an empty one.
+    fn list(&self, name: &'static str) -> Read<&[Json]>;
+    /// A text.
+    fn string(&self, name: &'static str) -> Read<&str>;
+    /// A number that is not negative and fits.
+    fn size<T: TryFrom<i64>>(&self, name: &'static str) -> Read<T>;
+    /// A bool; nothing there is false.
+    fn flag(&self, name: &'static str) -> Read<bool>;
+}
+
+impl Members for Json {
+    fn list(&self, name: &'static str) -> Read<&[Json]> {
+        let value = self.get(name);
+        if value.is_null() {
+            return Ok(&[]);
+        }
+        value
+            .elements()
+            .map_or_else(|| wrong(format!("{name:?} is no array")), Ok)
+    }
+
+    fn string(&self, name: &'static str) -> Read<&str> {
+        self.get(name)
+            .text()
+            .map_or_else(|| wrong(format!("{name:?} is no text")), Ok)
+    }
+
+    fn size<T: TryFrom<i64>>(&self, name: &'static str) -> Read<T> {
+        let number = self.get(name).number().filter(|number| *number >= 0);
+        match number.and_then(|number| T::try_from(number).ok()) {
+            Some(number) => Ok(number),
+            None => wrong(format!("{name:?} is no number that could be here")),
+        }
+    }
+
+    fn flag(&self, name: &'static str) -> Read<bool> {
+        match self.get(name) {
+            Json::Null => Ok(false),
+            value => value
+                .bool()
+                .map_or_else(|| wrong(format!("{name:?} is neither true nor false")), Ok),
+        }
+    }
+}

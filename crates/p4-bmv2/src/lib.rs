@@ -1,0 +1,64 @@
+//! Reads what p4c writes for BMv2's `simple_switch`: the program as JSON, and P4Info as text or binary.
+//!
+//! The JSON has no schema that can be relied on: p4c writes what BMv2 happens to read. BMv2's `docs/JSON_format.md` and its
+//! source are the reference; versions 2.0 to 2.23 and files from before are read. What is not supported, or
+//! makes no sense, is an error that names the element by its path; nothing is guessed and nothing left out. What comes
+//! out is a [`p4_ir::Program`] that still has to pass the checker: [`load`] does both.
+//!
+//! | module | what |
+//! |---|---|
+//! | `json` | JSON, strictly, with limits |
+//! | `number` | hexadecimal numbers of any size |
+//! | `load` | the loader's state, and the order of reading |
+//! | `headers` | types, instances, stacks, unions, standard metadata |
+//! | `expr` | expressions: from numbers without bounds to bits of fixed width |
+//! | `actions` | primitives |
+//! | `parser` | parser states, deparser |
+//! | `pipelines` | tables, conditions, control flow |
+//! | `externs` | counters, meters, registers, hashes, digests, checksums |
+//! | [`p4info`] | what controllers are told: names, numbers, match kinds |
+
+#![forbid(unsafe_code)]
+
+mod actions;
+mod error;
+mod expr;
+mod externs;
+mod headers;
+mod json;
+pub mod limits;
+mod load;
+mod names;
+mod number;
+pub mod p4info;
+mod parser;
+mod pipelines;
+
+pub use error::{At, LoadError};
+pub use json::JsonError;
+use p4_ir::{Checked, Program};
+
+/// Reads a program, joins it with P4Info if there is one, and checks it.
+///
+/// # Errors
+///
+/// The first element that cannot be read, is not supported, differs from P4Info, or is not sound.
+pub fn load(json: &[u8], p4info: Option<&[u8]>) -> Result<Checked, LoadError> {
+    let mut program = read(json)?;
+    if let Some(p4info) = p4info {
+        p4info::P4Info::parse(p4info)?.join(&mut program)?;
+    }
+    Ok(Checked::new(program)?)
+}
+
+/// Reads a program without checking it.
+///
+/// # Errors
+///
+/// The first element that cannot be read or is not supported.
+pub fn read(json: &[u8]) -> Result<Program, LoadError> {
+    if json.len() > limits::TEXT {
+        return Err(LoadError::TooLong(json.len()));
+    }
+    load::load(&json::parse(json)?)
+}

@@ -1,0 +1,422 @@
+//! Operations and actions, hashes and checksums.
+
+use super::Compiler;
+use crate::code::{Op, Slow, WideOp};
+use p4_ir::{Action, CalculationId, CalculationInput, ExprId, Field, HeaderId, HeaderRef, Place};
+
+impl Compiler<'_> {
+    pub(super) fn action(&mut self, action: &p4_ir::Action) {
+        self.parameters = parameter_words(action).0;
+        self.in_parser = false;
+        let labels: Vec<_> = (0..=action.ops.len()).map(|_| self.label()).collect();
+        for (op, &label) in action.ops.iter().zip(&labels) {
+            self.bind(label);
+            match op {
+                p4_ir::Op::Jump(to) => self.jump(labels[usize::from(*to)]),
+                p4_ir::Op::JumpUnless(condition, to) => {
+                    let further = self.label();
+                    self.branch(*condition, further, labels[usize::from(*to)]);
+                    self.bind(further);
+                }
+                _ => self.operation(op),
+            }
+        }
+        self.bind(labels[action.ops.len()]);
+        self.emit(Op::Return);
+        self.parameters.clear();
+    }
+
+    /// An operation other than a jump.
+    pub(super) fn operation(&mut self, op: &p4_ir::Op) {
+        use p4_ir::Op as Ir;
+        let top = self.wide_top;
+        match op {
+            Ir::Assign(place, value) => self.assign(*place, *value),
+            Ir::CopyVariable(to, from) => self.copy_variable(*to, *from),
+            Ir::SetValid(header) => self.set_valid(*header, true),
+            Ir::SetInvalid(header) => self.set_valid(*header, false),
+            Ir::CopyHeader(to, from) => {
+                self.header_ref(*to, 0, true);
+                self.header_ref(*from, 1, true);
+                self.slow(Slow::CopyHeader { to: 0, from: 1 });
+            }
+            Ir::CopyUnion(to, from) => self.slow(Slow::CopyUnion { to: *to, from: *from }),
+            Ir::CopyStack(to, from) => self.slow(Slow::CopyStack { to: *to, from: *from }),
+            Ir::CopyUnionStack(to, from) => self.slow(Slow::CopyUnionStack { to: *to, from: *from }),
+            Ir::Push(stack, count) => self.slow(Slow::Push {
+                stack: *stack,
+                count: *count,
+            }),
+            Ir::Pop(stack, count) => self.slow(Slow::Pop {
+                stack: *stack,
+                count: *count,
+            }),
+            Ir::PushUnion(stack, count) => self.slow(Slow::PushUnion {
+                stack: *stack,
+                count: *count,
+            }),
+            Ir::PopUnion(stack, count) => self.slow(Slow::PopUnion {
+                stack: *stack,
+                count: *count,
+            }),
+            Ir::Jump(_) | Ir::JumpUnless(..) => {}
+            Ir::MarkToDrop => self.emit(Op::MarkToDrop),
+            Ir::Exit => self.emit(Op::Exit),
+            Ir::Truncate(length) => {
+                self.number(*length, 0);
+                self.slow(Slow::Truncate { length: 0 });
+            }
+            Ir::Assert(condition) => {
+                self.value(*condition, 0);
+                self.slow(Slow::Assert { a: 0 });
+            }
+            _ => self.externs(op),
+        }
+        self.wide_top = top;
+    }
+
+    fn externs(&mut self, op: &p4_ir::Op) {
+        use p4_ir::Op as Ir;
+        match op {
+            Ir::Count(counter, index) => {
+                self.number(*index, 0);
+                self.slow(Slow::Count {
+                    counter: counter.0,
+                    index: 0,
+                });
+            }
+            Ir::Meter {
+                meter,
+                index,
+                result,
+                colour,
+            } => {
+                self.number(*index, 0);
+                let colour = colour.map(|colour| {
+                    self.number(colour, 1);
+                    1
+                });
+                self.slow(Slow::Meter {
+                    meter: *meter,
+                    index: 0,
+                    colour,
+                    to: 0,
+                });
+                self.store_place(*result, 0, 2, 1);
+            }
+            Ir::RegisterRead(place, register, index) => {
+                self.number(*index, 0);
+                let width = u32::from(self.program.registers[register.index()].width);
+                if width > 64 {
+                    let to = self.take(width);
+                    self.wide_op(WideOp::RegisterRead {
+                        to,
+                        register: *register,
+                        index: 0,
+                    });
+                    self.store_wide(*place, to, 0);
+                } else {
+                    self.slow(Slow::RegisterRead {
+                        to: 0,
+                        register: *register,
+                        index: 0,
+                    });
+                    self.store_place(*place, 0, width, 1);
+                }
+            }
+            Ir::RegisterWrite(register, index, value) => {
+                self.number(*index, 0);
+                if self.is_wide(*value) {
+                    let from = self.wide(*value, 1);
+                    self.wide_op(WideOp::RegisterWrite {
+                        from,
+                        register: *register,
+                        index: 0,
+                    });
+                } else {
+                    self.value(*value, 1);
+                    self.slow(Slow::RegisterWrite {
+                        from: 1,
+                        register: *register,
+                        index: 0,
+                    });
+                }
+            }
+            Ir::Hash {
+                calculation,
+                result,
+                base,
+                max,
+            } => {
+                self.calculate(*calculation);
+                self.low_bits(*base, 1);
+                let max = max.map(|max| {
+                    self.number(max, 2);
+                    2
+                });
+                let width = self.place_width(*result).min(64);
+                self.slow(Slow::Scale {
+                    to: 0,
+                    base: 1,
+                    max,
+                    width: width as u8,
+                });
+                self.store_place(*result, 0, width, 1);
+            }
+            Ir::Random(place, low, high) => {
+                self.number(*low, 0);
+                self.number(*high, 1);
+                self.slow(Slow::Random {
+                    to: 0,
+                    low: 0,
+                    high: 1,
+                });
+                self.store_place(*place, 0, 64, 1);
+            }
+            Ir::Digest(digest) => self.slow(Slow::Digest { digest: *digest }),
+            Ir::CloneIngress(session, list) => {
+                self.number(*session, 0);
+                self.slow(Slow::CloneIngress {
+                    session: 0,
+                    list: *list,
+                });
+            }
+            Ir::CloneEgress(session, list) => {
+                self.number(*session, 0);
+                self.slow(Slow::CloneEgress {
+                    session: 0,
+                    list: *list,
+                });
+            }
+            Ir::Resubmit(list) => self.slow(Slow::Resubmit { list: *list }),
+            Ir::Recirculate(list) => self.slow(Slow::Recirculate { list: *list }),
+            Ir::Log(text, arguments) => self.log(text, arguments),
+            // The one function that is known copies its argument: see `crate::externs`.
+            Ir::Extern(_, place, arguments) => {
+                if let Some(&argument) = arguments.first() {
+                    self.low_bits(argument, 0);
+                    let width = self.width(argument).min(64);
+                    self.store_place(*place, 0, width, 1);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn log(&mut self, text: &str, arguments: &[ExprId]) {
+        let registers = (0..arguments.len())
+            .map(|at| {
+                self.number(arguments[at], at);
+                self.reg(at)
+            })
+            .collect();
+        self.slow(Slow::Log {
+            text: text.into(),
+            arguments: registers,
+        });
+    }
+
+    /// The low 64 bits of a value of any width.
+    fn low_bits(&mut self, expr: ExprId, to: usize) {
+        if !self.is_wide(expr) {
+            return self.value(expr, to);
+        }
+        let top = self.wide_top;
+        let a = self.wide(expr, to);
+        let to = self.reg(to);
+        self.wide_op(WideOp::SliceTo {
+            to,
+            width: 64,
+            a,
+            low: 0,
+        });
+        self.wide_top = top;
+    }
+
+    fn copy_variable(&mut self, to: Place, from: Place) {
+        let reference = |place: Place, this: &Self| match place {
+            Place::Field(field) => {
+                let field = this.field(field);
+                (HeaderRef::Header(field.header), field.member)
+            }
+            Place::Member(header, member) => (header, member),
+        };
+        let ((to, to_member), (from, from_member)) = (reference(to, self), reference(from, self));
+        self.header_ref(to, 0, true);
+        self.header_ref(from, 1, true);
+        self.slow(Slow::CopyVariable {
+            to: 0,
+            to_member,
+            from: 1,
+            from_member,
+        });
+    }
+
+    fn set_valid(&mut self, header: HeaderRef, valid: bool) {
+        match self.fixed_header(header) {
+            Some(header) if valid && self.is_plain(header) => self.emit(Op::SetValid { header }),
+            Some(header) if !valid => self.emit(Op::SetInvalid { header }),
+            _ => {
+                self.header_ref(header, 0, true);
+                self.slow(match valid {
+                    true => Slow::SetValidRef { header: 0 },
+                    false => Slow::SetInvalidRef { header: 0 },
+                });
+            }
+        }
+    }
+
+    /// A header in no union and without a variable field.
+    pub(super) fn is_plain(&self, header: HeaderId) -> bool {
+        let ty = &self.program.header_types[self.program.headers[header.index()].ty.index()];
+        let in_union = self.program.unions.iter().any(|union| {
+            let members = self.program.union_types[union.ty.index()].members.len();
+            (union.first.index()..union.first.index() + members).contains(&header.index())
+        });
+        ty.variable().is_none() && !in_union
+    }
+
+    /// The checksums that are verified, or updated, as one routine.
+    pub(super) fn checksums(&mut self, verify: bool) {
+        for checksum in &self.program.checksums {
+            if !(if verify { checksum.verify } else { checksum.update }) {
+                continue;
+            }
+            let (go, end) = (self.label(), self.label());
+            if let Some(header) = self.fixed(checksum.target).map(|field| self.field(field).header)
+                && !self.is_metadata(header)
+            {
+                self.emit(Op::JumpUnlessValid { header, pc: end.0 });
+            }
+            if let Some(condition) = checksum.condition {
+                self.branch(condition, go, end);
+            }
+            self.bind(go);
+            self.calculate(checksum.calculation);
+            if verify {
+                self.load_place(checksum.target, 1);
+                self.emit(Op::Equal { to: 0, a: 0, b: 1 });
+                self.emit(Op::JumpIf { a: 0, pc: end.0 });
+                self.slow(Slow::ChecksumError);
+            } else {
+                self.store_place(checksum.target, 0, 64, 1);
+            }
+            self.bind(end);
+        }
+        self.emit(Op::End);
+    }
+
+    fn load_place(&mut self, place: Place, to: usize) {
+        match (self.fixed(place), place) {
+            (Some(field), _) => self.load(field, to),
+            (None, Place::Member(header, member)) => {
+                self.header_ref(header, to, false);
+                let to = self.reg(to);
+                self.slow(Slow::LoadMember {
+                    to,
+                    header: to,
+                    member,
+                });
+            }
+            (None, Place::Field(_)) => {}
+        }
+    }
+
+    /// The hash of a calculation's input, into register 0.
+    pub(super) fn calculate(&mut self, id: CalculationId) {
+        self.emit(Op::Gather);
+        let program = self.program;
+        let mut fields = Fields::default();
+        for input in &program.calculations[id.index()].inputs {
+            if let CalculationInput::Field(field) = *input {
+                let field = self.field(field);
+                if !field.variable {
+                    if !fields.push(&field) {
+                        self.gather_fields(std::mem::take(&mut fields));
+                        fields.push(&field);
+                    }
+                    continue;
+                }
+            }
+            self.gather_fields(std::mem::take(&mut fields));
+            match *input {
+                CalculationInput::Field(field) => {
+                    let Field { header, offset, .. } = self.field(field);
+                    self.slow(Slow::GatherVariable { header, bit: offset });
+                }
+                CalculationInput::Value(value) => self.gather_value(value),
+                CalculationInput::Header(header) => self.slow(Slow::GatherHeader { header }),
+                CalculationInput::Payload(after) => self.slow(Slow::GatherPayload { after }),
+            }
+        }
+        self.gather_fields(fields);
+        self.emit(Op::Hash {
+            to: 0,
+            calculation: id.0,
+        });
+    }
+
+    fn gather_fields(&mut self, fields: Fields) {
+        let Some(header) = fields.header else { return };
+        let end = self.label();
+        if !self.is_metadata(header) {
+            self.emit(Op::JumpUnlessValid { header, pc: end.0 });
+        }
+        for (bit, width) in fields.runs {
+            self.emit(Op::GatherField {
+                bit,
+                width: width as u16,
+            });
+        }
+        self.bind(end);
+    }
+
+    pub(super) fn gather_value(&mut self, value: ExprId) {
+        if self.is_wide(value) {
+            let top = self.wide_top;
+            let a = self.wide(value, 0);
+            self.wide_op(WideOp::Gather { a });
+            self.wide_top = top;
+        } else {
+            self.value(value, 0);
+            let width = self.width(value) as u8;
+            self.emit(Op::GatherValue { from: 0, width });
+        }
+    }
+}
+
+/// Fields of one header that follow each other in a calculation; neighbours are taken as one run of bits.
+#[derive(Default)]
+struct Fields {
+    header: Option<HeaderId>,
+    runs: Vec<(u32, u32)>,
+}
+
+impl Fields {
+    /// False if the field belongs to another header.
+    fn push(&mut self, field: &Field) -> bool {
+        if self.header.is_some_and(|header| header != field.header) {
+            return false;
+        }
+        self.header = Some(field.header);
+        let width = u32::from(field.width);
+        match self.runs.last_mut() {
+            Some((bit, length)) if *bit + *length == field.offset && *length + width <= 0xFFFF => {
+                *length += width
+            }
+            _ => self.runs.push((field.offset, width)),
+        }
+        true
+    }
+}
+
+/// First argument word of each parameter, and how many words there are.
+pub(crate) fn parameter_words(action: &Action) -> (Vec<u16>, u16) {
+    let mut words = 0;
+    let starts = action.parameters.iter().map(|parameter| {
+        let start = words;
+        words += parameter.width.div_ceil(64);
+        start
+    });
+    (starts.collect(), words)
+}

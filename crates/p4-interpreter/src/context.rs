@@ -1,0 +1,211 @@
+//! A worker's scratch: everything that a packet needs while it runs, allocated once.
+
+use crate::bits::SLACK;
+use crate::engine::Engine;
+use crate::packet::Counts;
+use p4_ir::{DigestId, FieldListId, HeaderId};
+use std::collections::VecDeque;
+
+/// Copies of a packet that may wait at a time with what they need to run.
+pub(crate) const SNAPSHOTS: usize = 32;
+
+/// Copies that one packet that came may have in all.
+pub const MAX_COPIES: usize = 512;
+
+/// What one pass has asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Wishes {
+    pub clone: Option<(u64, Option<FieldListId>)>,
+    pub digest: Option<DigestId>,
+    pub resubmit: Option<Option<FieldListId>>,
+    pub recirculate: Option<Option<FieldListId>>,
+}
+
+/// A packet's state between the controls.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    pub phv: Vec<u8>,
+    pub valid: Vec<u64>,
+    pub filled: Vec<u16>,
+    pub next: Vec<u16>,
+    pub head: Vec<u8>,
+    pub head_len: usize,
+    pub pulled: usize,
+    pub at: usize,
+    pub truncate: usize,
+    pub length: usize,
+    /// Jobs that still refer to it.
+    pub users: usize,
+}
+
+/// A copy that waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub snapshot: u16,
+    pub kind: JobKind,
+    pub passes: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum JobKind {
+    /// The snapshot's head is to be parsed; kept metadata is set.
+    Ingress { instance: u8 },
+    /// To this port, as this replica.
+    Egress { port: u32, rid: u16, instance: u8 },
+}
+
+/// Scratch of one worker for one engine. See the module's description.
+#[derive(Debug)]
+pub struct Context {
+    pub(crate) regs: [u64; 256],
+    pub(crate) wide: Vec<u64>,
+    pub(crate) phv: Vec<u8>,
+    /// One bit per header instance. Bytes of invalid headers are zero.
+    pub(crate) valid: Vec<u64>,
+    /// Bits in use of each header's variable field.
+    pub(crate) filled: Vec<u16>,
+    /// Next index of each stack, then of each union stack.
+    pub(crate) next: Vec<u16>,
+    pub(crate) key: [u64; p4_tables::MAX_KEY_WORDS],
+    pub(crate) arguments: Vec<u64>,
+    pub(crate) gathered: Vec<u8>,
+    pub(crate) gathered_bits: usize,
+    /// The payload belongs to the gathered bytes: see [`crate::code::Slow::GatherPayload`].
+    pub(crate) payload: Option<Option<HeaderId>>,
+    pub(crate) head: Vec<u8>,
+    pub(crate) head_len: usize,
+    /// Bytes of the packet that came which the head holds or has replaced.
+    pub(crate) pulled: usize,
+    /// Where the parser is in the head.
+    pub(crate) at: usize,
+    pub(crate) steps: u32,
+    pub(crate) parser_error: u32,
+    pub(crate) checksum_error: bool,
+    /// Bytes that may leave.
+    pub(crate) truncate: usize,
+    /// Bytes of the packet when its pass through ingress began.
+    pub(crate) length: usize,
+    pub(crate) wishes: Wishes,
+    pub(crate) out: Vec<u8>,
+    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) snapshots: Vec<Snapshot>,
+    pub(crate) copies: usize,
+    pub(crate) random: u64,
+    pub(crate) counts: Counts,
+}
+
+impl Context {
+    /// Scratch for an engine. `seed` decides the numbers that the program's `random` gives.
+    pub fn new(engine: &Engine, seed: u64) -> Self {
+        let sizes = engine.sizes();
+        let snapshot = Snapshot {
+            phv: vec![0; sizes.phv + SLACK],
+            valid: vec![0; sizes.valid],
+            filled: vec![0; sizes.headers],
+            next: vec![0; sizes.stacks],
+            head: vec![0; sizes.head + SLACK],
+            head_len: 0,
+            pulled: 0,
+            at: 0,
+            truncate: usize::MAX,
+            length: 0,
+            users: 0,
+        };
+        Context {
+            regs: [0; 256],
+            wide: vec![0; sizes.wide],
+            phv: snapshot.phv.clone(),
+            valid: snapshot.valid.clone(),
+            filled: snapshot.filled.clone(),
+            next: snapshot.next.clone(),
+            key: [0; p4_tables::MAX_KEY_WORDS],
+            arguments: vec![0; sizes.arguments],
+            gathered: vec![0; sizes.gathered + SLACK],
+            gathered_bits: 0,
+            payload: None,
+            head: snapshot.head.clone(),
+            head_len: 0,
+            pulled: 0,
+            at: 0,
+            steps: 0,
+            parser_error: 0,
+            checksum_error: false,
+            truncate: usize::MAX,
+            length: 0,
+            wishes: Wishes::default(),
+            out: vec![0; sizes.out + SLACK],
+            jobs: VecDeque::with_capacity(MAX_COPIES),
+            snapshots: vec![snapshot; SNAPSHOTS],
+            copies: 0,
+            random: seed | 1,
+            counts: Counts::default(),
+        }
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The next random number (xorshift64*).
+    pub(crate) fn next_random(&mut self) -> u64 {
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        self.random.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    #[inline]
+    pub(crate) fn is_valid(&self, header: HeaderId) -> bool {
+        let at = header.index();
+        self.valid
+            .get(at / 64)
+            .is_some_and(|word| word >> (at % 64) & 1 == 1)
+    }
+
+    #[inline]
+    pub(crate) fn mark_valid(&mut self, header: usize) {
+        if let Some(word) = self.valid.get_mut(header / 64) {
+            *word |= 1 << (header % 64);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn mark_invalid(&mut self, header: usize) {
+        if let Some(word) = self.valid.get_mut(header / 64) {
+            *word &= !(1 << (header % 64));
+        }
+    }
+
+    /// Keeps the packet's present state, if there is room.
+    pub(crate) fn save(&mut self) -> Option<u16> {
+        let at = self.snapshots.iter().position(|snapshot| snapshot.users == 0)?;
+        let snapshot = &mut self.snapshots[at];
+        snapshot.phv.copy_from_slice(&self.phv);
+        snapshot.valid.copy_from_slice(&self.valid);
+        snapshot.filled.copy_from_slice(&self.filled);
+        snapshot.next.copy_from_slice(&self.next);
+        snapshot.head[..self.head_len].copy_from_slice(&self.head[..self.head_len]);
+        snapshot.head_len = self.head_len;
+        snapshot.pulled = self.pulled;
+        snapshot.at = self.at;
+        snapshot.truncate = self.truncate;
+        snapshot.length = self.length;
+        Some(at as u16)
+    }
+
+    /// Brings a state back.
+    pub(crate) fn restore(&mut self, number: u16) {
+        let snapshot = &self.snapshots[usize::from(number)];
+        self.phv.copy_from_slice(&snapshot.phv);
+        self.valid.copy_from_slice(&snapshot.valid);
+        self.filled.copy_from_slice(&snapshot.filled);
+        self.next.copy_from_slice(&snapshot.next);
+        self.head_len = snapshot.head_len;
+        self.head[..self.head_len].copy_from_slice(&snapshot.head[..snapshot.head_len]);
+        self.pulled = snapshot.pulled;
+        self.at = snapshot.at;
+        self.truncate = snapshot.truncate;
+        self.length = snapshot.length;
+    }
+}

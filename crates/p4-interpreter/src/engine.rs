@@ -1,0 +1,417 @@
+//! A program that is ready to run.
+//!
+//! An [`Engine`] holds nothing that changes: it can be shared by all workers. What changes is apart: the program's state
+//! in [`crate::State`], a packet's scratch in [`crate::Context`].
+
+use crate::code::Size;
+use crate::compile::{self, Code};
+use crate::error::Error;
+use crate::hash::{Algorithm, Crc, CrcParameters};
+use p4_ir::{Checked, Emit, Field, Place, Program, Role};
+use p4_tables::{KeyField, KeyLayout, MatchKind};
+
+/// The port that means "drop" in v1model.
+pub const DROP_PORT: u64 = 511;
+
+/// Passes through ingress that one packet may have; also how often a clone may be cloned in turn.
+pub const MAX_PASSES: u8 = p4_ir::limits::PASSES;
+
+/// Bytes that are copied to the engine's head at first. More follow if the parser asks for them.
+pub const INITIAL_HEAD: usize = 128;
+
+// Positions in `CORE_ERRORS`.
+pub(crate) const PACKET_TOO_SHORT: u32 = 1;
+pub(crate) const NO_MATCH: u32 = 2;
+pub(crate) const STACK_OUT_OF_BOUNDS: u32 = 3;
+pub(crate) const HEADER_TOO_SHORT: u32 = 4;
+pub(crate) const PARSER_TIMEOUT: u32 = 5;
+pub(crate) const PARSER_INVALID_ARGUMENT: u32 = 6;
+
+/// Parser errors of the P4-16 core library, at the numbers that they have unless the program says otherwise.
+const CORE_ERRORS: [&str; 7] = [
+    "NoError",
+    "PacketTooShort",
+    "NoMatch",
+    "StackOutOfBounds",
+    "HeaderTooShort",
+    "ParserTimeout",
+    "ParserInvalidArgument",
+];
+
+/// Numbers of the core library's errors in a program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Errors([u32; CORE_ERRORS.len()]);
+
+impl Errors {
+    fn new(program: &Program) -> Self {
+        let number = |position: usize| {
+            let name = CORE_ERRORS[position];
+            let named = program
+                .errors
+                .iter()
+                .find(|(other, _)| other.rsplit('.').next() == Some(name));
+            named.map_or(position as u32, |(_, number)| *number)
+        };
+        Errors(std::array::from_fn(number))
+    }
+
+    pub fn number(&self, error: u32) -> u32 {
+        self.0.get(error as usize).copied().unwrap_or(error)
+    }
+}
+
+/// A metadata field's cell.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot {
+    pub at: u32,
+    pub size: Size,
+    pub mask: u64,
+}
+
+impl Slot {
+    fn new(field: &Field) -> Option<Self> {
+        let (size, bytes) = match field.width {
+            ..=8 => (Size::One, 1),
+            9..=16 => (Size::Two, 2),
+            17..=32 => (Size::Four, 4),
+            33..=64 => (Size::Eight, 8),
+            _ => return None,
+        };
+        let at = (field.offset + u32::from(field.width)) / 8 - bytes;
+        Some(Slot {
+            at,
+            size,
+            mask: crate::bits::mask(u32::from(field.width)),
+        })
+    }
+}
+
+/// Cells of standard metadata.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standard {
+    pub ingress_port: Option<Slot>,
+    pub egress_spec: Option<Slot>,
+    pub egress_port: Option<Slot>,
+    pub instance_type: Option<Slot>,
+    pub packet_length: Option<Slot>,
+    pub enq_timestamp: Option<Slot>,
+    pub ingress_timestamp: Option<Slot>,
+    pub egress_timestamp: Option<Slot>,
+    pub mcast_grp: Option<Slot>,
+    pub egress_rid: Option<Slot>,
+    pub checksum_error: Option<Slot>,
+    pub parser_error: Option<Slot>,
+}
+
+impl Standard {
+    fn new(program: &Program) -> Self {
+        let slot = |role| {
+            let field = program.standard.get(role)?;
+            Slot::new(&program.fields[field.index()])
+        };
+        Standard {
+            ingress_port: slot(Role::IngressPort),
+            egress_spec: slot(Role::EgressSpec),
+            egress_port: slot(Role::EgressPort),
+            instance_type: slot(Role::InstanceType),
+            packet_length: slot(Role::PacketLength),
+            enq_timestamp: slot(Role::EnqTimestamp),
+            ingress_timestamp: slot(Role::IngressGlobalTimestamp),
+            egress_timestamp: slot(Role::EgressGlobalTimestamp),
+            mcast_grp: slot(Role::McastGrp),
+            egress_rid: slot(Role::EgressRid),
+            checksum_error: slot(Role::ChecksumError),
+            parser_error: slot(Role::ParserError),
+        }
+    }
+}
+
+/// What running needs to know of a header instance.
+#[derive(Clone, Debug)]
+pub(crate) struct HeaderInfo {
+    /// First byte in the PHV.
+    pub offset: usize,
+    /// Bytes in the PHV.
+    pub bytes: usize,
+    pub fixed_bits: usize,
+    pub variable: Option<Variable>,
+    /// First member and number of members of the union that it belongs to.
+    pub union: Option<(usize, usize)>,
+    pub metadata: bool,
+}
+
+/// A variable field: first bit in the PHV, and greatest width.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Variable {
+    pub offset: usize,
+    pub width: usize,
+}
+
+impl HeaderInfo {
+    pub fn range(&self) -> std::ops::Range<usize> {
+        self.offset..self.offset + self.bytes
+    }
+}
+
+/// How a calculation hashes.
+#[derive(Clone, Debug)]
+pub(crate) enum HashKind {
+    Fixed(Algorithm),
+    /// With parameters that a controller may set: in the state.
+    Custom,
+    Random,
+    RoundRobin,
+}
+
+/// Sizes of a context's parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    pub phv: usize,
+    pub valid: usize,
+    pub headers: usize,
+    pub stacks: usize,
+    pub wide: usize,
+    pub arguments: usize,
+    pub gathered: usize,
+    pub head: usize,
+    pub out: usize,
+}
+
+/// A program that is ready to run. See the module's description.
+#[derive(Debug)]
+pub struct Engine {
+    checked: Checked,
+    pub(crate) code: Code,
+    pub(crate) layouts: Vec<KeyLayout>,
+    pub(crate) headers: Vec<HeaderInfo>,
+    /// Valid bits of metadata, which are always set.
+    pub(crate) always_valid: Vec<u64>,
+    pub(crate) standard: Standard,
+    /// Per table, where the colour of its direct meter goes.
+    pub(crate) colours: Vec<Option<Field>>,
+    pub(crate) errors: Errors,
+    pub(crate) hashes: Vec<HashKind>,
+    /// Headers in the order in which they leave.
+    pub(crate) emits: Vec<usize>,
+    pub(crate) parser_steps: u32,
+    sizes: Sizes,
+}
+
+impl Engine {
+    /// Compiles a program.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooDeep`], [`Error::TooLarge`], [`Error::UnknownExtern`], [`Error::Table`].
+    pub fn new(checked: Checked) -> Result<Self, Error> {
+        let program = checked.program();
+        let layouts = program.tables.iter().map(layout).collect::<Result<Vec<_>, _>>()?;
+        let code = compile::compile(program, &layouts)?;
+        let headers = headers(program);
+        let mut always_valid = vec![0; headers.len().div_ceil(64)];
+        for (at, _) in headers.iter().enumerate().filter(|(_, header)| header.metadata) {
+            always_valid[at / 64] |= 1 << (at % 64);
+        }
+        let emits = emits(program);
+        let emitted: usize = emits.iter().map(|&header| headers[header].bytes).sum();
+        let bounds = checked.bounds();
+        let grown = bounds.header_bytes_grown as usize * usize::from(MAX_PASSES);
+        let head = (bounds.header_bytes_read as usize)
+            .next_multiple_of(64)
+            .max(INITIAL_HEAD)
+            + grown;
+        let sizes = Sizes {
+            phv: program.phv.bytes as usize,
+            valid: always_valid.len(),
+            headers: headers.len(),
+            stacks: program.stacks.len() + program.union_stacks.len(),
+            wide: code.wide_words,
+            arguments: arguments(program),
+            gathered: gathered(program, &headers),
+            head,
+            out: emitted + head,
+        };
+        Ok(Engine {
+            standard: Standard::new(program),
+            colours: colours(program),
+            errors: Errors::new(program),
+            hashes: program
+                .calculations
+                .iter()
+                .map(|calculation| hash_kind(calculation.algorithm))
+                .collect(),
+            parser_steps: bounds.parser_steps,
+            layouts,
+            code,
+            headers,
+            always_valid,
+            emits,
+            sizes,
+            checked,
+        })
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        self.checked.program()
+    }
+
+    /// The program with its bounds.
+    pub fn checked(&self) -> &Checked {
+        &self.checked
+    }
+
+    /// The layout of a table's key.
+    pub fn layout(&self, table: p4_ir::TableId) -> &KeyLayout {
+        &self.layouts[table.index()]
+    }
+
+    pub(crate) fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+}
+
+/// The kind of match in the terms of `p4-tables`.
+pub fn match_kind(kind: p4_ir::MatchKind) -> MatchKind {
+    match kind {
+        p4_ir::MatchKind::Exact => MatchKind::Exact,
+        p4_ir::MatchKind::Lpm => MatchKind::Lpm,
+        p4_ir::MatchKind::Ternary => MatchKind::Ternary,
+        p4_ir::MatchKind::Range => MatchKind::Range,
+        p4_ir::MatchKind::Optional => MatchKind::Optional,
+    }
+}
+
+fn layout(table: &p4_ir::Table) -> Result<KeyLayout, Error> {
+    let fields = table.keys.iter().map(|key| KeyField {
+        kind: match_kind(key.kind),
+        width: u32::from(key.width),
+    });
+    Ok(KeyLayout::new(&fields.collect::<Vec<_>>())?)
+}
+
+fn headers(program: &Program) -> Vec<HeaderInfo> {
+    let info = |header: &p4_ir::Header| {
+        let ty = &program.header_types[header.ty.index()];
+        let variable = ty.variable().map(|member| {
+            let field = &program.fields[header.first_field.index() + usize::from(member)];
+            Variable {
+                offset: field.offset as usize,
+                width: usize::from(field.width),
+            }
+        });
+        HeaderInfo {
+            offset: header.offset as usize,
+            bytes: if header.metadata {
+                0
+            } else {
+                ty.max_bits().div_ceil(8) as usize
+            },
+            fixed_bits: ty.fixed_bits() as usize,
+            variable,
+            union: None,
+            metadata: header.metadata,
+        }
+    };
+    let mut headers: Vec<HeaderInfo> = program.headers.iter().map(info).collect();
+    for union in &program.unions {
+        let members = program.union_types[union.ty.index()].members.len();
+        let first = union.first.index();
+        for header in &mut headers[first..first + members] {
+            header.union = Some((first, members));
+        }
+    }
+    headers
+}
+
+fn emits(program: &Program) -> Vec<usize> {
+    let union = |union: usize| {
+        let union = &program.unions[union];
+        let members = program.union_types[union.ty.index()].members.len();
+        union.first.index()..union.first.index() + members
+    };
+    let one = |emit: &Emit| -> Vec<usize> {
+        match emit {
+            Emit::Header(header) => vec![header.index()],
+            Emit::Stack(stack) => {
+                let stack = &program.stacks[stack.index()];
+                (stack.first.index()..stack.first.index() + usize::from(stack.size)).collect()
+            }
+            Emit::Union(id) => union(id.index()).collect(),
+            Emit::UnionStack(stack) => {
+                let stack = &program.union_stacks[stack.index()];
+                let first = stack.first.index();
+                (first..first + usize::from(stack.size)).flat_map(union).collect()
+            }
+        }
+    };
+    program.deparser.emits.iter().flat_map(one).collect()
+}
+
+fn colours(program: &Program) -> Vec<Option<Field>> {
+    let field = |table: &p4_ir::Table| match table.meter {
+        Some((_, Place::Field(field))) => Some(program.fields[field.index()]),
+        _ => None,
+    };
+    program.tables.iter().map(field).collect()
+}
+
+/// Words of the longest list of arguments.
+fn arguments(program: &Program) -> usize {
+    let words = program
+        .actions
+        .iter()
+        .map(|action| usize::from(compile::parameter_words(action).1));
+    words.max().unwrap_or(0)
+}
+
+/// Bytes of the longest input of a hash, a digest or a select.
+fn gathered(program: &Program, headers: &[HeaderInfo]) -> usize {
+    let width = |expr: p4_ir::ExprId| match program.exprs[expr.index()].ty {
+        p4_ir::Type::Bits(width) => usize::from(width),
+        p4_ir::Type::Bool => 1,
+    };
+    let input = |input: &p4_ir::CalculationInput| match input {
+        p4_ir::CalculationInput::Field(field) => usize::from(program.fields[field.index()].width),
+        p4_ir::CalculationInput::Value(value) => width(*value),
+        p4_ir::CalculationInput::Header(header) => headers[header.index()].bytes * 8,
+        p4_ir::CalculationInput::Payload(_) => 0,
+    };
+    let calculations = program
+        .calculations
+        .iter()
+        .map(|calculation| calculation.inputs.iter().map(input).sum());
+    let digests = program
+        .digests
+        .iter()
+        .map(|digest| digest.items.iter().map(|item| width(item.value)).sum());
+    let selects = program
+        .parser
+        .states
+        .iter()
+        .map(|state| usize::from(state.select.width));
+    let header = headers.iter().map(|header| header.bytes * 8);
+    let bits: usize = calculations
+        .chain(digests)
+        .chain(selects)
+        .chain(header)
+        .max()
+        .unwrap_or(0);
+    bits.div_ceil(8) + 8
+}
+
+fn hash_kind(algorithm: p4_ir::Algorithm) -> HashKind {
+    use p4_ir::Algorithm as Ir;
+    HashKind::Fixed(match algorithm {
+        Ir::Crc16 => Algorithm::Crc(Crc::new(CrcParameters::CRC16)),
+        Ir::Crc32 => Algorithm::Crc(Crc::new(CrcParameters::CRC32)),
+        Ir::CrcCcitt => Algorithm::Crc(Crc::new(CrcParameters::CCITT)),
+        Ir::Csum16 => Algorithm::Csum16,
+        Ir::Xor16 => Algorithm::Xor(2),
+        Ir::Identity => Algorithm::Identity,
+        Ir::Xxh64 => Algorithm::Xxh64,
+        Ir::Random => return HashKind::Random,
+        Ir::RoundRobin => return HashKind::RoundRobin,
+        Ir::Crc16Custom | Ir::Crc32Custom => return HashKind::Custom,
+    })
+}

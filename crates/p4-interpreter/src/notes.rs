@@ -1,0 +1,541 @@
+//! Which bits of a packet and of metadata decided what became of it, and which were only moved.
+//!
+//! A flow cache may answer for a packet that agrees with an earlier one in all bits that *decided*: bits that a condition, a
+//! select or a table looked at, or from which the port was computed. Bits that were only *moved* (or left alone) may
+//! differ: they come out where the earlier packet's came out. Bits that were *computed* with (a TTL that is lowered, the
+//! input of a checksum) end in the packet in a changed form; they have not decided, but copying is not enough.
+//!
+//! [`Notes`] follows each bit of the packet header vector to where it came from: nowhere (a constant, an entry's argument),
+//! one bit of the input, or several. The safe direction of error is to call a bit decided: what is not followed exactly
+//! (wide arithmetic, header stacks by index, further passes) makes all bits that the parser looked at decided, and
+//! [`Notes::is_exact`] false.
+
+use crate::code::{Op, Slow};
+use crate::engine::Engine;
+use crate::observe::{Fate, Lookup, Observer, Stage, Step, View};
+use crate::state::State;
+use p4_ir::{FieldId, HeaderId, Role, TableId};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// Tables with more entries than this count as looking at all bits of their keys.
+const MAX_ENTRIES: usize = 4096;
+
+/// Where a bit came from: inputs are bits of the packet, then those of metadata.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Origin {
+    /// From no input.
+    #[default]
+    None,
+    /// It is this bit of the input.
+    Bit(u32),
+    /// It was computed from these.
+    Set(Rc<BTreeSet<u32>>),
+}
+
+/// Input bits from here on are those of the packet header vector's metadata.
+const METADATA: u32 = 1 << 24;
+
+/// What is known of a register, a bit each, the lowest first.
+type Value = Vec<Origin>;
+
+/// Notes on one packet. See the module's description.
+#[derive(Debug)]
+pub struct Notes<'a> {
+    engine: &'a Engine,
+    /// Per table, the bits of its key's words that any entry looks at.
+    masks: Vec<Vec<u64>>,
+    /// Per bit of the packet header vector.
+    phv: Vec<Origin>,
+    regs: Vec<Value>,
+    /// Bits of the look-up key's words.
+    key: Vec<Vec<Origin>>,
+    gathered: BTreeSet<u32>,
+    decided: BTreeSet<u32>,
+    moved: BTreeSet<u32>,
+    computed: BTreeSet<u32>,
+    /// Bits of the packet that the parser has passed.
+    parsed: usize,
+    passes: usize,
+    exact: bool,
+    payload: bool,
+    state: bool,
+}
+
+impl<'a> Notes<'a> {
+    /// Before a packet. Looks at the tables' entries: the notes are right as long as those do not change.
+    pub fn new(engine: &'a Engine, state: &State) -> Self {
+        let program = engine.program();
+        let tables = 0..program.tables.len() as u16;
+        Notes {
+            engine,
+            masks: tables.map(|table| mask(engine, state, TableId(table))).collect(),
+            phv: vec![Origin::None; program.phv.bytes as usize * 8],
+            regs: vec![Vec::new(); 256],
+            key: vec![Vec::new(); p4_tables::MAX_KEY_WORDS],
+            gathered: BTreeSet::new(),
+            decided: BTreeSet::new(),
+            moved: BTreeSet::new(),
+            computed: BTreeSet::new(),
+            parsed: 0,
+            passes: 0,
+            exact: true,
+            payload: false,
+            state: false,
+        }
+    }
+
+    /// A mask of the packet's first bytes: bits that decided.
+    pub fn decided(&self) -> Vec<u8> {
+        self.packet_mask(&self.decided)
+    }
+
+    /// A mask of the packet's first bytes: bits that leave in a header as they came, and did not decide.
+    pub fn moved(&self) -> Vec<u8> {
+        self.packet_mask(&self.moved.difference(&self.decided).copied().collect())
+    }
+
+    /// A mask of the packet's first bytes: bits with which something was computed that leaves.
+    pub fn computed(&self) -> Vec<u8> {
+        self.packet_mask(&self.computed)
+    }
+
+    /// Fields of standard metadata that decided.
+    pub fn metadata(&self) -> Vec<FieldId> {
+        let program = self.engine.program();
+        let decided = |field: &FieldId| {
+            let field = &program.fields[field.index()];
+            let bits = METADATA + field.offset..METADATA + field.offset + u32::from(field.width);
+            self.decided.range(bits).next().is_some()
+        };
+        program
+            .standard
+            .roles
+            .iter()
+            .map(|(_, field)| *field)
+            .filter(decided)
+            .collect()
+    }
+
+    /// Whether every bit was followed: else all that was parsed counts as decided.
+    pub fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    /// Whether bytes behind the headers were looked at, by a checksum or a hash.
+    pub fn looked_at_payload(&self) -> bool {
+        self.payload
+    }
+
+    /// Whether registers, meters or random numbers were asked: then another packet may fare otherwise.
+    pub fn asked_state(&self) -> bool {
+        self.state
+    }
+
+    fn packet_mask(&self, bits: &BTreeSet<u32>) -> Vec<u8> {
+        let mut bytes = vec![0; self.parsed.div_ceil(8)];
+        for &bit in bits.range(..METADATA) {
+            if let Some(byte) = bytes.get_mut(bit as usize / 8) {
+                *byte |= 0x80 >> (bit % 8);
+            }
+        }
+        bytes
+    }
+
+    fn not_exact(&mut self) {
+        self.exact = false;
+        self.decided.extend(0..self.parsed as u32);
+    }
+
+    fn decide(&mut self, origins: &[Origin]) {
+        for origin in origins {
+            add(&mut self.decided, origin);
+        }
+    }
+
+    fn decide_register(&mut self, register: u8) {
+        let value = std::mem::take(&mut self.regs[usize::from(register)]);
+        self.decide(&value);
+        self.regs[usize::from(register)] = value;
+    }
+
+    fn decide_field(&mut self, role: Role) {
+        let program = self.engine.program();
+        if let Some(field) = program.standard.get(role) {
+            let field = program.fields[field.index()];
+            let bits = field.offset as usize..field.offset as usize + usize::from(field.width);
+            let origins = self.phv[bits].to_vec();
+            self.decide(&origins);
+        }
+    }
+
+    /// Bits of the packet header vector, the last one first.
+    fn load(&self, bit: usize, width: usize) -> Value {
+        (bit..bit + width)
+            .rev()
+            .map(|bit| self.phv.get(bit).cloned().unwrap_or_default())
+            .collect()
+    }
+
+    fn store(&mut self, bit: usize, width: usize, value: &Value) {
+        for (at, bit) in (bit..bit + width).rev().enumerate() {
+            if let Some(to) = self.phv.get_mut(bit) {
+                *to = value.get(at).cloned().unwrap_or_default();
+            }
+        }
+    }
+
+    /// A value that depends on all of some others.
+    fn mix(&self, registers: &[u8], width: usize) -> Value {
+        let mut set = BTreeSet::new();
+        for &register in registers {
+            self.regs[usize::from(register)]
+                .iter()
+                .for_each(|origin| add(&mut set, origin));
+        }
+        spread(set, width)
+    }
+
+    fn clear_header(&mut self, header: HeaderId) {
+        let range = self.engine.headers[header.index()].range();
+        if let Some(bits) = self.phv.get_mut(range.start * 8..range.end * 8) {
+            bits.fill(Origin::None);
+        }
+    }
+
+    /// Loads and stores. False if the operation is another one.
+    fn follow_memory(&mut self, op: &Op, view: &View<'_>) -> bool {
+        let whole = |size: crate::code::Size| match size {
+            crate::code::Size::One => 8,
+            crate::code::Size::Two => 16,
+            crate::code::Size::Four => 32,
+            crate::code::Size::Eight => 64,
+        };
+        let at_bit = |at: u32| at as usize * 8;
+        match *op {
+            Op::Const { to, .. } | Op::Parameter { to, .. } | Op::Valid { to, .. } => {
+                self.set(to, Vec::new())
+            }
+            Op::Load8 { to, at } => self.set(to, self.load(at_bit(at), 8)),
+            Op::Load16 { to, at } => self.set(to, self.load(at_bit(at), 16)),
+            Op::Load32 { to, at } => self.set(to, self.load(at_bit(at), 32)),
+            Op::Load64 { to, at } => self.set(to, self.load(at_bit(at), 64)),
+            Op::LoadBits { to, left, right, at } => {
+                self.set(
+                    to,
+                    self.load(at_bit(at) + usize::from(left), 64 - usize::from(right)),
+                );
+            }
+            Op::LoadSplit { to, width, bit } => self.set(to, self.load(bit as usize, usize::from(width))),
+            Op::Lookahead { to, width, offset } => {
+                let first = (view.at * 8 + usize::from(offset)) as u32;
+                let bits = first..first + u32::from(width);
+                self.parsed = self.parsed.max(bits.end as usize);
+                self.set(to, bits.rev().map(Origin::Bit).collect());
+            }
+            Op::Store8 { from, at } => self.store_register(at_bit(at), 8, from),
+            Op::Store16 { from, at } => self.store_register(at_bit(at), 16, from),
+            Op::Store32 { from, at } => self.store_register(at_bit(at), 32, from),
+            Op::Store64 { from, at } => self.store_register(at_bit(at), 64, from),
+            Op::StoreBits {
+                from,
+                shift,
+                width,
+                at,
+            } => {
+                let bit = at_bit(at) + 64 - usize::from(shift) - usize::from(width);
+                self.store_register(bit, usize::from(width), from);
+            }
+            Op::StoreSplit { from, width, bit } => {
+                self.store_register(bit as usize, usize::from(width), from)
+            }
+            Op::Set { size, at, .. } => self.store(at_bit(at), whole(size), &Vec::new()),
+            Op::Move { size, from, at } => {
+                let value = self.load(at_bit(from), whole(size));
+                self.store(at_bit(at), whole(size), &value);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn set(&mut self, to: u8, value: Value) {
+        self.regs[usize::from(to)] = value;
+    }
+
+    fn store_register(&mut self, bit: usize, width: usize, from: u8) {
+        let value = std::mem::take(&mut self.regs[usize::from(from)]);
+        self.store(bit, width, &value);
+        self.regs[usize::from(from)] = value;
+    }
+
+    /// Arithmetic. False if the operation is another one.
+    fn follow_values(&mut self, op: &Op) -> bool {
+        match *op {
+            Op::AndConst { to, a, value } => {
+                let mut bits = self.regs[usize::from(a)].clone();
+                for (at, origin) in bits.iter_mut().enumerate() {
+                    if value >> at & 1 == 0 {
+                        *origin = Origin::None;
+                    }
+                }
+                self.set(to, bits);
+            }
+            Op::Slice { to, a, low, width } => {
+                let bits = self.regs[usize::from(a)]
+                    .iter()
+                    .skip(usize::from(low))
+                    .take(usize::from(width));
+                let bits = bits.cloned().collect();
+                self.set(to, bits);
+            }
+            Op::Concat { to, a, b, low } => {
+                let mut bits = self.regs[usize::from(b)].clone();
+                bits.resize(usize::from(low), Origin::None);
+                bits.extend(self.regs[usize::from(a)].iter().cloned());
+                self.set(to, bits);
+            }
+            Op::Add { to, a, b, width }
+            | Op::Sub { to, a, b, width }
+            | Op::Mul { to, a, b, width }
+            | Op::ShiftLeft { to, a, b, width }
+            | Op::ShiftRightSigned { to, a, b, width }
+            | Op::Divide { to, a, b, width, .. } => self.set(to, self.mix(&[a, b], usize::from(width))),
+            Op::And { to, a, b }
+            | Op::Or { to, a, b }
+            | Op::Xor { to, a, b }
+            | Op::ShiftRight { to, a, b } => {
+                self.set(to, self.mix(&[a, b], 64));
+            }
+            Op::AddConst { to, a, width, .. }
+            | Op::SignExtend { to, a, width, .. }
+            | Op::Saturate { to, a, width, .. }
+            | Op::Complement { to, a, width }
+            | Op::Negate { to, a, width } => self.set(to, self.mix(&[a], usize::from(width))),
+            Op::Not { to, a } | Op::ToBool { to, a } | Op::EqualConst { to, a, .. } => {
+                self.set(to, self.mix(&[a], 1));
+            }
+            Op::Equal { to, a, b }
+            | Op::NotEqual { to, a, b }
+            | Op::Less { to, a, b }
+            | Op::LessEqual { to, a, b }
+            | Op::LessSigned { to, a, b, .. }
+            | Op::LessEqualSigned { to, a, b, .. } => self.set(to, self.mix(&[a, b], 1)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Decisions, keys, gathered bytes and the rest.
+    fn follow_flow(&mut self, op: &Op, step: &Step<'_>) {
+        match *op {
+            Op::JumpIf { a, .. }
+            | Op::JumpUnless { a, .. }
+            | Op::JumpIfEqual { a, .. }
+            | Op::JumpUnlessEqual { a, .. }
+            | Op::Advance { a }
+            | Op::Select { a, .. }
+            | Op::FailWith { a } => {
+                self.decide_register(a);
+                if matches!(op, Op::Select { .. }) {
+                    let gathered = std::mem::take(&mut self.gathered);
+                    self.decided.extend(gathered);
+                }
+            }
+            Op::KeySet { from, word, shift } => {
+                self.key[usize::from(word)].clear();
+                self.key_bits(from, word, shift);
+            }
+            Op::KeyAdd { from, word, shift } => self.key_bits(from, word, shift),
+            Op::Gather => self.gathered.clear(),
+            Op::GatherField { bit, width } => {
+                for origin in self.load(bit as usize, usize::from(width)) {
+                    add(&mut self.gathered, &origin);
+                }
+            }
+            Op::GatherValue { from, .. } => {
+                let value = self.regs[usize::from(from)].clone();
+                value.iter().for_each(|origin| add(&mut self.gathered, origin));
+            }
+            Op::Hash { to, .. } => self.set(to, spread(self.gathered.clone(), 64)),
+            Op::SetInvalid { header } => self.clear_header(header),
+            Op::MarkToDrop => {
+                for slot in [self.engine.standard.egress_spec, self.engine.standard.mcast_grp]
+                    .into_iter()
+                    .flatten()
+                {
+                    self.store(slot.at as usize * 8, 16, &Vec::new());
+                }
+            }
+            Op::Slow { slow } => {
+                if let Some(slow) = step.code.slow.get(slow as usize) {
+                    self.follow_slow(slow);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn key_bits(&mut self, from: u8, word: u8, shift: u8) {
+        let value = self.regs[usize::from(from)].clone();
+        let word = &mut self.key[usize::from(word)];
+        word.resize(64, Origin::None);
+        for (at, origin) in value.into_iter().enumerate() {
+            if let Some(to) = word.get_mut(usize::from(shift) + at) {
+                *to = origin;
+            }
+        }
+    }
+
+    fn follow_slow(&mut self, slow: &Slow) {
+        match *slow {
+            Slow::RegisterRead { to, index, .. } => {
+                self.state = true;
+                self.decide_register(index);
+                self.set(to, Vec::new());
+            }
+            Slow::Meter { index, to, .. } => {
+                self.state = true;
+                self.decide_register(index);
+                self.set(to, Vec::new());
+            }
+            Slow::Random { to, .. } => {
+                self.state = true;
+                self.set(to, Vec::new());
+            }
+            Slow::RegisterWrite { from, index, .. } => {
+                self.state = true;
+                self.decide_register(index);
+                self.decide_register(from);
+            }
+            Slow::Count { index, .. } => self.decide_register(index),
+            Slow::GatherPayload { .. } => self.payload = true,
+            Slow::Scale { to, base, max, .. } => {
+                let registers = [Some(to), Some(base), max];
+                let registers: Vec<u8> = registers.into_iter().flatten().collect();
+                self.set(to, self.mix(&registers, 64));
+            }
+            Slow::Truncate { length } => self.decide_register(length),
+            Slow::Digest { .. } | Slow::Assert { .. } | Slow::Log { .. } => {}
+            _ => self.not_exact(),
+        }
+    }
+}
+
+impl Observer for Notes<'_> {
+    fn stage(&mut self, _: &View<'_>, stage: Stage) {
+        if stage != Stage::Parser {
+            return;
+        }
+        self.passes += 1;
+        if self.passes > 1 {
+            return self.not_exact();
+        }
+        // Standard metadata is input too.
+        let program = self.engine.program();
+        let inputs = [
+            Role::IngressPort,
+            Role::PacketLength,
+            Role::IngressGlobalTimestamp,
+        ];
+        for field in inputs.into_iter().filter_map(|role| program.standard.get(role)) {
+            let field = program.fields[field.index()];
+            for bit in field.offset..field.offset + u32::from(field.width) {
+                self.phv[bit as usize] = Origin::Bit(METADATA + bit);
+            }
+        }
+    }
+
+    fn extracted(&mut self, view: &View<'_>, header: HeaderId, from: usize) {
+        self.parsed = self.parsed.max(view.at * 8);
+        let info = &self.engine.headers[header.index()];
+        if self.passes > 1 || info.variable.is_some() {
+            return self.not_exact();
+        }
+        for bit in 0..info.bytes * 8 {
+            if let Some(to) = self.phv.get_mut(info.offset * 8 + bit) {
+                *to = Origin::Bit((from * 8 + bit) as u32);
+            }
+        }
+    }
+
+    fn looked_up(&mut self, _: &View<'_>, lookup: &Lookup<'_>) {
+        let masks = &self.masks[lookup.table.index()];
+        let mut decided = BTreeSet::new();
+        for (bits, mask) in self.key.iter().zip(masks) {
+            let seen = bits.iter().enumerate().filter(|(at, _)| mask >> at & 1 == 1);
+            seen.for_each(|(_, origin)| add(&mut decided, origin));
+        }
+        self.decided.extend(decided);
+    }
+
+    fn fate(&mut self, fate: Fate) {
+        if matches!(fate, Fate::Port { .. }) {
+            self.decide_field(Role::EgressSpec);
+            self.decide_field(Role::McastGrp);
+        }
+    }
+
+    fn output(&mut self, _: u32, _: &[u8], _: usize) {
+        for &header in &self.engine.emits {
+            let range = self.engine.headers[header].range();
+            for origin in self.phv.get(range.start * 8..range.end * 8).unwrap_or(&[]) {
+                match origin {
+                    Origin::None => {}
+                    Origin::Bit(bit) => {
+                        self.moved.insert(*bit);
+                    }
+                    Origin::Set(set) => self.computed.extend(set.iter()),
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, view: &View<'_>, step: &Step<'_>) {
+        let op = step.op;
+        if !self.follow_memory(op, view) && !self.follow_values(op) {
+            self.follow_flow(op, step);
+        }
+    }
+}
+
+fn add(set: &mut BTreeSet<u32>, origin: &Origin) {
+    match origin {
+        Origin::None => {}
+        Origin::Bit(bit) => {
+            set.insert(*bit);
+        }
+        Origin::Set(bits) => set.extend(bits.iter()),
+    }
+}
+
+/// A value each of whose bits depends on all of a set.
+fn spread(set: BTreeSet<u32>, width: usize) -> Value {
+    if set.is_empty() {
+        return Vec::new();
+    }
+    vec![Origin::Set(Rc::new(set)); width]
+}
+
+/// Bits of a table's key that its entries look at.
+fn mask(engine: &Engine, state: &State, table: TableId) -> Vec<u64> {
+    let layout = engine.layout(table);
+    let all = vec![u64::MAX; layout.words()];
+    let tables = state.tables().look();
+    let Ok(entries) = tables.table(u32::from(table.0)) else {
+        return all;
+    };
+    if entries.is_empty() {
+        return vec![0; layout.words()];
+    }
+    if entries.len() > MAX_ENTRIES || layout.has_ranges() {
+        return all;
+    }
+    let mut mask = vec![0; layout.words()];
+    for (pattern, _) in entries.handles().filter_map(|handle| entries.pattern(handle)) {
+        for (to, bits) in mask.iter_mut().zip(pattern.mask()) {
+            *to |= bits;
+        }
+    }
+    mask
+}

@@ -1,0 +1,240 @@
+//! Packets as they come and as they leave.
+//!
+//! The first bytes of a packet, its *head*, are in memory that nobody else writes: the engine's caller copied them there.
+//! The *tail* may be elsewhere, in a guest's memory for example, which the guest may change at any time. So each
+//! byte of the tail that a program looks at is copied exactly once, into the engine's own head; payload that no program
+//! looks at is never touched. What leaves is again a head, and a range of the packet that came.
+
+/// The bytes of a packet behind its head.
+pub trait Tail {
+    /// Bytes.
+    fn len(&self) -> usize;
+
+    /// Copies the bytes from `offset` on. What is beyond the end is not written.
+    fn read(&self, offset: usize, to: &mut [u8]);
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Tail for [u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn read(&self, offset: usize, to: &mut [u8]) {
+        let from = self.get(offset..).unwrap_or(&[]);
+        let length = from.len().min(to.len());
+        to[..length].copy_from_slice(&from[..length]);
+    }
+}
+
+/// No tail: the head is all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoTail;
+
+impl Tail for NoTail {
+    fn len(&self) -> usize {
+        0
+    }
+
+    fn read(&self, _: usize, _: &mut [u8]) {}
+}
+
+/// A packet that came.
+#[derive(Clone, Copy)]
+pub struct Packet<'a> {
+    /// The port by which it came; 9 bits in v1model.
+    pub port: u32,
+    /// Its first bytes.
+    pub head: &'a [u8],
+    /// The bytes behind them.
+    pub tail: &'a dyn Tail,
+}
+
+impl<'a> Packet<'a> {
+    /// A packet that lies in one piece.
+    pub fn whole(port: u32, bytes: &'a [u8]) -> Self {
+        Packet {
+            port,
+            head: bytes,
+            tail: &NoTail,
+        }
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies bytes from `offset` on. What is beyond the end is not written.
+    pub fn read(&self, offset: usize, to: &mut [u8]) {
+        let within = self.head.get(offset..).unwrap_or(&[]);
+        let length = within.len().min(to.len());
+        to[..length].copy_from_slice(&within[..length]);
+        if length < to.len() {
+            self.tail.read(
+                (offset + length).saturating_sub(self.head.len()),
+                &mut to[length..],
+            );
+        }
+    }
+}
+
+impl std::fmt::Debug for Packet<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packet")
+            .field("port", &self.port)
+            .field("length", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A packet that leaves: the head, and a range of the packet that came.
+#[derive(Clone, Copy, Debug)]
+pub struct Output<'a> {
+    /// The port by which it leaves.
+    pub port: u32,
+    /// Its first bytes.
+    pub head: &'a [u8],
+    /// The packet that came.
+    pub packet: &'a Packet<'a>,
+    /// First byte of that packet that follows the head.
+    pub offset: usize,
+    /// How many follow.
+    pub length: usize,
+}
+
+impl Output<'_> {
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.length
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of it in one piece.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = self.head.to_vec();
+        bytes.resize(self.len(), 0);
+        self.packet.read(self.offset, &mut bytes[self.head.len()..]);
+        bytes
+    }
+}
+
+/// Why a packet, or a copy of one, ended without leaving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Drop {
+    /// Ingress wished it (`mark_to_drop`).
+    Ingress,
+    /// Egress wished it.
+    Egress,
+    /// It wanted to run more often than it may.
+    Passes,
+    /// More copies than one packet may have.
+    Copies,
+    /// Its headers grew beyond the bound.
+    Grown,
+    /// Its multicast group, or its clone session, has no member.
+    NoReplica,
+}
+
+impl Drop {
+    /// All reasons, in the order of [`Counts::drops`].
+    pub const ALL: [Drop; 6] = [
+        Drop::Ingress,
+        Drop::Egress,
+        Drop::Passes,
+        Drop::Copies,
+        Drop::Grown,
+        Drop::NoReplica,
+    ];
+
+    /// A word for counters and people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Drop::Ingress => "ingress",
+            Drop::Egress => "egress",
+            Drop::Passes => "passes",
+            Drop::Copies => "copies",
+            Drop::Grown => "grown",
+            Drop::NoReplica => "no-replica",
+        }
+    }
+}
+
+/// What was counted while packets ran. Kept per worker, in its [`crate::Context`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Packets that came.
+    pub packets: u64,
+    /// Packets that left.
+    pub outputs: u64,
+    /// Parsers that ended with an error.
+    pub parser_errors: u64,
+    /// Digests told.
+    pub digests: u64,
+    /// Claims of the program (`assert`, `assume`) that were false.
+    pub false_claims: u64,
+    /// Dropped, by reason: see [`Drop::ALL`].
+    pub drops: [u64; Drop::ALL.len()],
+}
+
+impl Counts {
+    /// How many were dropped for a reason.
+    pub fn dropped(&self, reason: Drop) -> u64 {
+        self.drops[reason as usize]
+    }
+}
+
+/// Takes what a program sends.
+pub trait Sink {
+    /// A packet leaves. Called while the packet runs: the output's bytes are the engine's.
+    fn output(&mut self, output: &Output<'_>);
+
+    /// A digest for the controller: its values one behind the other, without padding, the last byte filled with zeros.
+    /// At most one per pass through ingress.
+    fn digest(&mut self, digest: p4_ir::DigestId, values: &[u8]) {
+        let _ = (digest, values);
+    }
+
+    /// A packet, or a copy, ended.
+    fn dropped(&mut self, reason: Drop) {
+        let _ = reason;
+    }
+}
+
+/// Collects all that leaves, for tests and tools.
+#[derive(Clone, Debug, Default)]
+pub struct Collected {
+    /// Port and bytes, in order.
+    pub outputs: Vec<(u32, Vec<u8>)>,
+    /// Digests, in order.
+    pub digests: Vec<(p4_ir::DigestId, Vec<u8>)>,
+    /// Ends without output.
+    pub drops: Vec<Drop>,
+}
+
+impl Sink for Collected {
+    fn output(&mut self, output: &Output<'_>) {
+        self.outputs.push((output.port, output.to_vec()));
+    }
+
+    fn digest(&mut self, digest: p4_ir::DigestId, values: &[u8]) {
+        self.digests.push((digest, values.to_vec()));
+    }
+
+    fn dropped(&mut self, reason: Drop) {
+        self.drops.push(reason);
+    }
+}

@@ -1,0 +1,194 @@
+//! Copies and further passes: replicas, clones, resubmitted and recirculated packets.
+
+use super::{After, Run, instance};
+use crate::bits;
+use crate::context::{Job, JobKind, MAX_COPIES};
+use crate::engine::MAX_PASSES;
+use crate::observe::{Fate, Observer};
+use crate::packet::Drop;
+use crate::state::Replica;
+use p4_ir::FieldListId;
+
+impl<O: Observer> Run<'_, '_, O> {
+    /// Puts the present state behind what waits.
+    pub(super) fn wait(&mut self, kind: JobKind) -> After {
+        let passes = self.passes;
+        self.queue(&[kind], passes)
+    }
+
+    /// Copies of the present state wait.
+    pub(super) fn queue(&mut self, kinds: &[JobKind], passes: u8) -> After {
+        let ctx = &mut *self.machine.ctx;
+        let Some(snapshot) = ctx.save() else {
+            return self.drop(Drop::Copies);
+        };
+        for &kind in kinds {
+            let ctx = &mut *self.machine.ctx;
+            if ctx.copies == MAX_COPIES {
+                return self.drop(Drop::Copies);
+            }
+            ctx.copies += 1;
+            ctx.snapshots[usize::from(snapshot)].users += 1;
+            ctx.jobs.push_back(Job {
+                snapshot,
+                kind,
+                passes,
+            });
+        }
+        After::Done
+    }
+
+    /// Copies for replicas wait.
+    pub(super) fn replicate(&mut self, replicas: &[Replica], instance: u8, passes: u8) {
+        if replicas.is_empty() {
+            self.drop(Drop::NoReplica);
+            return;
+        }
+        let Some(snapshot) = self.machine.ctx.save() else {
+            self.drop(Drop::Copies);
+            return;
+        };
+        for &Replica { port, rid } in replicas {
+            let ctx = &mut *self.machine.ctx;
+            if ctx.copies == MAX_COPIES {
+                self.drop(Drop::Copies);
+                return;
+            }
+            ctx.copies += 1;
+            ctx.snapshots[usize::from(snapshot)].users += 1;
+            ctx.jobs.push_back(Job {
+                snapshot,
+                kind: JobKind::Egress { port, rid, instance },
+                passes,
+            });
+            self.fate(Fate::Port { port, rid, instance });
+        }
+    }
+
+    pub(super) fn multicast(&mut self, group: u64) -> After {
+        let replicas = self.machine.state.group(group);
+        let passes = self.passes;
+        match replicas {
+            Some(replicas) => self.replicate(&replicas, instance::REPLICATION, passes),
+            None => {
+                self.drop(Drop::NoReplica);
+            }
+        }
+        After::Done
+    }
+
+    /// Sets metadata to zero but for the fields that are kept, whose values are in a snapshot.
+    pub(super) fn keep(&mut self, snapshot: u16, list: Option<FieldListId>) {
+        self.forget_metadata();
+        let program = self.machine.engine.program();
+        let Some(list) = list else { return };
+        let ctx = &mut *self.machine.ctx;
+        for &field in &program.field_lists[list.index()].fields {
+            let field = &program.fields[field.index()];
+            let (bit, width) = (field.offset as usize, usize::from(field.width));
+            if ctx.is_valid(field.header) {
+                bits::copy(
+                    &ctx.snapshots[usize::from(snapshot)].phv,
+                    bit,
+                    &mut ctx.phv,
+                    bit,
+                    width,
+                );
+            }
+        }
+    }
+
+    /// The packet as it came, for a clone session.
+    pub(super) fn clone_as_it_came(&mut self, session: u64, list: Option<FieldListId>) {
+        let Some(session) = self.machine.state.session(session) else {
+            self.drop(Drop::NoReplica);
+            return;
+        };
+        let Some(saved) = self.machine.ctx.save() else {
+            self.drop(Drop::Copies);
+            return;
+        };
+        self.machine.ctx.snapshots[usize::from(saved)].users = 1;
+        let engine = self.machine.engine;
+        let port = self.machine.get(engine.standard.ingress_port);
+        self.forget_headers();
+        self.forget_metadata();
+        self.machine.set(engine.standard.ingress_port, port);
+        let wishes = self.machine.ctx.wishes;
+        self.parse();
+        self.machine.ctx.wishes = wishes;
+        self.keep(saved, list);
+        self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
+        let passes = self.passes;
+        self.replicate(
+            &session.replicas(self.machine.state),
+            instance::INGRESS_CLONE,
+            passes,
+        );
+        self.machine.ctx.restore(saved);
+        self.machine.ctx.snapshots[usize::from(saved)].users = 0;
+    }
+
+    /// The packet as it is at the end of egress, for a clone session.
+    pub(super) fn clone_as_it_is(&mut self, session: u64, list: Option<FieldListId>) {
+        if self.passes >= MAX_PASSES {
+            self.drop(Drop::Passes);
+            return;
+        }
+        let Some(session) = self.machine.state.session(session) else {
+            self.drop(Drop::NoReplica);
+            return;
+        };
+        let Some(saved) = self.machine.ctx.save() else {
+            self.drop(Drop::Copies);
+            return;
+        };
+        self.machine.ctx.snapshots[usize::from(saved)].users = 1;
+        self.keep(saved, list);
+        self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
+        let passes = self.passes + 1;
+        self.replicate(
+            &session.replicas(self.machine.state),
+            instance::EGRESS_CLONE,
+            passes,
+        );
+        self.machine.ctx.restore(saved);
+        self.machine.ctx.snapshots[usize::from(saved)].users = 0;
+    }
+
+    /// Another pass. Directly if nothing waits, else behind what does.
+    pub(super) fn again(&mut self, instance: u8) -> After {
+        self.passes += 1;
+        if self.machine.ctx.jobs.is_empty() {
+            return After::Again(instance);
+        }
+        self.wait(JobKind::Ingress { instance })
+    }
+
+    /// Keeps fields over a pass and makes all headers invalid.
+    pub(super) fn keep_over(&mut self, list: Option<FieldListId>) -> bool {
+        if list.is_none() {
+            self.forget_headers();
+            self.forget_metadata();
+            return true;
+        }
+        let Some(saved) = self.machine.ctx.save() else {
+            return false;
+        };
+        self.forget_headers();
+        self.keep(saved, list);
+        true
+    }
+
+    pub(super) fn resubmit(&mut self, list: Option<FieldListId>) -> After {
+        if self.passes >= MAX_PASSES {
+            return self.drop(Drop::Passes);
+        }
+        self.fate(Fate::Resubmitted);
+        if !self.keep_over(list) {
+            return self.drop(Drop::Copies);
+        }
+        self.machine.ctx.truncate = usize::MAX;
+        self.again(instance::RESUBMITTED)
+    }
+}

@@ -1,0 +1,379 @@
+//! The way of a packet through the program: v1model as BMv2's `simple_switch` runs it.
+//!
+//! ```text
+//!  packet -> parser -> verify -> ingress -+-> unicast --------> egress -> update, deparse -+-> output
+//!               ^                         +-> replicas ---------> "                        |
+//!               |                         +-> clone, as it came -> "   +-> clone -> egress |
+//!               +------- resubmitted -----+                           recirculated --------+
+//! ```
+//!
+//! At the end of ingress: a clone of the packet as it came, a digest, then one of resubmit, multicast, drop, unicast. At the
+//! end of egress: a clone of the packet as it is, then drop, recirculate or output.
+//!
+//! A packet that just goes to one port runs through in place. Copies wait in a list, first in, first out, each with a
+//! snapshot of the state that it begins with; the list, the snapshots and the number of passes are bounded, and what
+//! exceeds a bound is dropped and counted.
+
+use crate::bits;
+mod copies;
+
+use crate::code::Pc;
+use crate::context::{Context, Job, JobKind, Wishes};
+use crate::engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES};
+use crate::machine::{Ended, Machine};
+use crate::observe::{Fate, Observer, Stage, View};
+use crate::packet::{Drop, Output, Packet, Sink};
+use crate::state::Reading;
+use p4_ir::FieldListId;
+
+/// Values of `instance_type`, as BMv2 has them.
+mod instance {
+    pub const NORMAL: u8 = 0;
+    pub const INGRESS_CLONE: u8 = 1;
+    pub const EGRESS_CLONE: u8 = 2;
+    pub const RECIRCULATED: u8 = 4;
+    pub const REPLICATION: u8 = 5;
+    pub const RESUBMITTED: u8 = 6;
+}
+
+/// What happens after a pass.
+enum After {
+    /// Another pass through ingress: how it came to it.
+    Again(u8),
+    /// Egress for this port.
+    Egress { port: u32, rid: u16, instance: u8 },
+    /// Nothing: it left, was dropped, or waits.
+    Done,
+}
+
+impl Engine {
+    /// Runs a packet until nothing of it is left to do. `now` is the time in nanoseconds since the program's start;
+    /// it must not go back.
+    pub fn run<O: Observer>(
+        &self,
+        reading: &Reading<'_>,
+        ctx: &mut Context,
+        packet: &Packet<'_>,
+        now: u64,
+        sink: &mut dyn Sink,
+        observer: &mut O,
+    ) {
+        ctx.counts.packets += 1;
+        ctx.copies = 0;
+        let machine = Machine {
+            engine: self,
+            state: reading.state(),
+            tables: reading.tables(),
+            ctx,
+            packet,
+            observer,
+            now,
+        };
+        let mut run = Run {
+            machine,
+            sink,
+            passes: 1,
+        };
+        run.begin();
+        run.passes_of(After::Again(instance::NORMAL));
+        while let Some(job) = run.machine.ctx.jobs.pop_front() {
+            run.job(job);
+        }
+    }
+}
+
+struct Run<'a, 'm, O> {
+    machine: Machine<'m, O>,
+    sink: &'a mut dyn Sink,
+    /// Passes that this packet (or copy) had, with the one at hand.
+    passes: u8,
+}
+
+impl<O: Observer> Run<'_, '_, O> {
+    /// A packet from outside.
+    fn begin(&mut self) {
+        let packet = self.machine.packet;
+        let ctx = &mut *self.machine.ctx;
+        let room = ctx.head.len().saturating_sub(bits::SLACK);
+        let length = packet.len().min(INITIAL_HEAD).min(room);
+        match packet.head.get(..length) {
+            Some(head) => bits::copy_short(head, &mut ctx.head[..length]),
+            None => packet.read(0, &mut ctx.head[..length]),
+        }
+        ctx.head_len = length;
+        ctx.pulled = length;
+        ctx.length = packet.len();
+        ctx.truncate = usize::MAX;
+        self.forget_headers();
+        self.forget_metadata();
+        let port = u64::from(packet.port);
+        self.machine.set(self.machine.engine.standard.ingress_port, port);
+    }
+
+    /// All headers invalid, the parser at the packet's beginning.
+    fn forget_headers(&mut self) {
+        let engine = self.machine.engine;
+        let ctx = &mut *self.machine.ctx;
+        for (at, (word, &always)) in ctx.valid.iter_mut().zip(&engine.always_valid).enumerate() {
+            let mut left = *word & !always;
+            while left != 0 {
+                let header = at * 64 + left.trailing_zeros() as usize;
+                left &= left - 1;
+                if let Some(bytes) = ctx.phv.get_mut(engine.headers[header].range()) {
+                    bits::clear(bytes);
+                }
+                ctx.filled[header] = 0;
+            }
+            *word = always;
+        }
+        if !ctx.next.is_empty() {
+            ctx.next.fill(0);
+        }
+        ctx.at = 0;
+    }
+
+    fn forget_metadata(&mut self) {
+        let metadata = self.machine.engine.program().phv.metadata_bytes as usize;
+        if let Some(bytes) = self.machine.ctx.phv.get_mut(..metadata) {
+            bits::clear(bytes);
+        }
+    }
+
+    fn passes_of(&mut self, mut after: After) {
+        loop {
+            after = match after {
+                After::Again(instance) => self.ingress(instance),
+                After::Egress { port, rid, instance } => self.egress(port, rid, instance),
+                After::Done => return,
+            };
+        }
+    }
+
+    fn job(&mut self, job: Job) {
+        let ctx = &mut *self.machine.ctx;
+        ctx.restore(job.snapshot);
+        ctx.snapshots[usize::from(job.snapshot)].users -= 1;
+        self.passes = job.passes;
+        self.passes_of(match job.kind {
+            JobKind::Ingress { instance } => After::Again(instance),
+            JobKind::Egress { port, rid, instance } => After::Egress { port, rid, instance },
+        });
+    }
+
+    fn stage(&mut self, stage: Stage) {
+        if O::ACTIVE {
+            let view = View::new(self.machine.engine.program(), self.machine.ctx);
+            self.machine.observer.stage(&view, stage);
+        }
+    }
+
+    fn fate(&mut self, fate: Fate) {
+        if O::ACTIVE {
+            self.machine.observer.fate(fate);
+        }
+    }
+
+    fn drop(&mut self, reason: Drop) -> After {
+        self.machine.ctx.counts.drops[reason as usize] += 1;
+        self.fate(Fate::Dropped(reason));
+        self.sink.dropped(reason);
+        After::Done
+    }
+
+    fn exec(&mut self, code: Pc) -> Ended {
+        self.machine.exec(code)
+    }
+
+    fn ingress(&mut self, instance: u8) -> After {
+        let engine = self.machine.engine;
+        let standard = &engine.standard;
+        let (now, length) = (self.machine.now / 1000, self.machine.ctx.length as u64);
+        self.machine.set(standard.instance_type, u64::from(instance));
+        self.machine.set(standard.packet_length, length);
+        self.machine.set(standard.ingress_timestamp, now);
+        self.machine.ctx.wishes = Wishes::default();
+        self.parse();
+        if !engine.program().checksums.is_empty() {
+            self.stage(Stage::Verify);
+            self.machine.ctx.checksum_error = false;
+            self.exec(engine.code.verify);
+            let wrong = u64::from(self.machine.ctx.checksum_error);
+            self.machine.set(standard.checksum_error, wrong);
+        }
+        self.stage(Stage::Ingress);
+        self.exec(engine.code.ingress);
+        self.end_of_ingress()
+    }
+
+    fn parse(&mut self) {
+        self.stage(Stage::Parser);
+        let engine = self.machine.engine;
+        self.machine.ctx.steps = 0;
+        let error = match self.exec(engine.code.parser) {
+            Ended::Normally => None,
+            Ended::Failed => Some(self.machine.ctx.parser_error),
+        };
+        if let Some(error) = error {
+            self.machine.ctx.counts.parser_errors += 1;
+            self.machine.set(engine.standard.parser_error, u64::from(error));
+        }
+        if O::ACTIVE {
+            let view = View::new(engine.program(), self.machine.ctx);
+            self.machine.observer.parsed(&view, error);
+        }
+    }
+
+    fn end_of_ingress(&mut self) -> After {
+        let engine = self.machine.engine;
+        let wishes = self.machine.ctx.wishes;
+        if let Some((session, list)) = wishes.clone {
+            self.clone_as_it_came(session, list);
+        }
+        if let Some(digest) = wishes.digest {
+            self.exec(engine.code.digests[digest.index()]);
+            self.machine.ctx.counts.digests += 1;
+            let values = self.machine.gathered();
+            self.sink.digest(digest, values);
+        }
+        if let Some(list) = wishes.resubmit {
+            return self.resubmit(list);
+        }
+        let group = self.machine.get(engine.standard.mcast_grp);
+        if group != 0 {
+            return self.multicast(group);
+        }
+        let port = self.machine.get(engine.standard.egress_spec);
+        if port == DROP_PORT {
+            return self.drop(Drop::Ingress);
+        }
+        let port = port as u32;
+        let (rid, instance) = (0, instance::NORMAL);
+        self.fate(Fate::Port { port, rid, instance });
+        if self.machine.ctx.jobs.is_empty() {
+            return After::Egress { port, rid, instance };
+        }
+        self.wait(JobKind::Egress { port, rid, instance })
+    }
+
+    fn egress(&mut self, port: u32, rid: u16, instance: u8) -> After {
+        let engine = self.machine.engine;
+        let standard = &engine.standard;
+        let (now, length) = (self.machine.now / 1000, self.machine.ctx.length as u64);
+        let machine = &mut self.machine;
+        machine.ctx.wishes = Wishes::default();
+        machine.set(standard.instance_type, u64::from(instance));
+        machine.set(standard.egress_port, u64::from(port));
+        machine.set(standard.egress_rid, u64::from(rid));
+        machine.set(standard.egress_spec, 0);
+        machine.set(standard.packet_length, length);
+        machine.set(standard.enq_timestamp, now);
+        machine.set(standard.egress_timestamp, now);
+        self.stage(Stage::Egress(port));
+        self.exec(engine.code.egress);
+        let wishes = self.machine.ctx.wishes;
+        if let Some((session, list)) = wishes.clone {
+            self.clone_as_it_is(session, list);
+        }
+        if self.machine.get(standard.egress_spec) == DROP_PORT {
+            return self.drop(Drop::Egress);
+        }
+        self.stage(Stage::Deparser);
+        self.exec(engine.code.update);
+        if O::ACTIVE {
+            let view = View::new(engine.program(), self.machine.ctx);
+            self.machine.observer.emitted(&view);
+        }
+        let head = self.deparse();
+        match wishes.recirculate {
+            Some(list) => self.recirculate(list, head),
+            None => self.output(port, head),
+        }
+    }
+
+    /// Writes the valid headers, then what is left of the head. Returns the length of both.
+    fn deparse(&mut self) -> usize {
+        let engine = self.machine.engine;
+        let ctx = &mut *self.machine.ctx;
+        let mut length = 0;
+        for &header in &engine.emits {
+            if ctx.valid[header / 64] >> (header % 64) & 1 == 0 {
+                continue;
+            }
+            let info = &engine.headers[header];
+            let begin = info.offset;
+            match info.variable {
+                None => {
+                    if let (Some(from), Some(to)) = (
+                        ctx.phv.get(info.range()),
+                        ctx.out.get_mut(length..length + info.bytes),
+                    ) {
+                        bits::copy_short(from, to);
+                    }
+                    length += info.bytes;
+                }
+                Some(field) => {
+                    let before = field.offset - begin * 8 + usize::from(ctx.filled[header]);
+                    bits::copy(&ctx.phv, begin * 8, &mut ctx.out, length * 8, before);
+                    let after = info.fixed_bits - (field.offset - begin * 8);
+                    let rest = field.offset + field.width;
+                    bits::copy(&ctx.phv, rest, &mut ctx.out, length * 8 + before, after);
+                    length += (before + after) / 8;
+                }
+            }
+        }
+        let rest = ctx.head.get(ctx.at..ctx.head_len).unwrap_or(&[]);
+        if let Some(to) = ctx.out.get_mut(length..length + rest.len()) {
+            bits::copy_short(rest, to);
+            length += rest.len();
+        }
+        length
+    }
+
+    fn output(&mut self, port: u32, head: usize) -> After {
+        let packet = self.machine.packet;
+        let ctx = &mut *self.machine.ctx;
+        let rest = packet.len().saturating_sub(ctx.pulled);
+        let head = head.min(ctx.truncate);
+        let length = rest.min(ctx.truncate - head);
+        ctx.counts.outputs += 1;
+        let output = Output {
+            port,
+            head: &ctx.out[..head],
+            packet,
+            offset: ctx.pulled,
+            length,
+        };
+        self.sink.output(&output);
+        if O::ACTIVE {
+            self.machine
+                .observer
+                .output(port, &self.machine.ctx.out[..head], head + length);
+        }
+        After::Done
+    }
+
+    fn recirculate(&mut self, list: Option<FieldListId>, head: usize) -> After {
+        if self.passes >= MAX_PASSES {
+            return self.drop(Drop::Passes);
+        }
+        let packet = self.machine.packet;
+        let ctx = &mut *self.machine.ctx;
+        // What was to be cut does not run again.
+        if ctx.truncate != usize::MAX && head >= ctx.truncate {
+            ctx.pulled = packet.len();
+        }
+        let head = head.min(ctx.truncate);
+        if head + bits::SLACK > ctx.head.len() {
+            return self.drop(Drop::Grown);
+        }
+        self.fate(Fate::Recirculated);
+        if !self.keep_over(list) {
+            return self.drop(Drop::Copies);
+        }
+        let ctx = &mut *self.machine.ctx;
+        ctx.head[..head].copy_from_slice(&ctx.out[..head]);
+        ctx.head_len = head;
+        ctx.length = head + packet.len().saturating_sub(ctx.pulled);
+        self.again(instance::RECIRCULATED)
+    }
+}

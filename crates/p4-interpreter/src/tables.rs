@@ -1,0 +1,245 @@
+//! A program's tables: made from the IR, filled with its constant entries, read once per burst.
+//!
+//! Numbers of tables, action profiles and value sets are those of the program ([`p4_ir::TableId`] and so on); an action's
+//! number is its [`p4_ir::ActionId`]; its arguments are whole words each, least significant first, one behind the other.
+
+use crate::engine::{Engine, match_kind};
+use crate::error::Error;
+use p4_ir::{Bits, EntryAction, Implementation, KeyMatch, MatchKind, Program, TableId, ValueSetId};
+use p4_tables::{
+    BatchError, Change, Colour, DEFAULT, Entry, KeyField, KeyLayout, Match, ProfileSpec, Shared, TableSpec,
+    Target, Words,
+};
+use parking_lot::RwLockReadGuard;
+
+/// A program's tables. See the module's description.
+#[derive(Debug)]
+pub struct Tables {
+    shared: Shared,
+    /// Per table: whether a direct meter counts bytes.
+    metered: Vec<Metered>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Metered {
+    No,
+    Packets,
+    Bytes,
+}
+
+/// What a look-up found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    pub hit: bool,
+    /// Number of the action.
+    pub action: Option<u32>,
+    pub arguments: &'a [u64],
+    /// Of a table with direct meters: what the entry's says.
+    pub colour: Option<u64>,
+}
+
+impl Tables {
+    pub(crate) fn new(engine: &Engine) -> Result<Self, Error> {
+        let program = engine.program();
+        let mut tables = p4_tables::Tables::new();
+        for profile in &program.profiles {
+            tables.add_profile(ProfileSpec {
+                limit: profile.size as usize,
+                group_limit: group_limit(profile),
+                argument_words: engine.sizes().arguments,
+            });
+        }
+        for set in &program.value_sets {
+            let field = |part: &(String, u16, MatchKind)| KeyField {
+                // A part that is matched exactly in a look-up is a value under a full mask here.
+                kind: match_kind(part.2),
+                width: u32::from(part.1),
+            };
+            let fields: Vec<_> = set.parts.iter().map(field).collect();
+            tables.add_value_set(KeyLayout::new(&fields)?, set.size as usize);
+        }
+        for (number, table) in program.tables.iter().enumerate() {
+            let layout = engine.layout(TableId(number as u16)).clone();
+            let number = tables.add_table(spec(program, table, layout))?;
+            let layout = tables.table(number)?.layout().clone();
+            for entry in &table.entries {
+                tables.add_constant(number, &constant(&layout, entry)?)?;
+            }
+        }
+        let metered = program.tables.iter().map(|table| match table.meter {
+            Some((meter, _)) if program.meters[meter.index()].bytes => Metered::Bytes,
+            Some(_) => Metered::Packets,
+            None => Metered::No,
+        });
+        Ok(Tables {
+            metered: metered.collect(),
+            shared: Shared::new(tables),
+        })
+    }
+
+    pub(crate) fn read(&self) -> TablesReading<'_> {
+        TablesReading {
+            tables: self.shared.read(),
+            metered: &self.metered,
+        }
+    }
+
+    /// The tables themselves, to look at. Changes wait while this is held.
+    pub fn look(&self) -> RwLockReadGuard<'_, p4_tables::Tables> {
+        self.shared.read()
+    }
+
+    /// Makes all changes or none. `now` is in nanoseconds.
+    ///
+    /// # Errors
+    ///
+    /// The first change that was refused.
+    pub fn apply(&self, changes: &[Change], now: u64) -> Result<(), BatchError> {
+        self.shared.apply(changes, now)
+    }
+}
+
+/// Tables while a burst runs.
+#[derive(Debug)]
+pub(crate) struct TablesReading<'a> {
+    tables: RwLockReadGuard<'a, p4_tables::Tables>,
+    metered: &'a [Metered],
+}
+
+impl TablesReading<'_> {
+    #[inline]
+    pub fn look_up(&self, table: TableId, key: &[u64], hash: u64, length: u64, now: u64) -> Found<'_> {
+        let nothing = Found {
+            hit: false,
+            action: None,
+            arguments: &[],
+            colour: None,
+        };
+        let Ok(table_data) = self.tables.table(u32::from(table.0)) else {
+            return nothing;
+        };
+        let found = table_data.lookup(key);
+        let handle = found.unwrap_or(DEFAULT);
+        table_data.count(handle, length);
+        let colour = match self.metered[table.index()] {
+            Metered::No => None,
+            metered => {
+                let tokens = if metered == Metered::Bytes { length } else { 1 };
+                let meter = table_data.meter(handle);
+                meter.map(|meter| meter.execute(tokens, now, Colour::Green) as u64)
+            }
+        };
+        table_data.note_use(handle, now);
+        let hit = found.is_some();
+        match self.tables.action(table_data, handle, || hash) {
+            Some((action, arguments)) => Found {
+                hit,
+                action: Some(action),
+                arguments,
+                colour,
+            },
+            None => Found {
+                hit,
+                colour,
+                ..nothing
+            },
+        }
+    }
+
+    pub fn value_set_contains(&self, set: ValueSetId, key: &[u64]) -> bool {
+        let Ok(set) = self.tables.value_set(u32::from(set.0)) else {
+            return false;
+        };
+        key.get(..set.layout().words())
+            .is_some_and(|key| set.contains(key))
+    }
+}
+
+fn group_limit(profile: &p4_ir::ActionProfile) -> usize {
+    match (&profile.selector, profile.max_group_size) {
+        (None, _) => 0,
+        (Some(_), 0) => profile.size as usize,
+        (Some(_), limit) => limit as usize,
+    }
+}
+
+fn spec(program: &Program, table: &p4_ir::Table, layout: KeyLayout) -> TableSpec {
+    let words = table.actions.iter().map(|one| {
+        let action = &program.actions[one.action.index()];
+        usize::from(crate::compile::parameter_words(action).1)
+    });
+    TableSpec {
+        profile: match table.implementation {
+            Implementation::Direct => None,
+            Implementation::Profile(profile) => Some(u32::from(profile.0)),
+        },
+        counters: table.counter.is_some(),
+        meters: table.meter.is_some(),
+        idle: table.idle_timeout,
+        constant: table.constant,
+        default: table.default.as_ref().map(|default| target(&default.entry)),
+        constant_default: table
+            .default
+            .as_ref()
+            .is_some_and(|default| default.constant_arguments),
+        ..TableSpec::new(layout, table.size as usize, words.max().unwrap_or(0))
+    }
+}
+
+/// A number as words, least significant first.
+pub(crate) fn words(bits: &Bits) -> Words {
+    let word = |chunk: &[u8]| chunk.iter().fold(0, |word, &byte| (word << 8) | u64::from(byte));
+    bits.bytes().rchunks(8).map(word).collect()
+}
+
+/// An action with its arguments as a table's target.
+fn target(entry: &EntryAction) -> Target {
+    let arguments = entry
+        .arguments
+        .iter()
+        .flat_map(|argument| words(argument).into_iter());
+    Target::Action {
+        action: u32::from(entry.action.0),
+        arguments: arguments.collect(),
+    }
+}
+
+fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
+    let values: Vec<(Words, Words)> = entry.keys.iter().map(key_words).collect();
+    let matches: Vec<Match<'_>> = entry
+        .keys
+        .iter()
+        .zip(&values)
+        .map(|(key, (a, b))| match key {
+            KeyMatch::Exact(_) => Match::Exact(a),
+            KeyMatch::Lpm(_, length) => Match::Lpm {
+                value: a,
+                length: u32::from(*length),
+            },
+            KeyMatch::Ternary(..) => Match::Ternary { value: a, mask: b },
+            KeyMatch::Range(..) => Match::Range { low: a, high: b },
+            KeyMatch::Optional(Some(_)) => Match::Optional(Some(a)),
+            KeyMatch::Optional(None) => Match::Optional(None),
+        })
+        .collect();
+    let pattern = layout.pattern(&matches)?;
+    let priority = if layout.has_priorities() {
+        entry.priority
+    } else {
+        0
+    };
+    Ok(Entry {
+        pattern,
+        priority,
+        target: target(&entry.action),
+        idle_timeout: 0,
+    })
+}
+
+fn key_words(key: &KeyMatch) -> (Words, Words) {
+    match key {
+        KeyMatch::Exact(a) | KeyMatch::Lpm(a, _) | KeyMatch::Optional(Some(a)) => (words(a), Words::new()),
+        KeyMatch::Ternary(a, b) | KeyMatch::Range(a, b) => (words(a), words(b)),
+        KeyMatch::Optional(None) => (Words::new(), Words::new()),
+    }
+}

@@ -1,0 +1,74 @@
+//! The form in which engines take P4 programs.
+//!
+//! A [`Program`] is what is left of a P4 program after a compiler has resolved names, types and calls: headers with
+//! fixed places in one packet header vector (PHV), a parser as a graph of states, two controls as graphs without
+//! cycles, tables, actions as lists of simple operations, externs, a deparser. It knows nothing of the format it came
+//! from, so several front ends can fill it, and holds nothing that changes while packets run, so several engines and
+//! workers can share it.
+//!
+//! Everything refers to everything by index. Names stand beside the things that have them and are for people and
+//! controllers only; no engine compares strings.
+//!
+//! The walk through this crate:
+//!
+//! | module | what |
+//! |---|---|
+//! | [`ids`] | one newtype per kind of index |
+//! | [`bits`] | constants of any width |
+//! | [`header`] | header types, instances, stacks, unions, fields, and their places in the PHV |
+//! | [`expr`] | expressions: trees in one arena, each node with its type |
+//! | [`action`] | operations, actions |
+//! | [`parser`] | parser states, the deparser |
+//! | [`control`] | ingress and egress as blocks |
+//! | [`table`] | tables, keys, entries that the program brings, action profiles |
+//! | [`externs`] | counters, meters, registers, hashes, checksums, digests, clones' field lists |
+//! | [`program`] | all of it together |
+//! | [`check`] | the checker, and what it proves |
+//! | [`limits`] | how much of everything there may be |
+//! | [`analysis`] | what a program looks at and changes, and whether its verdicts can be cached |
+//! | [`serial`] | the form in files and between processes |
+//!
+//! Only a program that passed the checker, a [`Checked`], is for engines.
+
+#![forbid(unsafe_code)]
+
+pub mod action;
+pub mod analysis;
+pub mod bits;
+mod bounds;
+pub mod check;
+pub mod control;
+pub mod expr;
+pub mod externs;
+pub mod header;
+pub mod ids;
+mod layout;
+pub mod limits;
+pub mod parser;
+pub mod program;
+pub mod serial;
+pub mod table;
+mod text;
+mod visit;
+
+pub use action::{Action, Op, Parameter};
+pub use analysis::Analysis;
+pub use bits::Bits;
+pub use check::{CheckError, Problem};
+pub use control::{Apply, Block, Control, Next};
+pub use expr::{Binary, Expr, ExprKind, HeaderRef, Place, Type, Unary, UnionRef};
+pub use externs::{
+    Algorithm, Calculation, CalculationInput, Checksum, Counter, CounterUnit, Digest, DigestItem,
+    ExternFunction, FieldList, Meter, Register,
+};
+pub use header::{
+    Field, FieldType, Header, HeaderType, Membership, Phv, Role, Stack, StandardMetadata, Union, UnionStack,
+    UnionType,
+};
+pub use ids::*;
+pub use parser::{Deparser, Emit, NextState, Parser, ParserOp, Pattern, Select, SelectCase, State, ValueSet};
+pub use program::{Architecture, Bounds, Checked, ControllerField, ControllerHeader, Identity, Program};
+pub use table::{
+    ActionProfile, DefaultEntry, Entry, EntryAction, Implementation, Key, KeyMatch, MatchKind, Selector,
+    Table, TableAction,
+};

@@ -1,0 +1,128 @@
+//! The parser as a graph of states, and the deparser.
+//!
+//! A parser that extracts at every turn of a loop ends when the packet ends, or when a stack is full; one that turns
+//! without extracting is ended by the bound of [`crate::Bounds::parser_steps`].
+
+use crate::action::Op;
+use crate::bits::Bits;
+use crate::expr::HeaderRef;
+use crate::ids::{ExprId, HeaderId, StackId, StateId, UnionId, UnionStackId, ValueSetId};
+use crate::program::Identity;
+use crate::table::MatchKind;
+use serde::{Deserialize, Serialize};
+
+/// The parser.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Parser {
+    /// All states.
+    pub states: Vec<State>,
+    /// Where it begins; nothing is parsed if there are no states.
+    pub start: StateId,
+}
+
+/// A state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// The name in the program.
+    pub name: String,
+    /// What is done, in order.
+    pub ops: Vec<ParserOp>,
+    /// Where to go then.
+    pub select: Select,
+}
+
+/// An operation of a state. A packet too short for it ends the parser with `PacketTooShort`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ParserOp {
+    /// Reads a header without a variable field and makes it valid. Into [`HeaderRef::Next`]: and moves on to the next
+    /// element; full stacks end the parser with `StackOutOfBounds`.
+    Extract(HeaderRef),
+    /// Reads a header with a variable field of this many bits. Not a multiple of 8, or more than the field can hold: ends
+    /// the parser with `HeaderTooShort`.
+    ExtractVariable(HeaderRef, ExprId),
+    /// Skips this many bits.
+    Advance(ExprId),
+    /// Ends the parser with an error if the first, a bool, is false: condition, number of the error (any width).
+    Verify(ExprId, ExprId),
+    /// An operation of actions; not jumps.
+    Do(Op),
+}
+
+/// How a state chooses the next: the first case that matches, else the default.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Select {
+    /// What is looked at, bits only. Empty: the default is taken.
+    pub keys: Vec<ExprId>,
+    /// Sum of the keys' widths.
+    pub width: u16,
+    /// The cases in order.
+    pub cases: Vec<SelectCase>,
+    /// If none matches.
+    pub default: NextState,
+}
+
+/// A case.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelectCase {
+    /// What the keys are compared with.
+    pub pattern: Pattern,
+    /// Where to go.
+    pub next: NextState,
+}
+
+/// What keys are compared with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pattern {
+    /// The keys one behind the other, the first on the left: `keys & mask == value`. No bit of the value is outside of the
+    /// mask.
+    Masked {
+        /// As wide as all keys.
+        value: Bits,
+        /// As wide as all keys.
+        mask: Bits,
+    },
+    /// Is it in the value set?
+    ValueSet(ValueSetId),
+}
+
+/// Where a parser goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NextState {
+    /// To a state.
+    State(StateId),
+    /// To the end.
+    Accept,
+    /// To the end with `NoMatch`, or what was set before.
+    Reject,
+}
+
+/// A set of values that controllers fill and parsers select by.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValueSet {
+    /// Its names.
+    pub identity: Identity,
+    /// Name, width in bits and match kind of each part, in order.
+    pub parts: Vec<(String, u16, MatchKind)>,
+    /// Greatest number of members.
+    pub size: u32,
+}
+
+/// The deparser: valid ones of these headers, in order, then the rest of the packet.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Deparser {
+    /// In the order of the wire.
+    pub emits: Vec<Emit>,
+}
+
+/// What is emitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Emit {
+    /// A header.
+    Header(HeaderId),
+    /// All elements of a stack.
+    Stack(StackId),
+    /// The valid member of a union.
+    Union(UnionId),
+    /// All elements of a stack of unions.
+    UnionStack(UnionStackId),
+}

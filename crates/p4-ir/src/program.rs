@@ -1,0 +1,223 @@
+//! A whole program.
+
+use crate::action::Action;
+use crate::bits::Bits;
+use crate::control::Control;
+use crate::expr::Expr;
+use crate::externs::{Calculation, Checksum, Counter, Digest, ExternFunction, FieldList, Meter, Register};
+use crate::header::{
+    Field, Header, HeaderType, Membership, Phv, Stack, StandardMetadata, Union, UnionStack, UnionType,
+};
+use crate::parser::{Deparser, Parser, ValueSet};
+use crate::table::{ActionProfile, Table};
+use serde::{Deserialize, Serialize};
+
+/// Names of something that controllers know.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Identity {
+    /// The full name.
+    pub name: String,
+    /// A shorter one, or the full one again.
+    pub alias: String,
+    /// The number of P4Info, if there was one.
+    pub id: Option<u32>,
+}
+
+/// A header that packets to and from the controller carry in front (P4Runtime's packet-in and packet-out).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ControllerHeader {
+    /// Its names: `packet_in` or `packet_out`.
+    pub identity: Identity,
+    /// Its fields in the order of the wire.
+    pub fields: Vec<ControllerField>,
+}
+
+/// A field of such a header.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ControllerField {
+    /// The name.
+    pub name: String,
+    /// The number of P4Info.
+    pub id: u32,
+    /// Width in bits.
+    pub width: u16,
+}
+
+/// The architecture for which a program was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Architecture {
+    /// `v1model` as BMv2's `simple_switch` runs it.
+    V1Model,
+}
+
+/// A program as a front end made it. Public fields: it promises nothing before it was checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// The name, usually of the source.
+    pub name: String,
+    /// What it was written for.
+    pub architecture: Architecture,
+    /// Types of headers and metadata.
+    pub header_types: Vec<HeaderType>,
+    /// Instances; metadata first, then headers.
+    pub headers: Vec<Header>,
+    /// Fields of all instances.
+    pub fields: Vec<Field>,
+    /// Stacks of headers.
+    pub stacks: Vec<Stack>,
+    /// Types of unions.
+    pub union_types: Vec<UnionType>,
+    /// Unions.
+    pub unions: Vec<Union>,
+    /// Stacks of unions.
+    pub union_stacks: Vec<UnionStack>,
+    /// Sizes of the packet header vector.
+    pub phv: Phv,
+    /// The fields that the architecture fills or reads.
+    pub standard: StandardMetadata,
+    /// Names and numbers of parser errors.
+    pub errors: Vec<(String, u32)>,
+    /// Expressions, children before parents.
+    pub exprs: Vec<Expr>,
+    /// Constants of more than 64 bits.
+    pub constants: Vec<Bits>,
+    /// The parser.
+    pub parser: Parser,
+    /// Value sets of the parser.
+    pub value_sets: Vec<ValueSet>,
+    /// Before the packet's way is decided.
+    pub ingress: Control,
+    /// Once per copy that leaves.
+    pub egress: Control,
+    /// What leaves.
+    pub deparser: Deparser,
+    /// Checksums, in the order in which they are made.
+    pub checksums: Vec<Checksum>,
+    /// Actions.
+    pub actions: Vec<Action>,
+    /// Tables.
+    pub tables: Vec<Table>,
+    /// Action profiles.
+    pub profiles: Vec<ActionProfile>,
+    /// Counters.
+    pub counters: Vec<Counter>,
+    /// Meters.
+    pub meters: Vec<Meter>,
+    /// Registers.
+    pub registers: Vec<Register>,
+    /// Hashes.
+    pub calculations: Vec<Calculation>,
+    /// Digests.
+    pub digests: Vec<Digest>,
+    /// Metadata kept by clones, resubmitted and recirculated packets.
+    pub field_lists: Vec<FieldList>,
+    /// Functions of the target's own.
+    pub extern_functions: Vec<ExternFunction>,
+    /// Headers of packets from and to the controller.
+    pub controller_headers: Vec<ControllerHeader>,
+}
+
+impl Program {
+    /// A program that does nothing: for front ends to fill.
+    #[must_use]
+    pub fn empty(name: String, architecture: Architecture) -> Self {
+        Self {
+            name,
+            architecture,
+            header_types: Vec::new(),
+            headers: Vec::new(),
+            fields: Vec::new(),
+            stacks: Vec::new(),
+            union_types: Vec::new(),
+            unions: Vec::new(),
+            union_stacks: Vec::new(),
+            phv: Phv::default(),
+            standard: StandardMetadata::default(),
+            errors: Vec::new(),
+            exprs: Vec::new(),
+            constants: Vec::new(),
+            parser: Parser::default(),
+            value_sets: Vec::new(),
+            ingress: Control::default(),
+            egress: Control::default(),
+            deparser: Deparser::default(),
+            checksums: Vec::new(),
+            actions: Vec::new(),
+            tables: Vec::new(),
+            profiles: Vec::new(),
+            counters: Vec::new(),
+            meters: Vec::new(),
+            registers: Vec::new(),
+            calculations: Vec::new(),
+            digests: Vec::new(),
+            field_lists: Vec::new(),
+            extern_functions: Vec::new(),
+            controller_headers: Vec::new(),
+        }
+    }
+}
+
+/// What one packet may cost at most. Proven by the checker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Bounds {
+    /// Bytes of the packet that the parser may look at: engines need that many (or all) of them in one piece.
+    pub header_bytes_read: u32,
+    /// Bytes by which the packet may become longer in one pass.
+    pub header_bytes_grown: u32,
+    /// States that the parser may pass through. Engines end it there with `ParserTimeout`.
+    pub parser_steps: u32,
+    /// Operations and nodes of expressions of one pass through ingress and egress.
+    pub operations: u32,
+    /// Passes of one packet: resubmitted and recirculated. What wants more is dropped.
+    pub passes: u8,
+    /// Bits of metadata.
+    pub metadata_bits: u32,
+}
+
+/// A program that the checker found sound. Engines take nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    program: Program,
+    bounds: Bounds,
+    pub(crate) memberships: Vec<Membership>,
+}
+
+impl Checked {
+    /// What the checker makes when it found nothing wrong.
+    pub(crate) fn proven(program: Program, bounds: Bounds, memberships: Vec<Membership>) -> Self {
+        Self {
+            program,
+            bounds,
+            memberships,
+        }
+    }
+
+    /// The program, to change it; it has to be checked again then.
+    #[must_use]
+    pub fn into_program(self) -> Program {
+        self.program
+    }
+
+    /// The program.
+    #[inline]
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// What one packet may cost.
+    #[inline]
+    #[must_use]
+    pub fn bounds(&self) -> &Bounds {
+        &self.bounds
+    }
+}
+
+impl std::ops::Deref for Checked {
+    type Target = Program;
+
+    #[inline]
+    fn deref(&self) -> &Program {
+        &self.program
+    }
+}

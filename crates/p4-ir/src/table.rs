@@ -1,0 +1,155 @@
+//! Tables: what they match, what they may run, what the program puts into them itself.
+
+use crate::bits::Bits;
+use crate::expr::Place;
+use crate::ids::{ActionId, CalculationId, CounterId, ExprId, MeterId, ProfileId};
+use crate::program::Identity;
+use serde::{Deserialize, Serialize};
+
+/// How a key is matched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum MatchKind {
+    /// Equal.
+    Exact,
+    /// Longest prefix.
+    Lpm,
+    /// Value and mask.
+    Ternary,
+    /// From, to, both included.
+    Range,
+    /// Equal, or anything.
+    Optional,
+}
+
+/// A table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// Its names.
+    pub identity: Identity,
+    /// The keys in the order of the program. Without keys every look-up is a miss.
+    pub keys: Vec<Key>,
+    /// The kind that decides which of several matching entries is taken: exact (there is only one), longest prefix, or
+    /// priority (ternary, range, optional).
+    pub kind: MatchKind,
+    /// Greatest number of entries.
+    pub size: u32,
+    /// What entries and the default may run.
+    pub actions: Vec<TableAction>,
+    /// What runs if no entry matches; nothing if there is none.
+    pub default: Option<DefaultEntry>,
+    /// Entries of the program.
+    pub entries: Vec<Entry>,
+    /// Controllers may not change the entries.
+    pub constant: bool,
+    /// Where entries' actions are.
+    pub implementation: Implementation,
+    /// Counts each entry's packets.
+    pub counter: Option<CounterId>,
+    /// Measures each entry's packets; the colour is written there before the action runs.
+    pub meter: Option<(MeterId, Place)>,
+    /// Entries may have an idle time.
+    pub idle_timeout: bool,
+    /// Made by the compiler for a bare statement: controllers do not see it.
+    pub hidden: bool,
+}
+
+/// A key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// The name for controllers.
+    pub name: String,
+    /// The number that P4Info gives, or the position counted from 1.
+    pub id: u32,
+    /// How it is matched.
+    pub kind: MatchKind,
+    /// What is looked at: bits as wide as `width`.
+    pub value: ExprId,
+    /// Width in bits.
+    pub width: u16,
+}
+
+/// An action of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TableAction {
+    /// The action.
+    pub action: ActionId,
+    /// Only as the default.
+    pub default_only: bool,
+    /// Never as the default.
+    pub table_only: bool,
+}
+
+/// Where the actions of a table's entries are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Implementation {
+    /// In the entries.
+    Direct,
+    /// In members (and groups, if it has a selector) of a profile.
+    Profile(ProfileId),
+}
+
+/// An action with its arguments, one per parameter and as wide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryAction {
+    /// The action.
+    pub action: ActionId,
+    /// The arguments.
+    pub arguments: Vec<Bits>,
+}
+
+/// What runs if no entry matches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DefaultEntry {
+    /// The action.
+    pub entry: EntryAction,
+    /// Controllers may not choose another action.
+    pub constant_action: bool,
+    /// Nor other arguments.
+    pub constant_arguments: bool,
+}
+
+/// An entry of the program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// One per key.
+    pub keys: Vec<KeyMatch>,
+    /// What it runs.
+    pub action: EntryAction,
+    /// Of several that match, the one with the greatest is taken (as in P4Runtime). 0 in tables without priorities.
+    pub priority: u32,
+}
+
+/// What an entry says of a key. All as wide as the key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum KeyMatch {
+    /// This value.
+    Exact(Bits),
+    /// The first bits of this value, and how many. The others are zero.
+    Lpm(Bits, u16),
+    /// Value and mask. No bit of the value is outside of the mask.
+    Ternary(Bits, Bits),
+    /// From, to, both included.
+    Range(Bits, Bits),
+    /// This value, or anything.
+    Optional(Option<Bits>),
+}
+
+/// An action profile: members that entries of tables refer to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ActionProfile {
+    /// Its names.
+    pub identity: Identity,
+    /// Greatest number of members (of all groups' weights, if there is a selector).
+    pub size: u32,
+    /// Greatest size of a group, 0 if not said.
+    pub max_group_size: u32,
+    /// With groups: how a member is chosen.
+    pub selector: Option<Selector>,
+}
+
+/// How a member of a group is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selector {
+    /// The hash; the member is its value modulo the number of members.
+    pub calculation: CalculationId,
+}

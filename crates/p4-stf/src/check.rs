@@ -1,0 +1,175 @@
+//! Whether what left is what was expected.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use p4_ir::Checked;
+
+use crate::script::{Command, Expectation, Line};
+use crate::session::Session;
+
+/// Packets of a port.
+#[derive(Default)]
+struct Port<'a> {
+    sent: Vec<Vec<u8>>,
+    /// With the line that expects it.
+    expected: Vec<(usize, &'a Expectation)>,
+}
+
+/// Runs a script on a fresh program.
+///
+/// # Errors
+///
+/// The first difference: a command that cannot be done or a counter that differs, else the first packet.
+pub fn run(program: Checked, script: &[Line]) -> Result<(), String> {
+    let mut session = Session::new(program)?;
+    let mut ports: BTreeMap<u32, Port<'_>> = BTreeMap::new();
+    // What leaves on ports that no line names is not looked at.
+    for line in script {
+        if let Command::Packet(port, _) | Command::Expect(port, _) = line.command {
+            ports.entry(port).or_default();
+        }
+    }
+    for line in script {
+        if let Command::Expect(port, expectation) = &line.command {
+            ports
+                .entry(*port)
+                .or_default()
+                .expected
+                .push((line.line, expectation));
+        }
+        let sent = session
+            .run(&line.command)
+            .map_err(|problem| format!("line {}: {problem}", line.line))?;
+        for (port, bytes) in sent {
+            if let Some(port) = ports.get_mut(&port) {
+                port.sent.push(bytes);
+            }
+        }
+    }
+    // The first by its line; packets that nobody expected come last.
+    let differences = ports
+        .iter()
+        .filter_map(|(&number, port)| difference(number, port));
+    match differences.min_by_key(|(line, _)| *line) {
+        None => Ok(()),
+        Some((_, difference)) => Err(difference),
+    }
+}
+
+fn difference(number: u32, port: &Port<'_>) -> Option<(usize, String)> {
+    for (index, (line, expected)) in port.expected.iter().enumerate() {
+        let place = format!("line {line}: port {number}, packet {}", index + 1);
+        let Some(sent) = port.sent.get(index) else {
+            return Some((
+                *line,
+                format!("{place}: expected {}, nothing left", shown(expected)),
+            ));
+        };
+        let sent = digits(sent);
+        if !matches(expected, &sent) {
+            let text = format!(
+                "{place}: expected {}\n{:indent$}got {sent}",
+                shown(expected),
+                "",
+                indent = 6
+            );
+            return Some((*line, text));
+        }
+    }
+    let more = port.sent.get(port.expected.len())?;
+    let (sent, expected) = (port.sent.len(), port.expected.len());
+    Some((
+        usize::MAX,
+        format!(
+            "port {number}: {sent} packets left, {expected} were expected; the next is {}",
+            digits(more)
+        ),
+    ))
+}
+
+fn matches(expected: &Expectation, sent: &str) -> bool {
+    let Some(digits) = &expected.digits else {
+        return true;
+    };
+    let length = if expected.complete {
+        sent.len() == digits.len()
+    } else {
+        sent.len() >= digits.len()
+    };
+    length
+        && digits
+            .bytes()
+            .zip(sent.bytes())
+            .all(|(expected, sent)| expected == b'*' || expected == sent)
+}
+
+fn shown(expected: &Expectation) -> String {
+    let digits = expected.digits.as_deref().unwrap_or("any packet");
+    format!("{digits}{}", if expected.complete { "$" } else { "" })
+}
+
+fn digits(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expectation(digits: &str, complete: bool) -> Expectation {
+        Expectation {
+            digits: Some(digits.to_owned()),
+            complete,
+        }
+    }
+
+    #[test]
+    fn prefixes_lengths_and_gaps() {
+        assert!(matches(&expectation("0*ff", false), "0affab"));
+        assert!(!matches(&expectation("0*ff", true), "0affab"));
+        assert!(matches(&expectation("0*ff", true), "0aff"));
+        assert!(!matches(&expectation("0*ff", false), "0a"));
+        assert!(!matches(&expectation("00ff", false), "00fe"));
+        assert!(matches(
+            &Expectation {
+                digits: None,
+                complete: false
+            },
+            ""
+        ));
+        assert!(!matches(&expectation("", true), "00"));
+    }
+
+    #[test]
+    fn the_first_difference_of_a_port_is_told() {
+        let expected = [expectation("00", false), expectation("01", true)];
+        let port = |sent: &[&[u8]]| Port {
+            sent: sent.iter().map(|bytes| bytes.to_vec()).collect(),
+            expected: expected
+                .iter()
+                .enumerate()
+                .map(|(index, one)| (index + 5, one))
+                .collect(),
+        };
+        let told = |sent: &[&[u8]]| difference(3, &port(sent)).map(|(_, text)| text);
+        assert_eq!(told(&[&[0, 7], &[1]]), None);
+        assert_eq!(
+            told(&[&[0]]).unwrap(),
+            "line 6: port 3, packet 2: expected 01$, nothing left"
+        );
+        assert_eq!(
+            told(&[&[0], &[1, 2]]).unwrap(),
+            "line 6: port 3, packet 2: expected 01$\n      got 0102"
+        );
+        assert!(
+            told(&[&[0], &[1], &[9]])
+                .unwrap()
+                .ends_with("3 packets left, 2 were expected; the next is 09")
+        );
+    }
+}

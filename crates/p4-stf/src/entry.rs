@@ -1,0 +1,150 @@
+//! Entries from what a script writes.
+//!
+//! A key that is not given is zero if it is exact, and anything otherwise. The digits that are written decide masks and
+//! prefix lengths: `0xc0a8****` is 16 bits of prefix, and in a ternary key 16 bits of mask.
+
+use p4_ir::{Action, Key, MatchKind, Program, Table};
+use p4_tables::{KeyLayout, Match, Pattern, Target, Words};
+
+use crate::names;
+use crate::number::{Digits, and, ones};
+use crate::script::{Add, KeyValue};
+
+/// The pattern for an entry of a table with this layout.
+pub(crate) fn pattern(table: &Table, layout: &KeyLayout, add: &Add) -> Result<Pattern, String> {
+    let mut given: Vec<Option<&KeyValue>> = vec![None; table.keys.len()];
+    for (name, value) in &add.keys {
+        let key = names::key(table, name)?;
+        if given[key].replace(value).is_some() {
+            return Err(format!("key `{name}` is given twice"));
+        }
+    }
+    let values = table
+        .keys
+        .iter()
+        .zip(given)
+        .map(|(key, value)| meaning(key, value));
+    let values = values.collect::<Result<Vec<_>, _>>()?;
+    let matches: Vec<Match<'_>> = values.iter().map(Meaning::as_match).collect();
+    layout
+        .pattern(&matches)
+        .map_err(|error| format!("table `{}`: {error}", table.identity.name))
+}
+
+/// The action that an entry of a table names, with its arguments.
+pub(crate) fn target(program: &Program, table: &Table, add: &Add) -> Result<Target, String> {
+    let number = names::action(program, table, &add.action)?;
+    let action = &program.actions[number];
+    let mut values: Vec<Option<&Digits>> = vec![None; action.parameters.len()];
+    for (name, value) in &add.arguments {
+        let position = action
+            .parameters
+            .iter()
+            .position(|parameter| parameter.name == *name);
+        let position = position.ok_or_else(|| no_parameter(action, name))?;
+        if values[position].replace(value).is_some() {
+            return Err(format!("argument `{name}` is given twice"));
+        }
+    }
+    let mut arguments = Words::new();
+    for (parameter, value) in action.parameters.iter().zip(values) {
+        let value = value.ok_or_else(|| format!("argument `{}` is missing", parameter.name))?;
+        let width = u32::from(parameter.width);
+        let value = fitted(&value.value, width)
+            .ok_or_else(|| format!("argument `{}` does not fit in {width} bits", parameter.name))?;
+        arguments.extend(value);
+    }
+    Ok(Target::Action {
+        action: number as u32,
+        arguments,
+    })
+}
+
+fn no_parameter(action: &Action, name: &str) -> String {
+    let names: Vec<&str> = action
+        .parameters
+        .iter()
+        .map(|parameter| parameter.name.as_str())
+        .collect();
+    format!(
+        "action `{}` has no parameter `{name}`, but {}",
+        action.identity.name,
+        names.join(", ")
+    )
+}
+
+/// A number in as many words as its width has; `None` if it does not fit.
+pub(crate) fn fitted(value: &[u64], width: u32) -> Option<Words> {
+    let all = ones(width);
+    let mut words = and(value, &all);
+    let fits = value
+        .iter()
+        .enumerate()
+        .all(|(index, &word)| words.get(index).copied().unwrap_or(0) == word);
+    words.resize(all.len(), 0);
+    fits.then_some(words)
+}
+
+/// What is said of a key, with the values that a [`Match`] refers to.
+enum Meaning {
+    Exact(Words),
+    Lpm(Words, u32),
+    Ternary(Words, Words),
+    Optional(Option<Words>),
+    Range(Words, Words),
+}
+
+impl Meaning {
+    fn as_match(&self) -> Match<'_> {
+        match self {
+            Meaning::Exact(value) => Match::Exact(value),
+            Meaning::Lpm(value, length) => Match::Lpm {
+                value,
+                length: *length,
+            },
+            Meaning::Ternary(value, mask) => Match::Ternary { value, mask },
+            Meaning::Optional(value) => Match::Optional(value.as_deref()),
+            Meaning::Range(low, high) => Match::Range { low, high },
+        }
+    }
+}
+
+fn meaning(key: &Key, value: Option<&KeyValue>) -> Result<Meaning, String> {
+    let width = u32::from(key.width);
+    let any = || Meaning::Range(Words::new(), ones(width));
+    let wrong = || Err(format!("key `{}` wants another kind of value", key.name));
+    Ok(match (key.kind, value) {
+        (MatchKind::Exact, None) => Meaning::Exact(Words::new()),
+        (MatchKind::Lpm, None) => Meaning::Lpm(Words::new(), 0),
+        (MatchKind::Ternary, None) => Meaning::Ternary(Words::new(), Words::new()),
+        (MatchKind::Optional, None) => Meaning::Optional(None),
+        (MatchKind::Range, None) => any(),
+        (MatchKind::Range, Some(KeyValue::Range(low, high))) => {
+            Meaning::Range(low.value.clone(), high.value.clone())
+        }
+        (MatchKind::Lpm, Some(KeyValue::Prefix(value, length))) => prefix(value, *length, width),
+        (kind, Some(KeyValue::Digits(digits))) => match kind {
+            MatchKind::Exact if digits.has_gaps() => return wrong(),
+            MatchKind::Exact => Meaning::Exact(digits.value.clone()),
+            MatchKind::Lpm if digits.bits == 0 => Meaning::Lpm(digits.value.clone(), width),
+            MatchKind::Lpm => prefix(digits, (digits.known as u32 * digits.bits).min(width), width),
+            MatchKind::Ternary if digits.bits == 0 => Meaning::Ternary(digits.value.clone(), ones(width)),
+            MatchKind::Ternary => Meaning::Ternary(digits.value.clone(), and(&digits.mask, &ones(width))),
+            MatchKind::Optional if digits.known == 0 => Meaning::Optional(None),
+            MatchKind::Optional if digits.has_gaps() => return wrong(),
+            MatchKind::Optional => Meaning::Optional(Some(digits.value.clone())),
+            MatchKind::Range if digits.known == 0 => any(),
+            MatchKind::Range if digits.has_gaps() => return wrong(),
+            MatchKind::Range => Meaning::Range(digits.value.clone(), digits.value.clone()),
+        },
+        _ => return wrong(),
+    })
+}
+
+/// A prefix; bits of the value beyond its length are left out, as BMv2 does.
+fn prefix(digits: &Digits, length: u32, width: u32) -> Meaning {
+    let free = width.saturating_sub(length);
+    let zeros = ones(free);
+    let clear = |(index, word): (usize, &u64)| word & !zeros.get(index).copied().unwrap_or(0);
+    Meaning::Lpm(digits.value.iter().enumerate().map(clear).collect(), length)
+}

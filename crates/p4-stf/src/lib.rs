@@ -1,0 +1,33 @@
+//! Packet tests of P4 programs.
+//!
+//! A test is a folder: a compiled program (BMv2 JSON), perhaps its P4Info, and scripts in STF, p4c's *simple test
+//! framework*: packets that are sent, packets that are expected, entries and state in between. [`script::parse`] reads a
+//! script, a [`Session`] carries its commands out on the interpreter, [`run`] compares what left with what was
+//! expected, and [`folder`] does all that for a folder of tests and reports.
+//!
+//! For each port that a script names, the packets that left must be as many as were expected, and match one by one in
+//! order. Packets on other ports are not looked at. A `check_counter` is compared where it stands.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`script`] | scripts: text to commands |
+//! | `number` | numbers of any width, digits that do not matter |
+//! | `names` | what a name in a script means |
+//! | `entry` | entries from names and values |
+//! | `session` | commands on an engine and its state |
+//! | `check` | expectations |
+//! | [`folder`] | folders of tests, and the report |
+
+#![forbid(unsafe_code)]
+
+mod check;
+mod entry;
+pub mod folder;
+mod names;
+mod number;
+pub mod script;
+mod session;
+
+pub use check::run;
+pub use number::{Digits, MAX_DIGITS};
+pub use session::{Sent, Session};

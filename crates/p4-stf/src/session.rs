@@ -1,0 +1,412 @@
+//! A program with its state, to which a script's commands are done.
+
+use std::collections::{BTreeMap, HashMap};
+
+use p4_interpreter::{Collected, Context, CounterValue, Engine, Nobody, Packet, Replica, State, StateLimits};
+use p4_ir::{Checked, CounterId, Implementation, MeterId, RegisterId, TableId};
+use p4_tables::{Change, Entry, MeterRates, Pattern, Target};
+
+use crate::entry::{fitted, pattern, target};
+use crate::names;
+use crate::script::{Add, Cell, Command, Comparison, Rate, Shown, Unit};
+
+/// Nanoseconds between two packets.
+const STEP: u64 = 1000;
+/// Most nodes of multicast groups that a script may make.
+const MAX_NODES: usize = 4096;
+
+/// Port and bytes of each packet that left, in order.
+pub type Sent = Vec<(u32, Vec<u8>)>;
+
+/// An engine, a state, and what a script has named.
+#[derive(Debug)]
+pub struct Session {
+    engine: Engine,
+    state: State,
+    context: Context,
+    now: u64,
+    /// Entries that were given a name.
+    entries: HashMap<String, (usize, Pattern, u32)>,
+    nodes: Vec<Node>,
+    groups: BTreeMap<u64, Vec<usize>>,
+    /// The next identifier for members of action profiles.
+    member: u32,
+}
+
+/// Replicas with one number.
+#[derive(Debug)]
+struct Node {
+    rid: u16,
+    ports: Vec<u32>,
+}
+
+impl Session {
+    /// A fresh program: constant entries only, counters and registers zero.
+    ///
+    /// # Errors
+    ///
+    /// Why the program cannot run.
+    pub fn new(program: Checked) -> Result<Session, String> {
+        let engine = Engine::new(program).map_err(|error| error.to_string())?;
+        let state = State::new(&engine, StateLimits::default()).map_err(|error| error.to_string())?;
+        let context = Context::new(&engine, 1);
+        Ok(Session {
+            engine,
+            state,
+            context,
+            now: STEP,
+            entries: HashMap::new(),
+            nodes: Vec::new(),
+            groups: BTreeMap::new(),
+            member: 1,
+        })
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The state.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Runs a packet until nothing of it is left to do, and tells what left.
+    pub fn send(&mut self, port: u32, bytes: &[u8]) -> Sent {
+        let mut sink = Collected::default();
+        self.now += STEP;
+        let packet = Packet::whole(port, bytes);
+        self.engine.run(
+            &self.state.read(),
+            &mut self.context,
+            &packet,
+            self.now,
+            &mut sink,
+            &mut Nobody,
+        );
+        sink.outputs
+    }
+
+    /// Does a command, and tells what left because of it. Expectations are for the caller.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, or how a counter differs.
+    pub fn run(&mut self, command: &Command) -> Result<Sent, String> {
+        match command {
+            Command::Packet(port, bytes) => return Ok(self.send(*port, bytes)),
+            Command::Expect(..) | Command::Wait => {}
+            Command::Add(add) => self.add(add)?,
+            Command::SetDefault(add) => self.set_default(add)?,
+            Command::RemoveAll => self.remove_all()?,
+            Command::CheckCounter(name, cell, condition) => self.check(name, cell, *condition)?,
+            Command::CounterWrite(name, index, packets, bytes) => {
+                let value = CounterValue {
+                    packets: *packets,
+                    bytes: *bytes,
+                };
+                let counter = self.counter(name)?;
+                self.state
+                    .set_counter(counter, *index, value)
+                    .map_err(|error| error.to_string())?;
+            }
+            Command::RegisterWrite(name, index, value) => {
+                let register = self.register(name)?;
+                let width = u32::from(self.engine.program().registers[register.index()].width);
+                let words = fitted(&value.value, width)
+                    .ok_or_else(|| format!("the value has more than {width} bits"))?;
+                self.state
+                    .set_register(register, *index, &words)
+                    .map_err(|error| error.to_string())?;
+            }
+            Command::RegisterReset(name) => self.state.reset_register(self.register(name)?),
+            Command::MeterRates(name, index, rates) => self.set_rates(name, *index, rates)?,
+            Command::Show(what, name, index) => self.show(*what, name, *index)?,
+            other => self.replicate(other)?,
+        }
+        Ok(Vec::new())
+    }
+
+    fn table(&self, name: &str) -> Result<usize, String> {
+        names::table(self.engine.program(), name)
+    }
+
+    fn add(&mut self, add: &Add) -> Result<(), String> {
+        let number = self.table(&add.table)?;
+        let program = self.engine.program();
+        let table = &program.tables[number];
+        let layout = self.engine.layout(TableId(number as u16));
+        let pattern = pattern(table, layout, add)?;
+        let mut target = target(program, table, add)?;
+        let priority = if layout.has_priorities() { add.priority } else { 0 };
+        let mut changes = Vec::new();
+        if let (Implementation::Profile(profile), Target::Action { action, arguments }) =
+            (table.implementation, target.clone())
+        {
+            // A member of its own, and an entry that points to it.
+            let member = Change::AddMember {
+                profile: u32::from(profile.0),
+                member: self.member,
+                action,
+                arguments,
+            };
+            changes.push(member);
+            target = Target::Member(self.member);
+            self.member += 1;
+        }
+        let entry = Entry {
+            pattern: pattern.clone(),
+            priority,
+            target,
+            idle_timeout: 0,
+        };
+        changes.push(Change::Insert {
+            table: number as u32,
+            entry,
+        });
+        self.apply(&changes)?;
+        if let Some(id) = &add.id {
+            self.entries.insert(id.clone(), (number, pattern, priority));
+        }
+        Ok(())
+    }
+
+    fn set_default(&mut self, add: &Add) -> Result<(), String> {
+        let number = self.table(&add.table)?;
+        let program = self.engine.program();
+        let target = target(program, &program.tables[number], add)?;
+        self.apply(&[Change::SetDefault {
+            table: number as u32,
+            target: Some(target),
+        }])
+    }
+
+    fn remove_all(&mut self) -> Result<(), String> {
+        let mut changes = Vec::new();
+        for number in 0..self.engine.program().tables.len() as u32 {
+            let tables = self.state.tables().look();
+            let table = tables.table(number).map_err(|error| error.to_string())?;
+            let handles = table.handles().filter(|&handle| !table.is_constant(handle));
+            let patterns = handles.filter_map(|handle| table.pattern(handle));
+            changes.extend(patterns.map(|(pattern, priority)| Change::Remove {
+                table: number,
+                pattern,
+                priority,
+            }));
+        }
+        for batch in changes.chunks(p4_tables::MAX_BATCH) {
+            self.apply(batch)?;
+        }
+        self.entries.clear();
+        Ok(())
+    }
+
+    fn apply(&self, changes: &[Change]) -> Result<(), String> {
+        self.state
+            .tables()
+            .apply(changes, self.now)
+            .map_err(|refused| refused.error.to_string())
+    }
+
+    fn counter(&self, name: &str) -> Result<CounterId, String> {
+        let counters = self.engine.program().counters.iter().enumerate();
+        let number = names::find(
+            "counter",
+            name,
+            counters.map(|(index, one)| (index, one.identity.name.as_str())),
+        )?;
+        Ok(CounterId(number as u16))
+    }
+
+    fn register(&self, name: &str) -> Result<RegisterId, String> {
+        let registers = self.engine.program().registers.iter().enumerate();
+        let number = names::find(
+            "register",
+            name,
+            registers.map(|(index, one)| (index, one.identity.name.as_str())),
+        )?;
+        Ok(RegisterId(number as u16))
+    }
+
+    fn meter(&self, name: &str) -> Result<MeterId, String> {
+        let meters = self.engine.program().meters.iter().enumerate();
+        let number = names::find(
+            "meter",
+            name,
+            meters.map(|(index, one)| (index, one.identity.name.as_str())),
+        )?;
+        Ok(MeterId(number as u16))
+    }
+
+    fn counted(&self, name: &str, cell: &Cell) -> Result<CounterValue, String> {
+        let counter = self.counter(name)?;
+        match cell {
+            Cell::Index(index) => self
+                .state
+                .counter(counter, *index)
+                .map_err(|error| error.to_string()),
+            Cell::Entry(id) => {
+                let (table, pattern, priority) = self
+                    .entries
+                    .get(id)
+                    .ok_or_else(|| format!("no entry was named `{id}`"))?;
+                if self.engine.program().tables[*table].counter != Some(counter) {
+                    return Err(format!("`{name}` does not count the table of entry `{id}`"));
+                }
+                let tables = self.state.tables().look();
+                let table = tables.table(*table as u32).map_err(|error| error.to_string())?;
+                let handle = table
+                    .find(pattern, *priority)
+                    .ok_or_else(|| format!("entry `{id}` is gone"))?;
+                let count = table.counted(handle).unwrap_or_default();
+                Ok(CounterValue {
+                    packets: count.packets,
+                    bytes: count.bytes,
+                })
+            }
+        }
+    }
+
+    fn check(
+        &self,
+        name: &str,
+        cell: &Cell,
+        condition: Option<(Unit, Comparison, u64)>,
+    ) -> Result<(), String> {
+        let CounterValue { packets, bytes } = self.counted(name, cell)?;
+        let Some((unit, comparison, wanted)) = condition else {
+            let zero = packets == 0 && bytes == 0;
+            return if zero {
+                Ok(())
+            } else {
+                Err(format!("{name}: {packets} packets, {bytes} bytes, not 0"))
+            };
+        };
+        let (value, unit) = match unit {
+            Unit::Packets => (packets, "packets"),
+            Unit::Bytes => (bytes, "bytes"),
+        };
+        let holds = comparison.holds(value, wanted);
+        if holds {
+            Ok(())
+        } else {
+            Err(format!(
+                "{name}: {value} {unit}, not {} {wanted}",
+                comparison.sign()
+            ))
+        }
+    }
+
+    fn set_rates(&self, name: &str, index: Option<u64>, [committed, peak]: &[Rate; 2]) -> Result<(), String> {
+        let meter = self.meter(name)?;
+        let rates = MeterRates {
+            cir: committed.per_second,
+            cbs: committed.burst,
+            pir: peak.per_second,
+            pbs: peak.burst,
+        };
+        let cells = match index {
+            Some(index) => index..index.saturating_add(1),
+            None => 0..self.state.meter_cells(meter),
+        };
+        for cell in cells {
+            self.state
+                .set_meter(meter, cell, Some(rates), self.now)
+                .map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Commands that only show: that what they name exists is all a test can want.
+    fn show(&self, what: Shown, name: &str, index: u64) -> Result<(), String> {
+        match what {
+            Shown::Mirroring => Ok(()),
+            Shown::Counter => self.counted(name, &Cell::Index(index)).map(|_| ()),
+            Shown::Register => self
+                .state
+                .register(self.register(name)?, index)
+                .map(|_| ())
+                .map_err(|error| error.to_string()),
+            Shown::Meter => self
+                .state
+                .meter(self.meter(name)?, index)
+                .map(|_| ())
+                .map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Clone sessions and multicast groups.
+    fn replicate(&mut self, command: &Command) -> Result<(), String> {
+        let session = |replicas: &[Replica], group| p4_interpreter::Session {
+            replicas: replicas.into(),
+            group,
+            max_length: None,
+        };
+        let done = match command {
+            Command::MirroringAdd(number, port) => self
+                .state
+                .set_session(*number, session(&[Replica { port: *port, rid: 0 }], None)),
+            Command::MirroringAddGroup(number, group) => {
+                self.state.set_session(*number, session(&[], Some(*group)))
+            }
+            Command::MirroringDelete(number) => {
+                self.state.remove_session(*number);
+                Ok(())
+            }
+            Command::GroupCreate(group) => {
+                self.groups.entry(*group).or_default();
+                return self.set_group(*group);
+            }
+            Command::NodeCreate(rid, ports) if self.nodes.len() < MAX_NODES => {
+                self.nodes.push(Node {
+                    rid: *rid,
+                    ports: ports.clone(),
+                });
+                Ok(())
+            }
+            Command::NodeCreate(..) => return Err(format!("{MAX_NODES} nodes are the limit")),
+            Command::NodeUpdate(node, ports) => {
+                let known = self
+                    .nodes
+                    .get_mut(*node)
+                    .ok_or_else(|| format!("there is no node {node}"))?;
+                known.ports.clone_from(ports);
+                let groups: Vec<u64> = self
+                    .groups
+                    .iter()
+                    .filter(|(_, nodes)| nodes.contains(node))
+                    .map(|(&group, _)| group)
+                    .collect();
+                return groups.into_iter().try_for_each(|group| self.set_group(group));
+            }
+            Command::NodeAssociate(group, node) => {
+                if *node >= self.nodes.len() {
+                    return Err(format!("there is no node {node}"));
+                }
+                let nodes = self
+                    .groups
+                    .get_mut(group)
+                    .ok_or_else(|| format!("there is no group {group}"))?;
+                nodes.push(*node);
+                return self.set_group(*group);
+            }
+            _ => Ok(()),
+        };
+        done.map_err(|error| error.to_string())
+    }
+
+    fn set_group(&self, group: u64) -> Result<(), String> {
+        let nodes = self
+            .groups
+            .get(&group)
+            .into_iter()
+            .flatten()
+            .filter_map(|&node| self.nodes.get(node));
+        let replicas = nodes.flat_map(|node| node.ports.iter().map(|&port| Replica { port, rid: node.rid }));
+        let replicas: Vec<Replica> = replicas.take(p4_interpreter::MAX_COPIES + 1).collect();
+        self.state
+            .set_group(group, &replicas)
+            .map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,472 @@
+//! Longest prefixes: a trie of six bits a step.
+//!
+//! A node covers six bits of the field. One word says which of the 63 prefixes of zero to five bits end in it,
+//! another which of its 64 children exist; the prefixes' handles and the children lie one behind the other, so
+//! that their number among the set bits finds them (Eatherton et al., *Tree Bitmap*, CCR 2004). The prefixes
+//! of a node are numbered like a heap: `1` is the empty one, `2` and `3` those of one bit, and so on. The
+//! prefixes of six given bits are then six fixed bits of that word, and the longest is the highest one that is
+//! set. A look-up takes `width / 6 + 1` steps at most, each of one node, whatever was inserted.
+//!
+//! A table may have exact fields besides. They are looked up first, and lead to a trie of their own.
+//!
+//! Children and handles live in arenas of blocks of 1, 2, 4 ... 64 elements. A block that becomes free serves the next
+//! one of its size, so memory is at most the sum of the largest needs per size. It grows by fixed chunks, never
+//! by copying.
+
+use crate::error::Error;
+use crate::key::{KeyLayout, MAX_KEY_WORDS, MatchKind, Pattern, Place, Words, low_bits};
+use crate::map::Map;
+
+/// Bits of a step.
+const STRIDE: u32 = 6;
+/// The numbers of a step's prefixes, by its bits.
+const PREFIXES: [u64; 64] = prefixes();
+
+const fn prefixes() -> [u64; 64] {
+    let mut table = [0; 64];
+    let mut bits = 0;
+    while bits < 64 {
+        let mut length = 0;
+        while length < STRIDE {
+            table[bits] |= 1 << ((1 << length) | (bits >> (STRIDE - length)));
+            length += 1;
+        }
+        bits += 1;
+    }
+    table
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    /// Bit `i`: prefix number `i` ends here.
+    ends: u64,
+    /// Bit `i`: there is a child for the bits `i`.
+    children: u64,
+    /// Block of the prefixes' handles.
+    handles: u32,
+    /// Block of the children.
+    nodes: u32,
+}
+
+/// Tries, one for each combination of the exact fields.
+#[derive(Debug)]
+pub(crate) struct Lpm {
+    /// The field with the prefixes.
+    place: Place,
+    /// The bits of the exact fields; the map is empty if there are none.
+    exact: Words,
+    groups: Map,
+    /// Keys of the groups, for maps that want to compare.
+    group_keys: Vec<(Words, u32)>,
+    free_groups: Vec<u32>,
+    nodes: Arena<Node>,
+    handles: Arena<u32>,
+    /// Whether there are no exact fields, and the root then.
+    single: bool,
+    root: u32,
+}
+
+impl Lpm {
+    /// For a layout with one field for prefixes, `place`.
+    pub(crate) fn new(layout: &KeyLayout, place: Place) -> Lpm {
+        let mut exact: Words = smallvec::smallvec![0; layout.words()];
+        for place in layout
+            .places()
+            .iter()
+            .filter(|place| place.kind == MatchKind::Exact)
+        {
+            let all: Words = smallvec::smallvec![u64::MAX; place.words()];
+            place.put_all(&mut exact, &all);
+        }
+        let mut nodes = Arena::new();
+        let root = nodes.take(1);
+        Lpm {
+            place,
+            single: exact.iter().all(|&word| word == 0),
+            groups: Map::new(exact.len()),
+            exact,
+            group_keys: Vec::new(),
+            free_groups: Vec::new(),
+            nodes,
+            handles: Arena::new(),
+            root,
+        }
+    }
+
+    /// The handle of the longest prefix that matches.
+    #[inline]
+    pub(crate) fn get(&self, key: &[u64]) -> Option<u32> {
+        let root = if self.single {
+            self.root
+        } else {
+            self.root_for(key)?
+        };
+        let mut best = None;
+        let mut node = self.nodes.get(root);
+        let mut steps = Steps::new(&self.place, key);
+        loop {
+            let bits = steps.next_bits();
+            let ends = node.ends & PREFIXES[bits as usize];
+            if ends != 0 {
+                let last = 63 - ends.leading_zeros();
+                best = Some(node.handles + (node.ends & low_bits(last)).count_ones());
+            }
+            if node.children >> bits & 1 == 0 {
+                break;
+            }
+            node = self
+                .nodes
+                .get(node.nodes + (node.children & low_bits(bits)).count_ones());
+        }
+        best.map(|at| *self.handles.get(at))
+    }
+
+    /// The handle of exactly this pattern.
+    pub(crate) fn find(&self, pattern: &Pattern) -> Option<u32> {
+        let root = self.root_of(pattern)?;
+        let (path, number) = self.path(root, pattern);
+        let node = self.nodes.get(*path.last()?);
+        let complete = path.len() as u32 == pattern.prefix_length(&self.place) / STRIDE + 1;
+        let found = complete && node.ends >> number & 1 == 1;
+        found.then(|| *self.handles.get(node.handles + rank(node.ends, number)))
+    }
+
+    /// Adds a pattern that is not there.
+    pub(crate) fn insert(&mut self, pattern: &Pattern, handle: u32) -> Result<(), Error> {
+        let mut at = match self.root_of(pattern) {
+            Some(root) => root,
+            None => self.add_group(pattern)?,
+        };
+        let length = pattern.prefix_length(&self.place);
+        let place = self.place;
+        let mut steps = Steps::new(&place, &pattern.value);
+        for _ in 0..length / STRIDE {
+            at = self.child(at, steps.next_bits());
+        }
+        let number = number(steps.next_bits(), length % STRIDE);
+        let mut node = *self.nodes.get(at);
+        node.handles = self.handles.insert(
+            node.handles,
+            node.ends.count_ones(),
+            rank(node.ends, number),
+            handle,
+        );
+        node.ends |= 1 << number;
+        *self.nodes.get_mut(at) = node;
+        Ok(())
+    }
+
+    /// Takes a pattern out that is there.
+    pub(crate) fn remove(&mut self, pattern: &Pattern) {
+        let Some(root) = self.root_of(pattern) else { return };
+        let (path, number) = self.path(root, pattern);
+        let Some(&last) = path.last() else { return };
+        let mut node = *self.nodes.get(last);
+        node.handles = self
+            .handles
+            .remove(node.handles, node.ends.count_ones(), rank(node.ends, number));
+        node.ends &= !(1 << number);
+        *self.nodes.get_mut(last) = node;
+        self.prune(&path, pattern);
+        let node = self.nodes.get(root);
+        if node.ends == 0 && node.children == 0 && !self.single {
+            self.remove_group(pattern);
+        }
+    }
+
+    /// Bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.groups.memory()
+            + self.group_keys.capacity() * size_of::<(Words, u32)>()
+            + self
+                .group_keys
+                .iter()
+                .filter(|(key, _)| key.spilled())
+                .map(|(key, _)| key.len() * 8)
+                .sum::<usize>()
+            + self.free_groups.capacity() * size_of::<u32>()
+            + self.nodes.memory()
+            + self.handles.memory()
+    }
+
+    /// Removes nodes at the end of a path that hold nothing.
+    fn prune(&mut self, path: &[u32], pattern: &Pattern) {
+        let mut steps = Steps::new(&self.place, &pattern.value);
+        let bits: Vec<u32> = path.iter().map(|_| steps.next_bits()).collect();
+        for (pair, &bits) in path.windows(2).zip(&bits).rev() {
+            let child = self.nodes.get(pair[1]);
+            if child.ends != 0 || child.children != 0 {
+                return;
+            }
+            let mut node = *self.nodes.get(pair[0]);
+            node.nodes = self
+                .nodes
+                .remove(node.nodes, node.children.count_ones(), rank(node.children, bits));
+            node.children &= !(1 << bits);
+            *self.nodes.get_mut(pair[0]) = node;
+        }
+    }
+
+    /// The nodes that lead to a pattern as far as they exist, and its number in its own node.
+    fn path(&self, root: u32, pattern: &Pattern) -> (Vec<u32>, u32) {
+        let length = pattern.prefix_length(&self.place);
+        let mut steps = Steps::new(&self.place, &pattern.value);
+        let mut path = vec![root];
+        let mut at = root;
+        for _ in 0..length / STRIDE {
+            let bits = steps.next_bits();
+            let node = self.nodes.get(at);
+            if node.children >> bits & 1 == 0 {
+                return (path, 0);
+            }
+            at = node.nodes + rank(node.children, bits);
+            path.push(at);
+        }
+        (path, number(steps.next_bits(), length % STRIDE))
+    }
+
+    /// The child of a node, made if it does not exist.
+    fn child(&mut self, at: u32, bits: u32) -> u32 {
+        let mut node = *self.nodes.get(at);
+        if node.children >> bits & 1 == 0 {
+            let count = node.children.count_ones();
+            node.nodes = self
+                .nodes
+                .insert(node.nodes, count, rank(node.children, bits), Node::default());
+            node.children |= 1 << bits;
+            *self.nodes.get_mut(at) = node;
+        }
+        node.nodes + rank(node.children, bits)
+    }
+
+    fn masked(&self, key: &[u64]) -> Words {
+        key.iter()
+            .zip(&self.exact)
+            .map(|(key, mask)| key & mask)
+            .collect()
+    }
+
+    fn group(&self, masked: &[u64]) -> Option<(u32, u32)> {
+        let group = self
+            .groups
+            .get(masked, |group| self.group_keys[group as usize].0[..] == *masked)?;
+        Some((group, self.group_keys[group as usize].1))
+    }
+
+    fn root_of(&self, pattern: &Pattern) -> Option<u32> {
+        if self.single {
+            Some(self.root)
+        } else {
+            self.root_for(&pattern.value)
+        }
+    }
+
+    /// The root for a key's exact fields, found without allocation.
+    fn root_for(&self, key: &[u64]) -> Option<u32> {
+        let mut scratch = [0; MAX_KEY_WORDS];
+        let masked = &mut scratch[..key.len()];
+        for (masked, (key, mask)) in masked.iter_mut().zip(key.iter().zip(&self.exact)) {
+            *masked = key & mask;
+        }
+        Some(self.group(masked)?.1)
+    }
+
+    fn add_group(&mut self, pattern: &Pattern) -> Result<u32, Error> {
+        let masked = self.masked(&pattern.value);
+        let group = self
+            .free_groups
+            .last()
+            .copied()
+            .unwrap_or(self.group_keys.len() as u32);
+        self.groups.insert(&masked, group)?;
+        self.free_groups.pop();
+        let root = self.nodes.take(1);
+        *self.nodes.get_mut(root) = Node::default();
+        if group as usize == self.group_keys.len() {
+            self.group_keys.push((masked, root));
+        } else {
+            self.group_keys[group as usize] = (masked, root);
+        }
+        Ok(root)
+    }
+
+    fn remove_group(&mut self, pattern: &Pattern) {
+        let masked = self.masked(&pattern.value);
+        let Some((group, root)) = self.group(&masked) else {
+            return;
+        };
+        self.groups.remove(&masked);
+        self.nodes.give(root, 1);
+        self.free_groups.push(group);
+    }
+}
+
+/// How many bits below bit `at` are set.
+fn rank(bits: u64, at: u32) -> u32 {
+    (bits & low_bits(at)).count_ones()
+}
+
+/// The number in its node of the prefix of `length` bits that six bits begin with.
+fn number(bits: u32, length: u32) -> u32 {
+    1 << length | bits >> (STRIDE - length)
+}
+
+/// The bits of a field, six at a time from its most significant one; zeros after its end.
+struct Steps<'a> {
+    place: &'a Place,
+    key: &'a [u64],
+    /// Fields of up to 64 bits: what is left of the value, at the top of the word.
+    left: u64,
+    /// Wider fields: bits already taken.
+    taken: u32,
+}
+
+impl<'a> Steps<'a> {
+    #[inline]
+    fn new(place: &'a Place, key: &'a [u64]) -> Steps<'a> {
+        let left = if place.width <= 64 {
+            place.get(key, 0) << (64 - place.width)
+        } else {
+            0
+        };
+        Steps {
+            place,
+            key,
+            left,
+            taken: 0,
+        }
+    }
+
+    #[inline]
+    fn next_bits(&mut self) -> u32 {
+        if self.place.width <= 64 {
+            let bits = self.left >> (64 - STRIDE);
+            self.left <<= STRIDE;
+            return bits as u32;
+        }
+        let bits = self.wide();
+        self.taken += STRIDE;
+        bits
+    }
+
+    fn wide(&self) -> u32 {
+        let remaining = self.place.width.saturating_sub(self.taken);
+        if remaining < STRIDE {
+            let bits = self.place.get(self.key, 0) & low_bits(remaining);
+            return (bits << (STRIDE - remaining)) as u32;
+        }
+        let lowest = remaining - STRIDE;
+        let (word, shift) = ((lowest / 64) as usize, lowest % 64);
+        let mut bits = self.place.get(self.key, word) >> shift;
+        if shift > 64 - STRIDE {
+            bits |= self.place.get(self.key, word + 1) << (64 - shift);
+        }
+        (bits & low_bits(STRIDE)) as u32
+    }
+}
+
+/// Elements of a chunk.
+const CHUNK: u32 = 4096;
+
+/// Blocks of 1, 2, 4 ... 64 elements in chunks that never move.
+#[derive(Debug)]
+struct Arena<T> {
+    chunks: Vec<Vec<T>>,
+    /// Elements ever taken; the last chunk ends at most a chunk later.
+    end: u32,
+    /// Free blocks, by the logarithm of their size.
+    free: [Vec<u32>; 7],
+}
+
+impl<T: Copy + Default> Arena<T> {
+    fn new() -> Arena<T> {
+        Arena {
+            chunks: Vec::new(),
+            end: 0,
+            free: Default::default(),
+        }
+    }
+
+    #[inline]
+    fn get(&self, at: u32) -> &T {
+        &self.chunks[(at / CHUNK) as usize][(at % CHUNK) as usize]
+    }
+
+    fn get_mut(&mut self, at: u32) -> &mut T {
+        &mut self.chunks[(at / CHUNK) as usize][(at % CHUNK) as usize]
+    }
+
+    /// A block of `size` elements, a power of two up to 64. Its content is what was there before.
+    fn take(&mut self, size: u32) -> u32 {
+        if let Some(block) = self.free[size.ilog2() as usize].pop() {
+            return block;
+        }
+        // A block does not lie across chunks. What is left of a chunk is made into free blocks.
+        while self.end % CHUNK + size > CHUNK {
+            let rest = 1u32 << self.end.trailing_zeros().min(6);
+            self.free[rest.ilog2() as usize].push(self.end);
+            if let Some(chunk) = self.chunks.last_mut() {
+                chunk.resize(((self.end % CHUNK) + rest) as usize, T::default());
+            }
+            self.end += rest;
+        }
+        let block = self.end;
+        self.end += size;
+        let chunk = (block / CHUNK) as usize;
+        if chunk == self.chunks.len() {
+            // The first chunk grows as it is needed: most tables are small.
+            self.chunks
+                .push(Vec::with_capacity(if chunk == 0 { 0 } else { CHUNK as usize }));
+        }
+        let filled = ((block % CHUNK) + size) as usize;
+        self.chunks[chunk].resize(filled, T::default());
+        block
+    }
+
+    fn give(&mut self, block: u32, size: u32) {
+        self.free[size.ilog2() as usize].push(block);
+    }
+
+    /// The block with one more element at `index` of its `count`. A block of none is not one.
+    fn insert(&mut self, block: u32, count: u32, index: u32, element: T) -> u32 {
+        let (size, wanted) = (count.next_power_of_two(), (count + 1).next_power_of_two());
+        let new = if count == 0 || wanted != size {
+            self.take(wanted)
+        } else {
+            block
+        };
+        for at in (0..count).rev() {
+            let moved = *self.get(block + at);
+            *self.get_mut(new + at + u32::from(at >= index)) = moved;
+        }
+        *self.get_mut(new + index) = element;
+        if new != block && count > 0 {
+            self.give(block, size);
+        }
+        new
+    }
+
+    /// The block without the element at `index` of its `count`.
+    fn remove(&mut self, block: u32, count: u32, index: u32) -> u32 {
+        let (size, wanted) = (count.next_power_of_two(), (count - 1).next_power_of_two());
+        if count == 1 {
+            self.give(block, 1);
+            return 0;
+        }
+        let new = if wanted == size { block } else { self.take(wanted) };
+        for at in (0..count).filter(|&at| at != index) {
+            let moved = *self.get(block + at);
+            *self.get_mut(new + at - u32::from(at > index)) = moved;
+        }
+        if new != block {
+            self.give(block, size);
+        }
+        new
+    }
+
+    fn memory(&self) -> usize {
+        let elements: usize = self.chunks.iter().map(Vec::capacity).sum();
+        let free: usize = self.free.iter().map(Vec::capacity).sum();
+        elements * size_of::<T>() + free * size_of::<u32>() + self.chunks.capacity() * size_of::<Vec<T>>()
+    }
+}

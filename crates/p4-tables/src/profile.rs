@@ -1,0 +1,314 @@
+//! Action profiles and selectors: actions that entries share, and groups of which a hash chooses one.
+//!
+//! Controllers name members and groups by identifiers; tables hold their places, so that a packet needs no search.
+//! A group lists its members' places, a member as often as its weight says, and the hash modulo the length of the
+//! list chooses. Members and groups in use cannot be removed.
+
+use std::collections::HashMap;
+
+use crate::error::Error;
+use crate::key::Words;
+
+/// An action that entries share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) id: u32,
+    pub(crate) action: u32,
+    pub(crate) arguments: Words,
+    /// Entries and groups that refer to it.
+    pub(crate) uses: usize,
+}
+
+/// Members of which a hash chooses one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) id: u32,
+    /// Places of members, each as often as its weight says.
+    pub(crate) list: Vec<u32>,
+    /// Entries that refer to it.
+    pub(crate) uses: usize,
+}
+
+/// What an action profile may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProfileSpec {
+    /// Most members; with groups also the most that all groups' weights may sum up to.
+    pub limit: usize,
+    /// Most members of a group, counted with their weights; 0 if there are no groups.
+    pub group_limit: usize,
+    /// Most words of an action's arguments.
+    pub argument_words: usize,
+}
+
+/// An action profile.
+#[derive(Debug)]
+pub struct Profile {
+    spec: ProfileSpec,
+    pub(crate) members: Slots<Member>,
+    pub(crate) groups: Slots<Group>,
+    /// Sum of the groups' lists.
+    listed: usize,
+}
+
+/// Things at places that do not change, found by identifier.
+#[derive(Debug)]
+pub(crate) struct Slots<T> {
+    slots: Vec<Option<T>>,
+    places: HashMap<u32, u32>,
+    free: Vec<u32>,
+}
+
+impl<T> Slots<T> {
+    fn new() -> Slots<T> {
+        Slots {
+            slots: Vec::new(),
+            places: HashMap::new(),
+            free: Vec::new(),
+        }
+    }
+
+    pub(crate) fn place(&self, id: u32) -> Option<u32> {
+        self.places.get(&id).copied()
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, place: u32) -> Option<&T> {
+        self.slots.get(place as usize)?.as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
+        self.slots.get_mut(place as usize)?.as_mut()
+    }
+
+    fn add(&mut self, id: u32, value: T) -> u32 {
+        let place = self.free.pop().unwrap_or(self.slots.len() as u32);
+        if place as usize == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[place as usize] = Some(value);
+        self.places.insert(id, place);
+        place
+    }
+
+    fn remove(&mut self, id: u32) -> Option<T> {
+        let place = self.places.remove(&id)?;
+        self.free.push(place);
+        self.slots[place as usize].take()
+    }
+
+    fn len(&self) -> usize {
+        self.places.len()
+    }
+}
+
+impl Profile {
+    pub(crate) fn new(spec: ProfileSpec) -> Profile {
+        Profile {
+            spec,
+            members: Slots::new(),
+            groups: Slots::new(),
+            listed: 0,
+        }
+    }
+
+    /// Number of members.
+    pub fn members(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Number of groups.
+    pub fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Action and arguments of the member at a place that a look-up told.
+    #[inline]
+    pub fn member(&self, place: u32) -> Option<(u32, &[u64])> {
+        let member = self.members.get(place)?;
+        Some((member.action, &member.arguments))
+    }
+
+    /// Action and arguments of the member that `hash` chooses from the group at a place that a look-up told;
+    /// `None` if the group is empty.
+    #[inline]
+    pub fn choose(&self, place: u32, hash: u64) -> Option<(u32, &[u64])> {
+        let list = &self.groups.get(place)?.list;
+        let index = hash.checked_rem(list.len() as u64)?;
+        self.member(list[index as usize])
+    }
+
+    /// A member by its identifier: action and arguments.
+    pub fn member_by_id(&self, id: u32) -> Option<(u32, &[u64])> {
+        self.member(self.members.place(id)?)
+    }
+
+    /// The identifiers of a group's members, each as often as its weight says.
+    pub fn group_by_id(&self, id: u32) -> Option<Vec<u32>> {
+        let list = &self.groups.get(self.groups.place(id)?)?.list;
+        list.iter()
+            .map(|&place| self.members.get(place).map(|member| member.id))
+            .collect()
+    }
+
+    pub(crate) fn add_member(&mut self, id: u32, action: u32, arguments: &Words) -> Result<(), Error> {
+        self.check_arguments(arguments)?;
+        if self.members.place(id).is_some() {
+            return Err(Error::Duplicate);
+        }
+        if self.members.len() >= self.spec.limit {
+            return Err(Error::Full {
+                limit: self.spec.limit,
+            });
+        }
+        self.members.add(
+            id,
+            Member {
+                id,
+                action,
+                arguments: arguments.clone(),
+                uses: 0,
+            },
+        );
+        Ok(())
+    }
+
+    /// Changes a member, and tells what it was.
+    pub(crate) fn modify_member(
+        &mut self,
+        id: u32,
+        action: u32,
+        arguments: &Words,
+    ) -> Result<(u32, Words), Error> {
+        self.check_arguments(arguments)?;
+        let place = self.members.place(id).ok_or(Error::NotFound)?;
+        let member = self.members.get_mut(place).ok_or(Error::NotFound)?;
+        let before = (
+            member.action,
+            std::mem::replace(&mut member.arguments, arguments.clone()),
+        );
+        member.action = action;
+        Ok(before)
+    }
+
+    pub(crate) fn remove_member(&mut self, id: u32) -> Result<(u32, Words), Error> {
+        let place = self.members.place(id).ok_or(Error::NotFound)?;
+        if self.members.get(place).is_some_and(|member| member.uses > 0) {
+            return Err(Error::InUse {
+                what: "member",
+                number: id,
+            });
+        }
+        let member = self.members.remove(id).ok_or(Error::NotFound)?;
+        Ok((member.action, member.arguments))
+    }
+
+    pub(crate) fn add_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<(), Error> {
+        if self.groups.place(id).is_some() {
+            return Err(Error::Duplicate);
+        }
+        if self.groups.len() >= self.spec.limit {
+            return Err(Error::Full {
+                limit: self.spec.limit,
+            });
+        }
+        let list = self.list(members, 0)?;
+        self.listed += list.len();
+        self.count_uses(&list, true);
+        self.groups.add(id, Group { id, list, uses: 0 });
+        Ok(())
+    }
+
+    /// Changes a group's members, and tells what they were.
+    pub(crate) fn modify_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<Vec<(u32, u32)>, Error> {
+        let place = self.groups.place(id).ok_or(Error::NotFound)?;
+        let old = self.groups.get(place).map_or(0, |group| group.list.len());
+        let list = self.list(members, old)?;
+        let before = self.group_by_id(id).ok_or(Error::NotFound)?;
+        self.listed = self.listed - old + list.len();
+        self.count_uses(&list, true);
+        let group = self.groups.get_mut(place).ok_or(Error::NotFound)?;
+        let old = std::mem::replace(&mut group.list, list);
+        self.count_uses(&old, false);
+        Ok(before.into_iter().map(|member| (member, 1)).collect())
+    }
+
+    pub(crate) fn remove_group(&mut self, id: u32) -> Result<Vec<(u32, u32)>, Error> {
+        let place = self.groups.place(id).ok_or(Error::NotFound)?;
+        if self.groups.get(place).is_some_and(|group| group.uses > 0) {
+            return Err(Error::InUse {
+                what: "group",
+                number: id,
+            });
+        }
+        let before = self.group_by_id(id).ok_or(Error::NotFound)?;
+        let group = self.groups.remove(id).ok_or(Error::NotFound)?;
+        self.listed -= group.list.len();
+        self.count_uses(&group.list, false);
+        Ok(before.into_iter().map(|member| (member, 1)).collect())
+    }
+
+    /// Bytes; maps of the standard library are estimated by their elements.
+    pub(crate) fn memory(&self) -> usize {
+        let arguments = |member: &Member| {
+            if member.arguments.spilled() {
+                member.arguments.len() * 8
+            } else {
+                0
+            }
+        };
+        self.members.slots.capacity() * size_of::<Option<Member>>()
+            + self.members.slots.iter().flatten().map(arguments).sum::<usize>()
+            + self.groups.slots.capacity() * size_of::<Option<Group>>()
+            + self
+                .groups
+                .slots
+                .iter()
+                .flatten()
+                .map(|group| group.list.capacity() * 4)
+                .sum::<usize>()
+            + (self.members.len() + self.groups.len()) * 12
+    }
+
+    fn check_arguments(&self, arguments: &[u64]) -> Result<(), Error> {
+        let (words, limit) = (arguments.len(), self.spec.argument_words);
+        if words > limit {
+            Err(Error::TooManyArguments { words, limit })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The list for members with weights; `freed` elements of the profile's will be free. Order is that of the members'
+    /// identifiers, as in BMv2, so that a hash chooses the same one whatever order they were given in.
+    fn list(&self, members: &[(u32, u32)], freed: usize) -> Result<Vec<u32>, Error> {
+        let limit = self.spec.group_limit;
+        let weights: u64 = members.iter().map(|&(_, weight)| u64::from(weight)).sum();
+        if weights > limit as u64 {
+            return Err(Error::Full { limit });
+        }
+        if self.listed - freed + weights as usize > self.spec.limit.max(limit) {
+            return Err(Error::Full {
+                limit: self.spec.limit,
+            });
+        }
+        let mut members = members.to_vec();
+        members.sort_unstable();
+        let mut list = Vec::with_capacity(weights as usize);
+        for (id, weight) in members {
+            let place = self.members.place(id).ok_or(Error::Unknown {
+                what: "member",
+                number: id,
+            })?;
+            list.extend((0..weight).map(|_| place));
+        }
+        Ok(list)
+    }
+
+    fn count_uses(&mut self, list: &[u32], more: bool) {
+        for &place in list {
+            if let Some(member) = self.members.get_mut(place) {
+                member.uses = if more { member.uses + 1 } else { member.uses - 1 };
+            }
+        }
+    }
+}

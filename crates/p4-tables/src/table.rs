@@ -1,0 +1,467 @@
+//! A table: its key's layout, how entries are found, and their rows.
+//!
+//! Which structure finds entries follows from the fields' kinds. A range in the key: [`crate::ranges`]. A ternary or
+//! optional field: tuple space, in which a longest prefix is a mask like others and priorities decide. One
+//! longest prefix and otherwise exact fields: tries. Exact fields only: a hash table. No fields: every look-up
+//! misses.
+
+use std::sync::atomic::Ordering;
+
+use crate::error::Error;
+use crate::key::{KeyLayout, MatchKind, Pattern, Words};
+use crate::lpm::Lpm;
+use crate::map::Map;
+use crate::meter::Meter;
+use crate::ranges::{MAX_RANGE_ENTRIES, Ranges};
+use crate::rows::{Found, Rows, Shape, Stored, Target};
+use crate::tuples::{Tuples, rank};
+
+/// Number of an entry within its table. It stays the same until the entry is removed, and may then be another's.
+pub type Handle = u32;
+
+/// The handle of a table's default entry.
+pub const DEFAULT: Handle = 0;
+
+/// Masks that a table may have unless its specification says otherwise.
+pub const DEFAULT_MASK_LIMIT: usize = 256;
+
+/// What a table is.
+#[derive(Clone, Debug)]
+pub struct TableSpec {
+    /// Fields and places of its key.
+    pub layout: KeyLayout,
+    /// Most entries. Tables with ranges have [`MAX_RANGE_ENTRIES`] at most.
+    pub limit: usize,
+    /// Most different masks of a table with priorities.
+    pub mask_limit: usize,
+    /// Most words of an action's arguments.
+    pub argument_words: usize,
+    /// The action profile that holds its actions.
+    pub profile: Option<u32>,
+    /// Whether entries count packets and bytes.
+    pub counters: bool,
+    /// Whether entries have meters.
+    pub meters: bool,
+    /// Whether entries may have idle times.
+    pub idle: bool,
+    /// Whether only the program sets entries.
+    pub constant: bool,
+    /// What runs if no entry matches. In tables with a profile, too, this is an action.
+    pub default: Option<Target>,
+    /// Whether that may not be changed.
+    pub constant_default: bool,
+}
+
+impl TableSpec {
+    /// A table with a key, a limit and room for arguments, and nothing else.
+    pub fn new(layout: KeyLayout, limit: usize, argument_words: usize) -> TableSpec {
+        TableSpec {
+            layout,
+            limit,
+            mask_limit: DEFAULT_MASK_LIMIT,
+            argument_words,
+            profile: None,
+            counters: false,
+            meters: false,
+            idle: false,
+            constant: false,
+            default: None,
+            constant_default: false,
+        }
+    }
+}
+
+/// An entry as it is set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What it matches.
+    pub pattern: Pattern,
+    /// Of two entries that match, that with the larger priority wins, and of equal ones the older. Without meaning in
+    /// tables that have no ternary, optional or range fields; it must be 0 there.
+    pub priority: u32,
+    /// What it leads to.
+    pub target: Target,
+    /// Nanoseconds without a packet after which it counts as idle; 0 is never.
+    pub idle_timeout: u64,
+}
+
+/// Packets and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+enum Finder {
+    Keyless,
+    Exact(Map),
+    Lpm(Box<Lpm>),
+    Tuples(Tuples),
+    Ranges(Ranges),
+}
+
+/// A table. Look-ups take `&self` and are for any number of threads; changes go through
+/// [`Tables`](crate::Tables).
+#[derive(Debug)]
+pub struct Table {
+    spec: TableSpec,
+    finder: Finder,
+    rows: Rows,
+    /// The mask of all entries of an exact table.
+    exact_mask: Words,
+    len: usize,
+    limit: usize,
+    /// Number of the next insertion.
+    sequence: u32,
+}
+
+impl Table {
+    pub(crate) fn new(spec: TableSpec) -> Result<Table, Error> {
+        let layout = &spec.layout;
+        let has = |kind| layout.places().iter().position(|place| place.kind == kind);
+        let finder = match (layout.places(), has(MatchKind::Lpm)) {
+            ([], _) => Finder::Keyless,
+            _ if layout.has_ranges() => Finder::Ranges(Ranges::new(layout)),
+            _ if layout.has_priorities() => Finder::Tuples(Tuples::new(spec.mask_limit)),
+            (places, Some(field)) => {
+                let later = places[field + 1..]
+                    .iter()
+                    .position(|place| place.kind == MatchKind::Lpm);
+                if let Some(later) = later {
+                    return Err(Error::SecondPrefix {
+                        field: field + 1 + later,
+                    });
+                }
+                Finder::Lpm(Box::new(Lpm::new(layout, places[field])))
+            }
+            _ => Finder::Exact(Map::new(layout.words())),
+        };
+        let shape = Shape {
+            words: layout.words(),
+            exact: layout.is_exact(),
+            ranges: layout.has_ranges(),
+            priorities: layout.has_priorities(),
+            arguments: spec.argument_words,
+            counters: spec.counters,
+            meters: spec.meters,
+            idle: spec.idle,
+        };
+        // Handles are 32 bits, and the default entry has one.
+        let limit = spec.limit.min(u32::MAX as usize - 1);
+        let limit = if layout.has_ranges() {
+            limit.min(MAX_RANGE_ENTRIES)
+        } else {
+            limit
+        };
+        let exact_mask = layout.full_mask();
+        let rows = Rows::new(&shape);
+        let default = spec.default.clone();
+        let mut table = Table {
+            finder,
+            rows,
+            exact_mask,
+            len: 0,
+            limit,
+            sequence: 0,
+            spec,
+        };
+        table.write_default(default.as_ref())?;
+        Ok(table)
+    }
+
+    /// What the table is.
+    pub fn spec(&self) -> &TableSpec {
+        &self.spec
+    }
+
+    /// The key's layout.
+    pub fn layout(&self) -> &KeyLayout {
+        &self.spec.layout
+    }
+
+    /// Number of entries, the default not counted.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no entries.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The entry that a key of [`KeyLayout::words`] words matches; a key of another length matches none. Does not
+    /// allocate.
+    #[inline]
+    pub fn lookup(&self, key: &[u64]) -> Option<Handle> {
+        if key.len() != self.spec.layout.words() {
+            return None;
+        }
+        match &self.finder {
+            Finder::Keyless => None,
+            Finder::Exact(map) => map.get(key, |handle| self.rows.value(handle) == key),
+            Finder::Lpm(lpm) => lpm.get(key),
+            Finder::Tuples(tuples) => tuples.get(key, &self.rows),
+            Finder::Ranges(ranges) => ranges.get(key),
+        }
+    }
+
+    /// Starts to bring near what a look-up will read, for callers that know their keys some time before they look
+    /// up. The result means nothing; whoever drops it unseen lets the compiler leave the reads out.
+    #[inline]
+    pub fn touch(&self, key: &[u64]) -> u64 {
+        match &self.finder {
+            Finder::Exact(map) if key.len() == self.spec.layout.words() => map.touch(key),
+            _ => 0,
+        }
+    }
+
+    /// What an entry leads to; [`DEFAULT`] for a look-up that missed.
+    #[inline]
+    pub fn found(&self, handle: Handle) -> Found<'_> {
+        self.rows.found(handle)
+    }
+
+    /// Counts a packet on an entry, if the table has counters.
+    #[inline]
+    pub fn count(&self, handle: Handle, bytes: u64) {
+        if let Some(counter) = self.rows.counter(handle) {
+            counter.packets.fetch_add(1, Ordering::Relaxed);
+            counter.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// What an entry has counted.
+    pub fn counted(&self, handle: Handle) -> Option<Count> {
+        let counter = self.rows.counter(handle)?;
+        let read = |value: &std::sync::atomic::AtomicU64| value.load(Ordering::Relaxed);
+        Some(Count {
+            packets: read(&counter.packets),
+            bytes: read(&counter.bytes),
+        })
+    }
+
+    /// Sets what an entry has counted.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotKept`].
+    pub fn set_counted(&self, handle: Handle, count: Count) -> Result<(), Error> {
+        let counter = self
+            .rows
+            .counter(handle)
+            .ok_or(Error::NotKept { what: "counters" })?;
+        counter.packets.store(count.packets, Ordering::Relaxed);
+        counter.bytes.store(count.bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// An entry's meter, if the table has meters.
+    #[inline]
+    pub fn meter(&self, handle: Handle) -> Option<&Meter> {
+        self.rows.meter(handle)
+    }
+
+    /// Notes that an entry was used at a time in nanoseconds, if the table has idle times.
+    #[inline]
+    pub fn note_use(&self, handle: Handle, now: u64) {
+        if let Some(idle) = self.rows.idle(handle) {
+            idle.last.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Entries that have not been used for their idle time, among `count` rows from `from` on; they are appended to `idle`.
+    /// Returns the row to go on with, or `None` after the last one. So the work of a call is bounded.
+    pub fn idle(&self, now: u64, from: Handle, count: u32, idle: &mut Vec<Handle>) -> Option<Handle> {
+        let end = from.saturating_add(count).min(self.rows.end());
+        let is_idle = |&handle: &Handle| {
+            let Some(state) = self.rows.idle(handle) else {
+                return false;
+            };
+            let unused = now.saturating_sub(state.last.load(Ordering::Relaxed));
+            self.rows.is_live(handle) && state.timeout > 0 && unused >= state.timeout
+        };
+        idle.extend((from..end).filter(is_idle));
+        (end < self.rows.end()).then_some(end)
+    }
+
+    /// The entry with exactly this pattern and priority.
+    pub fn find(&self, pattern: &Pattern, priority: u32) -> Option<Handle> {
+        if !pattern.belongs_to(&self.spec.layout) {
+            return None;
+        }
+        match &self.finder {
+            Finder::Keyless => None,
+            Finder::Exact(map) => map.get(&pattern.value, |handle| {
+                self.rows.value(handle) == &pattern.value[..]
+            }),
+            Finder::Lpm(lpm) => lpm.find(pattern),
+            Finder::Tuples(tuples) => tuples.find(pattern, priority, &self.rows),
+            Finder::Ranges(ranges) => ranges.find(pattern, priority, &self.rows),
+        }
+    }
+
+    /// Handles of all entries, in no order.
+    pub fn handles(&self) -> impl Iterator<Item = Handle> + '_ {
+        (1..self.rows.end()).filter(|&handle| self.rows.is_live(handle))
+    }
+
+    /// Pattern and priority of an entry.
+    pub fn pattern(&self, handle: Handle) -> Option<(Pattern, u32)> {
+        let live = self.rows.is_live(handle);
+        live.then(|| {
+            (
+                self.rows.pattern(handle, &self.exact_mask),
+                (self.rows.rank(handle) >> 32) as u32,
+            )
+        })
+    }
+
+    /// Whether an entry is one of the program's.
+    pub fn is_constant(&self, handle: Handle) -> bool {
+        self.rows.is_live(handle) && self.rows.is_constant(handle)
+    }
+
+    /// Number of masks of a table with priorities, 0 of others.
+    pub fn masks(&self) -> usize {
+        if let Finder::Tuples(tuples) = &self.finder {
+            tuples.masks()
+        } else {
+            0
+        }
+    }
+
+    /// Bytes that the table's entries take, and what is kept free for more.
+    pub fn memory(&self) -> usize {
+        let finder = match &self.finder {
+            Finder::Keyless => 0,
+            Finder::Exact(map) => map.memory(),
+            Finder::Lpm(lpm) => lpm.memory(),
+            Finder::Tuples(tuples) => tuples.memory(),
+            Finder::Ranges(ranges) => ranges.memory(),
+        };
+        finder + self.rows.memory()
+    }
+
+    /// Refuses entries that do not belong here.
+    pub(crate) fn check(&self, entry: &Entry) -> Result<(), Error> {
+        if !entry.pattern.belongs_to(&self.spec.layout) || matches!(self.finder, Finder::Keyless) {
+            return Err(Error::ForeignPattern);
+        }
+        if entry.priority > 0 && !self.spec.layout.has_priorities() {
+            return Err(Error::PriorityWithoutMeaning);
+        }
+        if entry.idle_timeout > 0 && !self.spec.idle {
+            return Err(Error::NotKept { what: "idle times" });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn check_arguments(&self, arguments: &[u64]) -> Result<(), Error> {
+        let (words, limit) = (arguments.len(), self.spec.argument_words);
+        if words > limit {
+            Err(Error::TooManyArguments { words, limit })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Adds an entry whose target has been resolved.
+    pub(crate) fn insert(&mut self, entry: &Entry, found: Found<'_>, now: u64) -> Result<Handle, Error> {
+        // Maps are looked through by the insertion itself where that is enough.
+        if self.find(&entry.pattern, entry.priority).is_some() {
+            return Err(Error::Duplicate);
+        }
+        if self.len >= self.limit {
+            return Err(Error::Full { limit: self.limit });
+        }
+        let handle = self.rows.take();
+        self.rows.set_pattern(handle, &entry.pattern);
+        self.rows.set_rank(handle, rank(entry.priority, self.sequence));
+        self.rows.set_found(handle, found);
+        self.rows.set_idle(handle, entry.idle_timeout, now);
+        if let Err(error) = self.link(handle, &entry.pattern) {
+            self.rows.give(handle);
+            return Err(error);
+        }
+        self.sequence = self.sequence.wrapping_add(1);
+        Ok(handle)
+    }
+
+    /// Makes a row one that look-ups find.
+    pub(crate) fn link(&mut self, handle: Handle, pattern: &Pattern) -> Result<(), Error> {
+        match &mut self.finder {
+            Finder::Keyless => return Err(Error::ForeignPattern),
+            Finder::Exact(map) => map.insert(&pattern.value, handle)?,
+            Finder::Lpm(lpm) => lpm.insert(pattern, handle)?,
+            Finder::Tuples(tuples) => tuples.insert(pattern, handle, &self.rows)?,
+            Finder::Ranges(ranges) => ranges.insert(pattern, handle, &self.rows),
+        }
+        self.rows.set_live(handle, true);
+        self.len += 1;
+        Ok(())
+    }
+
+    /// Makes a row one that look-ups do not find; it is not free yet.
+    pub(crate) fn unlink(&mut self, handle: Handle) {
+        let pattern = self.rows.pattern(handle, &self.exact_mask);
+        match &mut self.finder {
+            Finder::Keyless => return,
+            Finder::Exact(map) => map.remove(&pattern.value),
+            Finder::Lpm(lpm) => lpm.remove(&pattern),
+            Finder::Tuples(tuples) => tuples.remove(&pattern, handle, &self.rows),
+            Finder::Ranges(ranges) => ranges.remove(handle),
+        }
+        self.rows.set_live(handle, false);
+        self.len -= 1;
+    }
+
+    /// Links a row again that was unlinked in the same batch.
+    pub(crate) fn relink(&mut self, handle: Handle) -> Result<(), Error> {
+        let pattern = self.rows.pattern(handle, &self.exact_mask);
+        self.link(handle, &pattern)
+    }
+
+    /// Frees an unlinked row.
+    pub(crate) fn free(&mut self, handle: Handle) {
+        self.rows.give(handle);
+    }
+
+    pub(crate) fn set_found(&mut self, handle: Handle, found: Found<'_>) -> Stored {
+        self.rows.set_found(handle, found)
+    }
+
+    pub(crate) fn set_idle(&mut self, handle: Handle, timeout: u64, now: u64) -> u64 {
+        self.rows.set_idle(handle, timeout, now)
+    }
+
+    pub(crate) fn restore(&mut self, handle: Handle, stored: &Stored) {
+        self.rows.restore(handle, stored);
+    }
+
+    pub(crate) fn set_constant(&mut self, handle: Handle) {
+        self.rows.set_constant(handle);
+    }
+
+    /// Sets what runs if no entry matches, and tells what the row was.
+    pub(crate) fn write_default(&mut self, target: Option<&Target>) -> Result<Stored, Error> {
+        let found = match target {
+            None => Found::Nothing,
+            Some(Target::Action { action, arguments }) => {
+                self.check_arguments(arguments)?;
+                Found::Action {
+                    action: *action,
+                    arguments,
+                }
+            }
+            Some(_) => {
+                return Err(Error::WrongTarget {
+                    expected: "an action as its default",
+                });
+            }
+        };
+        Ok(self.rows.set_found(DEFAULT, found))
+    }
+}

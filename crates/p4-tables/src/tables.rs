@@ -1,0 +1,725 @@
+//! All tables of a program, and how they change.
+//!
+//! Changes come in batches, and a batch is done as a whole or not at all: when one change is refused, those
+//! before it are taken back. [`Shared`] holds the tables for many readers and one writer at a time. A reader takes
+//! its lock once per burst of packets; the writer takes it once per batch, so all of a batch appears between two
+//! bursts. Before that it walks, beside the readers, over what the batch will change, so that the memory
+//! is near and readers wait for little more than the stores. No structure copies itself when it grows.
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+
+use crate::error::{BatchError, Error};
+use crate::key::{KeyLayout, Pattern, Words};
+use crate::profile::{Profile, ProfileSpec};
+use crate::rows::{Found, Stored, Target};
+use crate::table::{DEFAULT, Entry, Handle, Table, TableSpec};
+
+/// Most changes of a batch. It bounds how long readers may have to wait.
+pub const MAX_BATCH: usize = 65_536;
+
+/// A set of patterns that a parser looks values up in (P4-16, 12.14: parser value sets).
+#[derive(Debug)]
+pub struct ValueSet {
+    layout: KeyLayout,
+    limit: usize,
+    patterns: Vec<Pattern>,
+}
+
+/// Most patterns of a value set; a look-up compares them all.
+pub const MAX_VALUE_SET: usize = 1024;
+
+impl ValueSet {
+    /// Whether a key matches one of the patterns. Does not allocate.
+    pub fn contains(&self, key: &[u64]) -> bool {
+        key.len() == self.layout.words()
+            && self
+                .patterns
+                .iter()
+                .any(|pattern| pattern.matches(&self.layout, key))
+    }
+
+    /// The layout of its keys.
+    pub fn layout(&self) -> &KeyLayout {
+        &self.layout
+    }
+
+    /// The patterns, in the order in which they were added.
+    pub fn patterns(&self) -> &[Pattern] {
+        &self.patterns
+    }
+}
+
+/// A change. Tables, profiles and value sets are numbered in the order in which they were added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds an entry.
+    Insert {
+        /// The table.
+        table: u32,
+        /// The entry.
+        entry: Entry,
+    },
+    /// Gives an entry, found by pattern and priority, another target and idle time. What it counted stays.
+    Modify {
+        /// The table.
+        table: u32,
+        /// The entry.
+        entry: Entry,
+    },
+    /// Removes an entry.
+    Remove {
+        /// The table.
+        table: u32,
+        /// Its pattern.
+        pattern: Pattern,
+        /// Its priority.
+        priority: u32,
+    },
+    /// Sets what a table runs if no entry matches; `None` is what the program says.
+    SetDefault {
+        /// The table.
+        table: u32,
+        /// An action.
+        target: Option<Target>,
+    },
+    /// Adds a member to an action profile.
+    AddMember {
+        /// The profile.
+        profile: u32,
+        /// The member's identifier.
+        member: u32,
+        /// The action's number.
+        action: u32,
+        /// Its arguments.
+        arguments: Words,
+    },
+    /// Gives a member another action.
+    ModifyMember {
+        /// The profile.
+        profile: u32,
+        /// The member's identifier.
+        member: u32,
+        /// The action's number.
+        action: u32,
+        /// Its arguments.
+        arguments: Words,
+    },
+    /// Removes a member that nothing refers to.
+    RemoveMember {
+        /// The profile.
+        profile: u32,
+        /// The member's identifier.
+        member: u32,
+    },
+    /// Adds a group.
+    AddGroup {
+        /// The profile.
+        profile: u32,
+        /// The group's identifier.
+        group: u32,
+        /// Identifiers of members with weights.
+        members: Vec<(u32, u32)>,
+    },
+    /// Gives a group other members.
+    ModifyGroup {
+        /// The profile.
+        profile: u32,
+        /// The group's identifier.
+        group: u32,
+        /// Identifiers of members with weights.
+        members: Vec<(u32, u32)>,
+    },
+    /// Removes a group that no entry refers to.
+    RemoveGroup {
+        /// The profile.
+        profile: u32,
+        /// The group's identifier.
+        group: u32,
+    },
+    /// Adds a pattern to a value set.
+    AddValue {
+        /// The value set.
+        set: u32,
+        /// The pattern.
+        pattern: Pattern,
+    },
+    /// Removes a pattern from a value set.
+    RemoveValue {
+        /// The value set.
+        set: u32,
+        /// The pattern.
+        pattern: Pattern,
+    },
+}
+
+/// How to take a change back.
+enum Undo {
+    Unlink {
+        table: u32,
+        handle: Handle,
+    },
+    Relink {
+        table: u32,
+        handle: Handle,
+    },
+    Restore {
+        table: u32,
+        handle: Handle,
+        stored: Stored,
+        idle: Option<u64>,
+    },
+    Change(Change),
+    InsertValue {
+        set: u32,
+        at: usize,
+        pattern: Pattern,
+    },
+}
+
+/// Tables, action profiles and value sets of a program.
+#[derive(Debug, Default)]
+pub struct Tables {
+    tables: Vec<Table>,
+    profiles: Vec<Profile>,
+    sets: Vec<ValueSet>,
+}
+
+impl Tables {
+    /// None yet.
+    pub fn new() -> Tables {
+        Tables::default()
+    }
+
+    /// Adds a table, and tells its number. Its profile must be there.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the specification.
+    pub fn add_table(&mut self, spec: TableSpec) -> Result<u32, Error> {
+        if let Some(profile) = spec.profile {
+            self.profile(profile)?;
+        }
+        self.tables.push(Table::new(spec)?);
+        Ok(self.tables.len() as u32 - 1)
+    }
+
+    /// Adds an action profile, and tells its number.
+    pub fn add_profile(&mut self, spec: ProfileSpec) -> u32 {
+        self.profiles.push(Profile::new(spec));
+        self.profiles.len() as u32 - 1
+    }
+
+    /// Adds a value set with at most `limit` patterns (and [`MAX_VALUE_SET`]), and tells its number.
+    pub fn add_value_set(&mut self, layout: KeyLayout, limit: usize) -> u32 {
+        self.sets.push(ValueSet {
+            layout,
+            limit: limit.min(MAX_VALUE_SET),
+            patterns: Vec::new(),
+        });
+        self.sets.len() as u32 - 1
+    }
+
+    /// Adds an entry of the program, which controllers cannot change.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Change::Insert`].
+    pub fn add_constant(&mut self, table: u32, entry: &Entry) -> Result<Handle, Error> {
+        let handle = self.insert(table, entry, 0)?;
+        self.table_mut(table)?.set_constant(handle);
+        Ok(handle)
+    }
+
+    /// A table.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`].
+    #[inline]
+    pub fn table(&self, number: u32) -> Result<&Table, Error> {
+        self.tables.get(number as usize).ok_or(Error::Unknown {
+            what: "table",
+            number,
+        })
+    }
+
+    /// An action profile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`].
+    #[inline]
+    pub fn profile(&self, number: u32) -> Result<&Profile, Error> {
+        self.profiles.get(number as usize).ok_or(Error::Unknown {
+            what: "action profile",
+            number,
+        })
+    }
+
+    /// A value set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`].
+    pub fn value_set(&self, number: u32) -> Result<&ValueSet, Error> {
+        self.sets.get(number as usize).ok_or(Error::Unknown {
+            what: "value set",
+            number,
+        })
+    }
+
+    /// Action and arguments for a handle ([`DEFAULT`] for a miss). Groups choose by `hash`, which is only asked for
+    /// then; an empty group leads to the default.
+    #[inline]
+    pub fn action<'a>(
+        &'a self,
+        table: &'a Table,
+        handle: Handle,
+        hash: impl FnOnce() -> u64,
+    ) -> Option<(u32, &'a [u64])> {
+        let profile = || self.profiles.get(table.spec().profile? as usize);
+        match table.found(handle) {
+            Found::Nothing => None,
+            Found::Action { .. } => self.direct(table, handle),
+            Found::Member(place) => profile()?.member(place),
+            Found::Group(place) => profile()?
+                .choose(place, hash())
+                .or_else(|| self.direct(table, DEFAULT)),
+        }
+    }
+
+    /// Bytes of all tables and profiles.
+    pub fn memory(&self) -> usize {
+        let patterns = |set: &ValueSet| set.patterns.capacity() * size_of::<Pattern>();
+        self.tables.iter().map(Table::memory).sum::<usize>()
+            + self.profiles.iter().map(Profile::memory).sum::<usize>()
+            + self.sets.iter().map(patterns).sum::<usize>()
+    }
+
+    /// Makes all changes or none. `now` is in nanoseconds, for idle times.
+    ///
+    /// # Errors
+    ///
+    /// The first change that was refused.
+    pub fn apply(&mut self, changes: &[Change], now: u64) -> Result<(), BatchError> {
+        if changes.len() > MAX_BATCH {
+            return Err(BatchError {
+                index: MAX_BATCH,
+                error: Error::BatchTooLarge { limit: MAX_BATCH },
+            });
+        }
+        let mut undo = Vec::with_capacity(changes.len());
+        for (index, change) in changes.iter().enumerate() {
+            match self.change(change, now) {
+                Ok(back) => undo.push(back),
+                Err(error) => {
+                    for back in undo.into_iter().rev() {
+                        self.undo(back, now);
+                    }
+                    return Err(BatchError { index, error });
+                }
+            }
+        }
+        // Rows of removed entries are free only now: until here their counters might have been wanted again.
+        for back in undo {
+            if let Undo::Relink { table, handle } = back
+                && let Ok(table) = self.table_mut(table)
+            {
+                table.free(handle);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what the changes will touch.
+    fn walk(&self, changes: &[Change]) -> u64 {
+        let touched = changes.iter().map(|change| match change {
+            Change::Insert { table, entry } => self
+                .table(*table)
+                .map_or(0, |table| table.touch(entry.pattern.value())),
+            Change::Modify { table, entry } => self.near(*table, &entry.pattern, entry.priority),
+            Change::Remove {
+                table,
+                pattern,
+                priority,
+            } => self.near(*table, pattern, *priority),
+            _ => 0,
+        });
+        touched.fold(0, |sum, touched| sum ^ touched)
+    }
+
+    fn near(&self, table: u32, pattern: &Pattern, priority: u32) -> u64 {
+        self.table(table)
+            .ok()
+            .and_then(|table| table.find(pattern, priority))
+            .map_or(0, u64::from)
+    }
+
+    fn table_mut(&mut self, number: u32) -> Result<&mut Table, Error> {
+        self.tables.get_mut(number as usize).ok_or(Error::Unknown {
+            what: "table",
+            number,
+        })
+    }
+
+    fn profile_mut(&mut self, number: u32) -> Result<&mut Profile, Error> {
+        self.profiles.get_mut(number as usize).ok_or(Error::Unknown {
+            what: "action profile",
+            number,
+        })
+    }
+
+    fn direct<'a>(&'a self, table: &'a Table, handle: Handle) -> Option<(u32, &'a [u64])> {
+        if let Found::Action { action, arguments } = table.found(handle) {
+            Some((action, arguments))
+        } else {
+            None
+        }
+    }
+
+    fn change(&mut self, change: &Change, now: u64) -> Result<Undo, Error> {
+        match change {
+            Change::Insert { table, entry } => {
+                self.open(*table)?;
+                let handle = self.insert(*table, entry, now)?;
+                Ok(Undo::Unlink {
+                    table: *table,
+                    handle,
+                })
+            }
+            Change::Modify { table, entry } => self.modify(*table, entry, now),
+            Change::Remove {
+                table,
+                pattern,
+                priority,
+            } => {
+                let handle = self.changeable(*table, pattern, *priority)?;
+                self.use_target(*table, handle, false);
+                self.table_mut(*table)?.unlink(handle);
+                Ok(Undo::Relink {
+                    table: *table,
+                    handle,
+                })
+            }
+            Change::SetDefault { table, target } => {
+                let number = *table;
+                let table = self.table_mut(number)?;
+                if table.spec().constant_default {
+                    return Err(Error::Constant);
+                }
+                let program = table.spec().default.clone();
+                let stored = table.write_default(target.as_ref().or(program.as_ref()))?;
+                Ok(Undo::Restore {
+                    table: number,
+                    handle: DEFAULT,
+                    stored,
+                    idle: None,
+                })
+            }
+            Change::AddValue { set, pattern } => self.add_value(*set, pattern),
+            Change::RemoveValue { set, pattern } => self.remove_value(*set, pattern),
+            _ => self.change_profile(change).map(Undo::Change),
+        }
+    }
+
+    fn change_profile(&mut self, change: &Change) -> Result<Change, Error> {
+        Ok(match change {
+            Change::AddMember {
+                profile,
+                member,
+                action,
+                arguments,
+            } => {
+                self.profile_mut(*profile)?
+                    .add_member(*member, *action, arguments)?;
+                Change::RemoveMember {
+                    profile: *profile,
+                    member: *member,
+                }
+            }
+            Change::ModifyMember {
+                profile,
+                member,
+                action,
+                arguments,
+            } => {
+                let (action, arguments) = self
+                    .profile_mut(*profile)?
+                    .modify_member(*member, *action, arguments)?;
+                Change::ModifyMember {
+                    profile: *profile,
+                    member: *member,
+                    action,
+                    arguments,
+                }
+            }
+            Change::RemoveMember { profile, member } => {
+                let (action, arguments) = self.profile_mut(*profile)?.remove_member(*member)?;
+                Change::AddMember {
+                    profile: *profile,
+                    member: *member,
+                    action,
+                    arguments,
+                }
+            }
+            Change::AddGroup {
+                profile,
+                group,
+                members,
+            } => {
+                self.profile_mut(*profile)?.add_group(*group, members)?;
+                Change::RemoveGroup {
+                    profile: *profile,
+                    group: *group,
+                }
+            }
+            Change::ModifyGroup {
+                profile,
+                group,
+                members,
+            } => {
+                let members = self.profile_mut(*profile)?.modify_group(*group, members)?;
+                Change::ModifyGroup {
+                    profile: *profile,
+                    group: *group,
+                    members,
+                }
+            }
+            Change::RemoveGroup { profile, group } => {
+                let members = self.profile_mut(*profile)?.remove_group(*group)?;
+                Change::AddGroup {
+                    profile: *profile,
+                    group: *group,
+                    members,
+                }
+            }
+            // The others are done by the caller.
+            other => other.clone(),
+        })
+    }
+
+    fn undo(&mut self, undo: Undo, now: u64) {
+        let done = match undo {
+            Undo::Unlink { table, handle } => {
+                self.use_target(table, handle, false);
+                self.table_mut(table).map(|table| {
+                    table.unlink(handle);
+                    table.free(handle);
+                })
+            }
+            Undo::Relink { table, handle } => {
+                self.use_target(table, handle, true);
+                self.table_mut(table).and_then(|table| table.relink(handle))
+            }
+            Undo::Restore {
+                table,
+                handle,
+                stored,
+                idle,
+            } => {
+                self.use_target(table, handle, false);
+                let done = self.table_mut(table).map(|table| {
+                    table.restore(handle, &stored);
+                    if let Some(idle) = idle {
+                        table.set_idle(handle, idle, now);
+                    }
+                });
+                self.use_target(table, handle, true);
+                done
+            }
+            Undo::Change(change) => self.change_profile(&change).map(|_| ()),
+            Undo::InsertValue { set, at, pattern } => {
+                self.sets[set as usize].patterns.insert(at, pattern);
+                Ok(())
+            }
+        };
+        debug_assert!(done.is_ok(), "what was there can be there again: {done:?}");
+    }
+
+    /// Refuses changes of entries of a table that only the program fills.
+    fn open(&self, table: u32) -> Result<(), Error> {
+        if self.table(table)?.spec().constant {
+            Err(Error::Constant)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn changeable(&self, number: u32, pattern: &Pattern, priority: u32) -> Result<Handle, Error> {
+        self.open(number)?;
+        let table = self.table(number)?;
+        if !pattern.belongs_to(table.layout()) {
+            return Err(Error::ForeignPattern);
+        }
+        let handle = table.find(pattern, priority).ok_or(Error::NotFound)?;
+        if table.is_constant(handle) {
+            Err(Error::Constant)
+        } else {
+            Ok(handle)
+        }
+    }
+
+    fn insert(&mut self, number: u32, entry: &Entry, now: u64) -> Result<Handle, Error> {
+        self.table(number)?.check(entry)?;
+        let place = self.resolve(number, &entry.target)?;
+        let handle = self
+            .table_mut(number)?
+            .insert(entry, found(&entry.target, place), now)?;
+        self.use_target(number, handle, true);
+        Ok(handle)
+    }
+
+    fn modify(&mut self, number: u32, entry: &Entry, now: u64) -> Result<Undo, Error> {
+        self.table(number)?.check(entry)?;
+        let handle = self.changeable(number, &entry.pattern, entry.priority)?;
+        let place = self.resolve(number, &entry.target)?;
+        self.use_target(number, handle, false);
+        let table = self.table_mut(number)?;
+        let stored = table.set_found(handle, found(&entry.target, place));
+        let idle = Some(table.set_idle(handle, entry.idle_timeout, now));
+        self.use_target(number, handle, true);
+        Ok(Undo::Restore {
+            table: number,
+            handle,
+            stored,
+            idle,
+        })
+    }
+
+    /// Checks a target, and finds the place of a member or group.
+    fn resolve(&self, number: u32, target: &Target) -> Result<u32, Error> {
+        let table = self.table(number)?;
+        let expected = |expected| Error::WrongTarget { expected };
+        match (target, table.spec().profile) {
+            (Target::Action { arguments, .. }, None) => table.check_arguments(arguments).map(|()| 0),
+            (Target::Action { .. }, Some(_)) => Err(expected("a member or a group of its action profile")),
+            (_, None) => Err(expected("an action")),
+            (Target::Member(id), Some(profile)) => {
+                let place = self.profile(profile)?.members.place(*id);
+                place.ok_or(Error::Unknown {
+                    what: "member",
+                    number: *id,
+                })
+            }
+            (Target::Group(id), Some(profile)) => {
+                let place = self.profile(profile)?.groups.place(*id);
+                place.ok_or(Error::Unknown {
+                    what: "group",
+                    number: *id,
+                })
+            }
+        }
+    }
+
+    /// Counts an entry's reference to a member or group.
+    fn use_target(&mut self, number: u32, handle: Handle, more: bool) {
+        let Ok(table) = self.table(number) else { return };
+        let found = table.found(handle);
+        let count = |uses: &mut usize| *uses = if more { *uses + 1 } else { *uses - 1 };
+        let (member, place) = match found {
+            Found::Member(place) => (true, place),
+            Found::Group(place) => (false, place),
+            _ => return,
+        };
+        let Some(profile) = table
+            .spec()
+            .profile
+            .and_then(|profile| self.profiles.get_mut(profile as usize))
+        else {
+            return;
+        };
+        if member {
+            if let Some(member) = profile.members.get_mut(place) {
+                count(&mut member.uses);
+            }
+        } else if let Some(group) = profile.groups.get_mut(place) {
+            count(&mut group.uses);
+        }
+    }
+
+    fn add_value(&mut self, number: u32, pattern: &Pattern) -> Result<Undo, Error> {
+        let unknown = Error::Unknown {
+            what: "value set",
+            number,
+        };
+        let set = self.sets.get_mut(number as usize).ok_or(unknown)?;
+        if !pattern.belongs_to(&set.layout) {
+            return Err(Error::ForeignPattern);
+        }
+        if set.patterns.contains(pattern) {
+            return Err(Error::Duplicate);
+        }
+        if set.patterns.len() >= set.limit {
+            return Err(Error::Full { limit: set.limit });
+        }
+        set.patterns.push(pattern.clone());
+        Ok(Undo::Change(Change::RemoveValue {
+            set: number,
+            pattern: pattern.clone(),
+        }))
+    }
+
+    fn remove_value(&mut self, number: u32, pattern: &Pattern) -> Result<Undo, Error> {
+        let unknown = Error::Unknown {
+            what: "value set",
+            number,
+        };
+        let set = self.sets.get_mut(number as usize).ok_or(unknown)?;
+        let at = set
+            .patterns
+            .iter()
+            .position(|other| other == pattern)
+            .ok_or(Error::NotFound)?;
+        let pattern = set.patterns.remove(at);
+        Ok(Undo::InsertValue {
+            set: number,
+            at,
+            pattern,
+        })
+    }
+}
+
+fn found(target: &Target, place: u32) -> Found<'_> {
+    match target {
+        Target::Action { action, arguments } => Found::Action {
+            action: *action,
+            arguments,
+        },
+        Target::Member(_) => Found::Member(place),
+        Target::Group(_) => Found::Group(place),
+    }
+}
+
+/// Tables for many readers and one writer at a time.
+#[derive(Debug, Default)]
+pub struct Shared {
+    tables: RwLock<Tables>,
+    writer: Mutex<()>,
+}
+
+impl Shared {
+    /// Shares tables.
+    pub fn new(tables: Tables) -> Shared {
+        Shared {
+            tables: RwLock::new(tables),
+            writer: Mutex::new(()),
+        }
+    }
+
+    /// The tables as they are between two batches. Held for a burst of packets, not longer: a writer waits for it.
+    #[inline]
+    pub fn read(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read()
+    }
+
+    /// Makes all changes, so that they appear at once, or none. `now` is in nanoseconds, for idle times.
+    ///
+    /// # Errors
+    ///
+    /// The first change that was refused.
+    pub fn apply(&self, changes: &[Change], now: u64) -> Result<(), BatchError> {
+        let _writer = self.writer.lock();
+        std::hint::black_box(self.tables.read().walk(changes));
+        self.tables.write().apply(changes, now)
+    }
+}

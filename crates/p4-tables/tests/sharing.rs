@@ -1,0 +1,740 @@
+//! Batches appear at once, refused input, bounds, profiles, constants, idle times, and no allocation.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use p4_tables::{
+    Change, Count, DEFAULT, Entry, Error, KeyField, KeyLayout, Match, MatchKind, Pattern, ProfileSpec,
+    Shared, TableSpec, Tables, Target, Words,
+};
+
+fn layout(fields: &[(MatchKind, u32)]) -> KeyLayout {
+    let fields: Vec<KeyField> = fields
+        .iter()
+        .map(|&(kind, width)| KeyField { kind, width })
+        .collect();
+    KeyLayout::new(&fields).unwrap()
+}
+
+fn action(action: u32, argument: u64) -> Target {
+    Target::Action {
+        action,
+        arguments: [argument].as_slice().into(),
+    }
+}
+
+fn entry(pattern: Pattern, target: Target) -> Entry {
+    Entry {
+        pattern,
+        priority: 0,
+        target,
+        idle_timeout: 0,
+    }
+}
+
+fn exact(layout: &KeyLayout, value: u64) -> Pattern {
+    layout.pattern(&[Match::Exact(&[value])]).unwrap()
+}
+
+/// Each batch gives all entries of two tables the same new argument; readers never see two arguments under one lock.
+#[test]
+fn batches_appear_at_once() {
+    const KEYS: u64 = 64;
+    let layout = layout(&[(MatchKind::Exact, 32)]);
+    let mut tables = Tables::new();
+    let numbers = [0, 1].map(|_| tables.add_table(TableSpec::new(layout.clone(), 100, 1)).unwrap());
+    let changes = |round: u64| -> Vec<Change> {
+        let keys = (0..KEYS).flat_map(|key| numbers.map(|table| (table, key)));
+        let change = |(table, key)| {
+            let entry = entry(exact(&layout, key), action(1, round));
+            if round == 0 {
+                Change::Insert { table, entry }
+            } else {
+                Change::Modify { table, entry }
+            }
+        };
+        keys.map(change).collect()
+    };
+    tables.apply(&changes(0), 0).unwrap();
+    let shared = Shared::new(tables);
+    let (done, bursts) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let tables = shared.read();
+                    let argument = |number, key| {
+                        let table = tables.table(number).unwrap();
+                        tables
+                            .action(table, table.lookup(&[key]).unwrap(), || 0)
+                            .unwrap()
+                            .1[0]
+                    };
+                    let first = argument(numbers[0], 0);
+                    for key in 0..KEYS {
+                        assert_eq!(numbers.map(|number| argument(number, key)), [first; 2]);
+                    }
+                    bursts.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let mut round = 1;
+        while round < 200 || bursts.load(Ordering::Relaxed) < 100 {
+            shared.apply(&changes(round), 0).unwrap();
+            // A batch whose last change is refused is never seen either.
+            let mut refused = changes(1_000_000);
+            refused.push(Change::SetDefault {
+                table: 9,
+                target: None,
+            });
+            assert_eq!(shared.apply(&refused, 0).unwrap_err().index, 2 * KEYS as usize);
+            round += 1;
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn wrong_patterns_are_refused() {
+    let all = layout(&[
+        (MatchKind::Exact, 9),
+        (MatchKind::Lpm, 70),
+        (MatchKind::Ternary, 8),
+        (MatchKind::Range, 16),
+    ]);
+    let good = [
+        Match::Exact(&[511]),
+        Match::Lpm {
+            value: &[0, 0x20],
+            length: 1,
+        },
+        Match::Ternary {
+            value: &[1],
+            mask: &[1],
+        },
+        Match::Range {
+            low: &[2],
+            high: &[2],
+        },
+    ];
+    assert!(all.pattern(&good).is_ok());
+    let with = |field: usize, wrong: Match<'static>| {
+        let mut matches = good;
+        matches[field] = wrong;
+        all.pattern(&matches).unwrap_err()
+    };
+    assert_eq!(
+        all.pattern(&good[..3]),
+        Err(Error::WrongFields {
+            expected: 4,
+            found: 3
+        })
+    );
+    assert_eq!(
+        with(0, Match::Exact(&[512])),
+        Error::WrongWidth { field: 0, width: 9 }
+    );
+    assert_eq!(
+        with(0, Match::Exact(&[0, 1])),
+        Error::WrongWidth { field: 0, width: 9 }
+    );
+    assert_eq!(with(0, Match::Optional(None)), Error::WrongKind { field: 0 });
+    assert_eq!(
+        with(
+            1,
+            Match::Lpm {
+                value: &[0, 0x40],
+                length: 9
+            }
+        ),
+        Error::WrongWidth { field: 1, width: 70 }
+    );
+    assert_eq!(
+        with(
+            1,
+            Match::Lpm {
+                value: &[],
+                length: 71
+            }
+        ),
+        Error::PrefixTooLong {
+            field: 1,
+            length: 71,
+            width: 70
+        }
+    );
+    assert_eq!(
+        with(
+            1,
+            Match::Lpm {
+                value: &[1],
+                length: 69
+            }
+        ),
+        Error::BitsOutsideMask { field: 1 }
+    );
+    assert_eq!(
+        with(
+            2,
+            Match::Ternary {
+                value: &[2],
+                mask: &[1]
+            }
+        ),
+        Error::BitsOutsideMask { field: 2 }
+    );
+    assert_eq!(
+        with(
+            2,
+            Match::Ternary {
+                value: &[],
+                mask: &[256]
+            }
+        ),
+        Error::WrongWidth { field: 2, width: 8 }
+    );
+    assert_eq!(
+        with(
+            3,
+            Match::Range {
+                low: &[2],
+                high: &[1]
+            }
+        ),
+        Error::EmptyRange { field: 3 }
+    );
+    assert_eq!(
+        with(
+            3,
+            Match::Range {
+                low: &[2],
+                high: &[65536]
+            }
+        ),
+        Error::WrongWidth { field: 3, width: 16 }
+    );
+    let empty = KeyLayout::new(&[KeyField {
+        kind: MatchKind::Exact,
+        width: 0,
+    }]);
+    assert_eq!(empty, Err(Error::EmptyField { field: 0 }));
+    let wide = [KeyField {
+        kind: MatchKind::Exact,
+        width: u32::MAX,
+    }];
+    assert!(matches!(KeyLayout::new(&wide), Err(Error::KeyTooWide { .. })));
+    let prefixes = layout(&[(MatchKind::Lpm, 8), (MatchKind::Exact, 8), (MatchKind::Lpm, 8)]);
+    let refused = Tables::new().add_table(TableSpec::new(prefixes, 1, 0));
+    assert_eq!(refused, Err(Error::SecondPrefix { field: 2 }));
+}
+
+#[test]
+fn wrong_entries_are_refused() {
+    let (narrow, wide) = (
+        layout(&[(MatchKind::Exact, 8)]),
+        layout(&[(MatchKind::Exact, 100)]),
+    );
+    let ternary = layout(&[(MatchKind::Ternary, 8)]);
+    let mut tables = Tables::new();
+    let table = tables.add_table(TableSpec::new(narrow.clone(), 10, 1)).unwrap();
+    let masks = tables
+        .add_table(TableSpec {
+            mask_limit: 2,
+            ..TableSpec::new(ternary.clone(), 10, 1)
+        })
+        .unwrap();
+    let keyless = tables.add_table(TableSpec::new(layout(&[]), 10, 1)).unwrap();
+    let mut insert = |table, entry| {
+        tables
+            .apply(&[Change::Insert { table, entry }], 0)
+            .map_err(|refused| refused.error)
+    };
+    let right = entry(exact(&narrow, 1), action(1, 1));
+    let refused = [
+        (table, entry(exact(&wide, 1), action(1, 1)), Error::ForeignPattern),
+        (keyless, right.clone(), Error::ForeignPattern),
+        (
+            keyless,
+            entry(layout(&[]).pattern(&[]).unwrap(), action(1, 1)),
+            Error::ForeignPattern,
+        ),
+        (
+            table,
+            Entry {
+                priority: 1,
+                ..right.clone()
+            },
+            Error::PriorityWithoutMeaning,
+        ),
+        (
+            table,
+            Entry {
+                idle_timeout: 1,
+                ..right.clone()
+            },
+            Error::NotKept { what: "idle times" },
+        ),
+        (
+            table,
+            Entry {
+                target: Target::Member(1),
+                ..right.clone()
+            },
+            Error::WrongTarget {
+                expected: "an action",
+            },
+        ),
+        (
+            7,
+            right.clone(),
+            Error::Unknown {
+                what: "table",
+                number: 7,
+            },
+        ),
+    ];
+    for (table, entry, error) in refused {
+        assert_eq!(insert(table, entry), Err(error));
+    }
+    let arguments = Target::Action {
+        action: 1,
+        arguments: [1, 2].as_slice().into(),
+    };
+    let many = Entry {
+        target: arguments,
+        ..right.clone()
+    };
+    assert_eq!(
+        insert(table, many),
+        Err(Error::TooManyArguments { words: 2, limit: 1 })
+    );
+    let mask = |mask: u64| {
+        entry(
+            ternary
+                .pattern(&[Match::Ternary {
+                    value: &[0],
+                    mask: &[mask],
+                }])
+                .unwrap(),
+            action(1, 1),
+        )
+    };
+    assert_eq!(
+        [1, 2, 3].map(|bits| insert(masks, mask(bits))),
+        [Ok(()), Ok(()), Err(Error::TooManyMasks { limit: 2 })]
+    );
+    let batch = vec![Change::SetDefault { table, target: None }; p4_tables::MAX_BATCH + 1];
+    assert!(matches!(
+        tables.apply(&batch, 0).unwrap_err().error,
+        Error::BatchTooLarge { .. }
+    ));
+    assert!(tables.table(table).unwrap().is_empty());
+    assert_eq!(
+        tables.table(table).unwrap().lookup(&[1, 2]),
+        None,
+        "a key of another length"
+    );
+}
+
+/// Masks that lose their last entry make room for others.
+#[test]
+fn masks_end_with_their_entries() {
+    let ternary = layout(&[(MatchKind::Ternary, 32)]);
+    let mut tables = Tables::new();
+    let table = tables
+        .add_table(TableSpec {
+            mask_limit: 1,
+            ..TableSpec::new(ternary.clone(), 10, 1)
+        })
+        .unwrap();
+    for bit in 0..32 {
+        let mask = [1 << bit];
+        let pattern = ternary
+            .pattern(&[Match::Ternary {
+                value: &mask,
+                mask: &mask,
+            }])
+            .unwrap();
+        tables
+            .apply(
+                &[Change::Insert {
+                    table,
+                    entry: entry(pattern.clone(), action(1, bit)),
+                }],
+                0,
+            )
+            .unwrap();
+        assert!(
+            tables
+                .table(table)
+                .unwrap()
+                .lookup(&[u64::from(u32::MAX)])
+                .is_some()
+        );
+        tables
+            .apply(
+                &[Change::Remove {
+                    table,
+                    pattern,
+                    priority: 0,
+                }],
+                0,
+            )
+            .unwrap();
+        assert_eq!(tables.table(table).unwrap().masks(), 0);
+    }
+}
+
+#[test]
+fn constants_defaults_counters_and_idle_times() {
+    let key = layout(&[(MatchKind::Exact, 8)]);
+    let spec = TableSpec::new(key.clone(), 10, 1);
+    let mut tables = Tables::new();
+    let table = tables
+        .add_table(TableSpec {
+            counters: true,
+            meters: true,
+            idle: true,
+            default: Some(action(9, 9)),
+            ..spec.clone()
+        })
+        .unwrap();
+    let fixed = tables
+        .add_table(TableSpec {
+            constant: true,
+            constant_default: true,
+            ..spec
+        })
+        .unwrap();
+    let constant = tables
+        .add_constant(table, &entry(exact(&key, 1), action(1, 1)))
+        .unwrap();
+    tables
+        .add_constant(fixed, &entry(exact(&key, 1), action(1, 1)))
+        .unwrap();
+    let changed = entry(exact(&key, 1), action(2, 2));
+    for table in [table, fixed] {
+        let remove = Change::Remove {
+            table,
+            pattern: exact(&key, 1),
+            priority: 0,
+        };
+        for change in [
+            Change::Modify {
+                table,
+                entry: changed.clone(),
+            },
+            remove,
+        ] {
+            assert_eq!(tables.apply(&[change], 0).unwrap_err().error, Error::Constant);
+        }
+    }
+    let default = |table| Change::SetDefault {
+        table,
+        target: Some(action(3, 3)),
+    };
+    assert_eq!(
+        tables.apply(&[default(fixed)], 0).unwrap_err().error,
+        Error::Constant
+    );
+    let run = |tables: &Tables| {
+        let table = tables.table(table).unwrap();
+        tables
+            .action(table, DEFAULT, || 0)
+            .map(|(action, arguments)| (action, arguments[0]))
+    };
+    assert_eq!(run(&tables), Some((9, 9)));
+    tables.apply(&[default(table)], 0).unwrap();
+    assert_eq!(run(&tables), Some((3, 3)));
+    tables
+        .apply(&[Change::SetDefault { table, target: None }], 0)
+        .unwrap();
+    assert_eq!(run(&tables), Some((9, 9)));
+
+    let added = Entry {
+        idle_timeout: 100,
+        ..entry(exact(&key, 2), action(2, 2))
+    };
+    tables
+        .apply(
+            &[Change::Insert {
+                table,
+                entry: added.clone(),
+            }],
+            1000,
+        )
+        .unwrap();
+    let seen = tables.table(table).unwrap();
+    let handle = seen.lookup(&[2]).unwrap();
+    seen.count(handle, 60);
+    assert_eq!(
+        seen.counted(handle),
+        Some(Count {
+            packets: 1,
+            bytes: 60
+        })
+    );
+    assert_eq!(seen.counted(constant), Some(Count::default()));
+    assert!(seen.meter(handle).is_some());
+    let idle = |tables: &Tables, now| {
+        let (mut idle, mut from) = (Vec::new(), 0);
+        while let Some(next) = tables.table(table).unwrap().idle(now, from, 1, &mut idle) {
+            from = next;
+        }
+        idle
+    };
+    assert_eq!(idle(&tables, 1099), []);
+    assert_eq!(idle(&tables, 1100), [handle]);
+    tables.table(table).unwrap().note_use(handle, 1050);
+    assert_eq!(idle(&tables, 1149), []);
+    let modified = Entry {
+        target: action(4, 4),
+        ..added
+    };
+    tables
+        .apply(
+            &[Change::Modify {
+                table,
+                entry: modified,
+            }],
+            1150,
+        )
+        .unwrap();
+    assert_eq!(
+        tables.table(table).unwrap().counted(handle),
+        Some(Count {
+            packets: 1,
+            bytes: 60
+        })
+    );
+    assert_eq!(idle(&tables, 1249), []);
+    // Who takes the row next begins at zero.
+    let remove = Change::Remove {
+        table,
+        pattern: exact(&key, 2),
+        priority: 0,
+    };
+    tables.apply(&[remove], 1150).unwrap();
+    let next = Change::Insert {
+        table,
+        entry: entry(exact(&key, 3), action(2, 2)),
+    };
+    tables.apply(&[next], 1150).unwrap();
+    let seen = tables.table(table).unwrap();
+    assert_eq!(seen.counted(seen.lookup(&[3]).unwrap()), Some(Count::default()));
+}
+
+#[test]
+fn profiles_choose_by_hash_and_keep_what_is_used() {
+    let key = layout(&[(MatchKind::Exact, 8)]);
+    let mut tables = Tables::new();
+    let profile = tables.add_profile(ProfileSpec {
+        limit: 4,
+        group_limit: 3,
+        argument_words: 1,
+    });
+    let spec = TableSpec {
+        profile: Some(profile),
+        default: Some(action(9, 9)),
+        ..TableSpec::new(key.clone(), 10, 1)
+    };
+    let table = tables.add_table(spec).unwrap();
+    let member = |member: u32| Change::AddMember {
+        profile,
+        member,
+        action: member,
+        arguments: [u64::from(member)].as_slice().into(),
+    };
+    let group = |members: &[(u32, u32)]| Change::AddGroup {
+        profile,
+        group: 5,
+        members: members.to_vec(),
+    };
+    let to = |value, target| Change::Insert {
+        table,
+        entry: entry(exact(&key, value), target),
+    };
+    let good = [
+        member(30),
+        member(10),
+        group(&[(30, 1), (10, 2)]),
+        to(1, Target::Group(5)),
+        to(2, Target::Member(10)),
+    ];
+    // Any cut of it that is refused leaves nothing.
+    let refused: Vec<Change> = good.iter().cloned().chain([group(&[])]).collect();
+    assert_eq!(tables.apply(&refused, 0).unwrap_err().error, Error::Duplicate);
+    assert_eq!(tables.profile(profile).unwrap().members(), 0);
+    tables.apply(&good, 0).unwrap();
+    let run = |tables: &Tables, value, hash| {
+        let table = tables.table(table).unwrap();
+        let handle = table.lookup(&[value]).unwrap_or(DEFAULT);
+        tables.action(table, handle, || hash).map(|(action, _)| action)
+    };
+    assert_eq!(
+        [0, 1, 2, 3, u64::MAX].map(|hash| run(&tables, 1, hash)),
+        [10, 10, 30, 10, 10].map(Some)
+    );
+    assert_eq!(run(&tables, 2, 0), Some(10));
+    assert_eq!(run(&tables, 3, 0), Some(9));
+    let error = |tables: &mut Tables, change: Change| tables.apply(&[change], 0).unwrap_err().error;
+    let in_use = |what, number| Error::InUse { what, number };
+    assert_eq!(
+        error(&mut tables, Change::RemoveMember { profile, member: 30 }),
+        in_use("member", 30)
+    );
+    assert_eq!(
+        error(&mut tables, Change::RemoveGroup { profile, group: 5 }),
+        in_use("group", 5)
+    );
+    assert_eq!(
+        error(&mut tables, to(4, Target::Member(7))),
+        Error::Unknown {
+            what: "member",
+            number: 7
+        }
+    );
+    assert_eq!(
+        error(&mut tables, to(4, action(1, 1))),
+        Error::WrongTarget {
+            expected: "a member or a group of its action profile"
+        }
+    );
+    let modify = |members: &[(u32, u32)]| Change::ModifyGroup {
+        profile,
+        group: 5,
+        members: members.to_vec(),
+    };
+    assert_eq!(error(&mut tables, modify(&[(30, 4)])), Error::Full { limit: 3 });
+    assert_eq!(
+        error(&mut tables, modify(&[(30, u32::MAX), (10, u32::MAX)])),
+        Error::Full { limit: 3 }
+    );
+    tables.apply(&[modify(&[])], 0).unwrap();
+    assert_eq!(run(&tables, 1, 0), Some(9), "an empty group leads to the default");
+    tables
+        .apply(&[Change::RemoveMember { profile, member: 30 }], 0)
+        .unwrap();
+    let remove = |value| Change::Remove {
+        table,
+        pattern: exact(&key, value),
+        priority: 0,
+    };
+    tables
+        .apply(
+            &[remove(1), remove(2), Change::RemoveGroup { profile, group: 5 }],
+            0,
+        )
+        .unwrap();
+    tables
+        .apply(&[Change::RemoveMember { profile, member: 10 }], 0)
+        .unwrap();
+    tables.apply(&[1, 2, 3, 4].map(member), 0).unwrap();
+    assert_eq!(error(&mut tables, member(5)), Error::Full { limit: 4 });
+}
+
+#[test]
+fn value_sets_hold_patterns() {
+    let key = layout(&[
+        (MatchKind::Exact, 16),
+        (MatchKind::Ternary, 8),
+        (MatchKind::Range, 8),
+    ]);
+    let pattern = |value| {
+        let ternary = Match::Ternary {
+            value: &[2],
+            mask: &[3],
+        };
+        key.pattern(&[
+            Match::Exact(&[value]),
+            ternary,
+            Match::Range {
+                low: &[5],
+                high: &[7],
+            },
+        ])
+        .unwrap()
+    };
+    let mut tables = Tables::new();
+    let set = tables.add_value_set(key.clone(), 2);
+    let add = |value| Change::AddValue {
+        set,
+        pattern: pattern(value),
+    };
+    tables.apply(&[add(1), add(2)], 0).unwrap();
+    assert_eq!(tables.apply(&[add(2)], 0).unwrap_err().error, Error::Duplicate);
+    assert_eq!(
+        tables.apply(&[add(3)], 0).unwrap_err().error,
+        Error::Full { limit: 2 }
+    );
+    let contains = |tables: &Tables, values: [u64; 3]| {
+        let key = key.key(&[&values[..1], &values[1..2], &values[2..]]).unwrap();
+        tables.value_set(set).unwrap().contains(&key)
+    };
+    assert!(contains(&tables, [1, 6, 5]) && contains(&tables, [2, 2, 7]));
+    assert!(!contains(&tables, [3, 2, 6]) && !contains(&tables, [1, 1, 6]) && !contains(&tables, [1, 2, 8]));
+    tables
+        .apply(
+            &[Change::RemoveValue {
+                set,
+                pattern: pattern(1),
+            }],
+            0,
+        )
+        .unwrap();
+    assert!(!contains(&tables, [1, 6, 5]));
+}
+
+#[test]
+fn look_ups_do_not_allocate() {
+    let kinds: [&[(MatchKind, u32)]; 6] = [
+        &[(MatchKind::Exact, 48)],
+        &[(MatchKind::Exact, 300)],
+        &[(MatchKind::Lpm, 32)],
+        &[(MatchKind::Exact, 32), (MatchKind::Lpm, 128)],
+        &[(MatchKind::Ternary, 200)],
+        &[(MatchKind::Range, 100)],
+    ];
+    for fields in kinds {
+        let layout = layout(fields);
+        let mut tables = Tables::new();
+        let table = tables
+            .add_table(TableSpec {
+                counters: true,
+                ..TableSpec::new(layout.clone(), 10, 1)
+            })
+            .unwrap();
+        let one: Vec<Match<'_>> = fields
+            .iter()
+            .map(|&(kind, width)| match kind {
+                MatchKind::Exact => Match::Exact(&[1]),
+                MatchKind::Lpm => Match::Lpm {
+                    value: &[1],
+                    length: width,
+                },
+                MatchKind::Ternary => Match::Ternary {
+                    value: &[1],
+                    mask: &[3],
+                },
+                _ => Match::Range {
+                    low: &[1],
+                    high: &[2, 1],
+                },
+            })
+            .collect();
+        let entry = entry(layout.pattern(&one).unwrap(), action(1, 1));
+        tables.apply(&[Change::Insert { table, entry }], 0).unwrap();
+        let values: Vec<&[u64]> = fields.iter().map(|_| &[1][..]).collect();
+        let key: Words = layout.key(&values).unwrap();
+        let shared = Shared::new(tables);
+        let info = allocation_counter::measure(|| {
+            let tables = shared.read();
+            let table = tables.table(table).unwrap();
+            let handle = table.lookup(&key).unwrap();
+            table.count(handle, 1);
+            assert!(tables.action(table, handle, || 0).is_some());
+        });
+        assert_eq!(info.count_total, 0, "{fields:?}");
+    }
+}
