@@ -189,7 +189,10 @@ fn scripts_send_their_own_packets() {
 fn files_that_are_no_entries() {
     let place = Place::new();
     let entry = |rest: &str| format!("{{\"table_entries\": [{{\"table\": \"dmac\", {rest}}}]}}");
-    let deep = entry(&format!("\"action_name\": \"forward\", \"match\": {{\"x\": {}", "[".repeat(100_000)));
+    let deep = entry(&format!(
+        "\"action_name\": \"forward\", \"match\": {{\"x\": {}",
+        "[".repeat(100_000)
+    ));
     let cases: Vec<(String, &str)> = vec![
         ("this is no script".into(), "line 1"),
         (

@@ -44,6 +44,8 @@ pub(crate) struct Loader<'a> {
     pub constants: HashMap<p4_ir::Bits, p4_ir::ConstantId>,
     /// Parameters of the action that is being read.
     pub parameters: Vec<Parameter>,
+    /// The type whose length is being read: its fields are still ahead.
+    pub ahead: Option<HeaderTypeId>,
     /// Levels of the expression that is being read.
     pub depth: usize,
 }
@@ -139,6 +141,7 @@ impl<'a> Loader<'a> {
             known: HashMap::new(),
             constants: HashMap::new(),
             parameters: Vec::new(),
+            ahead: None,
             depth: 0,
         })
     }

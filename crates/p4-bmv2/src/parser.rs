@@ -8,8 +8,8 @@ use crate::load::Loader;
 use crate::names::next;
 use crate::number::Number;
 use p4_ir::{
-    Bits, Emit, ExprId, HeaderRef, MatchKind, NextState, ParserOp, Pattern, Select, SelectCase, State,
-    StateId, Type, ValueSetId,
+    Bits, Emit, ExprId, HeaderRef, HeaderTypeId, MatchKind, NextState, ParserOp, Pattern, Select, SelectCase,
+    State, StateId, Type, ValueSetId,
 };
 
 impl<'a> Loader<'a> {
@@ -121,13 +121,31 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// P4_14 writes the length of a variable field into the type, as an expression of the fields before it.
+    /// P4_14 writes the length of a variable field into the type, as an expression of the fields before it. These are not yet
+    /// read when the length is wanted, so they are looked at where they lie ahead.
     fn extract(&mut self, header: &Json) -> Read<ParserOp> {
         let header = self.extracted(header)?;
         if self.program.type_of(header).variable().is_none() {
             return Ok(ParserOp::Extract(header));
         }
-        unsupported("to extract a variable field whose length only the header type knows (P4_14)")
+        let ty = self.type_id(header);
+        let Some(length) = self.lengths.get(&ty).copied() else {
+            return wrong("a variable field whose length nothing says");
+        };
+        self.ahead = Some(ty);
+        let length = self.small(length).within(|| "length_exp".to_owned());
+        self.ahead = None;
+        Ok(ParserOp::ExtractVariable(header, length?))
+    }
+
+    fn type_id(&self, header: HeaderRef) -> HeaderTypeId {
+        let of = self.program.type_of(header);
+        let at = self
+            .program
+            .header_types
+            .iter()
+            .position(|ty| std::ptr::eq(ty, of));
+        HeaderTypeId(at.unwrap_or(0) as u16)
     }
 
     fn select(&mut self, state: &Json) -> Read<Select> {

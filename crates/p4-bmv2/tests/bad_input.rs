@@ -245,3 +245,37 @@ fn p4info_that_says_something_else_is_refused() {
         let _ = load(json.as_bytes(), Some(&p4info.as_bytes()[..at]));
     }
 }
+
+/// P4_14: the length of a variable field is an expression of the type. `local` is a field of it by position.
+#[test]
+fn lengths_of_header_types_look_ahead() {
+    let program = |length: &str| {
+        format!(
+            r#"{{"header_types": [{{"name": "h_t", "id": 0, "fields": [["kind", 8], ["len", 8], ["options", "*"]],
+                "max_length": 42, "length_exp": {length}}}],
+            "headers": [{{"name": "h", "id": 0, "header_type": "h_t", "metadata": false}}],
+            "parsers": [{{"name": "parser", "id": 0, "init_state": "start", "parse_states": [{{"name": "start", "id": 0,
+                "parser_ops": [{{"op": "extract", "parameters": [{{"type": "regular", "value": "h"}}]}}],
+                "transition_key": [], "transitions": [{{"type": "default", "value": null, "next_state": null}}]}}]}}],
+            "pipelines": [{{"name": "ingress", "id": 0, "init_table": null, "tables": [], "conditionals": []}}]}}"#
+        )
+    };
+    let product = |field: u8| {
+        format!(
+            r#"{{"type": "expression", "value": {{"op": "*", "left": {{"type": "local", "value": {field}}},
+                "right": {{"type": "hexstr", "value": "0x8"}}}}}}"#
+        )
+    };
+    let loaded = load(program(&product(1)).as_bytes(), None).unwrap();
+    assert!(
+        loaded
+            .exprs
+            .iter()
+            .any(|expr| expr.kind == p4_ir::ExprKind::Lookahead { offset: 8 })
+    );
+    assert_eq!(loaded.bounds().header_bytes_read, 42);
+    assert!(refused(&program(&product(2))).contains("depends on what follows it"));
+    assert!(refused(&program(&product(3))).contains("there is no such field"));
+    assert!(refused(&program("null")).contains("length nothing says"));
+    assert!(refused(&program("null").replace("42", "1")).contains("\"max_length\" of 1 bytes"));
+}

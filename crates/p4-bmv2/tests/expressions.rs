@@ -213,8 +213,17 @@ fn bits(tree: &Tree) -> u32 {
     }
 }
 
+/// As many cases as PROPTEST_CASES says, or a few.
+fn config() -> ProptestConfig {
+    let mut config = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = 600;
+    }
+    config
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn bits_of_fixed_width_are_the_low_bits_of_the_number(

@@ -71,8 +71,17 @@ fn name(json: &[u8], at: usize, other: usize) -> Vec<u8> {
     format!("{}{}{}", &text[..from], &text[a..b], &text[to..]).into_bytes()
 }
 
+/// As many cases as PROPTEST_CASES says, or a few.
+fn config() -> ProptestConfig {
+    let mut config = ProptestConfig::default();
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = 150;
+    }
+    config
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn changed_json(which in 0..3usize, changes in changes()) {

@@ -167,7 +167,7 @@ fn ends<const N: usize>(bytes: &mut [u8], first: [u8; N], last: [u8; N]) {
 
 /// Copies `width` bits from one buffer to another, whatever their offsets within bytes.
 pub fn copy(from: &[u8], from_bit: usize, to: &mut [u8], to_bit: usize, width: usize) {
-    let whole = from_bit % 8 == 0 && to_bit % 8 == 0;
+    let whole = from_bit.is_multiple_of(8) && to_bit.is_multiple_of(8);
     let mut done = 0;
     if whole {
         let bytes = width / 8;
@@ -191,7 +191,7 @@ pub fn copy_within(buffer: &mut [u8], from_bit: usize, to_bit: usize, width: usi
     if from_bit == to_bit {
         return;
     }
-    if from_bit % 8 == 0 && to_bit % 8 == 0 && width % 8 == 0 {
+    if from_bit.is_multiple_of(8) && to_bit.is_multiple_of(8) && width.is_multiple_of(8) {
         let from = from_bit / 8..(from_bit + width) / 8;
         if from.end <= buffer.len() && (to_bit + width) / 8 <= buffer.len() {
             buffer.copy_within(from, to_bit / 8);

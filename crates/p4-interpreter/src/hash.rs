@@ -245,9 +245,16 @@ impl Algorithm {
 
     /// All at once.
     pub fn hash(&self, bytes: &[u8]) -> u64 {
-        let mut running = self.start();
-        self.update(&mut running, bytes);
-        self.finish(running)
+        match self {
+            // What most programs use, without the state of a hash under way.
+            Algorithm::Csum16 => u64::from(!fold(csum_part(bytes, false))),
+            Algorithm::Crc(crc) => crc.finish(crc.update(crc.start(), bytes)),
+            _ => {
+                let mut running = self.start();
+                self.update(&mut running, bytes);
+                self.finish(running)
+            }
+        }
     }
 }
 
@@ -327,22 +334,25 @@ fn round(lane: u64, word: u64) -> u64 {
         .wrapping_mul(PRIMES[0])
 }
 
-/// The sum of 16-bit words, not folded. `odd`: the first byte is a word's second one. 2^48 bytes do not overflow it.
+/// The sum of 16-bit words, not folded. `odd`: the first byte is a word's second one. 2^32 bytes do not overflow it.
 fn csum_part(bytes: &[u8], odd: bool) -> u64 {
     let (first, rest) = match bytes.split_first() {
         Some((&first, rest)) if odd => (u64::from(first), rest),
         _ => (0, bytes),
     };
-    let (words, last) = rest.as_chunks::<4>();
+    let (words, last) = rest.as_chunks::<8>();
     let mut sum = first;
     for word in words {
-        let word = u64::from(u32::from_be_bytes(*word));
-        sum += (word >> 16) + (word & 0xFFFF);
+        sum += halves(u64::from_be_bytes(*word));
     }
-    let mut end = [0; 4];
+    let mut end = [0; 8];
     end[..last.len()].copy_from_slice(last);
-    let word = u64::from(u32::from_be_bytes(end));
-    sum + (word >> 16) + (word & 0xFFFF)
+    sum + halves(u64::from_be_bytes(end))
+}
+
+/// The sum of the two halves of eight bytes: what is carried between 16-bit words is folded later.
+fn halves(word: u64) -> u64 {
+    (word >> 32) + (word & 0xFFFF_FFFF)
 }
 
 fn fold(mut sum: u64) -> u16 {

@@ -190,6 +190,11 @@ pub trait Observer {
         let _ = fate;
     }
 
+    /// Checksums were made; the headers leave as they are now.
+    fn emitted(&mut self, view: &View<'_>) {
+        let _ = view;
+    }
+
     /// A packet leaves with these first bytes.
     fn output(&mut self, port: u32, head: &[u8], length: usize) {
         let _ = (port, head, length);

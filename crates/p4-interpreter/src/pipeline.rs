@@ -459,6 +459,10 @@ impl<O: Observer> Run<'_, '_, O> {
         }
         self.stage(Stage::Deparser);
         self.exec(engine.code.update);
+        if O::ACTIVE {
+            let view = View::new(engine.program(), self.machine.ctx);
+            self.machine.observer.emitted(&view);
+        }
         let head = self.deparse();
         match wishes.recirculate {
             Some(list) => self.recirculate(list, head),

@@ -16,7 +16,7 @@ pub const fn words(width: u32) -> usize {
 pub fn trim(value: &mut [u64], width: u32) {
     let used = words(width);
     value[used..].fill(0);
-    if width % 64 != 0 {
+    if !width.is_multiple_of(64) {
         value[used - 1] &= mask(width % 64);
     }
 }
@@ -50,7 +50,7 @@ pub fn extend(to: &mut [u64], width: u32, value: &[u64], from: u32) {
     let fill = is_negative(value, from);
     assign(to, value);
     if fill && from < width {
-        if from % 64 != 0 {
+        if !from.is_multiple_of(64) {
             to[from as usize / 64] |= !mask(from % 64);
         }
         for word in &mut to[words(from)..] {
@@ -69,7 +69,7 @@ pub fn add(to: &mut [u64], left: &[u64], right: &[u64], width: u32) -> bool {
         *to = sum;
         carry = first | second;
     }
-    let over = if width % 64 == 0 {
+    let over = if width.is_multiple_of(64) {
         carry
     } else {
         to[words(width) - 1] >> (width % 64) != 0
@@ -206,10 +206,10 @@ pub fn shr(to: &mut [u64], value: &[u64], by: u64, width: u32, fill: bool) {
         return;
     }
     let (skip, shift) = ((by / 64) as usize, (by % 64) as u32);
-    for at in 0..to.len() {
+    for (at, to) in to.iter_mut().enumerate() {
         let low = value.get(at + skip).copied().unwrap_or(0);
         let above = value.get(at + skip + 1).copied().unwrap_or(0);
-        to[at] = if shift == 0 {
+        *to = if shift == 0 {
             low
         } else {
             (low >> shift) | (above << (64 - shift))

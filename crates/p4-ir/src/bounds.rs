@@ -323,7 +323,12 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
         let ahead = weights.iter().map(|weight| weight.ahead).max().unwrap_or(0);
         let path = Path {
             steps: own.steps.saturating_add(beyond.steps),
-            bits: own.bits.saturating_add(beyond.bits.max(ahead)),
+            // Looking ahead counts from where a state begins; in a loop, that may be where the loop ends.
+            bits: if looped {
+                own.bits.saturating_add(beyond.bits.max(ahead))
+            } else {
+                own.bits.saturating_add(beyond.bits).max(ahead)
+            },
             cost: own.cost.saturating_add(beyond.cost),
         };
         for &state in &component {

@@ -166,10 +166,10 @@ fn pcapng<'a>(
                     unit,
                 });
             }
-            block::ENHANCED_PACKET | block::SIMPLE_PACKET => {
-                if !show(&|| pcapng_packet(contents, kind, &link_types))? {
-                    return Ok(());
-                }
+            block::ENHANCED_PACKET | block::SIMPLE_PACKET
+                if !show(&|| pcapng_packet(contents, kind, &link_types))? =>
+            {
+                return Ok(());
             }
             _ => {}
         }

@@ -124,7 +124,11 @@ impl Observer for Tracer<'_> {
         let name = match stage {
             Stage::Parser => "parser".to_owned(),
             Stage::Verify => return,
-            Stage::Ingress => "ingress".to_owned(),
+            Stage::Ingress => {
+                // Parser error and checksum error.
+                self.changes(view, 3);
+                "ingress".to_owned()
+            }
             Stage::Egress(port) => format!("egress, port {port}"),
             Stage::Deparser => return self.look(view),
         };
@@ -251,6 +255,10 @@ impl Observer for Tracer<'_> {
             Fate::Dropped(reason) => format!("dropped: {}", reason.name()),
         };
         self.line(1, &line);
+    }
+
+    fn emitted(&mut self, view: &View<'_>) {
+        self.changes(view, 2);
     }
 
     fn output(&mut self, port: u32, head: &[u8], length: usize) {

@@ -139,7 +139,7 @@ impl P4Info {
             .tables
             .iter()
             .any(|info| numbers.contains_key(&info.preamble.name));
-        if !self.tables.is_empty() && !tables && !actions.values().any(|name| own(name)) {
+        if !self.tables.is_empty() && !tables && !actions.values().any(own) {
             return wrong("has none of the program's tables and actions").within(|| "tables".to_owned());
         }
         for info in &self.tables {

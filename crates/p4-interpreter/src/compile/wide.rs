@@ -135,7 +135,6 @@ impl Compiler<'_> {
     fn wide_concat(&mut self, a: ExprId, b: ExprId, to: Wide, free: usize) {
         let low = self.width(b);
         let top = self.wide_top;
-        self.wide_top = top;
         let right = self.any_wide(b, free);
         self.wide_op(WideOp::Resize { to, a: right });
         self.wide_top = top;

@@ -70,11 +70,11 @@ impl<O: Observer> Machine<'_, O> {
     }
 
     fn hash_with(&mut self, algorithm: &crate::hash::Algorithm) -> u64 {
+        let Some(after) = self.ctx.payload else {
+            return algorithm.hash(self.gathered());
+        };
         let mut running = algorithm.start();
         algorithm.update(&mut running, self.gathered());
-        let Some(after) = self.ctx.payload else {
-            return algorithm.finish(running);
-        };
         let emits = &self.engine.emits;
         let from = match after {
             None => 0,

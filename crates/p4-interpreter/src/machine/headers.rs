@@ -107,7 +107,7 @@ impl<O: Observer> Machine<'_, O> {
         let info = &self.engine.headers[header];
         let bits = variable.unwrap_or(0);
         let room = info.variable.map_or(0, |variable| variable.width);
-        if bits % 8 != 0 || bits > room as u64 {
+        if !bits.is_multiple_of(8) || bits > room as u64 {
             return self.fail(self.engine.errors.number(HEADER_TOO_SHORT));
         }
         let bits = bits as usize;

@@ -374,7 +374,7 @@ impl<O: Observer> Machine<'_, O> {
                 }
                 Op::Advance { a } => {
                     let bits = reg!(a);
-                    if bits % 8 != 0 {
+                    if !bits.is_multiple_of(8) {
                         return self.fail(engine.errors.number(PARSER_INVALID_ARGUMENT));
                     }
                     let bytes = usize::try_from(bits / 8).unwrap_or(usize::MAX);

@@ -284,8 +284,7 @@ fn saturate(to: &mut [u64], width: u32, value: &[u64], from: u32, cast: Cast) {
     let negative = signed_from && wide::is_negative(value, from);
     // It fits if all bits from the highest one that the target has for the amount are the same as the sign.
     let amount = if signed_to { width - 1 } else { width };
-    let fits =
-        (amount..from).all(|at| wide::bit(value, at) == (negative && signed_to)) && !(negative && !signed_to);
+    let fits = (signed_to || !negative) && (amount..from).all(|at| wide::bit(value, at) == negative);
     if fits {
         wide::assign(to, value);
         wide::trim(to, width);

@@ -1,6 +1,7 @@
 //! What the tests and examples of this crate share: programs of the project, entries by name, packets.
 
 #![allow(dead_code, reason = "each user takes a part")]
+#![allow(clippy::unwrap_used, reason = "also part of an example")]
 
 use p4_interpreter::{Collected, Context, Engine, Nobody, Packet, State, StateLimits};
 use p4_tables::{Change, Entry, Match, MatchKind, Target};
