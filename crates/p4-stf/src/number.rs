@@ -1,6 +1,6 @@
 //! Numbers and digits with gaps, as scripts write them.
 //!
-//! `0x` is hexadecimal, `0b` binary, anything else decimal. In a match each `*` stands for a digit that does not matter.
+//! `0x` is hexadecimal, `0o` octal, `0b` binary, anything else decimal. In a match each `*` stands for a digit that does not matter.
 //! Numbers have any width up to [`MAX_DIGITS`] digits; they are kept as words, least significant first.
 
 use p4_tables::Words;
@@ -19,7 +19,7 @@ pub struct Digits {
     pub written: usize,
     /// See `written`.
     pub known: usize,
-    /// Bits of a digit: 4 or 1; 0 for decimal numbers.
+    /// Bits of a digit: 4, 3 or 1; 0 for decimal numbers.
     pub bits: u32,
 }
 
@@ -27,11 +27,11 @@ impl Digits {
     /// Reads a number; `None` if it is none.
     pub fn parse(text: &str) -> Option<Digits> {
         let lower = text.to_ascii_lowercase();
-        let (digits, bits) = match (lower.strip_prefix("0x"), lower.strip_prefix("0b")) {
-            (Some(digits), _) => (digits, 4),
-            (_, Some(digits)) => (digits, 1),
-            _ => (&lower[..], 0),
-        };
+        let prefixes = [("0x", 4), ("0o", 3), ("0b", 1)];
+        let prefixed = prefixes
+            .iter()
+            .find_map(|&(prefix, bits)| Some((lower.strip_prefix(prefix)?, bits)));
+        let (digits, bits) = prefixed.unwrap_or((&lower, 0));
         if digits.is_empty() || digits.len() > MAX_DIGITS {
             return None;
         }
@@ -144,9 +144,10 @@ mod tests {
             parsed("0x10000000000000000"),
             (vec![0, 1], vec![u64::MAX, 15], 17, 17)
         );
+        assert_eq!(parsed("0o17"), (vec![15], vec![63], 2, 2));
         assert_eq!(Digits::small("0"), Some(0));
         assert_eq!(Digits::small("0x1*"), None);
-        for wrong in ["", "0x", "12a", "0b2", "0xg", "-1", "*", "1*"] {
+        for wrong in ["", "0x", "12a", "0b2", "0o8", "0xg", "-1", "*", "1*"] {
             assert_eq!(Digits::parse(wrong), None, "{wrong}");
         }
         assert_eq!(Digits::parse(&"1".repeat(MAX_DIGITS + 1)), None);

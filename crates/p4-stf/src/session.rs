@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use p4_interpreter::{Collected, Context, CounterValue, Engine, Nobody, Packet, Replica, State, StateLimits};
 use p4_ir::{Checked, CounterId, Implementation, MeterId, RegisterId, TableId};
-use p4_tables::{Change, Entry, MeterRates, Pattern, Target};
+use p4_tables::{Change, Count, Entry, Handle, MeterRates, Pattern, Target};
 
 use crate::entry::{fitted, pattern, target};
 use crate::names;
@@ -106,10 +106,7 @@ impl Session {
                     packets: *packets,
                     bytes: *bytes,
                 };
-                let counter = self.counter(name)?;
-                self.state
-                    .set_counter(counter, *index, value)
-                    .map_err(|error| error.to_string())?;
+                self.write_counter(name, *index, value)?;
             }
             Command::RegisterWrite(name, index, value) => {
                 let register = self.register(name)?;
@@ -241,12 +238,16 @@ impl Session {
 
     fn counted(&self, name: &str, cell: &Cell) -> Result<CounterValue, String> {
         let counter = self.counter(name)?;
-        match cell {
-            Cell::Index(index) => self
-                .state
-                .counter(counter, *index)
-                .map_err(|error| error.to_string()),
-            Cell::Entry(id) => {
+        let direct = self.engine.program().counters[counter.index()].table;
+        let (table, handle) = match (cell, direct) {
+            (Cell::Index(index), None) => {
+                return self
+                    .state
+                    .counter(counter, *index)
+                    .map_err(|error| error.to_string());
+            }
+            (Cell::Index(index), Some(table)) => (table.index(), self.handle(table, *index)?),
+            (Cell::Entry(id), _) => {
                 let (table, pattern, priority) = self
                     .entries
                     .get(id)
@@ -255,17 +256,78 @@ impl Session {
                     return Err(format!("`{name}` does not count the table of entry `{id}`"));
                 }
                 let tables = self.state.tables().look();
-                let table = tables.table(*table as u32).map_err(|error| error.to_string())?;
-                let handle = table
-                    .find(pattern, *priority)
-                    .ok_or_else(|| format!("entry `{id}` is gone"))?;
-                let count = table.counted(handle).unwrap_or_default();
-                Ok(CounterValue {
-                    packets: count.packets,
-                    bytes: count.bytes,
-                })
+                let found = tables.table(*table as u32).map_err(|error| error.to_string())?;
+                (
+                    *table,
+                    found
+                        .find(pattern, *priority)
+                        .ok_or_else(|| format!("entry `{id}` is gone"))?,
+                )
             }
+        };
+        let tables = self.state.tables().look();
+        let table = tables.table(table as u32).map_err(|error| error.to_string())?;
+        let count = table.counted(handle).unwrap_or_default();
+        Ok(CounterValue {
+            packets: count.packets,
+            bytes: count.bytes,
+        })
+    }
+
+    /// The entry of a table with a number as BMv2 gives them: from 0 on in the order in which they were added.
+    fn handle(&self, table: TableId, index: u64) -> Result<Handle, String> {
+        let tables = self.state.tables().look();
+        let entries = tables
+            .table(u32::from(table.0))
+            .map_err(|error| error.to_string())?;
+        let wanted = index
+            .checked_add(1)
+            .and_then(|number| Handle::try_from(number).ok());
+        let found = wanted.filter(|&wanted| entries.pattern(wanted).is_some());
+        found.ok_or_else(|| {
+            let name = &self.engine.program().tables[table.index()].identity.name;
+            format!("table `{name}` has no entry number {index}")
+        })
+    }
+
+    fn write_counter(&self, name: &str, index: u64, value: CounterValue) -> Result<(), String> {
+        let counter = self.counter(name)?;
+        let Some(table) = self.engine.program().counters[counter.index()].table else {
+            return self
+                .state
+                .set_counter(counter, index, value)
+                .map_err(|error| error.to_string());
+        };
+        let handle = self.handle(table, index)?;
+        let tables = self.state.tables().look();
+        let table = tables
+            .table(u32::from(table.0))
+            .map_err(|error| error.to_string())?;
+        let count = Count {
+            packets: value.packets,
+            bytes: value.bytes,
+        };
+        table
+            .set_counted(handle, count)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Sets the rates of a table's direct meters: of one entry, or of all that there are.
+    fn set_direct_rates(&self, table: TableId, index: Option<u64>, rates: MeterRates) -> Result<(), String> {
+        let one = index.map(|index| self.handle(table, index)).transpose()?;
+        let tables = self.state.tables().look();
+        let table = tables
+            .table(u32::from(table.0))
+            .map_err(|error| error.to_string())?;
+        let handles = table
+            .handles()
+            .filter(|&handle| one.is_none_or(|one| one == handle));
+        for meter in handles.filter_map(|handle| table.meter(handle)) {
+            meter
+                .set(Some(rates), self.now)
+                .map_err(|error| error.to_string())?;
         }
+        Ok(())
     }
 
     fn check(
@@ -306,6 +368,9 @@ impl Session {
             pir: peak.per_second,
             pbs: peak.burst,
         };
+        if let Some(table) = self.engine.program().meters[meter.index()].table {
+            return self.set_direct_rates(table, index, rates);
+        }
         let cells = match index {
             Some(index) => index..index.saturating_add(1),
             None => 0..self.state.meter_cells(meter),

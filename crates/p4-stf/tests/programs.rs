@@ -36,7 +36,8 @@ fn difference(program: &str, text: &str) -> Result<(), String> {
     run(p4_bmv2::load(&json, None).unwrap(), &lines)
 }
 
-const FRAME: &str = "02000000000b 02000000000a 0800 0001";
+/// An EtherType that no program looks into.
+const FRAME: &str = "02000000000b 02000000000a 1234 0001";
 
 #[test]
 fn differences_are_told() {
@@ -152,6 +153,30 @@ fn commands_change_what_they_say() {
     let registers =
         "register_write totals 1 7\nregister_read totals 1\nregister_reset totals\nregister_read totals";
     assert_eq!(difference("stateful_firewall", registers), Ok(()));
+    // Direct counters and meters, by the number of the entry.
+    let direct = format!(
+        "add forward dst:0x02000000000b to_port(port:2) = b\npacket 1 {FRAME}\npacket 1 {FRAME}\n\
+         check_counter forward_hits(0) packets == 2\ncounter_write forward_hits 0 7 8\n\
+         check_counter forward_hits($b) bytes == 8\ncounter_read forward_hits 0\n\
+         expect 2\nexpect 2"
+    );
+    assert_eq!(difference("kitchen_sink", &direct), Ok(()));
+    let missing = difference("kitchen_sink", "counter_read forward_hits 3").unwrap_err();
+    assert!(missing.contains("has no entry number 3"), "{missing}");
+    let limited = |rates: &str| {
+        let text = format!(
+            "add l2_forward dst:0x02000000000b forward(port:2)\nadd flows 10 src:0x02000000000a measure()\n\
+             add verdict colour:2 drop_counted()\nmeter_{rates} 0:0 0:0\npacket 1 {FRAME}\nexpect 2"
+        );
+        difference("rate_limiter", &text)
+    };
+    for rates in [
+        "set_rates flow_meter 0",
+        "array_set_rates flow_meter",
+        "array_set_rates port_meter",
+    ] {
+        assert!(limited(rates).unwrap_err().ends_with("nothing left"), "{rates}");
+    }
     // What was added is gone after `remove all`: the frame is flooded to a group that does not exist.
     let removed = format!(
         "add dmac dst:0x02000000000b forward(port:2)\nremove all\nadd dmac dst:0x02000000000b forward(port:3)\n\

@@ -34,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+mod change;
 mod error;
 mod hash;
 mod key;
@@ -46,7 +47,9 @@ mod rows;
 mod table;
 mod tables;
 mod tuples;
+mod value_set;
 
+pub use change::Change;
 pub use error::{BatchError, Error};
 pub use key::{KeyField, KeyLayout, MAX_KEY_WORDS, Match, MatchKind, Pattern, Place, Words};
 pub use meter::{Colour, Meter, MeterRates};
@@ -54,4 +57,5 @@ pub use profile::{Profile, ProfileSpec};
 pub use ranges::MAX_RANGE_ENTRIES;
 pub use rows::{Found, Target};
 pub use table::{Count, DEFAULT, DEFAULT_MASK_LIMIT, Entry, Handle, Table, TableSpec};
-pub use tables::{Change, MAX_BATCH, MAX_VALUE_SET, Shared, Tables, ValueSet};
+pub use tables::{MAX_BATCH, Shared, Tables};
+pub use value_set::{MAX_VALUE_SET, ValueSet};

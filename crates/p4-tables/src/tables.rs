@@ -8,149 +8,16 @@
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
+use crate::change::Change;
 use crate::error::{BatchError, Error};
-use crate::key::{KeyLayout, Pattern, Words};
+use crate::key::{KeyLayout, Pattern};
 use crate::profile::{Profile, ProfileSpec};
 use crate::rows::{Found, Stored, Target};
 use crate::table::{DEFAULT, Entry, Handle, Table, TableSpec};
+use crate::value_set::ValueSet;
 
 /// Most changes of a batch. It bounds how long readers may have to wait.
 pub const MAX_BATCH: usize = 65_536;
-
-/// A set of patterns that a parser looks values up in (P4-16, 12.14: parser value sets).
-#[derive(Debug)]
-pub struct ValueSet {
-    layout: KeyLayout,
-    limit: usize,
-    patterns: Vec<Pattern>,
-}
-
-/// Most patterns of a value set; a look-up compares them all.
-pub const MAX_VALUE_SET: usize = 1024;
-
-impl ValueSet {
-    /// Whether a key matches one of the patterns. Does not allocate.
-    pub fn contains(&self, key: &[u64]) -> bool {
-        key.len() == self.layout.words()
-            && self
-                .patterns
-                .iter()
-                .any(|pattern| pattern.matches(&self.layout, key))
-    }
-
-    /// The layout of its keys.
-    pub fn layout(&self) -> &KeyLayout {
-        &self.layout
-    }
-
-    /// The patterns, in the order in which they were added.
-    pub fn patterns(&self) -> &[Pattern] {
-        &self.patterns
-    }
-}
-
-/// A change. Tables, profiles and value sets are numbered in the order in which they were added.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Adds an entry.
-    Insert {
-        /// The table.
-        table: u32,
-        /// The entry.
-        entry: Entry,
-    },
-    /// Gives an entry, found by pattern and priority, another target and idle time. What it counted stays.
-    Modify {
-        /// The table.
-        table: u32,
-        /// The entry.
-        entry: Entry,
-    },
-    /// Removes an entry.
-    Remove {
-        /// The table.
-        table: u32,
-        /// Its pattern.
-        pattern: Pattern,
-        /// Its priority.
-        priority: u32,
-    },
-    /// Sets what a table runs if no entry matches; `None` is what the program says.
-    SetDefault {
-        /// The table.
-        table: u32,
-        /// An action.
-        target: Option<Target>,
-    },
-    /// Adds a member to an action profile.
-    AddMember {
-        /// The profile.
-        profile: u32,
-        /// The member's identifier.
-        member: u32,
-        /// The action's number.
-        action: u32,
-        /// Its arguments.
-        arguments: Words,
-    },
-    /// Gives a member another action.
-    ModifyMember {
-        /// The profile.
-        profile: u32,
-        /// The member's identifier.
-        member: u32,
-        /// The action's number.
-        action: u32,
-        /// Its arguments.
-        arguments: Words,
-    },
-    /// Removes a member that nothing refers to.
-    RemoveMember {
-        /// The profile.
-        profile: u32,
-        /// The member's identifier.
-        member: u32,
-    },
-    /// Adds a group.
-    AddGroup {
-        /// The profile.
-        profile: u32,
-        /// The group's identifier.
-        group: u32,
-        /// Identifiers of members with weights.
-        members: Vec<(u32, u32)>,
-    },
-    /// Gives a group other members.
-    ModifyGroup {
-        /// The profile.
-        profile: u32,
-        /// The group's identifier.
-        group: u32,
-        /// Identifiers of members with weights.
-        members: Vec<(u32, u32)>,
-    },
-    /// Removes a group that no entry refers to.
-    RemoveGroup {
-        /// The profile.
-        profile: u32,
-        /// The group's identifier.
-        group: u32,
-    },
-    /// Adds a pattern to a value set.
-    AddValue {
-        /// The value set.
-        set: u32,
-        /// The pattern.
-        pattern: Pattern,
-    },
-    /// Removes a pattern from a value set.
-    RemoveValue {
-        /// The value set.
-        set: u32,
-        /// The pattern.
-        pattern: Pattern,
-    },
-}
 
 /// How to take a change back.
 enum Undo {
@@ -169,6 +36,10 @@ enum Undo {
         idle: Option<u64>,
     },
     Change(Change),
+    RemoveValue {
+        set: u32,
+        pattern: Pattern,
+    },
     InsertValue {
         set: u32,
         at: usize,
@@ -209,13 +80,9 @@ impl Tables {
         self.profiles.len() as u32 - 1
     }
 
-    /// Adds a value set with at most `limit` patterns (and [`MAX_VALUE_SET`]), and tells its number.
+    /// Adds a value set with at most `limit` patterns (and [`crate::MAX_VALUE_SET`]), and tells its number.
     pub fn add_value_set(&mut self, layout: KeyLayout, limit: usize) -> u32 {
-        self.sets.push(ValueSet {
-            layout,
-            limit: limit.min(MAX_VALUE_SET),
-            patterns: Vec::new(),
-        });
+        self.sets.push(ValueSet::new(layout, limit));
         self.sets.len() as u32 - 1
     }
 
@@ -290,10 +157,9 @@ impl Tables {
 
     /// Bytes of all tables and profiles.
     pub fn memory(&self) -> usize {
-        let patterns = |set: &ValueSet| set.patterns.capacity() * size_of::<Pattern>();
         self.tables.iter().map(Table::memory).sum::<usize>()
             + self.profiles.iter().map(Profile::memory).sum::<usize>()
-            + self.sets.iter().map(patterns).sum::<usize>()
+            + self.sets.iter().map(ValueSet::memory).sum::<usize>()
     }
 
     /// Makes all changes or none. `now` is in nanoseconds, for idle times.
@@ -416,8 +282,21 @@ impl Tables {
                     idle: None,
                 })
             }
-            Change::AddValue { set, pattern } => self.add_value(*set, pattern),
-            Change::RemoveValue { set, pattern } => self.remove_value(*set, pattern),
+            Change::AddValue { set, pattern } => {
+                self.value_set_mut(*set)?.add(pattern)?;
+                Ok(Undo::RemoveValue {
+                    set: *set,
+                    pattern: pattern.clone(),
+                })
+            }
+            Change::RemoveValue { set, pattern } => {
+                let at = self.value_set_mut(*set)?.remove(pattern)?;
+                Ok(Undo::InsertValue {
+                    set: *set,
+                    at,
+                    pattern: pattern.clone(),
+                })
+            }
             _ => self.change_profile(change).map(Undo::Change),
         }
     }
@@ -528,9 +407,12 @@ impl Tables {
                 done
             }
             Undo::Change(change) => self.change_profile(&change).map(|_| ()),
+            Undo::RemoveValue { set, pattern } => self
+                .value_set_mut(set)
+                .and_then(|set| set.remove(&pattern))
+                .map(|_| ()),
             Undo::InsertValue { set, at, pattern } => {
-                self.sets[set as usize].patterns.insert(at, pattern);
-                Ok(())
+                self.value_set_mut(set).map(|set| set.insert_at(at, pattern))
             }
         };
         debug_assert!(done.is_ok(), "what was there can be there again: {done:?}");
@@ -637,45 +519,12 @@ impl Tables {
         }
     }
 
-    fn add_value(&mut self, number: u32, pattern: &Pattern) -> Result<Undo, Error> {
+    fn value_set_mut(&mut self, number: u32) -> Result<&mut ValueSet, Error> {
         let unknown = Error::Unknown {
             what: "value set",
             number,
         };
-        let set = self.sets.get_mut(number as usize).ok_or(unknown)?;
-        if !pattern.belongs_to(&set.layout) {
-            return Err(Error::ForeignPattern);
-        }
-        if set.patterns.contains(pattern) {
-            return Err(Error::Duplicate);
-        }
-        if set.patterns.len() >= set.limit {
-            return Err(Error::Full { limit: set.limit });
-        }
-        set.patterns.push(pattern.clone());
-        Ok(Undo::Change(Change::RemoveValue {
-            set: number,
-            pattern: pattern.clone(),
-        }))
-    }
-
-    fn remove_value(&mut self, number: u32, pattern: &Pattern) -> Result<Undo, Error> {
-        let unknown = Error::Unknown {
-            what: "value set",
-            number,
-        };
-        let set = self.sets.get_mut(number as usize).ok_or(unknown)?;
-        let at = set
-            .patterns
-            .iter()
-            .position(|other| other == pattern)
-            .ok_or(Error::NotFound)?;
-        let pattern = set.patterns.remove(at);
-        Ok(Undo::InsertValue {
-            set: number,
-            at,
-            pattern,
-        })
+        self.sets.get_mut(number as usize).ok_or(unknown)
     }
 }
 

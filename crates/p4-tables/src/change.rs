@@ -1,0 +1,108 @@
+//! What may be changed.
+
+use crate::key::{Pattern, Words};
+use crate::rows::Target;
+use crate::table::Entry;
+
+/// A change. Tables, profiles and value sets are numbered in the order in which they were added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds an entry.
+    Insert {
+        /// The table.
+        table: u32,
+        /// The entry.
+        entry: Entry,
+    },
+    /// Gives an entry, found by pattern and priority, another target and idle time. What it counted stays.
+    Modify {
+        /// The table.
+        table: u32,
+        /// The entry.
+        entry: Entry,
+    },
+    /// Removes an entry.
+    Remove {
+        /// The table.
+        table: u32,
+        /// Its pattern.
+        pattern: Pattern,
+        /// Its priority.
+        priority: u32,
+    },
+    /// Sets what a table runs if no entry matches; `None` is what the program says.
+    SetDefault {
+        /// The table.
+        table: u32,
+        /// An action.
+        target: Option<Target>,
+    },
+    /// Adds a member to an action profile.
+    AddMember {
+        /// The profile.
+        profile: u32,
+        /// The member's identifier.
+        member: u32,
+        /// The action's number.
+        action: u32,
+        /// Its arguments.
+        arguments: Words,
+    },
+    /// Gives a member another action.
+    ModifyMember {
+        /// The profile.
+        profile: u32,
+        /// The member's identifier.
+        member: u32,
+        /// The action's number.
+        action: u32,
+        /// Its arguments.
+        arguments: Words,
+    },
+    /// Removes a member that nothing refers to.
+    RemoveMember {
+        /// The profile.
+        profile: u32,
+        /// The member's identifier.
+        member: u32,
+    },
+    /// Adds a group.
+    AddGroup {
+        /// The profile.
+        profile: u32,
+        /// The group's identifier.
+        group: u32,
+        /// Identifiers of members with weights.
+        members: Vec<(u32, u32)>,
+    },
+    /// Gives a group other members.
+    ModifyGroup {
+        /// The profile.
+        profile: u32,
+        /// The group's identifier.
+        group: u32,
+        /// Identifiers of members with weights.
+        members: Vec<(u32, u32)>,
+    },
+    /// Removes a group that no entry refers to.
+    RemoveGroup {
+        /// The profile.
+        profile: u32,
+        /// The group's identifier.
+        group: u32,
+    },
+    /// Adds a pattern to a value set.
+    AddValue {
+        /// The value set.
+        set: u32,
+        /// The pattern.
+        pattern: Pattern,
+    },
+    /// Removes a pattern from a value set.
+    RemoveValue {
+        /// The value set.
+        set: u32,
+        /// The pattern.
+        pattern: Pattern,
+    },
+}
