@@ -34,6 +34,9 @@ impl<'a> Loader<'a> {
             for (at, element) in list.list("elements")?.iter().enumerate() {
                 self.kept(element, &mut fields)
                     .within(|| format!("elements[{at}]"))?;
+                if fields.len() > p4_ir::limits::ELEMENTS {
+                    return wrong("has too many fields");
+                }
             }
             let id = next(FieldListId::at(self.program.field_lists.len()), "field list")?;
             self.field_lists.add(number.into(), id)?;

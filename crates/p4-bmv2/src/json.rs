@@ -9,6 +9,9 @@ use std::collections::HashSet;
 /// Levels of nesting. Expressions take two per operator.
 pub(crate) const DEPTH: usize = 512;
 
+/// Members of one object. They are looked for one after the other.
+const MEMBERS: usize = 4096;
+
 /// A value.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Json {
@@ -149,6 +152,9 @@ impl Reader<'_> {
                 return Err("a name without a colon");
             }
             self.at += 1;
+            if members.len() == MEMBERS {
+                return Err("an object with too many members");
+            }
             members.push((name, self.value(depth + 1)?));
             if !self.more(b'}')? {
                 break;

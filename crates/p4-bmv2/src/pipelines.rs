@@ -332,6 +332,9 @@ impl<'a> Loader<'a> {
         let mut actions = Vec::new();
         let numbers = table.list("action_ids")?;
         let names = table.list("actions")?;
+        if numbers.len().max(names.len()) > p4_ir::limits::ACTIONS_OF_TABLE {
+            return wrong("has too many actions");
+        }
         if numbers.is_empty() {
             for name in names {
                 let name = name.text().unwrap_or_default();

@@ -60,6 +60,40 @@ fn a_member_that_is_there_twice_is_refused() {
     assert!(error.contains("two members with one name"), "{error}");
 }
 
+/// What would take long if it were walked through once per element.
+#[test]
+fn numbers_that_could_take_long_are_refused() {
+    let members = (0..5000)
+        .map(|at| format!("\"m{at}\": 0"))
+        .collect::<Vec<_>>()
+        .join(",");
+    assert!(refused(&format!("{{{members}}}")).contains("an object with too many members"));
+    let actions = vec!["1"; 2000].join(",");
+    changed(
+        "\"action_ids\" : [",
+        &format!("\"action_ids\" : [{actions}, "),
+        "has too many actions",
+    );
+    let p4info = "actions { preamble { id: 1 name: \"a\" } }\n".repeat(9000);
+    let error = load(router().as_bytes(), Some(p4info.as_bytes()))
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(error.contains("too many objects"), "{error}");
+    // Types times instances: more fields than memory should hold.
+    let fields = vec!["[\"f\", 8, false]"; 30_000].join(",");
+    let headers = (0..1000)
+        .map(|at| {
+            format!("{{\"name\": \"h{at}\", \"id\": {at}, \"header_type\": \"t\", \"metadata\": false}}")
+        })
+        .collect::<Vec<_>>()
+        .join(",");
+    let json = format!(
+        "{{\"header_types\": [{{\"name\": \"t\", \"id\": 0, \"fields\": [{fields}]}}], \"headers\": [{headers}]}}"
+    );
+    assert!(refused(&json).contains("there are too many fields"));
+}
+
 #[test]
 fn deep_nesting_is_refused_and_costs_no_stack() {
     let deep = "[".repeat(1_000_000);

@@ -17,7 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Computes the bounds of a program that is sound otherwise. `costs` has one number per node of the arena.
 pub(crate) fn bounds(program: &Program, costs: &[u32]) -> Result<Bounds, CheckError> {
-    let cost = Cost { program, costs };
+    let mut cost = Cost {
+        program,
+        costs,
+        calculations: Vec::new(),
+    };
+    let all = (0..program.calculations.len()).filter_map(CalculationId::at);
+    cost.calculations = all.map(|id| cost.calculated(id)).collect();
     within("work of all operations", cost.all(), limits::WORK).at(|| "program".to_owned())?;
     let path = parser(program, &cost)?;
     let operations = cost.pass().saturating_add(path.cost);
@@ -54,6 +60,8 @@ pub(crate) fn bounds(program: &Program, costs: &[u32]) -> Result<Bounds, CheckEr
 struct Cost<'a> {
     program: &'a Program,
     costs: &'a [u32],
+    /// One per calculation.
+    calculations: Vec<u64>,
 }
 
 impl Cost<'_> {
@@ -83,6 +91,10 @@ impl Cost<'_> {
     }
 
     fn calculation(&self, id: CalculationId) -> u64 {
+        self.calculations[id.index()]
+    }
+
+    fn calculated(&self, id: CalculationId) -> u64 {
         use crate::externs::CalculationInput as Input;
         let inputs = &self.program.calculations[id.index()].inputs;
         let input = |input: &Input| match input {

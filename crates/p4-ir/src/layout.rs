@@ -15,7 +15,7 @@ pub(crate) struct Layout {
     pub phv: Phv,
 }
 
-/// Lays out instances; `None` if a type does not exist or a number does not fit.
+/// Lays out instances; `None` if a type does not exist, there are too many fields, or a number does not fit.
 pub(crate) fn layout(types: &[HeaderType], instances: &[Header]) -> Option<Layout> {
     let mut layout = Layout {
         headers: Vec::with_capacity(instances.len()),
@@ -26,6 +26,9 @@ pub(crate) fn layout(types: &[HeaderType], instances: &[Header]) -> Option<Layou
     for (number, instance) in instances.iter().enumerate() {
         let ty = types.get(instance.ty.index())?;
         let header = HeaderId::at(number)?;
+        if layout.fields.len() + ty.fields.len() > crate::limits::ELEMENTS {
+            return None;
+        }
         if !instance.metadata
             && layout.phv.metadata_bytes == 0
             && instances[..number].iter().all(|h| h.metadata)

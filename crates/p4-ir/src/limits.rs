@@ -40,6 +40,8 @@ pub const KEYS: usize = 256;
 pub const KEY_BITS: u32 = 16_384;
 /// Parameters of an action.
 pub const PARAMETERS: usize = 1024;
+/// Actions of one table.
+pub const ACTIONS_OF_TABLE: usize = 1024;
 /// Entries of one table.
 pub const TABLE_SIZE: u32 = 4 * 1024 * 1024;
 /// Entries of the program itself in one table.

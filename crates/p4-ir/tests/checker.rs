@@ -493,6 +493,12 @@ fn expressions_that_cost_too_much_are_found() {
         push(p, ExprKind::Binary(Binary::Xor, ExprId(0), ExprId(0)));
         (4..24).for_each(|below| push(p, ExprKind::Binary(Binary::Xor, ExprId(below), ExprId(below))));
     });
+    // A tree of 8191 nodes that stands in 4000 places.
+    refused("nodes of all expressions where they stand", |p| {
+        push(p, ExprKind::Binary(Binary::Xor, ExprId(0), ExprId(0)));
+        (4..15).for_each(|below| push(p, ExprKind::Binary(Binary::Xor, ExprId(below), ExprId(below))));
+        p.actions[1].ops = vec![Op::Assign(Place::Field(FieldId(2)), ExprId(15)); 4000];
+    });
     refused("levels of an expression", |p| {
         push(p, ExprKind::Unary(Unary::Negate, ExprId(0)));
         (4..300).for_each(|below| push(p, ExprKind::Unary(Unary::Negate, ExprId(below))));

@@ -14,6 +14,10 @@ use std::collections::HashMap;
 /// Levels of nesting in a message.
 const DEPTH: usize = 32;
 
+/// Objects of all kinds, and parts of one object. The largest known program has 400 and 40.
+const OBJECTS_AT_MOST: usize = 8192;
+const PARTS_AT_MOST: usize = 2048;
+
 /// A message: fields in the order in which they came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Message {
@@ -166,6 +170,15 @@ impl P4Info {
 
     fn of(message: &Message) -> Result<Self, At> {
         let mut info = Self::default();
+        let many = |message: &Message, most: usize| message.fields.len() > most;
+        if many(message, OBJECTS_AT_MOST) {
+            return wrong("too many objects");
+        }
+        for (kind, object) in &message.fields {
+            if matches!(object, Field::Message(object) if many(object, PARTS_AT_MOST)) {
+                return wrong("an object with too many parts").within(|| kind.clone());
+            }
+        }
         for table in message.messages("tables") {
             let preamble = preamble(table)?;
             let name = preamble.name.clone();

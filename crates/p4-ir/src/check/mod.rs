@@ -21,6 +21,7 @@ mod tables;
 
 use crate::bounds;
 use crate::header::Membership;
+use crate::limits;
 use crate::program::{Checked, Program};
 
 /// Why a program is refused.
@@ -129,6 +130,38 @@ pub(crate) struct Checker<'a> {
     pub summaries: Vec<expr::Summary>,
 }
 
+impl Checker<'_> {
+    /// Nodes of all expressions in all places where they stand: trees can be shared, so a small program could take long to
+    /// walk through.
+    fn work(&self) -> Check {
+        let p = self.program;
+        let mut work = 0u64;
+        let mut add = |id: crate::ids::ExprId| {
+            work += self
+                .summaries
+                .get(id.index())
+                .map_or(0, |summary| u64::from(summary.cost));
+        };
+        p.actions
+            .iter()
+            .flat_map(|action| &action.ops)
+            .for_each(|op| op.for_each_expr(&mut add));
+        for state in &p.parser.states {
+            state.ops.iter().for_each(|op| op.for_each_expr(&mut add));
+            state.select.keys.iter().copied().for_each(&mut add);
+        }
+        p.tables
+            .iter()
+            .flat_map(|table| &table.keys)
+            .for_each(|key| add(key.value));
+        p.digests
+            .iter()
+            .flat_map(|digest| &digest.items)
+            .for_each(|item| add(item.value));
+        within("nodes of all expressions where they stand", work, limits::WORK)
+    }
+}
+
 impl Checked {
     /// Checks a program.
     ///
@@ -142,6 +175,7 @@ impl Checked {
             summaries: Vec::with_capacity(program.exprs.len()),
         };
         checker.expressions()?;
+        checker.work().at(|| "program".to_owned())?;
         checker.externs()?;
         checker.actions()?;
         checker.parser()?;

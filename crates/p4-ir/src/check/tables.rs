@@ -48,7 +48,7 @@ impl Checker<'_> {
         }
         within("bits of all keys", width, limits::KEY_BITS)?;
         kind(table)?;
-        within("actions", table.actions.len(), limits::ELEMENTS)?;
+        within("actions", table.actions.len(), limits::ACTIONS_OF_TABLE)?;
         for action in &table.actions {
             get(&self.program.actions, action.action.index(), "action")?;
         }
