@@ -190,3 +190,25 @@ pub enum Place {
     /// A field of a header that is found at run time.
     Member(HeaderRef, u16),
 }
+
+impl HeaderRef {
+    /// The expression of the index, if there is one.
+    #[must_use]
+    pub fn index_expr(self) -> Option<ExprId> {
+        match self {
+            Self::Element(_, index) | Self::UnionElement(_, index, _) => Some(index),
+            _ => None,
+        }
+    }
+}
+
+impl UnionRef {
+    /// The expression of the index, if there is one.
+    #[must_use]
+    pub fn index_expr(self) -> Option<ExprId> {
+        match self {
+            Self::Element(_, index) => Some(index),
+            Self::Union(_) => None,
+        }
+    }
+}

@@ -23,24 +23,37 @@
 //! | [`table`] | tables, keys, entries that the program brings, action profiles |
 //! | [`externs`] | counters, meters, registers, hashes, checksums, digests, clones' field lists |
 //! | [`program`] | all of it together |
+//! | [`check`] | the checker, and what it proves |
+//! | [`limits`] | how much of everything there may be |
+//! | [`analysis`] | what a program looks at and changes, and whether its verdicts can be cached |
+//! | [`serial`] | the form in files and between processes |
 //!
 //! Only a program that passed the checker, a [`Checked`], is for engines.
 
 #![forbid(unsafe_code)]
 
 pub mod action;
+pub mod analysis;
 pub mod bits;
+mod bounds;
+pub mod check;
 pub mod control;
 pub mod expr;
 pub mod externs;
 pub mod header;
 pub mod ids;
+mod layout;
+pub mod limits;
 pub mod parser;
 pub mod program;
+pub mod serial;
 pub mod table;
+mod visit;
 
 pub use action::{Action, Op, Parameter};
+pub use analysis::Analysis;
 pub use bits::Bits;
+pub use check::{CheckError, Problem};
 pub use control::{Apply, Block, Control, Next};
 pub use expr::{Binary, Expr, ExprKind, HeaderRef, Place, Type, Unary, UnionRef};
 pub use externs::{
@@ -48,7 +61,8 @@ pub use externs::{
     ExternFunction, FieldList, Meter, Register,
 };
 pub use header::{
-    Field, FieldType, Header, HeaderType, Phv, Role, Stack, StandardMetadata, Union, UnionStack, UnionType,
+    Field, FieldType, Header, HeaderType, Membership, Phv, Role, Stack, StandardMetadata, Union, UnionStack,
+    UnionType,
 };
 pub use ids::*;
 pub use parser::{Deparser, Emit, NextState, Parser, ParserOp, Pattern, Select, SelectCase, State, ValueSet};

@@ -5,7 +5,9 @@ use crate::bits::Bits;
 use crate::control::Control;
 use crate::expr::Expr;
 use crate::externs::{Calculation, Checksum, Counter, Digest, ExternFunction, FieldList, Meter, Register};
-use crate::header::{Field, Header, HeaderType, Phv, Stack, StandardMetadata, Union, UnionStack, UnionType};
+use crate::header::{
+    Field, Header, HeaderType, Membership, Phv, Stack, StandardMetadata, Union, UnionStack, UnionType,
+};
 use crate::parser::{Deparser, Parser, ValueSet};
 use crate::table::{ActionProfile, Table};
 use serde::{Deserialize, Serialize};
@@ -115,9 +117,25 @@ pub struct Bounds {
 pub struct Checked {
     program: Program,
     bounds: Bounds,
+    pub(crate) memberships: Vec<Membership>,
 }
 
 impl Checked {
+    /// What the checker makes when it found nothing wrong.
+    pub(crate) fn proven(program: Program, bounds: Bounds, memberships: Vec<Membership>) -> Self {
+        Self {
+            program,
+            bounds,
+            memberships,
+        }
+    }
+
+    /// The program, to change it; it has to be checked again then.
+    #[must_use]
+    pub fn into_program(self) -> Program {
+        self.program
+    }
+
     /// The program.
     #[inline]
     #[must_use]

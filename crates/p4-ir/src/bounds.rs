@@ -1,0 +1,605 @@
+//! What one packet may cost, proven from the program alone.
+//!
+//! Controls have no cycles, so their cost is that of the dearest path. Parsers may have loops. A loop in which each
+//! turn extracts into a stack ends when the stack is full. Other loops are cut by the engine after
+//! [`limits::PARSER_STEPS`]; but one that provably changes nothing from one turn to the next is refused, for it can
+//! only be meant to burn time.
+
+use crate::action::Op;
+use crate::check::{At, Check, CheckError, Problem, within};
+use crate::control::{Apply, Block, Control, Next};
+use crate::expr::{ExprKind, HeaderRef, Place, Type};
+use crate::ids::{CalculationId, ExprId, FieldId, StackId, StateId};
+use crate::limits;
+use crate::parser::{Emit, NextState, ParserOp, State};
+use crate::program::{Bounds, Program};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Computes the bounds of a program that is sound otherwise. `costs` has one number per node of the arena.
+pub(crate) fn bounds(program: &Program, costs: &[u32]) -> Result<Bounds, CheckError> {
+    let cost = Cost { program, costs };
+    within("work of all operations", cost.all(), limits::WORK).at(|| "program".to_owned())?;
+    let path = parser(program, &cost)?;
+    let operations = cost.pass().saturating_add(path.cost);
+    let grown = grown(program);
+    let metadata_bits = program
+        .headers
+        .iter()
+        .filter(|header| header.metadata)
+        .map(|header| program.header_types[header.ty.index()].fixed_bits())
+        .sum::<u32>();
+    within("bits of metadata", metadata_bits, limits::METADATA_BITS)
+        .and_then(|()| within("operations of one pass", operations, limits::OPERATIONS))
+        .at(|| "program".to_owned())?;
+    within("bytes added to a packet", grown, limits::HEADER_BYTES_GROWN).at(|| "deparser".to_owned())?;
+    let again = |op: &Op| matches!(op, Op::Resubmit(_) | Op::Recirculate(_));
+    let passes = if program.actions.iter().flat_map(|action| &action.ops).any(again) {
+        limits::PASSES
+    } else {
+        1
+    };
+    Ok(Bounds {
+        header_bytes_read: u32::try_from(path.bits.div_ceil(8))
+            .unwrap_or(u32::MAX)
+            .min(limits::HEADER_BYTES_READ),
+        header_bytes_grown: u32::try_from(grown).unwrap_or(u32::MAX),
+        parser_steps: path.steps.min(limits::PARSER_STEPS),
+        operations: u32::try_from(operations).unwrap_or(u32::MAX),
+        passes,
+        metadata_bits,
+    })
+}
+
+/// Costs of operations and controls.
+struct Cost<'a> {
+    program: &'a Program,
+    costs: &'a [u32],
+}
+
+impl Cost<'_> {
+    fn expr(&self, id: ExprId) -> u64 {
+        u64::from(self.costs[id.index()])
+    }
+
+    /// Words of a header that is copied.
+    fn header(&self, header: HeaderRef) -> u64 {
+        let mut bits = 0;
+        self.program.for_each_header(header, |id| {
+            bits = bits.max(self.program.header_type(id).max_bits())
+        });
+        1 + u64::from(bits.div_ceil(64))
+    }
+
+    fn union(&self, ty: crate::ids::UnionTypeId) -> u64 {
+        let members = &self.program.union_types[ty.index()].members;
+        let words = |ty: &crate::ids::HeaderTypeId| {
+            1 + u64::from(self.program.header_types[ty.index()].max_bits().div_ceil(64))
+        };
+        members.iter().map(|(_, ty)| words(ty)).sum()
+    }
+
+    fn stack(&self, stack: StackId) -> u64 {
+        u64::from(self.program.stacks[stack.index()].size) * self.header(HeaderRef::Last(stack))
+    }
+
+    fn calculation(&self, id: CalculationId) -> u64 {
+        use crate::externs::CalculationInput as Input;
+        let inputs = &self.program.calculations[id.index()].inputs;
+        let input = |input: &Input| match input {
+            Input::Field(field) => 1 + u64::from(self.program.fields[field.index()].width).div_ceil(64),
+            Input::Value(value) => self.expr(*value),
+            Input::Header(header) => self.header(HeaderRef::Header(*header)),
+            // As many words as a packet can have in front of it; the payload itself is bounded by the packet.
+            Input::Payload(_) => u64::from(limits::HEADER_BYTES_READ / 8),
+        };
+        inputs.iter().map(input).sum()
+    }
+
+    fn op(&self, op: &Op) -> u64 {
+        let mut cost = 1;
+        op.for_each_expr(|expr| cost += self.expr(expr));
+        cost + match op {
+            Op::CopyHeader(to, _) | Op::SetValid(to) => self.header(*to),
+            Op::CopyStack(stack, _) | Op::Push(stack, _) | Op::Pop(stack, _) => self.stack(*stack),
+            Op::CopyUnion(..) | Op::CopyUnionStack(..) | Op::PushUnion(..) | Op::PopUnion(..) => {
+                let mut words = 0;
+                self.program
+                    .for_each_made_valid(op, |header| words += self.header(HeaderRef::Header(header)));
+                words
+            }
+            Op::Hash { calculation, .. } => self.calculation(*calculation),
+            Op::Digest(digest) => self.program.digests[digest.index()]
+                .items
+                .iter()
+                .map(|item| self.expr(item.value))
+                .sum(),
+            _ => 0,
+        }
+    }
+
+    /// All operations, whether on one path or not, and the headers that each could mean: so many steps does it take to look
+    /// at a program once.
+    fn all(&self) -> u64 {
+        let in_parser = self.program.parser.states.iter().flat_map(|state| &state.ops);
+        let in_parser = in_parser.filter_map(|op| if let ParserOp::Do(op) = op { Some(op) } else { None });
+        let all = self
+            .program
+            .actions
+            .iter()
+            .flat_map(|action| &action.ops)
+            .chain(in_parser);
+        all.map(|op| self.op(op) + self.span(op)).sum()
+    }
+
+    /// How many headers an operation could mean.
+    fn span(&self, op: &Op) -> u64 {
+        let of = |header: &HeaderRef| match *header {
+            HeaderRef::Header(_) => 1,
+            HeaderRef::Next(stack) | HeaderRef::Last(stack) | HeaderRef::Element(stack, _) => {
+                u64::from(self.program.stacks[stack.index()].size)
+            }
+            HeaderRef::UnionElement(stack, ..)
+            | HeaderRef::UnionNext(stack, _)
+            | HeaderRef::UnionLast(stack, _) => u64::from(self.program.union_stacks[stack.index()].size),
+        };
+        match op {
+            Op::SetValid(header) | Op::SetInvalid(header) => of(header),
+            Op::CopyHeader(to, from) => of(to) + of(from),
+            op => match op.written() {
+                Some(Place::Member(header, _)) => of(&header),
+                _ => 0,
+            },
+        }
+    }
+
+    /// One pass: checksums, ingress, egress.
+    fn pass(&self) -> u64 {
+        let actions = self
+            .program
+            .actions
+            .iter()
+            .map(|action| action.ops.iter().map(|op| self.op(op)).sum::<u64>())
+            .collect::<Vec<_>>();
+        let checksums = self.program.checksums.iter().map(|checksum| {
+            let times = u64::from(checksum.verify) + u64::from(checksum.update);
+            let condition = checksum.condition.map_or(0, |condition| self.expr(condition));
+            times * (1 + condition + self.calculation(checksum.calculation))
+        });
+        checksums.sum::<u64>()
+            + self.control(&self.program.ingress, &actions)
+            + self.control(&self.program.egress, &actions)
+    }
+
+    /// The dearest path of a control, from the end: successors have higher numbers.
+    fn control(&self, control: &Control, actions: &[u64]) -> u64 {
+        let mut from = vec![0u64; control.blocks.len()];
+        for (number, block) in control.blocks.iter().enumerate().rev() {
+            let next = |next: &Next| match next {
+                Next::Block(block) => from[block.index()],
+                Next::End => 0,
+            };
+            from[number] = match block {
+                Block::If {
+                    condition,
+                    then,
+                    otherwise,
+                    ..
+                } => 1 + self.expr(*condition) + next(then).max(next(otherwise)),
+                Block::Run(action, to) => actions[action.index()] + next(to),
+                Block::Apply(table, apply) => {
+                    let table = &self.program.tables[table.index()];
+                    let keys = table.keys.iter().map(|key| self.expr(key.value)).sum::<u64>();
+                    let run = table
+                        .actions
+                        .iter()
+                        .map(|action| actions[action.action.index()])
+                        .max()
+                        .unwrap_or(0);
+                    let to = match apply {
+                        Apply::Always(to) => next(to),
+                        Apply::ByHit { hit, miss } => next(hit).max(next(miss)),
+                        Apply::ByAction(each, none) => {
+                            each.iter().map(next).max().unwrap_or(0).max(next(none))
+                        }
+                    };
+                    (1 + keys + run).saturating_add(to)
+                }
+            };
+        }
+        from.first().copied().unwrap_or(0)
+    }
+}
+
+/// Bytes by which a packet may become longer: of headers that are emitted without having been taken from the packet.
+fn grown(program: &Program) -> u64 {
+    let mut made = vec![false; program.headers.len()];
+    let parser_ops = program.parser.states.iter().flat_map(|state| &state.ops);
+    let in_parser = parser_ops.filter_map(|op| if let ParserOp::Do(op) = op { Some(op) } else { None });
+    for op in program
+        .actions
+        .iter()
+        .flat_map(|action| &action.ops)
+        .chain(in_parser)
+    {
+        program.for_each_made_valid(op, |header| made[header.index()] = true);
+    }
+    let mut emitted = vec![false; program.headers.len()];
+    let mut bytes = 0u64;
+    let mut emit = |header: crate::ids::HeaderId| {
+        if made[header.index()] || emitted[header.index()] {
+            bytes += u64::from(program.header_type(header).max_bits()).div_ceil(8);
+        }
+        emitted[header.index()] = true;
+    };
+    for emitted in &program.deparser.emits {
+        match emitted {
+            Emit::Header(header) => emit(*header),
+            Emit::Stack(stack) => program.for_each_header(HeaderRef::Last(*stack), &mut emit),
+            // Of a union one member leaves at most; the sum of all is an upper bound that suffices.
+            Emit::Union(union) => program.for_each_member(crate::expr::UnionRef::Union(*union), &mut emit),
+            Emit::UnionStack(stack) => {
+                let stack = &program.union_stacks[stack.index()];
+                for i in 0..stack.size {
+                    let union = crate::ids::UnionId(stack.first.0 + i);
+                    program.for_each_member(crate::expr::UnionRef::Union(union), &mut emit);
+                }
+            }
+        }
+    }
+    bytes
+}
+
+/// What a path through the parser may take.
+#[derive(Debug, Clone, Copy, Default)]
+struct Path {
+    steps: u32,
+    /// Bits looked at.
+    bits: u64,
+    cost: u64,
+}
+
+/// What one state takes.
+#[derive(Default)]
+struct Weight {
+    /// Bits that go by, at most.
+    taken: u64,
+    /// Of those, bits that go by for certain sizes: not by a length that the packet says.
+    certain: u64,
+    /// Bits looked at beyond its beginning.
+    ahead: u64,
+    cost: u64,
+    /// Stacks whose next element it extracts, with bits of an element.
+    stacks: Vec<(StackOf, u64)>,
+}
+
+/// A stack of headers or of unions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum StackOf {
+    Headers(u16),
+    Unions(u16),
+}
+
+fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
+    let states = &program.parser.states;
+    if states.is_empty() {
+        return Ok(Path::default());
+    }
+    let successors = states.iter().map(successors).collect::<Vec<_>>();
+    let mut paths = vec![Path::default(); states.len()];
+    let mut certain = vec![0u64; states.len()];
+    let mut member = vec![usize::MAX; states.len()];
+    for (number, component) in components(&successors, program.parser.start.index())
+        .into_iter()
+        .enumerate()
+    {
+        component.iter().for_each(|&state| member[state] = number);
+        let mut beyond = Path::default();
+        let mut certainly = 0;
+        for &state in &component {
+            for &next in successors[state].iter().filter(|&&next| member[next] != number) {
+                let path = paths[next];
+                beyond.steps = beyond.steps.max(path.steps);
+                beyond.bits = beyond.bits.max(path.bits);
+                beyond.cost = beyond.cost.max(path.cost);
+                certainly = certainly.max(certain[next]);
+            }
+        }
+        let weights = component
+            .iter()
+            .map(|&state| weight(program, cost, &states[state]))
+            .collect::<Vec<_>>();
+        let looped = component.len() > 1 || successors[component[0]].contains(&component[0]);
+        let own = if looped {
+            endless(program, &component, &successors)?;
+            turns(program, &component, &successors, &weights)
+        } else {
+            certainly += weights[0].certain;
+            Path {
+                steps: 1,
+                bits: weights[0].taken,
+                cost: weights[0].cost,
+            }
+        };
+        let ahead = weights.iter().map(|weight| weight.ahead).max().unwrap_or(0);
+        let path = Path {
+            steps: own.steps.saturating_add(beyond.steps),
+            bits: own.bits.saturating_add(beyond.bits.max(ahead)),
+            cost: own.cost.saturating_add(beyond.cost),
+        };
+        for &state in &component {
+            paths[state] = path;
+            certain[state] = certainly;
+        }
+        let name = || format!("parser state {:?}", states[component[0]].name);
+        within(
+            "bytes read from here on",
+            certainly / 8,
+            limits::HEADER_BYTES_READ,
+        )
+        .at(name)?;
+        if !looped {
+            within("states from here on", path.steps, limits::PARSER_STEPS).at(name)?;
+        }
+    }
+    Ok(paths[program.parser.start.index()])
+}
+
+fn successors(state: &State) -> Vec<usize> {
+    let all = state
+        .select
+        .cases
+        .iter()
+        .map(|case| case.next)
+        .chain([state.select.default]);
+    let numbers = all.filter_map(|next| {
+        if let NextState::State(StateId(id)) = next {
+            Some(id.into())
+        } else {
+            None
+        }
+    });
+    numbers.collect::<BTreeSet<usize>>().into_iter().collect()
+}
+
+/// Strongly connected components of what can be reached, successors before predecessors (Tarjan 1972, without recursion).
+fn components(successors: &[Vec<usize>], start: usize) -> Vec<Vec<usize>> {
+    const NEW: usize = usize::MAX;
+    let mut number = vec![NEW; successors.len()];
+    let mut low = vec![0; successors.len()];
+    let mut open = vec![false; successors.len()];
+    let (mut stack, mut found, mut counter) = (Vec::new(), Vec::new(), 0);
+    let mut work = vec![(start, 0)];
+    while let Some((state, child)) = work.pop() {
+        if child == 0 {
+            (number[state], low[state], open[state]) = (counter, counter, true);
+            counter += 1;
+            stack.push(state);
+        }
+        if let Some(&next) = successors[state].get(child) {
+            work.push((state, child + 1));
+            if number[next] == NEW {
+                work.push((next, 0));
+            } else if open[next] {
+                low[state] = low[state].min(number[next]);
+            }
+            continue;
+        }
+        if let Some(&(parent, _)) = work.last() {
+            low[parent] = low[parent].min(low[state]);
+        }
+        if low[state] == number[state] {
+            let at = stack.iter().rposition(|&other| other == state).unwrap_or(0);
+            let component = stack.split_off(at);
+            component.iter().for_each(|&member| open[member] = false);
+            found.push(component);
+        }
+    }
+    found
+}
+
+fn weight(program: &Program, cost: &Cost, state: &State) -> Weight {
+    let mut weight = Weight {
+        cost: 1,
+        ..Weight::default()
+    };
+    let lookahead = |weight: &mut Weight, expr: ExprId| {
+        let taken = weight.taken;
+        program.for_each_node(expr, &mut |id, kind| {
+            if let (ExprKind::Lookahead { offset }, Type::Bits(width)) = (kind, program.exprs[id.index()].ty)
+            {
+                weight.ahead = weight
+                    .ahead
+                    .max(taken.saturating_add(u64::from(*offset) + u64::from(width)));
+            }
+        });
+    };
+    for op in &state.ops {
+        op.for_each_expr(|expr| {
+            weight.cost += cost.expr(expr);
+            lookahead(&mut weight, expr);
+        });
+        match op {
+            ParserOp::Extract(header) | ParserOp::ExtractVariable(header, _) => {
+                let mut bits = 0;
+                program.for_each_header(*header, |id| {
+                    bits = bits.max(u64::from(program.header_type(id).max_bits()))
+                });
+                weight.taken = weight.taken.saturating_add(bits);
+                weight.certain += bits;
+                weight.cost += cost.header(*header);
+                match header {
+                    HeaderRef::Next(stack) => weight.stacks.push((StackOf::Headers(stack.0), bits)),
+                    HeaderRef::UnionNext(stack, _) => weight.stacks.push((StackOf::Unions(stack.0), bits)),
+                    _ => {}
+                }
+            }
+            ParserOp::Advance(bits) => {
+                let expr = &program.exprs[bits.index()];
+                let most = match (expr.kind, expr.ty) {
+                    (ExprKind::Constant(bits), _) => bits,
+                    (_, Type::Bits(width @ 0..=32)) => (1 << width) - 1,
+                    _ => u64::from(u32::MAX),
+                };
+                weight.taken = weight.taken.saturating_add(most);
+            }
+            ParserOp::Verify(..) => {}
+            ParserOp::Do(op) => weight.cost += cost.op(op),
+        }
+    }
+    for key in &state.select.keys {
+        weight.cost += cost.expr(*key);
+        lookahead(&mut weight, *key);
+    }
+    weight.cost += state.select.cases.len() as u64;
+    weight
+}
+
+/// What a loop takes in all its turns.
+fn turns(program: &Program, component: &[usize], successors: &[Vec<usize>], weights: &[Weight]) -> Path {
+    let stacking = |at: usize| !weights[at].stacks.is_empty();
+    let rest = (0..component.len())
+        .filter(|&at| !stacking(at))
+        .map(|at| component[at])
+        .collect::<Vec<_>>();
+    let states = u32::try_from(component.len()).unwrap_or(u32::MAX);
+    let dearest = weights.iter().map(|weight| weight.cost).max().unwrap_or(0);
+    if cycle(&rest, successors).is_some() {
+        let steps = limits::PARSER_STEPS;
+        let bits = if weights.iter().all(|weight| weight.taken == 0) {
+            0
+        } else {
+            u64::MAX / 2
+        };
+        return Path {
+            steps,
+            bits,
+            cost: dearest.saturating_mul(steps.into()),
+        };
+    }
+    let mut stacks = BTreeMap::new();
+    for (stack, bits) in weights.iter().flat_map(|weight| &weight.stacks) {
+        let most = stacks.entry(*stack).or_insert(0u64);
+        *most = (*most).max(*bits);
+    }
+    let size = |stack: StackOf| match stack {
+        StackOf::Headers(id) => u64::from(program.stacks[usize::from(id)].size),
+        StackOf::Unions(id) => u64::from(program.union_stacks[usize::from(id)].size),
+    };
+    let turns = 1 + stacks.keys().map(|stack| size(*stack)).sum::<u64>();
+    let in_stacks = stacks
+        .iter()
+        .map(|(stack, bits)| size(*stack).saturating_mul(*bits))
+        .sum::<u64>();
+    let besides = |weight: &Weight| {
+        weight
+            .taken
+            .saturating_sub(weight.stacks.iter().map(|(_, bits)| bits).sum())
+    };
+    let per_turn = weights.iter().map(besides).fold(0, u64::saturating_add);
+    let steps = u32::try_from(turns)
+        .unwrap_or(u32::MAX)
+        .saturating_mul(states)
+        .min(limits::PARSER_STEPS);
+    Path {
+        steps,
+        bits: in_stacks.saturating_add(turns.saturating_mul(per_turn)),
+        cost: dearest.saturating_mul(steps.into()),
+    }
+}
+
+/// Refuses a loop of states that take nothing from the packet and only compute, again and again, the same.
+fn endless(program: &Program, component: &[usize], successors: &[Vec<usize>]) -> Result<(), CheckError> {
+    let states = &program.parser.states;
+    let inert = component
+        .iter()
+        .copied()
+        .filter(|&state| still(&states[state]))
+        .collect::<Vec<_>>();
+    let Some(turning) = cycle(&inert, successors) else {
+        return Ok(());
+    };
+    if !settles(program, &inert) {
+        return Ok(());
+    }
+    let names = turning
+        .iter()
+        .map(|&state| format!("{:?}", states[state].name))
+        .collect::<Vec<_>>();
+    let problem: Check = Err(Problem::Endless(format!(
+        "{} take nothing of the packet",
+        names.join(", ")
+    )));
+    problem.at(|| format!("parser state {:?}", states[turning[0]].name))
+}
+
+/// A state that takes nothing of the packet and does nothing but set fixed fields.
+fn still(state: &State) -> bool {
+    state.ops.iter().all(|op| {
+        matches!(
+            op,
+            ParserOp::Do(Op::Assign(Place::Field(_), _)) | ParserOp::Verify(..)
+        )
+    })
+}
+
+/// Do the fields that these states set come to rest: does none depend on itself, through others or not?
+fn settles(program: &Program, component: &[usize]) -> bool {
+    let mut reads = BTreeMap::<FieldId, BTreeSet<FieldId>>::new();
+    for op in component
+        .iter()
+        .flat_map(|&state| &program.parser.states[state].ops)
+    {
+        if let ParserOp::Do(Op::Assign(Place::Field(to), value)) = op {
+            let from = reads.entry(*to).or_default();
+            program.for_each_node(*value, &mut |_, kind| {
+                if let ExprKind::Field(field) = kind {
+                    from.insert(*field);
+                }
+            });
+        }
+    }
+    // Take away what depends on nothing left, until nothing is left or all that is left is a circle.
+    loop {
+        let left = reads.keys().copied().collect::<BTreeSet<_>>();
+        let before = reads.len();
+        reads.retain(|_, from| !from.is_disjoint(&left));
+        if reads.is_empty() {
+            return true;
+        }
+        if reads.len() == before {
+            return false;
+        }
+    }
+}
+
+/// States among these from which a cycle of them can be reached, if there is one: what is left when states without
+/// successors are taken away again and again.
+fn cycle(among: &[usize], successors: &[Vec<usize>]) -> Option<Vec<usize>> {
+    let place = among
+        .iter()
+        .enumerate()
+        .map(|(at, &state)| (state, at))
+        .collect::<BTreeMap<_, _>>();
+    let mut predecessors = vec![Vec::new(); among.len()];
+    let mut left = vec![0usize; among.len()];
+    for (at, &state) in among.iter().enumerate() {
+        for &next in successors[state].iter().filter_map(|next| place.get(next)) {
+            predecessors[next].push(at);
+            left[at] += 1;
+        }
+    }
+    let mut ended = (0..among.len()).filter(|&at| left[at] == 0).collect::<Vec<_>>();
+    while let Some(at) = ended.pop() {
+        for &before in &predecessors[at] {
+            left[before] -= 1;
+            if left[before] == 0 {
+                ended.push(before);
+            }
+        }
+    }
+    let turning = (0..among.len())
+        .filter(|&at| left[at] > 0)
+        .map(|at| among[at])
+        .collect::<Vec<_>>();
+    (!turning.is_empty()).then_some(turning)
+}

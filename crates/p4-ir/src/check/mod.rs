@@ -1,0 +1,167 @@
+//! The checker: the only way to a [`Checked`].
+//!
+//! It proves of a program that every index is in range, that widths and types agree, that controls have no cycles,
+//! that what a packet may cost is below [`crate::limits`], and says of a program for which it cannot what is wrong, and
+//! where. It trusts nothing: it takes programs of front ends and programs out of files alike. Its own time is linear
+//! in the size of the program (times the depth of expressions).
+//!
+//! | module | what it proves |
+//! |---|---|
+//! | `structure` | headers, stacks, unions, layout, names, sizes |
+//! | `expr` | each node of the arena: types, children before parents, size and depth |
+//! | `ops` | operations, actions |
+//! | `flow` | parser states, controls, deparser |
+//! | `tables` | tables, entries, profiles, externs |
+
+mod expr;
+mod flow;
+mod ops;
+mod structure;
+mod tables;
+
+use crate::bounds;
+use crate::header::Membership;
+use crate::program::{Checked, Program};
+
+/// Why a program is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub struct CheckError {
+    /// The element, such as `action "ingress.forward", operation 3`.
+    pub place: String,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// An index of something that does not exist.
+    #[error("refers to {what} {index}, which does not exist")]
+    Index {
+        /// What kind of thing.
+        what: &'static str,
+        /// Its number.
+        index: u32,
+    },
+    /// Bits where a bool is wanted, or another width.
+    #[error("{what} is {found} instead of {wanted}")]
+    Type {
+        /// Which value.
+        what: &'static str,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        wanted: String,
+    },
+    /// Above a limit.
+    #[error("{what}: {value} is more than {limit}")]
+    Limit {
+        /// What is limited.
+        what: &'static str,
+        /// How much there is.
+        value: u64,
+        /// How much is allowed.
+        limit: u64,
+    },
+    /// A successor that does not have a higher number: the control could run for ever.
+    #[error("block {from} goes back to block {to}")]
+    Cycle {
+        /// The block.
+        from: u32,
+        /// Its successor.
+        to: u32,
+    },
+    /// A loop of the parser that nothing can end.
+    #[error("the parser turns for ever: {0}")]
+    Endless(String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What checks give: nothing or what is wrong.
+pub(crate) type Check<T = ()> = Result<T, Problem>;
+
+/// Adds the place to a problem.
+pub(crate) trait At<T> {
+    fn at(self, place: impl FnOnce() -> String) -> Result<T, CheckError>;
+}
+
+impl<T> At<T> for Check<T> {
+    fn at(self, place: impl FnOnce() -> String) -> Result<T, CheckError> {
+        self.map_err(|problem| CheckError {
+            place: place(),
+            problem,
+        })
+    }
+}
+
+/// Is a number within a limit?
+pub(crate) fn within(what: &'static str, value: impl TryInto<u64>, limit: impl TryInto<u64>) -> Check {
+    let value = value.try_into().unwrap_or(u64::MAX);
+    let limit = limit.try_into().unwrap_or(u64::MAX);
+    if value > limit {
+        Err(Problem::Limit { what, value, limit })
+    } else {
+        Ok(())
+    }
+}
+
+/// The element of a vector, or the problem that it does not exist.
+pub(crate) fn get<'a, T>(of: &'a [T], index: usize, what: &'static str) -> Check<&'a T> {
+    of.get(index).ok_or(Problem::Index {
+        what,
+        index: u32::try_from(index).unwrap_or(u32::MAX),
+    })
+}
+
+/// A problem that needs words of its own.
+pub(crate) fn other<T>(problem: impl Into<String>) -> Check<T> {
+    Err(Problem::Other(problem.into()))
+}
+
+/// What the parts of the checker share: the program and what was found out so far.
+pub(crate) struct Checker<'a> {
+    pub program: &'a Program,
+    /// One per node of the arena.
+    pub summaries: Vec<expr::Summary>,
+}
+
+impl Checked {
+    /// Checks a program.
+    ///
+    /// # Errors
+    ///
+    /// The first element that is not sound, and why.
+    pub fn new(program: Program) -> Result<Self, CheckError> {
+        let memberships = structure::check(&program)?;
+        let mut checker = Checker {
+            program: &program,
+            summaries: Vec::with_capacity(program.exprs.len()),
+        };
+        checker.expressions()?;
+        checker.externs()?;
+        checker.actions()?;
+        checker.parser()?;
+        checker.tables()?;
+        checker.control(&program.ingress)?;
+        checker.control(&program.egress)?;
+        checker.deparser()?;
+        let costs = checker
+            .summaries
+            .iter()
+            .map(|summary| summary.cost)
+            .collect::<Vec<_>>();
+        let bounds = bounds::bounds(&program, &costs)?;
+        Ok(Self::proven(program, bounds, memberships))
+    }
+
+    /// Where each header instance belongs.
+    #[inline]
+    #[must_use]
+    pub fn membership(&self, header: crate::ids::HeaderId) -> Membership {
+        self.memberships[header.index()]
+    }
+}

@@ -1,0 +1,163 @@
+//! Headers, stacks, unions, their layout, names, counts.
+
+use super::{At, Check, CheckError, Problem, get, other, within};
+use crate::header::{HeaderType, Membership};
+use crate::layout::layout;
+use crate::limits;
+use crate::program::Program;
+
+/// Checks all that is not behaviour. Returns where each header belongs.
+pub(super) fn check(program: &Program) -> Result<Vec<Membership>, CheckError> {
+    counts(program).at(|| "program".to_owned())?;
+    for ty in &program.header_types {
+        header_type(ty).at(|| format!("header type {:?}", ty.name))?;
+    }
+    let mut headers_began = false;
+    for header in &program.headers {
+        let place = || format!("header {:?}", header.name);
+        name(&header.name).at(place)?;
+        let ty = get(&program.header_types, header.ty.index(), "header type").at(place)?;
+        headers_began |= !header.metadata;
+        if header.metadata && headers_began {
+            return other("metadata stands behind headers").at(place);
+        }
+        if header.metadata && ty.variable().is_some() {
+            return other("metadata has a variable field").at(place);
+        }
+    }
+    for (kind, part, size) in program
+        .stacks
+        .iter()
+        .map(|stack| ("stack", &stack.name, stack.size))
+        .chain(
+            program
+                .union_stacks
+                .iter()
+                .map(|stack| ("union stack", &stack.name, stack.size)),
+        )
+    {
+        let sane = if size == 0 {
+            other("has no elements")
+        } else {
+            name(part)
+        };
+        sane.at(|| format!("{kind} {part:?}"))?;
+    }
+    let memberships = program
+        .memberships()
+        .or_else(|part| {
+            other(format!(
+                "{part:?} has elements that do not exist, are of another type, or belong elsewhere"
+            ))
+        })
+        .at(|| "stacks and unions".to_owned())?;
+    placed(program).at(|| "layout".to_owned())?;
+    for (role, field) in &program.standard.roles {
+        let place = || format!("standard metadata {:?}", role.name());
+        let field = get(&program.fields, field.index(), "field").at(place)?;
+        if !program.headers[field.header.index()].metadata {
+            return other("is no metadata").at(place);
+        }
+        if field.width > 64 {
+            return other("is wider than 64 bits").at(place);
+        }
+        if program
+            .standard
+            .roles
+            .iter()
+            .filter(|(other, _)| other == role)
+            .count()
+            > 1
+        {
+            return other("is there twice").at(place);
+        }
+    }
+    for constant in &program.constants {
+        within("bits", constant.width(), limits::WIDTH).at(|| "constants".to_owned())?;
+        if constant.width() <= 64 || !constant.is_canonical() {
+            return other("a wide constant is not in its normal form").at(|| "constants".to_owned());
+        }
+    }
+    Ok(memberships)
+}
+
+fn counts(p: &Program) -> Check {
+    name(&p.name)?;
+    let states = p.parser.states.len();
+    for (what, count) in [
+        ("header types", p.header_types.len()),
+        ("headers", p.headers.len()),
+        ("fields", p.fields.len()),
+        ("stacks", p.stacks.len()),
+        ("union types", p.union_types.len()),
+        ("unions", p.unions.len()),
+        ("union stacks", p.union_stacks.len()),
+        ("roles", p.standard.roles.len()),
+        ("errors", p.errors.len()),
+        ("constants", p.constants.len()),
+        ("parser states", states),
+        ("value sets", p.value_sets.len()),
+        ("blocks of ingress", p.ingress.blocks.len()),
+        ("blocks of egress", p.egress.blocks.len()),
+        ("emits", p.deparser.emits.len()),
+        ("checksums", p.checksums.len()),
+        ("actions", p.actions.len()),
+        ("tables", p.tables.len()),
+        ("action profiles", p.profiles.len()),
+        ("counters", p.counters.len()),
+        ("meters", p.meters.len()),
+        ("registers", p.registers.len()),
+        ("calculations", p.calculations.len()),
+        ("digests", p.digests.len()),
+        ("field lists", p.field_lists.len()),
+        ("extern functions", p.extern_functions.len()),
+    ] {
+        within(what, count, limits::ELEMENTS)?;
+    }
+    within("nodes of expressions", p.exprs.len(), limits::EXPRESSIONS)
+}
+
+/// Is a name short enough?
+pub(super) fn name(name: &str) -> Check {
+    within("bytes of a name", name.len(), limits::NAME)
+}
+
+fn header_type(ty: &HeaderType) -> Check {
+    name(&ty.name)?;
+    within("fields", ty.fields.len(), limits::ELEMENTS)?;
+    for field in &ty.fields {
+        name(&field.name)?;
+        within("bits of a field", field.width, limits::WIDTH)?;
+        if field.width == 0 {
+            return other(format!("field {:?} has no bits", field.name));
+        }
+    }
+    if ty.fields.iter().filter(|field| field.variable).count() > 1 {
+        return other("has more than one variable field");
+    }
+    Ok(())
+}
+
+fn placed(program: &Program) -> Check {
+    let Some(layout) = layout(&program.header_types, &program.headers) else {
+        return other("is larger than numbers are");
+    };
+    within(
+        "bytes of the packet header vector",
+        layout.phv.bytes,
+        limits::PHV_BYTES,
+    )?;
+    let headers = program
+        .headers
+        .iter()
+        .map(|header| (header.first_field, header.offset));
+    if layout.phv != program.phv
+        || layout.fields != program.fields
+        || !headers.eq(layout.headers.iter().copied())
+    {
+        return Err(Problem::Other(
+            "is not the one that follows from the types".to_owned(),
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,286 @@
+//! Tables, entries, action profiles, externs.
+
+use super::expr::Scope;
+use super::structure::name;
+use super::{At, Check, CheckError, Checker, get, other, within};
+use crate::bits::Bits;
+use crate::expr::Type;
+use crate::externs::{Calculation, CalculationInput};
+use crate::ids::TableId;
+use crate::limits;
+use crate::table::{EntryAction, Implementation, Key, KeyMatch, MatchKind, Table};
+use std::collections::HashSet;
+
+impl Checker<'_> {
+    /// Checks tables and profiles.
+    pub(super) fn tables(&self) -> Result<(), CheckError> {
+        for profile in &self.program.profiles {
+            let place = || format!("action profile {:?}", profile.identity.name);
+            name(&profile.identity.name).at(place)?;
+            within("members", profile.size, limits::TABLE_SIZE).at(place)?;
+            within("members of a group", profile.max_group_size, limits::TABLE_SIZE).at(place)?;
+            if let Some(selector) = profile.selector {
+                get(
+                    &self.program.calculations,
+                    selector.calculation.index(),
+                    "calculation",
+                )
+                .at(place)?;
+            }
+        }
+        for (number, table) in self.program.tables.iter().enumerate() {
+            let place = || format!("table {:?}", table.identity.name);
+            self.table(number, table).at(place)?;
+            self.entries(table)?;
+        }
+        Ok(())
+    }
+
+    fn table(&self, number: usize, table: &Table) -> Check {
+        name(&table.identity.name)?;
+        within("keys", table.keys.len(), limits::KEYS)?;
+        within("entries", table.size, limits::TABLE_SIZE)?;
+        let mut width = 0;
+        for key in &table.keys {
+            name(&key.name)?;
+            self.wants("a key", key.value, key.width, Scope::Control)?;
+            width += u32::from(key.width);
+        }
+        within("bits of all keys", width, limits::KEY_BITS)?;
+        kind(table)?;
+        within("actions", table.actions.len(), limits::ELEMENTS)?;
+        for action in &table.actions {
+            get(&self.program.actions, action.action.index(), "action")?;
+        }
+        if let Some(default) = &table.default {
+            self.entry_action(table, &default.entry)?;
+        }
+        if let Implementation::Profile(profile) = table.implementation {
+            get(&self.program.profiles, profile.index(), "action profile")?;
+        }
+        let own = TableId::at(number);
+        if let Some(counter) = table.counter
+            && get(&self.program.counters, counter.index(), "counter")?.table != own
+        {
+            return other("has a direct counter that is not its own");
+        }
+        if let Some((meter, place)) = table.meter {
+            if get(&self.program.meters, meter.index(), "meter")?.table != own {
+                return other("has a direct meter that is not its own");
+            }
+            self.place(place, false, Scope::Control)?;
+        }
+        Ok(())
+    }
+
+    fn entry_action(&self, table: &Table, entry: &EntryAction) -> Check {
+        if !table.actions.iter().any(|action| action.action == entry.action) {
+            return other("an entry has an action that the table has not");
+        }
+        let action = get(&self.program.actions, entry.action.index(), "action")?;
+        let widths = entry
+            .arguments
+            .iter()
+            .map(Bits::width)
+            .eq(action.parameters.iter().map(|p| p.width));
+        if !widths || !entry.arguments.iter().all(Bits::is_canonical) {
+            return other(format!(
+                "the arguments do not fit action {:?}",
+                action.identity.name
+            ));
+        }
+        Ok(())
+    }
+
+    fn entries(&self, table: &Table) -> Result<(), CheckError> {
+        let place = || format!("table {:?}", table.identity.name);
+        within(
+            "entries of the program",
+            table.entries.len(),
+            limits::CONSTANT_ENTRIES,
+        )
+        .at(place)?;
+        let mut seen = HashSet::new();
+        for (number, entry) in table.entries.iter().enumerate() {
+            let place = || format!("table {:?}, entry {number}", table.identity.name);
+            self.entry_action(table, &entry.action).at(place)?;
+            if entry.keys.len() != table.keys.len() {
+                return other("has not as many keys as the table").at(place);
+            }
+            for (matched, key) in entry.keys.iter().zip(&table.keys) {
+                key_match(matched, key).at(place)?;
+            }
+            let unique = matches!(table.kind, MatchKind::Exact | MatchKind::Lpm);
+            if unique && !seen.insert(&entry.keys) {
+                return other("has the same keys as one before it").at(place);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks counters, meters, registers, calculations, checksums, digests, field lists.
+    pub(super) fn externs(&self) -> Result<(), CheckError> {
+        self.state_of_externs()?;
+        for calculation in &self.program.calculations {
+            self.calculation(calculation)
+                .at(|| format!("calculation {:?}", calculation.name))?;
+        }
+        for checksum in &self.program.checksums {
+            let place = || format!("checksum {:?}", checksum.name);
+            name(&checksum.name).at(place)?;
+            get(
+                &self.program.calculations,
+                checksum.calculation.index(),
+                "calculation",
+            )
+            .at(place)?;
+            self.place(checksum.target, false, Scope::Control).at(place)?;
+            if let Some(condition) = checksum.condition {
+                self.bool("the condition", condition, Scope::Control).at(place)?;
+            }
+        }
+        for digest in &self.program.digests {
+            let place = || format!("digest {:?}", digest.identity.name);
+            name(&digest.identity.name).at(place)?;
+            within("items", digest.items.len(), limits::KEYS).at(place)?;
+            for item in &digest.items {
+                self.bits("an item", item.value, Scope::Control).at(place)?;
+            }
+        }
+        for list in &self.program.field_lists {
+            let place = || format!("field list {:?}", list.name);
+            name(&list.name).at(place)?;
+            within("fields", list.fields.len(), limits::ELEMENTS).at(place)?;
+            for field in &list.fields {
+                get(&self.program.fields, field.index(), "field").at(place)?;
+            }
+        }
+        for function in &self.program.extern_functions {
+            let place = || format!("extern function {:?}", function.name);
+            name(&function.name).at(place)?;
+            within("arguments", function.arguments.len(), limits::KEYS).at(place)?;
+        }
+        Ok(())
+    }
+
+    /// Sizes of what keeps state, and their sum.
+    fn state_of_externs(&self) -> Result<(), CheckError> {
+        let p = self.program;
+        let mut bytes = 0u64;
+        let cells = p
+            .counters
+            .iter()
+            .map(|counter| ("counter", &counter.identity, counter.size, 16, counter.table))
+            .chain(
+                p.meters
+                    .iter()
+                    .map(|meter| ("meter", &meter.identity, meter.size, 64, meter.table)),
+            )
+            .chain(p.registers.iter().map(|register| {
+                (
+                    "register",
+                    &register.identity,
+                    register.size,
+                    register.width.div_ceil(64) * 8,
+                    None,
+                )
+            }));
+        for (kind, identity, size, cell, table) in cells {
+            let place = || format!("{kind} {:?}", identity.name);
+            name(&identity.name).at(place)?;
+            within("cells", size, limits::CELLS).at(place)?;
+            if let Some(table) = table {
+                get(&p.tables, table.index(), "table").at(place)?;
+            }
+            bytes += u64::from(size) * u64::from(cell);
+            within(
+                "bytes of all counters, meters and registers",
+                bytes,
+                limits::STATE_BYTES,
+            )
+            .at(place)?;
+        }
+        for register in &p.registers {
+            let place = || format!("register {:?}", register.identity.name);
+            within("bits of a cell", register.width, limits::WIDTH).at(place)?;
+            if register.width == 0 {
+                return other("has cells without bits").at(place);
+            }
+        }
+        Ok(())
+    }
+
+    fn calculation(&self, calculation: &Calculation) -> Check {
+        name(&calculation.name)?;
+        within("inputs", calculation.inputs.len(), limits::ELEMENTS)?;
+        for input in &calculation.inputs {
+            match input {
+                CalculationInput::Field(field) => {
+                    get(&self.program.fields, field.index(), "field").map(|_| ())?
+                }
+                CalculationInput::Header(header) | CalculationInput::Payload(Some(header)) => {
+                    get(&self.program.headers, header.index(), "header").map(|_| ())?;
+                }
+                CalculationInput::Value(value) => match self.plain(*value)? {
+                    Type::Bits(_) => {}
+                    Type::Bool => return other("takes a bool"),
+                },
+                CalculationInput::Payload(None) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Does the kind of a table follow from its keys?
+fn kind(table: &Table) -> Check {
+    let prefixes = table.keys.iter().filter(|key| key.kind == MatchKind::Lpm).count();
+    let loose = |key: &Key| {
+        matches!(
+            key.kind,
+            MatchKind::Ternary | MatchKind::Range | MatchKind::Optional
+        )
+    };
+    let fits = match table.kind {
+        MatchKind::Exact => table.keys.iter().all(|key| key.kind == MatchKind::Exact),
+        MatchKind::Lpm => prefixes == 1 && !table.keys.iter().any(loose),
+        MatchKind::Ternary | MatchKind::Range | MatchKind::Optional => true,
+    };
+    if fits {
+        Ok(())
+    } else {
+        other(format!("keys do not make a table of kind {:?}", table.kind))
+    }
+}
+
+/// Does what an entry says of a key fit the key?
+fn key_match(matched: &KeyMatch, key: &Key) -> Check {
+    let sane = |bits: &Bits| bits.width() == key.width && bits.is_canonical();
+    let masked = |value: &Bits, mask: &Bits| {
+        value
+            .bytes()
+            .iter()
+            .zip(mask.bytes())
+            .all(|(value, mask)| value & !mask == 0)
+    };
+    let fits = match (matched, key.kind) {
+        (KeyMatch::Exact(value), MatchKind::Exact)
+        | (KeyMatch::Optional(Some(value)), MatchKind::Optional) => sane(value),
+        (KeyMatch::Optional(None), MatchKind::Optional) => true,
+        (KeyMatch::Lpm(value, length), MatchKind::Lpm) => {
+            sane(value) && *length <= key.width && masked(value, &Bits::prefix(key.width, *length))
+        }
+        (KeyMatch::Ternary(value, mask), MatchKind::Ternary) => {
+            sane(value) && sane(mask) && masked(value, mask)
+        }
+        (KeyMatch::Range(low, high), MatchKind::Range) => {
+            sane(low) && sane(high) && low.bytes() <= high.bytes()
+        }
+        _ => false,
+    };
+    if fits {
+        Ok(())
+    } else {
+        other(format!("does not fit key {:?}", key.name))
+    }
+}

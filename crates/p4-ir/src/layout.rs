@@ -1,0 +1,177 @@
+//! Places of fields in the packet header vector: computed here for front ends, and again by the checker.
+
+use crate::header::{Field, Header, HeaderType, Membership, Phv};
+use crate::ids::{FieldId, HeaderId, HeaderTypeId, StackId, UnionId, UnionStackId};
+use crate::program::Program;
+
+/// What [`Program::place`] computes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// First field and first byte of each header instance.
+    pub headers: Vec<(FieldId, u32)>,
+    /// All fields.
+    pub fields: Vec<Field>,
+    /// Sizes.
+    pub phv: Phv,
+}
+
+/// Lays out instances; `None` if a type does not exist or a number does not fit.
+pub(crate) fn layout(types: &[HeaderType], instances: &[Header]) -> Option<Layout> {
+    let mut layout = Layout {
+        headers: Vec::with_capacity(instances.len()),
+        fields: Vec::new(),
+        phv: Phv::default(),
+    };
+    let mut byte = 0u32;
+    for (number, instance) in instances.iter().enumerate() {
+        let ty = types.get(instance.ty.index())?;
+        let header = HeaderId::at(number)?;
+        if !instance.metadata
+            && layout.phv.metadata_bytes == 0
+            && instances[..number].iter().all(|h| h.metadata)
+        {
+            byte = byte.checked_next_multiple_of(8)?;
+            layout.phv.metadata_bytes = byte;
+        }
+        if instance.metadata {
+            byte = byte.checked_next_multiple_of(8)?;
+        }
+        layout.headers.push((FieldId::at(layout.fields.len())?, byte));
+        let mut bit = byte.checked_mul(8)?;
+        for (member, field) in ty.fields.iter().enumerate() {
+            if instance.metadata {
+                let cell = cell_bits(field.width);
+                bit = bit
+                    .checked_next_multiple_of(cell.min(64))?
+                    .checked_add(cell - u32::from(field.width))?;
+            }
+            let member = u16::try_from(member).ok()?;
+            layout.fields.push(Field {
+                header,
+                member,
+                offset: bit,
+                width: field.width,
+                variable: field.variable,
+            });
+            bit = bit.checked_add(u32::from(field.width))?;
+        }
+        byte = bit.div_ceil(8);
+    }
+    layout.phv.bytes = byte.checked_next_multiple_of(8)?;
+    if instances.iter().all(|h| h.metadata) {
+        layout.phv.metadata_bytes = layout.phv.bytes;
+    }
+    Some(layout)
+}
+
+/// The cell in which a field of metadata lies, in bits.
+fn cell_bits(width: u16) -> u32 {
+    match width {
+        0..=8 => 8,
+        9..=16 => 16,
+        17..=32 => 32,
+        _ => u32::from(width).next_multiple_of(64),
+    }
+}
+
+impl Program {
+    /// Fills in [`Program::fields`], [`Program::phv`], and of each header instance its first field and byte, from the types.
+    /// False if an instance has a type that does not exist, or if there are more fields or bytes than numbers.
+    pub fn place(&mut self) -> bool {
+        let Some(layout) = layout(&self.header_types, &self.headers) else {
+            return false;
+        };
+        for (header, (first_field, offset)) in self.headers.iter_mut().zip(&layout.headers) {
+            header.first_field = *first_field;
+            header.offset = *offset;
+        }
+        self.fields = layout.fields;
+        self.phv = layout.phv;
+        true
+    }
+
+    /// The type of a header instance.
+    #[must_use]
+    pub fn header_type(&self, header: HeaderId) -> &HeaderType {
+        &self.header_types[self.headers[header.index()].ty.index()]
+    }
+
+    /// The field of a header instance at a position of its type.
+    #[must_use]
+    pub fn field_of(&self, header: HeaderId, member: u16) -> FieldId {
+        FieldId(self.headers[header.index()].first_field.0 + u32::from(member))
+    }
+
+    /// Type of a field: its name and what else the program says of it.
+    #[must_use]
+    pub fn field_type(&self, field: FieldId) -> &crate::header::FieldType {
+        let place = &self.fields[field.index()];
+        &self.header_type(place.header).fields[usize::from(place.member)]
+    }
+
+    /// `header.field`, for people.
+    #[must_use]
+    pub fn field_name(&self, field: FieldId) -> String {
+        let header = self.fields[field.index()].header;
+        format!(
+            "{}.{}",
+            self.headers[header.index()].name,
+            self.field_type(field).name
+        )
+    }
+
+    /// For each header instance, the stack or union to which it belongs. An instance that belongs to two, or a number out
+    /// of range, is the error: its name.
+    pub(crate) fn memberships(&self) -> Result<Vec<Membership>, String> {
+        let mut of = vec![Membership::None; self.headers.len()];
+        let mut claim = |at: usize, ty: HeaderTypeId, name: &str, membership: Membership| {
+            let taken = of.get_mut(at).filter(|taken| **taken == Membership::None);
+            let fits = self
+                .headers
+                .get(at)
+                .is_some_and(|header| header.ty == ty && !header.metadata);
+            let (Some(taken), true) = (taken, fits) else {
+                return Err(name.to_owned());
+            };
+            *taken = membership;
+            Ok(())
+        };
+        for (number, stack) in self.stacks.iter().enumerate() {
+            let id = StackId::at(number).ok_or_else(|| stack.name.clone())?;
+            for element in 0..stack.size {
+                let at = stack.first.index() + usize::from(element);
+                claim(at, stack.ty, &stack.name, Membership::Stack(id, element))?;
+            }
+        }
+        let mut stack_of = vec![None; self.unions.len()];
+        for (number, stack) in self.union_stacks.iter().enumerate() {
+            let id = UnionStackId::at(number).ok_or_else(|| stack.name.clone())?;
+            for element in 0..stack.size {
+                let at = stack.first.index() + usize::from(element);
+                let fits = self.unions.get(at).is_some_and(|union| union.ty == stack.ty);
+                let taken = stack_of.get_mut(at).filter(|taken| taken.is_none());
+                let (Some(taken), true) = (taken, fits) else {
+                    return Err(stack.name.clone());
+                };
+                *taken = Some((id, element));
+            }
+        }
+        for (number, union) in self.unions.iter().enumerate() {
+            let id = UnionId::at(number).ok_or_else(|| union.name.clone())?;
+            let ty = self
+                .union_types
+                .get(union.ty.index())
+                .ok_or_else(|| union.name.clone())?;
+            for (member, (_, header_type)) in ty.members.iter().enumerate() {
+                let membership = Membership::Union(id, member as u16, stack_of[number]);
+                claim(
+                    union.first.index() + member,
+                    *header_type,
+                    &union.name,
+                    membership,
+                )?;
+            }
+        }
+        Ok(of)
+    }
+}
