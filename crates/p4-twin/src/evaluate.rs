@@ -14,8 +14,8 @@ mod value;
 
 use num_bigint::BigUint;
 use p4_ir::{
-    Apply, Block, CalculationId, CalculationInput, Checked, Checksum, Control, Emit, FieldId, FieldListId, HeaderId,
-    Next, Program, Role,
+    Apply, Block, CalculationId, CalculationInput, Checked, Checksum, Control, Emit, FieldId, FieldListId,
+    HeaderId, Next, Program, Role,
 };
 pub use value::Value;
 
@@ -108,7 +108,11 @@ impl<'p> Evaluator<'p> {
         }
         self.set(&mut packet, Role::IngressPort, port);
         self.set(&mut packet, Role::InstanceType, kind);
-        self.set(&mut packet, Role::PacketLength, u32::try_from(bytes.len()).expect("short"));
+        self.set(
+            &mut packet,
+            Role::PacketLength,
+            u32::try_from(bytes.len()).expect("short"),
+        );
         if let Err(Stop::Parser(error)) = self.parse(&mut packet) {
             self.set(&mut packet, Role::ParserError, error);
         }
@@ -137,7 +141,10 @@ impl<'p> Evaluator<'p> {
             let kept = self.kept(&packet, list);
             return End::Again(out, 4, kept);
         }
-        End::Gone(vec![Sent { port: egress_port, bytes: out }])
+        End::Gone(vec![Sent {
+            port: egress_port,
+            bytes: out,
+        }])
     }
 
     fn fresh(&self, bytes: &[u8]) -> Packet {
@@ -236,7 +243,10 @@ impl<'p> Evaluator<'p> {
         let first = self.program.headers[header.index()].first_field.index();
         let ty = self.program.headers[header.index()].ty;
         let count = self.program.header_types[ty.index()].fields.len();
-        packet.fields[first..first + count].iter().flat_map(Value::bits).collect()
+        packet.fields[first..first + count]
+            .iter()
+            .flat_map(Value::bits)
+            .collect()
     }
 
     /// Headers in the order in which they are emitted.
@@ -277,8 +287,13 @@ impl<'p> Evaluator<'p> {
     }
 
     fn deparse(&self, packet: &Packet) -> Vec<u8> {
-        let headers = self.emitted().into_iter().filter(|header| packet.valid[header.index()]);
-        let bits: Vec<bool> = headers.flat_map(|header| self.header_bits(packet, header)).collect();
+        let headers = self
+            .emitted()
+            .into_iter()
+            .filter(|header| packet.valid[header.index()]);
+        let bits: Vec<bool> = headers
+            .flat_map(|header| self.header_bits(packet, header))
+            .collect();
         let mut out = to_bytes(&bits);
         out.extend(self.rest(packet));
         out
@@ -308,7 +323,9 @@ impl<'p> Evaluator<'p> {
     /// What the checksum ought to be, if it is to be computed.
     fn checksum(&mut self, packet: &mut Packet, checksum: &Checksum) -> Option<BigUint> {
         if let Some(condition) = checksum.condition
-            && !self.evaluate(packet, condition).is_ok_and(|value| value.is_true())
+            && !self
+                .evaluate(packet, condition)
+                .is_ok_and(|value| value.is_true())
         {
             return None;
         }
@@ -344,7 +361,11 @@ impl<'p> Evaluator<'p> {
                     for header in headers {
                         bits.extend(self.header_bits(packet, header));
                     }
-                    bits.extend(self.rest(packet).iter().flat_map(|byte| Value::new(*byte, 8).bits()));
+                    bits.extend(
+                        self.rest(packet)
+                            .iter()
+                            .flat_map(|byte| Value::new(*byte, 8).bits()),
+                    );
                 }
             }
         }

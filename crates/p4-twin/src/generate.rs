@@ -6,11 +6,11 @@
 use fastrand::Rng;
 use p4_ir::{
     Action, ActionId, Algorithm, Apply, Architecture, Binary, Bits, Block, BlockId, Calculation,
-    CalculationInput, Checksum, Control, DefaultEntry, Deparser, Emit, Entry, EntryAction, Expr, ExprId, ExprKind,
-    FieldId, FieldList, FieldListId, FieldType, Header, HeaderId, HeaderRef, HeaderType, HeaderTypeId, Identity,
-    Implementation, Key, KeyMatch, MatchKind, Next, NextState, Op, Parameter, Parser, ParserOp, Pattern, Place,
-    Program, Register, RegisterId, Role, Select, SelectCase, Stack, StackId, StandardMetadata, State, StateId,
-    Table, TableAction, TableId, Type, Unary,
+    CalculationInput, Checksum, Control, DefaultEntry, Deparser, Emit, Entry, EntryAction, Expr, ExprId,
+    ExprKind, FieldId, FieldList, FieldListId, FieldType, Header, HeaderId, HeaderRef, HeaderType,
+    HeaderTypeId, Identity, Implementation, Key, KeyMatch, MatchKind, Next, NextState, Op, Parameter, Parser,
+    ParserOp, Pattern, Place, Program, Register, RegisterId, Role, Select, SelectCase, Stack, StackId,
+    StandardMetadata, State, StateId, Table, TableAction, TableId, Type, Unary,
 };
 
 /// Headers that stand alone, besides metadata (two instances) and the stack.
@@ -414,7 +414,9 @@ impl Generator {
             }
             5 => {
                 let header = self.element();
-                let member = self.random.usize(..self.program.header_types[2 + HEADERS].fields.len());
+                let member = self
+                    .random
+                    .usize(..self.program.header_types[2 + HEADERS].fields.len());
                 let own = self.program.header_types[2 + HEADERS].fields[member].width;
                 let kind = ExprKind::Member(header, short(member));
                 (self.push(kind, Type::Bits(own)), own)
@@ -537,7 +539,9 @@ impl Generator {
     fn place(&mut self) -> (Place, u16) {
         if self.chance(8) {
             let header = self.element();
-            let member = self.random.usize(..self.program.header_types[2 + HEADERS].fields.len());
+            let member = self
+                .random
+                .usize(..self.program.header_types[2 + HEADERS].fields.len());
             let width = self.program.header_types[2 + HEADERS].fields[member].width;
             return (Place::Member(header, short(member)), width);
         }
@@ -591,9 +595,9 @@ impl Generator {
     }
 
     fn hash(&mut self, scope: Scope) -> Op {
-        let (result, width) = self.place();
+        let (result, _) = self.place();
         let calculation = self.random.usize(..self.program.calculations.len());
-        let base = self.bits(width, 1, scope);
+        let base = self.bits(32, 1, scope);
         let max = self.random.bool().then(|| self.bits(16, 1, scope));
         Op::Hash {
             calculation: index(calculation, p4_ir::CalculationId::at),
@@ -695,7 +699,8 @@ impl Generator {
                 }
             })
             .collect();
-        let table_kind = if keys.iter().any(|key| key.kind == MatchKind::Ternary) && kind != MatchKind::Range {
+        let table_kind = if keys.iter().any(|key| key.kind == MatchKind::Ternary) && kind != MatchKind::Range
+        {
             MatchKind::Ternary
         } else {
             kind
@@ -740,7 +745,10 @@ impl Generator {
             .collect();
         EntryAction {
             action,
-            arguments: parameters.into_iter().map(|width| self.random_bits(width)).collect(),
+            arguments: parameters
+                .into_iter()
+                .map(|width| self.random_bits(width))
+                .collect(),
         }
     }
 
@@ -911,7 +919,11 @@ impl Generator {
             keys.push(self.bits(own, 1, scope));
             width += own;
         }
-        let cases = if keys.is_empty() { 0 } else { self.random.usize(..4) };
+        let cases = if keys.is_empty() {
+            0
+        } else {
+            self.random.usize(..4)
+        };
         let cases = (0..cases)
             .map(|_| {
                 let mask = self.random_bits(width);

@@ -71,7 +71,11 @@ impl<'p> Evaluator<'p> {
             }
             ExprKind::Binary(binary, a, b) => self.binary(packet, binary, a, b, width)?,
             ExprKind::Mux(condition, yes, no) => {
-                let chosen = if self.evaluate(packet, condition)?.is_true() { yes } else { no };
+                let chosen = if self.evaluate(packet, condition)?.is_true() {
+                    yes
+                } else {
+                    no
+                };
                 self.evaluate(packet, chosen)?
             }
             ExprKind::Slice(operand, low) => {
@@ -83,9 +87,8 @@ impl<'p> Evaluator<'p> {
 
     fn unary(&self, unary: Unary, operand: &Value, width: u32) -> Value {
         let all_ones = |width: u32| (BigUint::from(1u8) << width) - BigUint::from(1u8);
-        let clamp = |number: BigInt, low: BigInt, high: BigInt| {
-            Value::from_signed(&number.clamp(low, high), width)
-        };
+        let clamp =
+            |number: BigInt, low: BigInt, high: BigInt| Value::from_signed(&number.clamp(low, high), width);
         let unsigned_high = BigInt::from(all_ones(width));
         let half = BigInt::from(BigUint::from(1u8) << (width - 1));
         let signed_high = half.clone() - BigInt::from(1u8);
@@ -96,11 +99,9 @@ impl<'p> Evaluator<'p> {
             Unary::ZeroExtend | Unary::Truncate | Unary::ToBits => Value::new(operand.number.clone(), width),
             Unary::SignExtend => Value::from_signed(&operand.signed(), width),
             Unary::ToBool => Value::bool(operand.is_true()),
-            Unary::SaturateUnsigned => clamp(
-                BigInt::from(operand.number.clone()),
-                BigInt::ZERO,
-                unsigned_high,
-            ),
+            Unary::SaturateUnsigned => {
+                clamp(BigInt::from(operand.number.clone()), BigInt::ZERO, unsigned_high)
+            }
             Unary::SaturateSignedToUnsigned => clamp(operand.signed(), BigInt::ZERO, unsigned_high),
             Unary::SaturateSigned => clamp(operand.signed(), -half, signed_high),
             Unary::SaturateUnsignedToSigned => {
@@ -169,8 +170,7 @@ impl<'p> Evaluator<'p> {
     /// The element of a stack, if there is such a one.
     fn element(&self, stack: StackId, at: usize) -> Option<HeaderId> {
         let stack = &self.program.stacks[stack.index()];
-        (at < usize::from(stack.size))
-            .then(|| HeaderId::at(stack.first.index() + at).expect("in range"))
+        (at < usize::from(stack.size)).then(|| HeaderId::at(stack.first.index() + at).expect("in range"))
     }
 
     /// The header meant; `None` if there is none.
@@ -184,7 +184,9 @@ impl<'p> Evaluator<'p> {
             }
             HeaderRef::Last(stack) => {
                 let at = usize::from(packet.next[stack.index()]).checked_sub(1);
-                at.and_then(|at| self.element(stack, at)).map(Some).ok_or(out_of_bounds)
+                at.and_then(|at| self.element(stack, at))
+                    .map(Some)
+                    .ok_or(out_of_bounds)
             }
             HeaderRef::Element(stack, at) => {
                 let at = self.evaluate(packet, at)?.saturating_usize();
@@ -201,7 +203,9 @@ impl<'p> Evaluator<'p> {
             }
             HeaderRef::UnionLast(stack, member) => {
                 let at = usize::from(packet.next_union[stack.index()]).checked_sub(1);
-                let union = at.and_then(|at| self.union_element(stack, at)).ok_or(out_of_bounds)?;
+                let union = at
+                    .and_then(|at| self.union_element(stack, at))
+                    .ok_or(out_of_bounds)?;
                 Ok(Some(self.member(union, member)))
             }
         }
@@ -214,8 +218,7 @@ impl<'p> Evaluator<'p> {
 
     fn union_element(&self, stack: p4_ir::UnionStackId, at: usize) -> Option<UnionId> {
         let stack = &self.program.union_stacks[stack.index()];
-        (at < usize::from(stack.size))
-            .then(|| UnionId::at(stack.first.index() + at).expect("in range"))
+        (at < usize::from(stack.size)).then(|| UnionId::at(stack.first.index() + at).expect("in range"))
     }
 
     fn find_union(&mut self, packet: &mut Packet, union: UnionRef) -> Result<Option<UnionId>, Stop> {

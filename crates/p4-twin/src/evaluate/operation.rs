@@ -129,7 +129,9 @@ impl<'p> Evaluator<'p> {
     fn siblings(&self, header: HeaderId) -> Vec<HeaderId> {
         let unions = (0..self.program.unions.len()).filter_map(UnionId::at);
         let mut members = unions.map(|union| self.members(union));
-        let mut own = members.find(|members| members.contains(&header)).unwrap_or_default();
+        let mut own = members
+            .find(|members| members.contains(&header))
+            .unwrap_or_default();
         own.retain(|other| *other != header);
         own
     }
@@ -210,7 +212,11 @@ impl<'p> Evaluator<'p> {
         let mut at = 0;
         for field in self.fields_of(header) {
             let description = &self.program.fields[field];
-            let width = if description.variable { variable } else { description.width.into() };
+            let width = if description.variable {
+                variable
+            } else {
+                description.width.into()
+            };
             packet.fields[field] = Value::from_bits(&bits[at..at + width]);
             at += width;
         }

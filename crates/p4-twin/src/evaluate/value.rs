@@ -6,7 +6,9 @@ use p4_ir::Bits;
 /// A value of an expression. A bool is a value of width 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
+    /// Below 2 to the power of `width`.
     pub number: BigUint,
+    /// In bits.
     pub width: u32,
 }
 
@@ -24,14 +26,17 @@ impl Value {
         }
     }
 
+    /// One bit.
     pub fn bool(yes: bool) -> Value {
         Value::new(u8::from(yes), 1)
     }
 
+    /// Whether it is not zero.
     pub fn is_true(&self) -> bool {
         self.number != BigUint::ZERO
     }
 
+    /// A constant of a program.
     pub fn of(bits: &Bits) -> Value {
         Value::new(BigUint::from_bytes_be(bits.bytes()), bits.width().into())
     }
