@@ -68,7 +68,7 @@ pub enum Algorithm {
     Csum16,
     /// Exclusive or of all 16-bit words.
     Xor16,
-    /// The input as a number, its low 64 bits.
+    /// The first eight bytes of the input (all, if there are fewer) as a number, as BMv2 has it.
     Identity,
     /// A random number.
     Random,

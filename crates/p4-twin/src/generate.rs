@@ -8,9 +8,9 @@ use p4_ir::{
     Action, ActionId, Algorithm, Apply, Architecture, Binary, Bits, Block, BlockId, Calculation,
     CalculationInput, Checksum, Control, DefaultEntry, Deparser, Emit, Entry, EntryAction, Expr, ExprId,
     ExprKind, FieldId, FieldList, FieldListId, FieldType, Header, HeaderId, HeaderRef, HeaderType,
-    HeaderTypeId, Identity, Implementation, Key, KeyMatch, MatchKind, Next, NextState, Op, Parameter, Parser,
-    ParserOp, Pattern, Place, Program, Register, RegisterId, Role, Select, SelectCase, Stack, StackId,
-    StandardMetadata, State, StateId, Table, TableAction, TableId, Type, Unary,
+    HeaderTypeId, Identity, Implementation, Key, KeyMatch, MatchKind, Next, NextState, Op, Parameter,
+    ParserOp, Pattern, Place, Program, Register, RegisterId, Role, Select, SelectCase, Stack, StackId, State,
+    StateId, Table, TableAction, TableId, Type, Unary,
 };
 
 /// Headers that stand alone, besides metadata (two instances) and the stack.
@@ -90,36 +90,8 @@ pub fn packet(random: &mut Rng) -> Vec<u8> {
 
 fn empty(seed: u64) -> Program {
     Program {
-        name: format!("random {seed}"),
-        architecture: Architecture::V1Model,
-        header_types: Vec::new(),
-        headers: Vec::new(),
-        fields: Vec::new(),
-        stacks: Vec::new(),
-        union_types: Vec::new(),
-        unions: Vec::new(),
-        union_stacks: Vec::new(),
-        phv: p4_ir::Phv::default(),
-        standard: StandardMetadata::default(),
         errors: ERRORS.iter().map(|name| (*name).to_owned()).zip(0..).collect(),
-        exprs: Vec::new(),
-        constants: Vec::new(),
-        parser: Parser::default(),
-        value_sets: Vec::new(),
-        ingress: Control::default(),
-        egress: Control::default(),
-        deparser: Deparser::default(),
-        checksums: Vec::new(),
-        actions: Vec::new(),
-        tables: Vec::new(),
-        profiles: Vec::new(),
-        counters: Vec::new(),
-        meters: Vec::new(),
-        registers: Vec::new(),
-        calculations: Vec::new(),
-        digests: Vec::new(),
-        field_lists: Vec::new(),
-        extern_functions: Vec::new(),
+        ..Program::empty(format!("random {seed}"), Architecture::V1Model)
     }
 }
 

@@ -55,6 +55,10 @@ impl<'p> Evaluator<'p> {
                     self.headers_equal(packet, self.element(a, i.into()), self.element(b, i.into()))
                 }))
             }
+            ExprKind::VariablesEqual(a, b) => {
+                let (a, b) = (self.read_place(packet, a)?, self.read_place(packet, b)?);
+                Value::bool(a == b)
+            }
             ExprKind::LastIndex(stack) => {
                 let last = u32::from(packet.next[stack.index()]).wrapping_sub(1);
                 Value::new(last, width)

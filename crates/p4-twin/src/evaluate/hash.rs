@@ -13,10 +13,7 @@ pub fn hash(algorithm: Algorithm, bytes: &[u8]) -> Option<BigUint> {
         Algorithm::CrcCcitt => crc_ccitt(bytes).into(),
         Algorithm::Csum16 => (!ones_sum(bytes)).into(),
         Algorithm::Xor16 => words(bytes).fold(0u16, |sum, word| sum ^ word).into(),
-        Algorithm::Identity => {
-            let low = &bytes[bytes.len().saturating_sub(8)..];
-            BigUint::from_bytes_be(low)
-        }
+        Algorithm::Identity => BigUint::from_bytes_be(&bytes[..bytes.len().min(8)]),
         Algorithm::Random | Algorithm::RoundRobin | Algorithm::Xxh64 => return None,
     })
 }
