@@ -46,7 +46,7 @@ impl<'p> Evaluator<'p> {
                 let bits = self.evaluate(packet, *bits)?.saturating_usize();
                 if let Some(found) = self.find(packet, *header)? {
                     let room = self.variable_room(found);
-                    if bits % 8 != 0 || bits > room {
+                    if !bits.is_multiple_of(8) || bits > room {
                         return Err(Stop::Parser(HEADER_TOO_SHORT));
                     }
                     self.extract(packet, found, bits)?;
