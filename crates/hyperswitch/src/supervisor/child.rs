@@ -4,7 +4,9 @@ use super::backoff::Backoff;
 use super::relay;
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::time::Timespec;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::thread::JoinHandle;
@@ -120,6 +122,26 @@ impl Supervised {
         let running = self.running.as_ref()?;
         let listened = !running.heard && running.deaf_until.is_none_or(|until| until <= Instant::now());
         listened.then(|| running.channel.as_fd())
+    }
+
+    /// Its channel, to be watched for words if it is listened to, and for a hang-up anyway; not once it was killed.
+    pub fn watched(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let running = self.running.as_ref().filter(|running| running.killed.is_none())?;
+        let words = self.listened_to().map_or(PollFlags::empty(), |_| PollFlags::IN);
+        Some((running.channel.as_fd(), words))
+    }
+
+    /// Kills it if it has hung up. Usually it has ended and this changes nothing; but one whose last thread the kernel holds
+    /// is neither there nor waited for, and would never be replaced.
+    pub fn notice_hang_up(&mut self) {
+        let Some((channel, _)) = self.watched() else {
+            return;
+        };
+        let mut fds = [PollFd::from_borrowed_fd(channel, PollFlags::empty())];
+        let now = Timespec::default();
+        if poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP) {
+            self.kill();
+        }
     }
 
     /// Hears what it has to say.

@@ -224,10 +224,10 @@ impl Supervisor {
         let due = self.children.iter().filter_map(Supervised::due);
         let due = due.chain(self.probe.as_ref().map(Probe::due)).min();
         let probe = self.probe.as_ref().and_then(Probe::descriptor);
-        let children = self.children.iter().filter_map(Supervised::listened_to);
-        let descriptors: Vec<_> = [signals.as_fd()]
-            .into_iter()
-            .chain(probe)
+        let children = self.children.iter().filter_map(Supervised::watched);
+        let descriptors = [signals.as_fd()].into_iter().chain(probe);
+        let descriptors: Vec<_> = descriptors
+            .map(|descriptor| (descriptor, PollFlags::IN))
             .chain(children)
             .collect();
         wait_until(&descriptors, due)
@@ -237,6 +237,7 @@ impl Supervisor {
     fn keep_running(&mut self, now: Instant) {
         // No short circuit: all of them may have ended.
         let mut changed = self.hear_children();
+        self.children.iter_mut().for_each(Supervised::notice_hang_up);
         changed = self
             .children
             .iter_mut()
@@ -290,7 +291,7 @@ impl Supervisor {
             let deadline = Instant::now() + END_TIMEOUT;
             self.child(role).tell(&ToChild::Shutdown, &[]);
             while patient && !self.child(role).has_finished() && Instant::now() < deadline {
-                wait_until(&[signals.as_fd()], Some(deadline))?;
+                wait_until(&[(signals.as_fd(), PollFlags::IN)], Some(deadline))?;
                 while let Some(signal) = signals.take()? {
                     patient &= signal != Signal::Terminate;
                 }
@@ -305,11 +306,11 @@ impl Supervisor {
     }
 }
 
-/// Blocks until one of the descriptors is readable or `due` has come.
-fn wait_until(descriptors: &[BorrowedFd<'_>], due: Option<Instant>) -> Result<()> {
+/// Blocks until one of the descriptors has what is asked of it, or was hung up, or `due` has come.
+fn wait_until(descriptors: &[(BorrowedFd<'_>, PollFlags)], due: Option<Instant>) -> Result<()> {
     let mut fds: Vec<PollFd<'_>> = descriptors
         .iter()
-        .map(|descriptor| PollFd::new(descriptor, PollFlags::IN))
+        .map(|(descriptor, events)| PollFd::new(descriptor, *events))
         .collect();
     // Rounded up to the next millisecond: waking too early would mean waking twice.
     let timeout = due.map(|due| due.saturating_duration_since(Instant::now()) + Duration::from_millis(1));

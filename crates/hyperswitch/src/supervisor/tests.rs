@@ -203,6 +203,23 @@ fn a_child_that_does_not_listen_is_replaced() {
     assert_ne!(scene.pid(Role::Driver), first);
 }
 
+/// All but one thread of a data plane may have ended, and its descriptors with them, while the kernel holds the last one.
+#[test]
+fn a_child_that_hung_up_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("hang-up");
+    std::fs::write(&script, "#!/bin/sh\nexec 3>&-\nexec sleep 600\n").unwrap();
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, executable).unwrap();
+    let program: &'static str = script.to_str().unwrap().to_owned().leak();
+    let mut scene = Scene::start(Some((Role::Driver, program)));
+    scene.until("it is replaced", |scene| {
+        scene.supervisor.child(Role::Driver).status().restarts > 0
+    });
+    let status = scene.supervisor.child(Role::Driver).status();
+    assert_eq!(status.last_exit.as_deref(), Some("was killed by signal 9"));
+}
+
 /// A process that waits in the kernel without interruption outlives SIGKILL.
 #[test]
 fn a_child_that_cannot_be_killed_is_replaced_and_ending_does_not_wait_for_it() {
