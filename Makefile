@@ -8,8 +8,8 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-.PHONY: all setup build install demo demo-stop test test-unit test-loom test-p4 test-end-to-end test-attack test-distributions soak lint \
-	bench simulate clean
+.PHONY: all setup build install demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-distributions soak lint \
+	bench bench-p4 simulate clean
 
 all: build
 
@@ -73,6 +73,11 @@ STF ?= $(wildcard ../shared/p4/stf)
 test-p4: ## Packet tests of P4 programs, with a report; STF="DIR ..." for others
 	$(CARGO) run --release --package p4-stf --example conformance -- crates/p4-bmv2/programs $(STF)
 
+MINUTES ?= 60
+fuzz-p4: ## Changed programs, entries, packets and scripts for an hour; MINUTES=5 is shorter
+	P4_FUZZ_MINUTES=$(MINUTES) $(CARGO) test --release --package p4-stf --test fuzz -- --nocapture nothing_panics_or_hangs
+	$(CARGO) run --release --package p4-twin -- --programs 100000
+
 test-loom: ## All interleavings of the lock-free parts
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package ring
 
@@ -103,6 +108,16 @@ bench: ## Measure against Open vSwitch and the kernel's bridge; results go to do
 	scripts/setup --bench
 	$(CARGO) build --release --package hyperswitch --package testbed
 	scripts/as-root $(RELEASE)/bench $(BENCH)
+	$(MAKE) bench-p4
+
+# One thread each, on a quiet machine; several runs, since a neighbour costs more than any change.
+bench-p4: ## Packets, look-ups and changes of P4 programs per second, into docs/performance/p4.txt
+	$(CARGO) build --release --package p4-interpreter --package p4-tables --examples
+	{ date -u +%F; git rev-parse --short HEAD; grep -m 1 'model name' /proc/cpuinfo; \
+	for round in 1 2 3; do \
+		$(RELEASE)/examples/speed-of-programs; $(RELEASE)/examples/speed-of-tables; \
+	done; } > docs/performance/p4.txt
+	cat docs/performance/p4.txt
 
 simulate: ## The placement policy on modelled machines; results go to docs/performance
 	$(CARGO) run --release --package placement-simulator -- docs/performance

@@ -35,8 +35,9 @@ use std::fmt::Write as _;
 use std::io;
 
 /// Processor time in microseconds that a thread may use in the real-time class without ever sleeping, before the kernel ends the
-/// process (`RLIMIT_RTTIME`). Two hundred times what a [`Booster`] allows.
-pub const RUNAWAY: u64 = 1_000_000;
+/// process (`RLIMIT_RTTIME`). Two thousand times what a [`Booster`] allows: time counts on
+/// while a thread comes and goes without ever being woken in that class.
+pub const RUNAWAY: u64 = 10_000_000;
 
 /// The outcome of [`grant`].
 #[derive(Clone, Debug, PartialEq, Eq)]

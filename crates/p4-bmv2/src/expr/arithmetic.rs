@@ -211,7 +211,7 @@ impl Loader<'_> {
                     for (mask, other) in [(right, left), (left, right)] {
                         if let Some(mask) = constant(mask)?.filter(|mask| !mask.negative) {
                             // Beyond the mask all is zero: compute no more than it lets through.
-                            let narrow = mask.bits().clamp(1, width);
+                            let narrow = mask.bits().min(width).max(1);
                             let id = loader.masked(other, &mask, narrow)?;
                             return loader.cast(
                                 Num {

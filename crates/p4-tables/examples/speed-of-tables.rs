@@ -1,4 +1,4 @@
-//! Prints what look-ups and insertions cost: `cargo run --release -p p4-tables --example speed`.
+//! Prints what look-ups and insertions cost: `cargo run --release -p p4-tables --example speed-of-tables`.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,6 @@
 //! Packets per second that one thread runs through programs of the project.
 //!
-//! `cargo run --release -p p4-interpreter --example speed`. Packets of 64 bytes from 64 flows in turn, bursts of 32, tables
+//! `cargo run --release -p p4-interpreter --example speed-of-programs`. Packets of 64 bytes from 64 flows in turn, bursts of 32, tables
 //! with some entries. Each program runs for about half a second of processor time; the best of five parts of it is told.
 //! Time is the thread's, so that other work on the machine disturbs little.
 
