@@ -4,29 +4,11 @@ use crate::measure::{FIRST, hold, long};
 use crate::support::frames::plain;
 use crate::support::memory::Memory;
 use crate::support::{Guest, Setup, Switch};
-use control_protocol::data_plane::Request;
-use flow::{Action, Flow, FlowId, FlowKey, FlowMask, PortId};
+use flow::{Action, PortId};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-
-/// A flow of what `from` sends to the address of `to`.
-fn by_address(switch: &mut Switch, from: u32, to: u32) {
-    let mut key = FlowKey::default();
-    key.set_in_port(from);
-    key.set_eth_dst(u64::from_be_bytes([0, 0, 2, 0, 0, 0, 0, to as u8]));
-    let mut mask = FlowMask::default();
-    mask.0.set_in_port(u32::MAX);
-    mask.0.set_eth_dst(0xffff_ffff_ffff);
-    switch.done(Request::FlowPut(Flow {
-        id: FlowId(u128::from(from) << 32 | u128::from(to)),
-        switch: crate::support::control::SWITCH,
-        key,
-        mask,
-        actions: vec![Action::Output(PortId(to))],
-    }));
-}
 
 /// Posts one buffer each 80 ms.
 fn trickle(slow: &mut Guest, chain: &mut usize) {
@@ -56,8 +38,8 @@ fn through_a_gateway(attack: bool, time: Duration) -> u64 {
     let mut gateway = Guest::start(&mut switch, 1, setup);
     let slow = slow_guest(&mut switch, 2);
     let mut victim = Guest::usual(&mut switch, 3);
-    by_address(&mut switch, 1, 2);
-    by_address(&mut switch, 1, 3);
+    switch.flow_by_address(1, 2);
+    switch.flow_by_address(1, 3);
     let end = Arc::new(AtomicBool::new(false));
     let ending = end.clone();
     let trickler = std::thread::spawn(move || {

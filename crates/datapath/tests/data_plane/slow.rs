@@ -1,12 +1,11 @@
 //! Receivers that post a buffer now and then hold a bounded part of their senders, for a bounded time.
 
-use crate::support::frames::{mac, plain};
+use crate::support::frames::plain;
 use crate::support::guest::{ALL, INDIRECT, NEXT, WRITE};
 use crate::support::memory::Memory;
 use crate::support::ring::Ring;
 use crate::support::{Guest, PATIENCE, Setup, Switch};
-use control_protocol::data_plane::Request;
-use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, PortId};
+use flow::DropReason;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -20,27 +19,6 @@ const VICTIM: u32 = 3;
 
 /// What of a frame of 200 bytes is sent: with its header.
 const SENT: u32 = 212;
-
-/// Packets of `from` to the address of `to` go there.
-fn by_address(switch: &mut Switch, from: u32, to: u32) {
-    let mut key = FlowKey::default();
-    key.set_in_port(from);
-    key.set_eth_dst(
-        mac(to)
-            .iter()
-            .fold(0, |value, byte| value << 8 | u64::from(*byte)),
-    );
-    let mut mask = FlowMask::default();
-    mask.0.set_in_port(u32::MAX);
-    mask.0.set_eth_dst(0xffff_ffff_ffff);
-    switch.done(Request::FlowPut(Flow {
-        id: FlowId(u128::from(from) << 32 | u128::from(to)),
-        switch: crate::support::control::SWITCH,
-        key,
-        mask,
-        actions: vec![Action::Output(PortId(to))],
-    }));
-}
 
 /// A guest that posts a buffer every 40 ms: never soon, and never late enough to be taken for dead.
 struct Trickler {
@@ -97,8 +75,8 @@ fn trickling(for_slow: impl Fn(u16) -> bool) {
         ..Setup::default()
     };
     let mut victim = Guest::start(&mut switch, VICTIM, setup);
-    by_address(&mut switch, GATEWAY, SLOW);
-    by_address(&mut switch, GATEWAY, VICTIM);
+    switch.flow_by_address(GATEWAY, SLOW);
+    switch.flow_by_address(GATEWAY, VICTIM);
     // All in two places, since nobody reads them again.
     let place = |to: u32| gateway.data - 4096 * to as usize;
     for to in [SLOW, VICTIM] {

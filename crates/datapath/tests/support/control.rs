@@ -1,5 +1,6 @@
 //! The data plane under test, its supervisor, and its control process, which does what the test says.
 
+use super::frames::mac;
 use super::{PATIENCE, eventually};
 use control_protocol::data_plane::{
     Answer, Connection, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState, Request, ToDataPlane,
@@ -337,6 +338,26 @@ impl Switch {
     pub fn flow(&mut self, in_port: u32, actions: &[Action]) {
         let flow = Self::port_flow(in_port, actions);
         self.done(Request::FlowPut(flow));
+    }
+
+    /// Packets of `from` to the address of `to` go there.
+    pub fn flow_by_address(&mut self, from: u32, to: u32) {
+        let mut key = FlowKey::default();
+        key.set_in_port(from);
+        let address = mac(to)
+            .iter()
+            .fold(0, |value, byte| value << 8 | u64::from(*byte));
+        key.set_eth_dst(address);
+        let mut mask = FlowMask::default();
+        mask.0.set_in_port(u32::MAX);
+        mask.0.set_eth_dst(0xffff_ffff_ffff);
+        self.done(Request::FlowPut(Flow {
+            id: FlowId(u128::from(from) << 32 | u128::from(to)),
+            switch: SWITCH,
+            key,
+            mask,
+            actions: vec![Action::Output(PortId(to))],
+        }));
     }
 
     pub fn port_flow(in_port: u32, actions: &[Action]) -> Flow {
