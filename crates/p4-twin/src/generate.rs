@@ -167,7 +167,7 @@ impl Generator {
             .map(|i| Self::field(format!("f{i}"), self.width()))
             .collect();
         let bits: u16 = fields.iter().map(|field| field.width).sum();
-        if bits % 8 != 0 {
+        if !bits.is_multiple_of(8) {
             fields.push(Self::field("rest".into(), 8 - bits % 8));
         }
         if number == HEADERS - 1 {
