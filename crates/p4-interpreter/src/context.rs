@@ -34,6 +34,8 @@ pub(crate) struct Snapshot {
     pub at: usize,
     pub truncate: usize,
     pub length: usize,
+    /// The copy is to run again when egress ends.
+    pub recirculate: Option<Option<FieldListId>>,
     /// Jobs that still refer to it.
     pub users: usize,
 }
@@ -109,6 +111,7 @@ impl Context {
             at: 0,
             truncate: usize::MAX,
             length: 0,
+            recirculate: None,
             users: 0,
         };
         Context {
@@ -191,6 +194,7 @@ impl Context {
         snapshot.at = self.at;
         snapshot.truncate = self.truncate;
         snapshot.length = self.length;
+        snapshot.recirculate = self.wishes.recirculate;
         Some(at as u16)
     }
 
@@ -207,5 +211,6 @@ impl Context {
         self.at = snapshot.at;
         self.truncate = snapshot.truncate;
         self.length = snapshot.length;
+        self.wishes.recirculate = snapshot.recirculate;
     }
 }

@@ -106,9 +106,11 @@ pub enum Op {
     CloneEgress(ExprId, Option<FieldListId>),
     /// Lets the packet as it came run again when ingress ends, with the metadata kept.
     Resubmit(Option<FieldListId>),
-    /// Lets the packet as it leaves run again when egress ends, with the metadata kept.
+    /// Lets the packet as it leaves run again when egress ends, with the metadata kept. Ingress may ask for it too; replicas
+    /// and clones do not heed what was asked before they were made.
     Recirculate(Option<FieldListId>),
-    /// Cuts what leaves to this many bytes.
+    /// Cuts what leaves to this many bytes; of several the smallest counts. What is recirculated is cut too, and its next
+    /// pass knows nothing of it.
     Truncate(ExprId),
     /// Sets the egress port wished for to "drop" and the multicast group to 0 (`mark_to_drop`).
     MarkToDrop,

@@ -195,6 +195,7 @@ roles! {
     /// Port that it leaves by; egress reads it.
     EgressPort = "standard_metadata.egress_port",
     /// How the packet came to be: 0 normal, 1 clone of ingress, 2 clone of egress, 4 recirculated, 5 replica, 6 resubmitted.
+    /// Only ingress sees 4 and 6: egress sees 0 then, as in BMv2.
     InstanceType = "standard_metadata.instance_type",
     /// Bytes of the packet as it came (for a clone, as it was cloned).
     PacketLength = "standard_metadata.packet_length",

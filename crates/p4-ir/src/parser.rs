@@ -51,7 +51,7 @@ pub enum ParserOp {
 /// How a state chooses the next: the first case that matches, else the default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Select {
-    /// What is looked at, bits only. Empty: the default is taken.
+    /// What is looked at, bits only; evaluated even if there are no cases. Empty: the default is taken.
     pub keys: Vec<ExprId>,
     /// Sum of the keys' widths.
     pub width: u16,

@@ -128,6 +128,8 @@ impl<'p> Evaluator<'p> {
         }
         self.set(&mut packet, Role::EgressPort, egress_port);
         self.set(&mut packet, Role::EgressSpec, 0);
+        // Egress does not learn that the packet was resubmitted or recirculated.
+        self.set(&mut packet, Role::InstanceType, 0);
         self.control(&self.program.egress, &mut packet);
         if self.get(&packet, Role::EgressSpec) == DROP {
             return End::Gone(Vec::new());

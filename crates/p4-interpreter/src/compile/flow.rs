@@ -4,8 +4,8 @@ use super::{ApplyCode, Compiler, Label, Mark, next_code};
 use crate::bits::mask;
 use crate::code::{Op, Resolve, SelectCode, SelectTable, Slow, WideOp};
 use p4_ir::{
-    ActionId, Apply, Block, Control, HeaderRef, Implementation, Next, NextState, ParserOp, Pattern, Select,
-    TableId,
+    ActionId, Apply, Block, Control, ExprId, ExprKind, HeaderRef, Implementation, Next, NextState, ParserOp,
+    Pattern, Select, TableId,
 };
 
 /// Up to this many cases are compared one after the other in the code itself.
@@ -93,6 +93,7 @@ impl Compiler<'_> {
     fn select(&mut self, select: &Select, target: impl Fn(NextState) -> Label) {
         let default = target(select.default);
         if select.cases.is_empty() || select.keys.is_empty() {
+            self.look_ahead(&select.keys);
             return self.jump(default);
         }
         if select.width > 64 {
@@ -156,6 +157,19 @@ impl Compiler<'_> {
                     cases,
                     default: default.0,
                 });
+            }
+        }
+    }
+
+    /// Evaluates keys that nothing is compared with but that end the parser if the packet is too short.
+    fn look_ahead(&mut self, keys: &[ExprId]) {
+        for &key in keys {
+            let mut may_fail = false;
+            self.program.for_each_node(key, &mut |_, kind| {
+                may_fail |= matches!(kind, ExprKind::Lookahead { .. } | ExprKind::Member(..));
+            });
+            if may_fail {
+                self.number(key, 0);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{After, Run, instance};
 use crate::bits;
-use crate::context::{Job, JobKind, MAX_COPIES};
+use crate::context::{Job, JobKind, MAX_COPIES, Wishes};
 use crate::engine::MAX_PASSES;
 use crate::observe::{Fate, Observer};
 use crate::packet::Drop;
@@ -66,6 +66,7 @@ impl<O: Observer> Run<'_, '_, O> {
     }
 
     pub(super) fn multicast(&mut self, group: u64) -> After {
+        self.machine.ctx.wishes.recirculate = None;
         let replicas = self.machine.state.group(group);
         let passes = self.passes;
         match replicas {
@@ -114,9 +115,8 @@ impl<O: Observer> Run<'_, '_, O> {
         self.forget_headers();
         self.forget_metadata();
         self.machine.set(engine.standard.ingress_port, port);
-        let wishes = self.machine.ctx.wishes;
         self.parse();
-        self.machine.ctx.wishes = wishes;
+        self.machine.ctx.wishes = Wishes::default();
         self.keep(saved, list);
         self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
         let passes = self.passes;
@@ -145,6 +145,7 @@ impl<O: Observer> Run<'_, '_, O> {
         };
         self.machine.ctx.snapshots[usize::from(saved)].users = 1;
         self.keep(saved, list);
+        self.machine.ctx.wishes = Wishes::default();
         self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
         let passes = self.passes + 1;
         self.replicate(

@@ -260,7 +260,11 @@ impl<O: Observer> Run<'_, '_, O> {
         let standard = &engine.standard;
         let (now, length) = (self.machine.now / 1000, self.machine.ctx.length as u64);
         let machine = &mut self.machine;
-        machine.ctx.wishes = Wishes::default();
+        // Ingress may have asked for recirculation, which is for the end of egress.
+        machine.ctx.wishes = Wishes {
+            recirculate: machine.ctx.wishes.recirculate,
+            ..Wishes::default()
+        };
         machine.set(standard.instance_type, u64::from(instance));
         machine.set(standard.egress_port, u64::from(port));
         machine.set(standard.egress_rid, u64::from(rid));
@@ -371,6 +375,7 @@ impl<O: Observer> Run<'_, '_, O> {
             return self.drop(Drop::Copies);
         }
         let ctx = &mut *self.machine.ctx;
+        ctx.truncate = usize::MAX;
         ctx.head[..head].copy_from_slice(&ctx.out[..head]);
         ctx.head_len = head;
         ctx.length = head + packet.len().saturating_sub(ctx.pulled);

@@ -97,7 +97,10 @@ impl<'p> Evaluator<'p> {
             }
             Op::Resubmit(list) => packet.resubmit = Some(*list),
             Op::Recirculate(list) => packet.recirculate = Some(*list),
-            Op::Truncate(len) => packet.truncate = Some(self.evaluate(packet, *len)?.saturating_usize()),
+            Op::Truncate(len) => {
+                let len = self.evaluate(packet, *len)?.saturating_usize();
+                packet.truncate = Some(packet.truncate.map_or(len, |other| other.min(len)));
+            }
             Op::MarkToDrop => {
                 self.set(packet, Role::EgressSpec, super::DROP);
                 self.set(packet, Role::McastGrp, 0);
