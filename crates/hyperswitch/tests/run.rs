@@ -286,6 +286,9 @@ fn verbs_change_and_show_a_running_instance() {
         shown.contains("vlan:         trunk 10,20 native 10") && shown.contains("mtu:          9000"),
         "{shown}"
     );
+    // The data plane may still be giving up its privileges.
+    let trace = "trace --in-port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff";
+    eventually("the data plane is there", || ask(trace).0 == Some(0));
     let trace = done("trace --in-port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff");
     assert!(
         trace.contains("miss        no flow") && trace.contains("decided     VLAN 10: "),

@@ -4,7 +4,7 @@ use control_protocol::Channel;
 use control_protocol::data_plane::*;
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::work::WorkReport;
-use flow::{Action, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
+use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
 use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// Environment variables that make the test program a control process.
 pub const CHILD: &str = "CONTROL_TEST_RUN_DIR";
 pub const CONFIG: &str = "CONTROL_TEST_CONFIG";
+
+/// How long control may take to look at floods, on a busy machine.
+const FLOODS: Duration = Duration::from_secs(5);
 
 /// What the played data plane knows and was told.
 #[derive(Default)]
@@ -275,8 +278,27 @@ impl Rig {
             .unwrap();
     }
 
-    /// Sends an upcall and returns what ended it, and the position of that in the log.
+    /// Sends an upcall and returns what ended it, and the position of that in the log. A flood misses ports that have just
+    /// come, for as long as control takes its time to look at floods: then another packet is sent, as guests do.
     pub fn upcall(&mut self, port: PortId, from: u64, to: u64) -> (Request, usize) {
+        let end = Instant::now() + FLOODS;
+        loop {
+            let ended = self.upcall_once(port, from, to);
+            let nobody = matches!(
+                ended.0,
+                Request::Discard {
+                    reason: DropReason::NoDestination,
+                    ..
+                }
+            );
+            if to != 0xff || !nobody || Instant::now() >= end {
+                return ended;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn upcall_once(&mut self, port: PortId, from: u64, to: u64) -> (Request, usize) {
         self.serial += 1;
         let id = UpcallId {
             port,
