@@ -68,3 +68,10 @@ fn a_select_without_cases_looks_into_stacks() {
         .into_iter()
         .for_each(same_rich);
 }
+
+/// The interpreter looked for the place of an assignment before it evaluated the value: of two errors that end the parser it
+/// told the wrong one.
+#[test]
+fn an_assignment_evaluates_before_it_looks_for_the_place() {
+    same_rich(1_124_032);
+}
