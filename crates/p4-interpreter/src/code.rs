@@ -629,6 +629,12 @@ pub(crate) enum Slow {
         a: Reg,
         b: Reg,
     },
+    /// Of the variable fields of two headers.
+    VariablesEqual {
+        to: Reg,
+        a: Reg,
+        b: Reg,
+    },
     UnionsEqual {
         to: Reg,
         a: Reg,

@@ -204,3 +204,29 @@ fn a_select_without_cases_looks_ahead() {
         assert_eq!(maker.run(ingress, Vec::new(), &[0, 7]), [(1, vec![1, 7])]);
     }
 }
+
+/// In a union the other member becomes invalid, but not before it was copied.
+#[test]
+fn a_member_of_a_union_is_copied_to_another() {
+    let mut maker = Maker::new();
+    maker.0.headers.truncate(1);
+    maker.0.headers.extend((1..3).map(|at| Header {
+        name: format!("member{at}"),
+        ty: HeaderTypeId(1),
+        metadata: false,
+        first_field: FieldId::default(),
+        offset: 0,
+    }));
+    maker.0.union_types = vec![p4_ir::UnionType {
+        name: "u_t".into(),
+        members: vec![("a".into(), HeaderTypeId(1)), ("b".into(), HeaderTypeId(1))],
+    }];
+    maker.0.unions = vec![p4_ir::Union {
+        name: "u".into(),
+        ty: p4_ir::UnionTypeId(0),
+        first: HeaderId(1),
+    }];
+    maker.0.place();
+    let copy = Op::CopyHeader(HeaderRef::Header(HeaderId(2)), HeaderRef::Header(HeaderId(1)));
+    assert_eq!(maker.run(vec![copy], Vec::new(), &[9, 7]), [(1, vec![9, 7])]);
+}

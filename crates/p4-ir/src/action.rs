@@ -39,7 +39,7 @@ pub struct Parameter {
 /// read then gives 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// Evaluates, then writes. Widths are equal.
+    /// Evaluates, then finds the place, then writes. Widths are equal.
     Assign(Place, ExprId),
     /// Copies a variable field with its present width; the first is written. Both have the same greatest width.
     CopyVariable(Place, Place),

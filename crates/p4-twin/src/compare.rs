@@ -4,14 +4,25 @@ use crate::evaluate::{Evaluator, Sent};
 use crate::generate;
 use fastrand::Rng;
 use p4_interpreter::{Collected, Context, Engine, Nobody, Packet, State, StateLimits};
-use p4_ir::Checked;
+use p4_ir::{Checked, Program};
 
 /// Runs `packets` random packets through the random program of that seed in both; the first difference, in words.
 ///
 /// # Errors
 /// The difference, or why one of them does not take the program.
 pub fn compare(seed: u64, packets: u32) -> Result<usize, String> {
-    let program = generate::program(seed);
+    compare_program(generate::program(seed), seed, packets)
+}
+
+/// As [`compare`], with a [rich program](generate::rich_program).
+///
+/// # Errors
+/// The same.
+pub fn compare_rich(seed: u64, packets: u32) -> Result<usize, String> {
+    compare_program(generate::rich_program(seed), seed, packets)
+}
+
+fn compare_program(program: Program, seed: u64, packets: u32) -> Result<usize, String> {
     let checked = Checked::new(program).map_err(|error| format!("program {seed} is refused: {error}"))?;
     let engine = Engine::new(checked.clone()).map_err(|error| format!("program {seed}: {error}"))?;
     let state =

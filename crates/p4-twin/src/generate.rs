@@ -3,6 +3,8 @@
 //! What is left out needs a controller (clones, multicast, meters, profiles, value sets) or is not the same twice (time,
 //! random numbers). Everything else appears in any combination: types decide what may stand where, chance decides the rest.
 
+mod rich;
+
 use fastrand::Rng;
 use p4_ir::{
     Action, ActionId, Algorithm, Apply, Architecture, Binary, Bits, Block, BlockId, Calculation,
@@ -58,18 +60,35 @@ const OUTSIDE: Scope<'static> = Scope {
 struct Generator {
     random: Rng,
     program: Program,
+    /// Unions, more stacks, variable fields and references found at run time too.
+    rich: bool,
+    in_parser: bool,
 }
 
 /// A random program.
 pub fn program(seed: u64) -> Program {
+    generate(seed, false)
+}
+
+/// A random program that also has unions, stacks of them, copies of stacks and of variable fields, and references to
+/// headers that are found at run time.
+pub fn rich_program(seed: u64) -> Program {
+    generate(seed, true)
+}
+
+fn generate(seed: u64, rich: bool) -> Program {
     let mut generator = Generator {
         random: Rng::with_seed(seed),
         program: empty(seed),
+        rich,
+        in_parser: false,
     };
     generator.types();
     generator.instances();
     generator.externs();
+    generator.in_parser = true;
     generator.parser();
+    generator.in_parser = false;
     generator.actions();
     generator.tables();
     generator.program.ingress = generator.control("ingress");
@@ -192,6 +211,9 @@ impl Generator {
         ];
         instances.extend((0..HEADERS).map(|i| (format!("h{i}"), 2 + i, false)));
         instances.extend((0..size).map(|i| (format!("s[{i}]"), 2 + HEADERS, false)));
+        if self.rich {
+            instances.extend(rich::instances(size));
+        }
         self.program.headers = instances
             .into_iter()
             .map(|(name, ty, metadata)| Header {
@@ -208,6 +230,9 @@ impl Generator {
             first: HeaderId(FIRST + short(HEADERS)),
             size,
         }];
+        if self.rich {
+            self.unions_and_stacks(size);
+        }
         self.program.place();
         let roles = STANDARD_FIELDS.iter().zip(0..);
         self.program.standard.roles = roles.map(|((.., role), at)| (*role, FieldId(at))).collect();
@@ -435,12 +460,20 @@ impl Generator {
 
     /// An element of the stack, perhaps one that is not there.
     fn element(&mut self) -> HeaderRef {
+        if self.rich
+            && let Some(found) = self.found_at_run_time()
+        {
+            return found;
+        }
         let at = self.push(ExprKind::Constant(self.random.clone().u64(..4)), Type::Bits(8));
         self.random.u8(..);
         HeaderRef::Element(STACK, at)
     }
 
     fn header(&mut self) -> HeaderRef {
+        if self.rich && self.chance(3) {
+            return self.rich_header();
+        }
         if self.chance(4) {
             self.element()
         } else {
@@ -455,6 +488,10 @@ impl Generator {
 
     fn boolean(&mut self, depth: u32, scope: Scope) -> ExprId {
         let depth = depth.saturating_sub(1);
+        if self.rich && self.chance(6) {
+            let kind = self.rich_comparison();
+            return self.push(kind, Type::Bool);
+        }
         let kind = match self.random.u8(..10) {
             0 => return self.valid(),
             1 => ExprKind::Bool(self.random.bool()),
@@ -527,6 +564,9 @@ impl Generator {
     }
 
     fn op(&mut self, scope: Scope) -> Op {
+        if self.rich && self.chance(4) {
+            return self.rich_op();
+        }
         match self.random.u8(..20) {
             0 => Op::SetValid(self.header()),
             1 => Op::SetInvalid(self.header()),
@@ -843,6 +883,7 @@ impl Generator {
             let mut ops = vec![self.extract(number)];
             for _ in 0..self.random.usize(..3) {
                 let op = match self.random.u8(..8) {
+                    2 if self.rich => self.rich_parser_op(),
                     0 => {
                         let bits = self.push(ExprKind::Constant(8), Type::Bits(8));
                         ParserOp::Advance(bits)
@@ -870,6 +911,9 @@ impl Generator {
     }
 
     fn extract(&mut self, number: usize) -> ParserOp {
+        if self.rich && number > 0 && self.chance(3) {
+            return ParserOp::Extract(self.rich_extract());
+        }
         if number == HEADERS {
             return ParserOp::Extract(HeaderRef::Next(STACK));
         }
@@ -974,6 +1018,9 @@ impl Generator {
             .map(|number| Emit::Header(HeaderId(FIRST + number)))
             .collect();
         emits.push(Emit::Stack(STACK));
+        if self.rich {
+            emits.extend(rich::emits());
+        }
         self.random.shuffle(&mut emits);
         self.program.deparser = Deparser { emits };
     }

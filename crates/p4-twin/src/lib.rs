@@ -3,7 +3,8 @@
 //!
 //! All of it is for tests. The evaluator shares no code with any engine, so that a fault has to be made twice to go unnoticed.
 //!
-//! `cargo run --release -p p4-twin -- --programs 100000` compares more than the tests do.
+//! `cargo run --release -p p4-twin -- --programs 100000` compares more than the tests do. `--rich` adds unions, stacks of them, copies
+//! of stacks and variable fields, and references that are found at run time.
 
 #![forbid(unsafe_code)]
 

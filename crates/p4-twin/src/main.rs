@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use p4_twin::compare::compare;
+use p4_twin::compare::{compare, compare_rich};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -21,10 +21,14 @@ struct Arguments {
     /// Packets through each
     #[arg(long, default_value_t = 6)]
     packets: u32,
+    /// Programs with unions and the like
+    #[arg(long)]
+    rich: bool,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let compare = if arguments.rich { compare_rich } else { compare };
     let start = Instant::now();
     let (mut done, mut sent, mut differences) = (0, 0, 0);
     for seed in arguments.seed..arguments.seed.saturating_add(arguments.programs) {

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use p4_twin::compare::compare;
+use p4_twin::compare::{compare, compare_rich};
 
 /// Packets through each program that once showed a difference.
 const PACKETS: u32 = 6;
@@ -37,4 +37,41 @@ fn ingress_may_ask_for_recirculation() {
 #[test]
 fn egress_sees_no_instance_type_of_an_earlier_pass() {
     same(83_650);
+}
+
+fn same_rich(seed: u64) {
+    compare_rich(seed, PACKETS).unwrap_or_else(|difference| panic!("{difference}"));
+}
+
+#[test]
+fn the_interpreter_does_rich_programs_as_the_evaluator() {
+    (0..200).for_each(same_rich);
+}
+
+/// The interpreter did not know how to compare variable fields, and gave what was in the register before.
+#[test]
+fn variable_fields_are_compared() {
+    [350, 539, 863, 1252, 1291, 1525].into_iter().for_each(same_rich);
+}
+
+/// The interpreter made the other member of the union invalid, and so zero, before it copied it.
+#[test]
+fn a_member_of_a_union_is_copied_to_another() {
+    same_rich(889);
+}
+
+/// The interpreter did not evaluate the keys of a select without cases, so a reference to an element that a stack does not
+/// have did not end the parser.
+#[test]
+fn a_select_without_cases_looks_into_stacks() {
+    [1505, 2526, 10_242, 12_242, 15_769, 17_636]
+        .into_iter()
+        .for_each(same_rich);
+}
+
+/// The interpreter looked for the place of an assignment before it evaluated the value: of two errors that end the parser it
+/// told the wrong one.
+#[test]
+fn an_assignment_evaluates_before_it_looks_for_the_place() {
+    same_rich(1_124_032);
 }

@@ -161,12 +161,18 @@ impl Compiler<'_> {
         }
     }
 
-    /// Evaluates keys that nothing is compared with but that end the parser if the packet is too short.
+    /// Evaluates keys that nothing is compared with but that end the parser if the packet, or a stack, ends before them.
     fn look_ahead(&mut self, keys: &[ExprId]) {
         for &key in keys {
             let mut may_fail = false;
             self.program.for_each_node(key, &mut |_, kind| {
-                may_fail |= matches!(kind, ExprKind::Lookahead { .. } | ExprKind::Member(..));
+                may_fail |= matches!(
+                    kind,
+                    ExprKind::Lookahead { .. }
+                        | ExprKind::Member(..)
+                        | ExprKind::HeadersEqual(..)
+                        | ExprKind::VariablesEqual(..)
+                );
             });
             if may_fail {
                 self.number(key, 0);

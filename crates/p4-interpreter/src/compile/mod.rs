@@ -152,6 +152,7 @@ fn children(expr: &Expr) -> [Option<ExprId>; 3] {
         ExprKind::Mux(a, b, c) => [Some(a), Some(b), Some(c)],
         ExprKind::Member(a, _) | ExprKind::Valid(a) => [header(a), None, None],
         ExprKind::HeadersEqual(a, b) => [header(a), header(b), None],
+        ExprKind::VariablesEqual(a, b) => [a.index_expr(), b.index_expr(), None],
         ExprKind::UnionValid(a) => [union(a), None, None],
         ExprKind::UnionsEqual(a, b) => [union(a), union(b), None],
         _ => [None; 3],

@@ -190,10 +190,11 @@ impl Compiler<'_> {
         let Place::Member(header, member) = place else {
             return;
         };
-        self.header_ref(header, 0, true);
+        // The value first: of two errors that end the parser, its own counts.
         if self.is_wide(value) {
             let top = self.wide_top;
-            let from = self.wide(value, 1);
+            let from = self.wide(value, 0);
+            self.header_ref(header, 0, true);
             self.wide_op(WideOp::StoreMember {
                 from,
                 header: 0,
@@ -201,10 +202,11 @@ impl Compiler<'_> {
             });
             self.wide_top = top;
         } else {
-            self.value(value, 1);
+            self.value(value, 0);
+            self.header_ref(header, 1, true);
             self.slow(Slow::StoreMember {
-                from: 1,
-                header: 0,
+                from: 0,
+                header: 1,
                 member,
             });
         }

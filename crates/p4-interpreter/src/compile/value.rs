@@ -3,7 +3,7 @@
 use super::{Compiler, Label, compares};
 use crate::bits::mask;
 use crate::code::{Cast, Op, Resolve, Slow, Wide, WideCompare, WideOp};
-use p4_ir::{Binary, ExprId, ExprKind, HeaderId, HeaderRef, Unary, UnionRef};
+use p4_ir::{Binary, ExprId, ExprKind, HeaderId, HeaderRef, Place, Unary, UnionRef};
 
 impl Compiler<'_> {
     /// Evaluates into a register. Uses those from it on.
@@ -89,6 +89,13 @@ impl Compiler<'_> {
                 self.header_ref(b, to + 1, true);
                 let b = self.reg(to + 1);
                 self.slow(Slow::HeadersEqual { to: reg, a: reg, b });
+            }
+            ExprKind::VariablesEqual(a, b) => {
+                let (a, b) = (self.place_header(a), self.place_header(b));
+                self.header_ref(a, to, true);
+                self.header_ref(b, to + 1, true);
+                let b = self.reg(to + 1);
+                self.slow(Slow::VariablesEqual { to: reg, a: reg, b });
             }
             ExprKind::UnionsEqual(a, b) => {
                 let members = self.union_ref(a, to);
@@ -395,6 +402,14 @@ impl Compiler<'_> {
             HeaderRef::UnionElement(stack, _, member)
             | HeaderRef::UnionNext(stack, member)
             | HeaderRef::UnionLast(stack, member) => of_union(stack, member),
+        }
+    }
+
+    /// The header that a place is in.
+    fn place_header(&self, place: Place) -> HeaderRef {
+        match place {
+            Place::Field(field) => HeaderRef::Header(self.field(field).header),
+            Place::Member(header, _) => header,
         }
     }
 

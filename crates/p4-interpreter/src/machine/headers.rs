@@ -148,13 +148,13 @@ impl<O: Observer> Machine<'_, O> {
         if !self.is_valid_number(from) {
             return self.invalidate(to);
         }
-        self.validate(to);
-        // In one union, that made the other one invalid: then nothing but zeros are left to copy.
+        // First of all: in one union, the other member becomes invalid, and so zero.
         let (to_range, from_range) = (self.engine.headers[to].range(), self.engine.headers[from].range());
         if to_range.len() == from_range.len() && to_range.end <= self.ctx.phv.len() {
             self.ctx.phv.copy_within(from_range, to_range.start);
             self.ctx.filled[to] = self.ctx.filled[from];
         }
+        self.validate(to);
     }
 
     pub(super) fn copy_variable(&mut self, to: (u8, u16), from: (u8, u16)) {
@@ -177,6 +177,27 @@ impl<O: Observer> Machine<'_, O> {
             source.width.min(target.width),
         );
         self.ctx.filled[into] = self.ctx.filled[out_of];
+    }
+
+    /// Whether two variable fields are filled as far, with the same bits; those of invalid headers are empty.
+    pub(super) fn variables_equal(&self, a: Option<usize>, b: Option<usize>) -> bool {
+        let content = |header: Option<usize>| {
+            let header = header.filter(|&header| self.is_valid_number(header))?;
+            let field = self.engine.headers[header].variable.as_ref()?;
+            Some((field.offset, usize::from(self.ctx.filled[header])))
+        };
+        let length = |content: Option<(usize, usize)>| content.map_or(0, |(_, length)| length);
+        let (a, b) = (content(a), content(b));
+        if length(a) != length(b) {
+            return false;
+        }
+        let (Some((a, length)), Some((b, _))) = (a, b) else {
+            return true;
+        };
+        (0..length).step_by(64).all(|at| {
+            let width = (length - at).min(64) as u32;
+            bits::get(&self.ctx.phv, a + at, width) == bits::get(&self.ctx.phv, b + at, width)
+        })
     }
 
     pub(super) fn headers_equal(&self, a: Option<usize>, b: Option<usize>) -> bool {

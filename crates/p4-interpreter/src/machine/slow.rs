@@ -101,6 +101,10 @@ impl<O: Observer> Machine<'_, O> {
                 let equal = self.headers_equal(self.header_of(*a), self.header_of(*b));
                 self.set_reg(*to, u64::from(equal));
             }
+            Slow::VariablesEqual { to, a, b } => {
+                let equal = self.variables_equal(self.header_of(*a), self.header_of(*b));
+                self.set_reg(*to, u64::from(equal));
+            }
             Slow::UnionsEqual { to, a, b, members } => {
                 let equal = self.unions_equal(self.header_of(*a), self.header_of(*b), *members);
                 self.set_reg(*to, u64::from(equal));

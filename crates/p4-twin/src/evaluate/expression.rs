@@ -26,7 +26,8 @@ impl<'p> Evaluator<'p> {
             }
             ExprKind::Parameter(at) => packet.arguments[usize::from(at)].clone(),
             ExprKind::Valid(header) => {
-                let header = self.find(packet, header)?;
+                // One that its stack does not have is not valid, and that is no error here.
+                let header = self.find(packet, header).unwrap_or(None);
                 Value::bool(header.is_some_and(|header| packet.valid[header.index()]))
             }
             ExprKind::UnionValid(union) => {
@@ -56,7 +57,7 @@ impl<'p> Evaluator<'p> {
                 }))
             }
             ExprKind::VariablesEqual(a, b) => {
-                let (a, b) = (self.read_place(packet, a)?, self.read_place(packet, b)?);
+                let (a, b) = (self.variable(packet, a)?, self.variable(packet, b)?);
                 Value::bool(a == b)
             }
             ExprKind::LastIndex(stack) => {
@@ -261,13 +262,25 @@ impl<'p> Evaluator<'p> {
     // Places.
 
     /// Header and position in the vector of fields; `None` if there is no such header.
-    fn locate(&mut self, packet: &mut Packet, place: Place) -> Result<Option<(HeaderId, usize)>, Stop> {
+    pub(super) fn locate(
+        &mut self,
+        packet: &mut Packet,
+        place: Place,
+    ) -> Result<Option<(HeaderId, usize)>, Stop> {
         Ok(match place {
             Place::Field(field) => Some((self.program.fields[field.index()].header, field.index())),
             Place::Member(header, member) => self.find(packet, header)?.map(|header| {
                 let first = self.program.headers[header.index()].first_field.index();
                 (header, first + usize::from(member))
             }),
+        })
+    }
+
+    /// What a variable field holds; nothing if the header is invalid.
+    pub(super) fn variable(&mut self, packet: &mut Packet, place: Place) -> Result<Value, Stop> {
+        Ok(match self.locate(packet, place)? {
+            Some((header, at)) if packet.valid[header.index()] => packet.fields[at].clone(),
+            _ => Value::new(0u8, 0),
         })
     }
 

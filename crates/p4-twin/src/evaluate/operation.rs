@@ -2,7 +2,7 @@
 
 use super::{Evaluator, Packet, Stop, Value};
 use num_bigint::BigUint;
-use p4_ir::{ActionId, HeaderId, HeaderRef, Op, RegisterId, Role, StackId, UnionId};
+use p4_ir::{ActionId, HeaderId, HeaderRef, Op, RegisterId, Role, StackId, UnionId, UnionStackId};
 
 impl<'p> Evaluator<'p> {
     pub(super) fn act(
@@ -64,7 +64,23 @@ impl<'p> Evaluator<'p> {
                 }
                 packet.next[to.index()] = packet.next[from.index()];
             }
+            Op::CopyVariable(to, from) => {
+                let from = self.variable(packet, *from)?;
+                if let Some((header, at)) = self.locate(packet, *to)?
+                    && packet.valid[header.index()]
+                {
+                    packet.fields[at] = from;
+                }
+            }
             Op::CopyUnion(to, from) => self.copy_union(packet, *to, *from),
+            Op::CopyUnionStack(to, from) => {
+                for i in 0..self.program.union_stacks[to.index()].size {
+                    self.copy_union(packet, self.union_of(*to, i), self.union_of(*from, i));
+                }
+                packet.next_union[to.index()] = packet.next_union[from.index()];
+            }
+            Op::PushUnion(stack, count) => self.shift_unions(packet, *stack, i32::from(*count)),
+            Op::PopUnion(stack, count) => self.shift_unions(packet, *stack, -i32::from(*count)),
             Op::Push(stack, count) => self.shift(packet, *stack, i32::from(*count)),
             Op::Pop(stack, count) => self.shift(packet, *stack, -i32::from(*count)),
             Op::RegisterRead(place, register, index) => {
@@ -207,6 +223,36 @@ impl<'p> Evaluator<'p> {
         }
         let next = i32::from(packet.next[stack.index()]) + by;
         packet.next[stack.index()] = u16::try_from(next.clamp(0, size)).expect("in range");
+    }
+
+    fn union_of(&self, stack: UnionStackId, at: u16) -> UnionId {
+        let first = self.program.union_stacks[stack.index()].first.index();
+        UnionId::at(first + usize::from(at)).expect("in range")
+    }
+
+    /// As [`Self::shift`], for unions.
+    fn shift_unions(&self, packet: &mut Packet, stack: UnionStackId, by: i32) {
+        let size = i32::from(self.program.union_stacks[stack.index()].size);
+        let before = packet.clone();
+        for to in 0..size {
+            let from = to - by;
+            let members = self.members(self.union_of(stack, u16::try_from(to).expect("in range")));
+            if !(0..size).contains(&from) {
+                members
+                    .iter()
+                    .for_each(|header| packet.valid[header.index()] = false);
+                continue;
+            }
+            let sources = self.members(self.union_of(stack, u16::try_from(from).expect("in range")));
+            for (header, source) in members.into_iter().zip(sources) {
+                packet.valid[header.index()] = before.valid[source.index()];
+                for (to, from) in self.fields_of(header).zip(self.fields_of(source)) {
+                    packet.fields[to] = before.fields[from].clone();
+                }
+            }
+        }
+        let next = i32::from(packet.next_union[stack.index()]) + by;
+        packet.next_union[stack.index()] = u16::try_from(next.clamp(0, size)).expect("in range");
     }
 
     /// Writes what the parser took from the packet.

@@ -43,8 +43,9 @@ impl<'p> Evaluator<'p> {
                 }
             }
             ParserOp::ExtractVariable(header, bits) => {
+                let found = self.find(packet, *header)?;
                 let bits = self.evaluate(packet, *bits)?.saturating_usize();
-                if let Some(found) = self.find(packet, *header)? {
+                if let Some(found) = found {
                     let room = self.variable_room(found);
                     if !bits.is_multiple_of(8) || bits > room {
                         return Err(Stop::Parser(HEADER_TOO_SHORT));
