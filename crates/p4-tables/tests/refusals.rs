@@ -2,37 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use p4_tables::{
-    Change, Entry, Error, KeyField, KeyLayout, Match, MatchKind, Pattern, TableSpec, Tables, Target,
-};
+mod common;
 
-fn layout(fields: &[(MatchKind, u32)]) -> KeyLayout {
-    let fields: Vec<KeyField> = fields
-        .iter()
-        .map(|&(kind, width)| KeyField { kind, width })
-        .collect();
-    KeyLayout::new(&fields).unwrap()
-}
-
-fn action(action: u32, argument: u64) -> Target {
-    Target::Action {
-        action,
-        arguments: [argument].as_slice().into(),
-    }
-}
-
-fn entry(pattern: Pattern, target: Target) -> Entry {
-    Entry {
-        pattern,
-        priority: 0,
-        target,
-        idle_timeout: 0,
-    }
-}
-
-fn exact(layout: &KeyLayout, value: u64) -> Pattern {
-    layout.pattern(&[Match::Exact(&[value])]).unwrap()
-}
+use common::{action, entry, exact, layout};
+use p4_tables::{Change, Entry, Error, KeyField, KeyLayout, Match, MatchKind, TableSpec, Tables, Target};
 
 #[test]
 fn wrong_patterns_are_refused() {

@@ -2,40 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{action, entry, exact, layout};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use p4_tables::{
-    Change, Count, DEFAULT, Entry, Error, KeyField, KeyLayout, Match, MatchKind, Pattern, ProfileSpec,
-    Shared, TableSpec, Tables, Target, Words,
+    Change, Count, DEFAULT, Entry, Error, Match, MatchKind, ProfileSpec, Shared, TableSpec, Tables, Target,
+    Words,
 };
-
-fn layout(fields: &[(MatchKind, u32)]) -> KeyLayout {
-    let fields: Vec<KeyField> = fields
-        .iter()
-        .map(|&(kind, width)| KeyField { kind, width })
-        .collect();
-    KeyLayout::new(&fields).unwrap()
-}
-
-fn action(action: u32, argument: u64) -> Target {
-    Target::Action {
-        action,
-        arguments: [argument].as_slice().into(),
-    }
-}
-
-fn entry(pattern: Pattern, target: Target) -> Entry {
-    Entry {
-        pattern,
-        priority: 0,
-        target,
-        idle_timeout: 0,
-    }
-}
-
-fn exact(layout: &KeyLayout, value: u64) -> Pattern {
-    layout.pattern(&[Match::Exact(&[value])]).unwrap()
-}
 
 /// Each batch gives all entries of two tables the same new argument; readers never see two arguments under one lock.
 #[test]
