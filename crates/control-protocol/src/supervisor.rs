@@ -48,7 +48,7 @@ pub enum ToChild {
     /// known, and why. For data plane and control process, before any channel between them.
     VmState(Result<(), String>),
     /// Where to do the work (data plane, before anything else).
-    Placement(placement::Config),
+    Placement(placement_config::Config),
     /// In which class the kernel lets forwarding threads be scheduled (data plane, driver domain), for users to see (control
     /// process). Before anything else.
     Priority(PriorityStatus),
@@ -62,7 +62,7 @@ pub enum ToChild {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriorityStatus {
     /// Never `Auto`.
-    pub class: placement::Priority,
+    pub class: placement_config::Priority,
     /// Why no better one, for users; empty if there is none.
     pub refused: String,
 }

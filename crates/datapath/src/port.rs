@@ -372,7 +372,7 @@ impl Port {
                 trusted: spec.connection == Connection::Driver,
             }
         };
-        let peer = sandbox::peer_process(connection.as_fd());
+        let peer = process::peer_process(connection.as_fd());
         let line = if config.trusted {
             connection.try_clone().map(|second| {
                 let line = Line {
@@ -432,7 +432,7 @@ impl Port {
             inner: Some(inner.try_clone()?),
         };
         let ends = [connection.into(), other.into()];
-        sandbox::spawn_apart(format!("gate-{}", self.id()), ends, move |[vmm, session]| {
+        process::spawn_apart(format!("gate-{}", self.id()), ends, move |[vmm, session]| {
             vnic::gate::guard(vmm.into(), session.into());
             drop(gates);
         })?;

@@ -10,7 +10,7 @@
 //! thread that is merely slow gets a signal for nothing, which costs it a microsecond.
 
 use parking_lot::Mutex;
-use sandbox::Thread;
+use process::Thread;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -81,7 +81,7 @@ impl Watchdog {
 
     /// Starts watching.
     pub fn start(self: &Arc<Self>, ending: &Arc<AtomicBool>) -> std::io::Result<()> {
-        sandbox::allow_interrupts()?;
+        process::allow_interrupts()?;
         let (watchdog, ending) = (self.clone(), ending.clone());
         let thread = std::thread::Builder::new()
             .name("watchdog".into())

@@ -18,7 +18,7 @@ pub const NICE_VARIABLE: &str = "HYPERSWITCH_NICE";
 /// The data plane: isolated before it hears of anything but the supervisor.
 pub fn data_plane() -> Result<ExitCode> {
     let supervisor = begin(Role::DataPlane)?;
-    sandbox::return_freed_memory();
+    process::return_freed_memory();
     let topology = placement::Topology::of_machine();
     isolated(&supervisor, sandbox::isolate_data_plane(violation(), kept())?)?;
     end(datapath::run(supervisor, topology).map_err(Into::into))
@@ -49,12 +49,12 @@ pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
 }
 
 fn begin(role: Role) -> Result<Channel> {
-    let channel = sandbox::supervisor_channel().with_context(|| format!("cannot run as {role}"))?;
+    let channel = process::supervisor_channel().with_context(|| format!("cannot run as {role}"))?;
     telemetry::init_child();
     // A supervisor that does not read in time costs us lines, never time.
     let stderr = std::io::stderr();
     fcntl_setfl(&stderr, fcntl_getfl(&stderr)? | OFlags::NONBLOCK)?;
-    sandbox::name_process(&format!("hs-{role}"));
+    process::name_process(&format!("hs-{role}"));
     Ok(Channel::from(channel))
 }
 

@@ -21,11 +21,11 @@ pub struct Config {
     pub switches: Vec<SwitchConfig>,
     /// Where the data plane does its work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub placement: placement::Config,
+    pub placement: placement_config::Config,
 }
 
-fn is_default(placement: &placement::Config) -> bool {
-    *placement == placement::Config::default()
+fn is_default(placement: &placement_config::Config) -> bool {
+    *placement == placement_config::Config::default()
 }
 
 /// One switch.

@@ -136,7 +136,7 @@ pub struct VmStateStatus {
 #[serde(rename_all = "kebab-case")]
 pub struct PriorityStatus {
     /// As in the configuration.
-    pub class: placement::Priority,
+    pub class: placement_config::Priority,
     /// Why no better one.
     pub refused: Option<String>,
 }

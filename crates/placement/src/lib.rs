@@ -16,13 +16,14 @@
 
 #![forbid(unsafe_code)]
 
-mod config;
+mod costs;
 mod policy;
 mod sysfs;
 mod topology;
 mod view;
 
-pub use config::{Config, Costs, Mode, Priority};
+pub use costs::Costs;
+pub use placement_config::{Config, Mode, Priority};
 pub use policy::{Backlog, CopyPlan, Duty, Executor, Kicks, Notify, Policy, Rank, Rest, Task};
 pub use topology::{Cpu, Location, Reach, Shape, Topology};
 pub use view::{CoreState, VcpuState, View, Vnic};

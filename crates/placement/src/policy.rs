@@ -20,9 +20,10 @@
 
 mod helper;
 
-use crate::config::{Config, Costs, Mode};
+use crate::costs::Costs;
 use crate::topology::{Cpu, Reach, Topology};
 use crate::view::{CoreState, VcpuState, View, Vnic};
+use placement_config::{Config, Mode};
 
 /// Fewer bytes are copied in less time than it takes to tell somebody else, and a receiver that runs need not be woken.
 const WORTH_SENDING: u64 = 8 * 1024;

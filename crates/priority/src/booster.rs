@@ -2,7 +2,7 @@
 
 use crate::bucket::Bucket;
 use crate::kernel::{self, Level};
-use placement::Priority;
+use placement_config::Priority;
 use std::time::Instant;
 
 /// How a thread wants to be woken.

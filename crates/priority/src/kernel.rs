@@ -1,6 +1,6 @@
 //! sched(7): policy, priority, nice value and time slice of the calling thread.
 
-use placement::Priority;
+use placement_config::Priority;
 use std::io;
 
 /// The lowest real-time priority: above all normal tasks, below everybody else's real-time ones.

@@ -27,7 +27,7 @@ mod kernel;
 
 pub use booster::{Booster, Rest};
 pub use bucket::Bucket;
-pub use placement::Priority;
+pub use placement_config::Priority;
 
 use kernel::Level;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -338,7 +338,7 @@ fn do_attempt(name: &str, listener: &UnixListener, mut client: UnixStream) {
 fn apart(client: UnixStream) {
     use rustix::fd::{BorrowedFd, OwnedFd};
     let (ours, theirs) = UnixStream::pair().unwrap();
-    sandbox::spawn_apart("apart".into(), [OwnedFd::from(theirs)], move |[end]| {
+    process::spawn_apart("apart".into(), [OwnedFd::from(theirs)], move |[end]| {
         // SAFETY: the numbers are only asked for, and need not be open.
         let is_open =
             |number: &i32| rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) }).is_ok();

@@ -3,7 +3,7 @@
 //! Whoever receives a descriptor must close it some day, and `close` asks the file: a FUSE daemon that does not answer
 //! holds the caller, and the end of its process, for as long as it likes; a socket may linger, and so may one that
 //! waits to be received from another socket. So a thread of its own with its own table of descriptors receives them
-//! (`sandbox::spawn_apart`), and nobody waits for that thread. It passes on what cannot hold anybody up - eventfds, UNIX
+//! (`process::spawn_apart`), and nobody waits for that thread. It passes on what cannot hold anybody up - eventfds, UNIX
 //! sockets, memory files - and puts a harmless descriptor of no such kind in place of everything else, which the session
 //! then refuses. What it has received and may not close at once it keeps, and closes after everybody else has let go of
 //! the connection; then only this thread waits, if it comes to that.

@@ -193,7 +193,7 @@ impl Supervised {
             self.restarts += 1;
         }
         let (ours, theirs) = Channel::pair()?;
-        let mut process = sandbox::spawn(&mut command, theirs.as_fd())?;
+        let mut process = process::spawn(&mut command, theirs.as_fd())?;
         self.log = process
             .stderr
             .take()

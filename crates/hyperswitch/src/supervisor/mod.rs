@@ -18,11 +18,11 @@ use anyhow::{Context, Result};
 use child::{Heard, Supervised};
 use control_protocol::Channel;
 use control_protocol::supervisor::{PriorityStatus, Role, ToChild};
+use process::{Signal, Signals};
 use ready::Probe;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::time::Timespec;
-use sandbox::{Signal, Signals};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -54,7 +54,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         }
     };
     let _held = run_dir::RunDir::take(&run_dir)?;
-    sandbox::raise_descriptor_limit();
+    process::raise_descriptor_limit();
     let signals = Signals::new().context("cannot receive signals")?;
     log::info!(
         "hyperswitch {} in {}",

@@ -25,7 +25,7 @@ fn child() {
         file.write_all(format!("{line}\n").as_bytes()).unwrap();
     };
     let me = std::process::id();
-    let supervisor = Channel::from(sandbox::supervisor_channel().unwrap());
+    let supervisor = Channel::from(process::supervisor_channel().unwrap());
     let mut peers = Vec::new();
     while let Ok((message, fds)) = supervisor.recv::<ToChild>() {
         match message {

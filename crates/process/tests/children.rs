@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const ROLE: &str = "SANDBOX_TEST_ROLE";
+const ROLE: &str = "PROCESS_TEST_ROLE";
 
 fn pair() -> (OwnedFd, OwnedFd) {
     let flags = SocketFlags::CLOEXEC;
@@ -35,8 +35,8 @@ fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
     match role.as_str() {
         "descriptors" => {
-            let channel = sandbox::supervisor_channel().unwrap();
-            assert!(sandbox::supervisor_channel().is_err(), "only once");
+            let channel = process::supervisor_channel().unwrap();
+            assert!(process::supervisor_channel().is_err(), "only once");
             let mut open: Vec<i32> = std::fs::read_dir("/proc/self/fd")
                 .unwrap()
                 .map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap())
@@ -49,13 +49,13 @@ fn child() {
             rustix::net::send(&channel, answer.as_bytes(), SendFlags::empty()).unwrap();
         }
         "sleeper" => {
-            let channel = sandbox::supervisor_channel().unwrap();
+            let channel = process::supervisor_channel().unwrap();
             let _ = rustix::net::recv(&channel, &mut [0u8; 1], RecvFlags::empty());
             std::thread::sleep(Duration::from_secs(60));
         }
         "parent" => {
             let (ours, theirs) = pair();
-            let child = sandbox::spawn(
+            let child = process::spawn(
                 &mut this_binary("child", "sleeper"),
                 rustix::fd::AsFd::as_fd(&theirs),
             );
@@ -64,7 +64,7 @@ fn child() {
             drop(ours);
         }
         "signals" => {
-            let signals = sandbox::Signals::new().unwrap();
+            let signals = process::Signals::new().unwrap();
             assert_eq!(signals.take().unwrap(), None);
             for signal in [libc::SIGHUP, libc::SIGTERM, libc::SIGINT, libc::SIGCHLD] {
                 // SAFETY: no memory is involved. The signal is blocked in this thread, to which it is sent.
@@ -74,11 +74,11 @@ fn child() {
             while let Some(signal) = signals.take().unwrap() {
                 seen.push(signal);
             }
-            use sandbox::Signal::{Child, Reload, Terminate};
+            use process::Signal::{Child, Reload, Terminate};
             // In the order of their numbers, as the kernel hands them out.
             assert_eq!(seen, [Reload, Terminate, Terminate, Child]);
         }
-        "nobody's" => assert!(sandbox::supervisor_channel().is_err()),
+        "nobody's" => assert!(process::supervisor_channel().is_err()),
         other => panic!("no such role: {other}"),
     }
 }
@@ -89,7 +89,7 @@ fn a_child_has_its_channel_and_nothing_else() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let _leak = rustix::io::dup(&file).unwrap();
     let (ours, theirs) = pair();
-    let mut child = sandbox::spawn(
+    let mut child = process::spawn(
         &mut this_binary("child", "descriptors"),
         rustix::fd::AsFd::as_fd(&theirs),
     )
@@ -102,7 +102,7 @@ fn a_child_has_its_channel_and_nothing_else() {
 #[test]
 fn a_program_that_is_missing_is_an_error() {
     let (_ours, theirs) = pair();
-    let error = sandbox::spawn(
+    let error = process::spawn(
         &mut Command::new("/nonexistent"),
         rustix::fd::AsFd::as_fd(&theirs),
     )
