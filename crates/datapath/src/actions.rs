@@ -46,13 +46,13 @@ pub(crate) fn apply(actions: &[Action], packet: Unique<Packet>, sink: &mut impl 
         return sink.output(*port, packet.share());
     }
     let account = packet.account.clone();
-    let mut fates = 0u64;
+    let mut outcomes = 0u64;
     let mut current = Current::Own(packet);
     for action in actions {
         sink.applying(action);
         match *action {
             Action::Output(port) => {
-                fates += 1;
+                outcomes += 1;
                 let shared = match current {
                     Current::Own(packet) => packet.share(),
                     Current::Shared(packet) => packet,
@@ -61,18 +61,18 @@ pub(crate) fn apply(actions: &[Action], packet: Unique<Packet>, sink: &mut impl 
                 current = Current::Shared(shared);
             }
             Action::Upcall { cookie } => {
-                fates += 1;
+                outcomes += 1;
                 sink.upcall(cookie, current.packet());
             }
             Action::Drop(reason) => {
-                fates += 1;
+                outcomes += 1;
                 sink.dropped(current.packet(), reason);
                 break;
             }
             Action::PushVlan { .. } | Action::PopVlan => match change(action, current, sink) {
                 Ok(changed) => current = changed,
                 Err((unchanged, reason)) => {
-                    fates += 1;
+                    outcomes += 1;
                     sink.dropped(unchanged.packet(), reason);
                     current = unchanged;
                     break;
@@ -80,11 +80,11 @@ pub(crate) fn apply(actions: &[Action], packet: Unique<Packet>, sink: &mut impl 
             },
         }
     }
-    if fates == 0 {
+    if outcomes == 0 {
         sink.dropped(current.packet(), DropReason::NoAction);
     }
-    if fates > 1 {
-        account.copies.fetch_add(fates - 1, Relaxed);
+    if outcomes > 1 {
+        account.copies.fetch_add(outcomes - 1, Relaxed);
     }
 }
 

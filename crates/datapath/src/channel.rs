@@ -10,12 +10,7 @@ use crate::Error;
 use crate::events::Events;
 use crate::miss::Turns;
 use crate::pipeline::Pipeline;
-use crate::placement::Placement;
 use crate::state::Datapath;
-use crate::wake_cost;
-use crate::watchdog::Pulse;
-use crate::work::Work;
-use crate::worker;
 use control_protocol::data_plane::FromDataPlane;
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::{Channel, ChannelError};
@@ -25,9 +20,9 @@ use ring::PoolOwner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::thread::sched_getaffinity;
+use scheduler::{Account, Placement, Pulse, Rings as _, Scheduler, measure_wake_cost, start_all};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vm_state::VmState;
 use vnic::{Counters, Packet};
@@ -56,15 +51,16 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     let costs = costs(&topology)?;
     let policy = Policy::new(config, topology, costs);
     let datapath = Datapath::new(Placement::new(policy, vm_state)?)?;
-    let (ending, watchdog) = (datapath.crew.ending.clone(), datapath.crew.watchdog.clone());
-    watchdog.start(&ending)?;
-    let workers = worker::start_all(&datapath)?;
+    let crew = datapath.crew.clone();
+    crew.watch()?;
+    let forwarder = datapath.clone();
+    let workers = start_all(&crew, move || Pipeline::new(forwarder.clone()))?;
     let memory = Arc::new(guest_memory::GuestMemory::new());
     let account = Arc::new(Counters::default());
     let mut server = Server {
-        pulse: Pulse::new(&watchdog),
-        work: datapath.work.open("channel"),
-        pipeline: Pipeline::new(datapath.clone(), None),
+        pulse: crew.pulse(),
+        work: crew.ledger.open("channel"),
+        scheduler: Scheduler::new(crew.clone(), None, Pipeline::new(datapath.clone())),
         pool: PoolOwner::new(INJECTION_SLOTS, || {
             Packet::new(PortId(0), account.clone(), memory.clone())
         }),
@@ -78,7 +74,7 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
         events: Events::default(),
     };
     while server.turn(&supervisor)? {}
-    ending.store(true, Ordering::Relaxed);
+    crew.end();
     Ok(())
 }
 
@@ -103,7 +99,7 @@ fn hear_orders(supervisor: &Channel) -> Result<Option<(Config, Option<VmState>)>
 fn costs(topology: &Topology) -> std::io::Result<Costs> {
     let mut costs = Costs::default();
     let cpus: Vec<_> = topology.usable().collect();
-    if let Some(wake_waker_ns) = wake_cost::measure(&cpus)? {
+    if let Some(wake_waker_ns) = measure_wake_cost(&cpus)? {
         costs.wake_waker_ns = wake_waker_ns;
         log::info!("waking a core takes {wake_waker_ns} ns from the core that wakes it");
     }
@@ -120,9 +116,9 @@ fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
 
 pub(crate) struct Server {
     pulse: Arc<Pulse>,
-    pub work: Arc<Work>,
+    pub work: Arc<Account>,
     pub datapath: Arc<Datapath>,
-    pub pipeline: Pipeline,
+    pub scheduler: Scheduler<Pipeline>,
     /// Packets of the control process under way.
     pub pool: PoolOwner<Packet>,
     /// For slots at rest.
@@ -176,10 +172,10 @@ impl Server {
         }
         self.send_news();
         // Not until nothing is left: guests can keep a thread busy, and this one has others to serve.
-        let _ = (0..STEPS).all(|_| self.work.run(&mut self.pipeline, Pipeline::step));
+        let _ = (0..STEPS).all(|_| self.scheduler.accounted(&self.work, Scheduler::step));
         self.pulse.beat();
-        self.pipeline.stop_polling(false);
-        self.pipeline.rest();
+        self.scheduler.stop_polling(false);
+        self.scheduler.rings.rest();
         Ok(true)
     }
 
@@ -188,7 +184,7 @@ impl Server {
         let events = self.events.next_due().filter(|_| self.control.is_some());
         let events =
             events.map(|due| Duration::from_millis(due.saturating_sub(self.datapath.now_ms()).max(1)));
-        [self.pipeline.next_deadline(), events]
+        [self.scheduler.schedule.next_deadline(), events]
             .into_iter()
             .flatten()
             .min()
@@ -217,7 +213,7 @@ impl Server {
     }
 
     pub fn write_off(&mut self) {
-        for port in self.datapath.ports().iter().flatten() {
+        for port in self.datapath.ports().iter() {
             let lost = port.misses.write_off();
             if lost > 0 {
                 port.vnic.account.discarded(DropReason::ControlLost, lost);

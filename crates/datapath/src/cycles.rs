@@ -11,12 +11,12 @@
 mod support;
 
 use crate::pipeline::Pipeline;
-use crate::placement::Placement;
 use crate::port::Port;
-use crate::state::{Datapath, Side};
+use crate::state::{Datapath, transmit_ring};
 use ::placement::{Config, Costs, Policy, Topology};
 use control_protocol::data_plane::{Connection, PortSpec};
 use flow::{Action, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use scheduler::{Placement, Scheduler};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{
@@ -34,7 +34,7 @@ const BURSTS: usize = 20_000;
 const STRIDE: usize = 2048 + 256;
 
 struct Loop {
-    pipeline: Pipeline,
+    scheduler: Scheduler<Pipeline>,
     sender: Guest,
     receiver: Guest,
     _ports: [Arc<Port>; 2],
@@ -55,7 +55,7 @@ fn port(datapath: &Arc<Datapath>, number: u32) -> (Arc<Port>, Guest) {
         mac: None,
         masked_features: 0,
     };
-    let port = Port::new(spec, datapath).unwrap();
+    let port = datapath.make_port(spec).unwrap();
     datapath.set_port(port.id(), Some(port.clone()));
     let (ours, theirs) = UnixStream::pair().unwrap();
     port.attach(ours).unwrap();
@@ -113,7 +113,7 @@ impl Loop {
         let mut readings: Vec<_> = (0..1000).map(|_| Instant::now().elapsed().as_nanos()).collect();
         readings.sort_unstable();
         Loop {
-            pipeline: Pipeline::new(datapath, None),
+            scheduler: Scheduler::new(datapath.crew.clone(), None, Pipeline::new(datapath)),
             sender,
             receiver,
             _ports: [first, second],
@@ -153,9 +153,9 @@ impl Loop {
             self.sender.transmit.offer(slot);
         }
         self.sender.transmit.publish();
-        self.pipeline.later(PortId(1), Side::Transmit);
+        self.scheduler.schedule.later(transmit_ring(PortId(1)));
         let start = Instant::now();
-        while self.pipeline.step() {}
+        while self.scheduler.step() {}
         start.elapsed().as_nanos()
     }
 
@@ -272,7 +272,7 @@ fn cycles() {
     }
     for [len, flows, burst, apart] in cases {
         if apart > 0 {
-            put_flow(&all.pipeline.datapath, 3, FlowMask::EXACT);
+            put_flow(&all.scheduler.rings.datapath, 3, FlowMask::EXACT);
         }
         let ns = all.measure(len, flows, burst);
         println!(

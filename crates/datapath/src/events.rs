@@ -6,9 +6,9 @@
 //! their time has come. A state that the control process has been told already is not told again. What is kept is thus one
 //! entry per port, and the last state is always told.
 
-use crate::allowance::Allowance;
 use crate::miss::Turns;
 use crate::state::Datapath;
+use crate::token_bucket::TokenBucket;
 use control_protocol::data_plane::{FromDataPlane, PortState};
 use flow::PortId;
 use std::collections::{BTreeSet, HashMap};
@@ -31,7 +31,7 @@ pub(crate) struct Events {
 
 #[derive(Debug)]
 struct Told {
-    allowance: Allowance,
+    bucket: TokenBucket,
     /// State and process at the other end, as the control process was told last.
     last: Option<(PortState, Option<u32>)>,
 }
@@ -40,10 +40,10 @@ impl Events {
     /// A port has changed. To be called once until [`next`](Self::next) has looked at it.
     pub fn note(&mut self, port: PortId, now_ms: u64) {
         let new = || Told {
-            allowance: Allowance::new(EVENTS_PER_SECOND),
+            bucket: TokenBucket::new(EVENTS_PER_SECOND),
             last: None,
         };
-        if self.ports.entry(port).or_insert_with(new).allowance.take(now_ms) {
+        if self.ports.entry(port).or_insert_with(new).bucket.take(now_ms) {
             self.ready.add(port);
         } else {
             self.later.insert((now_ms + INTERVAL_MS, port));
@@ -56,7 +56,7 @@ impl Events {
             self.later.remove(&(due, port));
             if let Some(told) = self.ports.get_mut(&port) {
                 // It has waited for it; what has come in meanwhile is not saved up.
-                told.allowance.take(now_ms);
+                told.bucket.take(now_ms);
                 self.ready.add(port);
             }
         }
@@ -80,7 +80,7 @@ impl Events {
             let (Some(port), Some(told)) = (datapath.port(id), self.ports.get_mut(&id)) else {
                 continue;
             };
-            let (state, peer) = (port.state(), port.peer());
+            let (state, peer) = (port.state(), port.peer.pid());
             let now = Some((state.clone(), peer));
             if told.last != now {
                 told.last = now;

@@ -1,19 +1,18 @@
 //! The data plane process.
 //!
 //! * [`pipeline`]: a packet's way from a transmit ring to receive rings, top to bottom. Start here.
-//! * `actions`: what a flow's actions do to a packet.
-//! * `executor`: how forwarding threads are woken and told.
-//! * `placement`: which of them does what; the policy is in crate `placement`.
-//! * `worker`: threads that sleep until a ring is kicked, and what they do then.
-//! * `port`: a port with its guest interface and session thread.
-//! * `miss`: packets for the control process, and `allowance`: how many of them.
+//! * `burst`: packets that are switched together, and `deliver`: how they reach receivers.
+//! * `actions`: what a flow's actions do to a packet, and `sinks`: where packets end.
+//! * `port`: a port with its guest interface, and `peer`: who is at its other end.
+//! * `miss`: packets for the control process, and `token_bucket`: how many of them.
 //! * `capture`: copies of packets for `hyperswitch capture`.
 //! * `state`: ports, switches and flow tables as everybody shares them.
 //! * `channel`: what the control process is told and when, and `requests`: what it asks for.
-//! * `events`: what happened to ports, for the control process.
+//! * `events`: what happened to ports, for the control process, and `notices`: how the channel thread hears of it.
 //! * `trace`: a packet's way without the packet.
-//! * `watchdog`: frees threads that a VMM holds up.
-//! * `work`: who did the work, and what it cost.
+//! * `report`: what forwarding threads did.
+//!
+//! Which ring is served next, and by which thread, is in crate `scheduler`.
 //!
 //! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the control process, as
 //! many *workers* as processors (or as the mode says), and one *session thread* per port, with a *gate* before it that
@@ -27,28 +26,24 @@
 extern crate self as datapath;
 
 mod actions;
-mod allowance;
-mod breaks;
+mod burst;
 mod capture;
 mod channel;
 #[cfg(test)]
 mod cycles;
-#[cfg(test)]
-mod decision_cost;
+mod deliver;
 mod events;
-mod executor;
 mod miss;
-mod patience;
+mod notices;
+mod peer;
 pub mod pipeline;
-mod placement;
 mod port;
+mod report;
 mod requests;
+mod sinks;
 mod state;
+mod token_bucket;
 mod trace;
-mod wake_cost;
-mod watchdog;
-mod work;
-mod worker;
 
 pub use channel::run;
 

@@ -5,7 +5,7 @@
 //! floods misses, and a control process that is slow or gone, cost that guest its own new flows and nobody anything else.
 //! Since deciding costs processor time, which is everybody's, a port also has a rate of misses that it may have.
 
-use crate::allowance::Allowance;
+use crate::token_bucket::TokenBucket;
 use control_protocol::data_plane::{Packet as WirePacket, Upcall, UpcallCause, UpcallId};
 use flow::{DropReason, FlowKey, PortId, SwitchId};
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ const ANSWER_TIMEOUT_MS: u64 = 5_000;
 pub(crate) struct MissQueue(Mutex<Misses>);
 
 struct Misses {
-    allowance: Allowance,
+    bucket: TokenBucket,
     waiting: VecDeque<Upcall>,
     waiting_bytes: usize,
     /// Sent and not yet answered: serial number and time sent.
@@ -45,7 +45,7 @@ impl MissQueue {
     /// An empty queue that takes so many packets per second.
     pub fn new(per_second: u32) -> MissQueue {
         MissQueue(Mutex::new(Misses {
-            allowance: Allowance::new(per_second),
+            bucket: TokenBucket::new(per_second),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             sent: VecDeque::new(),
@@ -55,7 +55,7 @@ impl MissQueue {
 
     /// Takes so many packets per second from now on.
     pub fn set_rate(&self, per_second: u32) {
-        self.0.lock().allowance.set_rate(per_second);
+        self.0.lock().bucket.set_rate(per_second);
     }
 
     /// Queues a copy of `packet`, writing off answers that are overdue (their number is returned, to be counted).
@@ -81,7 +81,7 @@ impl MissQueue {
         if misses.waiting.len() + misses.sent.len() >= MAX_PACKETS || bytes > MAX_BYTES {
             return (Queued::Refused(DropReason::MissQueueFull), lost);
         }
-        if !misses.allowance.take(now_ms) {
+        if !misses.bucket.take(now_ms) {
             return (Queued::Refused(DropReason::MissRate), lost);
         }
         let id = UpcallId {
@@ -150,33 +150,6 @@ impl MissQueue {
         misses.waiting_bytes = 0;
         lost as u64
     }
-}
-
-/// Queues `packet` at `port`, counts, and tells the channel thread. `Err` is the reason to drop it.
-pub(crate) fn upcall(
-    datapath: &crate::state::Datapath,
-    port: &crate::port::Port,
-    packet: &Packet,
-    cause: UpcallCause,
-    key: &FlowKey,
-    now_ms: u64,
-) -> Result<(), DropReason> {
-    use std::sync::atomic::Ordering::Relaxed;
-    let (queued, lost) = port.misses.push(packet, port.switch.id, cause, key, now_ms);
-    if lost > 0 {
-        port.vnic.account.discarded(DropReason::ControlLost, lost);
-    }
-    match queued {
-        Queued::Refused(reason) => return Err(reason),
-        Queued::First => datapath.notices.missing(port.id()),
-        Queued::Behind => {}
-    }
-    port.vnic.account.upcalls.fetch_add(1, Relaxed);
-    port.vnic
-        .account
-        .copied_up
-        .fetch_add(packet.frame_len() as u64, Relaxed);
-    Ok(())
 }
 
 /// Serves ports in turn.

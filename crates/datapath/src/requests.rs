@@ -1,15 +1,17 @@
 //! What the control process asks for, one function per kind of request.
 
 use crate::channel::{BATCH, Server};
+use crate::pipeline::Pipeline;
 use crate::port::Port;
+use crate::report::work_report;
 use crate::trace::trace;
-use crate::worker;
 use control_protocol::data_plane::{
     Answer, Connection, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
 };
 use control_protocol::{Channel, ChannelError};
 use flow::{DropReason, Flow, PortId, SwitchId};
 use rustix::fd::OwnedFd;
+use scheduler::{Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -66,7 +68,7 @@ impl Server {
                 self.datapath.switch(switch).flows.lock().flush();
                 Ok(Answer::Done)
             }
-            Request::Work => Ok(Answer::Work(self.datapath.work.report(&self.datapath.ports()))),
+            Request::Work => Ok(Answer::Work(work_report(&self.datapath))),
             Request::Trace { in_port, frame } => self.trace(in_port, frame, None),
             Request::TraceActions {
                 in_port,
@@ -114,11 +116,13 @@ impl Server {
             (Connection::Listener, None) => return Err("a listening port needs a descriptor".into()),
             (Connection::Attached | Connection::Driver, _) => None,
         };
-        let port = Port::new(spec, &self.datapath).map_err(|error| error.to_string())?;
-        worker::start_own(&self.datapath, &port).map_err(|error| error.to_string())?;
+        let port = self.datapath.make_port(spec).map_err(|error| error.to_string())?;
+        let datapath = self.datapath.clone();
+        start_own(&self.datapath.crew, &port.home, move || Pipeline::new(datapath))
+            .map_err(|error| error.to_string())?;
         if let Some(listener) = listener {
             port.listen(listener).map_err(|error| {
-                worker::end_own(&port);
+                port.home.end_own();
                 error.to_string()
             })?;
         }
@@ -135,10 +139,11 @@ impl Server {
 
     fn delete_port(&mut self, id: PortId) -> Result<(), String> {
         let port = self.port(id)?;
-        port.stop();
+        port.peer.stop();
         self.datapath.set_port(id, None);
-        worker::end_own(&port);
-        self.pipeline.empty(&port);
+        port.home.end_own();
+        let Scheduler { rings, schedule } = &mut self.scheduler;
+        rings.empty(&port, schedule);
         let lost = port.misses.clear() + port.misses.write_off();
         port.vnic.account.discarded(DropReason::PortRemoved, lost);
         self.events.forget(id);
@@ -157,13 +162,7 @@ impl Server {
     }
 
     fn list_ports(&mut self, serial: u32) {
-        let mut infos: Vec<_> = self
-            .datapath
-            .ports()
-            .iter()
-            .flatten()
-            .map(|port| port.info())
-            .collect();
+        let mut infos: Vec<_> = self.datapath.ports().iter().map(|port| port.info()).collect();
         loop {
             let rest = infos.split_off(infos.len().min(PORTS_PER_MESSAGE));
             let more = !rest.is_empty();
@@ -227,8 +226,10 @@ impl Server {
         packet.fill(port.id(), account.clone(), frame);
         packet.header = execute.packet.vnet_header;
         match packet.parse_flow_key() {
-            Ok(key) => self.work.run(&mut self.pipeline, |pipeline| {
-                pipeline.execute(&port, packet, &key, &execute.actions, &mut self.pool);
+            Ok(key) => self.scheduler.accounted(&self.work, |scheduler| {
+                let Scheduler { rings, schedule } = scheduler;
+                let means = (&execute.actions[..], &mut self.pool);
+                rings.execute(&port, packet, schedule, means, &key);
             }),
             Err(_) => account.dropped(DropReason::BadOffload, 1),
         }

@@ -1,64 +1,67 @@
-//! What all threads share: ports, switches, and the lists by which they wake each other.
+//! What all threads share: ports and switches.
 //!
 //! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on change, and
 //! used as it was at a burst's beginning.
 
-use crate::placement::Placement;
-use crate::port::Port;
-use crate::watchdog::Watchdog;
-use crate::work::Ledger;
-use classifier::MegaflowTable;
+use crate::notices::Notices;
+use crate::port::{Port, Switch};
+use control_protocol::data_plane::PortSpec;
 use flow::{PortId, SwitchId};
 use parking_lot::{Mutex, RwLock};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::collections::{HashMap, HashSet};
+use placement::Vnic;
+use scheduler::{Crew, Home, Homes, Placement, RingId};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-/// Which side of a port a worker is to look at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// Its transmit ring: fetch packets, give chains back.
-    Transmit,
-    /// Its internal receive queue: deliver packets.
-    Receive,
-}
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Ports by number.
-pub(crate) type PortTable = Vec<Option<Arc<Port>>>;
+#[derive(Clone, Default)]
+pub(crate) struct Ports(Vec<Option<Arc<Port>>>);
 
-/// A port, if it exists.
-pub(crate) fn port_of(ports: &PortTable, port: PortId) -> Option<&Arc<Port>> {
-    ports.get(port.0 as usize)?.as_ref()
+impl Ports {
+    /// No ports.
+    pub const fn new() -> Ports {
+        Ports(Vec::new())
+    }
+
+    /// A port, if it exists.
+    #[inline]
+    pub fn get(&self, port: PortId) -> Option<&Arc<Port>> {
+        self.0.get(port.0 as usize)?.as_ref()
+    }
+
+    /// Those that exist.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Port>> {
+        self.0.iter().flatten()
+    }
 }
 
-/// A switch's flow table.
-pub(crate) struct Switch {
-    pub id: SwitchId,
-    /// For changes. Look-ups go through [`Port::flows`].
-    pub flows: Mutex<MegaflowTable>,
+impl Homes for Ports {
+    #[inline]
+    fn home(&self, vnic: Vnic) -> Option<&Home> {
+        self.get(PortId(vnic.0)).map(|port| &port.home)
+    }
+
+    fn limit(&self) -> u32 {
+        // Ports' numbers are 32 bits long.
+        self.0.len() as u32
+    }
 }
 
-/// What every forwarding thread needs that is started.
-#[derive(Default)]
-pub(crate) struct Crew {
-    pub watchdog: Arc<Watchdog>,
-    /// They are to end.
-    pub ending: Arc<AtomicBool>,
+/// The number of a port's transmit ring.
+#[inline]
+pub(crate) fn transmit_ring(port: PortId) -> RingId {
+    RingId::transmit(Vnic(port.0))
 }
 
 /// The data plane.
 pub(crate) struct Datapath {
-    ports: RwLock<Arc<PortTable>>,
+    ports: RwLock<Arc<Ports>>,
     /// Counts changes of `ports`.
     ports_version: AtomicU64,
     pub switches: RwLock<HashMap<SwitchId, Arc<Switch>>>,
-    pub placement: Placement,
-    pub crew: Crew,
-    pub notices: Notices,
-    /// What the forwarding threads did.
-    pub work: Ledger,
+    pub crew: Arc<Crew>,
+    pub notices: Arc<Notices>,
     start_ms: u64,
 }
 
@@ -68,12 +71,16 @@ impl Datapath {
             ports: RwLock::default(),
             ports_version: AtomicU64::new(0),
             switches: RwLock::default(),
-            placement,
-            crew: Crew::default(),
-            notices: Notices::new()?,
-            work: Ledger::new(),
+            crew: Crew::new(placement),
+            notices: Arc::new(Notices::new()?),
             start_ms: clock::tick_ms(),
         }))
+    }
+
+    /// A port that is in no table yet. Fails if it needs an executor and there are no descriptors left.
+    pub fn make_port(&self, spec: PortSpec) -> std::io::Result<Arc<Port>> {
+        let switch = self.switch(spec.switch);
+        Port::new(spec, switch, self.crew.clone(), self.notices.clone())
     }
 
     /// Milliseconds since start, as of the last timer tick: the clock of flows and waits.
@@ -82,11 +89,11 @@ impl Datapath {
     }
 
     pub fn port(&self, port: PortId) -> Option<Arc<Port>> {
-        port_of(&self.ports.read(), port).cloned()
+        self.ports.read().get(port).cloned()
     }
 
     /// The ports as they are now. Who uses the table after a port has gone finds the port closed.
-    pub fn ports(&self) -> Arc<PortTable> {
+    pub fn ports(&self) -> Arc<Ports> {
         self.ports.read().clone()
     }
 
@@ -99,7 +106,7 @@ impl Datapath {
     /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].
     pub fn set_port(&self, id: PortId, port: Option<Arc<Port>>) {
         let mut ports = self.ports.write();
-        let table = Arc::make_mut(&mut ports);
+        let table = &mut Arc::make_mut(&mut ports).0;
         let index = id.0 as usize;
         if table.len() <= index {
             table.resize(index + 1, None);
@@ -120,88 +127,4 @@ impl Datapath {
         };
         switches.entry(id).or_insert_with(make).clone()
     }
-}
-
-/// How other threads tell the channel thread that there is something for the control process.
-pub(crate) struct Notices {
-    bell: OwnedFd,
-    rung: AtomicBool,
-    lists: Mutex<NoticeLists>,
-}
-
-#[derive(Default)]
-pub(crate) struct NoticeLists {
-    /// Ports whose state changed.
-    pub changed: Vec<PortId>,
-    /// Ports whose miss queue became non-empty.
-    pub missing: Vec<PortId>,
-    /// Ports whose change was noticed and not [`heard`](Notices::heard).
-    marked: HashSet<PortId>,
-}
-
-impl Notices {
-    fn new() -> std::io::Result<Notices> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Notices {
-            bell,
-            rung: AtomicBool::new(false),
-            lists: Mutex::default(),
-        })
-    }
-
-    /// The port has changed. Says so once until that was [`heard`](Self::heard).
-    pub fn changed(&self, port: PortId) {
-        {
-            let mut lists = self.lists.lock();
-            if !lists.marked.insert(port) {
-                return;
-            }
-            lists.changed.push(port);
-        }
-        self.ring();
-    }
-
-    /// The port's state is about to be read: further changes are to be noticed again.
-    pub fn heard(&self, port: PortId) {
-        self.lists.lock().marked.remove(&port);
-    }
-
-    pub fn missing(&self, port: PortId) {
-        self.lists.lock().missing.push(port);
-        self.ring();
-    }
-
-    /// Has the channel thread take another turn.
-    pub fn again(&self) {
-        self.ring();
-    }
-
-    fn ring(&self) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            ring_bell(&self.bell);
-        }
-    }
-
-    /// Readable when there are notices.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    pub fn take(&self) -> NoticeLists {
-        // Silence first: what is added after this rings again.
-        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
-        self.rung.store(false, Ordering::Release);
-        let mut lists = self.lists.lock();
-        NoticeLists {
-            changed: std::mem::take(&mut lists.changed),
-            missing: std::mem::take(&mut lists.missing),
-            marked: HashSet::new(),
-        }
-    }
-}
-
-/// Signals an eventfd.
-pub(crate) fn ring_bell(bell: &OwnedFd) {
-    // Fails only when the counter is full, and then it is signalled.
-    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }

@@ -2,7 +2,7 @@
 
 use crate::actions::{Sink, apply};
 use crate::port::Port;
-use crate::state::{Datapath, PortTable, port_of};
+use crate::state::{Datapath, Ports};
 use control_protocol::data_plane::TraceStep;
 use flow::{Action, DropReason, PortId};
 use ring::{PoolOwner, Shared, Unique};
@@ -56,7 +56,7 @@ pub(crate) fn trace(
 }
 
 struct Notes<'a> {
-    ports: &'a PortTable,
+    ports: &'a Ports,
     port: &'a Port,
     pool: &'a mut PoolOwner<Packet>,
     steps: &'a mut Vec<TraceStep>,
@@ -64,7 +64,10 @@ struct Notes<'a> {
 
 impl Sink for Notes<'_> {
     fn output(&mut self, port: PortId, packet: Shared<Packet>) {
-        let receiver = port_of(self.ports, port).filter(|receiver| receiver.switch.id == self.port.switch.id);
+        let receiver = self
+            .ports
+            .get(port)
+            .filter(|receiver| receiver.switch.id == self.port.switch.id);
         let reason = match receiver {
             None => Some(DropReason::NoSuchPort),
             Some(receiver) => receiver.vnic.would_refuse(&packet),

@@ -1,26 +1,27 @@
 //! Where packets end: what is counted and captured at their ends.
 
-use super::PortSet;
 use crate::actions::Sink;
-use crate::miss::upcall;
+use crate::burst::PortSet;
+use crate::miss::Queued;
 use crate::port::Port;
-use crate::state::{Datapath, PortTable, port_of};
+use crate::state::Ports;
 use classifier::{FlowEntry, Train};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
 use flow::{DropReason, FlowKey, PortId};
 use ring::{Shared, Unique};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use vnic::{Observer, Packet};
 
-/// Statistics of consecutive packets of one flow, so that the flow is told once.
+/// Statistics of consecutive packets of one flow, so that they are added to it once.
 #[derive(Default)]
-pub(super) struct FlowRun {
+pub(crate) struct FlowRun {
     entry: Option<Arc<FlowEntry>>,
     train: Train,
 }
 
 impl FlowRun {
-    pub(super) fn count(&mut self, entry: &Arc<FlowEntry>, frame_len: usize, tcp_flags: u16, now_ms: u64) {
+    pub(crate) fn count(&mut self, entry: &Arc<FlowEntry>, frame_len: usize, tcp_flags: u16, now_ms: u64) {
         if !self
             .entry
             .as_ref()
@@ -32,7 +33,7 @@ impl FlowRun {
         self.train.add(frame_len, tcp_flags);
     }
 
-    pub(super) fn flush(&mut self, now_ms: u64) {
+    pub(crate) fn flush(&mut self, now_ms: u64) {
         if let Some(entry) = self.entry.take() {
             let Train {
                 packets,
@@ -46,9 +47,8 @@ impl FlowRun {
 }
 
 /// The real sink of actions.
-pub(super) struct Forward<'a, S> {
-    pub datapath: &'a Datapath,
-    pub ports: &'a PortTable,
+pub(crate) struct Forward<'a, S> {
+    pub ports: &'a Ports,
     pub port: &'a Port,
     pub key: &'a FlowKey,
     pub now_ms: u64,
@@ -57,15 +57,8 @@ pub(super) struct Forward<'a, S> {
 }
 
 impl<S> Forward<'_, S> {
-    pub(super) fn miss(&self, packet: &Packet) -> Result<(), DropReason> {
-        let result = upcall(
-            self.datapath,
-            self.port,
-            packet,
-            UpcallCause::Miss,
-            self.key,
-            self.now_ms,
-        );
+    pub(crate) fn miss(&self, packet: &Packet) -> Result<(), DropReason> {
+        let result = upcall(self.port, packet, UpcallCause::Miss, self.key, self.now_ms);
         if let Err(reason) = result {
             packet.account.dropped(reason, 1);
         }
@@ -73,17 +66,45 @@ impl<S> Forward<'_, S> {
     }
 }
 
+/// Queues `packet` at `port`, counts, and tells the channel thread. `Err` is the reason to drop it.
+fn upcall(
+    port: &Port,
+    packet: &Packet,
+    cause: UpcallCause,
+    key: &FlowKey,
+    now_ms: u64,
+) -> Result<(), DropReason> {
+    let (queued, lost) = port.misses.push(packet, port.switch.id, cause, key, now_ms);
+    if lost > 0 {
+        port.vnic.account.discarded(DropReason::ControlLost, lost);
+    }
+    match queued {
+        Queued::Refused(reason) => return Err(reason),
+        Queued::First => port.notices.missing(port.id()),
+        Queued::Behind => {}
+    }
+    port.vnic.account.upcalls.fetch_add(1, Relaxed);
+    port.vnic
+        .account
+        .copied_up
+        .fetch_add(packet.frame_len() as u64, Relaxed);
+    Ok(())
+}
+
 /// Puts a packet into the internal receive queue of port `to`, if that is one of the sender's switch, and the port into
 /// the set of receivers.
 #[inline]
-pub(super) fn enqueue(
+pub(crate) fn enqueue(
     packet: Shared<Packet>,
     sender: &Port,
     to: PortId,
-    ports: &PortTable,
+    ports: &Ports,
     receivers: &mut PortSet,
 ) {
-    let Some(receiver) = port_of(ports, to).filter(|receiver| receiver.switch.id == sender.switch.id) else {
+    let Some(receiver) = ports
+        .get(to)
+        .filter(|receiver| receiver.switch.id == sender.switch.id)
+    else {
         return packet.account.dropped(DropReason::NoSuchPort, 1);
     };
     match receiver.vnic.enqueue(packet) {
@@ -109,7 +130,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
 
     fn upcall(&mut self, cookie: u64, packet: &Packet) {
         let cause = UpcallCause::Action(cookie);
-        if let Err(reason) = upcall(self.datapath, self.port, packet, cause, self.key, self.now_ms) {
+        if let Err(reason) = upcall(self.port, packet, cause, self.key, self.now_ms) {
             self.dropped(packet, reason);
         }
     }
@@ -124,7 +145,7 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
 }
 
 /// Notes whose packets were delivered, and captures.
-pub(super) struct Delivery<'a> {
+pub(crate) struct Delivery<'a> {
     pub port: &'a Port,
     pub capturing: bool,
     pub delivered: u64,
@@ -132,7 +153,7 @@ pub(super) struct Delivery<'a> {
 }
 
 impl<'a> Delivery<'a> {
-    pub(super) fn at(port: &'a Port) -> Delivery<'a> {
+    pub(crate) fn at(port: &'a Port) -> Delivery<'a> {
         Delivery {
             port,
             capturing: port.captures.active(),

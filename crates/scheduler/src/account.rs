@@ -1,34 +1,34 @@
-//! Who did the work, and what it cost: each forwarding thread keeps its own account.
+//! What each forwarding thread did, and what it cost, in an account of its own.
 //!
 //! Busy is meant as `ovs-appctl dpif-netdev/pmd-stats-show` means "processing cycles": the time of steps that moved
 //! at least one packet, however it was spent, and no others. The clock is read twice per step, not per packet, and
 //! twice per sleep. An account has one writer, so adding to it takes no locked instruction; readers see each counter
 //! as it was a moment ago, and not all of the same moment.
 
-use crate::pipeline::Pipeline;
-use crate::state::PortTable;
 use clock::{Rate, cycles};
-use control_protocol::work::{WorkReport, WorkerReport};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a pipeline moved since it was asked last.
+/// What a forwarder did since that was accounted for last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
+pub struct Progress {
+    /// Bursts taken from transmit rings.
     pub bursts: u64,
+    /// Packets in them.
     pub packets: u64,
+    /// Packets (and copies) written into receive rings.
     pub delivered: u64,
-    /// Times that somebody else was told to copy.
+    /// Times another worker was told to copy.
     pub offloads: u64,
-    /// Times that work was left to somebody else because this core was wanted.
+    /// Times work was left to another worker because this core was wanted.
     pub aborts: u64,
 }
 
 /// The account of the thread that opened it. On cache lines of its own: neighbours are written by other threads.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Work {
+pub struct Account {
     name: String,
     tid: u32,
     busy_cycles: AtomicU64,
@@ -46,10 +46,41 @@ pub(crate) struct Work {
     awake_since: AtomicU64,
 }
 
+/// What an account says; all but `name` and `tid` only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Name of the thread.
+    pub name: String,
+    /// Number of the thread.
+    pub tid: u32,
+    /// Cycles in turns that moved at least one packet.
+    pub busy_cycles: u64,
+    /// Cycles not asleep.
+    pub awake_cycles: u64,
+    /// As in [`Progress`], and the following four.
+    pub bursts: u64,
+    /// Packets taken from transmit rings.
+    pub packets: u64,
+    /// Packets written into receive rings.
+    pub delivered: u64,
+    /// Copying left to others.
+    pub offloads: u64,
+    /// Work left to others since the core was wanted.
+    pub aborts: u64,
+    /// Rounds of looks at polled rings.
+    pub polls: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+    /// Times it was woken because there was work.
+    pub wakeups: u64,
+    /// Kicks that it received.
+    pub kicks: u64,
+}
+
 /// All accounts.
-pub(crate) struct Ledger {
+pub struct Ledger {
     rate: Rate,
-    works: Mutex<Vec<Arc<Work>>>,
+    accounts: Mutex<Vec<Arc<Account>>>,
 }
 
 /// Adds to a counter whose only writer is the calling thread.
@@ -58,40 +89,36 @@ fn add(counter: &AtomicU64, amount: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(amount), Relaxed);
 }
 
-impl Work {
-    /// Lets the pipeline do something, and accounts for it if packets were moved.
+impl Account {
+    /// Adds what was done since the cycle counter showed `start`: the time only if packets were progress.
     #[inline]
-    pub fn run<R>(&self, pipeline: &mut Pipeline, step: impl FnOnce(&mut Pipeline) -> R) -> R {
-        let start = cycles();
-        let result = step(pipeline);
-        let moved = std::mem::take(&mut pipeline.moved);
-        if moved.packets + moved.delivered > 0 {
+    pub(crate) fn add(&self, start: u64, progress: Progress) {
+        if progress.packets + progress.delivered > 0 {
             add(&self.busy_cycles, cycles().wrapping_sub(start));
         }
-        if moved != Moved::default() {
-            add(&self.bursts, moved.bursts);
-            add(&self.packets, moved.packets);
-            add(&self.delivered, moved.delivered);
-            add(&self.offloads, moved.offloads);
-            add(&self.aborts, moved.aborts);
+        if progress != Progress::default() {
+            add(&self.bursts, progress.bursts);
+            add(&self.packets, progress.packets);
+            add(&self.delivered, progress.delivered);
+            add(&self.offloads, progress.offloads);
+            add(&self.aborts, progress.aborts);
         }
-        result
     }
 
     /// A round of looks at rings that are polled.
     #[inline]
-    pub fn polled(&self) {
+    pub(crate) fn polled(&self) {
         add(&self.polls, 1);
     }
 
     /// Packets taken from rings so far.
-    pub fn packets(&self) -> u64 {
+    pub(crate) fn packets(&self) -> u64 {
         self.packets.load(Relaxed)
     }
 
     /// A guest kicked.
     #[inline]
-    pub fn kicked(&self) {
+    pub(crate) fn kicked(&self) {
         add(&self.kicks, 1);
     }
 
@@ -106,7 +133,7 @@ impl Work {
 
     /// To be called now and then while awake, so that readers need not wait for the next sleep.
     #[inline]
-    pub fn awake(&self) {
+    pub(crate) fn awake(&self) {
         let now = cycles();
         add(
             &self.awake_cycles,
@@ -115,8 +142,8 @@ impl Work {
         self.awake_since.store(now, Relaxed);
     }
 
-    fn report(&self) -> WorkerReport {
-        WorkerReport {
+    fn record(&self) -> Record {
+        Record {
             name: self.name.clone(),
             tid: self.tid,
             busy_cycles: self.busy_cycles.load(Relaxed),
@@ -136,21 +163,21 @@ impl Work {
 
 impl Ledger {
     /// Ends an account, with its thread.
-    pub fn close(&self, work: &Arc<Work>) {
-        self.works.lock().retain(|other| !Arc::ptr_eq(other, work));
+    pub fn close(&self, account: &Arc<Account>) {
+        self.accounts.lock().retain(|other| !Arc::ptr_eq(other, account));
     }
 
-    pub fn new() -> Ledger {
+    pub(crate) fn new() -> Ledger {
         Ledger {
             rate: Rate::begin(),
-            works: Mutex::default(),
+            accounts: Mutex::default(),
         }
     }
 
     /// An account for the calling thread.
-    pub fn open(&self, name: &str) -> Arc<Work> {
+    pub fn open(&self, name: &str) -> Arc<Account> {
         let zero = || AtomicU64::new(0);
-        let work = Arc::new(Work {
+        let account = Arc::new(Account {
             name: name.into(),
             tid: rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(),
             busy_cycles: zero(),
@@ -166,24 +193,25 @@ impl Ledger {
             kicks: zero(),
             awake_since: AtomicU64::new(cycles()),
         });
-        self.works.lock().push(work.clone());
-        work
+        self.accounts.lock().push(account.clone());
+        account
     }
 
-    /// All accounts as they are, and what the ports say about calls.
-    pub fn report(&self, ports: &PortTable) -> WorkReport {
-        let mut report = WorkReport {
-            cycles_per_second: self.rate.per_second(),
-            workers: self.works.lock().iter().map(|work| work.report()).collect(),
-            ..WorkReport::default()
-        };
+    /// All accounts as they are, in the order in which their threads were started.
+    pub fn records(&self) -> Vec<Record> {
+        let mut records: Vec<_> = self
+            .accounts
+            .lock()
+            .iter()
+            .map(|account| account.record())
+            .collect();
         // Threads open their accounts in any order.
-        report.workers.sort_by_key(|worker| worker.tid);
-        for port in ports.iter().flatten() {
-            let counters = port.vnic.account.read();
-            report.calls += counters.calls;
-            report.calls_suppressed += counters.calls_suppressed;
-        }
-        report
+        records.sort_by_key(|record| record.tid);
+        records
+    }
+
+    /// How fast the counter of cycles counts, per second.
+    pub fn cycles_per_second(&self) -> u64 {
+        self.rate.per_second()
     }
 }

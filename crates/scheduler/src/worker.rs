@@ -1,22 +1,23 @@
-//! Worker threads: asleep until a ring is kicked, a port is named or a message comes, and then forwarding until there
+//! Worker threads: asleep until a ring is kicked or posted or a message comes, and then forwarding until there
 //! is nothing left to do. After its last packet a worker polls the rings it served for a short while before it sleeps,
 //! giving way to anybody who wants its core; their guests need not kick meanwhile.
 //!
 //! Workers that float all wait on the same executor, so that a wake-up finds an idle one by itself. Others are bound
 //! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whoever was told to.
 
+use crate::account::Account;
 use crate::breaks::Breaks;
+use crate::crew::Crew;
 use crate::executor::{Activity, Executor, Message, Wakeup};
+use crate::home::Home;
 use crate::patience::{PAUSE_NS, Patience};
-use crate::pipeline::Pipeline;
-use crate::port::Port;
-use crate::state::{Datapath, Side};
+use crate::scheduler::{Rings, Scheduler};
+use crate::wake_cost::bind;
 use crate::watchdog::Pulse;
-use crate::work::Work;
 use clock::Deadline;
 use priority::{Booster, Rest};
 use ring::Receiver;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::sched_getaffinity;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -40,86 +41,80 @@ const LOOKS: usize = 8;
 const NEWS: Duration = Duration::from_micros(100);
 
 /// Starts a thread for each executor that has a core, or as many as there are processors for one that has none;
-/// returns how many.
-pub(crate) fn start_all(datapath: &Arc<Datapath>) -> std::io::Result<usize> {
-    let executors = datapath.placement.workers();
-    let floating = datapath.placement.floats();
+/// returns how many. Each makes its own `rings`.
+///
+/// # Errors
+/// A thread cannot be started.
+pub fn start_all<R: Rings>(
+    crew: &Arc<Crew>,
+    rings: impl Fn() -> R + Clone + Send + 'static,
+) -> std::io::Result<usize> {
+    let executors = crew.placement.workers();
+    let floating = crew.placement.floats();
     // (The standard library's way to count reads files.)
     let processors = sched_getaffinity(None).map_or(1, |set| (set.count() as usize).max(1));
     let count = if floating { processors } else { executors.len() };
     for number in 0..count {
         let executor = &executors[if floating { 0 } else { number }];
         let inbox = if floating { None } else { executor.take_inbox() };
-        start(
-            datapath,
-            &format!("worker-{number}"),
-            executor,
-            inbox,
-            &datapath.crew.ending,
-        )?;
+        let name = format!("worker-{number}");
+        start(crew, &name, executor, inbox, &crew.ending, rings.clone())?;
     }
     Ok(count)
 }
 
-/// Starts a port's own thread, if ports have threads.
-pub(crate) fn start_own(datapath: &Arc<Datapath>, port: &Arc<Port>) -> std::io::Result<()> {
-    let Some(executor) = &port.own else { return Ok(()) };
-    let name = format!("vnic-{}", port.id());
-    start(datapath, &name, executor, executor.take_inbox(), &port.ending)
+/// Starts a vNIC's own thread, if vNICs have threads. It ends after [`Home::end_own`].
+///
+/// # Errors
+/// The thread cannot be started.
+pub fn start_own<R: Rings>(
+    crew: &Arc<Crew>,
+    home: &Home,
+    rings: impl FnOnce() -> R + Send + 'static,
+) -> std::io::Result<()> {
+    let Some(executor) = home.own() else {
+        return Ok(());
+    };
+    let name = format!("vnic-{}", home.vnic().0);
+    start(crew, &name, executor, executor.take_inbox(), home.ending(), rings)
 }
 
-/// Has a port's own thread end soon.
-pub(crate) fn end_own(port: &Port) {
-    port.ending.store(true, Ordering::Release);
-    if let Some(executor) = &port.own {
-        executor.wake();
-    }
-}
-
-fn start(
-    datapath: &Arc<Datapath>,
+fn start<R: Rings>(
+    crew: &Arc<Crew>,
     name: &str,
     executor: &Arc<Executor>,
     inbox: Option<Receiver<Message>>,
     ending: &Arc<AtomicBool>,
+    rings: impl FnOnce() -> R + Send + 'static,
 ) -> std::io::Result<()> {
-    let (datapath, executor, ending) = (datapath.clone(), executor.clone(), ending.clone());
+    let (crew, executor, ending) = (crew.clone(), executor.clone(), ending.clone());
     let account_name = name.to_owned();
     std::thread::Builder::new().name(name.into()).spawn(move || {
         if let Some(cpu) = executor.cpu {
             bind(cpu);
         }
         let worker = Worker {
-            account: datapath.work.open(&account_name),
-            pulse: Pulse::new(&datapath.crew.watchdog),
-            pipeline: Pipeline::new(datapath.clone(), Some(executor.clone())),
+            account: crew.ledger.open(&account_name),
+            pulse: crew.pulse(),
+            scheduler: Scheduler::new(crew.clone(), Some(executor.clone()), rings()),
             breaks: Breaks::default(),
-            booster: Booster::new(datapath.placement.policy.config().priority),
-            patience: (datapath.placement.waits_for_vcpus()).map(|_| Patience::default()),
+            booster: Booster::new(crew.placement.policy.config().priority),
+            patience: (crew.placement.waits_for_vcpus()).map(|_| Patience::default()),
             executor,
             inbox,
         };
         let (account, pulse) = (worker.account.clone(), worker.pulse.clone());
         worker.work(&ending);
-        datapath.crew.watchdog.forget(&pulse);
-        datapath.work.close(&account);
+        crew.watchdog.forget(&pulse);
+        crew.ledger.close(&account);
     })?;
     Ok(())
 }
 
-/// Binds the calling thread to a core. One that has gone offline meanwhile is as good as any other.
-pub(crate) fn bind(cpu: placement::Cpu) {
-    let mut set = CpuSet::new();
-    set.set(cpu.0.into());
-    if let Err(error) = sched_setaffinity(None, &set) {
-        log::warn!("cannot work on CPU {}: {error}", cpu.0);
-    }
-}
-
-struct Worker {
-    account: Arc<Work>,
+struct Worker<R> {
+    account: Arc<Account>,
     pulse: Arc<Pulse>,
-    pipeline: Pipeline,
+    scheduler: Scheduler<R>,
     executor: Arc<Executor>,
     inbox: Option<Receiver<Message>>,
     /// Between things to do.
@@ -129,28 +124,28 @@ struct Worker {
     patience: Option<Patience>,
 }
 
-impl Worker {
+impl<R: Rings> Worker<R> {
     fn work(mut self, ending: &AtomicBool) {
         while !ending.load(Ordering::Relaxed) {
             self.read_messages();
             let busy = self.do_some();
             if busy {
                 // Rings without kicks are not to wait until others are empty.
-                self.pipeline.poll(IN_TURN);
+                self.scheduler.poll(IN_TURN);
             }
             // Also while there is something to do: timers wait for nobody.
-            let deadline = self.pipeline.next_deadline();
+            let deadline = self.scheduler.schedule.next_deadline();
             let timeout = if busy { Some(Duration::ZERO) } else { deadline };
             if timeout == Some(Duration::ZERO) {
-                self.pipeline.tell_flows();
+                self.scheduler.rings.flush_stats();
                 self.account.awake();
                 self.wait(timeout);
             } else {
                 self.sleep(timeout);
             }
         }
-        // Others may wait for what is on the list: chains of their packets that went here.
-        let _ = (0..LAST_STEPS).all(|_| self.pipeline.step());
+        // Others may wait for what is queued: chains of their packets that went here.
+        let _ = (0..LAST_STEPS).all(|_| self.scheduler.step());
     }
 
     /// Does some of what is to be done, or waits for more; false if there is nothing.
@@ -159,7 +154,7 @@ impl Worker {
         for _ in 0..STEPS {
             self.pulse.beat();
             self.booster.check();
-            if !(self.account.run(&mut self.pipeline, Pipeline::step) || self.linger()) {
+            if !(self.scheduler.accounted(&self.account, Scheduler::step) || self.linger()) {
                 return false;
             }
             if news.has_passed() {
@@ -174,20 +169,20 @@ impl Worker {
     fn linger(&mut self) -> bool {
         self.breaks.begin(self.now_ns());
         let linger_ns = {
-            let policy = &self.pipeline.datapath.placement.policy;
+            let policy = &self.scheduler.schedule.crew.placement.policy;
             policy.linger_for_ns(self.breaks.expected_ns())
         };
-        if !self.pipeline.is_polling() || linger_ns == Some(0) {
-            return self.pipeline.stop_polling(false);
+        if !self.scheduler.schedule.is_polling() || linger_ns == Some(0) {
+            return self.scheduler.stop_polling(false);
         }
-        if self.pipeline.is_wanted_elsewhere().is_none() {
+        if self.scheduler.schedule.is_wanted_elsewhere().is_none() {
             // Nobody could have the core from a raised thread that polls.
             self.booster.lower();
         }
         let (mut start, mut longest) = (None, None);
         let (found, wanted) = loop {
             // Mostly by a receiver that was just called.
-            let others_wait = self.pipeline.is_wanted_elsewhere();
+            let others_wait = self.scheduler.schedule.is_wanted_elsewhere();
             if linger_ns.is_some() && others_wait == Some(true) {
                 break (false, true);
             }
@@ -199,7 +194,7 @@ impl Worker {
                 self.executor.set_activity(Activity::Polling);
                 Instant::now()
             });
-            if self.pipeline.look_around() {
+            if self.scheduler.look_around() {
                 break (true, false);
             }
             let Some(limit) = linger_ns else {
@@ -211,7 +206,7 @@ impl Worker {
                 continue;
             };
             let longest =
-                *longest.get_or_insert_with(|| Duration::from_nanos(limit.max(self.pipeline.patience_ns())));
+                *longest.get_or_insert_with(|| Duration::from_nanos(limit.max(self.scheduler.patience_ns())));
             if start.elapsed() >= longest {
                 break (false, false);
             }
@@ -227,34 +222,34 @@ impl Worker {
         }
         // A guest that comes back to its core later than that has lost nothing: it found it awake.
         let waited = wanted && start.is_none();
-        found || self.pipeline.stop_polling(waited)
+        found || self.scheduler.stop_polling(waited)
     }
 
     fn now_ns(&self) -> u64 {
-        self.pipeline.datapath.placement.now_ns()
+        self.scheduler.schedule.crew.placement.now_ns()
     }
 
     /// One look at everything that is polled.
     fn look(&mut self) -> bool {
         self.account.polled();
-        self.read_messages() | self.pipeline.poll(usize::MAX)
+        self.read_messages() | self.scheduler.poll(usize::MAX)
     }
 
-    /// Puts what others ask for on the to-do list; true if there was something.
+    /// Queues the rings that others ask for; true if there was something.
     fn read_messages(&mut self) -> bool {
         let Some(inbox) = &mut self.inbox else {
             return false;
         };
         let mut any = false;
-        while let Some((port, side)) = self.executor.receive(inbox) {
-            self.pipeline.later(port, side);
+        while let Some(ring) = self.executor.receive(inbox) {
+            self.scheduler.schedule.later(ring);
             any = true;
         }
         any
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) {
-        self.pipeline.rest();
+        self.scheduler.rings.rest();
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
             let timeout = self.settle_down(timeout);
@@ -288,30 +283,34 @@ impl Worker {
 
     /// Learns from a wake-up whether patience is worth while.
     fn note_wakeup(&mut self) {
-        let placement = &self.pipeline.datapath.placement;
+        let placement = &self.scheduler.schedule.crew.placement;
         if let (Some(patience), Some(facts), Some(cpu)) =
             (&mut self.patience, placement.waits_for_vcpus(), self.executor.cpu)
         {
             let now_ns = placement.now_ns();
             patience.woken(now_ns, self.account.packets(), facts.preempted(cpu.0.into()));
-            self.executor.set_kept_out(patience.is_kept_out(now_ns));
+            self.executor.set_contended(patience.is_contended(now_ns));
         }
     }
 
-    /// Waits for wake-ups and puts them on the to-do list; true if there were any.
+    /// Waits for wake-ups and queues their rings; true if there were any.
     fn wait(&mut self, timeout: Option<Duration>) -> bool {
-        let (executor, account, pipeline) = (&self.executor, &self.account, &mut self.pipeline);
+        let (executor, account, scheduler) = (&self.executor, &self.account, &mut self.scheduler);
         let result = executor.wait(timeout, |wakeup| {
             // Before anything is decided: the core of a worker that sleeps is somebody else's.
             if executor.activity() == Activity::Asleep {
                 executor.set_awake();
             }
             match wakeup {
-                Wakeup::Kick(id, side) => {
+                Wakeup::Kick(ring) => {
                     account.kicked();
-                    pipeline.kicked(id, side);
+                    scheduler.kicked(ring);
                 }
-                Wakeup::Doorbell => look_at_named(executor, pipeline),
+                Wakeup::Doorbell => {
+                    for ring in executor.take_posted() {
+                        scheduler.schedule.later(ring);
+                    }
+                }
             }
         });
         result.unwrap_or_else(|error| {
@@ -320,16 +319,5 @@ impl Worker {
             std::thread::sleep(Duration::from_millis(100));
             false
         })
-    }
-}
-
-fn look_at_named(executor: &Executor, pipeline: &mut Pipeline) {
-    for id in executor.take_named() {
-        if let Some(port) = pipeline.datapath.port(id) {
-            // Cleared before looking: who names the port after this finds it unnamed.
-            port.named.store(false, Ordering::Release);
-        }
-        pipeline.later(id, Side::Transmit);
-        pipeline.later(id, Side::Receive);
     }
 }

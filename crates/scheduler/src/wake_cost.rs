@@ -1,11 +1,11 @@
 //! What waking a sleeping core takes from the core that wakes it: 2 us on bare metal, and ten times as much where the
 //! processor to be woken belongs to a hypervisor. The placement policy weighs it against what a helper saves.
 
-use crate::state::ring_bell;
-use crate::worker::bind;
+use crate::executor::ring_bell;
 use placement::Cpu;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,10 +18,22 @@ const SLEEP: Duration = Duration::from_micros(200);
 
 /// What waking one of `cpus` takes from the calling thread, in nanoseconds; `None` if there are none. Takes a few
 /// milliseconds.
-pub(crate) fn measure(cpus: &[Cpu]) -> std::io::Result<Option<u64>> {
+///
+/// # Errors
+/// No thread or descriptor.
+pub fn measure(cpus: &[Cpu]) -> std::io::Result<Option<u64>> {
     // One of two is not where the calling thread runs, and takes longer.
     let two = cpus.iter().take(2).map(|cpu| time_to_wake(*cpu));
     two.reduce(|a, b| Ok(a?.max(b?))).transpose()
+}
+
+/// Binds the calling thread to a core. One that has gone offline meanwhile is as good as any other.
+pub(crate) fn bind(cpu: Cpu) {
+    let mut set = CpuSet::new();
+    set.set(cpu.0.into());
+    if let Err(error) = sched_setaffinity(None, &set) {
+        log::warn!("cannot work on CPU {}: {error}", cpu.0);
+    }
 }
 
 fn time_to_wake(cpu: Cpu) -> std::io::Result<u64> {

@@ -9,7 +9,7 @@
 //! Patience is wrong where the core's task does not block: another guest, or any program, keeps the core for a time slice of
 //! milliseconds. That is known only afterwards. A worker that got its core only because a slice was used up is not
 //! patient for a while, which doubles each time up to [`LONGEST_NS`]: what is waited in vain is a bounded, small part of all
-//! time. Rings at home there go to the worker of an idle core meanwhile, for [`KEPT_NS`].
+//! time. Rings at home there go to the worker of an idle core meanwhile, for [`CONTENDED_NS`].
 
 use priority::Rest;
 
@@ -26,8 +26,8 @@ const WEIGHT: u64 = 8;
 const FIRST_NS: u64 = 250_000_000;
 const LONGEST_NS: u64 = 64 * FIRST_NS;
 
-/// How long a core counts as kept.
-const KEPT_NS: u64 = 250_000_000;
+/// How long a core counts as contended.
+const CONTENDED_NS: u64 = 250_000_000;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
 #[derive(Debug)]
@@ -95,10 +95,10 @@ impl Patience {
         }
     }
 
-    /// Whether somebody keeps the core, as far as is known.
-    pub fn is_kept_out(&self, now_ns: u64) -> bool {
+    /// Whether the core is contended: its task does not block, as far as is known.
+    pub fn is_contended(&self, now_ns: u64) -> bool {
         self.failed_ns
-            .is_some_and(|failed_ns| now_ns < failed_ns + KEPT_NS)
+            .is_some_and(|failed_ns| now_ns < failed_ns + CONTENDED_NS)
     }
 }
 
@@ -144,7 +144,7 @@ mod tests {
                 tries += 1;
                 now_ns += 4_000_000;
                 patience.woken(now_ns, now_ns / 10_000, true);
-                assert!(patience.is_kept_out(now_ns));
+                assert!(patience.is_contended(now_ns));
             } else {
                 patience.woken(now_ns, now_ns / 10_000, false);
             }
@@ -159,6 +159,6 @@ mod tests {
         patience.rest(now_ns);
         patience.woken(now_ns, patience.packets + 1, false);
         assert_eq!(patience.failed_ns, None);
-        assert!(!patience.is_kept_out(now_ns));
+        assert!(!patience.is_contended(now_ns));
     }
 }

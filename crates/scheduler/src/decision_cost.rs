@@ -1,18 +1,15 @@
 //! What a placement decision costs with the product's own view: the ports, executors and published states of machines from
 //! 2 to 256 cores with 2 to 2,000 ports, every guest's thread blocked on some core, a quarter of the cores busy.
 //!
-//! `cargo test --release -p datapath decision_cost -- --ignored --nocapture`
+//! `cargo test --release -p scheduler decision_cost -- --ignored --nocapture`
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::placement::{Placement, vnic};
-use crate::port::Port;
-use crate::state::{Datapath, PortTable};
-use ::placement::{Backlog, Config, Costs, Cpu, Policy, Shape, Topology};
-use control_protocol::data_plane::{Connection, PortSpec};
-use flow::{PortId, SwitchId};
+use crate::home::Home;
+use crate::placement::Placement;
+use crate::testing::Table;
+use ::placement::{Backlog, Config, Costs, Cpu, Policy, Shape, Topology, Vnic};
 use std::hint::black_box;
-use std::sync::Arc;
 use std::time::Instant;
 use vm_state::{Stage, ThreadState, VmState};
 
@@ -25,7 +22,7 @@ const OTHER: u32 = 1;
 
 struct Rig {
     placement: Placement,
-    ports: PortTable,
+    table: Table,
     cores: u16,
 }
 
@@ -39,35 +36,35 @@ impl Rig {
             cpus: 1,
         };
         let stage = Stage::new().unwrap();
-        let (mut table, registered) = (PortTable::new(), Datapath::new(placement(shape, None)).unwrap());
+        let mut table = Table::default();
         for cpu in 0..u32::from(cores) {
             stage.runs(cpu, if cpu % 4 == 0 { OTHER } else { 0 });
         }
         for number in 0..ports {
-            let port = port(number, &registered);
+            let home = Home::new(Vnic(number), None);
             let state = ThreadState::Blocked(number % u32::from(cores));
             let slot = stage.thread(GUEST + number, state).unwrap();
-            port.set_threads(Box::new([slot]));
-            table.push(Some(port));
+            home.set_threads(Box::new([slot]));
+            table.0.push(home);
         }
         let facts = VmState::map(stage.area()).unwrap();
         Rig {
             placement: placement(shape, Some(facts)),
-            ports: table,
+            table,
             cores,
         }
     }
 
     /// Who copies, and when the receiver is notified: what is asked for each burst.
     fn decide(&self, number: u32) {
-        let eyes = self.placement.eyes(&self.ports);
-        let receiver = vnic(PortId(number % self.ports.len() as u32));
+        let view = self.placement.view(&self.table);
+        let receiver = Vnic(number % self.table.0.len() as u32);
         let backlog = Backlog {
             packets: 32,
             bytes: 32 * 64 * 1024,
         };
         let here = Cpu(number as u16 % self.cores);
-        black_box(self.placement.policy.copier(&eyes, here, receiver, backlog));
+        black_box(self.placement.policy.copier(&view, here, receiver, backlog));
     }
 
     /// Nanoseconds per decision, the lower quartile of some runs: others on the machine only make it slower.
@@ -86,20 +83,6 @@ impl Rig {
 fn placement(shape: Shape, facts: Option<VmState>) -> Placement {
     let policy = Policy::new(Config::default(), Topology::regular(shape), Costs::default());
     Placement::new(policy, facts).unwrap()
-}
-
-fn port(number: u32, datapath: &Arc<Datapath>) -> Arc<Port> {
-    let spec = PortSpec {
-        port: PortId(number),
-        switch: SwitchId(1),
-        name: number.to_string(),
-        connection: Connection::Attached,
-        mtu: 1500,
-        miss_rate: 1000,
-        mac: None,
-        masked_features: 0,
-    };
-    Port::new(spec, datapath).unwrap()
 }
 
 #[test]

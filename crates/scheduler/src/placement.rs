@@ -1,20 +1,19 @@
-//! Placement as it meets this machine: the policy with the executors it chooses from, and what it gets to see.
+//! The placement policy on this machine: the executors that it chooses from, and its view of cores and vCPUs.
 //!
 //! Without knowledge of cores and vCPUs there is nothing to choose from: then workers float, as the operating system
 //! likes, and share one executor. With it, or in a mode that fixes who does what, each worker has its core and its
-//! executor, and each port a home: the executor that hears its guest's kicks.
+//! executor, and each vNIC a home: the executor that receives its guest's kicks.
 
 use crate::executor::{Activity, Executor, PollingCores};
-use crate::port::Port;
-use crate::state::{PortTable, port_of};
-use flow::PortId;
+use crate::home::{Home, Homes};
 use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, Vnic};
 use std::sync::Arc;
 use std::time::Instant;
 use vm_state::{ThreadState, VmState};
 
 /// See the module's description.
-pub(crate) struct Placement {
+pub struct Placement {
+    /// The policy.
     pub policy: Policy,
     facts: Option<VmState>,
     /// One per worker; one for all if they float.
@@ -26,7 +25,10 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Executors for the cores on which the policy may work.
+    /// Executors for the cores on which the policy may work. `facts` is where it is published what cores and threads do.
+    ///
+    /// # Errors
+    /// No descriptors are left.
     pub fn new(policy: Policy, facts: Option<VmState>) -> std::io::Result<Placement> {
         let cpus = match policy.config().mode {
             Mode::Hyperswitch if facts.is_some() && policy.config().vm_state => policy.cpus().to_vec(),
@@ -58,84 +60,77 @@ impl Placement {
 
     /// The executors of workers, each of which has a thread - or, if there is one without a core, as many threads as
     /// one likes.
-    pub fn workers(&self) -> &[Arc<Executor>] {
+    pub(crate) fn workers(&self) -> &[Arc<Executor>] {
         &self.workers
     }
 
     /// Whether workers float: who was woken does the work.
-    pub fn floats(&self) -> bool {
+    pub(crate) fn floats(&self) -> bool {
         self.by_cpu.is_empty() && !self.has_threads()
     }
 
-    /// Whether each port has a thread of its own.
+    /// Whether each vNIC has a thread of its own.
     pub fn has_threads(&self) -> bool {
         self.policy.config().mode == Mode::ThreadPerVnic
     }
 
     /// Whether it is known what vCPUs do.
-    pub fn knows_vcpus(&self) -> bool {
+    pub(crate) fn knows_vcpus(&self) -> bool {
         self.facts.is_some() && !self.by_cpu.is_empty() && self.policy.config().mode == Mode::Hyperswitch
     }
 
     /// What is known of cores and vCPUs, if workers that are woken wait for them.
-    pub fn waits_for_vcpus(&self) -> Option<&VmState> {
+    pub(crate) fn waits_for_vcpus(&self) -> Option<&VmState> {
         let waits = self.knows_vcpus() && self.policy.serves_on_block();
         self.facts.as_ref().filter(|_| waits)
     }
 
-    /// What a port's guest does, if anything is known.
-    pub fn guest(&self, port: &Port) -> Option<ThreadState> {
+    /// What a vNIC's guest does, if anything is known.
+    pub fn guest(&self, home: &Home) -> Option<ThreadState> {
         let facts = self.facts.as_ref()?;
-        Some(port.with_threads(|threads| facts.guest(threads)))
+        Some(home.with_threads(|threads| facts.guest(threads)))
     }
 
-    /// Who hears the kicks of a port.
-    pub fn home(&self, port: &Port, ports: &PortTable) -> Arc<Executor> {
+    /// Who receives the kicks of a vNIC.
+    pub fn executor_of(&self, home: &Home) -> Arc<Executor> {
         if self.floats() {
             return self.workers[0].clone();
         }
-        let eyes = self.eyes(ports);
-        let wanted = self.policy.switcher(&eyes, vnic(port.id()));
-        self.find(wanted, ports)
-            .or_else(|| port.own.clone())
+        let wanted = self.policy.switcher(&self.view(home), home.vnic());
+        self.find(wanted, home)
+            .or_else(|| home.own().cloned())
             .unwrap_or_else(|| self.workers[0].clone())
     }
 
     /// The executor that the policy means.
-    pub fn find(&self, executor: placement::Executor, ports: &PortTable) -> Option<Arc<Executor>> {
+    pub(crate) fn find(&self, executor: placement::Executor, homes: &impl Homes) -> Option<Arc<Executor>> {
         match executor {
             placement::Executor::Core(cpu) => self.by_cpu.get(usize::from(cpu.0))?.clone(),
-            placement::Executor::Thread(vnic) => port_of(ports, PortId(vnic.0))?.own.clone(),
+            placement::Executor::Thread(vnic) => homes.home(vnic)?.own().cloned(),
         }
     }
 
     /// What the policy sees.
-    pub fn eyes<'a>(&'a self, ports: &'a PortTable) -> Eyes<'a> {
-        Eyes {
+    pub(crate) fn view<'a, H: Homes>(&'a self, homes: &'a H) -> MachineView<'a, H> {
+        MachineView {
             placement: self,
-            ports,
+            homes,
         }
     }
 
-    /// Nanoseconds since start: the clock of placement and timers. Up to a tick ahead of
-    /// [`Datapath::now_ms`](crate::state::Datapath::now_ms).
+    /// Nanoseconds since start: the clock of placement and timers.
     pub fn now_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
-/// A port's number, as the policy has it.
-pub(crate) fn vnic(port: PortId) -> Vnic {
-    Vnic(port.0)
-}
-
 /// The view of the machine: plain loads.
-pub(crate) struct Eyes<'a> {
+pub(crate) struct MachineView<'a, H> {
     placement: &'a Placement,
-    ports: &'a PortTable,
+    homes: &'a H,
 }
 
-impl View for Eyes<'_> {
+impl<H: Homes> View for MachineView<'_, H> {
     fn now_ns(&self) -> u64 {
         self.placement.now_ns()
     }
@@ -183,7 +178,7 @@ impl View for Eyes<'_> {
         let executor = self.placement.by_cpu.get(usize::from(cpu.0));
         executor
             .and_then(Option::as_ref)
-            .is_some_and(|executor| executor.is_kept_out())
+            .is_some_and(|executor| executor.is_contended())
     }
 
     fn expects_vcpu(&self, cpu: Cpu) -> bool {
@@ -192,7 +187,7 @@ impl View for Eyes<'_> {
     }
 
     fn vcpu(&self, vnic: Vnic) -> VcpuState {
-        let guest = port_of(self.ports, PortId(vnic.0)).and_then(|port| self.placement.guest(port));
+        let guest = self.homes.home(vnic).and_then(|home| self.placement.guest(home));
         let cpu = |cpu: u32| u16::try_from(cpu).map_or(Cpu(u16::MAX), Cpu);
         match guest {
             Some(ThreadState::Running(on)) => VcpuState::Running(cpu(on)),
@@ -203,6 +198,6 @@ impl View for Eyes<'_> {
     }
 
     fn copying(&self, vnic: Vnic) -> Option<Cpu> {
-        port_of(self.ports, PortId(vnic.0))?.copier()
+        self.homes.home(vnic)?.copier()
     }
 }

@@ -2,20 +2,19 @@
 //!
 //! An [`Executor`] is what one worker serves - that of a core, or of a vNIC - or what several floating workers serve
 //! together, when nothing is known that would help to choose among them. Three kinds of news reach it: kicks, by
-//! guests' eventfds; ports named by threads that are no workers; and messages of other workers, through a fixed
+//! guests' eventfds; rings posted by threads that are no workers; and messages of other workers, through a fixed
 //! circular buffer (Hyper-Switch, 3.4). A buffer that is full refuses, and who has work for it does it itself.
 //!
 //! Nothing is lost when it falls asleep: see [`Mailbox`].
 
-use crate::port::Port;
-use crate::state::{Side, ring_bell};
-use flow::PortId;
+use crate::ring_id::RingId;
 use parking_lot::Mutex;
 use placement::Cpu;
 pub(crate) use ring::Activity;
 use ring::{Mailbox, Receiver};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{BorrowedFd, OwnedFd};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -23,23 +22,23 @@ use std::time::Duration;
 /// Messages that an executor's buffer holds.
 const MESSAGES: usize = 64;
 
-/// A side of a port to look at.
-pub(crate) type Message = (PortId, Side);
+/// A ring to serve.
+pub(crate) type Message = RingId;
 
 /// See the module's description.
-pub(crate) struct Executor {
+pub struct Executor {
     /// The core that its thread is bound to.
-    pub cpu: Option<Cpu>,
+    pub(crate) cpu: Option<Cpu>,
     polling: Option<Arc<PollingCores>>,
     /// Among those that poll. Only its thread changes that.
     listed: AtomicBool,
     epoll: OwnedFd,
     doorbell: OwnedFd,
-    named: Mutex<Vec<PortId>>,
+    posted: Mutex<BTreeSet<RingId>>,
     mailbox: Mailbox<Message>,
     /// Until a thread takes it; nobody does if several threads serve this executor.
     inbox: Mutex<Option<Receiver<Message>>>,
-    kept_out: AtomicBool,
+    contended: AtomicBool,
 }
 
 /// The cores whose workers look for work, a bit each: who needs a helper finds one without asking all of them. Others than
@@ -77,9 +76,9 @@ impl PollingCores {
 /// A reason to wake up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wakeup {
-    /// A guest kicked that side.
-    Kick(PortId, Side),
-    /// Other threads named ports or sent messages.
+    /// The ring's guest kicked.
+    Kick(RingId),
+    /// Other threads posted rings or sent messages.
     Doorbell,
 }
 
@@ -87,12 +86,15 @@ const DOORBELL: u64 = u64::MAX;
 
 impl Executor {
     /// One whose thread the operating system places.
+    ///
+    /// # Errors
+    /// No descriptors are left.
     pub fn new() -> std::io::Result<Executor> {
         Executor::make(None)
     }
 
     /// That of a core, which is listed while its thread polls.
-    pub fn on(cpu: Cpu, polling: Arc<PollingCores>) -> std::io::Result<Executor> {
+    pub(crate) fn on(cpu: Cpu, polling: Arc<PollingCores>) -> std::io::Result<Executor> {
         Executor::make(Some((cpu, polling)))
     }
 
@@ -110,20 +112,20 @@ impl Executor {
             listed: AtomicBool::new(false),
             epoll,
             doorbell,
-            named: Mutex::default(),
+            posted: Mutex::default(),
             mailbox,
             inbox: Mutex::new(Some(inbox)),
-            kept_out: AtomicBool::new(false),
+            contended: AtomicBool::new(false),
         })
     }
 
     /// The reading end of its buffer, for the one thread that serves it.
-    pub fn take_inbox(&self) -> Option<Receiver<Message>> {
+    pub(crate) fn take_inbox(&self) -> Option<Receiver<Message>> {
         self.inbox.lock().take()
     }
 
     /// Sends a message; false if the buffer is full. Whether it is read is up to who takes the inbox.
-    pub fn send(&self, message: Message) -> bool {
+    pub(crate) fn send(&self, message: Message) -> bool {
         let sent = self.mailbox.send(message);
         if sent == Ok(true) {
             ring_bell(&self.doorbell);
@@ -132,22 +134,22 @@ impl Executor {
     }
 
     /// Takes the oldest message.
-    pub fn receive(&self, inbox: &mut Receiver<Message>) -> Option<Message> {
+    pub(crate) fn receive(&self, inbox: &mut Receiver<Message>) -> Option<Message> {
         self.mailbox.receive(inbox)
     }
 
     /// Messages that wait.
-    pub fn depth(&self) -> u16 {
+    pub(crate) fn depth(&self) -> u16 {
         self.mailbox.depth()
     }
 
     /// What its thread does.
-    pub fn activity(&self) -> Activity {
+    pub(crate) fn activity(&self) -> Activity {
         self.mailbox.activity()
     }
 
     /// To be called by its thread. After `Asleep` it must look at its inbox once more.
-    pub fn set_activity(&self, activity: Activity) {
+    pub(crate) fn set_activity(&self, activity: Activity) {
         let polls = activity == Activity::Polling;
         if let (Some(cpu), Some(polling)) = (self.cpu, &self.polling)
             && self.listed.load(Ordering::Relaxed) != polls
@@ -159,22 +161,23 @@ impl Executor {
     }
 
     /// To be called by its thread when it was woken and knows no more yet.
-    pub fn set_awake(&self) {
+    pub(crate) fn set_awake(&self) {
         self.mailbox.set_activity(Activity::Polling);
     }
 
-    /// Whether its thread found that somebody keeps its core.
-    pub fn is_kept_out(&self) -> bool {
-        self.kept_out.load(Ordering::Relaxed)
+    /// Whether its thread found its core contended: the task there does not block.
+    pub(crate) fn is_contended(&self) -> bool {
+        self.contended.load(Ordering::Relaxed)
     }
 
     /// To be called by its thread.
-    pub fn set_kept_out(&self, yes: bool) {
-        self.kept_out.store(yes, Ordering::Relaxed);
+    pub(crate) fn set_contended(&self, yes: bool) {
+        self.contended.store(yes, Ordering::Relaxed);
     }
 
-    pub fn watch(&self, port: PortId, side: Side, kick: BorrowedFd<'_>) -> std::io::Result<()> {
-        let data = u64::from(port.0) << 1 | u64::from(side == Side::Receive);
+    /// Receives a ring's kicks.
+    pub(crate) fn watch(&self, ring: RingId, kick: BorrowedFd<'_>) -> std::io::Result<()> {
+        let data = u64::from(ring.0);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(
             &self.epoll,
@@ -184,31 +187,38 @@ impl Executor {
         )?)
     }
 
-    pub fn unwatch(&self, kick: BorrowedFd<'_>) {
+    /// Ends that.
+    pub(crate) fn unwatch(&self, kick: BorrowedFd<'_>) {
         // Fails only if it was not watched.
         let _ = epoll::delete(&self.epoll, kick);
     }
 
-    /// Has a worker look at both sides of a port.
-    pub fn name(&self, port: &Port) {
-        if !port.named.swap(true, Ordering::AcqRel) {
-            self.named.lock().push(port.id());
+    /// Has a worker serve these rings soon.
+    pub(crate) fn post(&self, rings: impl IntoIterator<Item = RingId>) {
+        let mut any = false;
+        {
+            let mut posted = self.posted.lock();
+            for ring in rings {
+                any |= posted.insert(ring);
+            }
+        }
+        if any {
             ring_bell(&self.doorbell);
         }
     }
 
     /// Wakes its thread for nothing, so that it notices that it is to end.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         ring_bell(&self.doorbell);
     }
 
-    /// The ports named since the last call.
-    pub fn take_named(&self) -> Vec<PortId> {
-        std::mem::take(&mut self.named.lock())
+    /// The rings posted since the last call.
+    pub(crate) fn take_posted(&self) -> BTreeSet<RingId> {
+        std::mem::take(&mut self.posted.lock())
     }
 
     /// Waits for wake-ups, at most `timeout` (for ever if `None`), and passes them to `f`; true if there were any.
-    pub fn wait(&self, timeout: Option<Duration>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
+    pub(crate) fn wait(&self, timeout: Option<Duration>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
         // Few at a time, so that the kernel wakes other idle workers for the rest.
         let mut events: [std::mem::MaybeUninit<epoll::Event>; 4] =
             [const { std::mem::MaybeUninit::uninit() }; 4];
@@ -225,14 +235,15 @@ impl Executor {
             if data == DOORBELL {
                 f(Wakeup::Doorbell);
             } else {
-                let side = if data & 1 == 1 {
-                    Side::Receive
-                } else {
-                    Side::Transmit
-                };
-                f(Wakeup::Kick(PortId((data >> 1) as u32), side));
+                f(Wakeup::Kick(RingId(data as u32)));
             }
         }
         Ok(woken)
     }
+}
+
+/// Signals an eventfd.
+pub fn ring_bell(bell: &OwnedFd) {
+    // Fails only when the counter is full, and then it is signalled.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }

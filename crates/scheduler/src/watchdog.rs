@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_millis(250);
 const PATIENCE: u32 = 40;
 
 /// What a watched thread shows of itself.
-pub(crate) struct Pulse {
+pub struct Pulse {
     thread: Thread,
     /// Changes with everything the thread does.
     beats: AtomicU32,
@@ -39,7 +39,7 @@ pub(crate) struct Watchdog {
 
 impl Pulse {
     /// Watches the calling thread from now on.
-    pub fn new(watchdog: &Arc<Watchdog>) -> Arc<Pulse> {
+    pub(crate) fn new(watchdog: &Arc<Watchdog>) -> Arc<Pulse> {
         let pulse = Arc::new(Pulse {
             thread: Thread::current(),
             beats: AtomicU32::new(0),

@@ -1,0 +1,102 @@
+//! A burst under way: its packets, their keys, and what is to be done with each.
+
+use classifier::FlowEntry;
+use flow::{ExactKey, PortId};
+use ring::Unique;
+use std::sync::Arc;
+use vnic::{BURST, Packet};
+
+/// The packets that are switched together, and what the stages find out about them. Its memory is used again and again.
+pub(crate) struct Burst {
+    pub packets: Vec<Unique<Packet>>,
+    /// For each packet its key, and what is to be done.
+    pub keys: Box<[ExactKey; BURST]>,
+    pub verdicts: [Verdict; BURST],
+    /// Flows of the burst with other actions than to output to a port.
+    pub flows: Vec<Arc<FlowEntry>>,
+    pub outgoing: Outgoing,
+}
+
+impl Burst {
+    pub fn new() -> Burst {
+        Burst {
+            packets: Vec::with_capacity(BURST),
+            keys: Box::new([ExactKey::default(); BURST]),
+            verdicts: [Verdict::Miss; BURST],
+            flows: Vec::with_capacity(BURST),
+            outgoing: Outgoing::default(),
+        }
+    }
+
+    /// The port that all packets just go to.
+    pub fn common_output(&self) -> Option<PortId> {
+        let (first, others) = self.verdicts[..self.packets.len()].split_first()?;
+        match first {
+            Verdict::Output(to) if others.iter().all(|verdict| verdict == first) => Some(*to),
+            _ => None,
+        }
+    }
+}
+
+/// What is to be done with a packet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It just goes to a port.
+    Output(PortId),
+    /// The actions of a flow, by its place in `flows`.
+    Actions(u32),
+    /// Nobody knows.
+    Miss,
+}
+
+impl Verdict {
+    #[inline]
+    pub fn of(entry: &Arc<FlowEntry>, flows: &mut Vec<Arc<FlowEntry>>) -> Verdict {
+        if let Some(port) = entry.output {
+            return Verdict::Output(port);
+        }
+        // Neighbours are often of the same flow, and then share one reference to it.
+        if !flows.last().is_some_and(|last| Arc::ptr_eq(last, entry)) {
+            flows.push(Arc::clone(entry));
+        }
+        Verdict::Actions(flows.len() as u32 - 1)
+    }
+}
+
+/// Packets of a burst that just go to a port, by port.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pub groups: Vec<(PortId, Vec<Unique<Packet>>)>,
+    pub used: usize,
+}
+
+impl Outgoing {
+    #[inline]
+    pub fn add(&mut self, to: PortId, packet: Unique<Packet>) {
+        let known = self.groups[..self.used].iter().rposition(|(port, _)| *port == to);
+        let group = known.unwrap_or_else(|| self.open(to));
+        self.groups[group].1.push(packet);
+    }
+
+    fn open(&mut self, to: PortId) -> usize {
+        if self.used == self.groups.len() {
+            self.groups.push((to, Vec::with_capacity(BURST)));
+        }
+        self.groups[self.used].0 = to;
+        self.used += 1;
+        self.used - 1
+    }
+}
+
+/// A small set of ports in the order of their first addition.
+#[derive(Debug, Default)]
+pub(crate) struct PortSet(pub Vec<PortId>);
+
+impl PortSet {
+    #[inline]
+    pub fn add(&mut self, port: PortId) {
+        if !self.0.contains(&port) {
+            self.0.push(port);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How other threads tell the channel thread that there is something for the control process.
+
+use flow::PortId;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use scheduler::ring_bell;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// See the module's description.
+pub(crate) struct Notices {
+    bell: OwnedFd,
+    rung: AtomicBool,
+    lists: Mutex<NoticeLists>,
+}
+
+#[derive(Default)]
+pub(crate) struct NoticeLists {
+    /// Ports whose state changed.
+    pub changed: Vec<PortId>,
+    /// Ports whose miss queue became non-empty.
+    pub missing: Vec<PortId>,
+    /// Ports whose change was noticed and not [`heard`](Notices::heard).
+    marked: HashSet<PortId>,
+}
+
+impl Notices {
+    pub fn new() -> std::io::Result<Notices> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Notices {
+            bell,
+            rung: AtomicBool::new(false),
+            lists: Mutex::default(),
+        })
+    }
+
+    /// The port has changed. Says so once until that was [`heard`](Self::heard).
+    pub fn changed(&self, port: PortId) {
+        {
+            let mut lists = self.lists.lock();
+            if !lists.marked.insert(port) {
+                return;
+            }
+            lists.changed.push(port);
+        }
+        self.ring();
+    }
+
+    /// The port's state is about to be read: further changes are to be noticed again.
+    pub fn heard(&self, port: PortId) {
+        self.lists.lock().marked.remove(&port);
+    }
+
+    pub fn missing(&self, port: PortId) {
+        self.lists.lock().missing.push(port);
+        self.ring();
+    }
+
+    /// Has the channel thread take another turn.
+    pub fn again(&self) {
+        self.ring();
+    }
+
+    fn ring(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            ring_bell(&self.bell);
+        }
+    }
+
+    /// Readable when there are notices.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    pub fn take(&self) -> NoticeLists {
+        // Silence first: what is added after this rings again.
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        self.rung.store(false, Ordering::Release);
+        let mut lists = self.lists.lock();
+        NoticeLists {
+            changed: std::mem::take(&mut lists.changed),
+            missing: std::mem::take(&mut lists.missing),
+            marked: HashSet::new(),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Who is at the other end of a port: the thread that serves its VMM, or the driver domain, and connections.
+//!
+//! One session thread per port speaks vhost-user. Before a VMM's connection stands a gate: a thread with a descriptor table
+//! of its own, which receives the VMM's descriptors (`vnic::gate`).
+
+use parking_lot::Mutex;
+use rustix::fd::AsFd;
+use rustix::net::{Shutdown, shutdown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use vnic::{DeviceConfig, Host, Rate, Session, Vnic};
+
+/// Session threads parse one message at a time and recurse nowhere.
+const SESSION_STACK: usize = 256 * 1024;
+
+/// Pause after a failed accept, when the process is out of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Connections that a listening port accepts at once, and per second: guests restart, and some in a loop.
+const CONNECTS: (u32, u32) = (16, 4);
+
+/// Gates of earlier connections that may be left, since a file that their VMM passed cannot be closed.
+const MAX_GATES: usize = 4;
+
+/// The other end of a port.
+pub(crate) struct Peer {
+    vnic: Arc<Vnic>,
+    config: DeviceConfig,
+    connected: AtomicBool,
+    /// Process at the other end; 0 for none.
+    pid: AtomicU32,
+    session: Mutex<Option<Serving>>,
+    /// Threads that receive, or received, a VMM's descriptors.
+    gates: Arc<AtomicUsize>,
+}
+
+/// The streams of a connection, to be shut down by who ends the connection.
+type Streams = Mutex<Vec<UnixStream>>;
+
+/// What belongs to a session's stream.
+struct Line {
+    /// To be shut down by who ends the connection.
+    outer: Vec<UnixStream>,
+    /// While this is open the gate, if there is one, keeps what it has received.
+    inner: Option<UnixStream>,
+}
+
+/// Counts a gate until it is dropped.
+struct Leaving(Arc<AtomicUsize>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A running session thread, and what to shut down to end it.
+struct Serving {
+    listener: Option<UnixListener>,
+    streams: Arc<Streams>,
+    ending: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Peer {
+    /// Nobody, until [`listen`](Self::listen) or [`attach`](Self::attach).
+    pub fn new(vnic: Arc<Vnic>, config: DeviceConfig) -> Arc<Peer> {
+        Arc::new(Peer {
+            vnic,
+            config,
+            connected: AtomicBool::new(false),
+            pid: AtomicU32::new(0),
+            session: Mutex::new(None),
+            gates: Arc::default(),
+        })
+    }
+
+    /// Whether somebody is there.
+    pub fn is_connected(&self) -> bool {
+        self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Process that is connected, if it can be seen.
+    pub fn pid(&self) -> Option<u32> {
+        Some(self.pid.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+    }
+
+    /// Accepts VMMs on `listener`, one after the other, until [`stop`](Self::stop).
+    pub fn listen(self: &Arc<Self>, host: Arc<dyn Host>, listener: UnixListener) -> std::io::Result<()> {
+        let accepting = listener.try_clone()?;
+        self.spawn(Some(listener), move |peer, streams, ending| {
+            let mut rate = Rate::new(CONNECTS.0, CONNECTS.1);
+            while !ending.load(Ordering::Acquire) {
+                match accepting.accept() {
+                    Ok((connection, _)) => {
+                        while !rate.take(Instant::now()) && !ending.load(Ordering::Acquire) {
+                            std::thread::sleep(ACCEPT_PAUSE);
+                        }
+                        peer.serve(&host, connection, streams, ending);
+                    }
+                    Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+                }
+            }
+        })
+    }
+
+    /// Serves a connected VMM or driver domain instead of the one before.
+    pub fn attach(self: &Arc<Self>, host: Arc<dyn Host>, connection: UnixStream) -> std::io::Result<()> {
+        self.stop();
+        self.spawn(None, move |peer, streams, ending| {
+            peer.serve(&host, connection, streams, ending)
+        })
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        listener: Option<UnixListener>,
+        body: impl FnOnce(&Peer, &Streams, &AtomicBool) + Send + 'static,
+    ) -> std::io::Result<()> {
+        let streams = Arc::<Streams>::default();
+        let ending = Arc::new(AtomicBool::new(false));
+        let (peer, shared_streams, shared_ending) = (self.clone(), streams.clone(), ending.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("session-{}", self.vnic.port))
+            .stack_size(SESSION_STACK)
+            .spawn(move || body(&peer, &shared_streams, &shared_ending))?;
+        *self.session.lock() = Some(Serving {
+            listener,
+            streams,
+            ending,
+            thread,
+        });
+        Ok(())
+    }
+
+    fn serve(&self, host: &Arc<dyn Host>, connection: UnixStream, streams: &Streams, ending: &AtomicBool) {
+        let pid = process::peer_process(connection.as_fd());
+        let line = if self.config.trusted {
+            connection.try_clone().map(|second| {
+                let line = Line {
+                    outer: vec![second],
+                    inner: None,
+                };
+                (line, connection)
+            })
+        } else {
+            self.open_gate(connection)
+        };
+        let (line, stream) = match line {
+            Ok(line) => line,
+            Err(error) => {
+                telemetry::limited_by!(
+                    self.vnic.port.0,
+                    log::Level::Warn,
+                    "port {}: connection refused: {error}",
+                    self.vnic.port
+                );
+                return std::thread::sleep(ACCEPT_PAUSE);
+            }
+        };
+        streams.lock().extend(line.outer);
+        if !ending.load(Ordering::Acquire) {
+            self.pid.store(pid.unwrap_or(0), Ordering::Relaxed);
+            self.set_connected(true, &**host);
+            let result = Session::serve(self.vnic.clone(), host.clone(), self.config, stream);
+            if let Err(error) = result {
+                telemetry::limited_by!(
+                    self.vnic.port.0,
+                    log::Level::Warn,
+                    "port {}: connection closed: {error}",
+                    self.vnic.port
+                );
+            }
+        }
+        // Before the gate closes the same.
+        streams.lock().clear();
+        drop(line.inner);
+        self.pid.store(0, Ordering::Relaxed);
+        self.set_connected(false, &**host);
+    }
+
+    /// Puts a gate between a VMM and its session; returns the session's stream and what belongs to it.
+    fn open_gate(&self, connection: UnixStream) -> std::io::Result<(Line, UnixStream)> {
+        if self.gates.fetch_add(1, Ordering::Relaxed) >= MAX_GATES {
+            self.gates.fetch_sub(1, Ordering::Relaxed);
+            return Err(std::io::Error::other(
+                "files that came with earlier ones cannot be closed",
+            ));
+        }
+        let gates = Leaving(self.gates.clone());
+        let (inner, other) = UnixStream::pair()?;
+        let line = Line {
+            outer: vec![connection.try_clone()?, inner.try_clone()?],
+            inner: Some(inner.try_clone()?),
+        };
+        let ends = [connection.into(), other.into()];
+        process::spawn_apart(format!("gate-{}", self.vnic.port), ends, move |[vmm, session]| {
+            vnic::gate::guard(vmm.into(), session.into());
+            drop(gates);
+        })?;
+        Ok((line, inner))
+    }
+
+    fn set_connected(&self, connected: bool, host: &dyn Host) {
+        self.connected.store(connected, Ordering::Relaxed);
+        host.changed();
+    }
+
+    /// Ends the session thread and waits for it.
+    pub fn stop(&self) {
+        let Some(serving) = self.session.lock().take() else {
+            return;
+        };
+        serving.ending.store(true, Ordering::Release);
+        if let Some(listener) = &serving.listener {
+            // Makes a blocked accept return.
+            let _ = shutdown(listener, Shutdown::Both);
+        }
+        for stream in &*serving.streams.lock() {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+        if serving.thread.join().is_err() {
+            log::error!("port {}: its session panicked", self.vnic.port);
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What all forwarding threads share.
+
+use crate::account::Ledger;
+use crate::placement::Placement;
+use crate::watchdog::{Pulse, Watchdog};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The forwarding threads of a process.
+pub struct Crew {
+    /// Who does what.
+    pub placement: Placement,
+    /// What they did.
+    pub ledger: Ledger,
+    pub(crate) watchdog: Arc<Watchdog>,
+    /// They are to end.
+    pub(crate) ending: Arc<AtomicBool>,
+}
+
+impl Crew {
+    /// A crew without threads.
+    pub fn new(placement: Placement) -> Arc<Crew> {
+        Arc::new(Crew {
+            placement,
+            ledger: Ledger::new(),
+            watchdog: Arc::default(),
+            ending: Arc::default(),
+        })
+    }
+
+    /// Starts the watchdog. To be called before any other thread of the crew is started.
+    ///
+    /// # Errors
+    /// No thread, or the signal's handler cannot be installed.
+    pub fn watch(&self) -> std::io::Result<()> {
+        self.watchdog.start(&self.ending)
+    }
+
+    /// Watches the calling thread, if it is no worker. Workers are watched.
+    pub fn pulse(&self) -> Arc<Pulse> {
+        Pulse::new(&self.watchdog)
+    }
+
+    /// Has all workers end soon.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,238 @@
+//! What the scheduler keeps for a vNIC: which executor receives its kicks, who copies to it, what its guest does.
+
+use crate::executor::Executor;
+use crate::ring_id::RingId;
+use crate::threads::Threads;
+use parking_lot::Mutex;
+use placement::{Cpu, Vnic};
+use ring::Assignment;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use vm_state::Slot;
+
+/// Misdirected kicks in sequence after which a vNIC's home moves.
+const PATIENCE: u16 = 16;
+
+/// All vNICs, as the placement policy sees them.
+pub trait Homes {
+    /// That of a vNIC, if it exists.
+    fn home(&self, vnic: Vnic) -> Option<&Home>;
+
+    /// Numbers of vNICs are below this one.
+    fn limit(&self) -> u32;
+}
+
+/// One vNIC's place among executors.
+pub struct Home {
+    vnic: Vnic,
+    /// The executor of its own thread, if each vNIC has one.
+    own: Option<Arc<Executor>>,
+    /// That thread is to end.
+    ending: Arc<AtomicBool>,
+    /// The core whose worker copies to it, or was told to.
+    copier: Assignment,
+    /// When its driver may have been notified last, in nanoseconds of the placement's clock.
+    notified_ns: AtomicU64,
+    /// How often a worker in sequence found that another one should have received the kick.
+    misdirected: AtomicU16,
+    /// How often in sequence the guest waited for the core on which its ring was served, and when it did last, in
+    /// nanoseconds of the placement's clock.
+    waits: AtomicU32,
+    waited_ns: AtomicU64,
+    kicks: Mutex<Kicks>,
+    /// Threads of the guest, as far as they are known.
+    threads: Threads,
+}
+
+/// Who receives a vNIC's kicks.
+#[derive(Default)]
+struct Kicks {
+    executor: Option<Arc<Executor>>,
+    /// Of each ring.
+    watched: [Option<OwnedFd>; RingId::PER_VNIC as usize],
+}
+
+impl Kicks {
+    /// Decided if it was not.
+    fn executor(&mut self, decide: impl FnOnce() -> Arc<Executor>) -> &Arc<Executor> {
+        self.executor.get_or_insert_with(decide)
+    }
+}
+
+impl Home {
+    /// For a vNIC whose own thread, if it has one, serves `own`.
+    pub fn new(vnic: Vnic, own: Option<Arc<Executor>>) -> Home {
+        Home {
+            vnic,
+            own,
+            ending: Arc::default(),
+            copier: Assignment::nobody(),
+            notified_ns: AtomicU64::new(0),
+            misdirected: AtomicU16::new(0),
+            waits: AtomicU32::new(0),
+            waited_ns: AtomicU64::new(0),
+            kicks: Mutex::default(),
+            threads: Threads::default(),
+        }
+    }
+
+    /// The vNIC's number.
+    pub fn vnic(&self) -> Vnic {
+        self.vnic
+    }
+
+    /// The executor of its own thread, if each vNIC has one.
+    pub fn own(&self) -> Option<&Arc<Executor>> {
+        self.own.as_ref()
+    }
+
+    /// Set when its own thread is to end.
+    pub(crate) fn ending(&self) -> &Arc<AtomicBool> {
+        &self.ending
+    }
+
+    /// Has its own thread, if there is one, end soon.
+    pub fn end_own(&self) {
+        self.ending.store(true, Ordering::Release);
+        if let Some(executor) = &self.own {
+            executor.wake();
+        }
+    }
+
+    /// The core whose worker copies to the vNIC, or was told to and has not begun.
+    #[inline]
+    pub fn copier(&self) -> Option<Cpu> {
+        self.copier.get().map(Cpu)
+    }
+
+    /// Says who copies. After `None` the caller must look at the queue once more.
+    pub fn set_copier(&self, cpu: Option<Cpu>) {
+        self.copier.set(cpu.map(|cpu| cpu.0));
+    }
+
+    /// To be called between queueing packets for the vNIC and leaving them to its copier.
+    pub fn announce_queued(&self) {
+        self.copier.announce();
+    }
+
+    pub(crate) fn notified_ns(&self) -> u64 {
+        self.notified_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_notified_ns(&self, now_ns: u64) {
+        self.notified_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// A kick should have been received by another executor. If that is so time and again, it will be.
+    pub(crate) fn prefer(&self, executor: &Arc<Executor>) {
+        if self.misdirected.fetch_add(1, Ordering::Relaxed) >= PATIENCE
+            && let Some(mut kicks) = self.kicks.try_lock()
+        {
+            self.misdirected.store(0, Ordering::Relaxed);
+            self.move_to(&mut kicks, executor);
+        }
+    }
+
+    /// The kick was received where it should be.
+    pub(crate) fn keep(&self) {
+        if self.misdirected.load(Ordering::Relaxed) != 0 {
+            self.misdirected.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The guest waits for the core on which its ring was served, for the how manieth time in a sequence without breaks of
+    /// more than `within_ns`.
+    pub(crate) fn waits_for_core(&self, now_ns: u64, within_ns: u64) -> u32 {
+        let last_ns = self.waited_ns.swap(now_ns, Ordering::Relaxed);
+        if now_ns.saturating_sub(last_ns) > within_ns {
+            self.has_core();
+        }
+        self.waits.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// It does not.
+    pub(crate) fn has_core(&self) {
+        if self.waits.load(Ordering::Relaxed) != 0 {
+            self.waits.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn move_to(&self, kicks: &mut Kicks, executor: &Arc<Executor>) {
+        let Some(old) = kicks.executor.replace(executor.clone()) else {
+            return;
+        };
+        for (queue, kick) in (0..).zip(&kicks.watched) {
+            let Some(kick) = kick else { continue };
+            old.unwatch(kick.as_fd());
+            if let Err(error) = executor.watch(RingId::of(self.vnic, queue), kick.as_fd()) {
+                telemetry::limited_by!(
+                    self.vnic.0,
+                    log::Level::Error,
+                    "port {}: kicks are not received: {error}",
+                    self.vnic.0
+                );
+            }
+        }
+    }
+
+    /// Receives kicks of a ring of this vNIC from now on. `decide` says who does, if that is not decided.
+    ///
+    /// # Errors
+    /// No descriptors or memory are left.
+    pub fn watch(
+        &self,
+        queue: u32,
+        kick: BorrowedFd<'_>,
+        decide: impl FnOnce() -> Arc<Executor>,
+    ) -> std::io::Result<()> {
+        let mut kicks = self.kicks.lock();
+        // One of our own: an executor knows descriptors by their numbers, and may change.
+        let kick = kick.try_clone_to_owned()?;
+        kicks
+            .executor(decide)
+            .watch(RingId::of(self.vnic, queue), kick.as_fd())?;
+        if let Some(watched) = kicks.watched.get_mut(queue as usize) {
+            *watched = Some(kick);
+        }
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn unwatch(&self, queue: u32) {
+        let mut kicks = self.kicks.lock();
+        let kick = kicks.watched.get_mut(queue as usize).and_then(Option::take);
+        if let (Some(executor), Some(kick)) = (&kicks.executor, kick) {
+            executor.unwatch(kick.as_fd());
+        }
+    }
+
+    /// Has a worker look at all rings of the vNIC. `decide` as in [`watch`](Self::watch).
+    pub fn post(&self, decide: impl FnOnce() -> Arc<Executor>) {
+        let rings = (0..RingId::PER_VNIC).map(|queue| RingId::of(self.vnic, queue));
+        self.kicks.lock().executor(decide).post(rings);
+    }
+
+    /// What `look` sees in the threads of the guest. There are none while they are not known, and never for interfaces of
+    /// the driver domain.
+    #[inline]
+    pub(crate) fn with_threads<R>(&self, look: impl FnOnce(&[Slot]) -> R) -> R {
+        self.threads.with(look)
+    }
+
+    /// Says which threads of the guest are its vCPUs.
+    pub fn set_threads(&self, threads: Box<[Slot]>) {
+        self.threads.set(threads);
+    }
+}
+
+/// A vNIC that is not among others (yet).
+impl Homes for Home {
+    fn home(&self, vnic: Vnic) -> Option<&Home> {
+        Some(self).filter(|home| home.vnic == vnic)
+    }
+
+    fn limit(&self) -> u32 {
+        self.vnic.0 + 1
+    }
+}

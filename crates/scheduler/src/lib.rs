@@ -1,0 +1,71 @@
+//! Which ring a forwarding thread serves next, where that is done, and when the thread sleeps.
+//!
+//! The unit of work is a ring, by its number ([`RingId`]). This crate knows no packets: who forwards implements [`Rings`],
+//! and each forwarding thread has one [`Scheduler`] that calls it, one turn at a ring after the other.
+//!
+//! | file | what |
+//! |---|---|
+//! | `ring_id` | numbers of rings |
+//! | `run_queue` | the rings that a thread serves next |
+//! | `timers` | rings that a thread serves when their time has come |
+//! | `polled` | rings that a thread polls, since their guests need not kick |
+//! | `executor` | how forwarding threads are woken, and the messages they send each other |
+//! | `threads` | the vCPU threads of a guest |
+//! | `home` | what the scheduler keeps for a vNIC: which executor receives its kicks, who copies to it |
+//! | `placement` | the placement policy with this machine's cores, threads and executors |
+//! | `crew` | what all forwarding threads share |
+//! | `schedule` | one thread's run queue, timers and polled rings |
+//! | `placing` | what a thread asks the placement policy, and handing work to others |
+//! | `scheduler` | the trait that the forwarder implements, and turns |
+//! | `polling` | rounds of polling |
+//! | `worker` | threads that sleep until there is something to do |
+//! | `breaks`, `patience` | how long to poll, and how to be woken |
+//! | `watchdog` | interrupts threads that a VMM holds up |
+//! | `account` | what each thread did, and what it cost |
+//! | `wake_cost` | what waking a core costs on this machine |
+//!
+//! A [`Scheduler`] and its [`Schedule`] belong to one thread. [`Crew`], [`Executor`]s and [`Home`]s are shared by all.
+//! Which thread serves a ring is settled by claims in the forwarder: being scheduled twice costs a look and does no harm,
+//! so the safe direction of error is to schedule a ring once too often.
+
+#![forbid(unsafe_code)]
+
+mod account;
+mod breaks;
+mod crew;
+#[cfg(test)]
+mod decision_cost;
+mod executor;
+mod home;
+mod patience;
+mod placement;
+mod placing;
+mod polled;
+mod polling;
+mod ring_id;
+mod run_queue;
+mod schedule;
+mod scheduler;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod threads;
+mod timers;
+mod wake_cost;
+mod watchdog;
+mod worker;
+
+pub use crate::account::{Account, Ledger, Progress, Record};
+pub use crate::crew::Crew;
+pub use crate::executor::{Executor, ring_bell};
+pub use crate::home::{Home, Homes};
+pub use crate::placement::Placement;
+pub use crate::placing::{Copier, UNKNOWN_BACKLOG};
+pub use crate::ring_id::RingId;
+pub use crate::schedule::Schedule;
+pub use crate::scheduler::{Rings, Scheduler};
+pub use crate::timers::Due;
+pub use crate::wake_cost::measure as measure_wake_cost;
+pub use crate::watchdog::Pulse;
+pub use crate::worker::{start_all, start_own};

@@ -1,0 +1,186 @@
+//! What a forwarding thread asks the placement policy: who serves a kick, who copies, when a driver is notified, and when to
+//! give way. Nothing of this is asked for threads that are no workers, nor where workers float.
+
+use crate::executor::Executor;
+use crate::home::{Home, Homes};
+use crate::ring_id::RingId;
+use crate::schedule::Schedule;
+use placement::{Backlog, Cpu, Duty, Notify, Rest, Task, VcpuState, View as _, Vnic};
+use std::sync::Arc;
+
+/// What is in a receive queue that others fill as well: at least something.
+pub const UNKNOWN_BACKLOG: Backlog = Backlog {
+    packets: 1,
+    bytes: 1500,
+};
+
+/// Who copies to a receiver.
+pub enum Copier {
+    /// This thread, all of it.
+    Here,
+    /// This thread so many packets, and then somebody else, who is to be told.
+    Elsewhere(usize, Arc<Executor>),
+    /// Somebody who copies to it already.
+    Busy,
+}
+
+/// No vNICs, for questions about cores only.
+struct NoHomes;
+
+impl Homes for NoHomes {
+    fn home(&self, _vnic: Vnic) -> Option<&Home> {
+        None
+    }
+
+    fn limit(&self) -> u32 {
+        0
+    }
+}
+
+impl Schedule {
+    /// Takes the ring that is served next: in the policy's order, the oldest among equals.
+    pub(crate) fn next(&mut self, homes: &impl Homes) -> Option<RingId> {
+        let placement = &self.crew.placement;
+        if !placement.knows_vcpus() {
+            return self.queue.pop();
+        }
+        let view = placement.view(homes);
+        self.queue.pop_by(|ring| {
+            let task = if ring.is_transmit() {
+                Task::Switch(ring.vnic())
+            } else {
+                Task::Copy(ring.vnic())
+            };
+            placement.policy.rank(&view, task)
+        })
+    }
+
+    /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.
+    pub(crate) fn sent_on(&self, vnic: Vnic, homes: &impl Homes) -> bool {
+        let placement = &self.crew.placement;
+        let Some(home) = homes.home(vnic).filter(|_| placement.knows_vcpus()) else {
+            return false;
+        };
+        let wanted = placement.policy.switcher(&placement.view(homes), vnic);
+        match placement.find(wanted, homes) {
+            Some(better) if !self.is_me(&better) => {
+                home.prefer(&better);
+                better.send(RingId::transmit(vnic))
+            }
+            _ => {
+                home.keep();
+                false
+            }
+        }
+    }
+
+    /// Whether a task that is not ours waits for this core; `None` if nobody knows.
+    pub(crate) fn is_wanted_elsewhere(&self) -> Option<bool> {
+        let placement = &self.crew.placement;
+        let here = self.here().filter(|_| placement.knows_vcpus())?;
+        let view = placement.view(&NoHomes);
+        Some(placement.policy.must_give_way(&view, here, Duty::Helping))
+    }
+
+    /// Hands a transmit ring that is polled, and so gets no kicks, to a helper, if its guest wants this core often enough.
+    pub(crate) fn handed_off(&self, home: &Home, homes: &impl Homes) -> bool {
+        let placement = &self.crew.placement;
+        let Some(here) = self.here() else { return false };
+        let view = placement.view(homes);
+        // After a longer break a helper would sleep again.
+        let within_ns = placement.policy.linger_ns().unwrap_or(u64::MAX);
+        let times = home.waits_for_core(placement.now_ns(), within_ns);
+        let relief = placement.policy.relief(&view, here, home.vnic(), times);
+        let helper = relief.and_then(|helper| placement.find(helper, homes));
+        let handed_off = helper.is_some_and(|helper| helper.send(RingId::transmit(home.vnic())));
+        if handed_off {
+            home.has_core();
+        }
+        handed_off
+    }
+
+    /// Leaves work for another core's guest to somebody else, if this core is wanted.
+    #[inline]
+    pub(crate) fn gave_way(&mut self, ring: RingId, homes: &impl Homes) -> bool {
+        match self.here() {
+            Some(here) if self.crew.placement.knows_vcpus() => self.gave_way_on(here, ring, homes),
+            _ => false,
+        }
+    }
+
+    fn gave_way_on(&mut self, here: Cpu, ring: RingId, homes: &impl Homes) -> bool {
+        let placement = &self.crew.placement;
+        let (view, vnic) = (placement.view(homes), ring.vnic());
+        if !view.wanted(here) {
+            return false;
+        }
+        let duty = match view.vcpu(vnic) {
+            VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) if cpu != here => {
+                Duty::Helping
+            }
+            _ => Duty::Own,
+        };
+        if !placement.policy.must_give_way(&view, here, duty) {
+            return false;
+        }
+        let heir = if ring.is_transmit() {
+            placement.policy.switcher(&view, vnic)
+        } else {
+            placement.policy.heir(&view, here, vnic, UNKNOWN_BACKLOG)
+        };
+        let heir = placement.find(heir, homes).filter(|heir| !self.is_me(heir));
+        let sent = heir.is_some_and(|heir| heir.send(ring));
+        self.progress.aborts += u64::from(sent);
+        sent
+    }
+
+    /// Whether there is a choice who copies: else this thread does.
+    pub fn chooses_copier(&self) -> bool {
+        !self.crew.placement.floats() && self.me.is_some()
+    }
+
+    /// Who is to copy a backlog. To be asked where [`chooses_copier`](Self::chooses_copier).
+    pub fn copier(&self, vnic: Vnic, homes: &impl Homes, backlog: Backlog) -> Copier {
+        let placement = &self.crew.placement;
+        let view = placement.view(homes);
+        let here = self.here().unwrap_or(Cpu(u16::MAX));
+        let plan = placement.policy.copier(&view, here, vnic, backlog);
+        match plan.rest {
+            Rest::Here => Copier::Here,
+            Rest::LeaveTo(_) => Copier::Busy,
+            Rest::Offload(executor) => match placement.find(executor, homes) {
+                Some(executor) if !self.is_me(&executor) => Copier::Elsewhere(plan.now as usize, executor),
+                _ => Copier::Here,
+            },
+        }
+    }
+
+    /// Tells a worker to copy what is queued for a receiver; false if it has too many messages already.
+    pub fn tell_copier(&mut self, receiver: &Home, executor: &Executor) -> bool {
+        receiver.set_copier(executor.cpu);
+        let told = executor.send(RingId::receive(receiver.vnic()));
+        if !told {
+            receiver.set_copier(None);
+        }
+        self.progress.offloads += u64::from(told);
+        told
+    }
+
+    /// Until when the notification that a receiver's driver is owed is put off: if its guest runs and was notified a moment
+    /// ago. `None`: the caller notifies it now.
+    pub fn put_off_notification(&self, receiver: &Home, homes: &impl Homes) -> Option<u64> {
+        let placement = &self.crew.placement;
+        if !placement.knows_vcpus() || self.me.is_none() {
+            return None;
+        }
+        let view = placement.view(homes);
+        let notify = placement
+            .policy
+            .notify(&view, receiver.vnic(), receiver.notified_ns());
+        if let Notify::At(at_ns) = notify {
+            return Some(at_ns);
+        }
+        receiver.set_notified_ns(placement.now_ns());
+        None
+    }
+}

@@ -1,0 +1,79 @@
+//! Rings that a thread polls.
+
+use crate::ring_id::RingId;
+
+/// Rings whose guests need not kick, since this thread looks at them, in turn.
+#[derive(Debug, Default)]
+pub(crate) struct Polled {
+    /// Each with whether something came through it since it is polled.
+    rings: Vec<(RingId, bool)>,
+    /// The one that was looked at last.
+    last: usize,
+}
+
+impl Polled {
+    /// Polls a ring from now on, or goes on doing so. `fresh`: something came through it just now.
+    pub fn add(&mut self, ring: RingId, fresh: bool) {
+        match self.rings.iter_mut().find(|(polled, _)| *polled == ring) {
+            Some((_, was_fresh)) => *was_fresh |= fresh,
+            None => self.rings.push((ring, fresh)),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.rings.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rings.is_empty()
+    }
+
+    pub fn contains(&self, ring: RingId) -> bool {
+        self.rings.iter().any(|(polled, _)| *polled == ring)
+    }
+
+    /// The one whose turn it is to be looked at.
+    pub fn turn(&mut self) -> Option<RingId> {
+        self.last = if self.last + 1 < self.rings.len() {
+            self.last + 1
+        } else {
+            0
+        };
+        self.rings.get(self.last).map(|(ring, _)| *ring)
+    }
+
+    /// Those through which something came.
+    pub fn fresh(&self) -> impl Iterator<Item = RingId> {
+        self.rings
+            .iter()
+            .filter(|(_, fresh)| *fresh)
+            .map(|(ring, _)| *ring)
+    }
+
+    /// Polls none any more; returns those that were.
+    pub fn take(&mut self) -> impl Iterator<Item = RingId> + use<> {
+        std::mem::take(&mut self.rings).into_iter().map(|(ring, _)| ring)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_get_their_turn() {
+        let mut polled = Polled::default();
+        assert_eq!(polled.turn(), None);
+        (0..3).for_each(|ring| polled.add(RingId(ring), false));
+        polled.add(RingId(1), true);
+        assert_eq!(polled.len(), 3);
+        let mut seen: Vec<u32> = (0..6).filter_map(|_| polled.turn()).map(|ring| ring.0).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 0, 1, 1, 2, 2]);
+        assert_eq!(polled.fresh().collect::<Vec<_>>(), [RingId(1)]);
+        // Fewer than there were when the last one was looked at.
+        assert_eq!(polled.take().count(), 3);
+        polled.add(RingId(7), false);
+        assert_eq!(polled.turn(), Some(RingId(7)));
+    }
+}

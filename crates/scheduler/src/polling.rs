@@ -1,0 +1,100 @@
+//! Rounds of polling: rings whose guests need not kick, and a few of others.
+
+use crate::home::Homes as _;
+use crate::ring_id::RingId;
+use crate::scheduler::{Rings, Scheduler};
+use crate::timers::Due;
+use placement::{Kicks, VcpuState, View as _, Vnic};
+
+/// Transmit rings that others serve looked at in one round of polling.
+const SCAN: u32 = 4;
+
+impl<R: Rings> Scheduler<R> {
+    /// Looks at the rings that are polled, but at no more than `most`, and at others each time; true if something came and is
+    /// queued.
+    pub(crate) fn poll(&mut self, most: usize) -> bool {
+        self.rings.refresh();
+        for _ in 0..most.min(self.schedule.polled.len()) {
+            if let Some(ring) = self.schedule.polled.turn() {
+                self.look_at(ring);
+            }
+        }
+        !self.schedule.queue.is_empty()
+    }
+
+    fn look_at(&mut self, ring: RingId) {
+        if self.rings.has_work(ring) {
+            self.schedule.later(ring);
+        }
+    }
+
+    /// What a helper does besides (Hyper-Switch 3.4): looks at a few transmit rings that others serve, and at drivers that
+    /// are owed a notification and sleep meanwhile; true if something is queued.
+    pub(crate) fn look_around(&mut self) -> bool {
+        let schedule = &self.schedule;
+        let Some(here) = schedule.here().filter(|_| schedule.crew.placement.knows_vcpus()) else {
+            return false;
+        };
+        self.rings.refresh();
+        let limit = self.rings.homes().limit();
+        for _ in 0..SCAN.min(limit) {
+            self.schedule.scan_cursor = (self.schedule.scan_cursor + 1) % limit;
+            let vnic = Vnic(self.schedule.scan_cursor);
+            let (homes, placement) = (self.rings.homes(), &self.schedule.crew.placement);
+            if homes.home(vnic).is_some()
+                && !self.schedule.polled.contains(RingId::transmit(vnic))
+                && placement.policy.polls(&placement.view(homes), here, vnic)
+            {
+                self.look_at(RingId::transmit(vnic));
+            }
+        }
+        let (placement, queue) = (&self.schedule.crew.placement, &mut self.schedule.queue);
+        let view = placement.view(self.rings.homes());
+        let is_blocked = |ring: RingId| match view.vcpu(ring.vnic()) {
+            VcpuState::Blocked(cpu) => placement.policy.on_block(&view, cpu).is_some(),
+            _ => false,
+        };
+        let timers = &mut self.schedule.timers;
+        timers.take_early(Due::Notify, is_blocked, |ring| queue.push(ring));
+        !self.schedule.queue.is_empty()
+    }
+
+    /// Ends polling: asks for kicks again, or hands rings to a helper, if somebody `waited` for this core when the work was
+    /// done. True if something came meanwhile and is queued.
+    pub fn stop_polling(&mut self, waited: bool) -> bool {
+        self.rings.refresh();
+        for ring in self.schedule.polled.take() {
+            let homes = self.rings.homes();
+            let Some(home) = homes.home(ring.vnic()) else {
+                continue;
+            };
+            if !waited {
+                home.has_core();
+            } else if self.schedule.handed_off(home, homes) {
+                continue;
+            }
+            if self.rings.enable_kicks(ring) {
+                self.schedule.later(ring);
+            }
+        }
+        !self.schedule.queue.is_empty()
+    }
+
+    /// How long polling is worth while after the last packet, if longer than the policy's hysteresis: a sender that runs
+    /// will go on sending. A ring is never left without kicks by a worker that sleeps, which could not see its guest
+    /// fall asleep.
+    pub(crate) fn patience_ns(&mut self) -> u64 {
+        if !self.schedule.crew.placement.knows_vcpus() {
+            return 0;
+        }
+        self.rings.refresh();
+        let placement = &self.schedule.crew.placement;
+        let now_ns = placement.now_ns();
+        let view = placement.view(self.rings.homes());
+        let until = |ring: RingId| match placement.policy.leave(&view, ring.vnic()) {
+            Kicks::OffUntil(at_ns) => at_ns.saturating_sub(now_ns),
+            Kicks::On => 0,
+        };
+        self.schedule.polled.fresh().map(until).max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,50 @@
+//! Numbers of rings.
+
+use placement::Vnic;
+use std::fmt;
+
+/// Number of a ring: what is scheduled. The rings of a vNIC are neighbours, in the order of its virtqueues (virtio 1.3,
+/// section 5.1.2): receive rings, to the guest, are even, and transmit rings odd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RingId(pub u32);
+
+impl RingId {
+    /// Rings of a vNIC.
+    pub const PER_VNIC: u32 = 2;
+
+    /// That of a virtqueue. Numbers of vNICs are below 2^31, those of virtqueues below [`PER_VNIC`](Self::PER_VNIC).
+    #[inline]
+    pub const fn of(vnic: Vnic, queue: u32) -> RingId {
+        RingId(vnic.0 * RingId::PER_VNIC + queue)
+    }
+
+    /// The receive ring of a vNIC.
+    #[inline]
+    pub const fn receive(vnic: Vnic) -> RingId {
+        RingId::of(vnic, 0)
+    }
+
+    /// The transmit ring of a vNIC.
+    #[inline]
+    pub const fn transmit(vnic: Vnic) -> RingId {
+        RingId::of(vnic, 1)
+    }
+
+    /// Whose ring it is.
+    #[inline]
+    pub const fn vnic(self) -> Vnic {
+        Vnic(self.0 / RingId::PER_VNIC)
+    }
+
+    /// Whether the guest sends through it.
+    #[inline]
+    pub const fn is_transmit(self) -> bool {
+        self.0 % 2 == 1
+    }
+}
+
+impl fmt::Display for RingId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.vnic().0, self.0 % RingId::PER_VNIC)
+    }
+}

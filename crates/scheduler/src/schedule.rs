@@ -1,0 +1,93 @@
+//! One thread's run queue, timers and polled rings.
+
+use crate::account::Progress;
+use crate::crew::Crew;
+use crate::executor::Executor;
+use crate::polled::Polled;
+use crate::ring_id::RingId;
+use crate::run_queue::RunQueue;
+use crate::timers::{Due, Timers};
+use placement::Cpu;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a forwarding thread will serve: at once, when polling finds something, and at some time. The forwarder adds to it
+/// while it serves a ring.
+pub struct Schedule {
+    pub(crate) crew: Arc<Crew>,
+    /// Through which others reach this thread, if it is a worker.
+    pub(crate) me: Option<Arc<Executor>>,
+    pub(crate) queue: RunQueue,
+    pub(crate) timers: Timers,
+    pub(crate) polled: Polled,
+    /// Where the look at rings that others serve goes on.
+    pub(crate) scan_cursor: u32,
+    /// What was done since it was accounted for last.
+    pub progress: Progress,
+}
+
+impl Schedule {
+    pub(crate) fn new(crew: Arc<Crew>, me: Option<Arc<Executor>>) -> Schedule {
+        Schedule {
+            crew,
+            me,
+            queue: RunQueue::default(),
+            timers: Timers::default(),
+            polled: Polled::default(),
+            scan_cursor: 0,
+            progress: Progress::default(),
+        }
+    }
+
+    /// Serves a ring soon.
+    #[inline]
+    pub fn later(&mut self, ring: RingId) {
+        self.queue.push(ring);
+    }
+
+    /// Serves a ring at a time of [`now_ns`](Self::now_ns), or earlier if that is set already.
+    pub fn set_timer(&mut self, at_ns: u64, ring: RingId, due: Due) {
+        self.timers.set(at_ns, ring, due);
+    }
+
+    /// Polls a transmit ring from now on: it is empty, and its guest need not kick. `fresh`: something came through it in
+    /// this turn.
+    pub fn poll_from_now(&mut self, ring: RingId, fresh: bool) {
+        self.polled.add(ring, fresh);
+    }
+
+    /// Nanoseconds since start: the clock of timers.
+    pub fn now_ns(&self) -> u64 {
+        self.crew.placement.now_ns()
+    }
+
+    /// Whether rings are polled.
+    pub(crate) fn is_polling(&self) -> bool {
+        !self.polled.is_empty()
+    }
+
+    /// Queues rings whose time has come, and says how long this thread may sleep: not at all while something is there; else
+    /// until the next one's time comes, or for ever (`None`).
+    pub fn next_deadline(&mut self) -> Option<Duration> {
+        let mut next_ns = None;
+        if !self.timers.is_empty() {
+            let now_ns = self.crew.placement.now_ns();
+            let queue = &mut self.queue;
+            next_ns = self.timers.expire(now_ns, |ring| queue.push(ring));
+        }
+        if self.queue.is_empty() {
+            next_ns.map(Duration::from_nanos)
+        } else {
+            Some(Duration::ZERO)
+        }
+    }
+
+    pub(crate) fn is_me(&self, executor: &Arc<Executor>) -> bool {
+        self.me.as_ref().is_some_and(|me| Arc::ptr_eq(me, executor))
+    }
+
+    /// The core that this thread is bound to.
+    pub(crate) fn here(&self) -> Option<Cpu> {
+        self.me.as_ref()?.cpu
+    }
+}

@@ -1,0 +1,93 @@
+//! What the scheduler asks of the forwarder, and the turns that it gives to rings.
+
+use crate::account::Account;
+use crate::crew::Crew;
+use crate::executor::Executor;
+use crate::home::Homes;
+use crate::ring_id::RingId;
+use crate::schedule::Schedule;
+use clock::cycles;
+use std::sync::Arc;
+
+/// Who serves rings: the forwarder of one thread. Numbers of rings that do not exist (any more) have no effect.
+pub trait Rings {
+    /// The vNICs whose rings these are.
+    type Homes: Homes;
+
+    /// Has [`homes`](Self::homes) show the vNICs that there are now.
+    fn refresh(&mut self);
+
+    /// The vNICs as of the last [`refresh`](Self::refresh).
+    fn homes(&self) -> &Self::Homes;
+
+    /// Serves a ring for one turn, which is bounded. What is left is put on the schedule again.
+    fn serve(&mut self, ring: RingId, schedule: &mut Schedule);
+
+    /// The ring's guest kicked; false if there is no such ring.
+    fn kicked(&mut self, ring: RingId) -> bool;
+
+    /// Whether there is something to do at a polled transmit ring that nobody holds.
+    fn has_work(&mut self, ring: RingId) -> bool;
+
+    /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another thread holds the
+    /// ring, which polls it from then on.
+    fn enable_kicks(&mut self, ring: RingId) -> bool;
+
+    /// Adds what was counted to where others read it, if that was not done a moment ago.
+    fn flush_stats(&mut self);
+
+    /// The thread will sleep: counts are flushed, and nothing is kept that others may wait for.
+    fn rest(&mut self);
+}
+
+/// The work of one forwarding thread.
+pub struct Scheduler<R> {
+    /// Who does it.
+    pub rings: R,
+    /// What it is.
+    pub schedule: Schedule,
+}
+
+impl<R: Rings> Scheduler<R> {
+    /// For the calling thread; `me` is what it serves if it is a worker.
+    pub fn new(crew: Arc<Crew>, me: Option<Arc<Executor>>, rings: R) -> Scheduler<R> {
+        Scheduler {
+            rings,
+            schedule: Schedule::new(crew, me),
+        }
+    }
+
+    /// Gives one ring its turn; false if none is queued.
+    #[inline(never)]
+    pub fn step(&mut self) -> bool {
+        if self.schedule.queue.is_empty() {
+            return false;
+        }
+        self.rings.refresh();
+        if let Some(ring) = self.schedule.next(self.rings.homes())
+            && !self.schedule.gave_way(ring, self.rings.homes())
+        {
+            self.rings.serve(ring, &mut self.schedule);
+        }
+        true
+    }
+
+    /// Does something, and accounts for it if packets were moved.
+    #[inline]
+    pub fn accounted<T>(&mut self, account: &Account, work: impl FnOnce(&mut Scheduler<R>) -> T) -> T {
+        let start = cycles();
+        let result = work(self);
+        account.add(start, std::mem::take(&mut self.schedule.progress));
+        result
+    }
+
+    /// A guest kicked: its ring is served here, or by a worker that suits better.
+    pub(crate) fn kicked(&mut self, ring: RingId) {
+        self.rings.refresh();
+        if self.rings.kicked(ring)
+            && (!ring.is_transmit() || !self.schedule.sent_on(ring.vnic(), self.rings.homes()))
+        {
+            self.schedule.later(ring);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The scheduler with a fake forwarder.
