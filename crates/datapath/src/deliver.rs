@@ -112,6 +112,9 @@ impl Step<'_> {
 
     /// Delivers to all receivers of the burst. `held` is the sender whose transmit side this thread holds.
     pub fn deliver_all(&mut self, held: Option<PortId>) {
+        if self.receivers.0.is_empty() {
+            return;
+        }
         let mut receivers = std::mem::take(&mut self.receivers.0);
         let (ports, has_choice) = (self.ports, self.schedule.chooses_copier());
         for &receiver in &receivers {

@@ -37,6 +37,7 @@ use vnic::{Fetched, Packet, TransmitSide};
 /// Bursts taken from one port before others get their turn.
 const ROUNDS: usize = 8;
 
+/// For a thread that has rested.
 static NO_PORTS: Ports = Ports::new();
 
 /// One thread's means of forwarding.
@@ -45,14 +46,28 @@ pub(crate) struct Pipeline {
     /// The ports as of `ports_version`. Let go of before the thread sleeps.
     ports: Option<Arc<Ports>>,
     ports_version: u64,
+    walk: Walk,
+    /// Those of the step.
+    receivers: PortSet,
+    /// When what the microflow cache counted was added to flows last.
+    flushed_ms: u64,
+}
+
+/// The stages, and what they keep from burst to burst.
+struct Walk {
+    microflows: MicroflowCache,
+    burst: Burst,
     /// As the placement policy says.
     copies_twice: bool,
-    microflows: MicroflowCache,
-    /// When what `microflows` counted was added to flows last.
-    flushed_ms: u64,
-    burst: Burst,
-    /// Room for [`Step::receivers`].
-    receivers: PortSet,
+}
+
+/// A packet of the control process, and what is to be done with it.
+pub(crate) struct Injected<'a> {
+    /// The port it counts as having come from.
+    pub port: &'a Port,
+    pub packet: Unique<Packet>,
+    pub key: FlowKey,
+    pub actions: &'a [Action],
 }
 
 impl Rings for Pipeline {
@@ -73,10 +88,10 @@ impl Rings for Pipeline {
     }
 
     fn serve(&mut self, ring: RingId, schedule: &mut Schedule) {
-        let now_ms = self.in_step(schedule, |pipeline, step| {
+        let now_ms = self.in_step(schedule, |walk, step| {
             if let Some(port) = step.ports.get(port_of(ring)) {
                 if ring.is_transmit() {
-                    pipeline.switch(port, step);
+                    walk.switch(port, step);
                 } else {
                     step.deliver(port, None);
                 }
@@ -128,7 +143,7 @@ impl Rings for Pipeline {
     }
 
     fn rest(&mut self) {
-        self.microflows.tell(self.datapath.now_ms());
+        self.walk.microflows.tell(self.datapath.now_ms());
         self.ports = None;
     }
 }
@@ -137,45 +152,67 @@ impl Pipeline {
     /// The means of a worker, or of a thread that forwards besides.
     pub fn new(datapath: Arc<Datapath>) -> Pipeline {
         Pipeline {
-            copies_twice: datapath.crew.placement.policy.copies_twice(),
+            walk: Walk {
+                microflows: MicroflowCache::default(),
+                burst: Burst::new(),
+                copies_twice: datapath.crew.placement.policy.copies_twice(),
+            },
             datapath,
             ports: None,
             ports_version: 0,
-            microflows: MicroflowCache::default(),
-            flushed_ms: 0,
-            burst: Burst::new(),
             receivers: PortSet::default(),
+            flushed_ms: 0,
         }
     }
 
     /// A step with the ports as of the last [`refresh`](Rings::refresh); returns when it began.
     #[inline]
-    fn in_step(&mut self, schedule: &mut Schedule, f: impl FnOnce(&mut Pipeline, &mut Step<'_>)) -> u64 {
+    fn in_step(&mut self, schedule: &mut Schedule, f: impl FnOnce(&mut Walk, &mut Step<'_>)) -> u64 {
         let now_ms = self.datapath.now_ms();
-        let Some(ports) = self.ports.take() else {
-            return now_ms;
-        };
-        let mut receivers = std::mem::take(&mut self.receivers);
         let mut step = Step {
-            ports: &ports,
+            ports: self.ports.as_deref().unwrap_or(&NO_PORTS),
             schedule,
-            receivers: &mut receivers,
+            receivers: &mut self.receivers,
             now_ms,
             ends: end_of_turn(),
         };
-        f(self, &mut step);
-        self.receivers = receivers;
-        self.ports = Some(ports);
+        f(&mut self.walk, &mut step);
         now_ms
     }
 
     fn flush_stats_at(&mut self, now_ms: u64) {
         if self.flushed_ms != now_ms {
             self.flushed_ms = now_ms;
-            self.microflows.tell(now_ms);
+            self.walk.microflows.tell(now_ms);
         }
     }
 
+    /// Forwards a packet that does not come from a ring. `pool` gives slots for copies of its head.
+    pub fn execute(&mut self, injected: Injected<'_>, pool: &mut PoolOwner<Packet>, schedule: &mut Schedule) {
+        self.refresh();
+        self.in_step(schedule, |_, step| {
+            let mut forward = Forward {
+                ports: step.ports,
+                port: injected.port,
+                key: &injected.key,
+                now_ms: step.now_ms,
+                receivers: &mut *step.receivers,
+                spare: || pool.take(),
+            };
+            apply(injected.actions, injected.packet, &mut forward);
+            step.deliver_all(None);
+        });
+    }
+
+    /// Drops what is queued for a port that was taken out of the table, and has its senders looked at.
+    pub fn empty(&mut self, port: &Port, schedule: &mut Schedule) {
+        for origin in empty(port).0 {
+            schedule.later(transmit_ring(origin));
+        }
+    }
+}
+
+impl Walk {
     /// Serves a port's transmit ring.
     fn switch(&mut self, port: &Arc<Port>, step: &mut Step<'_>) {
         let Some(transmit) = port.vnic.transmit.try_claim() else {
@@ -382,37 +419,6 @@ impl Pipeline {
             step.hand_over(sender, *to, packets);
         }
         flows.clear();
-    }
-
-    /// Forwards a packet that does not come from a ring. `pool` gives slots for copies of its head.
-    pub fn execute(
-        &mut self,
-        port: &Arc<Port>,
-        packet: Unique<Packet>,
-        schedule: &mut Schedule,
-        (actions, pool): (&[Action], &mut PoolOwner<Packet>),
-        key: &FlowKey,
-    ) {
-        self.refresh();
-        self.in_step(schedule, |_, step| {
-            let mut forward = Forward {
-                ports: step.ports,
-                port,
-                key,
-                now_ms: step.now_ms,
-                receivers: &mut *step.receivers,
-                spare: || pool.take(),
-            };
-            apply(actions, packet, &mut forward);
-            step.deliver_all(None);
-        });
-    }
-
-    /// Drops what is queued for a port that was taken out of the table, and has its senders looked at.
-    pub fn empty(&mut self, port: &Port, schedule: &mut Schedule) {
-        for origin in empty(port).0 {
-            schedule.later(transmit_ring(origin));
-        }
     }
 }
 

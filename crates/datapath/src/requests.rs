@@ -1,7 +1,7 @@
 //! What the control process asks for, one function per kind of request.
 
 use crate::channel::{BATCH, Server};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
 use crate::report::work_report;
 use crate::trace::trace;
@@ -227,9 +227,14 @@ impl Server {
         packet.header = execute.packet.vnet_header;
         match packet.parse_flow_key() {
             Ok(key) => self.scheduler.accounted(&self.work, |scheduler| {
+                let injected = Injected {
+                    port: &port,
+                    packet,
+                    key,
+                    actions: &execute.actions,
+                };
                 let Scheduler { rings, schedule } = scheduler;
-                let means = (&execute.actions[..], &mut self.pool);
-                rings.execute(&port, packet, schedule, means, &key);
+                rings.execute(injected, &mut self.pool, schedule);
             }),
             Err(_) => account.dropped(DropReason::BadOffload, 1),
         }

@@ -41,7 +41,7 @@ impl Schedule {
     /// Takes the ring that is served next: in the policy's order, the oldest among equals.
     pub(crate) fn next(&mut self, homes: &impl Homes) -> Option<RingId> {
         let placement = &self.crew.placement;
-        if !placement.knows_vcpus() {
+        if self.queue.len() < 2 || !placement.knows_vcpus() {
             return self.queue.pop();
         }
         let view = placement.view(homes);

@@ -28,6 +28,11 @@ impl RunQueue {
         self.rings.is_empty()
     }
 
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.rings.len()
+    }
+
     /// Takes the oldest.
     #[inline]
     pub fn pop(&mut self) -> Option<RingId> {

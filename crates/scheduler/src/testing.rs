@@ -1,11 +1,21 @@
-//! What tests share.
+//! What tests share: vNICs in a list, and a forwarder that only counts.
 
 use crate::home::{Home, Homes};
+use crate::ring_id::RingId;
+use crate::schedule::Schedule;
+use crate::scheduler::Rings;
 use placement::Vnic;
+use std::collections::{HashMap, HashSet};
 
 /// vNICs from 0 on.
 #[derive(Default)]
 pub(crate) struct Table(pub Vec<Home>);
+
+impl Table {
+    pub fn of(count: u32) -> Table {
+        Table((0..count).map(|vnic| Home::new(Vnic(vnic), None)).collect())
+    }
+}
 
 impl Homes for Table {
     fn home(&self, vnic: Vnic) -> Option<&Home> {
@@ -15,4 +25,72 @@ impl Homes for Table {
     fn limit(&self) -> u32 {
         self.0.len() as u32
     }
+}
+
+/// A forwarder whose rings hold a number of turns of work.
+#[derive(Default)]
+pub(crate) struct Fake {
+    pub table: Table,
+    /// Turns of work per ring.
+    pub work: HashMap<RingId, u32>,
+    /// The rings that were served, in order.
+    pub served: Vec<RingId>,
+    /// The polled rings that were looked at, in order.
+    pub looks: Vec<RingId>,
+    /// Rings whose guests have to kick.
+    pub kicks_on: HashSet<RingId>,
+}
+
+impl Fake {
+    pub fn with(vnics: u32) -> Fake {
+        Fake {
+            table: Table::of(vnics),
+            ..Fake::default()
+        }
+    }
+
+    fn left(&self, ring: RingId) -> u32 {
+        self.work.get(&ring).copied().unwrap_or(0)
+    }
+}
+
+impl Rings for Fake {
+    type Homes = Table;
+
+    fn refresh(&mut self) {}
+
+    fn homes(&self) -> &Table {
+        &self.table
+    }
+
+    fn serve(&mut self, ring: RingId, schedule: &mut Schedule) {
+        self.served.push(ring);
+        let left = self.left(ring);
+        schedule.progress.packets += u64::from(left > 0);
+        self.work.insert(ring, left.saturating_sub(1));
+        if left > 1 {
+            schedule.later(ring);
+        } else if ring.is_transmit() {
+            self.kicks_on.remove(&ring);
+            schedule.poll_from_now(ring, left > 0);
+        }
+    }
+
+    fn kicked(&mut self, ring: RingId) -> bool {
+        self.table.home(ring.vnic()).is_some()
+    }
+
+    fn has_work(&mut self, ring: RingId) -> bool {
+        self.looks.push(ring);
+        self.left(ring) > 0
+    }
+
+    fn enable_kicks(&mut self, ring: RingId) -> bool {
+        self.kicks_on.insert(ring);
+        self.left(ring) > 0
+    }
+
+    fn flush_stats(&mut self) {}
+
+    fn rest(&mut self) {}
 }

@@ -1,1 +1,360 @@
-//! The scheduler with a fake forwarder.
+//! The scheduler with a forwarder that only counts.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use crate::account::Progress;
+use crate::crew::Crew;
+use crate::executor::{Activity, Executor, ring_bell};
+use crate::home::{Home, Homes as _};
+use crate::placement::Placement;
+use crate::ring_id::RingId;
+use crate::schedule::Schedule;
+use crate::scheduler::{Rings, Scheduler};
+use crate::testing::{Fake, Table};
+use crate::timers::Due;
+use crate::worker::start_all;
+use ::placement::{Config, Costs, Cpu, Policy, Shape, Topology, Vnic};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::AsFd as _;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+use vm_state::{Stage, ThreadState, VmState};
+
+/// Tests wait so long for other threads, on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Task numbers: of the worker, and from there on of guests' threads.
+const WORKER: u32 = 1;
+const GUEST: u32 = 1000;
+
+fn transmit(vnic: u32) -> RingId {
+    RingId::transmit(Vnic(vnic))
+}
+
+fn receive(vnic: u32) -> RingId {
+    RingId::receive(Vnic(vnic))
+}
+
+fn crew(facts: Option<VmState>) -> Arc<Crew> {
+    let shape = Shape {
+        nodes: 1,
+        llcs: 1,
+        modules: 4,
+        cpus: 1,
+    };
+    let policy = Policy::new(Config::default(), Topology::regular(shape), Costs::default());
+    Crew::new(Placement::new(policy, facts).unwrap())
+}
+
+/// A thread that is no worker: nothing is asked of the placement policy.
+fn alone(vnics: u32) -> Scheduler<Fake> {
+    Scheduler::new(crew(None), None, Fake::with(vnics))
+}
+
+/// The worker of core 0 of four, and what is known of cores and guests. Each vNIC's guest is blocked on the core of its
+/// number.
+fn on_core_0(vnics: u32) -> (Scheduler<Fake>, Stage) {
+    let stage = Stage::new().unwrap();
+    (0..4).for_each(|cpu| stage.runs(cpu, 0));
+    stage.runs(0, WORKER);
+    let fake = Fake::with(vnics);
+    for vnic in 0..vnics {
+        let slot = stage.thread(GUEST + vnic, ThreadState::Blocked(vnic)).unwrap();
+        fake.table.0[vnic as usize].set_threads(Box::new([slot]));
+    }
+    let crew = crew(Some(VmState::map(stage.area()).unwrap()));
+    let me = executor(&crew, 0);
+    me.set_activity(Activity::Working);
+    (Scheduler::new(crew, Some(me), fake), stage)
+}
+
+fn executor(crew: &Arc<Crew>, cpu: u16) -> Arc<Executor> {
+    let core = ::placement::Executor::Core(Cpu(cpu));
+    crew.placement.find(core, &Table::default()).unwrap()
+}
+
+/// What an executor was told.
+fn messages(executor: &Executor) -> Vec<RingId> {
+    let mut inbox = executor.take_inbox().unwrap();
+    std::iter::from_fn(|| executor.receive(&mut inbox)).collect()
+}
+
+#[test]
+fn rings_of_a_vnic_are_neighbours() {
+    for vnic in [0, 1, 77, u32::MAX / 2] {
+        let (receive, transmit) = (receive(vnic), transmit(vnic));
+        assert_eq!((receive.vnic(), transmit.vnic()), (Vnic(vnic), Vnic(vnic)));
+        assert!(transmit.is_transmit() && !receive.is_transmit());
+        assert_eq!(transmit.0, receive.0 + 1);
+    }
+}
+
+#[test]
+fn busy_rings_take_turns() {
+    let mut scheduler = alone(3);
+    for (vnic, turns) in [(0, 4), (1, 2), (2, 1)] {
+        scheduler.rings.work.insert(transmit(vnic), turns);
+        scheduler.kicked(transmit(vnic));
+        // Said twice, done once.
+        scheduler.kicked(transmit(vnic));
+    }
+    while scheduler.step() {}
+    let order = [0, 1, 2, 0, 1, 0, 0].map(transmit);
+    assert_eq!(scheduler.rings.served, order);
+    assert!(!scheduler.step(), "nothing is left");
+}
+
+#[test]
+fn kicks_of_rings_that_do_not_exist_are_ignored() {
+    let mut scheduler = alone(1);
+    scheduler.kicked(transmit(1));
+    assert!(!scheduler.step());
+    scheduler.kicked(receive(0));
+    assert!(scheduler.step());
+    assert_eq!(scheduler.rings.served, [receive(0)]);
+}
+
+#[test]
+fn polling_looks_at_a_bounded_number_of_rings_and_at_all_in_time() {
+    let mut scheduler = alone(5);
+    (0..5).for_each(|vnic| scheduler.kicked(transmit(vnic)));
+    while scheduler.step() {}
+    assert!(scheduler.schedule.is_polling());
+    for _ in 0..5 {
+        assert!(!scheduler.poll(2), "nothing has come");
+    }
+    let mut looks = std::mem::take(&mut scheduler.rings.looks);
+    looks.sort_unstable();
+    let twice: Vec<RingId> = (0..5).flat_map(|vnic| [transmit(vnic); 2]).collect();
+    assert_eq!(looks, twice);
+    scheduler.rings.work.insert(transmit(3), 1);
+    assert!(scheduler.poll(usize::MAX));
+    assert_eq!(scheduler.rings.looks.len(), 5);
+    scheduler.rings.served.clear();
+    while scheduler.step() {}
+    assert_eq!(scheduler.rings.served, [transmit(3)]);
+}
+
+#[test]
+fn what_comes_while_polling_ends_is_not_lost() {
+    let mut scheduler = alone(2);
+    (0..2).for_each(|vnic| scheduler.kicked(transmit(vnic)));
+    while scheduler.step() {}
+    assert!(scheduler.rings.kicks_on.is_empty());
+    scheduler.rings.work.insert(transmit(1), 1);
+    assert!(scheduler.stop_polling(false));
+    assert!(!scheduler.schedule.is_polling());
+    assert_eq!(scheduler.rings.kicks_on.len(), 2, "guests kick again");
+    scheduler.rings.served.clear();
+    while scheduler.step() {}
+    assert_eq!(scheduler.rings.served, [transmit(1)]);
+    // It is polled again; the other one is not.
+    assert!(!scheduler.stop_polling(false));
+    assert_eq!(scheduler.rings.kicks_on.len(), 2);
+}
+
+#[test]
+fn a_thread_sleeps_until_its_next_timer() {
+    let mut scheduler = alone(3);
+    assert_eq!(scheduler.schedule.next_deadline(), None, "for ever");
+    let hour_ns = 3_600_000_000_000;
+    let now_ns = scheduler.schedule.now_ns();
+    scheduler
+        .schedule
+        .set_timer(now_ns + hour_ns, receive(1), Due::Slow);
+    let sleep = scheduler.schedule.next_deadline().unwrap();
+    assert!(sleep > Duration::ZERO && sleep <= Duration::from_nanos(hour_ns));
+    assert!(!scheduler.step(), "not yet");
+    scheduler.schedule.set_timer(now_ns, receive(2), Due::Stall);
+    assert_eq!(scheduler.schedule.next_deadline(), Some(Duration::ZERO));
+    while scheduler.step() {}
+    assert_eq!(scheduler.rings.served, [receive(2)]);
+    assert!(scheduler.schedule.next_deadline() > Some(Duration::ZERO));
+}
+
+#[test]
+fn only_turns_that_move_packets_count() {
+    let mut scheduler = alone(1);
+    let account = scheduler.schedule.crew.ledger.open("test");
+    scheduler.rings.work.insert(transmit(0), 1);
+    for _ in 0..2 {
+        scheduler.kicked(transmit(0));
+        assert!(scheduler.accounted(&account, Scheduler::step));
+    }
+    assert_eq!(scheduler.schedule.progress, Progress::default());
+    let records = scheduler.schedule.crew.ledger.records();
+    assert_eq!((records.len(), records[0].packets), (1, 1));
+    scheduler.schedule.crew.ledger.close(&account);
+    assert!(scheduler.schedule.crew.ledger.records().is_empty());
+}
+
+#[test]
+fn copying_comes_before_switching_unless_a_guest_waits() {
+    let (mut scheduler, stage) = on_core_0(3);
+    stage.thread(GUEST + 1, ThreadState::Running(1)).unwrap();
+    for ring in [transmit(1), receive(1), transmit(2)] {
+        scheduler.schedule.later(ring);
+    }
+    while scheduler.step() {}
+    // The guest of vNIC 2 is blocked: nobody else comes along to serve what it left behind.
+    assert_eq!(scheduler.rings.served, [transmit(2), receive(1), transmit(1)]);
+}
+
+#[test]
+fn a_helper_gives_way_and_an_owner_does_not() {
+    let (mut scheduler, stage) = on_core_0(2);
+    let (own, others) = (transmit(0), transmit(1));
+    for ring in [own, others] {
+        scheduler.schedule.later(ring);
+    }
+    stage.wanted(0, 1);
+    while scheduler.step() {}
+    assert_eq!(scheduler.rings.served, [own]);
+    assert_eq!(scheduler.schedule.progress.aborts, 1);
+    assert_eq!(messages(&executor(&scheduler.schedule.crew, 1)), [others]);
+    // Nobody wants the core any more.
+    stage.runs(0, WORKER);
+    scheduler.schedule.later(others);
+    while scheduler.step() {}
+    assert_eq!(scheduler.rings.served, [own, others]);
+    assert_eq!(scheduler.schedule.progress.aborts, 1);
+}
+
+#[test]
+fn kicks_go_where_the_guest_is_and_so_does_its_home_in_the_end() {
+    let (mut scheduler, _stage) = on_core_0(2);
+    let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let crew = scheduler.schedule.crew.clone();
+    let (here, there) = (executor(&crew, 0), executor(&crew, 1));
+    let home = scheduler.rings.table.home(Vnic(1)).unwrap();
+    // It was decided when the guest was here.
+    home.watch(1, kick.as_fd(), || here.clone()).unwrap();
+    let heard = |executor: &Executor| {
+        let mut rings = Vec::new();
+        ring_bell(&kick);
+        let wait = executor.wait(Some(Duration::ZERO), |wakeup| rings.push(format!("{wakeup:?}")));
+        assert_eq!(wait.unwrap(), !rings.is_empty());
+        rings.iter().any(|ring| ring.contains("Kick"))
+    };
+    assert!(heard(&here) && !heard(&there));
+    for _ in 0..32 {
+        scheduler.kicked(transmit(1));
+    }
+    assert!(!heard(&here) && heard(&there));
+    assert!(!scheduler.step(), "nothing was left here");
+    assert!(messages(&there).iter().all(|ring| *ring == transmit(1)));
+    scheduler.rings.table.0[1].unwatch(1);
+    assert!(!heard(&there));
+}
+
+#[test]
+fn a_helper_looks_at_rings_that_it_was_not_asked_about() {
+    let (mut scheduler, _stage) = on_core_0(4);
+    scheduler.rings.work.insert(transmit(2), 1);
+    let rounds = (0..4).take_while(|_| !scheduler.look_around()).count();
+    assert!(rounds < 4, "never found");
+    while scheduler.step() {}
+    assert_eq!(scheduler.rings.served, [transmit(2)]);
+    // A worker that knows nothing of cores does not.
+    let mut scheduler = alone(4);
+    scheduler.rings.work.insert(transmit(2), 1);
+    assert!((0..4).all(|_| !scheduler.look_around()));
+}
+
+#[test]
+fn a_notification_that_is_put_off_comes_when_the_guest_blocks() {
+    let (mut scheduler, stage) = on_core_0(1);
+    stage.thread(GUEST, ThreadState::Running(1)).unwrap();
+    let at_ns = scheduler.schedule.now_ns() + 3_600_000_000_000;
+    scheduler.schedule.set_timer(at_ns, receive(0), Due::Notify);
+    assert!(!scheduler.look_around());
+    stage.thread(GUEST, ThreadState::Blocked(1)).unwrap();
+    assert!(scheduler.look_around());
+    while scheduler.step() {}
+    assert_eq!(scheduler.rings.served, [receive(0)]);
+    assert_eq!(scheduler.schedule.next_deadline(), None, "the timer is gone");
+}
+
+#[test]
+fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
+    let (mut scheduler, stage) = on_core_0(1);
+    stage.thread(GUEST, ThreadState::Runnable(0)).unwrap();
+    let helper = executor(&scheduler.schedule.crew, 1);
+    helper.set_activity(Activity::Polling);
+    scheduler.schedule.later(transmit(0));
+    while scheduler.step() {}
+    // Nobody waited: kicks are asked for.
+    assert!(!scheduler.stop_polling(false));
+    assert!(scheduler.rings.kicks_on.contains(&transmit(0)));
+    scheduler.schedule.later(transmit(0));
+    while scheduler.step() {}
+    executor(&scheduler.schedule.crew, 0).set_contended(true);
+    assert!(!scheduler.stop_polling(true));
+    assert!(scheduler.rings.kicks_on.is_empty(), "the helper polls it");
+    assert_eq!(messages(&helper), [transmit(0)]);
+}
+
+/// A forwarder that says what it serves to the test.
+struct Telling(Arc<Table>, Sender<RingId>);
+
+impl Rings for Telling {
+    type Homes = Table;
+
+    fn refresh(&mut self) {}
+
+    fn homes(&self) -> &Table {
+        &self.0
+    }
+
+    fn serve(&mut self, ring: RingId, _schedule: &mut Schedule) {
+        let _ = self.1.send(ring);
+    }
+
+    fn kicked(&mut self, _ring: RingId) -> bool {
+        true
+    }
+
+    fn has_work(&mut self, _ring: RingId) -> bool {
+        false
+    }
+
+    fn enable_kicks(&mut self, _ring: RingId) -> bool {
+        false
+    }
+
+    fn flush_stats(&mut self) {}
+
+    fn rest(&mut self) {}
+}
+
+#[test]
+fn workers_serve_what_is_kicked_and_what_is_posted_and_end() {
+    let crew = crew(None);
+    let table = Arc::new(Table(vec![Home::new(Vnic(0), None)]));
+    let (sender, served) = channel();
+    let shared = table.clone();
+    let count = start_all(&crew, move || Telling(shared.clone(), sender.clone())).unwrap();
+    assert!(count >= 1);
+    let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    let home = &table.0[0];
+    home.watch(1, kick.as_fd(), || crew.placement.executor_of(home))
+        .unwrap();
+    for _ in 0..3 {
+        ring_bell(&kick);
+        assert_eq!(served.recv_timeout(PATIENCE).unwrap(), transmit(0));
+    }
+    home.post(|| crew.placement.executor_of(home));
+    let mut posted = [(); 2].map(|()| served.recv_timeout(PATIENCE).unwrap());
+    posted.sort_unstable();
+    assert_eq!(posted, [receive(0), transmit(0)]);
+    crew.end();
+    // Each worker notices when it is woken; then nobody is left who could say something.
+    let start = std::time::Instant::now();
+    while !crew.ledger.records().is_empty() {
+        crew.placement.executor_of(home).wake();
+        assert!(start.elapsed() < PATIENCE, "workers do not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(served.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+}

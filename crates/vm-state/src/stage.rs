@@ -45,6 +45,15 @@ impl Stage {
         cores.store((cores.load(Relaxed).to_le() & !bit | idle).to_le(), Relaxed);
     }
 
+    /// So many tasks want the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024 on are
+    /// ignored.
+    pub fn wanted(&self, cpu: u32, others: u32) {
+        if let Some(core) = self.area.cores.get(cpu as usize) {
+            let running = u32::from(core.task.load(Relaxed) as u32 != 0);
+            core.runnable.store(running + others, Relaxed);
+        }
+    }
+
     /// Registers a thread that does this; `None` when there is no place for it.
     pub fn thread(&self, tid: u32, state: ThreadState) -> Option<Slot> {
         let bucket = tid as usize % BUCKETS;
