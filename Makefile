@@ -107,9 +107,10 @@ soak: setup ## An hour of guests that come and go, and of processes that die; no
 	$(CARGO) build --release --package hyperswitch --package testbed
 	scripts/as-root $(RELEASE)/soak $(SOAK)
 
-lint: ## Formatting and clippy, without mercy
+lint: ## Formatting, clippy and dependencies, without mercy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	scripts/check-dependencies
 
 # BENCH has further arguments: BENCH="--only loop --rounds 3", BENCH=--list.
 bench: ## Measure against Open vSwitch and the kernel's bridge; results go to docs/performance
