@@ -11,6 +11,7 @@ use crate::clean;
 use crate::l2::{FlowChange, MASK};
 use crate::peer::{Lost, Peer};
 use crate::process::Control;
+use crate::refusal::Refusal;
 use crate::serve::Question;
 use crate::trust::{
     Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS, are_plausible,
@@ -190,7 +191,7 @@ impl Control {
         };
         let mut answers = BTreeMap::new();
         for pending in lost.pending.into_values() {
-            let ended = || Response::Error("the data plane has just ended; try again".into());
+            let ended = || Response::Error(Refusal::DataPlaneEnded.to_string());
             match pending {
                 // The next data plane will be told.
                 Pending::User(token, Question::Settled(done)) => answers.insert(token, Response::Ok(done)),
@@ -336,10 +337,8 @@ impl Control {
             (pending, result) => {
                 if let Some(token) = pending.user() {
                     self.gathered.remove(&token);
-                    let text = result
-                        .err()
-                        .unwrap_or_else(|| "the data plane's answer makes no sense".into());
-                    self.users.answer(token, &Response::Error(text));
+                    let refusal = result.err().map_or(Refusal::WrongAnswer, Refusal::DataPlane);
+                    self.users.answer(token, &Response::Error(refusal.to_string()));
                 }
             }
         }

@@ -12,6 +12,7 @@
 use crate::clean;
 use crate::peer::Peer;
 use crate::process::Control;
+use crate::refusal::Problem;
 use crate::sockets;
 use crate::state::{Link, PortState as DesiredPort};
 use crate::vcpus::Vcpu;
@@ -55,7 +56,7 @@ pub(crate) struct PortRun {
     /// instead of being refused.
     listener: Option<OwnedFd>,
     /// Why it is not connected, for users.
-    pub problem: Option<String>,
+    pub problem: Option<Problem>,
     /// When to try to connect, or to see whether that worked.
     pub due: Option<u64>,
     delay: u64,
@@ -128,16 +129,14 @@ impl Control {
         self.switches.get(name)?.id
     }
 
-    /// Makes a port known to the data plane, if there is one and the port has a number.
-    ///
-    /// # Errors
-    /// The listening socket cannot be had. It will be tried again.
-    pub fn add_port(&mut self, name: &str) -> Result<(), String> {
+    /// Makes a port known to the data plane, if there is one and the port has a number. Tried again when the listening
+    /// socket cannot be had; then that is in the log and in the port's entry.
+    pub fn add_port(&mut self, name: &str) {
         let now = self.now();
         let threads = self.ports.get_mut(name).and_then(|run| run.vcpus.take());
         self.forget_threads(threads);
         let Some(run) = self.ports.get_mut(name) else {
-            return Ok(());
+            return;
         };
         let link = run.wanted.link.clone();
         run.added = false;
@@ -148,24 +147,26 @@ impl Control {
             Link::Listen(path) => match run.listening(path) {
                 Ok(fd) => fds.push(fd),
                 Err(error) => {
-                    let text = format!("cannot listen on {}: {error}", path.display());
-                    log::warn!("port {name}: {text}");
-                    run.problem = Some(text.clone());
+                    let problem = Problem::Listen {
+                        path: path.clone(),
+                        error: error.to_string(),
+                    };
+                    log::warn!("port {name}: {problem}");
+                    run.problem = Some(problem);
                     run.back_off(now, SETTLE);
-                    return Err(text);
+                    return;
                 }
             },
             Link::Connect(_) | Link::Interface(_) => run.due = Some(now),
         }
         run.problem = None;
         let (Some(spec), true) = (self.port_spec(name), self.numbered) else {
-            return Ok(());
+            return;
         };
         let asked = self.ask_port(Request::PortAdd(spec), fds, name);
         if let Some(run) = self.ports.get_mut(name) {
             run.added = asked;
         }
-        Ok(())
     }
 
     /// Closes what a port has open outside the data plane.
@@ -188,7 +189,7 @@ impl Control {
                 run.delay = DELAY_MIN;
                 run.problem = None;
             }
-            PortState::Broken(text) => run.problem = Some(text.clone()),
+            PortState::Broken(text) => run.problem = Some(Problem::DataPlane(text.clone())),
             PortState::Connected => {}
         }
         log::debug!("port {name}: {state:?}");
@@ -212,8 +213,7 @@ impl Control {
             run.due = None;
             if !run.added {
                 if self.data_plane.is_some() && self.numbered {
-                    // The problem is in the port's entry and in the log.
-                    let _ = self.add_port(&name);
+                    self.add_port(&name);
                 }
                 continue;
             }
@@ -227,7 +227,10 @@ impl Control {
                             self.attach(&name, stream);
                         }
                         Err(error) => {
-                            run.problem = Some(format!("cannot connect to {}: {error}", path.display()));
+                            run.problem = Some(Problem::Connect {
+                                path: path.clone(),
+                                error: error.to_string(),
+                            });
                             run.back_off(now, DELAY_MIN);
                         }
                     }
@@ -274,7 +277,7 @@ impl Control {
                 self.attach(name, ours);
             }
             Err(error) => {
-                run.problem = Some(format!("no socket pair: {error}"));
+                run.problem = Some(Problem::SocketPair(error.to_string()));
                 run.back_off(now, SETTLE);
             }
         }
@@ -349,7 +352,7 @@ impl Control {
             InterfaceState::Disconnected => run.retry(now),
             InterfaceState::Failed(text) => {
                 telemetry::limited_by!(id.0, log::Level::Warn, "port {name}: {text}");
-                run.problem = Some(text);
+                run.problem = Some(Problem::Driver(text));
                 run.retry(now);
             }
         }
@@ -374,7 +377,7 @@ impl PortRun {
 
     /// The data plane did not take a request about this port; tried again.
     pub fn refused(&mut self, adding: bool, error: String, now: u64) {
-        self.problem = Some(error);
+        self.problem = Some(Problem::DataPlane(error));
         self.added &= !adding;
         self.back_off(now, SETTLE);
     }

@@ -4,6 +4,7 @@ use crate::data_plane::DataPlane;
 use crate::l2;
 use crate::links::{Driver, PortRun};
 use crate::peer::Peer;
+use crate::refusal::Refusal;
 use crate::serve::AllGathered;
 use crate::sockets;
 use crate::state::{State, Wishes, desired};
@@ -113,7 +114,7 @@ impl Control {
             running: true,
             options,
         };
-        control.wish(wishes).map_err(Error::Config)?;
+        control.wish(wishes)?;
         Ok(control)
     }
 
@@ -126,7 +127,7 @@ impl Control {
     ///
     /// # Errors
     /// They contradict themselves; nothing has changed.
-    pub fn wish(&mut self, wishes: Wishes) -> Result<Vec<plan::Change>, String> {
+    pub fn wish(&mut self, wishes: Wishes) -> Result<Vec<plan::Change>, Refusal> {
         let state = desired(&wishes, &self.options.run_dir)?;
         let changes = plan::plan(&self.state, &state);
         self.wishes = wishes;
@@ -142,13 +143,9 @@ impl Control {
     ///
     /// # Errors
     /// It cannot be used; nothing has changed.
-    pub fn reload(&mut self) -> Result<Vec<plan::Change>, String> {
-        let file = self
-            .options
-            .config
-            .clone()
-            .ok_or("there is no configuration file; see `hyperswitch run --config`")?;
-        let config = read_config(&file).map_err(|error| error.to_string())?;
+    pub fn reload(&mut self) -> Result<Vec<plan::Change>, Refusal> {
+        let file = self.options.config.clone().ok_or(Refusal::NoConfiguration)?;
+        let config = read_config(&file)?;
         self.wish(Wishes {
             config,
             overrides: BTreeMap::new(),
@@ -242,7 +239,7 @@ impl Control {
         let Incoming { token, request, fds } = incoming;
         let answer = match request {
             Ok(request) => self.serve(token, request, fds),
-            Err(error) => Some(Response::Error(error)),
+            Err(refusal) => Some(Response::Error(refusal.to_string())),
         };
         if let Some(answer) = answer {
             self.users.answer(token, &answer);
@@ -255,7 +252,7 @@ impl Control {
             match self.supervisor.receive::<ToChild>() {
                 Ok(Some((ToChild::Peer(role), fds))) => self.meet(role, fds),
                 Ok(Some((ToChild::Processes(processes), _))) => self.processes = processes,
-                Ok(Some((ToChild::VmState(published), fds))) => self.vcpus.meet(published, &fds),
+                Ok(Some((ToChild::VmState(states), fds))) => self.vcpus.meet(states, &fds),
                 Ok(Some((ToChild::Placement(_), _))) => {}
                 Ok(Some((ToChild::Priority(priority), _))) => self.priority = Some(priority),
                 Ok(Some((ToChild::Reload, _))) => match self.reload() {
@@ -308,8 +305,8 @@ impl Control {
         self.refresh_ups(now);
         for token in self.users.overdue(now) {
             self.forget_user(token);
-            let text = "no answer from the data plane; see `hyperswitch status`".into();
-            self.users.answer(token, &Response::Error(text));
+            let refusal = Refusal::NoAnswer.to_string();
+            self.users.answer(token, &Response::Error(refusal));
         }
     }
 
@@ -321,10 +318,12 @@ impl Control {
     }
 }
 
-fn read_config(file: &Path) -> Result<Config, Error> {
-    let text =
-        fs::read_to_string(file).map_err(|error| Error::Config(format!("{}: {error}", file.display())))?;
-    management::parse(&text, &file.display().to_string()).map_err(|error| Error::Config(error.to_string()))
+fn read_config(file: &Path) -> Result<Config, Refusal> {
+    let text = fs::read_to_string(file).map_err(|error| Refusal::Unreadable {
+        path: file.to_owned(),
+        error,
+    })?;
+    Ok(management::parse(&text, &file.display().to_string())?)
 }
 
 fn default_wishes() -> Wishes {

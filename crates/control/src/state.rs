@@ -3,6 +3,7 @@
 //! [`desired`] is pure. Whatever contradicts itself is refused as a whole, so that nothing is half applied.
 
 use crate::l2::{PortRules, SwitchRules};
+use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use management::{
     Config, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
@@ -97,9 +98,9 @@ impl PortState {
 ///
 /// # Errors
 /// A contradiction, for users.
-pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, String> {
+pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, Refusal> {
     let (merged, runtime) = merge(wishes)?;
-    merged.check().map_err(|error| error.message)?;
+    merged.check()?;
     let mut state = State::default();
     for switch in &merged.switches {
         let name = switch.name.to_string();
@@ -142,7 +143,7 @@ pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, String> {
 }
 
 /// One configuration of everything, and the names of the ports that requests added.
-fn merge(wishes: &Wishes) -> Result<(Config, BTreeSet<String>), String> {
+fn merge(wishes: &Wishes) -> Result<(Config, BTreeSet<String>), Refusal> {
     let mut merged = wishes.config.clone();
     for port in merged.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
         if let Some(changes) = wishes.overrides.get(port.name.as_str()) {
@@ -152,11 +153,10 @@ fn merge(wishes: &Wishes) -> Result<(Config, BTreeSet<String>), String> {
     let mut runtime = BTreeSet::new();
     for (switch, ports) in &wishes.ports {
         let Some(home) = merged.switches.iter_mut().find(|own| own.name.as_str() == switch) else {
-            let ports: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
-            return Err(format!(
-                "switch {switch} still has ports that were added at run time: {}; delete them first",
-                ports.join(", ")
-            ));
+            return Err(Refusal::RuntimePorts {
+                switch: switch.clone(),
+                ports: ports.iter().map(|port| port.name.to_string()).collect(),
+            });
         };
         home.ports.extend(ports.iter().cloned());
         runtime.extend(ports.iter().map(|port| port.name.to_string()));
@@ -266,7 +266,7 @@ fn number(mac: [u8; 6]) -> u64 {
     mac.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-fn check_sockets(state: &State, run_dir: &Path) -> Result<(), String> {
+fn check_sockets(state: &State, run_dir: &Path) -> Result<(), Refusal> {
     let mut users: BTreeMap<&Path, &str> = BTreeMap::new();
     let control = management::control_socket(run_dir);
     users.insert(&control, "the control process");
@@ -275,16 +275,17 @@ fn check_sockets(state: &State, run_dir: &Path) -> Result<(), String> {
             continue;
         };
         if path.as_os_str().len() > 107 {
-            return Err(format!(
-                "port {name}: socket path {} is longer than 107 bytes",
-                path.display()
-            ));
+            return Err(Refusal::LongSocketPath {
+                port: name.clone(),
+                path: path.clone(),
+            });
         }
         if let Some(user) = users.insert(path, name) {
-            return Err(format!(
-                "port {name}: socket {} is already that of {user}",
-                path.display()
-            ));
+            return Err(Refusal::SocketTaken {
+                port: name.clone(),
+                path: path.clone(),
+                user: user.into(),
+            });
         }
     }
     Ok(())

@@ -58,7 +58,7 @@ impl Control {
             .collect();
         for name in missing {
             // What goes wrong is in the port's entry; it is tried again.
-            let _ = self.add_port(&name);
+            self.add_port(&name);
         }
         let names: Vec<String> = self.ports.keys().cloned().collect();
         for name in names {

@@ -4,6 +4,7 @@
 //! bounded by [`MAX_REQUEST`]. With [`MAX_CONNECTIONS`] open, a newcomer takes the place of the one that
 //! has been quiet for longest.
 
+use crate::refusal::Refusal;
 use crate::sockets;
 use management::{MAX_REQUEST, Request, Response};
 use rustix::event::PollFlags;
@@ -30,7 +31,7 @@ pub type Token = u64;
 /// A request, or why a line is none, with the descriptors that came along.
 pub struct Incoming {
     pub token: Token,
-    pub request: Result<Request, String>,
+    pub request: Result<Request, Refusal>,
     pub fds: Vec<OwnedFd>,
 }
 
@@ -154,8 +155,8 @@ impl Users {
         };
         self.served = token;
         connection.deadline = Some(now + PATIENCE_MS);
-        let request = serde_json::from_slice(&connection.input[connection.taken..end])
-            .map_err(|error| format!("not a request: {error}"));
+        let request =
+            serde_json::from_slice(&connection.input[connection.taken..end]).map_err(Refusal::Malformed);
         connection.taken = end + 1;
         Some(Incoming {
             token,

@@ -13,6 +13,7 @@ use crate::pace::{Pace, Queue};
 use crate::process::Control;
 use crate::state::Link;
 use control_protocol::data_plane::{PortState, Request};
+use control_protocol::supervisor::VmStates;
 use management::VmStateStatus;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,12 +29,26 @@ const LEAST: usize = 16;
 
 /// The programs' registry, or why there is none.
 pub(crate) struct Vcpus {
-    registry: Result<Registry, String>,
+    registry: Result<Registry, Unpublished>,
     /// When threads that have ended were looked for last.
     looked: u64,
     /// Ports whose guests are to be looked at.
     waiting: Queue<String>,
     pace: Pace,
+}
+
+/// Why states of cores and guests are not known.
+#[derive(Debug, thiserror::Error)]
+enum Unpublished {
+    #[error("the supervisor has not said")]
+    Unsaid,
+    /// What the supervisor said.
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("the memory was announced and not sent")]
+    NotSent,
+    #[error("cannot map it: {0}")]
+    Unmapped(std::io::Error),
 }
 
 /// A thread of a guest, and its place.
@@ -42,7 +57,7 @@ pub(crate) type Vcpu = (u32, Slot);
 impl Vcpus {
     pub fn new() -> Self {
         Vcpus {
-            registry: Err("the supervisor has not said".into()),
+            registry: Err(Unpublished::Unsaid),
             looked: 0,
             waiting: Queue::default(),
             pace: Pace::default(),
@@ -50,11 +65,12 @@ impl Vcpus {
     }
 
     /// The supervisor has said where states are published, or why nowhere.
-    pub fn meet(&mut self, published: Result<(), String>, fds: &[OwnedFd]) {
-        self.registry = published.and_then(|()| {
-            let area = fds.first().ok_or("the memory was announced and not sent")?;
-            Registry::map(area.as_fd()).map_err(|error| format!("cannot map it: {error}"))
-        });
+    pub fn meet(&mut self, states: VmStates, fds: &[OwnedFd]) {
+        self.registry = match (states, fds.first()) {
+            (VmStates::Unavailable(reason), _) => Err(Unpublished::Unavailable(reason)),
+            (VmStates::Published, None) => Err(Unpublished::NotSent),
+            (VmStates::Published, Some(area)) => Registry::map(area.as_fd()).map_err(Unpublished::Unmapped),
+        };
         match &self.registry {
             Ok(_) => log::info!("vm-state: published by eBPF programs"),
             Err(reason) => log::warn!("vm-state: ring hints only ({reason})"),
@@ -70,7 +86,7 @@ impl Vcpus {
     pub fn status(&self) -> VmStateStatus {
         VmStateStatus {
             published: self.registry.is_ok(),
-            reason: self.registry.as_ref().err().cloned(),
+            reason: self.registry.as_ref().err().map(ToString::to_string),
         }
     }
 }

@@ -32,7 +32,7 @@ pub use counters::Counters;
 pub use packet::{MAX_FRAME, Packet};
 pub use rate::Rate;
 pub use receive::{Observer, ReceiveSide, STALL_TIMEOUT_MS, Wait};
-pub use session::{DeviceConfig, Host, RECEIVE_QUEUE, Session, TRANSMIT_QUEUE};
+pub use session::{DeviceConfig, Host, RECEIVE_QUEUE, Session, SessionError, TRANSMIT_QUEUE};
 pub use transmit::{BURST, Fetched, TransmitSide};
 pub use turn::Turn;
 pub use virtqueue::QueueError;
