@@ -15,13 +15,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vhost::vhost_user::{Backend, BackendReqHandler, Error, Result, VhostUserBackendReqHandlerMut};
 use virtqueue::Layout;
+use virtqueue::net::TRANSMIT_QUEUE;
 
 mod requests;
 
-/// Index of the first receive queue (VIRTIO 1.2, 5.1.2), named from the driver's side.
-pub const RECEIVE_QUEUE: usize = 0;
-/// Index of the first transmit queue.
-pub const TRANSMIT_QUEUE: usize = 1;
 const QUEUES: usize = 2;
 
 /// How long a stopping transmit ring waits for packets under way. Receivers that stall give up before.
