@@ -162,11 +162,11 @@ impl Control {
 
     /// Re-examines a switch's flows.
     pub fn refresh_switch(&mut self, name: &str) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let Some(run) = self.switches.get_mut(name) else {
             return;
         };
-        let changes = run.l2.refresh(now);
+        let changes = run.l2.refresh(now_ms);
         self.put_flows(name, changes);
     }
 }

@@ -41,9 +41,9 @@ pub(crate) struct DataPlane {
     /// It has broken the protocol in a way that needs no second time.
     pub broken: bool,
     /// When it was met.
-    pub since: u64,
+    pub since_ms: u64,
     /// When flows were asked for last.
-    pub polled: u64,
+    pub polled_ms: u64,
     pub polls: usize,
 }
 
@@ -162,10 +162,10 @@ impl Control {
         }
     }
 
-    pub fn meet_data_plane(&mut self, channel: Channel) {
+    pub fn attach_data_plane(&mut self, channel: Channel) {
         log::info!("connected to the data plane");
         self.lose_data_plane();
-        self.absent = None;
+        self.absent_since_ms = None;
         self.data_plane = Some(DataPlane {
             peer: Peer::new(channel),
             serial: 0,
@@ -176,8 +176,8 @@ impl Control {
             held_bytes: 0,
             listed: Listed::default(),
             broken: false,
-            since: self.now(),
-            polled: self.now(),
+            since_ms: self.now_ms(),
+            polled_ms: self.now_ms(),
             polls: 0,
         });
         self.ask(Request::Hello { version: VERSION }, Vec::new(), Pending::Hello);
@@ -212,7 +212,7 @@ impl Control {
         self.forget_threads(threads);
     }
 
-    pub fn hear_data_plane(&mut self, burst: usize) {
+    pub fn on_data_plane(&mut self, burst: usize) {
         for _ in 0..burst {
             let Some(data_plane) = &mut self.data_plane else {
                 return;
@@ -226,7 +226,7 @@ impl Control {
                     FromDataPlane::PortState { port, state, peer } => self.port_changed(port, state, peer),
                 },
                 Ok(None) => return,
-                Err(lost) => return self.part_with_data_plane(lost),
+                Err(lost) => return self.detach_data_plane(lost),
             }
         }
     }
@@ -272,9 +272,9 @@ impl Control {
             (Pending::Port(..), Ok(_)) => {}
             (Pending::Port(name, adding), Err(error)) => {
                 log::warn!("port {name}: {error}");
-                let now = self.now();
+                let now_ms = self.now_ms();
                 if let Some(run) = self.ports.get_mut(&name) {
-                    run.refused(adding, error, now);
+                    run.refused(adding, error, now_ms);
                 }
             }
             (Pending::Flow(..), Ok(_)) => {}
@@ -379,7 +379,7 @@ impl Control {
 
     /// Decides about a packet.
     pub fn upcall(&mut self, upcall: Upcall) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         if let Some(data_plane) = &mut self.data_plane
             && data_plane.restoring != Some(0)
         {
@@ -406,7 +406,7 @@ impl Control {
             });
             return;
         };
-        let (decision, changes) = run.l2.packet(&key, now);
+        let (decision, changes) = run.l2.packet(&key, now_ms);
         match decision.verdict {
             Ok(actions) => {
                 let in_port = PortId(key.in_port());

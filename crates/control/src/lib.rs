@@ -6,7 +6,7 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | users' wishes become desired state | `state` |
+//! | users' intent becomes desired state | `state` |
 //! | desired state becomes changes | `plan` |
 //! | changes are applied | `apply` |
 //! | ports are connected, again and again | `links` |
@@ -22,7 +22,7 @@
 //! | why a request is refused, or a port not connected | `refusal` |
 //! | what outlives this process | `store` |
 //!
-//! When this process dies, nothing is lost but time: wishes are in the store, port numbers and flows in
+//! When this process dies, nothing is lost but time: the intent is in the store, port numbers and flows in
 //! the data plane, stations in the flows.
 
 #![forbid(unsafe_code)]

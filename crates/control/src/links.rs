@@ -26,13 +26,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 /// First delay, in milliseconds.
-const DELAY_MIN: u64 = 100;
+const DELAY_MIN_MS: u64 = 100;
 
 /// Longest delay between attempts to connect, in milliseconds.
-const DELAY_MAX: u64 = 5_000;
+const DELAY_MAX_MS: u64 = 5_000;
 
 /// How long a port may take to become connected after an attempt, in milliseconds.
-const SETTLE: u64 = 1_000;
+const SETTLE_MS: u64 = 1_000;
 
 /// A port as it runs.
 pub(crate) struct PortRun {
@@ -58,8 +58,8 @@ pub(crate) struct PortRun {
     /// Why it is not connected, for users.
     pub problem: Option<Problem>,
     /// When to try to connect, or to see whether that worked.
-    pub due: Option<u64>,
-    delay: u64,
+    pub due_ms: Option<u64>,
+    delay_ms: u64,
 }
 
 impl PortRun {
@@ -75,22 +75,22 @@ impl PortRun {
             interface_up: false,
             listener: None,
             problem: None,
-            due: None,
-            delay: DELAY_MIN,
+            due_ms: None,
+            delay_ms: DELAY_MIN_MS,
         }
     }
 
     /// Tries again after the delay, unless something is due anyway.
-    fn retry(&mut self, now: u64) {
-        if self.due.is_none() {
-            self.due = Some(now + self.delay);
+    fn retry(&mut self, now_ms: u64) {
+        if self.due_ms.is_none() {
+            self.due_ms = Some(now_ms + self.delay_ms);
         }
     }
 
     /// Looks again after the delay, and doubles that.
-    fn back_off(&mut self, now: u64, least: u64) {
-        self.due = Some(now + self.delay.max(least));
-        self.delay = (self.delay * 2).min(DELAY_MAX);
+    fn back_off(&mut self, now_ms: u64, least_ms: u64) {
+        self.due_ms = Some(now_ms + self.delay_ms.max(least_ms));
+        self.delay_ms = (self.delay_ms * 2).min(DELAY_MAX_MS);
     }
 }
 
@@ -132,7 +132,7 @@ impl Control {
     /// Makes a port known to the data plane, if there is one and the port has a number. Tried again when the listening
     /// socket cannot be had; then that is in the log and in the port's entry.
     pub fn add_port(&mut self, name: &str) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let threads = self.ports.get_mut(name).and_then(|run| run.vcpus.take());
         self.forget_threads(threads);
         let Some(run) = self.ports.get_mut(name) else {
@@ -153,11 +153,11 @@ impl Control {
                     };
                     log::warn!("port {name}: {problem}");
                     run.problem = Some(problem);
-                    run.back_off(now, SETTLE);
+                    run.back_off(now_ms, SETTLE_MS);
                     return;
                 }
             },
-            Link::Connect(_) | Link::Interface(_) => run.due = Some(now),
+            Link::Connect(_) | Link::Interface(_) => run.due_ms = Some(now_ms),
         }
         run.problem = None;
         let (Some(spec), true) = (self.port_spec(name), self.numbered) else {
@@ -179,14 +179,14 @@ impl Control {
 
     /// The data plane has said how a port is.
     pub fn port_state(&mut self, name: &str, state: PortState) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
         match &state {
-            PortState::Disconnected => run.retry(now),
+            PortState::Disconnected => run.retry(now_ms),
             PortState::Running => {
-                run.delay = DELAY_MIN;
+                run.delay_ms = DELAY_MIN_MS;
                 run.problem = None;
             }
             PortState::Broken(text) => run.problem = Some(Problem::DataPlane(text.clone())),
@@ -197,8 +197,8 @@ impl Control {
     }
 
     /// Tries to connect what is due.
-    pub fn connect_links(&mut self, now: u64) {
-        let due = |run: &PortRun| run.due.is_some_and(|due| due <= now);
+    pub fn connect_links(&mut self, now_ms: u64) {
+        let due = |run: &PortRun| run.due_ms.is_some_and(|due| due <= now_ms);
         let names: Vec<String> = self
             .ports
             .iter()
@@ -210,7 +210,7 @@ impl Control {
                 continue;
             };
             let link = run.wanted.link.clone();
-            run.due = None;
+            run.due_ms = None;
             if !run.added {
                 if self.data_plane.is_some() && self.numbered {
                     self.add_port(&name);
@@ -223,7 +223,7 @@ impl Control {
                     match sockets::connect_to(path) {
                         Ok(stream) => {
                             run.problem = None;
-                            run.back_off(now, SETTLE);
+                            run.back_off(now_ms, SETTLE_MS);
                             self.attach(&name, stream);
                         }
                         Err(error) => {
@@ -231,12 +231,12 @@ impl Control {
                                 path: path.clone(),
                                 error: error.to_string(),
                             });
-                            run.back_off(now, DELAY_MIN);
+                            run.back_off(now_ms, DELAY_MIN_MS);
                         }
                     }
                 }
                 Link::Connect(_) => {}
-                Link::Interface(spec) => self.attach_interface(&name, spec, now),
+                Link::Interface(spec) => self.attach_interface(&name, spec, now_ms),
             }
         }
     }
@@ -247,7 +247,7 @@ impl Control {
         }
     }
 
-    fn attach_interface(&mut self, name: &str, spec: &InterfaceSpec, now: u64) {
+    fn attach_interface(&mut self, name: &str, spec: &InterfaceSpec, now_ms: u64) {
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
@@ -273,17 +273,17 @@ impl Control {
                     },
                     vec![theirs],
                 );
-                run.back_off(now, SETTLE);
+                run.back_off(now_ms, SETTLE_MS);
                 self.attach(name, ours);
             }
             Err(error) => {
                 run.problem = Some(Problem::SocketPair(error.to_string()));
-                run.back_off(now, SETTLE);
+                run.back_off(now_ms, SETTLE_MS);
             }
         }
     }
 
-    pub fn meet_driver(&mut self, channel: Channel) {
+    pub fn attach_driver(&mut self, channel: Channel) {
         log::info!("connected to the driver domain");
         let mut peer = Peer::new(channel);
         peer.send(ToDriver::List, Vec::new());
@@ -297,7 +297,7 @@ impl Control {
         }
     }
 
-    pub fn hear_driver(&mut self, burst: usize) {
+    pub fn on_driver(&mut self, burst: usize) {
         for _ in 0..burst {
             let Some(driver) = &mut self.driver else { return };
             driver.peer.flush();
@@ -310,7 +310,7 @@ impl Control {
                     FromDriver::State { port, state } => self.interface_state(port, state),
                 },
                 Ok(None) => return,
-                Err(lost) => return self.part_with_driver(lost),
+                Err(lost) => return self.detach_driver(lost),
             }
         }
     }
@@ -318,7 +318,7 @@ impl Control {
     /// Closes interfaces that nobody wants, and attaches those that are not connected. Waits until port
     /// numbers are known.
     pub fn compare_interfaces(&mut self) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let Some(driver) = self.driver.as_mut().filter(|_| self.numbered) else {
             return;
         };
@@ -336,12 +336,12 @@ impl Control {
             }
         }
         for run in self.ports.values_mut() {
-            run.due.get_or_insert(now);
+            run.due_ms.get_or_insert(now_ms);
         }
     }
 
     fn interface_state(&mut self, id: PortId, state: InterfaceState) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let Some(name) = self.names.get(&id) else { return };
         let Some(run) = self.ports.get_mut(name) else {
             return;
@@ -349,11 +349,11 @@ impl Control {
         run.interface_up = state == InterfaceState::Up;
         match state {
             InterfaceState::Up => run.problem = None,
-            InterfaceState::Disconnected => run.retry(now),
+            InterfaceState::Disconnected => run.retry(now_ms),
             InterfaceState::Failed(text) => {
                 telemetry::limited_by!(id.0, log::Level::Warn, "port {name}: {text}");
                 run.problem = Some(Problem::Driver(text));
-                run.retry(now);
+                run.retry(now_ms);
             }
         }
     }
@@ -376,10 +376,10 @@ impl PortRun {
     }
 
     /// The data plane did not take a request about this port; tried again.
-    pub fn refused(&mut self, adding: bool, error: String, now: u64) {
+    pub fn refused(&mut self, adding: bool, error: String, now_ms: u64) {
         self.problem = Some(Problem::DataPlane(error));
         self.added &= !adding;
-        self.back_off(now, SETTLE);
+        self.back_off(now_ms, SETTLE_MS);
     }
 
     /// A listening socket for the data plane, bound if there is none yet.

@@ -180,7 +180,7 @@ impl Control {
             );
         }
         warnings.extend(self.restless_stations());
-        for name in self.wishes.overrides.keys() {
+        for name in self.intent.overrides.keys() {
             warnings.push(format!(
                 "port {name} was changed at run time and differs from the configuration file"
             ));
@@ -188,7 +188,7 @@ impl Control {
         let running = |run: &&crate::links::PortRun| run.state == data_plane::PortState::Running;
         Status {
             version: PRODUCT.into(),
-            uptime_seconds: self.now() / 1000,
+            uptime_seconds: self.now_ms() / 1000,
             run_dir: self.options.run_dir.clone(),
             config: self.options.config.clone(),
             processes: self.processes.iter().map(Process::from).collect(),
@@ -213,7 +213,7 @@ impl Control {
         let mut warnings = Vec::new();
         for (name, run) in &self.switches {
             let count = run.l2.held(0).count();
-            for (station, at, left_ms) in run.l2.held(self.now()).take(MAX_WARNINGS) {
+            for (station, at, left_ms) in run.l2.held(self.now_ms()).take(MAX_WARNINGS) {
                 let (mac, port) = (mac_text(station.mac), self.port_name(at));
                 let seconds = left_ms.div_ceil(1000);
                 warnings.push(format!(
@@ -327,14 +327,14 @@ impl Control {
         if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
             return Err(Refusal::NoSwitch(name.into()));
         }
-        let now = self.now();
+        let now_ms = self.now_ms();
         let mut macs = Vec::new();
         for (name, run) in self
             .switches
             .iter()
             .filter(|(name, _)| switch.is_none_or(|wanted| wanted == *name))
         {
-            macs.extend(run.l2.mac_entries(now).into_iter().map(|entry| MacInfo {
+            macs.extend(run.l2.mac_entries(now_ms).into_iter().map(|entry| MacInfo {
                 switch: name.clone(),
                 vlan: entry.vlan,
                 mac: mac_text(entry.mac),

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// What users have asked for: the file as last read, and what requests added to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wishes {
+pub struct Intent {
     /// The configuration file.
     pub config: Config,
     /// Switches added by request, with their ports.
@@ -94,12 +94,12 @@ impl PortState {
     }
 }
 
-/// What the wishes add up to.
+/// What the intent adds up to.
 ///
 /// # Errors
 /// A contradiction, for users.
-pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, Refusal> {
-    let (merged, runtime) = merge(wishes)?;
+pub fn desired(intent: &Intent, run_dir: &Path) -> Result<State, Refusal> {
+    let (merged, runtime) = merge(intent)?;
     merged.check()?;
     let mut state = State::default();
     for switch in &merged.switches {
@@ -108,7 +108,7 @@ pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, Refusal> {
             true => Origin::Runtime,
             false => Origin::Config,
         };
-        let origin = if wishes.switches.iter().any(|own| own.name == switch.name) {
+        let origin = if intent.switches.iter().any(|own| own.name == switch.name) {
             Origin::Runtime
         } else {
             Origin::Config
@@ -143,15 +143,15 @@ pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, Refusal> {
 }
 
 /// One configuration of everything, and the names of the ports that requests added.
-fn merge(wishes: &Wishes) -> Result<(Config, BTreeSet<String>), Refusal> {
-    let mut merged = wishes.config.clone();
+fn merge(intent: &Intent) -> Result<(Config, BTreeSet<String>), Refusal> {
+    let mut merged = intent.config.clone();
     for port in merged.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
-        if let Some(changes) = wishes.overrides.get(port.name.as_str()) {
+        if let Some(changes) = intent.overrides.get(port.name.as_str()) {
             changes.apply(port);
         }
     }
     let mut runtime = BTreeSet::new();
-    for (switch, ports) in &wishes.ports {
+    for (switch, ports) in &intent.ports {
         let Some(home) = merged.switches.iter_mut().find(|own| own.name.as_str() == switch) else {
             return Err(Refusal::RuntimePorts {
                 switch: switch.clone(),
@@ -161,7 +161,7 @@ fn merge(wishes: &Wishes) -> Result<(Config, BTreeSet<String>), Refusal> {
         home.ports.extend(ports.iter().cloned());
         runtime.extend(ports.iter().map(|port| port.name.to_string()));
     }
-    for switch in &wishes.switches {
+    for switch in &intent.switches {
         runtime.extend(switch.ports.iter().map(|port| port.name.to_string()));
         merged.switches.push(switch.clone());
     }
