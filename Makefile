@@ -8,8 +8,8 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-.PHONY: all setup build install demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-distributions soak lint \
-	bench bench-p4 simulate clean
+.PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-distributions \
+	test-package soak lint bench bench-p4 simulate clean
 
 all: build
 
@@ -41,10 +41,15 @@ install: ## Install program, manual pages, completions and service; PREFIX and D
 	install -m 644 $$directory/_hyperswitch $(COMPLETIONS)/zsh/site-functions/_hyperswitch; \
 	install -m 644 $$directory/hyperswitch.fish $(COMPLETIONS)/fish/vendor_completions.d/hyperswitch.fish
 	install -d $(DESTDIR)/lib/systemd/system
-	sed 's|@BINDIR@|$(BINDIR)|' packaging/hyperswitch.service > $(DESTDIR)/lib/systemd/system/hyperswitch.service
+	sed 's|@BINDIR@|$(BINDIR)|g' packaging/hyperswitch.service > $(DESTDIR)/lib/systemd/system/hyperswitch.service
 	chmod 644 $(DESTDIR)/lib/systemd/system/hyperswitch.service
 	test -e $(DESTDIR)/etc/hyperswitch/hyperswitch.toml || \
 		install -D -m 644 packaging/hyperswitch.toml $(DESTDIR)/etc/hyperswitch/hyperswitch.toml
+
+# DEBFULLNAME and DEBEMAIL name the maintainer.
+deb: build ## A Debian package of what `make install` installs, in build/
+	scripts/setup --package
+	scripts/make-deb
 
 # KEEP=1 leaves it running.
 demo: setup ## Real guests talk through the switch, in one table
@@ -94,14 +99,18 @@ test-attack: ## Guests and VMMs that break the rules beside two that do not: wha
 test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own
 	scripts/as-root scripts/test-distributions $(if $(COMMANDS),--commands "$(COMMANDS)") $(RELEASES)
 
+test-package: deb ## The Debian package under a systemd of each supported release: installed, upgraded under traffic, purged
+	scripts/as-root scripts/test-package $(RELEASES)
+
 # SOAK has further arguments: SOAK="--minutes 5 --seed 7".
 soak: setup ## An hour of guests that come and go, and of processes that die; not part of the tests
 	$(CARGO) build --release --package hyperswitch --package testbed
 	scripts/as-root $(RELEASE)/soak $(SOAK)
 
-lint: ## Formatting and clippy, without mercy
+lint: ## Formatting, clippy and dependencies, without mercy
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	scripts/check-dependencies
 
 # BENCH has further arguments: BENCH="--only loop --rounds 3", BENCH=--list.
 bench: ## Measure against Open vSwitch and the kernel's bridge; results go to docs/performance

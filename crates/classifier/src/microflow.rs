@@ -252,3 +252,39 @@ fn victim(set: &Set, replace: bool) -> Option<usize> {
     let free = (0..WAYS).find(|&way| !set[way].is_live());
     free.or_else(|| replace.then_some(usize::from(set[0].recent)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{Flow, FlowId, FlowKey, FlowMask, SwitchId};
+
+    /// The hash comes from the caller: here it is the same for both keys.
+    #[test]
+    fn keys_with_equal_hashes_are_told_apart() {
+        let [one, other] = [1, 2].map(|mac| {
+            let mut key = FlowKey::default();
+            key.set_eth_dst(mac);
+            ExactKey::of(&key)
+        });
+        let entries = [1, 2].map(|id| {
+            Arc::new(FlowEntry::new(Flow {
+                id: FlowId(id),
+                switch: SwitchId(0),
+                key: FlowKey::default(),
+                mask: FlowMask::ANY,
+                actions: Vec::new(),
+            }))
+        });
+        let (hash, train) = (7, Train::default());
+        let mask = |_| u64::MAX;
+        let mut cache = MicroflowCache::new(8);
+        cache.insert(hash, &one, mask, &entries[0], 0);
+        assert!(cache.hit(hash, &other, mask, &train).is_none());
+        cache.insert(hash, &other, mask, &entries[1], 0);
+        for (key, entry) in [one, other].iter().zip(&entries) {
+            let found = cache.hit(hash, key, mask, &train).unwrap();
+            assert!(Arc::ptr_eq(found, entry));
+        }
+        assert_eq!(cache.len(), 2);
+    }
+}

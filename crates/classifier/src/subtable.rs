@@ -253,3 +253,49 @@ fn matches(flow: &FlowKey, key: &FlowKey, mask: &FlowMask) -> bool {
         differences | (flow ^ key) & mask
     }) == 0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{Flow, FlowId, SwitchId};
+
+    fn key(words: [u64; 2]) -> FlowKey {
+        let mut key = FlowKey::default();
+        key.words[..2].copy_from_slice(&words);
+        key
+    }
+
+    fn flow(id: u128, key: FlowKey, mask: FlowMask) -> Arc<FlowEntry> {
+        let (switch, actions) = (SwitchId(0), Vec::new());
+        Arc::new(FlowEntry::new(Flow {
+            id: FlowId(id),
+            switch,
+            key,
+            mask,
+            actions,
+        }))
+    }
+
+    /// With the secrets known, another key has the hash of a flow's, in all layers, and is none of its.
+    #[test]
+    fn keys_with_equal_hashes_are_told_apart() {
+        let [one, other] = [key([1, 2]), key([2, 1])];
+        for words in [2, KEY_WORDS] {
+            let mut mask = FlowMask::ANY;
+            mask.0.words[..words].fill(u64::MAX);
+            let mut table = Subtable::new(mask);
+            table.seed = Seed::known();
+            let [hash, equal] = [one, other].map(|key| table.count(&key, |_, _| ()));
+            assert_eq!(hash, equal);
+            table.insert(flow(1, one, mask));
+            assert!(table.get(&one).is_some());
+            assert!(table.get(&other).is_none());
+            table.insert(flow(2, other, mask));
+            let found = [one, other].map(|key| table.get(&key).map(|entry| entry.flow.id));
+            assert_eq!(found, [Some(FlowId(1)), Some(FlowId(2))]);
+            let removed = table.remove(&other).map(|entry| entry.flow.id);
+            assert_eq!(removed, Some(FlowId(2)));
+            assert!(table.get(&other).is_none() && table.get(&one).is_some());
+        }
+    }
+}

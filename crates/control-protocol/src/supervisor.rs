@@ -44,9 +44,9 @@ pub enum ToChild {
     Peer(Role),
     /// Status of all processes, for the control process to show. Sent at each change.
     Processes(Vec<ProcessStatus>),
-    /// What cores and vCPU threads do is published in the memory behind the descriptor attached (`vm-state`), or is not
-    /// known, and why. For data plane and control process, before any channel between them.
-    VmState(Result<(), String>),
+    /// Whether it is known what cores and vCPU threads do. For data plane and control process, before any channel between
+    /// them.
+    VmState(VmStates),
     /// Where to do the work (data plane, before anything else).
     Placement(placement_config::Config),
     /// In which class the kernel lets forwarding threads be scheduled (data plane, driver domain), for users to see (control
@@ -56,6 +56,15 @@ pub enum ToChild {
     Reload,
     /// Finish in an orderly way and exit 0.
     Shutdown,
+}
+
+/// Where the states of cores and vCPU threads are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum VmStates {
+    /// In the memory behind the descriptor attached (`vm-state`).
+    Published,
+    /// Nowhere; the reason is for users.
+    Unavailable(String),
 }
 
 /// The scheduling class that the kernel granted.

@@ -9,14 +9,14 @@ use control_protocol::data_plane::Request;
 use flow::{FlowId, FlowStats, SwitchId};
 
 /// Longest time between questions about the use of flows, in milliseconds.
-const POLL_MAX: u64 = 10_000;
+const POLL_MAX_MS: u64 = 10_000;
 
 /// Shortest.
-const POLL_MIN: u64 = 1_000;
+const POLL_MIN_MS: u64 = 1_000;
 
 impl Control {
     /// When stations or flows have to be looked at, if ever.
-    pub fn ageing_deadline(&self) -> Option<u64> {
+    pub fn ageing_deadline_ms(&self) -> Option<u64> {
         let stations = self
             .idle_switches()
             .filter_map(|(_, run)| run.l2.next_ageing())
@@ -34,7 +34,7 @@ impl Control {
                 };
                 let busy = self.switches.iter().filter(|(_, run)| run.l2.flow_count() > 0);
                 let shortest = busy.filter_map(|(name, _)| ageing(name)).min()?;
-                Some(data_plane.polled + (shortest / 4).clamp(POLL_MIN, POLL_MAX))
+                Some(data_plane.polled_ms + (shortest / 4).clamp(POLL_MIN_MS, POLL_MAX_MS))
             });
         [stations, flows].into_iter().flatten().min()
     }
@@ -48,18 +48,21 @@ impl Control {
     }
 
     /// Forgets stations of idle switches, and asks for the use of flows, if either is due.
-    pub fn age(&mut self, now: u64) {
-        if self.ageing_deadline().is_none_or(|deadline| deadline > now) {
+    pub fn age(&mut self, now_ms: u64) {
+        if self
+            .ageing_deadline_ms()
+            .is_none_or(|deadline_ms| deadline_ms > now_ms)
+        {
             return;
         }
         let idle: Vec<String> = self
             .idle_switches()
-            .filter(|(_, run)| run.l2.next_ageing().is_some_and(|due| due <= now))
+            .filter(|(_, run)| run.l2.next_ageing().is_some_and(|due| due <= now_ms))
             .map(|(name, _)| name.clone())
             .collect();
         for name in idle {
             if let Some(run) = self.switches.get_mut(&name) {
-                let changes = run.l2.age(now);
+                let changes = run.l2.age(now_ms);
                 self.put_flows(&name, changes);
             }
         }
@@ -70,8 +73,8 @@ impl Control {
             .filter_map(|run| run.id)
             .collect();
         match &mut self.data_plane {
-            Some(data_plane) if data_plane.polls == 0 && now >= data_plane.polled + POLL_MIN => {
-                data_plane.polled = now;
+            Some(data_plane) if data_plane.polls == 0 && now_ms >= data_plane.polled_ms + POLL_MIN_MS => {
+                data_plane.polled_ms = now_ms;
                 data_plane.polls = busy.len();
             }
             _ => return,
@@ -86,13 +89,14 @@ impl Control {
     }
 
     pub fn polled(&mut self, switch: SwitchId, flows: Vec<(FlowId, FlowStats)>) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         if let Some(data_plane) = &mut self.data_plane {
             data_plane.polls = data_plane.polls.saturating_sub(1);
         }
         if let Some(run) = self.switch_by_id(switch) {
-            run.l2.observe(flows.iter().map(|(id, stats)| (*id, stats)), now);
-            let changes = run.l2.age(now);
+            run.l2
+                .observe(flows.iter().map(|(id, stats)| (*id, stats)), now_ms);
+            let changes = run.l2.age(now_ms);
             self.put_flows_of(switch, changes);
         }
     }

@@ -4,6 +4,7 @@ use crate::l2::Switch;
 use crate::links::PortRun;
 use crate::plan::Change;
 use crate::process::{Control, SwitchRun};
+use crate::refusal::Problem;
 use crate::state::PortState;
 use crate::ups::Ups;
 use control_protocol::data_plane::{PortState as Life, Request};
@@ -51,7 +52,7 @@ impl Control {
                     self.ports.insert(name.clone(), PortRun::new(port.clone()));
                     self.number();
                     // What goes wrong is in the port's entry; it is tried again.
-                    let _ = self.add_port(name);
+                    self.add_port(name);
                     touched.insert(port.switch.clone());
                 }
                 Change::SetPort(name, port) => {
@@ -129,7 +130,7 @@ impl Control {
                 next += 1;
             }
             if next >= PortId::LIMIT {
-                run.problem = Some(format!("there are {} ports already", PortId::LIMIT - 1));
+                run.problem = Some(Problem::NoNumber(PortId::LIMIT - 1));
                 continue;
             }
             run.id = Some(PortId(next));
@@ -161,11 +162,11 @@ impl Control {
 
     /// Re-examines a switch's flows.
     pub fn refresh_switch(&mut self, name: &str) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let Some(run) = self.switches.get_mut(name) else {
             return;
         };
-        let changes = run.l2.refresh(now);
+        let changes = run.l2.refresh(now_ms);
         self.put_flows(name, changes);
     }
 }

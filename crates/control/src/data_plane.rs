@@ -11,6 +11,7 @@ use crate::clean;
 use crate::l2::{FlowChange, MASK};
 use crate::peer::{Lost, Peer};
 use crate::process::Control;
+use crate::refusal::Refusal;
 use crate::serve::Question;
 use crate::trust::{
     Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS, are_plausible,
@@ -40,9 +41,9 @@ pub(crate) struct DataPlane {
     /// It has broken the protocol in a way that needs no second time.
     pub broken: bool,
     /// When it was met.
-    pub since: u64,
+    pub since_ms: u64,
     /// When flows were asked for last.
-    pub polled: u64,
+    pub polled_ms: u64,
     pub polls: usize,
 }
 
@@ -161,10 +162,10 @@ impl Control {
         }
     }
 
-    pub fn meet_data_plane(&mut self, channel: Channel) {
+    pub fn attach_data_plane(&mut self, channel: Channel) {
         log::info!("connected to the data plane");
         self.lose_data_plane();
-        self.absent = None;
+        self.absent_since_ms = None;
         self.data_plane = Some(DataPlane {
             peer: Peer::new(channel),
             serial: 0,
@@ -175,8 +176,8 @@ impl Control {
             held_bytes: 0,
             listed: Listed::default(),
             broken: false,
-            since: self.now(),
-            polled: self.now(),
+            since_ms: self.now_ms(),
+            polled_ms: self.now_ms(),
             polls: 0,
         });
         self.ask(Request::Hello { version: VERSION }, Vec::new(), Pending::Hello);
@@ -190,7 +191,7 @@ impl Control {
         };
         let mut answers = BTreeMap::new();
         for pending in lost.pending.into_values() {
-            let ended = || Response::Error("the data plane has just ended; try again".into());
+            let ended = || Response::Error(Refusal::DataPlaneEnded.to_string());
             match pending {
                 // The next data plane will be told.
                 Pending::User(token, Question::Settled(done)) => answers.insert(token, Response::Ok(done)),
@@ -211,7 +212,7 @@ impl Control {
         self.forget_threads(threads);
     }
 
-    pub fn hear_data_plane(&mut self, burst: usize) {
+    pub fn on_data_plane(&mut self, burst: usize) {
         for _ in 0..burst {
             let Some(data_plane) = &mut self.data_plane else {
                 return;
@@ -225,7 +226,7 @@ impl Control {
                     FromDataPlane::PortState { port, state, peer } => self.port_changed(port, state, peer),
                 },
                 Ok(None) => return,
-                Err(lost) => return self.part_with_data_plane(lost),
+                Err(lost) => return self.detach_data_plane(lost),
             }
         }
     }
@@ -271,9 +272,9 @@ impl Control {
             (Pending::Port(..), Ok(_)) => {}
             (Pending::Port(name, adding), Err(error)) => {
                 log::warn!("port {name}: {error}");
-                let now = self.now();
+                let now_ms = self.now_ms();
                 if let Some(run) = self.ports.get_mut(&name) {
-                    run.refused(adding, error, now);
+                    run.refused(adding, error, now_ms);
                 }
             }
             (Pending::Flow(..), Ok(_)) => {}
@@ -336,10 +337,8 @@ impl Control {
             (pending, result) => {
                 if let Some(token) = pending.user() {
                     self.gathered.remove(&token);
-                    let text = result
-                        .err()
-                        .unwrap_or_else(|| "the data plane's answer makes no sense".into());
-                    self.users.answer(token, &Response::Error(text));
+                    let refusal = result.err().map_or(Refusal::WrongAnswer, Refusal::DataPlane);
+                    self.users.answer(token, &Response::Error(refusal.to_string()));
                 }
             }
         }
@@ -380,7 +379,7 @@ impl Control {
 
     /// Decides about a packet.
     pub fn upcall(&mut self, upcall: Upcall) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         if let Some(data_plane) = &mut self.data_plane
             && data_plane.restoring != Some(0)
         {
@@ -407,7 +406,7 @@ impl Control {
             });
             return;
         };
-        let (decision, changes) = run.l2.packet(&key, now);
+        let (decision, changes) = run.l2.packet(&key, now_ms);
         match decision.verdict {
             Ok(actions) => {
                 let in_port = PortId(key.in_port());

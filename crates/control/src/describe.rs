@@ -84,7 +84,7 @@ impl Control {
                 PortState::Broken(_) => "broken",
             }
             .into(),
-            problem: run.problem.clone(),
+            problem: run.problem.as_ref().map(ToString::to_string),
             features: listed.map_or(0, |info| info.features),
             vcpus: run.vcpus.iter().flatten().map(|(tid, _)| *tid).collect(),
             guest: listed.and_then(|info| guest_text(info.guest)),

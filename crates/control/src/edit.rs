@@ -1,113 +1,113 @@
-//! Requests that change something: they change users' wishes, all or nothing.
+//! Requests that change something: they change users' intent, all or nothing.
 //!
 //! What comes from the configuration file is deleted there; changed it can be, until the next reload.
 
 use crate::process::Control;
-use crate::state::Wishes;
+use crate::refusal::Refusal;
+use crate::state::Intent;
 use management::{Origin, PortChanges, PortConfig, Reply, SwitchConfig};
 
 impl Control {
-    pub fn switch_add(&mut self, switch: SwitchConfig) -> Result<Reply, String> {
-        let mut wishes = self.wishes.clone();
+    pub fn switch_add(&mut self, switch: SwitchConfig) -> Result<Reply, Refusal> {
+        let mut intent = self.intent.clone();
         let ports: Vec<String> = switch.ports.iter().map(|port| port.name.to_string()).collect();
-        wishes.switches.push(switch);
-        self.wish_or_revert(wishes, &ports)
+        intent.switches.push(switch);
+        self.adopt_or_revert(intent, &ports)
     }
 
-    pub fn switch_del(&mut self, name: &str) -> Result<Reply, String> {
+    pub fn switch_del(&mut self, name: &str) -> Result<Reply, Refusal> {
         let switch = self
             .state
             .switches
             .get(name)
-            .ok_or_else(|| format!("there is no switch {name}"))?;
+            .ok_or_else(|| Refusal::NoSwitch(name.into()))?;
         if switch.origin == Origin::Config {
-            return Err(format!(
-                "switch {name} comes from the configuration file; remove it there and reload"
-            ));
+            return Err(Refusal::SwitchOfFile(name.into()));
         }
-        let mut wishes = self.wishes.clone();
-        wishes.switches.retain(|switch| switch.name.as_str() != name);
-        self.wish(wishes).map(|_| Reply::Done)
+        let mut intent = self.intent.clone();
+        intent.switches.retain(|switch| switch.name.as_str() != name);
+        self.adopt(intent).map(|_| Reply::Done)
     }
 
-    pub fn port_add(&mut self, switch: &str, config: PortConfig) -> Result<Reply, String> {
+    pub fn port_add(&mut self, switch: &str, config: PortConfig) -> Result<Reply, Refusal> {
         if !self.state.switches.contains_key(switch) {
-            return Err(format!("there is no switch {switch}"));
+            return Err(Refusal::NoSwitch(switch.into()));
         }
-        let mut wishes = self.wishes.clone();
+        let mut intent = self.intent.clone();
         let ports = [config.name.to_string()];
-        match wishes.switches.iter_mut().find(|own| own.name.as_str() == switch) {
+        match intent.switches.iter_mut().find(|own| own.name.as_str() == switch) {
             Some(own) => own.ports.push(config),
-            None => wishes.ports.entry(switch.into()).or_default().push(config),
+            None => intent.ports.entry(switch.into()).or_default().push(config),
         }
-        self.wish_or_revert(wishes, &ports)
+        self.adopt_or_revert(intent, &ports)
     }
 
-    /// Adopts wishes, unless a new port cannot have its socket.
-    fn wish_or_revert(&mut self, wishes: Wishes, ports: &[String]) -> Result<Reply, String> {
-        let before = self.wishes.clone();
-        self.wish(wishes)?;
-        let problem = ports.iter().find_map(|name| {
+    /// Adopts an intent, unless a new port cannot have its socket.
+    fn adopt_or_revert(&mut self, intent: Intent, ports: &[String]) -> Result<Reply, Refusal> {
+        let before = self.intent.clone();
+        self.adopt(intent)?;
+        let refusal = ports.iter().find_map(|name| {
             let run = self.ports.get(name).filter(|run| !run.added)?;
-            run.problem
-                .as_ref()
-                .map(|problem| format!("port {name}: {problem}"))
+            let problem = run.problem.clone()?;
+            let port = name.clone();
+            Some(Refusal::Port { port, problem })
         });
-        match problem {
+        match refusal {
             None => Ok(Reply::Done),
-            Some(problem) => {
-                self.wish(before)?;
-                Err(problem)
+            Some(refusal) => {
+                self.adopt(before)?;
+                Err(refusal)
             }
         }
     }
 
-    pub fn port_del(&mut self, name: &str) -> Result<Reply, String> {
+    pub fn port_del(&mut self, name: &str) -> Result<Reply, Refusal> {
         let port = self
             .state
             .ports
             .get(name)
-            .ok_or_else(|| format!("there is no port {name}"))?;
+            .ok_or_else(|| Refusal::NoPort(name.into()))?;
         if port.config.is_none() {
-            return Err(format!(
-                "port {name} belongs to switch {}, whose type asks for it",
-                port.switch
-            ));
+            return Err(Refusal::PortOfSwitch {
+                port: name.into(),
+                switch: port.switch.clone(),
+            });
         }
         if port.origin == Origin::Config {
-            return Err(format!(
-                "port {name} comes from the configuration file; remove it there and reload"
-            ));
+            return Err(Refusal::PortOfFile(name.into()));
         }
-        let mut wishes = self.wishes.clone();
-        let own = wishes.switches.iter_mut().map(|switch| &mut switch.ports);
-        for ports in own.chain(wishes.ports.values_mut()) {
+        let mut intent = self.intent.clone();
+        let own = intent.switches.iter_mut().map(|switch| &mut switch.ports);
+        for ports in own.chain(intent.ports.values_mut()) {
             ports.retain(|port| port.name.as_str() != name);
         }
-        wishes.ports.retain(|_, ports| !ports.is_empty());
-        self.wish(wishes).map(|_| Reply::Done)
+        intent.ports.retain(|_, ports| !ports.is_empty());
+        self.adopt(intent).map(|_| Reply::Done)
     }
 
-    pub fn port_set(&mut self, name: &str, changes: PortChanges) -> Result<Reply, String> {
+    pub fn port_set(&mut self, name: &str, changes: PortChanges) -> Result<Reply, Refusal> {
         let port = self
             .state
             .ports
             .get(name)
-            .ok_or_else(|| format!("there is no port {name}"))?;
+            .ok_or_else(|| Refusal::NoPort(name.into()))?;
         if port.config.is_none() {
-            return Err(format!("port {name} is configured by switch {}", port.switch));
+            return Err(Refusal::ConfiguredBySwitch {
+                port: name.into(),
+                switch: port.switch.clone(),
+            });
         }
-        let mut wishes = self.wishes.clone();
+        let mut intent = self.intent.clone();
         if port.origin == Origin::Config {
-            let before = wishes.overrides.remove(name).unwrap_or_default();
-            wishes.overrides.insert(name.into(), before.then(changes));
+            let before = intent.overrides.remove(name).unwrap_or_default();
+            intent.overrides.insert(name.into(), before.then(changes));
         } else {
-            let own = wishes.switches.iter_mut().map(|switch| &mut switch.ports);
-            let all = own.chain(wishes.ports.values_mut()).flatten();
+            let own = intent.switches.iter_mut().map(|switch| &mut switch.ports);
+            let all = own.chain(intent.ports.values_mut()).flatten();
             for port in all.filter(|port| port.name.as_str() == name) {
                 changes.apply(port);
             }
         }
-        self.wish(wishes).map(|_| Reply::Done)
+        self.adopt(intent).map(|_| Reply::Done)
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! | what | where |
 //! |---|---|
-//! | users' wishes become desired state | `state` |
+//! | users' intent becomes desired state | `state` |
 //! | desired state becomes changes | `plan` |
 //! | changes are applied | `apply` |
 //! | ports are connected, again and again | `links` |
@@ -19,9 +19,10 @@
 //! | whose guest a thread is | `vcpus` |
 //! | decisions | [`l2`] |
 //! | users | `users` (bytes), `serve` and `edit` (requests), `describe` (names and texts) |
+//! | why a request is refused, or a port not connected | `refusal` |
 //! | what outlives this process | `store` |
 //!
-//! When this process dies, nothing is lost but time: wishes are in the store, port numbers and flows in
+//! When this process dies, nothing is lost but time: the intent is in the store, port numbers and flows in
 //! the data plane, stations in the flows.
 
 #![forbid(unsafe_code)]
@@ -38,6 +39,7 @@ mod pace;
 mod peer;
 mod plan;
 mod process;
+mod refusal;
 mod serve;
 mod sockets;
 mod state;
@@ -48,6 +50,7 @@ mod ups;
 mod users;
 mod vcpus;
 
+pub use refusal::{Problem, Refusal};
 use std::path::PathBuf;
 
 /// How to run.
@@ -63,8 +66,8 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The configuration cannot be used; the text names file and line where there is one.
-    #[error("{0}")]
-    Config(String),
+    #[error(transparent)]
+    Config(#[from] Refusal),
     /// Something about the run directory.
     #[error("{path}: {error}")]
     RunDir {

@@ -12,6 +12,7 @@
 use crate::clean;
 use crate::peer::Peer;
 use crate::process::Control;
+use crate::refusal::Problem;
 use crate::sockets;
 use crate::state::{Link, PortState as DesiredPort};
 use crate::vcpus::Vcpu;
@@ -25,13 +26,13 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 /// First delay, in milliseconds.
-const DELAY_MIN: u64 = 100;
+const DELAY_MIN_MS: u64 = 100;
 
 /// Longest delay between attempts to connect, in milliseconds.
-const DELAY_MAX: u64 = 5_000;
+const DELAY_MAX_MS: u64 = 5_000;
 
 /// How long a port may take to become connected after an attempt, in milliseconds.
-const SETTLE: u64 = 1_000;
+const SETTLE_MS: u64 = 1_000;
 
 /// A port as it runs.
 pub(crate) struct PortRun {
@@ -55,10 +56,10 @@ pub(crate) struct PortRun {
     /// instead of being refused.
     listener: Option<OwnedFd>,
     /// Why it is not connected, for users.
-    pub problem: Option<String>,
+    pub problem: Option<Problem>,
     /// When to try to connect, or to see whether that worked.
-    pub due: Option<u64>,
-    delay: u64,
+    pub due_ms: Option<u64>,
+    delay_ms: u64,
 }
 
 impl PortRun {
@@ -74,22 +75,22 @@ impl PortRun {
             interface_up: false,
             listener: None,
             problem: None,
-            due: None,
-            delay: DELAY_MIN,
+            due_ms: None,
+            delay_ms: DELAY_MIN_MS,
         }
     }
 
     /// Tries again after the delay, unless something is due anyway.
-    fn retry(&mut self, now: u64) {
-        if self.due.is_none() {
-            self.due = Some(now + self.delay);
+    fn retry(&mut self, now_ms: u64) {
+        if self.due_ms.is_none() {
+            self.due_ms = Some(now_ms + self.delay_ms);
         }
     }
 
     /// Looks again after the delay, and doubles that.
-    fn back_off(&mut self, now: u64, least: u64) {
-        self.due = Some(now + self.delay.max(least));
-        self.delay = (self.delay * 2).min(DELAY_MAX);
+    fn back_off(&mut self, now_ms: u64, least_ms: u64) {
+        self.due_ms = Some(now_ms + self.delay_ms.max(least_ms));
+        self.delay_ms = (self.delay_ms * 2).min(DELAY_MAX_MS);
     }
 }
 
@@ -128,16 +129,14 @@ impl Control {
         self.switches.get(name)?.id
     }
 
-    /// Makes a port known to the data plane, if there is one and the port has a number.
-    ///
-    /// # Errors
-    /// The listening socket cannot be had. It will be tried again.
-    pub fn add_port(&mut self, name: &str) -> Result<(), String> {
-        let now = self.now();
+    /// Makes a port known to the data plane, if there is one and the port has a number. Tried again when the listening
+    /// socket cannot be had; then that is in the log and in the port's entry.
+    pub fn add_port(&mut self, name: &str) {
+        let now_ms = self.now_ms();
         let threads = self.ports.get_mut(name).and_then(|run| run.vcpus.take());
         self.forget_threads(threads);
         let Some(run) = self.ports.get_mut(name) else {
-            return Ok(());
+            return;
         };
         let link = run.wanted.link.clone();
         run.added = false;
@@ -148,24 +147,26 @@ impl Control {
             Link::Listen(path) => match run.listening(path) {
                 Ok(fd) => fds.push(fd),
                 Err(error) => {
-                    let text = format!("cannot listen on {}: {error}", path.display());
-                    log::warn!("port {name}: {text}");
-                    run.problem = Some(text.clone());
-                    run.back_off(now, SETTLE);
-                    return Err(text);
+                    let problem = Problem::Listen {
+                        path: path.clone(),
+                        error: error.to_string(),
+                    };
+                    log::warn!("port {name}: {problem}");
+                    run.problem = Some(problem);
+                    run.back_off(now_ms, SETTLE_MS);
+                    return;
                 }
             },
-            Link::Connect(_) | Link::Interface(_) => run.due = Some(now),
+            Link::Connect(_) | Link::Interface(_) => run.due_ms = Some(now_ms),
         }
         run.problem = None;
         let (Some(spec), true) = (self.port_spec(name), self.numbered) else {
-            return Ok(());
+            return;
         };
         let asked = self.ask_port(Request::PortAdd(spec), fds, name);
         if let Some(run) = self.ports.get_mut(name) {
             run.added = asked;
         }
-        Ok(())
     }
 
     /// Closes what a port has open outside the data plane.
@@ -178,17 +179,17 @@ impl Control {
 
     /// The data plane has said how a port is.
     pub fn port_state(&mut self, name: &str, state: PortState) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
         match &state {
-            PortState::Disconnected => run.retry(now),
+            PortState::Disconnected => run.retry(now_ms),
             PortState::Running => {
-                run.delay = DELAY_MIN;
+                run.delay_ms = DELAY_MIN_MS;
                 run.problem = None;
             }
-            PortState::Broken(text) => run.problem = Some(text.clone()),
+            PortState::Broken(text) => run.problem = Some(Problem::DataPlane(text.clone())),
             PortState::Connected => {}
         }
         log::debug!("port {name}: {state:?}");
@@ -196,8 +197,8 @@ impl Control {
     }
 
     /// Tries to connect what is due.
-    pub fn connect_links(&mut self, now: u64) {
-        let due = |run: &PortRun| run.due.is_some_and(|due| due <= now);
+    pub fn connect_links(&mut self, now_ms: u64) {
+        let due = |run: &PortRun| run.due_ms.is_some_and(|due| due <= now_ms);
         let names: Vec<String> = self
             .ports
             .iter()
@@ -209,11 +210,10 @@ impl Control {
                 continue;
             };
             let link = run.wanted.link.clone();
-            run.due = None;
+            run.due_ms = None;
             if !run.added {
                 if self.data_plane.is_some() && self.numbered {
-                    // The problem is in the port's entry and in the log.
-                    let _ = self.add_port(&name);
+                    self.add_port(&name);
                 }
                 continue;
             }
@@ -223,17 +223,20 @@ impl Control {
                     match sockets::connect_to(path) {
                         Ok(stream) => {
                             run.problem = None;
-                            run.back_off(now, SETTLE);
+                            run.back_off(now_ms, SETTLE_MS);
                             self.attach(&name, stream);
                         }
                         Err(error) => {
-                            run.problem = Some(format!("cannot connect to {}: {error}", path.display()));
-                            run.back_off(now, DELAY_MIN);
+                            run.problem = Some(Problem::Connect {
+                                path: path.clone(),
+                                error: error.to_string(),
+                            });
+                            run.back_off(now_ms, DELAY_MIN_MS);
                         }
                     }
                 }
                 Link::Connect(_) => {}
-                Link::Interface(spec) => self.attach_interface(&name, spec, now),
+                Link::Interface(spec) => self.attach_interface(&name, spec, now_ms),
             }
         }
     }
@@ -244,7 +247,7 @@ impl Control {
         }
     }
 
-    fn attach_interface(&mut self, name: &str, spec: &InterfaceSpec, now: u64) {
+    fn attach_interface(&mut self, name: &str, spec: &InterfaceSpec, now_ms: u64) {
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
@@ -270,17 +273,17 @@ impl Control {
                     },
                     vec![theirs],
                 );
-                run.back_off(now, SETTLE);
+                run.back_off(now_ms, SETTLE_MS);
                 self.attach(name, ours);
             }
             Err(error) => {
-                run.problem = Some(format!("no socket pair: {error}"));
-                run.back_off(now, SETTLE);
+                run.problem = Some(Problem::SocketPair(error.to_string()));
+                run.back_off(now_ms, SETTLE_MS);
             }
         }
     }
 
-    pub fn meet_driver(&mut self, channel: Channel) {
+    pub fn attach_driver(&mut self, channel: Channel) {
         log::info!("connected to the driver domain");
         let mut peer = Peer::new(channel);
         peer.send(ToDriver::List, Vec::new());
@@ -294,7 +297,7 @@ impl Control {
         }
     }
 
-    pub fn hear_driver(&mut self, burst: usize) {
+    pub fn on_driver(&mut self, burst: usize) {
         for _ in 0..burst {
             let Some(driver) = &mut self.driver else { return };
             driver.peer.flush();
@@ -307,7 +310,7 @@ impl Control {
                     FromDriver::State { port, state } => self.interface_state(port, state),
                 },
                 Ok(None) => return,
-                Err(lost) => return self.part_with_driver(lost),
+                Err(lost) => return self.detach_driver(lost),
             }
         }
     }
@@ -315,7 +318,7 @@ impl Control {
     /// Closes interfaces that nobody wants, and attaches those that are not connected. Waits until port
     /// numbers are known.
     pub fn compare_interfaces(&mut self) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let Some(driver) = self.driver.as_mut().filter(|_| self.numbered) else {
             return;
         };
@@ -333,12 +336,12 @@ impl Control {
             }
         }
         for run in self.ports.values_mut() {
-            run.due.get_or_insert(now);
+            run.due_ms.get_or_insert(now_ms);
         }
     }
 
     fn interface_state(&mut self, id: PortId, state: InterfaceState) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         let Some(name) = self.names.get(&id) else { return };
         let Some(run) = self.ports.get_mut(name) else {
             return;
@@ -346,11 +349,11 @@ impl Control {
         run.interface_up = state == InterfaceState::Up;
         match state {
             InterfaceState::Up => run.problem = None,
-            InterfaceState::Disconnected => run.retry(now),
+            InterfaceState::Disconnected => run.retry(now_ms),
             InterfaceState::Failed(text) => {
                 telemetry::limited_by!(id.0, log::Level::Warn, "port {name}: {text}");
-                run.problem = Some(text);
-                run.retry(now);
+                run.problem = Some(Problem::Driver(text));
+                run.retry(now_ms);
             }
         }
     }
@@ -373,10 +376,10 @@ impl PortRun {
     }
 
     /// The data plane did not take a request about this port; tried again.
-    pub fn refused(&mut self, adding: bool, error: String, now: u64) {
-        self.problem = Some(error);
+    pub fn refused(&mut self, adding: bool, error: String, now_ms: u64) {
+        self.problem = Some(Problem::DataPlane(error));
         self.added &= !adding;
-        self.back_off(now, SETTLE);
+        self.back_off(now_ms, SETTLE_MS);
     }
 
     /// A listening socket for the data plane, bound if there is none yet.

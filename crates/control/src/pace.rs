@@ -16,20 +16,20 @@ const SHARE: u32 = 10;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     /// Milliseconds, as all our times.
-    next: u64,
+    next_ms: u64,
     /// Rest that did not make a millisecond yet.
     owed: Duration,
 }
 
 impl Pace {
     /// Whether it may go on now.
-    pub fn is_due(&self, now: u64) -> bool {
-        self.next <= now
+    pub fn is_due(&self, now_ms: u64) -> bool {
+        self.next_ms <= now_ms
     }
 
     /// When it may go on.
-    pub fn due(&self) -> u64 {
-        self.next
+    pub fn due_ms(&self) -> u64 {
+        self.next_ms
     }
 
     /// A piece of work that began at `start` took so long.
@@ -37,7 +37,7 @@ impl Pace {
         let rest = self.owed + took * SHARE;
         let whole = u64::try_from(rest.as_millis()).unwrap_or(u64::MAX);
         self.owed = rest - Duration::from_millis(whole);
-        self.next = start.saturating_add(whole);
+        self.next_ms = start.saturating_add(whole);
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
         assert!((80_000..=120_000).contains(&worked_us), "{worked_us}");
         // One long piece has one long rest.
         pace.worked(Duration::from_millis(300), 2000);
-        assert_eq!(pace.due() / 10, 500);
+        assert_eq!(pace.due_ms() / 10, 500);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::{Link, Wishes, desired};
+    use crate::state::{Intent, Link, desired};
     use management::{Config, Name, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -146,9 +146,9 @@ mod tests {
                 });
             }
             desired(
-                &Wishes {
+                &Intent {
                     config,
-                    ..Wishes::default()
+                    ..Intent::default()
                 },
                 Path::new("/run/x"),
             )

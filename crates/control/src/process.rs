@@ -4,9 +4,10 @@ use crate::data_plane::DataPlane;
 use crate::l2;
 use crate::links::{Driver, PortRun};
 use crate::peer::Peer;
+use crate::refusal::Refusal;
 use crate::serve::AllGathered;
 use crate::sockets;
-use crate::state::{State, Wishes, desired};
+use crate::state::{Intent, State, desired};
 use crate::store::Store;
 use crate::ups::Ups;
 use crate::users::{Incoming, Token, Users};
@@ -43,7 +44,7 @@ pub(crate) struct Control {
     started: Instant,
     pub supervisor: Peer<FromChild>,
     pub store: Store,
-    pub wishes: Wishes,
+    pub intent: Intent,
     /// Desired, and applied as far as peers are there.
     pub state: State,
     pub switches: BTreeMap<String, SwitchRun>,
@@ -51,7 +52,7 @@ pub(crate) struct Control {
     pub names: HashMap<PortId, String>,
     pub data_plane: Option<DataPlane>,
     /// Since when there is none after there was one, or since when we ask for another.
-    pub absent: Option<u64>,
+    pub absent_since_ms: Option<u64>,
     pub driver: Option<Driver>,
     /// Whether a data plane has told its ports, so that numbers are known or can be given.
     pub numbered: bool,
@@ -84,25 +85,25 @@ impl Control {
         let socket = management::control_socket(&options.run_dir);
         let users = Users::listen(&socket).map_err(run_dir(&socket))?;
         let store = Store::new(&options.run_dir);
-        let wishes = match (store.load(), &options.config) {
-            (Some(wishes), _) => wishes,
-            (None, Some(file)) => Wishes {
+        let intent = match (store.load(), &options.config) {
+            (Some(intent), _) => intent,
+            (None, Some(file)) => Intent {
                 config: read_config(file)?,
-                ..Wishes::default()
+                ..Intent::default()
             },
-            (None, None) => default_wishes(),
+            (None, None) => default_intent(),
         };
         let mut control = Control {
             started: Instant::now(),
             supervisor: Peer::new(supervisor),
             store,
             state: State::default(),
-            wishes: Wishes::default(),
+            intent: Intent::default(),
             switches: BTreeMap::new(),
             ports: BTreeMap::new(),
             names: HashMap::new(),
             data_plane: None,
-            absent: None,
+            absent_since_ms: None,
             driver: None,
             numbered: false,
             processes: Vec::new(),
@@ -113,25 +114,25 @@ impl Control {
             running: true,
             options,
         };
-        control.wish(wishes).map_err(Error::Config)?;
+        control.adopt(intent)?;
         Ok(control)
     }
 
     /// Milliseconds since this process started.
-    pub fn now(&self) -> u64 {
+    pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Adopts other wishes, and returns the changes that were made.
+    /// Adopts another intent, and returns the changes that were made.
     ///
     /// # Errors
     /// They contradict themselves; nothing has changed.
-    pub fn wish(&mut self, wishes: Wishes) -> Result<Vec<plan::Change>, String> {
-        let state = desired(&wishes, &self.options.run_dir)?;
+    pub fn adopt(&mut self, intent: Intent) -> Result<Vec<plan::Change>, Refusal> {
+        let state = desired(&intent, &self.options.run_dir)?;
         let changes = plan::plan(&self.state, &state);
-        self.wishes = wishes;
+        self.intent = intent;
         self.state = state;
-        if let Err(error) = self.store.save(&self.wishes) {
+        if let Err(error) = self.store.save(&self.intent) {
             log::error!("cannot save the state; a restarted control process would not know it: {error}");
         }
         self.apply(&changes);
@@ -142,17 +143,13 @@ impl Control {
     ///
     /// # Errors
     /// It cannot be used; nothing has changed.
-    pub fn reload(&mut self) -> Result<Vec<plan::Change>, String> {
-        let file = self
-            .options
-            .config
-            .clone()
-            .ok_or("there is no configuration file; see `hyperswitch run --config`")?;
-        let config = read_config(&file).map_err(|error| error.to_string())?;
-        self.wish(Wishes {
+    pub fn reload(&mut self) -> Result<Vec<plan::Change>, Refusal> {
+        let file = self.options.config.clone().ok_or(Refusal::NoConfiguration)?;
+        let config = read_config(&file)?;
+        self.adopt(Intent {
             config,
             overrides: BTreeMap::new(),
-            ..self.wishes.clone()
+            ..self.intent.clone()
         })
     }
 
@@ -160,15 +157,15 @@ impl Control {
         while self.running {
             let ready = self.wait()?;
             for (source, flags) in ready {
-                self.hear(source, flags);
+                self.on_ready(source, flags);
             }
             self.tick();
             for _ in 0..BURST {
                 let Some(token) = self.users.pipelined() else {
                     break;
                 };
-                let now = self.now();
-                let Some(incoming) = self.users.next_request(token, now) else {
+                let now_ms = self.now_ms();
+                let Some(incoming) = self.users.next_request(token, now_ms) else {
                     break;
                 };
                 self.serve_incoming(incoming);
@@ -202,9 +199,9 @@ impl Control {
             .iter()
             .map(|(_, fd, flags)| PollFd::new(fd, *flags))
             .collect();
-        let deadline = if pipelined { Some(0) } else { self.deadline() };
-        let timeout = deadline.map(|deadline| {
-            let left = deadline.saturating_sub(self.now()).min(3_600_000);
+        let deadline_ms = if pipelined { Some(0) } else { self.deadline_ms() };
+        let timeout = deadline_ms.map(|deadline_ms| {
+            let left = deadline_ms.saturating_sub(self.now_ms()).min(3_600_000);
             let nanoseconds = (left % 1000) * 1_000_000;
             Timespec {
                 tv_sec: i64::try_from(left / 1000).unwrap_or(i64::MAX),
@@ -223,15 +220,15 @@ impl Control {
         Ok(ready.map(|((source, ..), flags)| (source, flags)).collect())
     }
 
-    fn hear(&mut self, source: Source, flags: PollFlags) {
-        let now = self.now();
+    fn on_ready(&mut self, source: Source, flags: PollFlags) {
+        let now_ms = self.now_ms();
         match source {
-            Source::Supervisor => self.hear_supervisor(),
-            Source::DataPlane => self.hear_data_plane(BURST),
-            Source::Driver => self.hear_driver(BURST),
-            Source::Listener => self.users.accept(now),
+            Source::Supervisor => self.on_supervisor(),
+            Source::DataPlane => self.on_data_plane(BURST),
+            Source::Driver => self.on_driver(BURST),
+            Source::Listener => self.users.accept(now_ms),
             Source::User(token) => {
-                if let Some(incoming) = self.users.ready(token, flags, now) {
+                if let Some(incoming) = self.users.ready(token, flags, now_ms) {
                     self.serve_incoming(incoming);
                 }
             }
@@ -242,20 +239,20 @@ impl Control {
         let Incoming { token, request, fds } = incoming;
         let answer = match request {
             Ok(request) => self.serve(token, request, fds),
-            Err(error) => Some(Response::Error(error)),
+            Err(refusal) => Some(Response::Error(refusal.to_string())),
         };
         if let Some(answer) = answer {
             self.users.answer(token, &answer);
         }
     }
 
-    fn hear_supervisor(&mut self) {
+    fn on_supervisor(&mut self) {
         self.supervisor.flush();
         loop {
             match self.supervisor.receive::<ToChild>() {
-                Ok(Some((ToChild::Peer(role), fds))) => self.meet(role, fds),
+                Ok(Some((ToChild::Peer(role), fds))) => self.attach_peer(role, fds),
                 Ok(Some((ToChild::Processes(processes), _))) => self.processes = processes,
-                Ok(Some((ToChild::VmState(published), fds))) => self.vcpus.meet(published, &fds),
+                Ok(Some((ToChild::VmState(states), fds))) => self.vcpus.attach(states, &fds),
                 Ok(Some((ToChild::Placement(_), _))) => {}
                 Ok(Some((ToChild::Priority(priority), _))) => self.priority = Some(priority),
                 Ok(Some((ToChild::Reload, _))) => match self.reload() {
@@ -272,25 +269,25 @@ impl Control {
         }
     }
 
-    fn meet(&mut self, role: Role, mut fds: Vec<OwnedFd>) {
+    fn attach_peer(&mut self, role: Role, mut fds: Vec<OwnedFd>) {
         let Some(fd) = fds.pop() else {
             log::error!("a channel to {role} was announced and not sent");
             return;
         };
         match role {
-            Role::DataPlane => self.meet_data_plane(Channel::from(fd)),
-            Role::Driver => self.meet_driver(Channel::from(fd)),
+            Role::DataPlane => self.attach_data_plane(Channel::from(fd)),
+            Role::Driver => self.attach_driver(Channel::from(fd)),
             Role::Control => log::error!("a control process needs no channel to itself"),
         }
     }
 
     /// When something is due, if anything is.
-    fn deadline(&self) -> Option<u64> {
-        let links = self.ports.values().filter_map(|port| port.due).min();
-        let users = self.users.next_deadline();
-        let patience = self.patience_deadline();
-        let guests = [self.ups_deadline(), self.vcpus.deadline()];
-        [links, self.ageing_deadline(), users, patience]
+    fn deadline_ms(&self) -> Option<u64> {
+        let links = self.ports.values().filter_map(|port| port.due_ms).min();
+        let users = self.users.next_deadline_ms();
+        let patience = self.patience_deadline_ms();
+        let guests = [self.ups_deadline_ms(), self.vcpus.deadline_ms()];
+        [links, self.ageing_deadline_ms(), users, patience]
             .into_iter()
             .chain(guests)
             .flatten()
@@ -299,17 +296,17 @@ impl Control {
 
     /// Does what is due.
     fn tick(&mut self) {
-        let now = self.now();
-        self.connect_links(now);
-        self.age(now);
-        self.refresh_guests(now);
-        self.watch_guests(now);
-        self.lose_patience(now);
-        self.refresh_ups(now);
-        for token in self.users.overdue(now) {
+        let now_ms = self.now_ms();
+        self.connect_links(now_ms);
+        self.age(now_ms);
+        self.refresh_guests(now_ms);
+        self.watch_guests(now_ms);
+        self.lose_patience(now_ms);
+        self.refresh_ups(now_ms);
+        for token in self.users.overdue(now_ms) {
             self.forget_user(token);
-            let text = "no answer from the data plane; see `hyperswitch status`".into();
-            self.users.answer(token, &Response::Error(text));
+            let refusal = Refusal::NoAnswer.to_string();
+            self.users.answer(token, &Response::Error(refusal));
         }
     }
 
@@ -321,16 +318,18 @@ impl Control {
     }
 }
 
-fn read_config(file: &Path) -> Result<Config, Error> {
-    let text =
-        fs::read_to_string(file).map_err(|error| Error::Config(format!("{}: {error}", file.display())))?;
-    management::parse(&text, &file.display().to_string()).map_err(|error| Error::Config(error.to_string()))
+fn read_config(file: &Path) -> Result<Config, Refusal> {
+    let text = fs::read_to_string(file).map_err(|error| Refusal::Unreadable {
+        path: file.to_owned(),
+        error,
+    })?;
+    Ok(management::parse(&text, &file.display().to_string())?)
 }
 
-fn default_wishes() -> Wishes {
+fn default_intent() -> Intent {
     let name = "sw0".parse().expect("sw0 is a name");
-    Wishes {
+    Intent {
         switches: vec![SwitchConfig::new(name, SwitchKind::Private)],
-        ..Wishes::default()
+        ..Intent::default()
     }
 }

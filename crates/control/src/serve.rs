@@ -4,6 +4,7 @@
 //! what was asked. Requests that change something change all or nothing.
 
 use crate::process::Control;
+use crate::refusal::Refusal;
 use crate::users::Token;
 use control_protocol::data_plane::{self, Answer, PortInfo as DataPlanePort, TraceStep as Step, VERSION};
 use flow::{Flow, FlowStats, PortId};
@@ -57,12 +58,12 @@ pub(crate) struct Gathered {
 /// Flows of users who wait for them.
 pub(crate) type AllGathered = HashMap<Token, Gathered>;
 
-fn refuse(text: impl Into<String>) -> Option<Response> {
-    Some(Response::Error(text.into()))
+fn refuse(refusal: Refusal) -> Option<Response> {
+    Some(Response::Error(refusal.to_string()))
 }
 
-fn reply(result: Result<Reply, String>) -> Option<Response> {
-    Some(result.map_or_else(Response::Error, Response::Ok))
+fn reply(result: Result<Reply, Refusal>) -> Option<Response> {
+    result.map_or_else(refuse, |reply| Some(Response::Ok(reply)))
 }
 
 impl Control {
@@ -129,7 +130,7 @@ impl Control {
 
     /// Answers a change when the data plane has made it: requests are executed in order, so one that does nothing
     /// comes back when those before it are done.
-    fn settled(&mut self, token: Token, result: Result<Reply, String>) -> Option<Response> {
+    fn settled(&mut self, token: Token, result: Result<Reply, Refusal>) -> Option<Response> {
         let switch = self.switches.values().find_map(|run| run.id);
         match (result, switch) {
             (Ok(done), Some(switch)) if self.data_plane.is_some() => {
@@ -155,10 +156,10 @@ impl Control {
             data_plane::Request::PortList | data_plane::Request::FlowList { .. }
         );
         if listing && !matches!(question, Question::Flows) && self.is_listing() {
-            return refuse("too many lists are being made at the moment; try again");
+            return refuse(Refusal::TooManyLists);
         }
         if !self.numbered || !self.ask_for_user(request, fds, token, question) {
-            return refuse("there is no data plane at the moment; see `hyperswitch status`");
+            return refuse(Refusal::NoDataPlane);
         }
         None
     }
@@ -179,7 +180,7 @@ impl Control {
             );
         }
         warnings.extend(self.restless_stations());
-        for name in self.wishes.overrides.keys() {
+        for name in self.intent.overrides.keys() {
             warnings.push(format!(
                 "port {name} was changed at run time and differs from the configuration file"
             ));
@@ -187,7 +188,7 @@ impl Control {
         let running = |run: &&crate::links::PortRun| run.state == data_plane::PortState::Running;
         Status {
             version: PRODUCT.into(),
-            uptime_seconds: self.now() / 1000,
+            uptime_seconds: self.now_ms() / 1000,
             run_dir: self.options.run_dir.clone(),
             config: self.options.config.clone(),
             processes: self.processes.iter().map(Process::from).collect(),
@@ -212,7 +213,7 @@ impl Control {
         let mut warnings = Vec::new();
         for (name, run) in &self.switches {
             let count = run.l2.held(0).count();
-            for (station, at, left_ms) in run.l2.held(self.now()).take(MAX_WARNINGS) {
+            for (station, at, left_ms) in run.l2.held(self.now_ms()).take(MAX_WARNINGS) {
                 let (mac, port) = (mac_text(station.mac), self.port_name(at));
                 let seconds = left_ms.div_ceil(1000);
                 warnings.push(format!(
@@ -252,15 +253,15 @@ impl Control {
     }
 
     /// Names of the ports that a request speaks of.
-    fn selected(&self, port: Option<&str>, switch: Option<&str>) -> Result<Vec<String>, String> {
+    fn selected(&self, port: Option<&str>, switch: Option<&str>) -> Result<Vec<String>, Refusal> {
         if let Some(name) = port {
             let known = self.ports.contains_key(name);
             return known
                 .then(|| vec![name.to_owned()])
-                .ok_or_else(|| format!("there is no port {name}"));
+                .ok_or_else(|| Refusal::NoPort(name.into()));
         }
         if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
-            return Err(format!("there is no switch {name}"));
+            return Err(Refusal::NoSwitch(name.into()));
         }
         let wanted = |run: &crate::links::PortRun| switch.is_none_or(|switch| run.wanted.switch == switch);
         Ok(self
@@ -322,18 +323,18 @@ impl Control {
         self.users.answer(token, &Response::Ok(reply));
     }
 
-    fn mac_list(&self, switch: Option<&str>) -> Result<Reply, String> {
+    fn mac_list(&self, switch: Option<&str>) -> Result<Reply, Refusal> {
         if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
-            return Err(format!("there is no switch {name}"));
+            return Err(Refusal::NoSwitch(name.into()));
         }
-        let now = self.now();
+        let now_ms = self.now_ms();
         let mut macs = Vec::new();
         for (name, run) in self
             .switches
             .iter()
             .filter(|(name, _)| switch.is_none_or(|wanted| wanted == *name))
         {
-            macs.extend(run.l2.mac_entries(now).into_iter().map(|entry| MacInfo {
+            macs.extend(run.l2.mac_entries(now_ms).into_iter().map(|entry| MacInfo {
                 switch: name.clone(),
                 vlan: entry.vlan,
                 mac: mac_text(entry.mac),
@@ -347,7 +348,7 @@ impl Control {
 
     fn flow_list(&mut self, token: Token, switch: Option<&str>) -> Option<Response> {
         if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
-            return refuse(format!("there is no switch {name}"));
+            return refuse(Refusal::NoSwitch(name.into()));
         }
         let wanted = self
             .switches
@@ -358,10 +359,10 @@ impl Control {
             return reply(Ok(Reply::Flows(Vec::new())));
         }
         if ids.is_empty() {
-            return refuse("there is no data plane at the moment; see `hyperswitch status`");
+            return refuse(Refusal::NoDataPlane);
         }
         if self.is_listing() {
-            return refuse("too many lists are being made at the moment; try again");
+            return refuse(Refusal::TooManyLists);
         }
         self.gathered.insert(
             token,
@@ -399,22 +400,16 @@ impl Control {
         self.users.answer(token, &Response::Ok(Reply::Flows(flows)));
     }
 
-    fn port_number(&self, name: &str) -> Result<PortId, String> {
-        let run = self
-            .ports
-            .get(name)
-            .ok_or_else(|| format!("there is no port {name}"))?;
-        run.id
-            .ok_or_else(|| "there is no data plane at the moment; see `hyperswitch status`".to_owned())
+    fn port_number(&self, name: &str) -> Result<PortId, Refusal> {
+        let run = self.ports.get(name).ok_or_else(|| Refusal::NoPort(name.into()))?;
+        run.id.ok_or(Refusal::NoDataPlane)
     }
 
     fn trace(&mut self, token: Token, port: &str, frame: Vec<u8>) -> Option<Response> {
         if !FRAME.contains(&frame.len()) {
             let (min, max) = FRAME.into_inner();
-            return refuse(format!(
-                "the frame has {} bytes; {min} to {max} are possible",
-                frame.len()
-            ));
+            let length = frame.len();
+            return refuse(Refusal::FrameLength { length, min, max });
         }
         match self.port_number(port) {
             Ok(in_port) => {
@@ -441,13 +436,13 @@ impl Control {
         };
         let fd = match (fds.pop(), fds.is_empty()) {
             (Some(fd), true) => fd,
-            _ => return refuse("a capture needs exactly one socket, sent along with the request"),
+            _ => return refuse(Refusal::NoCaptureSocket),
         };
         if !matches!(
             sockopt::socket_type(&fd),
             Ok(SocketType::SEQPACKET | SocketType::DGRAM)
         ) {
-            return refuse("a capture needs a socket of type SOCK_SEQPACKET or SOCK_DGRAM");
+            return refuse(Refusal::CaptureSocketType);
         }
         let request = data_plane::Request::Capture {
             port,
@@ -472,7 +467,7 @@ impl Control {
                 steps.extend(new.map(|step| self.trace_step(step)));
                 Some(self.trace_report(in_port, steps))
             }
-            _ => refuse("the data plane's answer makes no sense"),
+            _ => refuse(Refusal::WrongAnswer),
         };
         if let Some(response) = response {
             self.users.answer(token, &response);

@@ -3,6 +3,7 @@
 //! [`desired`] is pure. Whatever contradicts itself is refused as a whole, so that nothing is half applied.
 
 use crate::l2::{PortRules, SwitchRules};
+use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use management::{
     Config, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// What users have asked for: the file as last read, and what requests added to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Wishes {
+pub struct Intent {
     /// The configuration file.
     pub config: Config,
     /// Switches added by request, with their ports.
@@ -93,13 +94,13 @@ impl PortState {
     }
 }
 
-/// What the wishes add up to.
+/// What the intent adds up to.
 ///
 /// # Errors
 /// A contradiction, for users.
-pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, String> {
-    let (merged, runtime) = merge(wishes)?;
-    merged.check().map_err(|error| error.message)?;
+pub fn desired(intent: &Intent, run_dir: &Path) -> Result<State, Refusal> {
+    let (merged, runtime) = merge(intent)?;
+    merged.check()?;
     let mut state = State::default();
     for switch in &merged.switches {
         let name = switch.name.to_string();
@@ -107,7 +108,7 @@ pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, String> {
             true => Origin::Runtime,
             false => Origin::Config,
         };
-        let origin = if wishes.switches.iter().any(|own| own.name == switch.name) {
+        let origin = if intent.switches.iter().any(|own| own.name == switch.name) {
             Origin::Runtime
         } else {
             Origin::Config
@@ -142,26 +143,25 @@ pub fn desired(wishes: &Wishes, run_dir: &Path) -> Result<State, String> {
 }
 
 /// One configuration of everything, and the names of the ports that requests added.
-fn merge(wishes: &Wishes) -> Result<(Config, BTreeSet<String>), String> {
-    let mut merged = wishes.config.clone();
+fn merge(intent: &Intent) -> Result<(Config, BTreeSet<String>), Refusal> {
+    let mut merged = intent.config.clone();
     for port in merged.switches.iter_mut().flat_map(|switch| &mut switch.ports) {
-        if let Some(changes) = wishes.overrides.get(port.name.as_str()) {
+        if let Some(changes) = intent.overrides.get(port.name.as_str()) {
             changes.apply(port);
         }
     }
     let mut runtime = BTreeSet::new();
-    for (switch, ports) in &wishes.ports {
+    for (switch, ports) in &intent.ports {
         let Some(home) = merged.switches.iter_mut().find(|own| own.name.as_str() == switch) else {
-            let ports: Vec<_> = ports.iter().map(|port| port.name.as_str()).collect();
-            return Err(format!(
-                "switch {switch} still has ports that were added at run time: {}; delete them first",
-                ports.join(", ")
-            ));
+            return Err(Refusal::RuntimePorts {
+                switch: switch.clone(),
+                ports: ports.iter().map(|port| port.name.to_string()).collect(),
+            });
         };
         home.ports.extend(ports.iter().cloned());
         runtime.extend(ports.iter().map(|port| port.name.to_string()));
     }
-    for switch in &wishes.switches {
+    for switch in &intent.switches {
         runtime.extend(switch.ports.iter().map(|port| port.name.to_string()));
         merged.switches.push(switch.clone());
     }
@@ -266,7 +266,7 @@ fn number(mac: [u8; 6]) -> u64 {
     mac.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-fn check_sockets(state: &State, run_dir: &Path) -> Result<(), String> {
+fn check_sockets(state: &State, run_dir: &Path) -> Result<(), Refusal> {
     let mut users: BTreeMap<&Path, &str> = BTreeMap::new();
     let control = management::control_socket(run_dir);
     users.insert(&control, "the control process");
@@ -275,16 +275,17 @@ fn check_sockets(state: &State, run_dir: &Path) -> Result<(), String> {
             continue;
         };
         if path.as_os_str().len() > 107 {
-            return Err(format!(
-                "port {name}: socket path {} is longer than 107 bytes",
-                path.display()
-            ));
+            return Err(Refusal::LongSocketPath {
+                port: name.clone(),
+                path: path.clone(),
+            });
         }
         if let Some(user) = users.insert(path, name) {
-            return Err(format!(
-                "port {name}: socket {} is already that of {user}",
-                path.display()
-            ));
+            return Err(Refusal::SocketTaken {
+                port: name.clone(),
+                path: path.clone(),
+                user: user.into(),
+            });
         }
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! What has to outlive the control process: users' wishes, in `<run dir>/state.json`.
+//! What has to outlive the control process: users' intent, in `<run dir>/state.json`.
 //!
-//! A restarted control process takes its wishes from there and not from the configuration file, which may have been
-//! edited, badly perhaps, in the meantime: only a reload reads that. The wishes last as long as `hyperswitch run`,
-//! so they name the supervisor they belong to; those of an earlier one are ignored.
+//! A restarted control process takes the intent from there and not from the configuration file, which may have been
+//! edited, badly perhaps, in the meantime: only a reload reads that. The intent lasts as long as `hyperswitch run`,
+//! so the file names the supervisor that it belongs to; that of an earlier one is ignored.
 
-use crate::state::Wishes;
+use crate::state::Intent;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 #[derive(Serialize, Deserialize)]
 struct Stored {
     instance: String,
-    wishes: Wishes,
+    intent: Intent,
 }
 
 /// The file.
@@ -33,7 +33,7 @@ impl Store {
     }
 
     /// What was saved under the same supervisor, if anything that can be read.
-    pub fn load(&self) -> Option<Wishes> {
+    pub fn load(&self) -> Option<Intent> {
         let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -43,7 +43,7 @@ impl Store {
             }
         };
         match serde_json::from_str::<Stored>(&text) {
-            Ok(stored) => (stored.instance == self.instance).then_some(stored.wishes),
+            Ok(stored) => (stored.instance == self.instance).then_some(stored.intent),
             Err(error) => {
                 log::warn!("cannot understand {}: {error}", self.path.display());
                 None
@@ -55,10 +55,10 @@ impl Store {
     ///
     /// # Errors
     /// The file system's.
-    pub fn save(&self, wishes: &Wishes) -> io::Result<()> {
+    pub fn save(&self, intent: &Intent) -> io::Result<()> {
         let stored = Stored {
             instance: self.instance.clone(),
-            wishes: wishes.clone(),
+            intent: intent.clone(),
         };
         let text = serde_json::to_vec_pretty(&stored)?;
         let temporary = self.path.with_extension("json.new");
@@ -90,20 +90,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_return_to_the_same_instance_only() {
+    fn the_intent_returns_to_the_same_instance_only() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(dir.path());
         assert_eq!(store.load(), None);
-        let mut wishes = Wishes::default();
-        wishes.overrides.insert(
+        let mut intent = Intent::default();
+        intent.overrides.insert(
             "vm1".into(),
             management::PortChanges {
                 isolated: Some(true),
                 ..Default::default()
             },
         );
-        store.save(&wishes).unwrap();
-        assert_eq!(Store::new(dir.path()).load(), Some(wishes));
+        store.save(&intent).unwrap();
+        assert_eq!(Store::new(dir.path()).load(), Some(intent));
         let other = Store {
             instance: "1-2".into(),
             path: store.path.clone(),

@@ -43,10 +43,10 @@ impl Control {
                     miss_rate: spec.miss_rate,
                 });
             }
-            let now = self.now();
+            let now_ms = self.now_ms();
             if let Some(run) = self.ports.get_mut(&name) {
                 run.looked_at = None;
-                run.adopt(info.state, info.peer, now);
+                run.adopt(info.state, info.peer, now_ms);
             }
             self.guest_changed(&name);
         }
@@ -58,7 +58,7 @@ impl Control {
             .collect();
         for name in missing {
             // What goes wrong is in the port's entry; it is tried again.
-            let _ = self.add_port(&name);
+            self.add_port(&name);
         }
         let names: Vec<String> = self.ports.keys().cloned().collect();
         for name in names {
@@ -107,11 +107,11 @@ impl Control {
     }
 
     pub fn sync_flows(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
-        let now = self.now();
+        let now_ms = self.now_ms();
         if let Some(run) = self.switch_by_id(switch) {
             run.l2.forget_flows();
             let count = flows.len();
-            let changes = run.l2.restore(flows, now);
+            let changes = run.l2.restore(flows, now_ms);
             log::info!(
                 "switch {switch}: {count} flows taken over, {} changed",
                 changes.len()
@@ -133,13 +133,13 @@ impl Control {
 
 impl PortRun {
     /// The data plane has this port already.
-    fn adopt(&mut self, state: PortState, peer: Option<u32>, now: u64) {
+    fn adopt(&mut self, state: PortState, peer: Option<u32>, now_ms: u64) {
         self.added = true;
         self.state = state;
         self.peer = peer;
         // What it could not do before it knew that it was done already.
         self.problem = None;
         // Whether it has to be connected is seen when that is due.
-        self.due.get_or_insert(now);
+        self.due_ms.get_or_insert(now_ms);
     }
 }

@@ -70,9 +70,9 @@ pub(crate) fn are_plausible<'a>(mut flows: impl Iterator<Item = &'a Flow>, ports
 
 impl Control {
     /// There is no talking to the data plane any more.
-    pub fn part_with_data_plane(&mut self, lost: Lost) {
+    pub fn detach_data_plane(&mut self, lost: Lost) {
         self.lose_data_plane();
-        self.absent = Some(self.now());
+        self.absent_since_ms = Some(self.now_ms());
         match lost {
             Lost::Gone => log::warn!("the data plane is gone"),
             Lost::Nonsense => self.replace(Role::DataPlane, "does not keep to the protocol"),
@@ -81,7 +81,7 @@ impl Control {
     }
 
     /// There is no talking to the driver domain any more.
-    pub fn part_with_driver(&mut self, lost: Lost) {
+    pub fn detach_driver(&mut self, lost: Lost) {
         self.driver = None;
         match lost {
             Lost::Gone => log::warn!("the driver domain is gone"),
@@ -96,21 +96,24 @@ impl Control {
     }
 
     /// When patience ends, if somebody tries it.
-    pub fn patience_deadline(&self) -> Option<u64> {
+    pub fn patience_deadline_ms(&self) -> Option<u64> {
         let meeting = self.data_plane.as_ref().filter(|data_plane| !data_plane.is_met());
-        let meeting = meeting.map(|data_plane| data_plane.since + MEETING_MS);
-        meeting.or(self.absent.map(|since| since + ABSENCE_MS))
+        let meeting = meeting.map(|data_plane| data_plane.since_ms + MEETING_MS);
+        meeting.or(self.absent_since_ms.map(|since| since + ABSENCE_MS))
     }
 
     /// Acts when patience has ended.
-    pub fn lose_patience(&mut self, now: u64) {
-        if self.patience_deadline().is_none_or(|deadline| deadline > now) {
+    pub fn lose_patience(&mut self, now_ms: u64) {
+        if self
+            .patience_deadline_ms()
+            .is_none_or(|deadline_ms| deadline_ms > now_ms)
+        {
             return;
         }
         match self.data_plane {
-            Some(_) => self.part_with_data_plane(Lost::Deaf),
+            Some(_) => self.detach_data_plane(Lost::Deaf),
             None => {
-                self.absent = Some(now);
+                self.absent_since_ms = Some(now_ms);
                 self.replace(Role::DataPlane, "does not come back");
             }
         }

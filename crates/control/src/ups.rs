@@ -26,25 +26,25 @@ impl Control {
         if let Some(run) = self.switches.get_mut(switch) {
             run.ups.changed.add(port);
         }
-        let now = self.now();
-        self.refresh_ups(now);
+        let now_ms = self.now_ms();
+        self.refresh_ups(now_ms);
     }
 
     /// When floods have to be looked at, if ever.
-    pub fn ups_deadline(&self) -> Option<u64> {
+    pub fn ups_deadline_ms(&self) -> Option<u64> {
         let busy = self
             .switches
             .values()
             .filter(|run| !run.ups.changed.is_empty() || run.l2.has_stale());
-        busy.map(|run| run.ups.pace.due()).min()
+        busy.map(|run| run.ups.pace.due_ms()).min()
     }
 
     /// Does a piece of the work for each switch whose time has come.
-    pub fn refresh_ups(&mut self, now: u64) {
+    pub fn refresh_ups(&mut self, now_ms: u64) {
         let mut changed = Vec::new();
         for (name, run) in &mut self.switches {
             let idle = run.ups.changed.is_empty() && !run.l2.has_stale();
-            if idle || !run.ups.pace.is_due(now) {
+            if idle || !run.ups.pace.is_due(now_ms) {
                 continue;
             }
             let start = Instant::now();
@@ -55,8 +55,8 @@ impl Control {
                 let up = port_run.is_some_and(|port| port.state != PortState::Disconnected);
                 run.l2.set_up(port, up);
             }
-            let changes = run.l2.refresh_floods(PIECE, now);
-            run.ups.pace.worked(start.elapsed(), now);
+            let changes = run.l2.refresh_floods(PIECE, now_ms);
+            run.ups.pace.worked(start.elapsed(), now_ms);
             changed.push((name.clone(), changes));
         }
         for (name, changes) in changed {

@@ -4,6 +4,7 @@
 //! bounded by [`MAX_REQUEST`]. With [`MAX_CONNECTIONS`] open, a newcomer takes the place of the one that
 //! has been quiet for longest.
 
+use crate::refusal::Refusal;
 use crate::sockets;
 use management::{MAX_REQUEST, Request, Response};
 use rustix::event::PollFlags;
@@ -30,7 +31,7 @@ pub type Token = u64;
 /// A request, or why a line is none, with the descriptors that came along.
 pub struct Incoming {
     pub token: Token,
-    pub request: Result<Request, String>,
+    pub request: Result<Request, Refusal>,
     pub fds: Vec<OwnedFd>,
 }
 
@@ -45,8 +46,8 @@ struct Connection {
     fds: Vec<OwnedFd>,
     output: Vec<u8>,
     /// Set while a request is under way: when to give up on it.
-    deadline: Option<u64>,
-    active: u64,
+    deadline_ms: Option<u64>,
+    active_ms: u64,
 }
 
 /// All connections of users.
@@ -84,7 +85,7 @@ impl Users {
             let mut flags = PollFlags::empty();
             if !connection.output.is_empty() {
                 flags |= PollFlags::OUT;
-            } else if connection.deadline.is_none() {
+            } else if connection.deadline_ms.is_none() {
                 flags |= PollFlags::IN;
             }
             (*token, connection.socket.as_fd(), flags)
@@ -92,13 +93,13 @@ impl Users {
     }
 
     /// Accepts whoever waits.
-    pub fn accept(&mut self, now: u64) {
+    pub fn accept(&mut self, now_ms: u64) {
         while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             if self.connections.len() >= MAX_CONNECTIONS {
                 let quiet = self
                     .connections
                     .iter()
-                    .min_by_key(|(_, connection)| connection.active);
+                    .min_by_key(|(_, connection)| connection.active_ms);
                 if let Some(token) = quiet.map(|(token, _)| *token) {
                     self.connections.remove(&token);
                 }
@@ -114,17 +115,17 @@ impl Users {
                     searched: 0,
                     fds,
                     output,
-                    deadline: None,
-                    active: now,
+                    deadline_ms: None,
+                    active_ms: now_ms,
                 },
             );
         }
     }
 
     /// Does what poll says is possible, and returns the request that completes, if one does.
-    pub fn ready(&mut self, token: Token, flags: PollFlags, now: u64) -> Option<Incoming> {
+    pub fn ready(&mut self, token: Token, flags: PollFlags, now_ms: u64) -> Option<Incoming> {
         let connection = self.connections.get_mut(&token)?;
-        connection.active = now;
+        connection.active_ms = now_ms;
         let alive = if flags.contains(PollFlags::OUT) {
             connection.write()
         } else if flags.contains(PollFlags::IN) {
@@ -137,13 +138,13 @@ impl Users {
             self.connections.remove(&token);
             return None;
         }
-        self.next_request(token, now)
+        self.next_request(token, now_ms)
     }
 
     /// The next request that a connection has already sent, unless one is under way.
-    pub fn next_request(&mut self, token: Token, now: u64) -> Option<Incoming> {
+    pub fn next_request(&mut self, token: Token, now_ms: u64) -> Option<Incoming> {
         let connection = self.connections.get_mut(&token)?;
-        if connection.deadline.is_some() || !connection.output.is_empty() {
+        if connection.deadline_ms.is_some() || !connection.output.is_empty() {
             return None;
         }
         let Some(end) = connection.line_end() else {
@@ -153,9 +154,9 @@ impl Users {
             return None;
         };
         self.served = token;
-        connection.deadline = Some(now + PATIENCE_MS);
-        let request = serde_json::from_slice(&connection.input[connection.taken..end])
-            .map_err(|error| format!("not a request: {error}"));
+        connection.deadline_ms = Some(now_ms + PATIENCE_MS);
+        let request =
+            serde_json::from_slice(&connection.input[connection.taken..end]).map_err(Refusal::Malformed);
         connection.taken = end + 1;
         Some(Incoming {
             token,
@@ -169,7 +170,7 @@ impl Users {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
-        connection.deadline = None;
+        connection.deadline_ms = None;
         match serde_json::to_vec(response) {
             Ok(line) => connection.output.extend(line),
             Err(error) => log::error!("answer not sent: {error}"),
@@ -184,7 +185,7 @@ impl Users {
     pub fn pipelined(&mut self) -> Option<Token> {
         let served = self.served;
         let mut ready = self.connections.iter_mut().filter_map(|(token, connection)| {
-            let idle = connection.deadline.is_none() && connection.output.is_empty();
+            let idle = connection.deadline_ms.is_none() && connection.output.is_empty();
             (idle && connection.line_end().is_some()).then_some(*token)
         });
         let first = ready.next()?;
@@ -195,16 +196,20 @@ impl Users {
     }
 
     /// When the first request under way is to be given up.
-    pub fn next_deadline(&self) -> Option<u64> {
+    pub fn next_deadline_ms(&self) -> Option<u64> {
         self.connections
             .values()
-            .filter_map(|connection| connection.deadline)
+            .filter_map(|connection| connection.deadline_ms)
             .min()
     }
 
     /// Connections whose request is to be given up.
-    pub fn overdue(&self, now: u64) -> Vec<Token> {
-        let late = |connection: &Connection| connection.deadline.is_some_and(|deadline| deadline <= now);
+    pub fn overdue(&self, now_ms: u64) -> Vec<Token> {
+        let late = |connection: &Connection| {
+            connection
+                .deadline_ms
+                .is_some_and(|deadline_ms| deadline_ms <= now_ms)
+        };
         self.connections
             .iter()
             .filter(|(_, connection)| late(connection))

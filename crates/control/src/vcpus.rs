@@ -13,6 +13,7 @@ use crate::pace::{Pace, Queue};
 use crate::process::Control;
 use crate::state::Link;
 use control_protocol::data_plane::{PortState, Request};
+use control_protocol::supervisor::VmStates;
 use management::VmStateStatus;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,19 +22,33 @@ use std::time::Instant;
 use vm_state::{Registry, Slot, ThreadState, vcpu_threads};
 
 /// Least time between looks for threads that have ended, in milliseconds.
-const LOOK: u64 = 1_000;
+const LOOK_MS: u64 = 1_000;
 
 /// Threads of each guest that have a place whatever others have; with few ports it may be more.
 const LEAST: usize = 16;
 
 /// The programs' registry, or why there is none.
 pub(crate) struct Vcpus {
-    registry: Result<Registry, String>,
+    registry: Result<Registry, Unpublished>,
     /// When threads that have ended were looked for last.
-    looked: u64,
+    looked_ms: u64,
     /// Ports whose guests are to be looked at.
     waiting: Queue<String>,
     pace: Pace,
+}
+
+/// Why states of cores and guests are not known.
+#[derive(Debug, thiserror::Error)]
+enum Unpublished {
+    #[error("the supervisor has not said")]
+    Unsaid,
+    /// What the supervisor said.
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("the memory was announced and not sent")]
+    NotSent,
+    #[error("cannot map it: {0}")]
+    Unmapped(std::io::Error),
 }
 
 /// A thread of a guest, and its place.
@@ -42,19 +57,20 @@ pub(crate) type Vcpu = (u32, Slot);
 impl Vcpus {
     pub fn new() -> Self {
         Vcpus {
-            registry: Err("the supervisor has not said".into()),
-            looked: 0,
+            registry: Err(Unpublished::Unsaid),
+            looked_ms: 0,
             waiting: Queue::default(),
             pace: Pace::default(),
         }
     }
 
     /// The supervisor has said where states are published, or why nowhere.
-    pub fn meet(&mut self, published: Result<(), String>, fds: &[OwnedFd]) {
-        self.registry = published.and_then(|()| {
-            let area = fds.first().ok_or("the memory was announced and not sent")?;
-            Registry::map(area.as_fd()).map_err(|error| format!("cannot map it: {error}"))
-        });
+    pub fn attach(&mut self, states: VmStates, fds: &[OwnedFd]) {
+        self.registry = match (states, fds.first()) {
+            (VmStates::Unavailable(reason), _) => Err(Unpublished::Unavailable(reason)),
+            (VmStates::Published, None) => Err(Unpublished::NotSent),
+            (VmStates::Published, Some(area)) => Registry::map(area.as_fd()).map_err(Unpublished::Unmapped),
+        };
         match &self.registry {
             Ok(_) => log::info!("vm-state: published by eBPF programs"),
             Err(reason) => log::warn!("vm-state: ring hints only ({reason})"),
@@ -62,15 +78,15 @@ impl Vcpus {
     }
 
     /// When the next guest is to be looked at, if any.
-    pub fn deadline(&self) -> Option<u64> {
-        (!self.waiting.is_empty()).then(|| self.pace.due())
+    pub fn deadline_ms(&self) -> Option<u64> {
+        (!self.waiting.is_empty()).then(|| self.pace.due_ms())
     }
 
     /// For users.
     pub fn status(&self) -> VmStateStatus {
         VmStateStatus {
             published: self.registry.is_ok(),
-            reason: self.registry.as_ref().err().cloned(),
+            reason: self.registry.as_ref().err().map(ToString::to_string),
         }
     }
 }
@@ -98,19 +114,19 @@ impl Control {
         });
         if run.looked_at != seen {
             self.vcpus.waiting.add(name.to_owned());
-            let now = self.now();
-            self.watch_guests(now);
+            let now_ms = self.now_ms();
+            self.watch_guests(now_ms);
         }
     }
 
     /// Looks at guests as far as the time has come.
-    pub fn watch_guests(&mut self, now: u64) {
-        if self.vcpus.pace.is_due(now)
+    pub fn watch_guests(&mut self, now_ms: u64) {
+        if self.vcpus.pace.is_due(now_ms)
             && let Some(name) = self.vcpus.waiting.next()
         {
             let start = Instant::now();
             self.watch_guest(&name);
-            self.vcpus.pace.worked(start.elapsed(), now);
+            self.vcpus.pace.worked(start.elapsed(), now_ms);
         }
     }
 
@@ -157,11 +173,11 @@ impl Control {
 
     /// Looks anew at guests of which a thread has ended. Has no deadline of its own: while nothing else is to be done
     /// here, there is little traffic to place.
-    pub fn refresh_guests(&mut self, now: u64) {
+    pub fn refresh_guests(&mut self, now_ms: u64) {
         let Ok(registry) = &self.vcpus.registry else {
             return;
         };
-        if now < self.vcpus.looked + LOOK {
+        if now_ms < self.vcpus.looked_ms + LOOK_MS {
             return;
         }
         let ended = |run: &PortRun| {
@@ -170,7 +186,7 @@ impl Control {
         };
         let ports = self.ports.iter().filter(|(_, run)| ended(run));
         let names: Vec<String> = ports.map(|(name, _)| name.clone()).collect();
-        self.vcpus.looked = now;
+        self.vcpus.looked_ms = now_ms;
         names.into_iter().for_each(|name| self.vcpus.waiting.add(name));
     }
 }

@@ -99,10 +99,10 @@ impl Domain {
         loop {
             self.tell();
             self.wait(supervisor, &poller)?;
-            if let Next::End = self.hear_supervisor(supervisor)? {
+            if let Next::End = self.on_supervisor(supervisor)? {
                 return Ok(());
             }
-            self.hear_control();
+            self.on_control();
             while let Ok(report) = self.reports.try_recv() {
                 self.note(report);
             }
@@ -140,7 +140,7 @@ impl Domain {
         Ok(())
     }
 
-    fn hear_supervisor(&mut self, supervisor: &Channel) -> Result<Next, DriverError> {
+    fn on_supervisor(&mut self, supervisor: &Channel) -> Result<Next, DriverError> {
         loop {
             match supervisor.try_recv::<ToChild>() {
                 Ok((ToChild::Peer(Role::Control), mut fds)) if fds.len() == 1 => {
@@ -159,7 +159,7 @@ impl Domain {
         }
     }
 
-    fn hear_control(&mut self) {
+    fn on_control(&mut self) {
         while let Some(control) = &self.control {
             match control.try_recv::<ToDriver>() {
                 Ok((ToDriver::Attach { port, spec }, fds)) => self.attach(port, spec, fds),

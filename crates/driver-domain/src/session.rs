@@ -15,16 +15,16 @@ use std::sync::Arc;
 use vhost_driver::{Bells, ConnectError, Connection, GUEST_BASE, feature};
 use virtqueue::driver::{Access, DriverQueue, Layout, RingError, SharedMemory, Span};
 
-const WANTED: u64 = feature::CSUM
-    | feature::GUEST_CSUM
-    | feature::GUEST_TSO4
-    | feature::GUEST_TSO6
-    | feature::GUEST_ECN
-    | feature::HOST_TSO4
-    | feature::HOST_TSO6
-    | feature::HOST_ECN
-    | feature::MRG_RXBUF
-    | feature::EVENT_IDX
+const WANTED: u64 = feature::NET_CSUM
+    | feature::NET_GUEST_CSUM
+    | feature::NET_GUEST_TSO4
+    | feature::NET_GUEST_TSO6
+    | feature::NET_GUEST_ECN
+    | feature::NET_HOST_TSO4
+    | feature::NET_HOST_TSO6
+    | feature::NET_HOST_ECN
+    | feature::NET_MRG_RXBUF
+    | feature::RING_EVENT_IDX
     | feature::VERSION_1;
 
 /// Descriptors and buffer size of the receive ring: 2 MiB, 30 frames of the largest size.
@@ -73,8 +73,8 @@ impl Session {
     pub fn connect(stream: UnixStream) -> Result<Session, SessionError> {
         let mut connection = Connection::negotiate(stream.try_clone()?, WANTED)?;
         let features = connection.features();
-        let merged = features & feature::MRG_RXBUF != 0;
-        let event_idx = features & feature::EVENT_IDX != 0;
+        let merged = features & feature::NET_MRG_RXBUF != 0;
+        let event_idx = features & feature::RING_EVENT_IDX != 0;
 
         let (buffers, buffer_len) = if merged { MERGED_BUFFERS } else { WHOLE_BUFFERS };
         let receive_layout = Layout::new(0, buffers);
@@ -123,10 +123,10 @@ impl Session {
     pub fn offloads(&self) -> Offloads {
         let has = |bit: u64| self.features & bit != 0;
         Offloads {
-            checksum: has(feature::CSUM),
-            tso4: has(feature::HOST_TSO4),
-            tso6: has(feature::HOST_TSO6),
-            ecn: has(feature::HOST_ECN),
+            checksum: has(feature::NET_CSUM),
+            tso4: has(feature::NET_HOST_TSO4),
+            tso6: has(feature::NET_HOST_TSO6),
+            ecn: has(feature::NET_HOST_ECN),
         }
     }
 }

@@ -145,6 +145,11 @@ pub struct UnionStack {
     pub size: u16,
 }
 
+/// A stack or union, by its name, whose elements cannot be its own.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} has elements that do not exist, are of another type, or belong elsewhere")]
+pub(crate) struct Misplaced(pub String);
+
 /// Where a header instance belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membership {

@@ -1,6 +1,6 @@
 //! Places of fields in the packet header vector: computed here for front ends, and again by the checker.
 
-use crate::header::{Field, Header, HeaderType, Membership, Phv};
+use crate::header::{Field, Header, HeaderType, Membership, Misplaced, Phv};
 use crate::ids::{FieldId, HeaderId, HeaderTypeId, StackId, UnionId, UnionStackId};
 use crate::program::Program;
 
@@ -123,9 +123,11 @@ impl Program {
         )
     }
 
-    /// For each header instance, the stack or union to which it belongs. An instance that belongs to two, or a number out
-    /// of range, is the error: its name.
-    pub(crate) fn memberships(&self) -> Result<Vec<Membership>, String> {
+    /// For each header instance, the stack or union to which it belongs.
+    ///
+    /// # Errors
+    /// An instance would belong to two, or a number is out of range.
+    pub(crate) fn memberships(&self) -> Result<Vec<Membership>, Misplaced> {
         let mut of = vec![Membership::None; self.headers.len()];
         let mut claim = |at: usize, ty: HeaderTypeId, name: &str, membership: Membership| {
             let taken = of.get_mut(at).filter(|taken| **taken == Membership::None);
@@ -134,13 +136,13 @@ impl Program {
                 .get(at)
                 .is_some_and(|header| header.ty == ty && !header.metadata);
             let (Some(taken), true) = (taken, fits) else {
-                return Err(name.to_owned());
+                return Err(Misplaced(name.to_owned()));
             };
             *taken = membership;
             Ok(())
         };
         for (number, stack) in self.stacks.iter().enumerate() {
-            let id = StackId::at(number).ok_or_else(|| stack.name.clone())?;
+            let id = StackId::at(number).ok_or_else(|| Misplaced(stack.name.clone()))?;
             for element in 0..stack.size {
                 let at = stack.first.index() + usize::from(element);
                 claim(at, stack.ty, &stack.name, Membership::Stack(id, element))?;
@@ -148,23 +150,23 @@ impl Program {
         }
         let mut stack_of = vec![None; self.unions.len()];
         for (number, stack) in self.union_stacks.iter().enumerate() {
-            let id = UnionStackId::at(number).ok_or_else(|| stack.name.clone())?;
+            let id = UnionStackId::at(number).ok_or_else(|| Misplaced(stack.name.clone()))?;
             for element in 0..stack.size {
                 let at = stack.first.index() + usize::from(element);
                 let fits = self.unions.get(at).is_some_and(|union| union.ty == stack.ty);
                 let taken = stack_of.get_mut(at).filter(|taken| taken.is_none());
                 let (Some(taken), true) = (taken, fits) else {
-                    return Err(stack.name.clone());
+                    return Err(Misplaced(stack.name.clone()));
                 };
                 *taken = Some((id, element));
             }
         }
         for (number, union) in self.unions.iter().enumerate() {
-            let id = UnionId::at(number).ok_or_else(|| union.name.clone())?;
+            let id = UnionId::at(number).ok_or_else(|| Misplaced(union.name.clone()))?;
             let ty = self
                 .union_types
                 .get(union.ty.index())
-                .ok_or_else(|| union.name.clone())?;
+                .ok_or_else(|| Misplaced(union.name.clone()))?;
             for (member, (_, header_type)) in ty.members.iter().enumerate() {
                 let membership = Membership::Union(id, member as u16, stack_of[number]);
                 claim(

@@ -4,13 +4,55 @@ use crate::evaluate::{Evaluator, Sent};
 use crate::generate;
 use fastrand::Rng;
 use p4_interpreter::{Collected, Context, Engine, Nobody, Packet, State, StateLimits};
-use p4_ir::{Checked, Program};
+use p4_ir::{CheckError, Checked, Program};
 
-/// Runs `packets` random packets through the random program of that seed in both; the first difference, in words.
+/// Why interpreter and evaluator do not agree about a program.
+#[derive(Debug, thiserror::Error)]
+pub enum Difference {
+    /// The checker does not take a program that should be correct.
+    #[error("program {seed} is refused: {error}")]
+    Refused {
+        /// Seed of the program.
+        seed: u64,
+        /// Why.
+        error: CheckError,
+    },
+    /// The interpreter does not take a program that the checker took.
+    #[error("program {seed}: {error}")]
+    NotLoaded {
+        /// Seed of the program.
+        seed: u64,
+        /// Why.
+        error: p4_interpreter::Error,
+    },
+    /// A packet left otherwise.
+    #[error(
+        "program {seed}, packet {number} by port {port}: {bytes:02x?}\n  interpreter: {found:02x?} ({drops})\n  evaluator: \
+         {expected:02x?}"
+    )]
+    Packet {
+        /// Seed of the program.
+        seed: u64,
+        /// Which packet, from 0.
+        number: u32,
+        /// Its port.
+        port: u32,
+        /// Its bytes.
+        bytes: Vec<u8>,
+        /// What the interpreter sent.
+        found: Vec<Sent>,
+        /// What the interpreter dropped, and why.
+        drops: String,
+        /// What the evaluator sent.
+        expected: Vec<Sent>,
+    },
+}
+
+/// Runs `packets` random packets through the random program of that seed in both; returns how many left.
 ///
 /// # Errors
-/// The difference, or why one of them does not take the program.
-pub fn compare(seed: u64, packets: u32) -> Result<usize, String> {
+/// The first difference, or why one of them does not take the program.
+pub fn compare(seed: u64, packets: u32) -> Result<usize, Difference> {
     compare_program(generate::program(seed), seed, packets)
 }
 
@@ -18,15 +60,15 @@ pub fn compare(seed: u64, packets: u32) -> Result<usize, String> {
 ///
 /// # Errors
 /// The same.
-pub fn compare_rich(seed: u64, packets: u32) -> Result<usize, String> {
+pub fn compare_rich(seed: u64, packets: u32) -> Result<usize, Difference> {
     compare_program(generate::rich_program(seed), seed, packets)
 }
 
-fn compare_program(program: Program, seed: u64, packets: u32) -> Result<usize, String> {
-    let checked = Checked::new(program).map_err(|error| format!("program {seed} is refused: {error}"))?;
-    let engine = Engine::new(checked.clone()).map_err(|error| format!("program {seed}: {error}"))?;
-    let state =
-        State::new(&engine, StateLimits::default()).map_err(|error| format!("program {seed}: {error}"))?;
+fn compare_program(program: Program, seed: u64, packets: u32) -> Result<usize, Difference> {
+    let checked = Checked::new(program).map_err(|error| Difference::Refused { seed, error })?;
+    let not_loaded = |error| Difference::NotLoaded { seed, error };
+    let engine = Engine::new(checked.clone()).map_err(not_loaded)?;
+    let state = State::new(&engine, StateLimits::default()).map_err(not_loaded)?;
     let mut context = Context::new(&engine, seed);
     let mut evaluator = Evaluator::new(&checked);
     let mut random = Rng::with_seed(seed ^ 0x7077_6974);
@@ -50,11 +92,15 @@ fn compare_program(program: Program, seed: u64, packets: u32) -> Result<usize, S
             .collect();
         let expected = evaluator.run(port, &bytes);
         if found != expected {
-            return Err(format!(
-                "program {seed}, packet {number} by port {port}: {bytes:02x?}\n  interpreter: {found:02x?} ({:?})\n  evaluator: \
-                 {expected:02x?}",
-                collected.drops
-            ));
+            return Err(Difference::Packet {
+                seed,
+                number,
+                port,
+                bytes,
+                found,
+                drops: format!("{:?}", collected.drops),
+                expected,
+            });
         }
         sent += found.len();
     }

@@ -25,7 +25,8 @@ struct Slot<T> {
     /// Next slot on the return list.
     next: AtomicU32,
     index: u32,
-    pool: *const Pool<T>,
+    /// Owns the pool's memory, as that of the [`PoolOwner`] does.
+    pool: NonNull<Pool<T>>,
 }
 
 struct Pool<T> {
@@ -65,27 +66,30 @@ impl<T> PoolOwner<T> {
     /// A pool of `slots` values made by `make`; they are reused, never dropped before the pool is.
     pub fn new(slots: u32, make: impl Fn() -> T) -> Self {
         assert!(slots < ORPHANED, "slot numbers collide with list marks");
-        let mut pool = Box::new(Pool {
+        let pool = Box::new(Pool {
             slots: (0..slots)
                 .map(|index| Slot {
                     references: AtomicU32::new(0),
                     next: AtomicU32::new(END),
                     index,
-                    pool: std::ptr::null(),
+                    pool: NonNull::dangling(),
                     value: UnsafeCell::new(make()),
                 })
                 .collect(),
             returned: AtomicU32::new(END),
             out: AtomicU32::new(0),
         });
-        let address: *const Pool<T> = &*pool;
-        for slot in &mut pool.slots {
-            slot.pool = address;
+        // The pointer that owns the memory; whoever frees it does so through a copy of this one.
+        let mut pool = NonNull::from(Box::leak(pool));
+        // SAFETY: just made, and nobody else knows it.
+        for slot in unsafe { &mut pool.as_mut().slots } {
+            slot.pool = pool;
         }
-        let pool = &*Box::leak(pool);
+        // SAFETY: as above; from here on there are shared references only.
+        let slots_of = unsafe { &pool.as_ref().slots };
         PoolOwner {
-            pool: NonNull::from(pool),
-            free: pool.slots.iter().rev().map(NonNull::from).collect(),
+            pool,
+            free: slots_of.iter().rev().map(NonNull::from).collect(),
             reclaimed: Vec::with_capacity(slots as usize),
         }
     }
@@ -104,16 +108,6 @@ impl<T> PoolOwner<T> {
     /// Number of slots that are out, or back and not yet reclaimed.
     pub fn outstanding(&self) -> usize {
         self.pool().slots.len() - self.free.len()
-    }
-
-    /// Like [`take`](Self::take), but leaves `reserve` slots alone.
-    #[inline]
-    pub fn take_above(&mut self, reserve: usize) -> Option<Unique<T>> {
-        if self.has_above(reserve) {
-            self.take()
-        } else {
-            None
-        }
     }
 
     /// Takes a slot back that nobody else has seen: no atomic operation is needed. One of another pool goes home.
@@ -186,18 +180,18 @@ impl<T> Drop for PoolOwner<T> {
         }
         let out = (pool.slots.len() - back) as u32;
         let before = pool.out.fetch_add(out, Ordering::AcqRel);
-        free_if_last(self.pool.as_ptr(), before.wrapping_add(out));
+        free_if_last(self.pool, before.wrapping_add(out));
     }
 }
 
 /// Puts a slot whose last reference has gone on its pool's return list, or counts it down if nobody will
 /// look at that list any more.
-fn give_back<T>(slot: NonNull<Slot<T>>) {
+fn release<T>(slot: NonNull<Slot<T>>) {
     // SAFETY: a slot that is out keeps its pool alive; it stops being out by the exchange or subtraction
     // below, after which nothing is touched but by whoever frees.
     let (slot, pool) = unsafe { (slot.as_ref(), slot.as_ref().pool) };
     // SAFETY: as above.
-    let (returned, out) = unsafe { (&(*pool).returned, &(*pool).out) };
+    let Pool { returned, out, .. } = unsafe { pool.as_ref() };
     let mut head = returned.load(Ordering::Relaxed);
     while head != ORPHANED {
         slot.next.store(head, Ordering::Relaxed);
@@ -213,11 +207,11 @@ fn give_back<T>(slot: NonNull<Slot<T>>) {
 /// Frees an orphaned pool when nothing of it is out. `out` is the count after the caller's own change: it is
 /// zero only after the last of these changes, since before the owner adds the number of slots out, returning
 /// ones can only take it from zero downwards.
-fn free_if_last<T>(pool: *const Pool<T>, out: u32) {
+fn free_if_last<T>(pool: NonNull<Pool<T>>, out: u32) {
     if out == 0 {
         // SAFETY: the owner has gone and all slots are back: no handle is left, and exactly one change
-        // arrives at zero. The memory was made by `Box::leak`.
-        drop(unsafe { Box::from_raw(pool.cast_mut()) });
+        // arrives at zero. The pointer is that of `Box::leak`, which may write and owns the memory.
+        drop(unsafe { Box::from_raw(pool.as_ptr()) });
     }
 }
 
@@ -256,7 +250,7 @@ impl<T> DerefMut for Unique<T> {
 
 impl<T> Drop for Unique<T> {
     fn drop(&mut self) {
-        give_back(self.0);
+        release(self.0);
     }
 }
 
@@ -288,10 +282,10 @@ impl<T> Drop for Shared<T> {
         let references = unsafe { &self.0.as_ref().references };
         // The only reference needs no read-modify-write: nobody can add one to it meanwhile.
         if references.load(Ordering::Acquire) == 1 {
-            give_back(self.0);
+            release(self.0);
         } else if references.fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
-            give_back(self.0);
+            release(self.0);
         }
     }
 }

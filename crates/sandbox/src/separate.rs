@@ -45,16 +45,25 @@ pub(crate) fn become_nobody(keep: CapabilitySet, missing: &mut Missing) -> Resul
     }
 }
 
+/// Why the user stays as it is.
+#[derive(Debug, thiserror::Error)]
+enum Unchangeable {
+    #[error(transparent)]
+    Unknown(#[from] io::Error),
+    #[error("the supervisor lacks {}", .0.join(", "))]
+    Lacking(Vec<&'static str>),
+}
+
 /// Whether this process may change its user, and whether the supervisor, which has the same capabilities, may still end
 /// it then.
-fn may_change_user() -> Result<(), String> {
-    let have = capabilities(None).map_err(|error| error.to_string())?.effective;
+fn may_change_user() -> Result<(), Unchangeable> {
+    let have = capabilities(None).map_err(io::Error::from)?.effective;
     let needed = [
         (CapabilitySet::SETUID, "CAP_SETUID"),
         (CapabilitySet::SETGID, "CAP_SETGID"),
         (CapabilitySet::KILL, "CAP_KILL"),
     ];
-    let lacking: Vec<&str> = needed
+    let lacking: Vec<&'static str> = needed
         .into_iter()
         .filter(|(capability, _)| !have.contains(*capability))
         .map(|(_, name)| name)
@@ -62,7 +71,7 @@ fn may_change_user() -> Result<(), String> {
     if lacking.is_empty() {
         Ok(())
     } else {
-        Err(format!("the supervisor lacks {}", lacking.join(", ")))
+        Err(Unchangeable::Lacking(lacking))
     }
 }
 

@@ -25,11 +25,11 @@ use virtqueue::driver::{Access, DriverQueue, Layout, SharedMemory, Span};
 pub const RING: u16 = 256;
 
 const FEATURES: u64 = feature::VERSION_1
-    | feature::MRG_RXBUF
-    | feature::CSUM
-    | feature::GUEST_CSUM
-    | feature::HOST_TSO4
-    | feature::GUEST_TSO4;
+    | feature::NET_MRG_RXBUF
+    | feature::NET_CSUM
+    | feature::NET_GUEST_CSUM
+    | feature::NET_HOST_TSO4
+    | feature::NET_GUEST_TSO4;
 
 /// A port of the guest.
 struct Port {

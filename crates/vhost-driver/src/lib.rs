@@ -19,15 +19,11 @@ use vhost::vhost_user::message::VhostUserHeaderFlag;
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use virtqueue::driver::{Doorbell, Layout, SharedMemory};
+pub use virtqueue::net::{RECEIVE_QUEUE, TRANSMIT_QUEUE};
 
 /// Where the other side believes our memory to be. Any address will do; not zero, which some back ends take for
 /// "not set".
 pub const GUEST_BASE: u64 = 1 << 32;
-
-/// Index of the queue that carries frames to the driver (VIRTIO 1.2, 5.1.2).
-pub const RECEIVE_QUEUE: usize = 0;
-/// Index of the queue that carries frames from the driver.
-pub const TRANSMIT_QUEUE: usize = 1;
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -77,14 +73,14 @@ impl Connection {
         if offered & feature::VERSION_1 == 0 {
             return Err(ConnectError::NoVersion1(offered));
         }
-        if offered & feature::PROTOCOL_FEATURES != 0 {
+        if offered & feature::VHOST_USER_PROTOCOL != 0 {
             let protocol = frontend.get_protocol_features()? & VhostUserProtocolFeatures::REPLY_ACK;
             frontend.set_protocol_features(protocol)?;
             if protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
                 frontend.set_hdr_flags(VhostUserHeaderFlag::NEED_REPLY);
             }
         }
-        let features = feature::consistent(offered & (wanted | feature::PROTOCOL_FEATURES));
+        let features = feature::consistent(offered & (wanted | feature::VHOST_USER_PROTOCOL));
         frontend.set_features(features)?;
         Ok(Connection { frontend, features })
     }
@@ -113,7 +109,7 @@ impl Connection {
         for (index, (layout, bells)) in queues.into_iter().enumerate() {
             self.set_up(index, layout, bells)?;
         }
-        if self.features & feature::PROTOCOL_FEATURES != 0 {
+        if self.features & feature::VHOST_USER_PROTOCOL != 0 {
             self.frontend.set_vring_enable(RECEIVE_QUEUE, true)?;
             self.frontend.set_vring_enable(TRANSMIT_QUEUE, true)?;
         }

@@ -1,6 +1,9 @@
 //! The device side of a split virtqueue.
 
 use crate::chain::{Chain, ChainError, Direction, ENOUGH};
+use crate::split::{
+    AVAIL_F_NO_INTERRUPT, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, DESC_LEN, USED_F_NO_NOTIFY,
+};
 use guest_memory::{Access, GuestMemory, GuestRange, prefetch};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,17 +16,12 @@ pub const MAX_QUEUE_SIZE: u16 = 1024;
 /// [`MAX_DESCRIPTORS`](crate::MAX_DESCRIPTORS) are looked at.
 const MAX_INDIRECT: u32 = 32_768;
 
-const DESC_NEXT: u16 = 1;
-const DESC_WRITE: u16 = 2;
-const DESC_INDIRECT: u16 = 4;
-const DESC_SIZE: u32 = 16;
+const DESC_SIZE: u32 = DESC_LEN as u32;
 
 /// Entries of the used ring in a cache line.
 const USED_PER_LINE: usize = 8;
 /// Chains that are looked at ahead.
 const AHEAD: u16 = 32;
-const AVAIL_NO_INTERRUPT: u16 = 1;
-const USED_NO_NOTIFY: u16 = 1;
 
 /// Where a queue lies, in front-end (VMM user space) addresses, as vhost-user gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,7 +107,7 @@ impl Descriptor {
     }
 
     fn is_writable(&self) -> bool {
-        self.flags & DESC_WRITE != 0
+        self.flags & DESC_F_WRITE != 0
     }
 }
 
@@ -302,7 +300,7 @@ impl DeviceQueue {
         chain: &mut Chain,
     ) -> Result<(), ChainError> {
         let first = self.descriptor(head);
-        let plain = first.flags & (DESC_NEXT | DESC_INDIRECT) == 0
+        let plain = first.flags & (DESC_F_NEXT | DESC_F_INDIRECT) == 0
             && first.is_writable() == (direction == Direction::ToDriver);
         if plain
             && let Some(range) = self
@@ -325,12 +323,13 @@ impl DeviceQueue {
         let range = self
             .memory
             .range_ahead(first.address, first.len, ahead, Access::Write)?;
-        (first.flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == DESC_WRITE && range.len() == first.len)
+        (first.flags & (DESC_F_NEXT | DESC_F_INDIRECT | DESC_F_WRITE) == DESC_F_WRITE
+            && range.len() == first.len)
             .then_some(range)
     }
 
-    /// Un-takes the last `count` chains, which must not have been given back.
-    pub fn untake(&mut self, count: u16) {
+    /// Moves back by `count` chains that were taken last and are not in the used ring: they will be taken again.
+    pub fn rewind(&mut self, count: u16) {
         self.next_available = self.next_available.wrapping_sub(count);
     }
 
@@ -343,9 +342,9 @@ impl DeviceQueue {
                 return Err(ChainError::Malformed);
             }
             let descriptor = self.descriptor(index);
-            if descriptor.flags & DESC_INDIRECT != 0 {
+            if descriptor.flags & DESC_F_INDIRECT != 0 {
                 // An indirect descriptor ends the chain and has no direction of its own (2.7.5.3.1).
-                if !self.indirect || descriptor.flags & DESC_NEXT != 0 {
+                if !self.indirect || descriptor.flags & DESC_F_NEXT != 0 {
                     return Err(ChainError::Malformed);
                 }
                 return self.walk_indirect(&descriptor, direction, chain);
@@ -354,7 +353,7 @@ impl DeviceQueue {
                 return Err(ChainError::Malformed);
             }
             chain.append(&self.memory, descriptor.address, descriptor.len)?;
-            if descriptor.flags & DESC_NEXT == 0 || chain.len() >= ENOUGH {
+            if descriptor.flags & DESC_F_NEXT == 0 || chain.len() >= ENOUGH {
                 return Ok(());
             }
             index = descriptor.next;
@@ -392,12 +391,12 @@ impl DeviceQueue {
                 u64::from_ne_bytes(word)
             });
             let descriptor = Descriptor::decode([low, high]);
-            let nested = descriptor.flags & DESC_INDIRECT != 0;
+            let nested = descriptor.flags & DESC_F_INDIRECT != 0;
             if nested || descriptor.is_writable() != (direction == Direction::ToDriver) {
                 return Err(ChainError::Malformed);
             }
             chain.append(&self.memory, descriptor.address, descriptor.len)?;
-            if descriptor.flags & DESC_NEXT == 0 || chain.len() >= ENOUGH {
+            if descriptor.flags & DESC_F_NEXT == 0 || chain.len() >= ENOUGH {
                 return Ok(());
             }
             index = u32::from(descriptor.next);
@@ -405,9 +404,9 @@ impl DeviceQueue {
         Err(ChainError::Malformed)
     }
 
-    /// Gives a chain back, `len` bytes of it written. Seen by the driver after [`publish`](Self::publish).
+    /// Writes a chain into the used ring, `len` bytes of it written. The driver sees it after [`publish`](Self::publish).
     #[inline]
-    pub fn give_back(&mut self, head: u16, len: u32) {
+    pub fn push_used(&mut self, head: u16, len: u32) {
         let [id, written] = self.used_entry(self.next_used);
         id.store(u32::from(head).to_le(), Ordering::Relaxed);
         written.store(len.to_le(), Ordering::Relaxed);
@@ -475,7 +474,7 @@ impl DeviceQueue {
         if self.event_idx {
             signalled.is_none_or(|signalled| passed(wish, self.next_used, signalled))
         } else {
-            wish & AVAIL_NO_INTERRUPT == 0
+            wish & AVAIL_F_NO_INTERRUPT == 0
         }
     }
 
@@ -497,7 +496,8 @@ impl DeviceQueue {
     /// Asks the driver not to kick. With EVENT_IDX it is enough not to move the event index.
     pub fn disable_kicks(&mut self) {
         if !self.event_idx {
-            self.used_word(0).store(USED_NO_NOTIFY.to_le(), Ordering::Relaxed);
+            self.used_word(0)
+                .store(USED_F_NO_NOTIFY.to_le(), Ordering::Relaxed);
         }
     }
 

@@ -130,8 +130,8 @@ fn impossible_layouts_are_refused() {
 fn chains_are_walked_joined_and_given_back() {
     let mut guest = Guest::new();
     let mut queue = guest.queue(true);
-    guest.descriptor(3, BUFFERS, 12, DESC_NEXT, 1);
-    guest.descriptor(1, BUFFERS + 12, 100, DESC_NEXT, 2);
+    guest.descriptor(3, BUFFERS, 12, DESC_F_NEXT, 1);
+    guest.descriptor(1, BUFFERS + 12, 100, DESC_F_NEXT, 2);
     guest.descriptor(2, BUFFERS + 0x800, 50, 0, 0);
     guest.offer(3);
     let mut chain = Chain::default();
@@ -145,7 +145,7 @@ fn chains_are_walked_joined_and_given_back() {
     let range = |at, len| guest.memory.range(BUFFERS + at, len).unwrap();
     assert_eq!(rest, [range(100, 12), range(0x800, 50)]);
     assert_eq!(chain.from(162).count(), 0);
-    queue.give_back(3, 0);
+    queue.push_used(3, 0);
     assert_eq!(guest.get16(USED + 2), 0, "not before publishing");
     assert!(queue.publish(), "the first publication always notifies");
     assert_eq!((guest.get16(USED + 2), guest.get16(USED + 4)), (1, 3));
@@ -162,23 +162,25 @@ fn malformed_chains_are_errors_and_the_queue_goes_on() {
         ("runs out of memory", &|g| g.descriptor(0, MEMORY - 1, 2, 0, 0)),
         ("wraps around", &|g| g.descriptor(0, u64::MAX, 2, 0, 0)),
         ("empty", &|g| g.descriptor(0, BUFFERS, 0, 0, 0)),
-        ("wrong direction", &|g| g.descriptor(0, BUFFERS, 1, DESC_WRITE, 0)),
-        ("loop", &|g| g.descriptor(0, BUFFERS, 1, DESC_NEXT, 0)),
+        ("wrong direction", &|g| {
+            g.descriptor(0, BUFFERS, 1, DESC_F_WRITE, 0)
+        }),
+        ("loop", &|g| g.descriptor(0, BUFFERS, 1, DESC_F_NEXT, 0)),
         ("next outside table", &|g| {
-            g.descriptor(0, BUFFERS, 1, DESC_NEXT, SIZE)
+            g.descriptor(0, BUFFERS, 1, DESC_F_NEXT, SIZE)
         }),
         ("indirect and next", &|g| {
-            g.descriptor(0, BUFFERS, 16, DESC_INDIRECT | DESC_NEXT, 0)
+            g.descriptor(0, BUFFERS, 16, DESC_F_INDIRECT | DESC_F_NEXT, 0)
         }),
         ("indirect size", &|g| {
-            g.descriptor(0, BUFFERS, 17, DESC_INDIRECT, 0)
+            g.descriptor(0, BUFFERS, 17, DESC_F_INDIRECT, 0)
         }),
         ("indirect outside memory", &|g| {
-            g.descriptor(0, MEMORY - 8, 16, DESC_INDIRECT, 0)
+            g.descriptor(0, MEMORY - 8, 16, DESC_F_INDIRECT, 0)
         }),
         ("nested indirect", &|g| {
-            g.descriptor(0, BUFFERS, 16, DESC_INDIRECT, 0);
-            g.descriptor_at(BUFFERS, 0, BUFFERS, 16, DESC_INDIRECT, 0);
+            g.descriptor(0, BUFFERS, 16, DESC_F_INDIRECT, 0);
+            g.descriptor_at(BUFFERS, 0, BUFFERS, 16, DESC_F_INDIRECT, 0);
         }),
     ];
     for (what, make) in cases {
@@ -195,14 +197,14 @@ fn malformed_chains_are_errors_and_the_queue_goes_on() {
 fn an_indirect_loop_ends() {
     let mut guest = Guest::new();
     let mut queue = guest.queue(false);
-    guest.descriptor(0, BUFFERS, 48, DESC_INDIRECT, 0);
+    guest.descriptor(0, BUFFERS, 48, DESC_F_INDIRECT, 0);
     for (index, next) in [(0, 2), (2, 0)] {
         guest.descriptor_at(
             BUFFERS,
             index,
             BUFFERS + 0x100 * u64::from(index),
             1,
-            DESC_NEXT,
+            DESC_F_NEXT,
             next,
         );
     }
@@ -215,9 +217,9 @@ fn too_many_segments_are_refused() {
     let mut guest = Guest::new();
     let mut queue = guest.queue(false);
     let count = crate::MAX_SEGMENTS as u16 + 1;
-    guest.descriptor(0, BUFFERS, 16 * u32::from(count), DESC_INDIRECT, 0);
+    guest.descriptor(0, BUFFERS, 16 * u32::from(count), DESC_F_INDIRECT, 0);
     for index in 0..count {
-        let flags = if index + 1 < count { DESC_NEXT } else { 0 };
+        let flags = if index + 1 < count { DESC_F_NEXT } else { 0 };
         guest.descriptor_at(
             BUFFERS,
             index,
@@ -233,9 +235,9 @@ fn too_many_segments_are_refused() {
 
 /// Fills a table at `BUFFERS` with descriptors of `len` bytes that lie behind each other from 0x8000 on, and offers it.
 fn offer_table(guest: &mut Guest, count: u16, len: u32) {
-    guest.descriptor(0, BUFFERS, 16 * u32::from(count), DESC_INDIRECT, 0);
+    guest.descriptor(0, BUFFERS, 16 * u32::from(count), DESC_F_INDIRECT, 0);
     for index in 0..count {
-        let flags = if index + 1 < count { DESC_NEXT } else { 0 };
+        let flags = if index + 1 < count { DESC_F_NEXT } else { 0 };
         let address = 0x8000 + u64::from(len) * u64::from(index);
         guest.descriptor_at(BUFFERS, index, address, len, flags, index + 1);
     }
@@ -268,9 +270,9 @@ fn a_chain_ends_where_no_frame_needs_more() {
     let mut guest = Guest::new();
     let mut queue = guest.queue(false);
     let mut chain = Chain::default();
-    guest.descriptor(0, BUFFERS, 16 * 200, DESC_INDIRECT, 0);
+    guest.descriptor(0, BUFFERS, 16 * 200, DESC_F_INDIRECT, 0);
     for index in 0..200 {
-        guest.descriptor_at(BUFFERS, index, 0x8000, 0x4000, DESC_NEXT, index + 1);
+        guest.descriptor_at(BUFFERS, index, 0x8000, 0x4000, DESC_F_NEXT, index + 1);
     }
     guest.offer(0);
     assert_eq!(queue.take(Direction::FromDriver, &mut chain), Ok(Some(Ok(()))));
@@ -296,16 +298,16 @@ fn a_broken_ring_is_reported() {
 fn two_queues_are_shown_at_once() {
     let (guest, other_guest) = (Guest::new(), Guest::new());
     let (mut queue, mut other) = (guest.queue(true), other_guest.queue(false));
-    queue.give_back(0, 0);
+    queue.push_used(0, 0);
     queue.show_both(&mut other);
     let shown = || (guest.get16(USED + 2), other_guest.get16(USED + 2));
     assert_eq!(shown(), (1, 0));
-    other.give_back(0, 0);
-    other.give_back(1, 0);
+    other.push_used(0, 0);
+    other.push_used(1, 0);
     other.show_both(&mut queue);
     assert_eq!(shown(), (1, 2));
     // Both drivers are told nevertheless, also of what is given back later.
-    queue.give_back(1, 0);
+    queue.push_used(1, 0);
     assert!(queue.publish() && other.publish());
     assert_eq!(shown(), (2, 2));
     assert!(!queue.publish() && !other.publish());
@@ -316,19 +318,19 @@ fn notifications_follow_the_drivers_wish() {
     let mut guest = Guest::new();
     let mut queue = guest.queue(true);
     let used_event = AVAILABLE + 4 + 2 * u64::from(SIZE);
-    queue.give_back(0, 0);
+    queue.push_used(0, 0);
     assert!(queue.publish());
     guest.put(used_event, &3u16.to_le_bytes());
     for expected in [false, false, true, false] {
-        queue.give_back(0, 0);
+        queue.push_used(0, 0);
         assert_eq!(queue.publish(), expected, "used index {}", queue.next_used);
     }
     let mut plain = guest.queue(false);
-    guest.put(AVAILABLE, &AVAIL_NO_INTERRUPT.to_le_bytes());
-    plain.give_back(0, 0);
+    guest.put(AVAILABLE, &AVAIL_F_NO_INTERRUPT.to_le_bytes());
+    plain.push_used(0, 0);
     assert!(!plain.publish());
     guest.put(AVAILABLE, &[0, 0]);
-    plain.give_back(0, 0);
+    plain.push_used(0, 0);
     assert!(plain.publish());
     assert_eq!(plain.enable_kicks(), Ok(false));
     guest.descriptor(0, BUFFERS, 5, 0, 0);
@@ -400,11 +402,11 @@ proptest! {
                     }
                 },
                 2 => if let Some(head) = taken.pop_back() {
-                    queue.untake(1);
+                    queue.rewind(1);
                     offered.push_front(head);
                 },
                 _ => if let Some(head) = taken.pop_front() {
-                    queue.give_back(head, 0);
+                    queue.push_used(head, 0);
                     queue.publish();
                     prop_assert_eq!(guest.get16(USED + 4 + 8 * u64::from(used % SIZE)), head);
                     used = used.wrapping_add(1);

@@ -21,17 +21,11 @@ mod shared_memory;
 pub use doorbell::Doorbell;
 pub use shared_memory::{MAX_SPANS, Received, SharedMemory, Span};
 
+use crate::split::{AVAIL_F_NO_INTERRUPT, DESC_F_WRITE, DESC_LEN, USED_F_NO_NOTIFY};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-const DESCRIPTOR_LEN: usize = 16;
 const USED_ELEMENT_LEN: usize = 8;
-/// Descriptor flag: the device writes (VIRTIO 1.2, 2.7.5).
-const DESC_F_WRITE: u16 = 2;
-/// Flag in the available ring: no notifications, please (2.7.7).
-const AVAIL_F_NO_INTERRUPT: u16 = 1;
-/// Flag in the used ring: no kicks, please (2.7.10).
-const USED_F_NO_NOTIFY: u16 = 1;
 
 /// How the device broke the used ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +63,7 @@ impl Layout {
         assert!(size.is_power_of_two(), "queue size {size} is not a power of two");
         let entries = usize::from(size);
         let descriptors = offset.next_multiple_of(128);
-        let available = descriptors + entries * DESCRIPTOR_LEN;
+        let available = descriptors + entries * DESC_LEN;
         // Flags, index, entries, used_event.
         let used = (available + 4 + entries * 2 + 2).next_multiple_of(128);
         let end = (used + 4 + entries * USED_ELEMENT_LEN + 2).next_multiple_of(128);
@@ -200,14 +194,12 @@ impl DriverQueue {
             0
         };
         let address = self.guest_base + u64::try_from(buffer.offset).expect("offsets fit 64 bits");
-        let mut descriptor = [0; DESCRIPTOR_LEN];
+        let mut descriptor = [0; DESC_LEN];
         descriptor[..8].copy_from_slice(&address.to_le_bytes());
         descriptor[8..12].copy_from_slice(&len.to_le_bytes());
         descriptor[12..14].copy_from_slice(&flags.to_le_bytes());
-        self.memory.write(
-            self.layout.descriptors + usize::from(id) * DESCRIPTOR_LEN,
-            &descriptor,
-        );
+        self.memory
+            .write(self.layout.descriptors + usize::from(id) * DESC_LEN, &descriptor);
         self.memory
             .atomic_u16(self.layout.available_entry(self.added))
             .store(id.to_le(), Ordering::Relaxed);

@@ -29,6 +29,7 @@ use crate::area::{
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
+use crate::publisher::Unavailable;
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8};
 
 /// As the kernel wants it spelled (`include/linux/license.h`).
@@ -64,15 +65,18 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Looks the fields up; what is missing is named.
-    pub fn of(btf: &Btf<'_>) -> Result<Kernel, String> {
+    /// Looks the fields up.
+    ///
+    /// # Errors
+    /// [`Unavailable::UnknownKernel`] names the field that is missing.
+    pub fn of(btf: &Btf<'_>) -> Result<Kernel, Unavailable> {
         let member = |structure: &str, path: &[&str]| {
             let offset = btf
                 .member(structure, path)
                 .filter(|offset| i16::try_from(*offset).is_ok());
-            offset.ok_or_else(|| format!("{structure}.{}", path.join(".")))
+            offset.ok_or_else(|| Unavailable::UnknownKernel(format!("{structure}.{}", path.join("."))))
         };
-        let queue = || -> Result<[usize; 3], String> {
+        let queue = || -> Result<[usize; 3], Unavailable> {
             let own = member("task_struct", &["se", "cfs_rq"])?;
             Ok([own, member("cfs_rq", &["rq"])?, member("rq", &["nr_running"])?])
         };

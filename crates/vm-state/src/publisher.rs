@@ -53,7 +53,7 @@ impl Publisher {
         let types = std::fs::read(kernel::BTF).map_err(Unavailable::NoTypes)?;
         let unreadable = || Unavailable::NoTypes(io::ErrorKind::InvalidData.into());
         let btf = Btf::parse(&types).ok_or_else(unreadable)?;
-        let fields = Kernel::of(&btf).map_err(Unavailable::UnknownKernel)?;
+        let fields = Kernel::of(&btf)?;
         let map = kernel::create_map().map_err(refused("create a BPF map"))?;
         let number = rustix::fd::AsRawFd::as_raw_fd(&map);
         let mut links = Vec::new();

@@ -15,13 +15,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vhost::vhost_user::{Backend, BackendReqHandler, Error, Result, VhostUserBackendReqHandlerMut};
 use virtqueue::Layout;
+use virtqueue::net::TRANSMIT_QUEUE;
 
 mod requests;
 
-/// Index of the first receive queue (VIRTIO 1.2, 5.1.2), named from the driver's side.
-pub const RECEIVE_QUEUE: usize = 0;
-/// Index of the first transmit queue.
-pub const TRANSMIT_QUEUE: usize = 1;
 const QUEUES: usize = 2;
 
 /// How long a stopping transmit ring waits for packets under way. Receivers that stall give up before.
@@ -77,19 +74,35 @@ fn refuse(what: impl std::fmt::Display) -> Error {
     Error::ReqHandlerError(std::io::Error::other(what.to_string()))
 }
 
-fn lock(session: &Mutex<Session>) -> std::result::Result<MutexGuard<'_, Session>, String> {
-    session.lock().map_err(|_| "the session panicked".to_owned())
+/// Why a connection was given up.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The VMM's message is not one of the protocol, or not allowed now.
+    #[error(transparent)]
+    Protocol(#[from] Error),
+    /// A message cannot be read, or not be answered.
+    #[error(transparent)]
+    Stream(#[from] std::io::Error),
+    /// A fault of ours.
+    #[error("the session panicked")]
+    Panicked,
+}
+
+fn lock(session: &Mutex<Session>) -> std::result::Result<MutexGuard<'_, Session>, SessionError> {
+    session.lock().map_err(|_| SessionError::Panicked)
 }
 
 impl Session {
-    /// Serves a connection until the VMM closes it or breaks the protocol, which is the result's text. Blocks;
-    /// shutting the stream down from elsewhere ends it.
+    /// Serves a connection until the VMM closes it. Blocks; shutting the stream down from elsewhere ends it.
+    ///
+    /// # Errors
+    /// The VMM does not keep to the protocol; the connection is closed.
     pub fn serve(
         vnic: Arc<Vnic>,
         host: Arc<dyn Host>,
         config: DeviceConfig,
         stream: UnixStream,
-    ) -> std::result::Result<(), String> {
+    ) -> std::result::Result<(), SessionError> {
         vnic.set_broken::<&str>(None);
         let session = Arc::new(Mutex::new(Session {
             vnic,
@@ -105,8 +118,11 @@ impl Session {
         end
     }
 
-    fn serve_messages(session: &Arc<Mutex<Session>>, stream: UnixStream) -> std::result::Result<(), String> {
-        let mut second = stream.try_clone().map_err(|error| error.to_string())?;
+    fn serve_messages(
+        session: &Arc<Mutex<Session>>,
+        stream: UnixStream,
+    ) -> std::result::Result<(), SessionError> {
+        let mut second = stream.try_clone()?;
         let mut handler = BackendReqHandler::from_stream(stream, session.clone());
         loop {
             let early = !lock(session)?.features.has(VHOST_USER_PROTOCOL);
@@ -122,18 +138,18 @@ impl Session {
                         Message::EnableRing { index, enable } => session.set_vring_enable(index, enable),
                     };
                     let ok = result.is_ok();
-                    acknowledge(&mut second, code, need_reply, ok).map_err(|error| error.to_string())?;
+                    acknowledge(&mut second, code, need_reply, ok)?;
                     continue;
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Ok(()),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
             match handler.handle_request() {
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::SocketBroken(_)) => return Ok(()),
                 // The request was refused and the front end told so; it decides what to do.
                 Err(Error::ReqHandlerError(error)) => log::debug!("vhost-user request refused: {error}"),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             }
         }
     }

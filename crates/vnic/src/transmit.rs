@@ -139,7 +139,7 @@ impl TransmitSide {
         let count = self.queue.take_heads(&mut heads[..room])?;
         let translated = self.translate(&heads[..count], burst);
         if translated < count {
-            self.queue.untake((count - translated) as u16);
+            self.queue.rewind((count - translated) as u16);
         }
         self.read_heads(burst);
         self.queue.show();
@@ -220,7 +220,7 @@ impl TransmitSide {
         packet.tail_start = self.header_len + head_len;
         packet.holds_chain = packet.tail_len > 0;
         if !packet.holds_chain {
-            self.queue.give_back(packet.chain.head, 0);
+            self.queue.push_used(packet.chain.head, 0);
         }
         Ok(frame_len)
     }
@@ -231,7 +231,7 @@ impl TransmitSide {
         for packet in burst.iter_mut().filter(|packet| packet.holds_chain) {
             let copied = packet.detach();
             add_alone(&self.account.copied_in, copied as u64);
-            self.queue.give_back(packet.chain.head, 0);
+            self.queue.push_used(packet.chain.head, 0);
         }
     }
 
@@ -240,7 +240,7 @@ impl TransmitSide {
     pub fn finish(&mut self, packets: impl Iterator<Item = Unique<Packet>>) {
         for mut packet in packets {
             if packet.holds_chain {
-                self.queue.give_back(packet.chain.head, 0);
+                self.queue.push_used(packet.chain.head, 0);
             }
             packet.clear();
             self.pool.put_back(packet);
@@ -249,7 +249,7 @@ impl TransmitSide {
 
     #[cold]
     fn refuse(&mut self, packet: Unique<Packet>, reason: DropReason) {
-        self.queue.give_back(packet.chain.head, 0);
+        self.queue.push_used(packet.chain.head, 0);
         self.pool.put_back(packet);
         add_alone(&self.account.received, 1);
         self.account.dropped(reason, 1);
@@ -293,7 +293,7 @@ impl TransmitSide {
         while self.pool.has_returned() {
             self.pool.reclaim(|packet| {
                 if packet.holds_chain {
-                    queue.give_back(packet.chain.head, 0);
+                    queue.push_used(packet.chain.head, 0);
                 }
                 packet.clear();
             });

@@ -59,6 +59,36 @@ fn a_frame_that_asks_for_nothing_gets_nothing() {
     assert!(!Offload::NONE.needs_checksum() && Offload::NONE.segmentation().is_none());
 }
 
+/// Byte by byte: flags, GSO type, and others that ask for nothing by themselves (VIRTIO 1.2, 5.1.6.2).
+#[test]
+fn a_header_that_asks_for_anything_is_seen_to() {
+    let with = |at: usize, value: u8| {
+        let mut header = [0; VnetHeader::LEN];
+        header[at] = value;
+        header
+    };
+    for (at, value) in [
+        (0, NEEDS_CSUM),
+        (0, 0xff),
+        (1, GSO_TCPV4),
+        (1, GSO_TCPV6),
+        (1, GSO_UDP),
+        (1, 0xff),
+    ] {
+        assert!(Offload::is_wanted(&with(at, value)), "byte {at} is {value:#x}");
+    }
+    // What a receiver may be told of a checksum says nothing about a request; congestion bits alone do not either.
+    for (at, value) in [(0, 0), (0, !NEEDS_CSUM), (1, GSO_ECN)] {
+        assert!(!Offload::is_wanted(&with(at, value)), "byte {at} is {value:#x}");
+    }
+    for at in 2..VnetHeader::LEN {
+        assert!(!Offload::is_wanted(&with(at, 0xff)), "byte {at}");
+    }
+    let mut both = with(0, NEEDS_CSUM);
+    both[1] = GSO_TCPV4 | GSO_ECN;
+    assert!(Offload::is_wanted(&both));
+}
+
 #[test]
 fn checksum_requests_fit_the_protocol() {
     let tcp = tcp4(5);

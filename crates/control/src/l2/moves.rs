@@ -107,17 +107,17 @@ impl Moves {
     }
 
     /// Whether a station may move to `port` as far as that port's allowance is concerned; if not, that is counted.
-    pub fn is_affordable(&mut self, port: PortId, now: u64) -> bool {
+    pub fn is_affordable(&mut self, port: PortId, now_ms: u64) -> bool {
         let Some(limit) = self.limit else { return true };
         let most = (limit * SAVED_SECONDS * 1000).cast_signed();
         let new = Allowance {
             left: most,
-            then: now,
+            then: now_ms,
         };
         let allowance = self.allowances.entry(port).or_insert(new);
-        let passed = now.saturating_sub(allowance.then).min(1 << 32);
+        let passed = now_ms.saturating_sub(allowance.then).min(1 << 32);
         allowance.left = (allowance.left.saturating_add_unsigned(passed * limit)).min(most);
-        allowance.then = allowance.then.max(now);
+        allowance.then = allowance.then.max(now_ms);
         let affordable = allowance.left > 0;
         self.counts.deferred += u64::from(!affordable);
         affordable
@@ -130,7 +130,7 @@ impl Moves {
         station: Station,
         [from, to]: [PortId; 2],
         flows: usize,
-        now: u64,
+        now_ms: u64,
     ) -> Option<PortId> {
         if let Some(allowance) = self.allowances.get_mut(&to) {
             let work = i64::try_from(flows).unwrap_or(i64::MAX).saturating_add(1);
@@ -138,20 +138,20 @@ impl Moves {
         }
         let mover = self.movers.entry(station).or_insert(Mover {
             home: from,
-            since: now,
+            since: now_ms,
             moves: 0,
             holds: 0,
             held_until: None,
         });
-        if now >= mover.since + WINDOW_MS {
-            (mover.home, mover.since, mover.moves) = (from, now, 0);
+        if now_ms >= mover.since + WINDOW_MS {
+            (mover.home, mover.since, mover.moves) = (from, now_ms, 0);
         }
         if mover.moves < MAX_MOVES {
             mover.moves += 1;
             self.counts.made += 1;
             return None;
         }
-        let until = now + (HOLD_MS << mover.holds.min(MAX_DOUBLINGS));
+        let until = now_ms + (HOLD_MS << mover.holds.min(MAX_DOUBLINGS));
         mover.holds += 1;
         mover.held_until = Some(until);
         self.holds.insert((until, station));
@@ -160,18 +160,18 @@ impl Moves {
     }
 
     /// Lets go of stations that were held long enough, and returns them. Forgets those that have been quiet.
-    pub fn release(&mut self, now: u64) -> Vec<Station> {
+    pub fn release(&mut self, now_ms: u64) -> Vec<Station> {
         let mut released = Vec::new();
-        while let Some((until, station)) = self.holds.first().copied().filter(|(until, _)| *until <= now) {
+        while let Some((until, station)) = self.holds.first().copied().filter(|(until, _)| *until <= now_ms) {
             self.holds.remove(&(until, station));
             if let Some(mover) = self.movers.get_mut(&station) {
                 // Its home stays for another window, so that who goes on at once has gained nothing.
-                (mover.since, mover.moves, mover.held_until) = (now, 0, None);
+                (mover.since, mover.moves, mover.held_until) = (now_ms, 0, None);
             }
             released.push(station);
         }
         self.movers
-            .retain(|_, mover| mover.held_until.is_some() || now < mover.since + FORGET_MS);
+            .retain(|_, mover| mover.held_until.is_some() || now_ms < mover.since + FORGET_MS);
         released
     }
 
@@ -203,41 +203,41 @@ mod tests {
     const PLACES: [PortId; 2] = [PortId(1), PortId(2)];
 
     /// Moves to and fro until it is held, a millisecond each; returns when that was.
-    fn storm(moves: &mut Moves, mut now: u64) -> u64 {
+    fn storm(moves: &mut Moves, mut now_ms: u64) -> u64 {
         let mut places = PLACES;
         for _ in 0..MAX_MOVES {
-            assert_eq!(moves.moved(STATION, places, 0, now), None);
+            assert_eq!(moves.moved(STATION, places, 0, now_ms), None);
             places.reverse();
-            now += 1;
+            now_ms += 1;
         }
         assert_eq!(
-            moves.moved(STATION, places, 0, now),
+            moves.moved(STATION, places, 0, now_ms),
             Some(PLACES[0]),
             "back to its home"
         );
-        now
+        now_ms
     }
 
     #[test]
     fn who_moves_too_often_is_held_at_home_for_longer_and_longer() {
         let mut moves = Moves::default();
-        let mut now = 1000;
+        let mut now_ms = 1000;
         for hold in [10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 320_000] {
-            now = storm(&mut moves, now);
+            now_ms = storm(&mut moves, now_ms);
             assert!(moves.is_held(STATION));
-            assert_eq!(moves.next_release(), Some(now + hold));
-            assert_eq!(moves.release(now + hold - 1), []);
-            now += hold;
-            assert_eq!(moves.release(now), [STATION]);
+            assert_eq!(moves.next_release(), Some(now_ms + hold));
+            assert_eq!(moves.release(now_ms + hold - 1), []);
+            now_ms += hold;
+            assert_eq!(moves.release(now_ms), [STATION]);
             assert!(!moves.is_held(STATION));
         }
         assert_eq!(moves.counts().held, 7);
         assert_eq!(moves.counts().made, 7 * u64::from(MAX_MOVES));
         // Long after, it is as if nothing had been.
-        moves.release(now + FORGET_MS);
+        moves.release(now_ms + FORGET_MS);
         assert!(moves.movers.is_empty());
-        now = storm(&mut moves, now + FORGET_MS);
-        assert_eq!(moves.next_release(), Some(now + HOLD_MS));
+        now_ms = storm(&mut moves, now_ms + FORGET_MS);
+        assert_eq!(moves.next_release(), Some(now_ms + HOLD_MS));
         moves.forget(STATION);
         assert_eq!((moves.next_release(), moves.held().count()), (None, 0));
     }
@@ -254,30 +254,30 @@ mod tests {
     fn a_port_s_moves_cost_what_they_are_worth() {
         let mut moves = Moves::default();
         moves.set_limit(100);
-        let mut now = 0;
-        let made = |moves: &mut Moves, flows: usize, now: u64| {
+        let mut now_ms = 0;
+        let made = |moves: &mut Moves, flows: usize, now_ms: u64| {
             let mut count = 0;
-            while moves.is_affordable(PortId(2), now) {
+            while moves.is_affordable(PortId(2), now_ms) {
                 count += 1;
                 let station = Station {
                     vlan: 0,
-                    mac: now << 16 | count,
+                    mac: now_ms << 16 | count,
                 };
-                moves.moved(station, PLACES, flows, now);
+                moves.moved(station, PLACES, flows, now_ms);
             }
             count
         };
-        assert_eq!(made(&mut moves, 0, now), 400, "saved up");
-        now += 1000;
-        assert_eq!(made(&mut moves, 0, now), 100);
+        assert_eq!(made(&mut moves, 0, now_ms), 400, "saved up");
+        now_ms += 1000;
+        assert_eq!(made(&mut moves, 0, now_ms), 100);
         // One that costs more than there is is made, and paid for later.
-        now += 1000;
-        assert_eq!(made(&mut moves, 999, now), 1);
-        assert_eq!(made(&mut moves, 999, now + 9000), 0);
-        assert_eq!(made(&mut moves, 999, now + 9001), 1);
-        assert!(moves.is_affordable(PortId(1), now), "others have their own");
+        now_ms += 1000;
+        assert_eq!(made(&mut moves, 999, now_ms), 1);
+        assert_eq!(made(&mut moves, 999, now_ms + 9000), 0);
+        assert_eq!(made(&mut moves, 999, now_ms + 9001), 1);
+        assert!(moves.is_affordable(PortId(1), now_ms), "others have their own");
         assert_eq!(moves.counts().deferred, 5);
         // Whoever waits for a year has not saved up for a year.
-        assert_eq!(made(&mut moves, 0, now + 31_557_600_000), 400);
+        assert_eq!(made(&mut moves, 0, now_ms + 31_557_600_000), 400);
     }
 }

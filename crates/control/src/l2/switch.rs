@@ -138,7 +138,7 @@ impl Switch {
     }
 
     /// The MAC table, static addresses first, then by VLAN and address.
-    pub fn mac_entries(&self, now: u64) -> Vec<MacEntry> {
+    pub fn mac_entries(&self, now_ms: u64) -> Vec<MacEntry> {
         let fixed = self.statics.iter().map(|(&mac, &port)| MacEntry {
             vlan: None,
             mac,
@@ -149,7 +149,7 @@ impl Switch {
             vlan: Some(station.vlan),
             mac: station.mac,
             port: entry.port,
-            age_ms: Some(now.saturating_sub(entry.seen)),
+            age_ms: Some(now_ms.saturating_sub(entry.seen)),
         });
         let mut entries: Vec<_> = fixed.chain(learned).collect();
         entries.sort_by_key(|entry| (entry.vlan, entry.mac));
@@ -172,10 +172,10 @@ impl Switch {
     }
 
     /// Stations that are held because they moved too often: where, and for how many more milliseconds.
-    pub fn held(&self, now: u64) -> impl Iterator<Item = (Station, PortId, u64)> + '_ {
+    pub fn held(&self, now_ms: u64) -> impl Iterator<Item = (Station, PortId, u64)> + '_ {
         self.moves.held().filter_map(move |(station, until)| {
             let at = self.macs.get(station)?.port;
-            Some((station, at, until.saturating_sub(now)))
+            Some((station, at, until.saturating_sub(now_ms)))
         })
     }
 
@@ -212,9 +212,9 @@ impl Switch {
     }
 
     /// Re-examines some of the flows that are stale.
-    pub fn refresh_floods(&mut self, most: usize, now: u64) -> Vec<FlowChange> {
+    pub fn refresh_floods(&mut self, most: usize, now_ms: u64) -> Vec<FlowChange> {
         let some: Vec<FlowId> = (0..most).map_while(|_| self.stale.pop_first()).collect();
-        self.reconsider(&some, now)
+        self.reconsider(&some, now_ms)
     }
 
     /// Removes a port; to be followed by [`refresh`](Self::refresh).
@@ -225,7 +225,7 @@ impl Switch {
     }
 
     /// Forgets stations that contradict the rules, and re-examines all flows. Call after changes of rules.
-    pub fn refresh(&mut self, now: u64) -> Vec<FlowChange> {
+    pub fn refresh(&mut self, now_ms: u64) -> Vec<FlowChange> {
         let (ports, statics) = (&self.ports, &self.statics);
         let possible = |station: Station, port: PortId| {
             let carried = ports
@@ -240,20 +240,20 @@ impl Switch {
         self.moves.retain(possible);
         self.stale.clear();
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
-        self.reconsider(&all, now)
+        self.reconsider(&all, now_ms)
     }
 
     /// Decides about a packet that has no flow: what is to happen to it now, and what is to change in the flow
     /// table afterwards.
-    pub fn packet(&mut self, key: &FlowKey, now: u64) -> (Decision, Vec<FlowChange>) {
+    pub fn packet(&mut self, key: &FlowKey, now_ms: u64) -> (Decision, Vec<FlowChange>) {
         let mut decision = self.decide(key);
         let makes_room = decision.source == Source::New && self.is_full();
         if let Source::Moved(_) = decision.source
-            && !self.moves.is_affordable(PortId(key.in_port()), now)
+            && !self.moves.is_affordable(PortId(key.in_port()), now_ms)
         {
             return (decision, Vec::new());
         }
-        let mut changes = self.learn(key, &decision, now);
+        let mut changes = self.learn(key, &decision, now_ms);
         if makes_room {
             // The station that had to go may have been the destination.
             let Decision {
@@ -264,8 +264,9 @@ impl Switch {
         let masked = key.masked(&MASK);
         let id = flow_id(&masked);
         if let Some(record) = self.flows.get_mut(id) {
-            record.used = now;
-            if record.actions == decision.actions() && now.saturating_sub(record.installed) < REINSTALL_MS {
+            record.used = now_ms;
+            if record.actions == decision.actions() && now_ms.saturating_sub(record.installed) < REINSTALL_MS
+            {
                 return (decision, changes);
             }
         } else if self.flows.count_from(key.in_port()) >= self.flow_limit
@@ -273,37 +274,37 @@ impl Switch {
         {
             return (decision, changes);
         }
-        changes.push(self.install(id, masked, &decision, now, now));
+        changes.push(self.install(id, masked, &decision, now_ms, now_ms));
         (decision, changes)
     }
 
-    fn learn(&mut self, key: &FlowKey, decision: &Decision, now: u64) -> Vec<FlowChange> {
+    fn learn(&mut self, key: &FlowKey, decision: &Decision, now_ms: u64) -> Vec<FlowChange> {
         let Some([source, _]) = decision.stations(key) else {
             return Vec::new();
         };
         let port = PortId(key.in_port());
         let concerned = match decision.source {
             Source::Known => {
-                self.macs.refresh(source, port, now);
+                self.macs.refresh(source, port, now_ms);
                 Vec::new()
             }
-            Source::New => self.appear(source, port, now),
-            Source::Moved(from) => self.relocate(source, [from, port], now),
+            Source::New => self.appear(source, port, now_ms),
+            Source::Moved(from) => self.relocate(source, [from, port], now_ms),
             Source::Refused | Source::Static | Source::Held(_) | Source::PortFull | Source::TableFull => {
                 Vec::new()
             }
         };
-        self.reconsider(&concerned, now)
+        self.reconsider(&concerned, now_ms)
     }
 
     /// Learns a station that was unknown; returns the flows that this may change.
-    fn appear(&mut self, station: Station, port: PortId, now: u64) -> Vec<FlowId> {
+    fn appear(&mut self, station: Station, port: PortId, now_ms: u64) -> Vec<FlowId> {
         let room = if self.is_full() {
             self.macs.make_room()
         } else {
             None
         };
-        self.macs.learn(station, port, now);
+        self.macs.learn(station, port, now_ms);
         let mut concerned = self.flows.of_station(station);
         if let Some((evicted, Entry { port: loser, .. })) = room {
             self.moves.forget(evicted);
@@ -318,14 +319,14 @@ impl Switch {
     }
 
     /// Moves a station, or has it held where it belongs; returns the flows that this may change.
-    fn relocate(&mut self, station: Station, [from, to]: [PortId; 2], now: u64) -> Vec<FlowId> {
+    fn relocate(&mut self, station: Station, [from, to]: [PortId; 2], now_ms: u64) -> Vec<FlowId> {
         let mut concerned = self.flows.of_station(station);
-        let place = match self.moves.moved(station, [from, to], concerned.len(), now) {
+        let place = match self.moves.moved(station, [from, to], concerned.len(), now_ms) {
             None => to,
             Some(home) if home == from || self.has_room(home) => home,
             Some(_) => from,
         };
-        self.macs.learn(station, place, now);
+        self.macs.learn(station, place, now_ms);
         if place != from {
             // There is more room on one port, and less on the other.
             concerned.extend(
@@ -343,12 +344,19 @@ impl Switch {
         rules.is_some_and(|rules| self.macs.on_port(port) < rules.mac_limit)
     }
 
-    fn install(&mut self, id: FlowId, key: FlowKey, decision: &Decision, now: u64, used: u64) -> FlowChange {
+    fn install(
+        &mut self,
+        id: FlowId,
+        key: FlowKey,
+        decision: &Decision,
+        now_ms: u64,
+        used: u64,
+    ) -> FlowChange {
         let actions = decision.actions();
         let record = Record {
             key,
             actions: actions.clone(),
-            installed: now,
+            installed: now_ms,
             used,
             stations: decision.stations(&key),
             blocked: decision.source.is_blocked(),
@@ -360,7 +368,7 @@ impl Switch {
 
     /// Re-examines flows: those whose source would have to be learned go, so that the next packet is seen;
     /// those that would be decided differently change.
-    fn reconsider(&mut self, ids: &[FlowId], now: u64) -> Vec<FlowChange> {
+    fn reconsider(&mut self, ids: &[FlowId], now_ms: u64) -> Vec<FlowChange> {
         let mut changes = Vec::new();
         for &id in ids {
             let Some(record) = self.flows.get(id) else {
@@ -376,7 +384,7 @@ impl Switch {
                 self.flows.remove(id);
                 changes.push(FlowChange::Del(id));
             } else if record.actions != decision.actions() {
-                changes.push(self.install(id, key, &decision, now, used));
+                changes.push(self.install(id, key, &decision, now_ms, used));
             } else if (record.blocked, record.floods) != (decision.source.is_blocked(), decision.floods()) {
                 let installed = record.installed;
                 self.install(id, key, &decision, installed, used);
@@ -386,12 +394,12 @@ impl Switch {
     }
 
     /// Takes note of what the data plane's flows have seen.
-    pub fn observe<'a>(&mut self, stats: impl IntoIterator<Item = (FlowId, &'a FlowStats)>, now: u64) {
+    pub fn observe<'a>(&mut self, stats: impl IntoIterator<Item = (FlowId, &'a FlowStats)>, now_ms: u64) {
         for (id, stats) in stats {
             let (Some(idle), Some(record)) = (stats.idle_ms, self.flows.get_mut(id)) else {
                 continue;
             };
-            record.used = record.used.max(now.saturating_sub(idle));
+            record.used = record.used.max(now_ms.saturating_sub(idle));
             if let Some([source, _]) = record.stations {
                 self.macs
                     .refresh(source, PortId(record.key.in_port()), record.used);
@@ -402,11 +410,11 @@ impl Switch {
     /// Removes idle flows, forgets stations that were not heard for the ageing time, and lets go of those that were held
     /// long enough. Call
     /// [`observe`](Self::observe) before.
-    pub fn age(&mut self, now: u64) -> Vec<FlowChange> {
+    pub fn age(&mut self, now_ms: u64) -> Vec<FlowChange> {
         let idle: Vec<FlowId> = self
             .flows
             .iter()
-            .filter(|(_, record)| now >= record.used + idle_limit(record))
+            .filter(|(_, record)| now_ms >= record.used + idle_limit(record))
             .map(|(id, _)| id)
             .collect();
         let mut changes = Vec::new();
@@ -415,9 +423,9 @@ impl Switch {
             changes.push(FlowChange::Del(id));
         }
         let ageing = self.rules.ageing_ms;
-        let gone = self.macs.remove_where(|_, entry| now >= entry.seen + ageing);
+        let gone = self.macs.remove_where(|_, entry| now_ms >= entry.seen + ageing);
         gone.iter().for_each(|(station, _)| self.moves.forget(*station));
-        let released = self.moves.release(now);
+        let released = self.moves.release(now_ms);
         let mut concerned: Vec<FlowId> = gone
             .iter()
             .map(|(station, _)| *station)
@@ -427,7 +435,7 @@ impl Switch {
         if !gone.is_empty() {
             concerned.extend(self.flows.blocked());
         }
-        changes.extend(self.reconsider(&concerned, now));
+        changes.extend(self.reconsider(&concerned, now_ms));
         changes
     }
 
@@ -450,14 +458,14 @@ impl Switch {
 
     /// Takes over the flows that an earlier control process has had installed: learns stations from them,
     /// and returns what has to change. Flows that still say the right thing are left alone.
-    pub fn restore(&mut self, listed: Vec<(Flow, FlowStats)>, now: u64) -> Vec<FlowChange> {
+    pub fn restore(&mut self, listed: Vec<(Flow, FlowStats)>, now_ms: u64) -> Vec<FlowChange> {
         let (ours, foreign): (Vec<_>, Vec<_>) = listed.into_iter().partition(|(flow, _)| {
             flow.mask == MASK && flow.id == flow_id(&flow.key) && flow.key == flow.key.masked(&MASK)
         });
         let mut changes: Vec<_> = foreign.iter().map(|(flow, _)| FlowChange::Del(flow.id)).collect();
         let mut ours: Vec<_> = ours
             .into_iter()
-            .map(|(flow, stats)| (flow, now.saturating_sub(stats.idle_ms.unwrap_or(0))))
+            .map(|(flow, stats)| (flow, now_ms.saturating_sub(stats.idle_ms.unwrap_or(0))))
             .collect();
         // The latest use wins where two flows say that a station is in two places.
         ours.sort_by_key(|(flow, used)| (*used, flow.id));
@@ -478,12 +486,12 @@ impl Switch {
                 floods: decision.floods(),
                 key: flow.key,
                 actions: flow.actions,
-                installed: now,
+                installed: now_ms,
                 used,
             };
             self.flows.insert(flow.id, record);
         }
-        changes.extend(self.reconsider(&ids, now));
+        changes.extend(self.reconsider(&ids, now_ms));
         changes
     }
 

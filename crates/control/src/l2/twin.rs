@@ -70,7 +70,7 @@ impl Bridge {
         fixed.or_else(|| self.table.get(&(vlan, mac)).map(|(port, _)| *port))
     }
 
-    fn packet(&mut self, key: &FlowKey, now: u64) -> Outcome {
+    fn packet(&mut self, key: &FlowKey, now_ms: u64) -> Outcome {
         let from = key.in_port();
         let port = self.ports.get(&from).ok_or(DropReason::PortRemoved)?.clone();
         let tag = if key.vlan_tci() & VLAN_PRESENT != 0 {
@@ -99,7 +99,7 @@ impl Bridge {
             return Err(DropReason::Policy);
         }
         if fixed.is_none() {
-            self.hear((vlan, src), from, port.mac_limit, now)?;
+            self.learn((vlan, src), from, port.mac_limit, now_ms)?;
         }
         // Whoever talks to himself is where he is, even when there was no room to learn it.
         if src == dst {
@@ -128,7 +128,7 @@ impl Bridge {
     }
 
     /// Learns a source.
-    fn hear(&mut self, station: (u16, u64), from: u32, limit: usize, now: u64) -> Result<(), DropReason> {
+    fn learn(&mut self, station: (u16, u64), from: u32, limit: usize, now_ms: u64) -> Result<(), DropReason> {
         let known = self.table.get(&station).map(|(port, _)| *port);
         if known != Some(from) && self.is_held(station) {
             return Ok(());
@@ -138,7 +138,7 @@ impl Bridge {
         }
         let mut place = from;
         if let Some(before) = known.filter(|before| *before != from) {
-            place = self.moved(station, before, from, now);
+            place = self.moved(station, before, from, now_ms);
         }
         if known.is_none() && self.table.len() >= self.rules.table_size {
             let share = (self.rules.table_size / self.ports.len()).max(1);
@@ -157,27 +157,27 @@ impl Bridge {
             self.table.remove(&oldest);
             self.movers.remove(&oldest);
         }
-        self.table.insert(station, (place, now));
+        self.table.insert(station, (place, now_ms));
         Ok(())
     }
 
     /// Where a station is that was at `from` and is heard at `to`.
-    fn moved(&mut self, station: (u16, u64), from: u32, to: u32, now: u64) -> u32 {
+    fn moved(&mut self, station: (u16, u64), from: u32, to: u32, now_ms: u64) -> u32 {
         let mover = self.movers.entry(station).or_insert(Mover {
             home: from,
-            since: now,
+            since: now_ms,
             moves: 0,
             holds: 0,
             held: None,
         });
-        if now - mover.since >= 10_000 {
-            (mover.home, mover.since, mover.moves) = (from, now, 0);
+        if now_ms - mover.since >= 10_000 {
+            (mover.home, mover.since, mover.moves) = (from, now_ms, 0);
         }
         mover.moves += 1;
         if mover.moves <= 5 {
             return to;
         }
-        mover.held = Some(now + 10_000 * 2u64.pow(mover.holds.min(5)));
+        mover.held = Some(now_ms + 10_000 * 2u64.pow(mover.holds.min(5)));
         mover.holds += 1;
         let home = mover.home;
         match home == from || self.on_port(home) < self.ports[&home].mac_limit {
@@ -186,15 +186,15 @@ impl Bridge {
         }
     }
 
-    fn age(&mut self, now: u64) {
+    fn age(&mut self, now_ms: u64) {
         let ageing = self.rules.ageing_ms;
-        self.table.retain(|_, (_, seen)| now < *seen + ageing);
+        self.table.retain(|_, (_, seen)| now_ms < *seen + ageing);
         let table = &self.table;
         self.movers.retain(|station, mover| {
-            if mover.held.is_some_and(|until| until <= now) {
-                (mover.since, mover.moves, mover.held) = (now, 0, None);
+            if mover.held.is_some_and(|until| until <= now_ms) {
+                (mover.since, mover.moves, mover.held) = (now_ms, 0, None);
             }
-            table.contains_key(station) && (mover.held.is_some() || now < mover.since + 600_000)
+            table.contains_key(station) && (mover.held.is_some() || now_ms < mover.since + 600_000)
         });
     }
 
@@ -301,19 +301,19 @@ impl Table {
         }
     }
 
-    fn lookup(&mut self, key: &FlowKey, now: u64) -> Option<Vec<Action>> {
+    fn lookup(&mut self, key: &FlowKey, now_ms: u64) -> Option<Vec<Action>> {
         let mut matching = self
             .0
             .values_mut()
             .filter(|(flow, ..)| *flow == key.masked(&MASK));
         let (_, actions, used) = matching.next()?;
-        *used = Some(now);
+        *used = Some(now_ms);
         Some(actions.clone())
     }
 
-    fn stats(&self, now: u64) -> Vec<(FlowId, FlowStats)> {
+    fn stats(&self, now_ms: u64) -> Vec<(FlowId, FlowStats)> {
         let idle = |used: Option<u64>| FlowStats {
-            idle_ms: used.map(|used| now - used),
+            idle_ms: used.map(|used| now_ms - used),
             ..FlowStats::default()
         };
         self.0
@@ -322,7 +322,7 @@ impl Table {
             .collect()
     }
 
-    fn listed(&self, now: u64) -> Vec<(Flow, FlowStats)> {
+    fn listed(&self, now_ms: u64) -> Vec<(Flow, FlowStats)> {
         let flow = |id, key, actions: &Vec<Action>| Flow {
             id,
             switch: SwitchId(1),
@@ -330,7 +330,7 @@ impl Table {
             mask: MASK,
             actions: actions.clone(),
         };
-        let stats: HashMap<_, _> = self.stats(now).into_iter().collect();
+        let stats: HashMap<_, _> = self.stats(now_ms).into_iter().collect();
         self.0
             .iter()
             .map(|(id, (key, actions, _))| (flow(*id, *key, actions), stats[id]))
@@ -449,7 +449,7 @@ struct World {
     switch: Switch,
     bridge: Bridge,
     table: Table,
-    now: u64,
+    now_ms: u64,
 }
 
 impl World {
@@ -464,7 +464,7 @@ impl World {
             switch: Switch::new(rules),
             bridge,
             table: Table::default(),
-            now: 100_000,
+            now_ms: 100_000,
         };
         for (id, rules) in (0..).zip(ports) {
             world.step(&Step::Port(id, rules.clone()));
@@ -474,13 +474,13 @@ impl World {
 
     fn configured(&mut self) {
         self.bridge.configured();
-        self.table.apply(self.switch.refresh(self.now));
+        self.table.apply(self.switch.refresh(self.now_ms));
     }
 
     fn observe(&mut self) {
-        let stats = self.table.stats(self.now);
+        let stats = self.table.stats(self.now_ms);
         self.switch
-            .observe(stats.iter().map(|(id, stats)| (*id, stats)), self.now);
+            .observe(stats.iter().map(|(id, stats)| (*id, stats)), self.now_ms);
     }
 
     fn step(&mut self, step: &Step) {
@@ -493,15 +493,15 @@ impl World {
                 tci,
                 inner,
             } => self.packet(&nested_key(*port, *src, *dst, *tci, *inner)),
-            Step::Wait(time) => self.now += time,
+            Step::Wait(time) => self.now_ms += time,
             Step::Age => {
-                self.table.apply(self.switch.age(self.now));
-                self.bridge.age(self.now);
+                self.table.apply(self.switch.age(self.now_ms));
+                self.bridge.age(self.now_ms);
             }
             Step::Up(port, up) => {
                 self.switch.set_up(PortId(*port), *up);
                 while self.switch.has_stale() {
-                    self.table.apply(self.switch.refresh_floods(2, self.now));
+                    self.table.apply(self.switch.refresh_floods(2, self.now_ms));
                 }
                 if let Some(port) = self.bridge.ports.get_mut(port) {
                     port.up = *up;
@@ -522,15 +522,15 @@ impl World {
     }
 
     fn packet(&mut self, key: &FlowKey) {
-        let got = match self.table.lookup(key, self.now) {
+        let got = match self.table.lookup(key, self.now_ms) {
             Some(actions) => run(&actions, key),
             None => {
-                let (decision, changes) = self.switch.packet(key, self.now);
+                let (decision, changes) = self.switch.packet(key, self.now_ms);
                 self.table.apply(changes);
                 run(&decision.actions(), key)
             }
         };
-        assert_eq!(got, self.bridge.packet(key, self.now), "{key}");
+        assert_eq!(got, self.bridge.packet(key, self.now_ms), "{key}");
     }
 
     fn check(&mut self) {
@@ -547,7 +547,7 @@ impl World {
         );
         let held = self
             .switch
-            .held(self.now)
+            .held(self.now_ms)
             .map(|(station, ..)| (station.vlan, station.mac));
         let movers = self.bridge.movers.keys().copied();
         assert_eq!(
@@ -587,7 +587,7 @@ proptest! {
         for (id, rules) in &world.bridge.ports {
             successor.set_port(PortId(*id), rules.clone());
         }
-        let changes = successor.restore(world.table.listed(world.now), world.now);
+        let changes = successor.restore(world.table.listed(world.now_ms), world.now_ms);
         for (station, entry) in successor.macs().iter() {
             let known = world.bridge.table.get(&(station.vlan, station.mac)).map(|(port, _)| *port);
             // A table that was full may have kept a station out that its flows now prove.
@@ -614,7 +614,7 @@ proptest! {
         // Asked a second time, there is nothing to change.
         let mut third = successor.clone();
         third.forget_flows();
-        prop_assert_eq!(third.restore(table.listed(world.now), world.now), vec![]);
+        prop_assert_eq!(third.restore(table.listed(world.now_ms), world.now_ms), vec![]);
     }
 }
 
@@ -696,13 +696,13 @@ fn flows_go_when_idle_and_stations_later() {
     world.packet(&key(0, a, b, 0));
     world.packet(&key(1, b, a, 0));
     assert_eq!(world.switch.next_ageing(), Some(400_000));
-    world.now += 250_000;
+    world.now_ms += 250_000;
     // In use at the last moment, b's flow keeps b alive; a's was idle.
     world.packet(&key(1, b, a, 0));
     world.step(&Step::Age);
     world.check();
     assert_eq!((world.switch.flow_count(), world.switch.mac_count()), (1, 2));
-    world.now += 50_000;
+    world.now_ms += 50_000;
     world.step(&Step::Age);
     world.check();
     assert_eq!(world.switch.lookup(Station { vlan: 0, mac: a }), None);
@@ -799,14 +799,14 @@ fn a_storm_of_moves_costs_little_and_ends_where_it_began() {
     for mac in 0..90 {
         world.packet(&key(1, 0x0200_0000_1000 + mac, gateway, 0));
     }
-    world.now += 60_000;
+    world.now_ms += 60_000;
     let mut messages = 0;
     for round in 0..1000 {
         let from = if round % 2 == 0 { 2 } else { 0 };
-        world.now += 1;
+        world.now_ms += 1;
         messages += world
             .switch
-            .packet(&key(from, gateway, group, 0), world.now)
+            .packet(&key(from, gateway, group, 0), world.now_ms)
             .1
             .len();
     }
@@ -823,15 +823,15 @@ fn a_storm_of_moves_costs_little_and_ends_where_it_began() {
         world.switch.decide(&key(2, gateway, group, 0)).source,
         Source::Held(PortId(0))
     );
-    let held: Vec<_> = world.switch.held(world.now).collect();
+    let held: Vec<_> = world.switch.held(world.now_ms).collect();
     assert!(
         matches!(held[..], [(found, PortId(0), 9000..=10_000)] if found == station),
         "{held:?}"
     );
     // When it is let go, its flows are looked at anew, and it may really have moved.
     let (until, _) = (world.switch.next_ageing().unwrap(), held);
-    world.now = until;
-    world.switch.age(world.now);
+    world.now_ms = until;
+    world.switch.age(world.now_ms);
     assert_eq!(
         world.switch.decide(&key(2, gateway, group, 0)).source,
         Source::Moved(PortId(0))
@@ -849,10 +849,10 @@ fn moves_to_a_port_are_paid_for_by_that_port() {
     world.switch.set_move_limit(100);
     let (group, stations) = (0xffff_ffff_ffff, 0x0200_0000_1000..0x0200_0000_1000 + 900u64);
     for mac in stations.clone() {
-        world.switch.packet(&key(0, mac, group, 0), world.now);
+        world.switch.packet(&key(0, mac, group, 0), world.now_ms);
     }
     for mac in stations {
-        world.switch.packet(&key(1, mac, group, 0), world.now);
+        world.switch.packet(&key(1, mac, group, 0), world.now_ms);
     }
     let counts = world.switch.move_counts();
     // Each has one flow, at its old place.
@@ -863,7 +863,7 @@ fn moves_to_a_port_are_paid_for_by_that_port() {
     // Another port has its own.
     world
         .switch
-        .packet(&key(2, 0x0200_0000_1000 + 899, group, 0), world.now);
+        .packet(&key(2, 0x0200_0000_1000 + 899, group, 0), world.now_ms);
     assert_eq!(world.switch.macs_on_port(PortId(2)), 1);
 }
 

@@ -4,7 +4,7 @@ use crate::rig::{Rig, wait};
 use crate::{running, two_ports};
 use control_protocol::Channel;
 use control_protocol::data_plane::*;
-use control_protocol::supervisor::{FromChild, Role, ToChild};
+use control_protocol::supervisor::{FromChild, Role, ToChild, VmStates};
 use flow::{Action, PortId};
 use management::{Reply, Request as Verb};
 use rustix::net::{SendFlags, send};
@@ -94,7 +94,7 @@ fn a_guest_is_looked_at_once_per_connection() {
         return;
     };
     let (rig, a, _) = two_ports();
-    let message = ToChild::VmState(Ok(()));
+    let message = ToChild::VmState(VmStates::Published);
     rig.supervisor.send(&message, &[publisher.area()]).unwrap();
     let mut vmm = Vmm::start();
     vmm.start_thread();

@@ -3,7 +3,7 @@
 use crate::rig::{Rig, wait};
 use crate::two_ports;
 use control_protocol::data_plane::PortState;
-use control_protocol::supervisor::ToChild;
+use control_protocol::supervisor::{ToChild, VmStates};
 use flow::PortId;
 use management::{PortInfo, Reply, Request as Verb, Status};
 use std::process::{Child, Command};
@@ -45,7 +45,7 @@ fn slots(rig: &Rig, port: PortId) -> Vec<u16> {
 }
 
 fn publish(rig: &Rig, publisher: &Publisher) {
-    let message = ToChild::VmState(Ok(()));
+    let message = ToChild::VmState(VmStates::Published);
     rig.supervisor.send(&message, &[publisher.area()]).unwrap();
 }
 
@@ -54,7 +54,7 @@ fn users_are_told_why_nothing_is_known() {
     let (rig, a, _) = two_ports();
     let reason = "no privilege".to_owned();
     rig.supervisor
-        .send(&ToChild::VmState(Err(reason.clone())), &[])
+        .send(&ToChild::VmState(VmStates::Unavailable(reason.clone())), &[])
         .unwrap();
     wait("the reason", || {
         (status(&rig).vm_state.reason == Some(reason.clone())).then_some(())

@@ -6,7 +6,7 @@ use control_protocol::data_plane::{
     Answer, Connection, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState, Request, ToDataPlane,
     Upcall, UpcallId, VERSION,
 };
-use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::supervisor::{Role, ToChild, VmStates};
 use control_protocol::{Channel, ChannelError};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId};
 use placement::Mode;
@@ -87,9 +87,12 @@ impl Switch {
     pub fn seeing(vm_state: Option<BorrowedFd<'_>>) -> Switch {
         let (supervisor, child) = Channel::pair().unwrap();
         supervisor.send(&ToChild::Placement(placement()), &[]).unwrap();
-        let published = vm_state.map(drop).ok_or_else(|| "a test".into());
+        let states = match vm_state {
+            Some(_) => VmStates::Published,
+            None => VmStates::Unavailable("a test".into()),
+        };
         supervisor
-            .send(&ToChild::VmState(published), vm_state.as_slice())
+            .send(&ToChild::VmState(states), vm_state.as_slice())
             .unwrap();
         let topology = placement::Topology::of_machine();
         let thread = std::thread::spawn(move || datapath::run(child, topology));

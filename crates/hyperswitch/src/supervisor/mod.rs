@@ -17,7 +17,7 @@ mod run_dir;
 use anyhow::{Context, Result};
 use child::{Heard, Supervised};
 use control_protocol::Channel;
-use control_protocol::supervisor::{PriorityStatus, Role, ToChild};
+use control_protocol::supervisor::{PriorityStatus, Role, ToChild, VmStates};
 use process::{Signal, Signals};
 use ready::Probe;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -27,7 +27,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
-use vm_state::Publisher;
+use vm_state::{Publisher, Unavailable};
 
 /// Which roles talk to each other.
 const PEERS: [(Role, Role); 2] = [(Role::DataPlane, Role::Control), (Role::Control, Role::Driver)];
@@ -71,7 +71,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         }
         command
     };
-    let vm_state = Publisher::attach().map_err(|reason| reason.to_string());
+    let vm_state = Publisher::attach();
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), placement, vm_state);
     supervisor.priority = PriorityStatus {
         class: granted.class,
@@ -125,7 +125,7 @@ struct Supervisor {
     priority: PriorityStatus,
     /// Publishes what cores and guests do, or says why it cannot. Ours, because it takes a privilege; and its descriptor
     /// survives all children.
-    vm_state: Result<Publisher, String>,
+    vm_state: Result<Publisher, Unavailable>,
 }
 
 impl Supervisor {
@@ -133,7 +133,7 @@ impl Supervisor {
         launch: Launch,
         probe: Option<Probe>,
         placement: placement::Config,
-        vm_state: Result<Publisher, String>,
+        vm_state: Result<Publisher, Unavailable>,
     ) -> Self {
         Supervisor {
             launch,
@@ -189,7 +189,10 @@ impl Supervisor {
         if role == Role::Driver {
             return;
         }
-        let message = ToChild::VmState(self.vm_state.as_ref().map(drop).map_err(Clone::clone));
+        let message = ToChild::VmState(match &self.vm_state {
+            Ok(_) => VmStates::Published,
+            Err(reason) => VmStates::Unavailable(reason.to_string()),
+        });
         let area = self.vm_state.as_ref().map(Publisher::area);
         let child = self.children.iter_mut().find(|child| child.role() == role);
         child

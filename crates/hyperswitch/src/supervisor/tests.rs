@@ -44,7 +44,7 @@ fn child() {
                     .collect();
                 say(format!("{role} {me} knows {}", all.join(" ")));
             }
-            ToChild::VmState(result) => say(format!("{role} {me} is told {result:?} with {}", fds.len())),
+            ToChild::VmState(states) => say(format!("{role} {me} is told {states:?} with {}", fds.len())),
             ToChild::Placement(_) | ToChild::Priority(_) => {}
             ToChild::Reload => {
                 say(format!("{role} reloads"));
@@ -89,7 +89,7 @@ impl Scene {
             Box::new(launch),
             None,
             placement::Config::default(),
-            Err("a test".into()),
+            Err(Unavailable::NoPrivilege),
         );
         supervisor.start_all().unwrap();
         Scene {
@@ -159,8 +159,9 @@ fn survivors_get_channels_to_whoever_was_started_again() {
     let line = format!("control {control} knows data-plane:1 driver:1 control:1\n");
     scene.until("control knows", |scene| scene.log().contains(&line));
     // Each of those whom it concerns was told what is known of guests: here, nothing.
+    let unavailable = VmStates::Unavailable(Unavailable::NoPrivilege.to_string());
     for role in Role::ALL {
-        let told = format!("{role} {} is told Err(\"a test\") with 0\n", scene.pid(role));
+        let told = format!("{role} {} is told {unavailable:?} with 0\n", scene.pid(role));
         assert_eq!(
             scene.log().contains(&told),
             role != Role::Driver,
@@ -269,7 +270,7 @@ fn what_cannot_be_started_at_all_is_an_error() {
         Box::new(launch),
         None,
         placement::Config::default(),
-        Err("a test".into()),
+        Err(Unavailable::NoPrivilege),
     )
     .start_all()
     .unwrap_err();

@@ -45,11 +45,7 @@ pub(super) fn check(program: &Program) -> Result<Vec<Membership>, CheckError> {
     }
     let memberships = program
         .memberships()
-        .or_else(|part| {
-            other(format!(
-                "{part:?} has elements that do not exist, are of another type, or belong elsewhere"
-            ))
-        })
+        .or_else(|misplaced| other(misplaced.to_string()))
         .at(|| "stacks and unions".to_owned())?;
     placed(program).at(|| "layout".to_owned())?;
     for (role, field) in &program.standard.roles {

@@ -53,7 +53,7 @@ impl ReceiveRing {
                 prefetch_tail(next, self.queue.memory(), next_target);
             }
             let len = fill(packet, self.queue.memory(), target, self.header_len);
-            self.queue.give_back(head, len);
+            self.queue.push_used(head, len);
             written += u64::from(len - self.header_len);
         }
         self.copied += written;

@@ -74,13 +74,13 @@ impl Posted {
             self.ranges[self.end] = range;
             self.end += 1;
         }
-        queue.untake((taken - self.end) as u16);
+        queue.rewind((taken - self.end) as u16);
         Ok(())
     }
 
     /// Puts all back.
     pub fn give_up(&mut self, queue: &mut DeviceQueue) {
-        queue.untake(self.len() as u16);
+        queue.rewind(self.len() as u16);
         (self.first, self.end) = (0, 0);
     }
 }

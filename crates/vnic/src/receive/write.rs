@@ -102,7 +102,7 @@ impl ReceiveRing {
         }
         let mut left = total as u32;
         for &(head, len) in &self.gathered.chains {
-            self.queue.give_back(head, len.min(left));
+            self.queue.push_used(head, len.min(left));
             left = left.saturating_sub(len);
         }
         self.work += total as u64;
@@ -148,7 +148,7 @@ impl ReceiveRing {
             Ok(Some(Ok(()))) => {}
             Ok(None) => return Err(Shortage::Now),
             Ok(Some(Err(_))) => {
-                self.queue.untake(1);
+                self.queue.rewind(1);
                 return Err(Shortage::Broken(QueueError::ReceiveChain));
             }
             Err(error) => return Err(Shortage::Broken(error)),
@@ -164,7 +164,7 @@ impl ReceiveRing {
         self.posted.give_up(&mut self.queue);
         let chains = self.gathered.chains.len();
         self.queue
-            .untake(u16::try_from(chains).expect("a frame has at most 256 buffers"));
+            .rewind(u16::try_from(chains).expect("a frame has at most 256 buffers"));
         self.gathered.clear();
     }
 }

@@ -1,7 +1,7 @@
 //! What a front end asks for, message by message: each changes what the session knows, and leaves the rest to
 //! [`Session::settle`].
 
-use super::{DRAIN_MS, QUEUES, Ring, Session, TRANSMIT_QUEUE, refuse};
+use super::{DRAIN_MS, QUEUES, Ring, Session, refuse};
 use crate::features::{Features, VHOST_USER_PROTOCOL};
 use crate::{Call, descriptor};
 use guest_memory::{GuestMemory, MAX_REGIONS};
@@ -14,6 +14,7 @@ use vhost::vhost_user::message::{
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 use virtqueue::Layout;
+use virtqueue::net::TRANSMIT_QUEUE;
 
 /// Most descriptors of a ring; what QEMU and DPDK allow at most.
 const MAX_RING: u16 = 1024;

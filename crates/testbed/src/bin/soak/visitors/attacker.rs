@@ -21,8 +21,11 @@ use virtqueue::driver::{Layout, SharedMemory};
 const MEMORY: usize = 1 << 20;
 const RING: u16 = 256;
 
-const FEATURES: u64 =
-    feature::VERSION_1 | feature::MRG_RXBUF | feature::CSUM | feature::HOST_TSO4 | feature::GUEST_TSO4;
+const FEATURES: u64 = feature::VERSION_1
+    | feature::NET_MRG_RXBUF
+    | feature::NET_CSUM
+    | feature::NET_HOST_TSO4
+    | feature::NET_GUEST_TSO4;
 
 /// Time between two misdeeds: what is tested is what each costs the switch, not who has the processor.
 const REST: Duration = Duration::from_millis(2);

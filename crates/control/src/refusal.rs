@@ -1,0 +1,159 @@
+//! Why a request or a configuration is refused. The texts are for users.
+
+use management::{CheckError, ConfigError};
+use std::io;
+use std::path::PathBuf;
+
+/// Why nothing was changed, or nothing can be answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The line is not a request.
+    #[error("not a request: {0}")]
+    Malformed(#[source] serde_json::Error),
+    /// No switch has this name.
+    #[error("there is no switch {0}")]
+    NoSwitch(String),
+    /// No port has this name.
+    #[error("there is no port {0}")]
+    NoPort(String),
+    /// The switch can be deleted in the file only.
+    #[error("switch {0} comes from the configuration file; remove it there and reload")]
+    SwitchOfFile(String),
+    /// The port can be deleted in the file only.
+    #[error("port {0} comes from the configuration file; remove it there and reload")]
+    PortOfFile(String),
+    /// A port of host or uplink cannot be deleted.
+    #[error("port {port} belongs to switch {switch}, whose type asks for it")]
+    PortOfSwitch {
+        /// The port.
+        port: String,
+        /// Its switch.
+        switch: String,
+    },
+    /// A port of host or uplink has no configuration of its own.
+    #[error("port {port} is configured by switch {switch}")]
+    ConfiguredBySwitch {
+        /// The port.
+        port: String,
+        /// Its switch.
+        switch: String,
+    },
+    /// The file has lost a switch to which requests have added ports.
+    #[error("switch {switch} still has ports that were added at run time: {}; delete them first", .ports.join(", "))]
+    RuntimePorts {
+        /// The switch.
+        switch: String,
+        /// Its ports.
+        ports: Vec<String>,
+    },
+    /// The path does not fit a socket address (`sun_path`, unix(7)).
+    #[error("port {port}: socket path {} is longer than 107 bytes", .path.display())]
+    LongSocketPath {
+        /// The port.
+        port: String,
+        /// Its socket.
+        path: PathBuf,
+    },
+    /// Two want one socket.
+    #[error("port {port}: socket {} is already that of {user}", .path.display())]
+    SocketTaken {
+        /// The port.
+        port: String,
+        /// Its socket.
+        path: PathBuf,
+        /// Who has it.
+        user: String,
+    },
+    /// A new port cannot be connected.
+    #[error("port {port}: {problem}")]
+    Port {
+        /// The port.
+        port: String,
+        /// Why.
+        problem: Problem,
+    },
+    /// Parts of the configuration contradict each other.
+    #[error(transparent)]
+    Contradiction(#[from] CheckError),
+    /// The configuration file cannot be used.
+    #[error(transparent)]
+    Configuration(#[from] ConfigError),
+    /// The configuration file cannot be read.
+    #[error("{}: {error}", .path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// There is nothing to reload.
+    #[error("there is no configuration file; see `hyperswitch run --config`")]
+    NoConfiguration,
+    /// The data plane is being started, or is gone.
+    #[error("there is no data plane at the moment; see `hyperswitch status`")]
+    NoDataPlane,
+    /// The data plane has ended while it was asked.
+    #[error("the data plane has just ended; try again")]
+    DataPlaneEnded,
+    /// The data plane took longer than a user waits.
+    #[error("no answer from the data plane; see `hyperswitch status`")]
+    NoAnswer,
+    /// The data plane's answer is for another question.
+    #[error("the data plane's answer makes no sense")]
+    WrongAnswer,
+    /// What the data plane said.
+    #[error("{0}")]
+    DataPlane(String),
+    /// Others are making lists already.
+    #[error("too many lists are being made at the moment; try again")]
+    TooManyLists,
+    /// The frame to trace is too short or too long.
+    #[error("the frame has {length} bytes; {min} to {max} are possible")]
+    FrameLength {
+        /// Bytes of the frame.
+        length: usize,
+        /// Least.
+        min: usize,
+        /// Most.
+        max: usize,
+    },
+    /// A capture came without its socket, or with more than one.
+    #[error("a capture needs exactly one socket, sent along with the request")]
+    NoCaptureSocket,
+    /// A capture came with another kind of socket.
+    #[error("a capture needs a socket of type SOCK_SEQPACKET or SOCK_DGRAM")]
+    CaptureSocketType,
+}
+
+/// Why a port is not connected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// Its socket cannot be had.
+    #[error("cannot listen on {}: {error}", .path.display())]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        error: String,
+    },
+    /// Nobody accepts the connection.
+    #[error("cannot connect to {}: {error}", .path.display())]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        error: String,
+    },
+    /// No connection between data plane and driver domain can be made.
+    #[error("no socket pair: {0}")]
+    SocketPair(String),
+    /// All port numbers are taken; this many exist.
+    #[error("there are {0} ports already")]
+    NoNumber(u32),
+    /// What the data plane said: to a request about the port, or of its connection.
+    #[error("{0}")]
+    DataPlane(String),
+    /// What the driver domain said of the interface.
+    #[error("{0}")]
+    Driver(String),
+}
