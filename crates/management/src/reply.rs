@@ -1,7 +1,7 @@
 //! What users are told. Everything is plain data with names instead of numbers, fit to be printed as JSON; how
 //! it looks as a table is the CLI's affair.
 
-use crate::config::{PortConfig, PortKind, SwitchConfig};
+use configuration::{PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,7 +1,6 @@
 //! What users ask.
 
-use crate::config::{PortConfig, SwitchConfig, VlanConfig};
-use crate::value::{MacAddr, MacLimit, MissRate, Mtu};
+use configuration::{MacAddr, MacLimit, MissRate, Mtu, PortConfig, SwitchConfig, VlanConfig};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;

@@ -5,8 +5,8 @@
 /// The weight of the newest break is one of so many.
 const WEIGHT: u64 = 8;
 
-/// A break counts as no longer than that, so that a worker which was not needed for long finds back to a fast stream within some
-/// ten packets.
+/// A break counts as no longer than that, so that a worker which was not needed for long finds back to a fast stream within
+/// some ten packets.
 const LONGEST_NS: u64 = 250_000;
 
 /// See the module's description. Times are in nanoseconds of any one clock.

@@ -1,4 +1,4 @@
-//! Whether a worker that is woken takes its core from who has it.
+//! Wakeup preemption: whether a worker that is woken takes its core from the task that has it.
 //!
 //! A kick wakes the worker of the sender's core while the sender runs there. The first packet after a pause is served at
 //! once: the worker preempts, and somebody waits for that packet. In a train of packets it is better to wait until the sender blocks, as it

@@ -4,7 +4,7 @@
 //! typed configuration; their path is then looked up in the file's syntax tree to find the line.
 
 use crate::check::PathSegment;
-use crate::config::Config;
+use crate::schema::Config;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -2,7 +2,7 @@
 //!
 //! Errors carry the path to the offending value, which means something for a file and for a request alike.
 
-use crate::config::{Config, PortConfig, PortKind, SwitchConfig, SwitchKind};
+use crate::schema::{Config, PortConfig, PortKind, SwitchConfig, SwitchKind};
 use crate::value::MacAddr;
 use std::collections::HashMap;
 use std::path::PathBuf;
