@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 RELEASE := $(TARGET)/release
 
 .PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-distributions \
-	test-package soak lint bench bench-p4 simulate clean
+	test-package soak lint bench bench-p4 mutants simulate clean
 
 all: build
 
@@ -127,6 +127,15 @@ bench-p4: ## Packets, look-ups and changes of P4 programs per second, into docs/
 		$(RELEASE)/examples/speed-of-programs; $(RELEASE)/examples/speed-of-tables; \
 	done; } > docs/performance/p4.txt
 	cat docs/performance/p4.txt
+
+# Each change takes a build and the tests of its crate: hours for all, half an hour for `MUTANTS=flow`.
+MUTANTS ?= classifier flow wire ring placement
+mutants: ## Changes to the code that a test should find, by cargo-mutants; what no test finds is in build/mutants
+	command -v cargo-mutants > /dev/null || $(CARGO) install --locked cargo-mutants
+	set -e; for crate in $(MUTANTS); do \
+		$(CARGO) mutants --package $$crate --output build/mutants/$$crate \
+			$$(test $$crate != placement || echo "--file crates/placement/src/policy*"); \
+	done
 
 simulate: ## The placement policy on modelled machines; results go to docs/performance
 	$(CARGO) run --release --package placement-simulator -- docs/performance

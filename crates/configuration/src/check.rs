@@ -56,10 +56,15 @@ struct Seen {
     static_macs: HashMap<(String, MacAddr), String>,
 }
 
-fn unique<K: std::hash::Hash + Eq>(map: &mut HashMap<K, String>, key: K, user: String) -> Result<(), String> {
+/// Who has a name, a socket or an address already.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Taken(String);
+
+fn unique<K: std::hash::Hash + Eq>(map: &mut HashMap<K, String>, key: K, user: String) -> Result<(), Taken> {
     match map.insert(key, user) {
         None => Ok(()),
-        Some(earlier) => Err(earlier),
+        Some(earlier) => Err(Taken(earlier)),
     }
 }
 

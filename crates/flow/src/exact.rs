@@ -4,7 +4,8 @@ use crate::key::{FlowKey, FlowMask, KEY_WORDS};
 use std::ops::BitOr;
 
 /// What tells a packet's flow key from that of any other packet: packets with equal exact keys have equal flow keys.
-/// Good for comparing and hashing only, whole or under masks of their own; flows have masks of flow keys.
+/// They are compared and hashed, whole or under masks of their own, and [turned](Self::flow_key) into flow keys; flows have
+/// masks of flow keys.
 ///
 /// There are two forms. Usual packets - TCP and UDP in IPv4 without tags, options and fragments - have their header
 /// bytes as they are, in the first [`SHORT_WORDS`](Self::SHORT_WORDS) words, and anything in the others. Other packets

@@ -12,7 +12,7 @@
 
 use crate::code::{Op, Slow};
 use crate::engine::Engine;
-use crate::observe::{Fate, Lookup, Observer, Stage, Step, View};
+use crate::observe::{Lookup, Observer, Outcome, Stage, Step, View};
 use crate::state::State;
 use p4_ir::{FieldId, HeaderId, Role, TableId};
 use std::collections::BTreeSet;
@@ -469,8 +469,8 @@ impl Observer for Notes<'_> {
         self.decided.extend(decided);
     }
 
-    fn fate(&mut self, fate: Fate) {
-        if matches!(fate, Fate::Port { .. }) {
+    fn outcome(&mut self, outcome: Outcome) {
+        if matches!(outcome, Outcome::Port { .. }) {
             self.decide_field(Role::EgressSpec);
             self.decide_field(Role::McastGrp);
         }

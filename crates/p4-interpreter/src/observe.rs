@@ -112,7 +112,7 @@ pub enum Stage {
 
 /// Where a packet or a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Outcome {
     /// To egress for this port, as this replica.
     Port {
         /// The port.
@@ -186,8 +186,8 @@ pub trait Observer {
     }
 
     /// It was decided where the packet, or a copy, goes.
-    fn fate(&mut self, fate: Fate) {
-        let _ = fate;
+    fn outcome(&mut self, outcome: Outcome) {
+        let _ = outcome;
     }
 
     /// Checksums were made; the headers leave as they are now.

@@ -323,8 +323,8 @@ impl Policy {
     }
 
     /// The same for a worker whose last breaks took `expected_ns` on average. Where the next packet is not expected before a
-    /// worker would go to sleep and be woken again, looking for it is a waste: a worker with 1,000 or 10,000 packets per second sleeps
-    /// between them, and uses no more of a core than its packets take.
+    /// worker would go to sleep and be woken again, looking for it is a waste: with the default hysteresis of 50 us, a worker
+    /// with at most 10,000 packets per second sleeps between them.
     pub fn linger_for_ns(&self, expected_ns: u64) -> Option<u64> {
         match self.linger_ns() {
             // What waking costs counts as far as it is comparable: a kick mostly wakes the worker of the sender's own core.

@@ -1,4 +1,5 @@
-//! What a caller shows of the machine's state: plain loads, no locks, no system calls. Whatever is not known has a
+//! What a caller shows of the machine's state. The policy asks on the way of packets, so an answer must not wait: a few
+//! loads, a lock that is held for as long as that takes at most, the clock. Cores and vCPUs whose state is not known have a
 //! value that says so, with which the policy stays on the safe side.
 
 use crate::topology::Cpu;

@@ -7,15 +7,15 @@
 //! | [`Wait`] | enters when | allowed |
 //! |---|---|---|
 //! | `No` | buffers were there, for a part of the packet at least | deliver |
-//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`REMINDER_MS`] owe the driver a call, whether it wants that or not, and become `Reminded(t)` |
-//! | `Reminded(t)` | the driver was owed a call | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
+//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`RENOTIFY_MS`] owe the driver a call, whether it wants that or not, and become `Renotified(t)` |
+//! | `Renotified(t)` | the driver was owed a call | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
 //! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
 //!
 //! A packet that waits keeps the buffers that were found for it, so that each is looked at once, and only what is posted later
 //! is a reason to try again.
 //!
 //! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. One that posts some now and then
-//! holds no more than `backlog` says. The reminder is for guests that
+//! holds no more than `backlog` says. The second notification is for guests that
 //! miss an interrupt now and then (User Mode Linux does, when it comes just before an idle processor sleeps): they would
 //! sleep on a full ring until something else wakes them.
 //!
@@ -56,7 +56,7 @@ use write::Gathered;
 pub const STALL_TIMEOUT_MS: u64 = 100;
 
 /// After what part of that time the receiver's driver is owed a call once more, in milliseconds.
-const REMINDER_MS: u64 = STALL_TIMEOUT_MS / 5;
+const RENOTIFY_MS: u64 = STALL_TIMEOUT_MS / 5;
 
 /// What becomes of packets is told here, besides being counted.
 pub trait Observer {
@@ -74,7 +74,7 @@ pub enum Wait {
     /// Since then (the caller's clock, milliseconds).
     Since(u64),
     /// Since then, and the driver is owed a call because of that, or was called.
-    Reminded(u64),
+    Renotified(u64),
     /// Too long.
     Stalled,
 }
@@ -83,8 +83,8 @@ impl Wait {
     /// When the receive side must run next even if no buffers come, if at all (the caller's clock, milliseconds).
     pub fn until(self) -> Option<u64> {
         match self {
-            Wait::Since(since) => Some(since + REMINDER_MS),
-            Wait::Reminded(since) => Some(since + STALL_TIMEOUT_MS),
+            Wait::Since(since) => Some(since + RENOTIFY_MS),
+            Wait::Renotified(since) => Some(since + STALL_TIMEOUT_MS),
             Wait::No | Wait::Stalled => None,
         }
     }
@@ -445,9 +445,9 @@ impl ReceiveSide {
             }
             Wait::Since(since) if time_is_up => {
                 ring.owes_call = true;
-                Wait::Reminded(since)
+                Wait::Renotified(since)
             }
-            Wait::Reminded(_) if time_is_up => Wait::Stalled,
+            Wait::Renotified(_) if time_is_up => Wait::Stalled,
             wait => wait,
         };
         let since_us = *packet.since_us.get_or_insert(now.us);

@@ -8,8 +8,8 @@
 //!   [`WINDOW_MS`] and wants to move again is *held* for a time, which doubles each time that happens. It is held at its
 //!   home, the port on which it was before the window began: that one was quiet. Frames that come from it elsewhere are
 //!   forwarded and teach nothing; a flow does that, so they cost control nothing either.
-//! * **Per port**: re-examining a flow costs one unit of an [`Allowance`](Moves::set_limit) of the port to which the station
-//!   would move. While a port's is used up, frames that would move a station to it are forwarded and teach nothing.
+//! * **Per port**: re-examining a flow takes one token from the [bucket](Moves::set_limit) of the port to which the station
+//!   would move. While that is empty, frames that would move a station to it are forwarded and teach nothing.
 //!
 //! The safe direction of error is to believe in the old place: a station that really moves is heard again.
 
@@ -42,7 +42,7 @@ pub struct MoveCounts {
     pub made: u64,
     /// Times that a station was held instead of moving once more.
     pub held: u64,
-    /// Packets that would have moved a station to a port whose allowance was used up.
+    /// Packets that would have moved a station to a port whose token bucket was empty.
     pub deferred: u64,
 }
 
@@ -52,18 +52,19 @@ struct Mover {
     /// Where it was before the window.
     home: PortId,
     /// When the window began.
-    since: u64,
+    since_ms: u64,
     moves: u32,
     /// How often it was held.
     holds: u32,
-    held_until: Option<u64>,
+    held_until_ms: Option<u64>,
 }
 
-/// What a port may still spend on moves, in thousandths of a flow; below zero after an expensive move.
+/// The token bucket of a port: what it may still spend on moves.
 #[derive(Clone, Copy, Debug)]
-struct Allowance {
-    left: i64,
-    then: u64,
+struct TokenBucket {
+    /// In thousandths of a flow; below zero after an expensive move.
+    tokens: i64,
+    filled_ms: u64,
 }
 
 /// Who has moved how often.
@@ -74,7 +75,7 @@ pub struct Moves {
     /// Stations that are held, by when that ends.
     holds: BTreeSet<(u64, Station)>,
     /// Of ports to which stations have moved.
-    allowances: HashMap<PortId, Allowance>,
+    buckets: HashMap<PortId, TokenBucket>,
     /// Flows per second and port; `None` for no limit.
     limit: Option<u64>,
     counts: MoveCounts,
@@ -93,7 +94,7 @@ impl Moves {
     pub fn is_held(&self, station: Station) -> bool {
         self.movers
             .get(&station)
-            .is_some_and(|mover| mover.held_until.is_some())
+            .is_some_and(|mover| mover.held_until_ms.is_some())
     }
 
     /// Stations that are held, and until when.
@@ -106,19 +107,19 @@ impl Moves {
         self.holds.first().map(|(until, _)| *until)
     }
 
-    /// Whether a station may move to `port` as far as that port's allowance is concerned; if not, that is counted.
+    /// Whether a station may move to `port` as far as that port's token bucket is concerned; if not, that is counted.
     pub fn is_affordable(&mut self, port: PortId, now_ms: u64) -> bool {
         let Some(limit) = self.limit else { return true };
         let most = (limit * SAVED_SECONDS * 1000).cast_signed();
-        let new = Allowance {
-            left: most,
-            then: now_ms,
+        let full = TokenBucket {
+            tokens: most,
+            filled_ms: now_ms,
         };
-        let allowance = self.allowances.entry(port).or_insert(new);
-        let passed = now_ms.saturating_sub(allowance.then).min(1 << 32);
-        allowance.left = (allowance.left.saturating_add_unsigned(passed * limit)).min(most);
-        allowance.then = allowance.then.max(now_ms);
-        let affordable = allowance.left > 0;
+        let bucket = self.buckets.entry(port).or_insert(full);
+        let passed = now_ms.saturating_sub(bucket.filled_ms).min(1 << 32);
+        bucket.tokens = (bucket.tokens.saturating_add_unsigned(passed * limit)).min(most);
+        bucket.filled_ms = bucket.filled_ms.max(now_ms);
+        let affordable = bucket.tokens > 0;
         self.counts.deferred += u64::from(!affordable);
         affordable
     }
@@ -132,19 +133,19 @@ impl Moves {
         flows: usize,
         now_ms: u64,
     ) -> Option<PortId> {
-        if let Some(allowance) = self.allowances.get_mut(&to) {
+        if let Some(bucket) = self.buckets.get_mut(&to) {
             let work = i64::try_from(flows).unwrap_or(i64::MAX).saturating_add(1);
-            allowance.left = allowance.left.saturating_sub(work.saturating_mul(1000));
+            bucket.tokens = bucket.tokens.saturating_sub(work.saturating_mul(1000));
         }
         let mover = self.movers.entry(station).or_insert(Mover {
             home: from,
-            since: now_ms,
+            since_ms: now_ms,
             moves: 0,
             holds: 0,
-            held_until: None,
+            held_until_ms: None,
         });
-        if now_ms >= mover.since + WINDOW_MS {
-            (mover.home, mover.since, mover.moves) = (from, now_ms, 0);
+        if now_ms >= mover.since_ms + WINDOW_MS {
+            (mover.home, mover.since_ms, mover.moves) = (from, now_ms, 0);
         }
         if mover.moves < MAX_MOVES {
             mover.moves += 1;
@@ -153,7 +154,7 @@ impl Moves {
         }
         let until = now_ms + (HOLD_MS << mover.holds.min(MAX_DOUBLINGS));
         mover.holds += 1;
-        mover.held_until = Some(until);
+        mover.held_until_ms = Some(until);
         self.holds.insert((until, station));
         self.counts.held += 1;
         Some(mover.home)
@@ -166,18 +167,18 @@ impl Moves {
             self.holds.remove(&(until, station));
             if let Some(mover) = self.movers.get_mut(&station) {
                 // Its home stays for another window, so that who goes on at once has gained nothing.
-                (mover.since, mover.moves, mover.held_until) = (now_ms, 0, None);
+                (mover.since_ms, mover.moves, mover.held_until_ms) = (now_ms, 0, None);
             }
             released.push(station);
         }
         self.movers
-            .retain(|_, mover| mover.held_until.is_some() || now_ms < mover.since + FORGET_MS);
+            .retain(|_, mover| mover.held_until_ms.is_some() || now_ms < mover.since_ms + FORGET_MS);
         released
     }
 
     /// The station is not known any more.
     pub fn forget(&mut self, station: Station) {
-        if let Some(until) = self.movers.remove(&station).and_then(|mover| mover.held_until) {
+        if let Some(until) = self.movers.remove(&station).and_then(|mover| mover.held_until_ms) {
             self.holds.remove(&(until, station));
         }
     }
@@ -191,7 +192,7 @@ impl Moves {
 
     /// The port is no more.
     pub fn forget_port(&mut self, port: PortId) {
-        self.allowances.remove(&port);
+        self.buckets.remove(&port);
     }
 }
 

@@ -17,7 +17,7 @@
 //!   to port 2
 //! ```
 
-use p4_interpreter::observe::{Fate, Lookup, Mark, Observer, Stage, View};
+use p4_interpreter::observe::{Lookup, Mark, Observer, Outcome, Stage, View};
 use p4_interpreter::{Engine, wide};
 use p4_ir::{ActionId, Bits, Block, FieldId, HeaderId, MatchKind, Program, StateId};
 use std::fmt::Write;
@@ -235,14 +235,14 @@ impl Observer for Tracer<'_> {
         self.line(4, &format!("log: {line}"));
     }
 
-    fn fate(&mut self, fate: Fate) {
-        let line = match fate {
-            Fate::Port {
+    fn outcome(&mut self, outcome: Outcome) {
+        let line = match outcome {
+            Outcome::Port {
                 port,
                 rid: 0,
                 instance: 0,
             } => format!("to port {port}"),
-            Fate::Port { port, rid, instance } => {
+            Outcome::Port { port, rid, instance } => {
                 let what = match instance {
                     1 | 2 => "clone",
                     5 => "replica",
@@ -250,9 +250,9 @@ impl Observer for Tracer<'_> {
                 };
                 format!("{what} to port {port}, number {rid}")
             }
-            Fate::Resubmitted => "resubmitted".to_owned(),
-            Fate::Recirculated => "recirculated".to_owned(),
-            Fate::Dropped(reason) => format!("dropped: {}", reason.name()),
+            Outcome::Resubmitted => "resubmitted".to_owned(),
+            Outcome::Recirculated => "recirculated".to_owned(),
+            Outcome::Dropped(reason) => format!("dropped: {}", reason.name()),
         };
         self.line(1, &line);
     }

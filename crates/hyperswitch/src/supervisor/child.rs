@@ -62,9 +62,9 @@ struct Running {
     deaf_until: Option<Instant>,
 }
 
-/// What a child has said.
+/// What came from a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Event {
     /// Nothing.
     Nothing,
     /// Something about itself that users are to know.
@@ -144,13 +144,13 @@ impl Supervised {
         }
     }
 
-    /// Hears what it has to say.
-    pub fn hear(&mut self) -> Heard {
+    /// Reads a message, if there is one.
+    pub fn on_message(&mut self) -> Event {
         if self.listened_to().is_none() {
-            return Heard::Nothing;
+            return Event::Nothing;
         }
         let Some(running) = &mut self.running else {
-            return Heard::Nothing;
+            return Event::Nothing;
         };
         running.deaf_until = None;
         match running.channel.try_recv::<FromChild>() {
@@ -161,16 +161,16 @@ impl Supervised {
             }
             Ok((FromChild::Replace(role), _)) if self.role == Role::Control && role != self.role => {
                 running.deaf_until = Some(Instant::now() + REPLACE_PAUSE);
-                return Heard::Replace(role);
+                return Event::Replace(role);
             }
-            Err(control_protocol::ChannelError::WouldBlock) => return Heard::Nothing,
+            Err(control_protocol::ChannelError::WouldBlock) => return Event::Nothing,
             // Its end is noticed elsewhere; nonsense is not answered.
             said => {
                 log::debug!("{}: {said:?}", self.role);
                 running.heard = true;
             }
         }
-        Heard::News
+        Event::News
     }
 
     /// For users.

@@ -15,7 +15,7 @@ mod relay;
 mod run_dir;
 
 use anyhow::{Context, Result};
-use child::{Heard, Supervised};
+use child::{Event, Supervised};
 use control_protocol::Channel;
 use control_protocol::supervisor::{PriorityStatus, Role, ToChild, VmStates};
 use process::{Signal, Signals};
@@ -239,7 +239,7 @@ impl Supervisor {
     /// Notices the dead and starts those whose wait is over.
     fn keep_running(&mut self, now: Instant) {
         // No short circuit: all of them may have ended.
-        let mut changed = self.hear_children();
+        let mut changed = self.on_children();
         self.children.iter_mut().for_each(Supervised::notice_hang_up);
         changed = self
             .children
@@ -259,14 +259,14 @@ impl Supervisor {
         }
     }
 
-    /// Hears what children say, and does it. True if there is news for users.
-    fn hear_children(&mut self) -> bool {
+    /// Reads what children say, and does it. True if there is news for users.
+    fn on_children(&mut self) -> bool {
         let mut news = false;
         for role in Role::ALL {
-            match self.child(role).hear() {
-                Heard::Nothing => {}
-                Heard::News => news = true,
-                Heard::Replace(victim) => {
+            match self.child(role).on_message() {
+                Event::Nothing => {}
+                Event::News => news = true,
+                Event::Replace(victim) => {
                     log::warn!("{victim} does not keep to the protocol, says {role}; it is replaced");
                     self.child(victim).kill();
                 }

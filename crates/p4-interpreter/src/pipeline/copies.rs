@@ -4,7 +4,7 @@ use super::{After, Run, instance};
 use crate::bits;
 use crate::context::{Job, JobKind, MAX_COPIES, Wishes};
 use crate::engine::MAX_PASSES;
-use crate::observe::{Fate, Observer};
+use crate::observe::{Observer, Outcome};
 use crate::packet::Drop;
 use crate::state::Replica;
 use p4_ir::FieldListId;
@@ -61,7 +61,7 @@ impl<O: Observer> Run<'_, '_, O> {
                 kind: JobKind::Egress { port, rid, instance },
                 passes,
             });
-            self.fate(Fate::Port { port, rid, instance });
+            self.outcome(Outcome::Port { port, rid, instance });
         }
     }
 
@@ -185,7 +185,7 @@ impl<O: Observer> Run<'_, '_, O> {
         if self.passes >= MAX_PASSES {
             return self.drop(Drop::Passes);
         }
-        self.fate(Fate::Resubmitted);
+        self.outcome(Outcome::Resubmitted);
         if !self.keep_over(list) {
             return self.drop(Drop::Copies);
         }

@@ -21,7 +21,7 @@ use crate::code::Pc;
 use crate::context::{Context, Job, JobKind, Wishes};
 use crate::engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES};
 use crate::machine::{Ended, Machine};
-use crate::observe::{Fate, Observer, Stage, View};
+use crate::observe::{Observer, Outcome, Stage, View};
 use crate::packet::{Drop, Output, Packet, Sink};
 use crate::state::Reading;
 use p4_ir::FieldListId;
@@ -167,15 +167,15 @@ impl<O: Observer> Run<'_, '_, O> {
         }
     }
 
-    fn fate(&mut self, fate: Fate) {
+    fn outcome(&mut self, outcome: Outcome) {
         if O::ACTIVE {
-            self.machine.observer.fate(fate);
+            self.machine.observer.outcome(outcome);
         }
     }
 
     fn drop(&mut self, reason: Drop) -> After {
         self.machine.ctx.counts.drops[reason as usize] += 1;
-        self.fate(Fate::Dropped(reason));
+        self.outcome(Outcome::Dropped(reason));
         self.sink.dropped(reason);
         After::Done
     }
@@ -248,7 +248,7 @@ impl<O: Observer> Run<'_, '_, O> {
         }
         let port = port as u32;
         let (rid, instance) = (0, instance::NORMAL);
-        self.fate(Fate::Port { port, rid, instance });
+        self.outcome(Outcome::Port { port, rid, instance });
         if self.machine.ctx.jobs.is_empty() {
             return After::Egress { port, rid, instance };
         }
@@ -370,7 +370,7 @@ impl<O: Observer> Run<'_, '_, O> {
         if head + bits::SLACK > ctx.head.len() {
             return self.drop(Drop::Grown);
         }
-        self.fate(Fate::Recirculated);
+        self.outcome(Outcome::Recirculated);
         if !self.keep_over(list) {
             return self.drop(Drop::Copies);
         }
