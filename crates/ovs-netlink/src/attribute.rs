@@ -6,6 +6,7 @@
 //! of its length.
 
 use crate::error::Error;
+use crate::layout::Layout;
 use crate::message::{self, Generic, Header};
 
 /// Bytes of `struct nlattr`.
@@ -110,42 +111,87 @@ impl<'a> Iterator for Attributes<'a> {
 /// The attributes of one place, by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a, const N: usize> {
-    name: &'static str,
+    set: &'static Set<N>,
     values: [Option<&'a [u8]>; N],
 }
 
 impl<'a, const N: usize> Table<'a, N> {
+    /// Without any attribute.
+    #[must_use]
+    pub fn empty(set: &'static Set<N>) -> Self {
+        Self {
+            set,
+            values: [None; N],
+        }
+    }
+
     /// Reads `bytes` by `set`.
     ///
     /// # Errors
     ///
     /// An attribute is cut, unknown, repeated or of the wrong size.
     pub fn read(set: &'static Set<N>, bytes: &'a [u8]) -> Result<Self, Error> {
-        let mut values = [None; N];
+        let mut table = Self::empty(set);
+        table.extend(bytes, |_| true)?;
+        Ok(table)
+    }
+
+    /// Adds the attributes in `bytes`, of whose values `keep` holds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`]; also if an attribute is there already.
+    pub fn extend(&mut self, bytes: &'a [u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), Error> {
         for attribute in attributes(bytes) {
             let Attribute { kind, value } = attribute?;
-            let rule = set.rules.get(usize::from(kind)).copied().unwrap_or(Rule::Unknown);
-            if rule == Rule::Unknown {
-                return Err(Error::Unknown { set: set.name, kind });
-            }
-            if !rule.allows(value.len()) {
-                return Err(Error::Size {
-                    set: set.name,
-                    kind,
-                    found: value.len(),
-                });
-            }
-            if rule == Rule::Padding {
-                continue;
-            }
-            if values[usize::from(kind)].replace(value).is_some() {
-                return Err(Error::Repeated { set: set.name, kind });
+            self.check(kind, value)?;
+            if keep(value) {
+                self.add(kind, value)?;
             }
         }
-        Ok(Self {
-            name: set.name,
-            values,
-        })
+        Ok(())
+    }
+
+    /// Adds an attribute.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::extend`].
+    pub(crate) fn add(&mut self, kind: u16, value: &'a [u8]) -> Result<(), Error> {
+        let set = self.set.name;
+        if self.check(kind, value)? == Rule::Padding {
+            return Ok(());
+        }
+        match self.values[usize::from(kind)].replace(value) {
+            None => Ok(()),
+            Some(_) => Err(Error::Repeated { set, kind }),
+        }
+    }
+
+    fn check(&self, kind: u16, value: &[u8]) -> Result<Rule, Error> {
+        let set = self.set.name;
+        let rule = self
+            .set
+            .rules
+            .get(usize::from(kind))
+            .copied()
+            .unwrap_or(Rule::Unknown);
+        if rule == Rule::Unknown {
+            return Err(Error::Unknown { set, kind });
+        }
+        if !rule.allows(value.len()) {
+            return Err(Error::Size {
+                set,
+                kind,
+                found: value.len(),
+            });
+        }
+        Ok(rule)
+    }
+
+    /// Takes the value of `kind` out.
+    pub fn remove(&mut self, kind: u16) -> Option<&'a [u8]> {
+        self.values.get_mut(usize::from(kind)).and_then(Option::take)
     }
 
     /// The value of `kind`, if it is there.
@@ -222,13 +268,19 @@ impl<'a, const N: usize> Table<'a, N> {
     /// The error that `kind` is not there.
     #[must_use]
     pub fn missing(&self, kind: u16) -> Error {
-        Error::Missing { set: self.name, kind }
+        Error::Missing {
+            set: self.set.name,
+            kind,
+        }
     }
 
     /// The error that `kind` must not be there beside the others.
     #[must_use]
     pub fn misplaced(&self, kind: u16) -> Error {
-        Error::Misplaced { set: self.name, kind }
+        Error::Misplaced {
+            set: self.set.name,
+            kind,
+        }
     }
 }
 
@@ -326,6 +378,11 @@ impl Writer {
     /// An attribute.
     pub fn attribute(&mut self, kind: u16, value: &[u8]) {
         self.nested(kind, |writer| writer.raw(value));
+    }
+
+    /// An attribute whose value is a struct.
+    pub fn layout(&mut self, kind: u16, value: &impl Layout) {
+        self.nested(kind, |writer| value.put_bytes(&mut writer.bytes));
     }
 
     /// An attribute without a value, if `there`.

@@ -37,6 +37,7 @@ errnos! {
     EFBIG = 27,
     ENOSPC = 28,
     ERANGE = 34,
+    EOVERFLOW = 75,
     EMSGSIZE = 90,
     EOPNOTSUPP = 95,
     EAFNOSUPPORT = 97,
@@ -188,6 +189,7 @@ impl Error {
             Self::Family(_) => Errno::ENOENT,
             Self::Command { .. } => Errno::EOPNOTSUPP,
             Self::Name { .. } => Errno::ERANGE,
+            Self::TooDeep { .. } => Errno::EOVERFLOW,
             Self::TooLong { .. } => Errno::EMSGSIZE,
             _ => Errno::EINVAL,
         }

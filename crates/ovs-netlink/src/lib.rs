@@ -9,12 +9,20 @@
 //! |---|---|
 //! | [`message`] | netlink messages of a datagram, generic netlink header, acknowledgements, dumps |
 //! | [`attribute`] | attributes: tables of what a place may hold, and the writer |
+//! | [`action`] | actions of flows |
+//! | [`name`] | names |
+//! | [`layout`] | values of fixed layout |
+//! | [`key`] | keys and masks of flows |
 //! | [`error`] | what can be wrong, and error numbers |
 
 #![forbid(unsafe_code)]
 
+pub mod action;
 pub mod attribute;
 pub mod error;
+pub mod key;
+pub mod layout;
 pub mod message;
+pub mod name;
 
 pub use error::{Errno, Error};
