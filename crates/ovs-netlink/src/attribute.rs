@@ -213,6 +213,18 @@ impl<'a, const N: usize> Table<'a, N> {
             .filter_map(|(kind, value)| value.map(|_| kind))
     }
 
+    /// Checks that there are no kinds but `allowed`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misplaced`] names the first other one.
+    pub fn only(&self, allowed: &[u16]) -> Result<(), Error> {
+        match self.kinds().find(|kind| !allowed.contains(kind)) {
+            Some(other) => Err(self.misplaced(other)),
+            None => Ok(()),
+        }
+    }
+
     /// The value of `kind` as an array. Nothing if it is not there or has another size; sets whose rule is
     /// [`Rule::Exactly`] leave only the first.
     #[must_use]
@@ -405,6 +417,13 @@ impl Writer {
     /// 32 bits in the machine's order.
     pub fn u32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_ne_bytes());
+    }
+
+    /// 32 bits in the machine's order, if there are any.
+    pub fn optional_u32(&mut self, kind: u16, value: Option<u32>) {
+        if let Some(value) = value {
+            self.u32(kind, value);
+        }
     }
 
     /// 64 bits in the machine's order.

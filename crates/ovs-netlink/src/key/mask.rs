@@ -60,11 +60,15 @@ impl Key {
             network,
             transport: mask_transport(&mut table, &self.transport),
         };
-        let refused = mask_bits & !self.allowed(bits, &mask) | table.kinds().map(bit).sum::<Bits>();
-        match (0..).zip(SET.rules).find(|(kind, _)| refused & bit(*kind) != 0) {
-            Some((kind, _)) => Err(table.misplaced(kind)),
-            None => Ok(Mask(mask)),
-        }
+        refuse(mask_bits & !self.allowed(bits, &mask) | table.kinds().map(bit).sum::<Bits>())?;
+        Ok(Mask(mask))
+    }
+
+    /// The mask of this key, which has the attributes `bits`, where none was sent.
+    pub(super) fn read_exact(&self, bits: Bits) -> Result<Mask, Error> {
+        let mask = self.exact(bits);
+        refuse(bits & !self.allowed(bits, &mask.0))?;
+        Ok(mask)
     }
 
     fn read_tag_masks(&self, table: &mut Table<'_>) -> Result<[Option<Vlan>; super::MAX_TAGS], Error> {
@@ -154,7 +158,7 @@ impl Key {
     }
 
     /// The mask that looks at all of what this key, with the attributes `bits`, has.
-    pub(super) fn exact(&self, bits: Bits) -> Mask {
+    fn exact(&self, bits: Bits) -> Mask {
         let network = match &self.network {
             Network::None => Network::None,
             Network::Ipv4(_) => Network::Ipv4(Ipv4::ones()),
@@ -194,6 +198,14 @@ impl Key {
     #[must_use]
     pub fn exact_mask(&self) -> Mask {
         self.exact(Bits::MAX)
+    }
+}
+
+/// An error that names the first attribute in `bits`.
+fn refuse(bits: Bits) -> Result<(), Error> {
+    match (0..64).find(|kind| bits & bit(*kind) != 0) {
+        Some(kind) => Err(Error::Misplaced { set: SET.name, kind }),
+        None => Ok(()),
     }
 }
 

@@ -150,6 +150,14 @@ impl Metadata {
         }
     }
 
+    /// Writes the key of a packet to execute, without the attribute that holds it.
+    pub(crate) fn write_execute(&self, eth_type: Option<u16>, writer: &mut Writer) {
+        self.write(writer);
+        if let Some(eth_type) = eth_type {
+            writer.be16(attr::ETHERTYPE, eth_type);
+        }
+    }
+
     pub(super) fn write(&self, writer: &mut Writer) {
         writer.u32(attr::RECIRC_ID, self.recirc_id);
         writer.u32(attr::DP_HASH, self.dp_hash);

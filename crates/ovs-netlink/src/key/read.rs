@@ -76,7 +76,7 @@ impl Match {
         let (key, bits) = Key::read_with_bits(key)?;
         let mask = match mask {
             Some(mask) => key.read_mask(bits, mask)?,
-            None => key.exact(bits),
+            None => key.read_exact(bits)?,
         };
         Ok(Self { key, mask })
     }
