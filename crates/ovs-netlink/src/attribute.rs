@@ -1,0 +1,376 @@
+//! Netlink attributes: what a place may hold, as a table, and the writer.
+//!
+//! An attribute is a length, a kind and a value (`struct nlattr`), padded to 4 bytes; a value may be attributes again. Each
+//! place that holds attributes has a [`Set`], which says for each kind what size its value has. [`Table::read`] refuses kinds
+//! that the set lacks, wrong sizes, and kinds that appear twice. So whoever takes a value from a table needs no further check
+//! of its length.
+
+use crate::error::Error;
+use crate::message::{self, Generic, Header};
+
+/// Bytes of `struct nlattr`.
+pub const HEADER: usize = 4;
+/// Most bytes of a value: the length field has 16 bits.
+pub const MAX_VALUE: usize = u16::MAX as usize - HEADER;
+/// Flag in the kind: the value is attributes. Senders may set it or not.
+const NESTED: u16 = 0x8000;
+
+/// What an attribute's value may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// There is no such attribute.
+    Unknown,
+    /// So many bytes.
+    Exactly(usize),
+    /// At least so many bytes, at most so many.
+    Between(usize, usize),
+    /// Attributes, or bytes of any number.
+    Any,
+    /// Only aligns the next one.
+    Padding,
+}
+
+impl Rule {
+    fn allows(self, length: usize) -> bool {
+        match self {
+            Self::Unknown => false,
+            Self::Exactly(size) => length == size,
+            Self::Between(least, most) => (least..=most).contains(&length),
+            Self::Any | Self::Padding => true,
+        }
+    }
+}
+
+/// The attributes that a place may hold.
+#[derive(Debug)]
+pub struct Set<const N: usize> {
+    /// Name, as `OVS_KEY_ATTR`.
+    pub name: &'static str,
+    /// What each kind's value may be; the index is the kind.
+    pub rules: [Rule; N],
+}
+
+/// One attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attribute<'a> {
+    /// Its kind, without the flag that says that it is nested.
+    pub kind: u16,
+    /// Its value, without padding.
+    pub value: &'a [u8],
+}
+
+/// Attributes one after the other. After an error there are none.
+#[derive(Clone, Debug)]
+pub struct Attributes<'a> {
+    rest: &'a [u8],
+}
+
+/// The attributes in `bytes`.
+#[must_use]
+pub fn attributes(bytes: &[u8]) -> Attributes<'_> {
+    Attributes { rest: bytes }
+}
+
+impl<'a> Attributes<'a> {
+    fn read(&mut self) -> Result<Attribute<'a>, Error> {
+        let (header, _) = message::fixed::<HEADER>(self.rest, "attribute header")?;
+        let length = usize::from(u16::from_ne_bytes([header[0], header[1]]));
+        if length < HEADER || length > self.rest.len() {
+            return Err(Error::Length {
+                what: "attribute",
+                claimed: length,
+                room: self.rest.len(),
+            });
+        }
+        let attribute = Attribute {
+            kind: u16::from_ne_bytes([header[2], header[3]]) & !NESTED,
+            value: &self.rest[HEADER..length],
+        };
+        let next = length.next_multiple_of(4).min(self.rest.len());
+        self.rest = &self.rest[next..];
+        Ok(attribute)
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = Result<Attribute<'a>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let attribute = self.read();
+        if attribute.is_err() {
+            self.rest = &[];
+        }
+        Some(attribute)
+    }
+}
+
+/// The attributes of one place, by kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Table<'a, const N: usize> {
+    name: &'static str,
+    values: [Option<&'a [u8]>; N],
+}
+
+impl<'a, const N: usize> Table<'a, N> {
+    /// Reads `bytes` by `set`.
+    ///
+    /// # Errors
+    ///
+    /// An attribute is cut, unknown, repeated or of the wrong size.
+    pub fn read(set: &'static Set<N>, bytes: &'a [u8]) -> Result<Self, Error> {
+        let mut values = [None; N];
+        for attribute in attributes(bytes) {
+            let Attribute { kind, value } = attribute?;
+            let rule = set.rules.get(usize::from(kind)).copied().unwrap_or(Rule::Unknown);
+            if rule == Rule::Unknown {
+                return Err(Error::Unknown { set: set.name, kind });
+            }
+            if !rule.allows(value.len()) {
+                return Err(Error::Size {
+                    set: set.name,
+                    kind,
+                    found: value.len(),
+                });
+            }
+            if rule == Rule::Padding {
+                continue;
+            }
+            if values[usize::from(kind)].replace(value).is_some() {
+                return Err(Error::Repeated { set: set.name, kind });
+            }
+        }
+        Ok(Self {
+            name: set.name,
+            values,
+        })
+    }
+
+    /// The value of `kind`, if it is there.
+    #[must_use]
+    pub fn bytes(&self, kind: u16) -> Option<&'a [u8]> {
+        self.values.get(usize::from(kind)).copied().flatten()
+    }
+
+    /// Whether `kind` is there.
+    #[must_use]
+    pub fn has(&self, kind: u16) -> bool {
+        self.bytes(kind).is_some()
+    }
+
+    /// The kinds that are there, ascending.
+    pub fn kinds(&self) -> impl Iterator<Item = u16> + '_ {
+        (0u16..)
+            .zip(&self.values)
+            .filter_map(|(kind, value)| value.map(|_| kind))
+    }
+
+    /// The value of `kind` as an array. Nothing if it is not there or has another size; sets whose rule is
+    /// [`Rule::Exactly`] leave only the first.
+    #[must_use]
+    pub fn array<const M: usize>(&self, kind: u16) -> Option<[u8; M]> {
+        self.bytes(kind).and_then(|value| value.try_into().ok())
+    }
+
+    /// As [`Self::array`], a byte.
+    #[must_use]
+    pub fn u8(&self, kind: u16) -> Option<u8> {
+        self.array(kind).map(u8::from_ne_bytes)
+    }
+
+    /// As [`Self::array`], 16 bits in the machine's order.
+    #[must_use]
+    pub fn u16(&self, kind: u16) -> Option<u16> {
+        self.array(kind).map(u16::from_ne_bytes)
+    }
+
+    /// As [`Self::array`], 32 bits in the machine's order.
+    #[must_use]
+    pub fn u32(&self, kind: u16) -> Option<u32> {
+        self.array(kind).map(u32::from_ne_bytes)
+    }
+
+    /// As [`Self::array`], 64 bits in the machine's order.
+    #[must_use]
+    pub fn u64(&self, kind: u16) -> Option<u64> {
+        self.array(kind).map(u64::from_ne_bytes)
+    }
+
+    /// As [`Self::array`], 16 bits in network order.
+    #[must_use]
+    pub fn be16(&self, kind: u16) -> Option<u16> {
+        self.array(kind).map(u16::from_be_bytes)
+    }
+
+    /// As [`Self::array`], 64 bits in network order.
+    #[must_use]
+    pub fn be64(&self, kind: u16) -> Option<u64> {
+        self.array(kind).map(u64::from_be_bytes)
+    }
+
+    /// What `value` holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Missing`] names `kind` if it holds nothing.
+    pub fn required<T>(&self, kind: u16, value: Option<T>) -> Result<T, Error> {
+        value.ok_or(self.missing(kind))
+    }
+
+    /// The error that `kind` is not there.
+    #[must_use]
+    pub fn missing(&self, kind: u16) -> Error {
+        Error::Missing { set: self.name, kind }
+    }
+
+    /// The error that `kind` must not be there beside the others.
+    #[must_use]
+    pub fn misplaced(&self, kind: u16) -> Error {
+        Error::Misplaced { set: self.name, kind }
+    }
+}
+
+/// Writes messages one after the other into a buffer.
+///
+/// What does not fit into a length field makes [`Writer::finish`] fail, so that nobody has to look at each step.
+#[derive(Debug, Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    fault: Option<Error>,
+}
+
+impl Writer {
+    /// A writer without messages.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Bytes written so far.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing is written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The messages.
+    ///
+    /// # Errors
+    ///
+    /// The first message or attribute that was too long.
+    pub fn finish(self) -> Result<Vec<u8>, Error> {
+        match self.fault {
+            Some(fault) => Err(fault),
+            None => Ok(self.bytes),
+        }
+    }
+
+    /// A message with what `body` writes after the header.
+    pub fn message(&mut self, header: Header, body: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len();
+        self.header(header, 0);
+        body(self);
+        let length = self.bytes.len() - start;
+        match u32::try_from(length) {
+            Ok(claimed) if length <= message::MAX_MESSAGE => {
+                self.bytes[start..start + 4].copy_from_slice(&claimed.to_ne_bytes());
+            }
+            _ => self.too_long("netlink message", length, message::MAX_MESSAGE),
+        }
+        self.align();
+    }
+
+    /// The header of a message that claims to have `length` bytes.
+    pub(crate) fn header(&mut self, header: Header, length: usize) {
+        let Ok(length) = u32::try_from(length) else {
+            return self.too_long("netlink message", length, message::MAX_MESSAGE);
+        };
+        self.raw(&length.to_ne_bytes());
+        self.raw(&header.kind.to_ne_bytes());
+        self.raw(&header.flags.0.to_ne_bytes());
+        self.raw(&header.sequence.to_ne_bytes());
+        self.raw(&header.port.to_ne_bytes());
+    }
+
+    /// The generic netlink header.
+    pub fn generic(&mut self, header: Generic) {
+        self.raw(&[header.command, header.version, 0, 0]);
+    }
+
+    /// Bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// An attribute whose value is what `body` writes.
+    pub fn nested(&mut self, kind: u16, body: impl FnOnce(&mut Self)) {
+        let start = self.bytes.len();
+        self.raw(&[0, 0]);
+        self.raw(&kind.to_ne_bytes());
+        body(self);
+        let length = self.bytes.len() - start;
+        match u16::try_from(length) {
+            Ok(length) => self.bytes[start..start + 2].copy_from_slice(&length.to_ne_bytes()),
+            Err(_) => self.too_long("attribute", length - HEADER, MAX_VALUE),
+        }
+        self.align();
+    }
+
+    /// An attribute.
+    pub fn attribute(&mut self, kind: u16, value: &[u8]) {
+        self.nested(kind, |writer| writer.raw(value));
+    }
+
+    /// An attribute without a value, if `there`.
+    pub fn flag(&mut self, kind: u16, there: bool) {
+        if there {
+            self.attribute(kind, &[]);
+        }
+    }
+
+    /// A byte.
+    pub fn u8(&mut self, kind: u16, value: u8) {
+        self.attribute(kind, &[value]);
+    }
+
+    /// 16 bits in the machine's order.
+    pub fn u16(&mut self, kind: u16, value: u16) {
+        self.attribute(kind, &value.to_ne_bytes());
+    }
+
+    /// 32 bits in the machine's order.
+    pub fn u32(&mut self, kind: u16, value: u32) {
+        self.attribute(kind, &value.to_ne_bytes());
+    }
+
+    /// 64 bits in the machine's order.
+    pub fn u64(&mut self, kind: u16, value: u64) {
+        self.attribute(kind, &value.to_ne_bytes());
+    }
+
+    /// 16 bits in network order.
+    pub fn be16(&mut self, kind: u16, value: u16) {
+        self.attribute(kind, &value.to_be_bytes());
+    }
+
+    /// 64 bits in network order.
+    pub fn be64(&mut self, kind: u16, value: u64) {
+        self.attribute(kind, &value.to_be_bytes());
+    }
+
+    fn align(&mut self) {
+        let length = self.bytes.len().next_multiple_of(4);
+        self.bytes.resize(length, 0);
+    }
+
+    fn too_long(&mut self, what: &'static str, found: usize, limit: usize) {
+        self.fault.get_or_insert(Error::TooLong { what, found, limit });
+    }
+}

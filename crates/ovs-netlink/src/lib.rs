@@ -1,0 +1,20 @@
+//! Codec of the generic netlink families by which ovs-vswitchd drives a kernel datapath.
+//!
+//! Messages are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/openvswitch.h` of Linux 6.1, in the byte order of the
+//! machine. Nothing here does I/O. Whatever bytes come, reading ends in a value or in an [`Error`] that knows its error
+//! number: unknown attributes, wrong sizes and repetitions are refused where the kernel would ignore some of them, since
+//! an attribute that is not understood may change what the others mean.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`message`] | netlink messages of a datagram, generic netlink header, acknowledgements, dumps |
+//! | [`attribute`] | attributes: tables of what a place may hold, and the writer |
+//! | [`error`] | what can be wrong, and error numbers |
+
+#![forbid(unsafe_code)]
+
+pub mod attribute;
+pub mod error;
+pub mod message;
+
+pub use error::{Errno, Error};
