@@ -229,7 +229,8 @@ fn exchange(first: Header, contents: &[u8]) -> Result<(OwnedFd, Header, u64), Er
     datagram[..HEADER_LEN].copy_from_slice(&first.to_bytes());
     datagram[HEADER_LEN..][..contents.len()].copy_from_slice(contents);
     let datagram_length = HEADER_LEN + contents.len();
-    retry_on_intr(|| rustix::net::send(&socket, &datagram[..datagram_length], SendFlags::NOSIGNAL))?;
+    // The glue may have refused, and said why, before.
+    let _ = retry_on_intr(|| rustix::net::send(&socket, &datagram[..datagram_length], SendFlags::NOSIGNAL));
     let (length, _) = retry_on_intr(|| rustix::net::recv(&socket, &mut datagram[..], RecvFlags::empty()))?;
     let (header, rest) = Header::split(&datagram[..length]).ok_or(Errno::CONNRESET)?;
     let instance = rest.first_chunk().map_or(0, |bytes| u64::from_ne_bytes(*bytes));
