@@ -6,6 +6,7 @@
 //! of its length.
 
 use crate::error::Error;
+use crate::layout::Layout;
 use crate::message::{self, Generic, Header};
 
 /// Bytes of `struct nlattr`.
@@ -110,42 +111,87 @@ impl<'a> Iterator for Attributes<'a> {
 /// The attributes of one place, by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a, const N: usize> {
-    name: &'static str,
+    set: &'static Set<N>,
     values: [Option<&'a [u8]>; N],
 }
 
 impl<'a, const N: usize> Table<'a, N> {
+    /// Without any attribute.
+    #[must_use]
+    pub fn empty(set: &'static Set<N>) -> Self {
+        Self {
+            set,
+            values: [None; N],
+        }
+    }
+
     /// Reads `bytes` by `set`.
     ///
     /// # Errors
     ///
     /// An attribute is cut, unknown, repeated or of the wrong size.
     pub fn read(set: &'static Set<N>, bytes: &'a [u8]) -> Result<Self, Error> {
-        let mut values = [None; N];
+        let mut table = Self::empty(set);
+        table.extend(bytes, |_| true)?;
+        Ok(table)
+    }
+
+    /// Adds the attributes in `bytes`, of whose values `keep` holds.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`]; also if an attribute is there already.
+    pub fn extend(&mut self, bytes: &'a [u8], keep: impl Fn(&[u8]) -> bool) -> Result<(), Error> {
         for attribute in attributes(bytes) {
             let Attribute { kind, value } = attribute?;
-            let rule = set.rules.get(usize::from(kind)).copied().unwrap_or(Rule::Unknown);
-            if rule == Rule::Unknown {
-                return Err(Error::Unknown { set: set.name, kind });
-            }
-            if !rule.allows(value.len()) {
-                return Err(Error::Size {
-                    set: set.name,
-                    kind,
-                    found: value.len(),
-                });
-            }
-            if rule == Rule::Padding {
-                continue;
-            }
-            if values[usize::from(kind)].replace(value).is_some() {
-                return Err(Error::Repeated { set: set.name, kind });
+            self.check(kind, value)?;
+            if keep(value) {
+                self.add(kind, value)?;
             }
         }
-        Ok(Self {
-            name: set.name,
-            values,
-        })
+        Ok(())
+    }
+
+    /// Adds an attribute.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::extend`].
+    pub(crate) fn add(&mut self, kind: u16, value: &'a [u8]) -> Result<(), Error> {
+        let set = self.set.name;
+        if self.check(kind, value)? == Rule::Padding {
+            return Ok(());
+        }
+        match self.values[usize::from(kind)].replace(value) {
+            None => Ok(()),
+            Some(_) => Err(Error::Repeated { set, kind }),
+        }
+    }
+
+    fn check(&self, kind: u16, value: &[u8]) -> Result<Rule, Error> {
+        let set = self.set.name;
+        let rule = self
+            .set
+            .rules
+            .get(usize::from(kind))
+            .copied()
+            .unwrap_or(Rule::Unknown);
+        if rule == Rule::Unknown {
+            return Err(Error::Unknown { set, kind });
+        }
+        if !rule.allows(value.len()) {
+            return Err(Error::Size {
+                set,
+                kind,
+                found: value.len(),
+            });
+        }
+        Ok(rule)
+    }
+
+    /// Takes the value of `kind` out.
+    pub fn remove(&mut self, kind: u16) -> Option<&'a [u8]> {
+        self.values.get_mut(usize::from(kind)).and_then(Option::take)
     }
 
     /// The value of `kind`, if it is there.
@@ -165,6 +211,18 @@ impl<'a, const N: usize> Table<'a, N> {
         (0u16..)
             .zip(&self.values)
             .filter_map(|(kind, value)| value.map(|_| kind))
+    }
+
+    /// Checks that there are no kinds but `allowed`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Misplaced`] names the first other one.
+    pub fn only(&self, allowed: &[u16]) -> Result<(), Error> {
+        match self.kinds().find(|kind| !allowed.contains(kind)) {
+            Some(other) => Err(self.misplaced(other)),
+            None => Ok(()),
+        }
     }
 
     /// The value of `kind` as an array. Nothing if it is not there or has another size; sets whose rule is
@@ -222,13 +280,19 @@ impl<'a, const N: usize> Table<'a, N> {
     /// The error that `kind` is not there.
     #[must_use]
     pub fn missing(&self, kind: u16) -> Error {
-        Error::Missing { set: self.name, kind }
+        Error::Missing {
+            set: self.set.name,
+            kind,
+        }
     }
 
     /// The error that `kind` must not be there beside the others.
     #[must_use]
     pub fn misplaced(&self, kind: u16) -> Error {
-        Error::Misplaced { set: self.name, kind }
+        Error::Misplaced {
+            set: self.set.name,
+            kind,
+        }
     }
 }
 
@@ -328,6 +392,11 @@ impl Writer {
         self.nested(kind, |writer| writer.raw(value));
     }
 
+    /// An attribute whose value is a struct.
+    pub fn layout(&mut self, kind: u16, value: &impl Layout) {
+        self.nested(kind, |writer| value.put_bytes(&mut writer.bytes));
+    }
+
     /// An attribute without a value, if `there`.
     pub fn flag(&mut self, kind: u16, there: bool) {
         if there {
@@ -348,6 +417,13 @@ impl Writer {
     /// 32 bits in the machine's order.
     pub fn u32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_ne_bytes());
+    }
+
+    /// 32 bits in the machine's order, if there are any.
+    pub fn optional_u32(&mut self, kind: u16, value: Option<u32>) {
+        if let Some(value) = value {
+            self.u32(kind, value);
+        }
     }
 
     /// 64 bits in the machine's order.

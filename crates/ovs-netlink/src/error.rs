@@ -37,6 +37,7 @@ errnos! {
     EFBIG = 27,
     ENOSPC = 28,
     ERANGE = 34,
+    EOVERFLOW = 75,
     EMSGSIZE = 90,
     EOPNOTSUPP = 95,
     EAFNOSUPPORT = 97,
@@ -139,6 +140,12 @@ pub enum Error {
         /// Number of the attribute.
         kind: u16,
     },
+    /// A kind of port that does not exist.
+    #[error("no port has type {0}")]
+    PortKind(u32),
+    /// A port number beyond the greatest.
+    #[error("no port has number {0}")]
+    PortNumber(u32),
     /// A message type that is no family of ours.
     #[error("no family has number {0}")]
     Family(u16),
@@ -188,6 +195,9 @@ impl Error {
             Self::Family(_) => Errno::ENOENT,
             Self::Command { .. } => Errno::EOPNOTSUPP,
             Self::Name { .. } => Errno::ERANGE,
+            Self::PortKind(_) => Errno::EAFNOSUPPORT,
+            Self::PortNumber(_) => Errno::EFBIG,
+            Self::TooDeep { .. } => Errno::EOVERFLOW,
             Self::TooLong { .. } => Errno::EMSGSIZE,
             _ => Errno::EINVAL,
         }

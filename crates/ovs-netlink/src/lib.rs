@@ -9,12 +9,34 @@
 //! |---|---|
 //! | [`message`] | netlink messages of a datagram, generic netlink header, acknowledgements, dumps |
 //! | [`attribute`] | attributes: tables of what a place may hold, and the writer |
+//! | [`action`] | actions of flows |
+//! | [`name`] | names |
+//! | [`family`] | the families, and what begins their messages |
+//! | [`control`], [`datapath`], [`vport`], [`flow`], [`packet`], [`meter`], [`ct_limit`] | requests and replies of each |
+//! | [`Request`], [`Reply`] | those of all |
+//! | [`layout`] | values of fixed layout |
+//! | [`key`] | keys and masks of flows |
 //! | [`error`] | what can be wrong, and error numbers |
 
 #![forbid(unsafe_code)]
 
+pub mod action;
 pub mod attribute;
+pub mod control;
+pub mod ct_limit;
+pub mod datapath;
 pub mod error;
+pub mod family;
+pub mod flow;
+pub mod key;
+pub mod layout;
 pub mod message;
+pub mod meter;
+pub mod name;
+mod number;
+pub mod packet;
+mod request;
+pub mod vport;
 
 pub use error::{Errno, Error};
+pub use request::{Reply, Request};
