@@ -74,6 +74,13 @@ impl NicError {
     }
 }
 
+/// The index of an interface in the calling thread's namespace; `None` if there is none of this name.
+pub fn interface_index(name: &str) -> Result<Option<u32>, NicError> {
+    check_name(name)?;
+    let link = netlink::Netlink::new()?.link(name)?;
+    Ok(link.map(|link| link.index))
+}
+
 /// Accepts what the kernel takes as a name (`dev_valid_name`), except for patterns, which it would expand.
 fn check_name(name: &str) -> Result<(), NicError> {
     let odd =

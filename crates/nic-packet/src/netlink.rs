@@ -45,6 +45,7 @@ pub struct Change<'a> {
     pub mtu: Option<u16>,
     pub alias: Option<&'a str>,
     pub up: bool,
+    pub no_arp: bool,
 }
 
 pub struct Netlink {
@@ -69,7 +70,7 @@ impl Netlink {
 
     /// Looks an interface up by name.
     pub fn link(&mut self, name: &str) -> Result<Option<Link>, NicError> {
-        let mut body = link_body(0, false);
+        let mut body = link_body(0, 0);
         attribute(&mut body, libc::IFLA_IFNAME, &nul_terminated(name));
         match self.request(libc::RTM_GETLINK, 0, &body) {
             Ok(answer) => Ok(Some(parse_link(&answer))),
@@ -80,7 +81,9 @@ impl Netlink {
 
     /// Changes an interface.
     pub fn change(&mut self, index: u32, change: Change<'_>) -> io::Result<()> {
-        let mut body = link_body(index, change.up);
+        let flag = |set: bool, flag: i32| if set { flag.cast_unsigned() } else { 0 };
+        let flags = flag(change.up, libc::IFF_UP) | flag(change.no_arp, libc::IFF_NOARP);
+        let mut body = link_body(index, flags);
         if let Some(mac) = change.mac {
             attribute(&mut body, libc::IFLA_ADDRESS, &mac);
         }
@@ -189,9 +192,8 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
     })
 }
 
-/// `struct ifinfomsg`.
-fn link_body(index: u32, up: bool) -> Vec<u8> {
-    let flags = if up { libc::IFF_UP.cast_unsigned() } else { 0 };
+/// `struct ifinfomsg` that sets flags.
+fn link_body(index: u32, flags: u32) -> Vec<u8> {
     let mut body = vec![0; 4];
     body.extend(index.to_ne_bytes());
     body.extend(flags.to_ne_bytes());
@@ -285,7 +287,7 @@ mod tests {
 
     #[test]
     fn cut_off_answers_are_not_read_beyond_their_end() {
-        let mut body = link_body(7, true);
+        let mut body = link_body(7, libc::IFF_UP.cast_unsigned());
         attribute(&mut body, libc::IFLA_IFALIAS, b"someone");
         let whole = parse_link(&body);
         assert_eq!(

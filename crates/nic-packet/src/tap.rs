@@ -62,6 +62,21 @@ impl Tap {
     /// Creates the device, or takes an idle one over, and configures it. Addresses in `stale` that the
     /// specification does not name are taken away; all others stay.
     pub fn open(spec: &TapSpec, stale: &[(IpAddr, u8)]) -> Result<Tap, NicError> {
+        Tap::open_as(spec, stale, false)
+    }
+
+    /// The same, in the caller's namespace, for a device that only stands for something: it has no IPv6 and no ARP, so that
+    /// the host does not speak through it by itself. It shows a link while it is open, unless told otherwise.
+    pub fn open_placeholder(name: &str, mac: [u8; 6]) -> Result<Tap, NicError> {
+        let spec = TapSpec {
+            name: name.into(),
+            mac: Some(mac),
+            ..TapSpec::default()
+        };
+        Tap::open_as(&spec, &[], true)
+    }
+
+    fn open_as(spec: &TapSpec, stale: &[(IpAddr, u8)], silent: bool) -> Result<Tap, NicError> {
         check_name(&spec.name)?;
         // Before it is entered: if it is replaced meanwhile, we notice later.
         let netns = match &spec.netns {
@@ -88,6 +103,9 @@ impl Tap {
                 made_by_us: existing.is_none() || link.alias == ALIAS,
                 netns,
             };
+            if silent {
+                tap.silence(&mut netlink, link.index)?;
+            }
             tap.set_up(&mut netlink, link.index, spec, stale)?;
             tap.persist(true)?;
             Ok(tap)
@@ -117,6 +135,11 @@ impl Tap {
             )
         };
         self.check("TUNSETOFFLOAD", result)
+    }
+
+    /// Whether the device shows a link (`IFF_RUNNING`).
+    pub fn set_carrier(&self, up: bool) -> Result<(), NicError> {
+        self.set_int("TUNSETCARRIER", libc::TUNSETCARRIER, usize::from(up))
     }
 
     /// Whether the name of its namespace still means that namespace. An open TAP keeps a namespace alive
@@ -191,6 +214,23 @@ impl Tap {
         Ok(())
     }
 
+    /// Keeps the host from sending by itself: to be done before the device is up.
+    fn silence(&self, netlink: &mut Netlink, index: u32) -> Result<(), NicError> {
+        let ipv6 = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name);
+        match std::fs::write(&ipv6, "1") {
+            Ok(()) => {}
+            // The kernel has no IPv6.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(NicError::refused(ipv6, error)),
+        }
+        let change = Change {
+            no_arp: true,
+            ..Change::default()
+        };
+        let refused = |error| NicError::refused(format!("{}: switching ARP off", self.name), error);
+        netlink.change(index, change).map_err(refused)
+    }
+
     fn persist(&self, on: bool) -> Result<(), NicError> {
         // SAFETY: TUNSETPERSIST takes a truth value by value; the descriptor is ours.
         let result = unsafe {
@@ -205,7 +245,7 @@ impl Tap {
 
     fn set_int(&self, what: &str, request: libc::Ioctl, value: usize) -> Result<(), NicError> {
         let value = libc::c_int::try_from(value).expect("small constants");
-        // SAFETY: both requests read one int through the pointer, which is valid during the call.
+        // SAFETY: all requests it is called with read one int through the pointer, which is valid during the call.
         let result = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw const value) };
         self.check(what, result)
     }

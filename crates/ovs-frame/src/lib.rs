@@ -1,0 +1,114 @@
+//! The contract between the library preloaded into ovs-vswitchd and the glue process: what surrounds netlink
+//! datagrams on the Unix socket that replaces a netlink socket.
+//!
+//! A connection is a `SOCK_SEQPACKET` socket. Each datagram begins with a [`Header`] of [`HEADER_LEN`] bytes.
+//!
+//! 1. The library sends [`OPEN`]; the glue answers [`WELCOME`] or [`REFUSED`].
+//! 2. Each [`REQUEST`] holds the bytes of one netlink datagram, which may be several messages. The glue counts requests.
+//! 3. The glue sends [`DATA`] (one netlink datagram) as answer, upcall or notification. The number in the header of
+//!    [`DATA`], [`MARK`] and [`OVERFLOW`] says how many requests have been *answered completely*. If the last
+//!    datagram of an answer cannot say so, a [`MARK`] without contents follows. A dump is one request; it is answered
+//!    when its `NLMSG_DONE` is sent.
+//! 4. So the library knows whether an answer is still under way: it has sent more requests than were answered. Until
+//!    then "nothing to read" means "wait", as requests to the kernel are carried out before `send` returns.
+//!
+//! A change of multicast groups must not wait for datagrams that nobody has read yet, so it goes over a connection
+//! of its own: [`JOIN`] or [`LEAVE`], answered by [`MARK`] or [`REFUSED`]; then both ends close.
+//!
+//! Both processes run on one machine from one release: numbers are in the machine's byte order, without versions.
+
+#![forbid(unsafe_code)]
+
+/// Bytes in front of each datagram.
+pub const HEADER_LEN: usize = 8;
+
+/// Where the glue listens if nothing else is said.
+pub const DEFAULT_SOCKET: &str = "/run/hyperswitch/ovs.sock";
+
+/// The environment variable that tells the library another path.
+pub const SOCKET_VARIABLE: &str = "HYPERSWITCH_OVS_SOCKET";
+
+/// Library to glue: the first datagram. Number: the netlink protocol (`NETLINK_GENERIC`, `NETLINK_NETFILTER`).
+pub const OPEN: u32 = 1;
+/// Library to glue: a netlink datagram. Number: 0.
+pub const REQUEST: u32 = 2;
+/// Library to glue, first and only datagram: the socket with this netlink port id becomes a member of a multicast group. Number: the
+/// netlink port id; contents: the group, 4 bytes.
+pub const JOIN: u32 = 3;
+/// Library to glue, first and only datagram: as [`JOIN`], the other way round.
+pub const LEAVE: u32 = 4;
+
+/// Glue to library: answer to [`OPEN`]. Number: the netlink port id of this socket, not 0; contents: 8 bytes that tell one glue
+/// process from the next.
+pub const WELCOME: u32 = 16;
+/// Glue to library: a netlink datagram. Number: requests answered.
+pub const DATA: u32 = 17;
+/// Glue to library: requests have been answered. Number: how many.
+pub const MARK: u32 = 18;
+/// Glue to library: datagrams were lost, since the socket was full (`ENOBUFS`). Number: requests answered.
+pub const OVERFLOW: u32 = 19;
+/// Glue to library: no. Number: an `errno`. The connection is over.
+pub const REFUSED: u32 = 20;
+
+/// What precedes each datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// One of the constants of this crate.
+    pub kind: u32,
+    /// Depends on the kind; counts wrap.
+    pub number: u32,
+}
+
+impl Header {
+    /// The header as sent.
+    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let [a, b, c, d] = self.kind.to_ne_bytes();
+        let [e, f, g, h] = self.number.to_ne_bytes();
+        [a, b, c, d, e, f, g, h]
+    }
+
+    /// The header of a datagram and what follows it; `None` if the datagram is too short to have one.
+    pub fn split(datagram: &[u8]) -> Option<(Header, &[u8])> {
+        let (kind, rest) = datagram.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let header = Header {
+            kind: u32::from_ne_bytes(*kind),
+            number: u32::from_ne_bytes(*number),
+        };
+        Some((header, rest))
+    }
+}
+
+/// Whether a request is still under way: `sent` were sent and `answered` were answered. Counts wrap; `answered` may be ahead of
+/// `sent` for the moment in which a sender has not yet counted what it sent.
+pub fn is_under_way(sent: u32, answered: u32) -> bool {
+    sent.wrapping_sub(answered).cast_signed() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_survive_the_wire() {
+        let header = Header {
+            kind: DATA,
+            number: 0x0102_0304,
+        };
+        let mut datagram = header.to_bytes().to_vec();
+        datagram.extend(b"rest");
+        assert_eq!(Header::split(&datagram), Some((header, &b"rest"[..])));
+        for length in 0..HEADER_LEN {
+            assert_eq!(Header::split(&datagram[..length]), None);
+        }
+    }
+
+    #[test]
+    fn counts_wrap() {
+        for start in [0, 7, u32::MAX - 1, u32::MAX] {
+            assert!(!is_under_way(start, start));
+            assert!(is_under_way(start.wrapping_add(1), start));
+            assert!(!is_under_way(start, start.wrapping_add(1)));
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One connection: a netlink socket of ovs-vswitchd.
+//!
+//! States: new -> open (after `OPEN`) -> gone. An open connection is *busy* from a request until the last
+//! datagram of its answer is in the Unix socket; meanwhile no further request is read from it. So a client that does not
+//! read its answers stops its own requests, and nothing else. What waits in the process is bounded in bytes; beyond that,
+//! datagrams are dropped, and the client is told `ENOBUFS` as by the kernel.
+
+use ovs_frame::{DATA, Header, MARK, OVERFLOW};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use std::collections::{BTreeSet, VecDeque};
+use std::io::IoSlice;
+
+/// Whether a datagram was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It will reach the client if the client reads.
+    Taken,
+    /// There was no room; the client will be told so.
+    Full,
+    /// There is no such socket.
+    NoSocket,
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+/// What came from the client.
+pub(crate) enum Received {
+    /// One datagram of this many bytes.
+    Datagram(usize),
+    /// Nothing for now.
+    Nothing,
+}
+
+pub(crate) struct Connection<Dump> {
+    socket: OwnedFd,
+    /// Netlink port id; `None` until opened.
+    pub port_id: Option<u32>,
+    pub protocol: u32,
+    pub groups: BTreeSet<u32>,
+    /// The dump that is being answered.
+    pub dump: Option<Dump>,
+    waiting: VecDeque<(Header, Vec<u8>)>,
+    waiting_bytes: usize,
+    limit: usize,
+    /// Requests answered, as told to the client.
+    answered: u32,
+    /// Something was dropped since the client was last told.
+    overflow: bool,
+}
+
+impl<Dump> Connection<Dump> {
+    pub fn new(socket: OwnedFd, limit: usize) -> Self {
+        Self {
+            socket,
+            port_id: None,
+            protocol: 0,
+            groups: BTreeSet::new(),
+            dump: None,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            limit,
+            answered: 0,
+            overflow: false,
+        }
+    }
+
+    /// Whether requests must wait.
+    pub fn is_busy(&self) -> bool {
+        self.dump.is_some() || self.has_waiting()
+    }
+
+    /// Whether something waits for room in the socket.
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || self.overflow
+    }
+
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<Received, Gone> {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        match rustix::net::recv(&self.socket, &mut *buffer, flags) {
+            // The end, or a datagram that says nothing or more than any client has to say.
+            Ok((_, length)) if length == 0 || length > buffer.len() => Err(Gone),
+            Ok((_, length)) => Ok(Received::Datagram(length)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Received::Nothing),
+            Err(_) => Err(Gone),
+        }
+    }
+
+    /// Queues a frame of the protocol itself.
+    pub fn control(&mut self, kind: u32, number: u32, contents: Vec<u8>) {
+        self.waiting_bytes += contents.len();
+        self.waiting.push_back((Header { kind, number }, contents));
+    }
+
+    /// Queues a datagram that is no answer, or not the end of one.
+    pub fn data(&mut self, datagram: Vec<u8>) -> Delivery {
+        if self.waiting_bytes + datagram.len() > self.limit {
+            self.overflow = true;
+            return Delivery::Full;
+        }
+        self.control(DATA, self.answered, datagram);
+        Delivery::Taken
+    }
+
+    /// Queues the answers to a request and says, with the last one, that there are no more.
+    pub fn answer(&mut self, answers: Vec<Vec<u8>>, complete: bool) {
+        let count = answers.len();
+        for answer in answers {
+            self.data(answer);
+        }
+        if !complete {
+            return;
+        }
+        self.answered = self.answered.wrapping_add(1);
+        // All of them were queued just now, unless the last did not fit: then the notice says how many were answered.
+        match self.waiting.back_mut().filter(|_| count > 0 && !self.overflow) {
+            Some((header, _)) => header.number = self.answered,
+            None if self.overflow => {}
+            None => self.control(MARK, self.answered, Vec::new()),
+        }
+    }
+
+    /// Sends what the socket has room for.
+    pub fn flush(&mut self) -> Result<(), Gone> {
+        while let Some((header, contents)) = self.waiting.front() {
+            if !self.send(*header, contents)? {
+                return Ok(());
+            }
+            self.waiting_bytes -= contents.len();
+            self.waiting.pop_front();
+        }
+        let notice = Header {
+            kind: OVERFLOW,
+            number: self.answered,
+        };
+        if self.overflow && self.send(notice, &[])? {
+            self.overflow = false;
+        }
+        Ok(())
+    }
+
+    /// `false`: there is no room for now.
+    fn send(&self, header: Header, contents: &[u8]) -> Result<bool, Gone> {
+        let header = header.to_bytes();
+        let parts = [IoSlice::new(&header), IoSlice::new(contents)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(&self.socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(false),
+            Err(_) => Err(Gone),
+        }
+    }
+}
+
+impl<Dump> AsFd for Connection<Dump> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

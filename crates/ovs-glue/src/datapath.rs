@@ -1,0 +1,210 @@
+//! What the glue asks of a data plane.
+//!
+//! Keys, masks, actions and counters are the codec's. Each call returns at once: none waits for a guest or for ovs-vswitchd. Error
+//! numbers are those that ovs-vswitchd is told, so they are the kernel's.
+
+pub use ovs_netlink::Errno;
+use ovs_netlink::action::Action;
+use ovs_netlink::ct_limit::{Zone, ZoneLimit};
+use ovs_netlink::datapath::{MegaflowStats, Stats as DatapathStats};
+use ovs_netlink::flow::{Stats, Ufid};
+use ovs_netlink::key::{Key, Match, Tunnel};
+use ovs_netlink::meter::Band;
+use ovs_netlink::packet::Execute;
+use ovs_netlink::vport::{Kind, Options, Stats as PortStats};
+
+/// A datapath: what the kernel calls by the interface index of its local port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DatapathId(pub u32);
+
+/// A port within a datapath, below [`ovs_netlink::key::NO_PORT`]; 0 is the local port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortNo(pub u32);
+
+/// The port whose network device bears the datapath's name.
+pub const LOCAL: PortNo = PortNo(0);
+
+/// A port to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortSpec {
+    /// Its number.
+    pub number: PortNo,
+    /// Its name, 1 to 15 bytes, unique among the ports of all datapaths.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// A tunnel's options.
+    pub options: Option<Options>,
+}
+
+/// How a flow is named.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum FlowId {
+    /// By the number that ovs-vswitchd gave it.
+    Ufid(Ufid),
+    /// By the key with which it was installed.
+    Key(Box<Key>),
+}
+
+/// A flow as installed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowSpec {
+    /// Its name.
+    pub id: FlowId,
+    /// What it matches.
+    pub matches: Box<Match>,
+    /// What it does.
+    pub actions: Vec<Action>,
+}
+
+/// What a flow or meter has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Packets and bytes.
+    pub stats: Stats,
+    /// When the last one came: milliseconds of the monotonic clock. `None`: none came.
+    pub used: Option<u64>,
+    /// TCP flags of all of them.
+    pub tcp_flags: u8,
+}
+
+/// A flow and what it has seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The flow.
+    pub spec: FlowSpec,
+    /// Its statistics.
+    pub seen: Seen,
+}
+
+/// What is to happen to a flow that may be there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PutMode {
+    /// It must not be there (`EEXIST`).
+    Create,
+    /// It is made, or its actions are replaced; statistics are kept.
+    CreateOrModify,
+}
+
+/// Why a packet comes to ovs-vswitchd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UpcallKind {
+    /// No flow matched.
+    Miss,
+    /// A flow's `userspace` action.
+    Action {
+        /// The socket it names, where sockets are not named per processor.
+        socket: u32,
+        /// Its user data.
+        userdata: Option<Vec<u8>>,
+        /// The tunnel key that the packet would leave with.
+        egress_tunnel: Option<Tunnel>,
+        /// The flow's actions, if they were asked for.
+        actions: Option<Vec<Action>>,
+    },
+}
+
+/// A packet for ovs-vswitchd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upcall {
+    /// The datapath.
+    pub datapath: DatapathId,
+    /// The port it came from.
+    pub port: PortNo,
+    /// Why.
+    pub kind: UpcallKind,
+    /// The frame, at most 65,531 bytes.
+    pub packet: Vec<u8>,
+    /// Its key.
+    pub key: Box<Key>,
+    /// Longest fragment it came in.
+    pub mru: Option<u16>,
+    /// Length before a `trunc` action cut it.
+    pub length: Option<u32>,
+    /// Number that [`Execute::hash`] repeats when the packet comes back unchanged; not 0.
+    pub serial: u64,
+    /// Packets of one flow have the same: they go to the same socket, in order.
+    pub hash: u32,
+}
+
+/// A meter. At most one band, which drops.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MeterSpec {
+    /// Whether rates are in kilobits per second; else in packets.
+    pub kilobits: bool,
+    /// Bands.
+    pub bands: Vec<Band>,
+}
+
+/// What a meter has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MeterSeen {
+    /// All packets that met it.
+    pub seen: Seen,
+    /// What each band dropped.
+    pub bands: Vec<Stats>,
+}
+
+/// A data plane.
+pub trait Datapath {
+    /// Makes an empty datapath.
+    fn create(&mut self, datapath: DatapathId) -> Result<(), Errno>;
+    /// Removes a datapath with its ports, flows and meters.
+    fn remove(&mut self, datapath: DatapathId);
+    /// Counters of a datapath.
+    fn stats(&self, datapath: DatapathId) -> (DatapathStats, MegaflowStats);
+
+    /// Adds a port.
+    fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno>;
+    /// Removes a port. Its flows stay.
+    fn remove_port(&mut self, datapath: DatapathId, port: PortNo);
+    /// Counters of a port since it was made, seen from the switch.
+    fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
+
+    /// Installs a flow. `EEXIST` as [`PutMode`] says or if another flow has the same match; `ENOSPC` if there is no room.
+    fn put_flow(&mut self, datapath: DatapathId, flow: FlowSpec, mode: PutMode) -> Result<(), Errno>;
+    /// Replaces the actions of a flow, if given, and clears its statistics, if wanted. `ENOENT` if there is none.
+    fn set_flow(
+        &mut self,
+        datapath: DatapathId,
+        id: &FlowId,
+        actions: Option<Vec<Action>>,
+        clear: bool,
+    ) -> Result<(), Errno>;
+    /// A flow. `ENOENT` if there is none.
+    fn flow(&self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno>;
+    /// Removes a flow and returns its last statistics. `ENOENT` if there is none.
+    fn remove_flow(&mut self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno>;
+    /// Removes all flows.
+    fn flush_flows(&mut self, datapath: DatapathId);
+    /// The flow after this place, and its place, in an order that flows which come and go do not change. All places are
+    /// above 0.
+    fn flow_after(&self, datapath: DatapathId, place: u64) -> Option<(u64, Flow)>;
+
+    /// Carries out actions on a packet. If it is a probe, nothing leaves.
+    fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno>;
+
+    /// Makes or replaces a meter and returns what the one before had seen. `EFBIG` if there is no room.
+    fn set_meter(
+        &mut self,
+        datapath: DatapathId,
+        id: u32,
+        meter: MeterSpec,
+    ) -> Result<Option<MeterSeen>, Errno>;
+    /// What a meter has seen.
+    fn meter(&self, datapath: DatapathId, id: u32) -> Option<MeterSeen>;
+    /// Removes a meter and returns what it had seen.
+    fn remove_meter(&mut self, datapath: DatapathId, id: u32) -> Option<MeterSeen>;
+
+    /// Sets how many connections a zone may have.
+    fn set_zone_limit(&mut self, zone: Zone, limit: u32) -> Result<(), Errno>;
+    /// Removes a limit.
+    fn remove_zone_limit(&mut self, zone: Zone);
+    /// The limit of a zone and the connections it has.
+    fn zone_limit(&self, zone: Zone) -> ZoneLimit;
+    /// Zones with limits of their own, and the default.
+    fn limited_zones(&self) -> Vec<Zone>;
+
+    /// The next packet for ovs-vswitchd. Asked only while there is room for one.
+    fn next_upcall(&mut self) -> Option<Upcall>;
+}

@@ -1,0 +1,85 @@
+//! The glue: the socket, the switch behind it, and upcalls on their way from the data plane to ovs-vswitchd.
+
+use crate::connection::Delivery;
+use crate::datapath::Datapath;
+use crate::placeholder::Placeholders;
+use crate::server::{Limits, Server, ServerCounters, ServerError};
+use crate::switch::Switch;
+use rustix::event::Timespec;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+/// Upcalls forwarded before requests have their turn.
+const UPCALL_BURST: usize = 64;
+
+/// See the module. One thread owns it.
+pub struct Glue<D: Datapath, P: Placeholders> {
+    server: Server<Switch<D, P>>,
+    /// Datapaths and ports.
+    pub switch: Switch<D, P>,
+}
+
+impl<D: Datapath, P: Placeholders> Glue<D, P> {
+    /// Listens on `path` for the preloaded library. `instance` as in [`Server::listen`].
+    ///
+    /// # Errors
+    ///
+    /// The path cannot be bound.
+    pub fn listen(
+        path: &Path,
+        instance: u64,
+        limits: Limits,
+        switch: Switch<D, P>,
+    ) -> Result<Self, ServerError> {
+        let server = Server::listen(path, instance, limits)?;
+        Ok(Self { server, switch })
+    }
+
+    /// Waits for requests, at most `timeout` (`None`: for ever), and serves them; then forwards upcalls. To be called again
+    /// when its descriptor is readable, and when the data plane has upcalls. `true`: there may be more upcalls.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to wait.
+    pub fn turn(&mut self, timeout: Option<&Timespec>) -> Result<bool, ServerError> {
+        self.server.turn(&mut self.switch, timeout)?;
+        for _ in 0..UPCALL_BURST {
+            if !self.forward_upcall() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What happened to connections so far.
+    pub fn counters(&self) -> ServerCounters {
+        self.server.counters()
+    }
+
+    /// Forwards one upcall, if there is one. While no socket has room, upcalls stay with the data plane, whose queues are per
+    /// port: so the port that floods loses. One that cannot be delivered though another socket has room is lost, as from the
+    /// kernel.
+    fn forward_upcall(&mut self) -> bool {
+        let mut sockets = self.switch.upcall_sockets().peekable();
+        let wait = sockets.peek().is_some() && !sockets.any(|socket| self.server.has_room(socket));
+        drop(sockets);
+        if wait {
+            return false;
+        }
+        let Some(upcall) = self.switch.datapath.next_upcall() else {
+            return false;
+        };
+        if let Some((socket, message)) = self.switch.upcall(&upcall)
+            && self.server.deliver(socket, message) != Delivery::Taken
+        {
+            self.switch.upcall_lost(&upcall);
+        }
+        true
+    }
+}
+
+impl<D: Datapath, P: Placeholders> AsFd for Glue<D, P> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.server.as_fd()
+    }
+}

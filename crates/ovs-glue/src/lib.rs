@@ -1,0 +1,32 @@
+//! Open vSwitch's unmodified control plane on our data plane: the process that answers ovs-vswitchd in the kernel's place.
+//!
+//! `ovs-shim`, preloaded into ovs-vswitchd, turns its netlink sockets into connections to this process. From the wire inwards:
+//!
+//! | module | what |
+//! |---|---|
+//! | [`server`] | the Unix socket, connections, netlink port ids, multicast groups, bounded queues |
+//! | [`switch`] | datapaths, ports and requests, with the kernel's answers and error numbers |
+//! | [`capabilities`] | what may be in keys and actions, which ovs-vswitchd finds out by probes |
+//! | [`datapath`] | what is asked of a data plane; [`memory`] is one for tests |
+//! | [`placeholder`] | the ports' network devices at the host; [`tap`] makes real ones |
+//! | [`glue`] | all of that in one loop |
+//!
+//! One thread does everything, and waits for nobody: ovs-vswitchd's revalidators send requests while others read a dump. What
+//! a client can make the process hold is bounded: connections, bytes that wait for each, datapaths, ports, sockets per port; flows
+//! and meters by the data plane. A client that stops reading, goes away or sends garbage costs its own connection.
+
+#![forbid(unsafe_code)]
+
+pub mod capabilities;
+mod connection;
+pub mod datapath;
+pub mod glue;
+pub mod memory;
+pub mod placeholder;
+pub mod server;
+pub mod switch;
+pub mod tap;
+
+pub use capabilities::Capabilities;
+pub use connection::Delivery;
+pub use glue::Glue;

@@ -1,0 +1,88 @@
+//! Network devices that stand for ports at the host.
+//!
+//! ovs-vswitchd looks at a port's network device for its index, address, MTU and link state, and uses the datapath's
+//! local port by its device. A port of ours has no such device, so one is made in answer to the request that makes the port.
+//! Frames that the host sends into it reach nobody, so it is kept silent.
+
+use ovs_netlink::Errno;
+use std::collections::BTreeMap;
+
+/// Makes and removes such devices.
+pub trait Placeholders {
+    /// Makes the device, up, or takes over the one that an earlier process made; returns its interface index. `EEXIST` if
+    /// the name is somebody else's.
+    fn create(&mut self, name: &str) -> Result<u32, Errno>;
+    /// Removes a device made here. No error if there is none.
+    fn remove(&mut self, name: &str);
+    /// The interface index of any device of this name.
+    fn index(&mut self, name: &str) -> Option<u32>;
+    /// Whether the device shows a link, as the guest behind the port is connected or not.
+    fn set_carrier(&mut self, name: &str, up: bool) -> Result<(), Errno>;
+}
+
+/// Devices that exist in memory only.
+#[derive(Debug, Default)]
+pub struct NoDevices {
+    devices: BTreeMap<String, u32>,
+    made: u32,
+}
+
+impl Placeholders for NoDevices {
+    fn create(&mut self, name: &str) -> Result<u32, Errno> {
+        if self.devices.contains_key(name) {
+            return Err(Errno::EEXIST);
+        }
+        self.made += 1;
+        self.devices.insert(name.to_owned(), self.made);
+        Ok(self.made)
+    }
+
+    fn remove(&mut self, name: &str) {
+        self.devices.remove(name);
+    }
+
+    fn index(&mut self, name: &str) -> Option<u32> {
+        self.devices.get(name).copied()
+    }
+
+    fn set_carrier(&mut self, name: &str, _: bool) -> Result<(), Errno> {
+        self.index(name).map(drop).ok_or(Errno::ENODEV)
+    }
+}
+
+/// A locally administered address that depends on the name alone, so that the port keeps it when its device is made
+/// again. ovs-vswitchd never gives such an address to a bridge.
+pub fn address(name: &str) -> [u8; 6] {
+    // FNV-1a: short names differ in few bits, and any address does as long as two ports rarely share it.
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let [_, _, _, a, b, c, d, e] = (hash ^ hash >> 32).to_be_bytes();
+    [0x02, a, b, c, d, e]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_depend_on_the_name_and_are_local() {
+        assert_eq!(address("vm1"), address("vm1"));
+        let mut seen = std::collections::BTreeSet::new();
+        for number in 0..10_000 {
+            let address = address(&format!("vm{number}"));
+            assert_eq!(address[0], 0x02, "unicast, locally administered");
+            assert!(seen.insert(address), "vm{number}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_made_once() {
+        let mut devices = NoDevices::default();
+        let index = devices.create("vm1").unwrap();
+        assert_eq!(devices.create("vm1"), Err(Errno::EEXIST));
+        assert_eq!(devices.index("vm1"), Some(index));
+        devices.remove("vm1");
+        assert_eq!(devices.set_carrier("vm1", true), Err(Errno::ENODEV));
+    }
+}

@@ -1,0 +1,464 @@
+//! The socket on which the preloaded library calls, and its connections.
+//!
+//! One thread owns a server and calls [`Server::turn`] whenever [`Server`]'s descriptor is readable. No call waits for a
+//! client. Whoever may connect controls the switch, so the socket belongs to its owner alone (mode 0600), and a peer must be
+//! root or run under the server's user.
+
+use crate::connection::{Connection, Delivery, Gone, Received};
+use ovs_frame::{Header, JOIN, LEAVE, MARK, OPEN, REFUSED, REQUEST, WELCOME};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{FileType, Mode};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// What a server serves.
+pub trait Service {
+    /// A dump that has begun.
+    type Dump;
+
+    /// Whether a netlink protocol and a multicast group of it exist.
+    fn has_group(&self, protocol: u32, group: u32) -> bool;
+
+    /// Carries out one netlink datagram. What it returns is answered to the socket that asked, in this order.
+    fn request(&mut self, protocol: u32, datagram: &[u8]) -> Answer<Self::Dump>;
+
+    /// The next datagram of a dump, and whether it was the last.
+    fn dump(&mut self, dump: &mut Self::Dump) -> (Vec<u8>, bool);
+}
+
+/// The answer to one netlink datagram.
+pub struct Answer<Dump> {
+    /// Netlink datagrams for the socket that asked.
+    pub datagrams: Vec<Vec<u8>>,
+    /// A dump that follows them.
+    pub dump: Option<Dump>,
+    /// Netlink datagrams for the members of a multicast group; the one that asked is told only if the flag says so.
+    pub notices: Vec<Notice>,
+}
+
+/// What the members of a multicast group are told.
+pub struct Notice {
+    /// The group.
+    pub group: u32,
+    /// Whether the socket that caused it is told as well, if it is a member.
+    pub to_cause: bool,
+    /// The netlink datagram.
+    pub datagram: Vec<u8>,
+}
+
+impl<Dump> Default for Answer<Dump> {
+    fn default() -> Self {
+        Self {
+            datagrams: Vec::new(),
+            dump: None,
+            notices: Vec::new(),
+        }
+    }
+}
+
+/// What a server may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections; further ones are refused with `ENFILE`. ovs-vswitchd has about 4 and one per thread.
+    pub connections: usize,
+    /// Bytes that wait in the process for one connection, beyond what its Unix socket holds.
+    pub queue: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 1024,
+            queue: 1 << 20,
+        }
+    }
+}
+
+/// Why a server could not be started, or does not work.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The path cannot be listened on.
+    #[error("{path}: {source}")]
+    Listen {
+        /// The path.
+        path: PathBuf,
+        /// Why not.
+        source: Errno,
+    },
+    /// The kernel refused something that it refuses only if it lacks memory or descriptors.
+    #[error("events of connections: {0}")]
+    Events(#[from] Errno),
+}
+
+/// What happened to connections, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerCounters {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections refused: another user's.
+    pub strangers: u64,
+    /// Connections refused: too many.
+    pub too_many: u64,
+    /// Connections ended since the client did not keep to the protocol.
+    pub violations: u64,
+    /// Datagrams dropped since a client did not read.
+    pub overflows: u64,
+}
+
+/// Longest datagram from a client: an EXECUTE with a packet and actions, both as long as an attribute can be.
+const MAX_DATAGRAM: usize = 256 * 1024;
+/// Wanted size of a connection's send buffer; the kernel may give less. It holds upcalls until they are read.
+const SEND_BUFFER: usize = 1 << 20;
+/// Datagrams of a dump made at one time, before others have their turn.
+const DUMP_BURST: usize = 16;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 64;
+const LISTENER: u64 = u64::MAX;
+
+/// See the module.
+pub struct Server<S: Service> {
+    listener: OwnedFd,
+    events: OwnedFd,
+    path: PathBuf,
+    instance: u64,
+    connections: HashMap<u64, Connection<S::Dump>>,
+    /// Connections by netlink port id.
+    sockets: HashMap<u32, u64>,
+    next_key: u64,
+    next_port_id: u32,
+    limits: Limits,
+    counters: ServerCounters,
+    buffer: Vec<u8>,
+}
+
+impl<S: Service> Server<S> {
+    /// Listens. A socket that an earlier process left behind is replaced. `instance` is not 0, and differs from that of any earlier
+    /// process on this path.
+    ///
+    /// # Errors
+    ///
+    /// The path cannot be bound.
+    pub fn listen(path: &Path, instance: u64, limits: Limits) -> Result<Self, ServerError> {
+        let listener = bind(path).map_err(|source| ServerError::Listen {
+            path: path.to_owned(),
+            source,
+        })?;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(LISTENER);
+        epoll::add(&events, &listener, data, epoll::EventFlags::IN)?;
+        Ok(Self {
+            listener,
+            events,
+            path: path.to_owned(),
+            instance,
+            connections: HashMap::new(),
+            sockets: HashMap::new(),
+            next_key: 0,
+            next_port_id: 1,
+            limits,
+            counters: ServerCounters::default(),
+            buffer: vec![0; MAX_DATAGRAM],
+        })
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> ServerCounters {
+        self.counters
+    }
+
+    /// Waits for something to do, at most `timeout` (`None`: for ever), and does it.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to wait.
+    pub fn turn(&mut self, service: &mut S, timeout: Option<&Timespec>) -> Result<(), ServerError> {
+        let mut found = Vec::with_capacity(64);
+        match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut found), timeout) {
+            Err(Errno::INTR) => return Ok(()),
+            result => result?,
+        };
+        for event in found {
+            let key = event.data.u64();
+            if key == LISTENER {
+                self.accept();
+            } else if self.serve(key, service).is_err() {
+                self.end(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram to a socket: an upcall.
+    pub fn deliver(&mut self, port_id: u32, datagram: Vec<u8>) -> Delivery {
+        let Some(&key) = self.sockets.get(&port_id) else {
+            return Delivery::NoSocket;
+        };
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return Delivery::NoSocket;
+        };
+        let delivery = connection.data(datagram);
+        self.counters.overflows += u64::from(delivery == Delivery::Full);
+        self.settle(key);
+        delivery
+    }
+
+    /// Whether a socket takes a datagram at once.
+    pub fn has_room(&self, port_id: u32) -> bool {
+        let connection = self
+            .sockets
+            .get(&port_id)
+            .and_then(|key| self.connections.get(key));
+        connection.is_some_and(|connection| !connection.has_waiting())
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = match rustix::net::accept_with(&self.listener, flags) {
+            Ok(socket) => socket,
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                // Until a connection ends: the listener would be ready all the time.
+                return self.listen_for(epoll::EventFlags::empty());
+            }
+            Err(_) => return,
+        };
+        let own = rustix::process::geteuid();
+        let trusted =
+            sockopt::socket_peercred(&socket).is_ok_and(|peer| peer.uid.is_root() || peer.uid == own);
+        if !trusted {
+            self.counters.strangers += 1;
+            return refuse(socket, Errno::ACCESS);
+        }
+        if self.connections.len() >= self.limits.connections {
+            self.counters.too_many += 1;
+            return refuse(socket, Errno::NFILE);
+        }
+        if sockopt::set_socket_send_buffer_size_force(&socket, SEND_BUFFER).is_err() {
+            // Without privilege the kernel grants what it grants everybody.
+            let _ = sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER);
+        }
+        let key = self.next_key;
+        self.next_key += 1;
+        let data = epoll::EventData::new_u64(key);
+        if epoll::add(&self.events, &socket, data, epoll::EventFlags::IN).is_ok() {
+            self.counters.accepted += 1;
+            let connection = Connection::new(socket, self.limits.queue);
+            self.connections.insert(key, connection);
+        }
+    }
+
+    /// Does what a connection has to do: sends what waits, or goes on with a dump, or reads a request.
+    fn serve(&mut self, key: u64, service: &mut S) -> Result<(), Gone> {
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return Ok(());
+        };
+        connection.flush()?;
+        if !connection.is_busy() {
+            match connection.receive(&mut self.buffer)? {
+                Received::Nothing => {}
+                Received::Datagram(length) => self.take(key, length, service)?,
+            }
+        }
+        let Some(connection) = self.connections.get_mut(&key) else {
+            return Ok(());
+        };
+        for _ in 0..DUMP_BURST {
+            let Some(dump) = connection.dump.as_mut() else {
+                break;
+            };
+            let (datagram, last) = service.dump(dump);
+            if last {
+                connection.dump = None;
+            }
+            connection.answer(vec![datagram], last);
+            connection.flush()?;
+            if connection.has_waiting() {
+                break;
+            }
+        }
+        connection.flush()?;
+        self.watch(key);
+        Ok(())
+    }
+
+    /// A datagram in the buffer.
+    fn take(&mut self, key: u64, length: usize, service: &mut S) -> Result<(), Gone> {
+        let datagram = std::mem::take(&mut self.buffer);
+        let result = self.take_from(key, &datagram[..length], service);
+        self.buffer = datagram;
+        if result.is_err() {
+            self.counters.violations += 1;
+        }
+        result
+    }
+
+    fn take_from(&mut self, key: u64, datagram: &[u8], service: &mut S) -> Result<(), Gone> {
+        let (header, contents) = Header::split(datagram).ok_or(Gone)?;
+        let connection = self.connections.get_mut(&key).ok_or(Gone)?;
+        match (header.kind, connection.port_id) {
+            (OPEN, None) => self.open(key, header.number),
+            (JOIN | LEAVE, None) => {
+                let group = contents
+                    .first_chunk()
+                    .map(|group| u32::from_ne_bytes(*group))
+                    .ok_or(Gone)?;
+                self.change_group(key, header, group, service)
+            }
+            (REQUEST, Some(port_id)) => {
+                let answer = service.request(connection.protocol, contents);
+                let complete = answer.dump.is_none();
+                connection.answer(answer.datagrams, complete);
+                connection.dump = answer.dump;
+                for notice in answer.notices {
+                    self.tell(port_id, &notice);
+                }
+                Ok(())
+            }
+            _ => Err(Gone),
+        }
+    }
+
+    fn open(&mut self, key: u64, protocol: u32) -> Result<(), Gone> {
+        let mut port_id = self.next_port_id;
+        // 0 is the kernel, and ovs-vswitchd means nobody by the highest one.
+        while port_id == 0 || port_id == u32::MAX || self.sockets.contains_key(&port_id) {
+            port_id = port_id.wrapping_add(1);
+        }
+        self.next_port_id = port_id.wrapping_add(1);
+        let connection = self.connections.get_mut(&key).ok_or(Gone)?;
+        connection.port_id = Some(port_id);
+        connection.protocol = protocol;
+        connection.control(WELCOME, port_id, self.instance.to_ne_bytes().to_vec());
+        self.sockets.insert(port_id, key);
+        connection.flush()
+    }
+
+    fn change_group(&mut self, key: u64, change: Header, group: u32, service: &S) -> Result<(), Gone> {
+        let target = self.sockets.get(&change.number);
+        let target = target.and_then(|target| self.connections.get_mut(target));
+        let (kind, number) = match target {
+            None => (REFUSED, Errno::BADF.raw_os_error().cast_unsigned()),
+            Some(target) if !service.has_group(target.protocol, group) => {
+                (REFUSED, Errno::INVAL.raw_os_error().cast_unsigned())
+            }
+            Some(target) if change.kind == JOIN => {
+                target.groups.insert(group);
+                (MARK, 0)
+            }
+            Some(target) => {
+                target.groups.remove(&group);
+                (MARK, 0)
+            }
+        };
+        let connection = self.connections.get_mut(&key).ok_or(Gone)?;
+        connection.control(kind, number, Vec::new());
+        connection.flush()
+    }
+
+    fn tell(&mut self, cause: u32, notice: &Notice) {
+        let is_told = |connection: &Connection<S::Dump>| {
+            connection.groups.contains(&notice.group)
+                && (notice.to_cause || connection.port_id != Some(cause))
+        };
+        let members = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| is_told(connection));
+        let members: Vec<u64> = members.map(|(key, _)| *key).collect();
+        for key in members {
+            if let Some(connection) = self.connections.get_mut(&key) {
+                let delivery = connection.data(notice.datagram.clone());
+                self.counters.overflows += u64::from(delivery == Delivery::Full);
+            }
+            self.settle(key);
+        }
+    }
+
+    /// After something was queued for a connection from outside its own turn.
+    fn settle(&mut self, key: u64) {
+        if self
+            .connections
+            .get_mut(&key)
+            .is_some_and(|connection| connection.flush().is_err())
+        {
+            self.end(key);
+        }
+        self.watch(key);
+    }
+
+    /// Waits for what a connection needs next: room, or a request.
+    fn watch(&self, key: u64) {
+        if let Some(connection) = self.connections.get(&key) {
+            let wanted = if connection.is_busy() {
+                epoll::EventFlags::OUT
+            } else {
+                epoll::EventFlags::IN
+            };
+            // It can only fail for descriptors that are not there.
+            let _ = epoll::modify(&self.events, connection, epoll::EventData::new_u64(key), wanted);
+        }
+    }
+
+    fn listen_for(&self, wanted: epoll::EventFlags) {
+        // It can only fail for descriptors that are not there.
+        let _ = epoll::modify(
+            &self.events,
+            &self.listener,
+            epoll::EventData::new_u64(LISTENER),
+            wanted,
+        );
+    }
+
+    fn end(&mut self, key: u64) {
+        self.listen_for(epoll::EventFlags::IN);
+        if let Some(port_id) = self
+            .connections
+            .remove(&key)
+            .and_then(|connection| connection.port_id)
+        {
+            self.sockets.remove(&port_id);
+        }
+    }
+}
+
+impl<S: Service> AsFd for Server<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+}
+
+impl<S: Service> Drop for Server<S> {
+    fn drop(&mut self) {
+        // It may be gone, or its directory.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Binds the path, for its owner only from the first moment on.
+fn bind(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    match rustix::fs::lstat(path) {
+        Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Socket => rustix::fs::unlink(path)?,
+        // Whatever it is, it is not ours: `bind` refuses.
+        Ok(_) | Err(Errno::NOENT) => {}
+        Err(errno) => return Err(errno),
+    }
+    // The mode of a socket that is bound follows the descriptor's (unix(7)), so that there is no moment of a wider one.
+    rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&listener, &address)?;
+    rustix::net::listen(&listener, BACKLOG)?;
+    Ok(listener)
+}
+
+/// Says no, if the socket has room for it, which a new one has.
+fn refuse(socket: OwnedFd, errno: Errno) {
+    let header = Header {
+        kind: REFUSED,
+        number: errno.raw_os_error().cast_unsigned(),
+    };
+    let _ = rustix::net::send(&socket, &header.to_bytes(), rustix::net::SendFlags::NOSIGNAL);
+}

@@ -1,0 +1,265 @@
+//! The real ovs-vswitchd, unmodified, with the library in front of it and a glue process with a data plane in memory.
+//!
+//! All of it runs in a network namespace of its own, with a private ovsdb-server. Without root or the programs the test is left out,
+//! and says so; with `HYPERSWITCH_OVS=require` it fails then. This executable plays three parts: the test, the test inside the
+//! namespace, and the glue process.
+
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod glue;
+mod world;
+
+use std::process::Command;
+use world::{World, missing};
+
+/// Runs a test of this executable in a network namespace of its own.
+fn inside(name: &str) {
+    if let Some(missing) = missing() {
+        assert!(
+            std::env::var("HYPERSWITCH_OVS").as_deref() != Ok("require"),
+            "cannot run: {missing}"
+        );
+        eprintln!("left out: {missing}");
+        return;
+    }
+    let status = Command::new("unshare")
+        .args(["--net", "--mount", "--"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--ignored", "--nocapture"])
+        .env(world::INSIDE, "1")
+        .status()
+        .unwrap();
+    assert!(status.success(), "{name}: {status}");
+}
+
+#[test]
+fn ovs_vswitchd_runs_on_the_glue() {
+    inside("inside_ports_flows_and_packets");
+}
+
+#[test]
+fn ovs_vswitchd_survives_deaths() {
+    inside("inside_deaths");
+}
+
+#[test]
+fn the_library_redirects_what_it_should_and_nothing_else() {
+    inside("inside_library");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_library() {
+    let Some(mut world) = World::new() else { return };
+    world.start_glue();
+    world.run_preloaded("library_client");
+}
+
+/// A program that uses netlink, with the library in front of it.
+#[test]
+#[ignore = "started by a test above"]
+fn library_client() {
+    if std::env::var_os(world::CLIENT).is_some() {
+        client::run();
+    }
+}
+
+/// The glue process.
+#[test]
+#[ignore = "started by the tests above"]
+fn glue_process() {
+    if let Some(socket) = std::env::var_os(world::GLUE) {
+        glue::run(socket.as_ref());
+    }
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_ports_flows_and_packets() {
+    let Some(mut world) = World::new() else { return };
+    // ovs-vswitchd starts first, and waits.
+    world.vsctl("--no-wait add-br br0");
+    world.start_vswitchd();
+    world.wait_for_output("waiting for the glue process");
+    world.start_glue();
+    for port in ["vm1", "vm2"] {
+        world.vsctl(&format!(
+            "add-port br0 {port} -- set Interface {port} type=internal external_ids:vhost-user=server"
+        ));
+    }
+    ports_are_as_wanted(&world);
+    probes_are_answered(&world);
+    misses_become_flows(&mut world);
+    statistics_arrive(&mut world);
+    dumps_are_complete(&mut world);
+    meters_and_limits(&world);
+    tunnels_are_the_datapaths(&world);
+    world.vsctl("del-port vm2");
+    assert_eq!(world.ports(), ["br0", "ovs-system", "vm1"]);
+    assert!(!world.has_device("vm2"), "its placeholder is gone as well");
+    world.vsctl("del-br br0");
+    world.until("the datapath is gone", |world| world.ports().is_empty());
+    world.check_log();
+}
+
+fn ports_are_as_wanted(world: &World) {
+    assert_eq!(world.ports(), ["br0", "ovs-system", "vm1", "vm2"]);
+    let columns = "admin_state link_state mtu error mac_in_use";
+    for port in ["vm1", "vm2"] {
+        let mac = ovs_glue::placeholder::address(port)
+            .map(|byte| format!("{byte:02x}"))
+            .join(":");
+        let wanted = format!("up\nup\n1500\n[]\n\"{mac}\"");
+        world.until(&format!("{port} is {wanted}"), |world| {
+            world.vsctl(&format!("get Interface {port} {columns}")) == wanted
+        });
+    }
+    let shown = world.appctl("dpctl/show");
+    for line in [
+        "port 0: ovs-system (internal)",
+        "port 2: vm1 (internal)",
+        "port 3: vm2 (internal)",
+    ] {
+        assert!(shown.contains(line), "{line} in {shown}");
+    }
+}
+
+/// What the glue's capabilities say is what ovs-vswitchd found out.
+fn probes_are_answered(world: &World) {
+    let features = world.appctl("dpif/show-dp-features br0");
+    for line in [
+        "Masked set action: Yes",
+        "Ufid: Yes",
+        "Clone action: Yes",
+        "Max VLAN headers: 2",
+        "Max MPLS depth: 3",
+        "Recirc: Yes",
+        "CT state: Yes",
+        "CT orig tuple for IPv6: Yes",
+        "Check pkt length action: Yes",
+        "Conntrack timeout policy: Yes",
+        "Max dp_hash algorithm: 0",
+        "IPv6 ND Extension: No",
+    ] {
+        assert!(features.contains(line), "{line} in {features}");
+    }
+}
+
+fn misses_become_flows(world: &mut World) {
+    let before = world.sent();
+    world.glue("inject vm1 1 1");
+    world.until("the packet was sent on", |world| world.sent() == before + 1);
+    let flows = world.appctl("dpctl/dump-flows");
+    assert!(
+        flows.contains("in_port(2)") && flows.contains("src=02:00:00:00:00:01"),
+        "{flows}"
+    );
+    let sent = world.glue("last");
+    // A broadcast goes to the bridge's own port and the other machine; the packet is known by its number.
+    assert!(sent == "outputs=[1, 3] serial=Some(1)", "{sent}");
+}
+
+fn statistics_arrive(world: &mut World) {
+    world.vsctl("-- set Bridge br0 fail_mode=standalone");
+    world.ofctl("add-flow br0 priority=100,dl_src=02:00:00:00:00:07,actions=output:vm2");
+    let before = world.sent();
+    world.glue("inject vm1 7 1");
+    world.until("the packet was sent on", |world| world.sent() == before + 1);
+    world.glue("hit 9 900");
+    // The revalidators read what the flow has seen with its removal.
+    world.appctl("revalidator/purge");
+    let flows = world.ofctl("dump-flows br0");
+    assert!(
+        flows.contains("n_packets=10, n_bytes="),
+        "1 miss and 9 packets: {flows}"
+    );
+}
+
+fn dumps_are_complete(world: &mut World) {
+    let count = 500;
+    let before = world.sent();
+    world.glue(&format!("inject vm1 1000 {count}"));
+    world.until("all were sent on", |world| world.sent() == before + count);
+    let dumped = world.appctl("dpctl/dump-flows");
+    let found = (1000..1000 + count).filter(|number| {
+        let [.., high, low] = (*number as u32).to_be_bytes();
+        dumped.contains(&format!("src=02:00:00:00:{high:02x}:{low:02x}"))
+    });
+    assert_eq!(found.count(), count, "flows in the dump");
+}
+
+fn meters_and_limits(world: &World) {
+    world.ofctl("add-meter br0 meter=1,kbps,band=type=drop,rate=1000");
+    assert!(
+        world
+            .ofctl("meter-features br0")
+            .contains("max_meter:4096 max_bands:1")
+    );
+    assert!(world.ofctl("meter-stats br0").contains("meter:1"));
+    world.appctl("dpctl/ct-set-limits default=10 zone=7,limit=3");
+    let limits = world.appctl("dpctl/ct-get-limits zone=7,8");
+    assert!(
+        limits.contains("default limit=10") && limits.contains("zone=7,limit=3,count=0"),
+        "{limits}"
+    );
+    // Connections of the host are out of reach; there are none of ours.
+    assert_eq!(world.appctl("dpctl/dump-conntrack"), "");
+    world.appctl("dpctl/flush-conntrack");
+}
+
+/// No device of the kernel is made for a tunnel.
+fn tunnels_are_the_datapaths(world: &World) {
+    for kind in ["vxlan", "geneve"] {
+        world.vsctl(&format!(
+            "add-port br0 {kind}0 -- set Interface {kind}0 type={kind} options:remote_ip=192.0.2.1"
+        ));
+    }
+    for port in ["vxlan_sys_4789", "genev_sys_6081"] {
+        assert!(
+            world.ports().iter().any(|there| there == port),
+            "{port} in {:?}",
+            world.ports()
+        );
+        assert!(!world.has_device(port));
+    }
+    world.vsctl("del-port vxlan0 -- del-port geneve0");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_deaths() {
+    let Some(mut world) = World::new() else { return };
+    world.start_glue();
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    world.vsctl("add-port br0 vm1 -- set Interface vm1 type=internal");
+    let number = world.vsctl("get Interface vm1 ofport ifindex");
+
+    // ovs-vswitchd dies: ports stay, and it finds them again.
+    world.kill_vswitchd();
+    assert_eq!(world.ports(), ["br0", "ovs-system", "vm1"]);
+    assert!(world.has_device("vm1"));
+    world.start_vswitchd();
+    world.wait_until_configured();
+    assert_eq!(world.vsctl("get Interface vm1 ofport ifindex"), number);
+    let before = world.sent();
+    world.glue("inject vm1 1 1");
+    world.until("the packet was sent on", |world| world.sent() == before + 1);
+
+    // The glue dies: ovs-vswitchd ends by itself, to be started again.
+    world.kill_glue();
+    world.wait_for_output("the glue process is gone");
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
+    assert!(world.has_device("vm1"), "placeholders outlive the glue");
+    world.start_vswitchd();
+    world.wait_for_output("waiting for the glue process");
+    world.start_glue();
+    world.wait_until_configured();
+    assert_eq!(
+        world.vsctl("get Interface vm1 ofport ifindex"),
+        number,
+        "the same device and port"
+    );
+    world.check_log();
+}

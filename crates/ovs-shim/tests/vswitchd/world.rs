@@ -1,0 +1,325 @@
+//! ovsdb-server, ovs-vswitchd and glue process in a directory and a network namespace of their own.
+
+use crate::glue::ANSWER;
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Set for the part of the test that runs in the namespace.
+pub const INSIDE: &str = "HYPERSWITCH_TEST_INSIDE";
+/// Set for the glue process: its socket.
+pub const GLUE: &str = "HYPERSWITCH_TEST_GLUE";
+
+/// Set for a program that uses netlink.
+pub const CLIENT: &str = "HYPERSWITCH_TEST_CLIENT";
+
+/// How long anything may take on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const PROGRAMS: [&str; 8] = [
+    "/usr/sbin/ovs-vswitchd",
+    "/usr/sbin/ovsdb-server",
+    "/usr/bin/ovsdb-tool",
+    "/usr/bin/ovs-vsctl",
+    "/usr/bin/ovs-appctl",
+    "/usr/bin/ovs-ofctl",
+    "/usr/bin/unshare",
+    SCHEMA,
+];
+
+/// What is needed and not there.
+pub fn missing() -> Option<String> {
+    // SAFETY: `geteuid` has no preconditions.
+    if unsafe { libc::geteuid() } != 0 {
+        return Some("only root may make namespaces and TAPs".into());
+    }
+    let missing = PROGRAMS
+        .iter()
+        .chain(&["/dev/net/tun"])
+        .find(|path| !Path::new(path).exists());
+    missing.map(|path| format!("{path} is not there"))
+}
+
+pub struct World {
+    directory: tempfile::TempDir,
+    database: Child,
+    vswitchd: Option<Child>,
+    glue: Option<RefCell<GlueProcess>>,
+}
+
+struct GlueProcess {
+    child: Child,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl World {
+    /// `None` unless this is the part inside the namespace.
+    pub fn new() -> Option<World> {
+        std::env::var_os(INSIDE)?;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        run(Command::new("ovsdb-tool")
+            .arg("create")
+            .arg(path.join("conf.db"))
+            .arg(SCHEMA));
+        let database = bound_to_us(Command::new("ovsdb-server"))
+            .arg(path.join("conf.db"))
+            .arg(format!("--remote=punix:{}", path.join("db.sock").display()))
+            .args(["--no-chdir", "-vconsole:off"])
+            .arg(format!("--unixctl={}", path.join("db.ctl").display()))
+            .env("OVS_RUNDIR", path)
+            .spawn()
+            .unwrap();
+        let world = World {
+            directory,
+            database,
+            vswitchd: None,
+            glue: None,
+        };
+        world.until("the database is there", |world| world.path("db.sock").exists());
+        world.client("ovs-vsctl", &["--no-wait", "init"]);
+        Some(world)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn start_vswitchd(&mut self) {
+        let output = std::fs::File::create(self.path("vswitchd.output")).unwrap();
+        let child = bound_to_us(Command::new("ovs-vswitchd"))
+            .arg(format!("unix:{}", self.path("db.sock").display()))
+            .args(["--no-chdir", "-vconsole:off", "--pidfile"])
+            .arg(format!("--log-file={}", self.path("vswitchd.log").display()))
+            .arg(format!("--unixctl={}", self.path("vswitchd.ctl").display()))
+            .env("OVS_RUNDIR", self.directory.path())
+            .env("LD_PRELOAD", library())
+            .env("HYPERSWITCH_OVS_SOCKET", self.path("glue.sock"))
+            .stderr(output)
+            .spawn();
+        self.vswitchd = Some(child.unwrap());
+    }
+
+    pub fn start_glue(&mut self) {
+        let mut child = bound_to_us(Command::new(std::env::current_exe().unwrap()))
+            .args(["--exact", "glue_process", "--ignored", "--nocapture"])
+            .env(GLUE, self.path("glue.sock"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        self.glue = Some(RefCell::new(GlueProcess { child, answers }));
+        self.until("the glue listens", |world| world.path("glue.sock").exists());
+    }
+
+    /// Runs a test of this executable with the library in front of it.
+    pub fn run_preloaded(&self, name: &str) {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--ignored", "--nocapture"])
+            .env(CLIENT, "1")
+            .env("LD_PRELOAD", library())
+            .env("HYPERSWITCH_OVS_SOCKET", self.path("glue.sock"))
+            .status();
+        assert!(status.unwrap().success(), "{name}");
+    }
+
+    /// Has the glue process do something.
+    pub fn glue(&self, command: &str) -> String {
+        let mut glue = self.glue.as_ref().unwrap().borrow_mut();
+        writeln!(glue.child.stdin.as_mut().unwrap(), "{command}").unwrap();
+        let mut line = String::new();
+        while !line.starts_with(ANSWER) {
+            line.clear();
+            assert_ne!(
+                glue.answers.read_line(&mut line).unwrap(),
+                0,
+                "the glue has ended"
+            );
+        }
+        line.trim_start_matches(ANSWER).trim_end_matches('\n').to_owned()
+    }
+
+    /// Names of the ports of the data plane.
+    pub fn ports(&self) -> Vec<String> {
+        self.glue("ports").split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// How many packets ovs-vswitchd has sent.
+    pub fn sent(&self) -> usize {
+        self.glue("sent").parse().unwrap()
+    }
+
+    pub fn has_device(&self, name: &str) -> bool {
+        let devices = std::fs::read_to_string("/proc/self/net/dev").unwrap();
+        devices
+            .lines()
+            .any(|line| line.trim_start().starts_with(&format!("{name}:")))
+    }
+
+    /// Says something to the database and waits until ovs-vswitchd has done it. What it says on standard error is a failure.
+    pub fn vsctl(&self, arguments: &str) -> String {
+        self.client("ovs-vsctl", &arguments.split(' ').collect::<Vec<_>>())
+    }
+
+    pub fn ofctl(&self, arguments: &str) -> String {
+        let arguments = format!("-O OpenFlow13 {arguments}");
+        self.client("ovs-ofctl", &arguments.split(' ').collect::<Vec<_>>())
+    }
+
+    pub fn appctl(&self, arguments: &str) -> String {
+        let target = self.path("vswitchd.ctl").display().to_string();
+        let arguments = [vec!["-t", &target], arguments.split(' ').collect()].concat();
+        self.client("ovs-appctl", &arguments)
+    }
+
+    fn client(&self, program: &str, arguments: &[&str]) -> String {
+        let mut command = Command::new(program);
+        command.arg("--timeout=60");
+        if program == "ovs-vsctl" {
+            command.arg(format!("--db=unix:{}", self.path("db.sock").display()));
+        }
+        run(command.args(arguments).env("OVS_RUNDIR", self.directory.path()))
+    }
+
+    /// Waits until ovs-vswitchd has done all that the database wants.
+    pub fn wait_until_configured(&self) {
+        self.until("ovs-vswitchd answers", |world| {
+            world.path("vswitchd.ctl").exists()
+        });
+        // Any change makes `ovs-vsctl` wait until it is done.
+        self.vsctl("set Open_vSwitch . external_ids:waited=1 -- remove Open_vSwitch . external_ids waited");
+        self.vsctl("set Open_vSwitch . external_ids:waited=2");
+    }
+
+    pub fn kill_vswitchd(&mut self) {
+        let mut child = self.vswitchd.take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let _ = std::fs::remove_file(self.path("vswitchd.ctl"));
+    }
+
+    /// Waits for ovs-vswitchd's end and says by which signal.
+    pub fn vswitchd_signal(&mut self) -> Option<i32> {
+        let signal = self.vswitchd.take().unwrap().wait().unwrap().signal();
+        let _ = std::fs::remove_file(self.path("vswitchd.ctl"));
+        signal
+    }
+
+    pub fn kill_glue(&mut self) {
+        let mut glue = self.glue.take().unwrap().into_inner();
+        glue.child.kill().unwrap();
+        glue.child.wait().unwrap();
+        // As a new process finds it: the file of the socket is still there.
+        assert!(self.path("glue.sock").exists());
+    }
+
+    /// Waits until the library has said something on ovs-vswitchd's standard error.
+    pub fn wait_for_output(&self, text: &str) {
+        self.until(text, |world| {
+            std::fs::read_to_string(world.path("vswitchd.output"))
+                .unwrap()
+                .contains(text)
+        });
+    }
+
+    pub fn until(&self, what: &str, condition: impl Fn(&World) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !condition(self) {
+            assert!(
+                Instant::now() < end,
+                "not within {PATIENCE:?}: {what}\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path("vswitchd.log")).unwrap_or_default()
+    }
+
+    /// No warnings, but those that are not about the datapath.
+    pub fn check_log(&self) {
+        let log = self.log();
+        let suspicious = |line: &&str| {
+            ["|WARN|", "|ERR|", "|EMER|"]
+                .iter()
+                .any(|level| line.contains(level))
+                && !HARMLESS.iter().any(|harmless| line.contains(harmless))
+        };
+        let found: Vec<_> = log.lines().filter(suspicious).collect();
+        assert!(found.is_empty(), "{}", found.join("\n"));
+    }
+}
+
+/// Warnings that ovs-vswitchd writes over a kernel's datapath as well.
+const HARMLESS: [&str; 2] = [
+    // A busy machine.
+    "|timeval|WARN|",
+    "|poll_loop|WARN|",
+];
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let tail: Vec<_> = self.log().lines().rev().take(60).map(str::to_owned).collect();
+            for line in tail.iter().rev() {
+                eprintln!("vswitchd: {line}");
+            }
+            eprintln!(
+                "{}",
+                std::fs::read_to_string(self.path("vswitchd.output")).unwrap_or_default()
+            );
+        }
+        let children = [
+            self.vswitchd.take(),
+            self.glue.take().map(|glue| glue.into_inner().child),
+        ];
+        for mut child in children.into_iter().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = self.database.kill();
+        let _ = self.database.wait();
+    }
+}
+
+/// The library that is tested, as cargo has built it beside this executable.
+fn library() -> PathBuf {
+    let directory = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let places = [
+        directory.join("libovs_shim.so"),
+        directory.join("../libovs_shim.so"),
+    ];
+    let found = places.iter().find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("none of {places:?}")).clone()
+}
+
+/// Runs a program and returns its output. It must succeed, and be silent on standard error.
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{command:?}: {}\n{}",
+        output.status,
+        text(&output.stderr)
+    );
+    text(&output.stdout)
+}
+
+/// A program that ends when the test ends, however that ends.
+fn bound_to_us(mut command: Command) -> Command {
+    // SAFETY: between `fork` and `exec` only `prctl` is called, which is safe there.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+    command
+}
