@@ -5,16 +5,18 @@
 //! an action that is skipped in silence would forward wrongly.
 
 use ovs_netlink::Errno;
-use ovs_netlink::attribute::{Attribute, attributes};
+use ovs_netlink::action::{Action, Set};
+use ovs_netlink::key::{ConnectionTuple, Key, Match, Network};
+use ovs_netlink::vport::Kind;
 use std::ops::RangeInclusive;
 
-/// A set of attribute numbers below 64.
+/// A set of numbers below 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers(pub u64);
 
 impl Numbers {
     /// The numbers in these ranges.
-    pub const fn of(ranges: &[RangeInclusive<u16>]) -> Self {
+    pub const fn of(ranges: &[RangeInclusive<u32>]) -> Self {
         let mut bits = 0;
         let mut range = 0;
         while range < ranges.len() {
@@ -29,25 +31,22 @@ impl Numbers {
     }
 
     /// Whether it has this number.
-    pub fn has(self, number: u16) -> bool {
-        number < 64 && self.0 & 1 << number != 0
-    }
-
-    /// The set without these.
-    pub const fn without(self, numbers: Numbers) -> Self {
-        Self(self.0 & !numbers.0)
+    pub fn has(self, number: u32) -> bool {
+        number < u64::BITS && self.0 & 1 << number != 0
     }
 }
 
 /// See the module. Numbers are those of `linux/openvswitch.h`, Linux 6.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capabilities {
-    /// `OVS_KEY_ATTR_*` in keys and masks.
+    /// `OVS_KEY_ATTR_*` that a packet can have besides Ethernet, VLAN tags, ARP, IP and what follows it.
     pub keys: Numbers,
     /// `OVS_ACTION_ATTR_*`.
     pub actions: Numbers,
     /// `OVS_KEY_ATTR_*` that a `set` or `set_masked` action may change.
     pub set: Numbers,
+    /// Whether packets may begin with their network header.
+    pub layer_3: bool,
     /// VLAN tags that are looked at.
     pub vlan_tags: usize,
     /// MPLS labels that are looked at.
@@ -66,192 +65,271 @@ pub struct Capabilities {
     pub ports: usize,
 }
 
-/// `OVS_KEY_ATTR_*` of which the glue knows more than the number.
-mod key {
-    pub const ENCAP: u16 = 1;
-    pub const MPLS: u16 = 21;
-}
-
-/// `OVS_ACTION_ATTR_*` with something inside.
-mod action {
-    pub const SET: u16 = 3;
-    pub const SAMPLE: u16 = 6;
-    pub const HASH: u16 = 8;
-    pub const SET_MASKED: u16 = 11;
-    pub const CLONE: u16 = 20;
-    pub const CHECK_PKT_LEN: u16 = 21;
-    /// `OVS_SAMPLE_ATTR_ACTIONS`.
-    pub const SAMPLE_ACTIONS: u16 = 2;
-    /// `OVS_CHECK_PKT_LEN_ATTR_ACTIONS_IF_GREATER` and `_IF_LESS_EQUAL`.
-    pub const LENGTH_ACTIONS: [u16; 2] = [2, 3];
-}
-
-/// `EOVERFLOW`: actions within actions are nested too deeply.
-const TOO_DEEP: Errno = Errno(75);
-
-/// What a kernel of 6.1 takes, without what only other kernels and other data planes know (numbers above).
-const KERNEL: Capabilities = Capabilities {
-    keys: Numbers::of(&[1..=28, 32..=32]),
-    actions: Numbers::of(&[1..=22]),
-    // Priority, Ethernet, IPv4, IPv6, TCP, UDP, SCTP, mark, tunnel, MPLS, NSH; ICMP and ARP are known to set by other data planes only.
-    set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=17, 21..=21, 28..=28]),
-    vlan_tags: 2,
-    mpls_labels: 3,
-    nesting: 16,
-    tunnels: Numbers::of(&[3..=5]),
-    upcalls_per_cpu: true,
-    meters: 200_000,
-    zone_limits: true,
-    ports: 65_535,
-};
-
 impl Capabilities {
     /// What a kernel of 6.1 can do.
     pub const fn kernel() -> Self {
-        KERNEL
+        Self {
+            // Priority, mark, tunnel, dp_hash, recirc_id, MPLS, connections, NSH.
+            keys: Numbers::of(&[2..=2, 15..=16, 19..=28]),
+            actions: Numbers::of(&[1..=22]),
+            // Priority, Ethernet, IP, TCP, UDP, mark, tunnel, SCTP, MPLS, NSH; ICMP and ARP only for ovs-vswitchd's own data plane.
+            set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=17, 21..=21, 28..=28]),
+            layer_3: true,
+            vlan_tags: 2,
+            mpls_labels: 3,
+            nesting: ovs_netlink::action::MAX_DEPTH,
+            tunnels: Numbers::of(&[3..=5]),
+            upcalls_per_cpu: true,
+            meters: 200_000,
+            zone_limits: true,
+            ports: 65_535,
+        }
     }
 
     /// What needs neither a second pass, nor connections, nor tunnels, nor labels: output, userspace, header changes, VLAN
-    /// tags, sample, clone, trunc, check_pkt_len.
+    /// tags, sample, trunc, clone, check_pkt_len.
     pub const fn first() -> Self {
         Self {
-            // 16: tunnel, 19: dp_hash, 21 to 28: MPLS, connections, NSH, IPv6 extension headers: 32.
-            keys: KERNEL.keys.without(Numbers::of(&[16..=16, 19..=19, 21..=32])),
+            keys: Numbers::of(&[2..=2, 15..=15]),
             actions: Numbers::of(&[1..=6, 11..=11, 13..=13, 20..=21]),
-            set: KERNEL.set.without(Numbers::of(&[16..=16, 21..=28])),
-            nesting: 8,
+            set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=15, 17..=17]),
+            layer_3: false,
             mpls_labels: 0,
+            nesting: 8,
             tunnels: Numbers(0),
             meters: 0,
             zone_limits: false,
             ports: 4_000,
-            ..KERNEL
+            ..Self::kernel()
         }
     }
 
-    /// Refuses a key or mask with what cannot be matched.
-    pub fn check_key(&self, key: &[u8]) -> Result<(), Errno> {
-        self.check_key_within(key, 0)
+    /// Refuses a match that no look-up can make.
+    pub fn check_match(&self, matches: &Match) -> Result<(), Errno> {
+        // A field that is always zero may well be looked at.
+        self.check_key(&matches.key)
     }
 
-    fn check_key_within(&self, key: &[u8], tags: usize) -> Result<(), Errno> {
-        for attribute in attributes(key) {
-            let Attribute { kind, value } = attribute.map_err(|error| error.errno())?;
-            if !self.keys.has(kind) {
-                return Err(Errno::EINVAL);
-            }
-            match kind {
-                key::ENCAP if tags < self.vlan_tags => self.check_key_within(value, tags + 1)?,
-                key::ENCAP => return Err(Errno::EINVAL),
-                key::MPLS if value.len() > 4 * self.mpls_labels => return Err(Errno::EINVAL),
-                _ => {}
-            }
-        }
-        Ok(())
+    fn check_key(&self, key: &Key) -> Result<(), Errno> {
+        let metadata = &key.metadata;
+        let connection = &metadata.connection;
+        let fields = [
+            (2, metadata.priority != 0),
+            (15, metadata.mark != 0),
+            (16, metadata.tunnel.is_some()),
+            (19, metadata.dp_hash != 0),
+            (20, metadata.recirc_id != 0),
+            (21, matches!(key.network, Network::Mpls(_))),
+            (22, connection.state != 0),
+            (23, connection.zone != 0),
+            (24, connection.mark != 0),
+            (25, connection.labels != 0),
+            (26, matches!(connection.original, Some(ConnectionTuple::V4(_)))),
+            (27, matches!(connection.original, Some(ConnectionTuple::V6(_)))),
+            (28, matches!(key.network, Network::Nsh(_))),
+        ];
+        let labels = match &key.network {
+            Network::Mpls(labels) => labels.entries().len(),
+            _ => 0,
+        };
+        let known = fields
+            .iter()
+            .all(|(number, there)| !there || self.keys.has(*number))
+            && (self.layer_3 || key.ethernet.is_some())
+            && key.vlans.iter().flatten().count() <= self.vlan_tags
+            && labels <= self.mpls_labels;
+        if known { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     /// Refuses actions that cannot be carried out.
-    pub fn check_actions(&self, actions: &[u8]) -> Result<(), Errno> {
-        self.check_actions_within(actions, 0)
+    pub fn check_actions(&self, actions: &[Action]) -> Result<(), Errno> {
+        self.check_list(actions, 0)
     }
 
-    fn check_actions_within(&self, actions: &[u8], level: usize) -> Result<(), Errno> {
+    fn check_list(&self, actions: &[Action], level: usize) -> Result<(), Errno> {
         if level > self.nesting {
-            return Err(TOO_DEEP);
+            return Err(Errno::EOVERFLOW);
         }
-        for attribute in attributes(actions) {
-            let Attribute { kind, value } = attribute.map_err(|error| error.errno())?;
-            if !self.actions.has(kind) {
+        for action in actions {
+            if !self.actions.has(number(action)) {
                 return Err(Errno::EINVAL);
             }
-            match kind {
-                action::CLONE => self.check_actions_within(value, level + 1)?,
-                action::SAMPLE => self.check_inside(value, &[action::SAMPLE_ACTIONS], level)?,
-                action::CHECK_PKT_LEN => self.check_inside(value, &action::LENGTH_ACTIONS, level)?,
-                action::SET | action::SET_MASKED => {
-                    let field = attributes(value).next().ok_or(Errno::EINVAL)?;
-                    let field = field.map_err(|error| error.errno())?.kind;
-                    if !self.set.has(field) {
-                        return Err(Errno::EINVAL);
-                    }
+            match action {
+                Action::Set(set) if !self.set.has(field(set)) => return Err(Errno::EINVAL),
+                Action::Sample { actions, .. } | Action::Clone(actions) => {
+                    self.check_list(actions, level + 1)?
                 }
-                // `struct ovs_action_hash`: only the algorithm that all kernels have.
-                action::HASH if value.first_chunk() != Some(&[0; 4]) => return Err(Errno::EINVAL),
+                Action::CheckLength { longer, others, .. } => {
+                    self.check_list(longer, level + 1)?;
+                    self.check_list(others, level + 1)?;
+                }
                 _ => {}
             }
         }
         Ok(())
     }
 
-    fn check_inside(&self, bytes: &[u8], places: &[u16], level: usize) -> Result<(), Errno> {
-        for attribute in attributes(bytes) {
-            let Attribute { kind, value } = attribute.map_err(|error| error.errno())?;
-            if places.contains(&kind) {
-                self.check_actions_within(value, level + 1)?;
+    /// Refuses ports that cannot be made.
+    pub fn check_port(&self, kind: Kind) -> Result<(), Errno> {
+        let known = matches!(kind, Kind::Netdev | Kind::Internal) || self.tunnels.has(kind as u32);
+        if known { Ok(()) } else { Err(Errno::EAFNOSUPPORT) }
+    }
+}
+
+/// `OVS_ACTION_ATTR_*`.
+fn number(action: &Action) -> u32 {
+    match action {
+        Action::Output(_) => 1,
+        Action::Userspace(_) => 2,
+        Action::Set(set) => {
+            if is_masked(set) {
+                11
+            } else {
+                3
             }
         }
-        Ok(())
+        Action::PushVlan { .. } => 4,
+        Action::PopVlan => 5,
+        Action::Sample { .. } => 6,
+        Action::Recirculate(_) => 7,
+        Action::Hash { .. } => 8,
+        Action::PushMpls { .. } => 9,
+        Action::PopMpls(_) => 10,
+        Action::Conntrack(_) => 12,
+        Action::Truncate(_) => 13,
+        Action::PushEthernet(_) => 14,
+        Action::PopEthernet => 15,
+        Action::ClearConnection => 16,
+        Action::PushNsh(_) => 17,
+        Action::PopNsh => 18,
+        Action::Meter(_) => 19,
+        Action::Clone(_) => 20,
+        Action::CheckLength { .. } => 21,
+        Action::AddMpls { .. } => 22,
+    }
+}
+
+fn is_masked(set: &Set) -> bool {
+    match set {
+        Set::Tunnel(_) => false,
+        Set::Priority(change) | Set::Mark(change) | Set::Mpls(change) => change.mask.is_some(),
+        Set::Ethernet(change) => change.mask.is_some(),
+        Set::Ipv4(change) => change.mask.is_some(),
+        Set::Ipv6(change) => change.mask.is_some(),
+        Set::Tcp(change) | Set::Udp(change) | Set::Sctp(change) => change.mask.is_some(),
+        Set::Icmp(change) | Set::Icmpv6(change) => change.mask.is_some(),
+        Set::Arp(change) => change.mask.is_some(),
+        Set::NeighbourDiscovery(change) => change.mask.is_some(),
+        Set::Nsh(change) => change.mask.is_some(),
+    }
+}
+
+/// `OVS_KEY_ATTR_*` of what is set.
+fn field(set: &Set) -> u32 {
+    match set {
+        Set::Priority(_) => 2,
+        Set::Ethernet(_) => 4,
+        Set::Ipv4(_) => 7,
+        Set::Ipv6(_) => 8,
+        Set::Tcp(_) => 9,
+        Set::Udp(_) => 10,
+        Set::Icmp(_) => 11,
+        Set::Icmpv6(_) => 12,
+        Set::Arp(_) => 13,
+        Set::NeighbourDiscovery(_) => 14,
+        Set::Mark(_) => 15,
+        Set::Tunnel(_) => 16,
+        Set::Sctp(_) => 17,
+        Set::Mpls(_) => 21,
+        Set::Nsh(_) => 28,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ovs_netlink::attribute::Writer;
+    use ovs_netlink::action::Change;
+    use ovs_netlink::key::{Ethernet, Labels, Vlan};
 
-    fn written(write: impl FnOnce(&mut Writer)) -> Vec<u8> {
-        let mut writer = Writer::new();
-        write(&mut writer);
-        writer.finish().unwrap()
+    fn key() -> Key {
+        Key {
+            ethernet: Some(Ethernet::default()),
+            ..Key::default()
+        }
     }
 
-    fn clones(levels: usize) -> Vec<u8> {
-        (0..levels).fold(Vec::new(), |inner, _| {
-            written(|writer| writer.attribute(action::CLONE, &inner))
-        })
+    fn check(capabilities: Capabilities, key: Key) -> Result<(), Errno> {
+        let mask = key.exact_mask();
+        capabilities.check_match(&Match { key, mask })
     }
 
     #[test]
     fn what_is_unknown_is_refused() {
-        let all = Capabilities::kernel();
-        for number in 0..64 {
-            let bytes = written(|writer| writer.u32(number, 0));
-            assert_eq!(
-                all.check_key(&bytes).is_ok(),
-                (2..=28).contains(&number) || number == 32,
-                "{number}"
-            );
+        let mut second_pass = key();
+        second_pass.metadata.recirc_id = 1;
+        let mut connection = key();
+        connection.metadata.connection.state = 1;
+        for key in [second_pass, connection, Key::default()] {
+            assert_eq!(check(Capabilities::kernel(), key.clone()), Ok(()));
+            assert_eq!(check(Capabilities::first(), key), Err(Errno::EINVAL));
         }
-        let hash = |algorithm: u32| {
-            written(|writer| writer.attribute(action::HASH, &[algorithm, 0].map(u32::to_ne_bytes).concat()))
-        };
-        assert_eq!(all.check_actions(&hash(0)), Ok(()));
-        assert_eq!(all.check_actions(&hash(1)), Err(Errno::EINVAL));
+        // All of these are looked at, and always zero.
+        assert_eq!(check(Capabilities::first(), key()), Ok(()));
+        let conntrack = [Action::Recirculate(1)];
+        assert_eq!(Capabilities::kernel().check_actions(&conntrack), Ok(()));
+        assert_eq!(
+            Capabilities::first().check_actions(&conntrack),
+            Err(Errno::EINVAL)
+        );
     }
 
     #[test]
     fn depth_is_bounded() {
         let first = Capabilities::first();
+        let clones = |levels: usize| (0..levels).fold(Vec::new(), |inner, _| vec![Action::Clone(inner)]);
         assert_eq!(first.check_actions(&clones(first.nesting)), Ok(()));
-        assert_eq!(first.check_actions(&clones(first.nesting + 1)), Err(TOO_DEEP));
-        let tag = |inner: &[u8]| written(|writer| writer.attribute(key::ENCAP, inner));
-        assert_eq!(first.check_key(&tag(&tag(&[]))), Ok(()));
-        assert_eq!(first.check_key(&tag(&tag(&tag(&[])))), Err(Errno::EINVAL));
-        let labels = |count: usize| written(|writer| writer.attribute(key::MPLS, &vec![0; 4 * count]));
-        assert_eq!(Capabilities::kernel().check_key(&labels(3)), Ok(()));
-        assert_eq!(Capabilities::kernel().check_key(&labels(4)), Err(Errno::EINVAL));
-        assert_eq!(first.check_key(&labels(1)), Err(Errno::EINVAL));
+        assert_eq!(
+            first.check_actions(&clones(first.nesting + 1)),
+            Err(Errno::EOVERFLOW)
+        );
+        let mut tagged = key();
+        tagged.vlans = [Some(Vlan::default()); 2];
+        assert_eq!(check(first, tagged.clone()), Ok(()));
+        let one = Capabilities {
+            vlan_tags: 1,
+            ..first
+        };
+        assert_eq!(check(one, tagged), Err(Errno::EINVAL));
+        let mut labels = key();
+        labels.network = Network::Mpls(Labels::new(&[0; 3]).unwrap());
+        assert_eq!(check(Capabilities::kernel(), labels.clone()), Ok(()));
+        let two = Capabilities {
+            mpls_labels: 2,
+            ..Capabilities::kernel()
+        };
+        assert_eq!(check(two, labels), Err(Errno::EINVAL));
     }
 
     #[test]
     fn fields_that_cannot_be_set_are_refused() {
-        let set = |field: u16| {
-            let inner = written(|writer| writer.attribute(field, &[0; 24]));
-            written(|writer| writer.attribute(action::SET_MASKED, &inner))
-        };
+        let change = |mask| Action::Set(Set::Mark(Change { value: 1, mask }));
         let all = Capabilities::kernel();
-        assert_eq!(all.check_actions(&set(4)), Ok(()));
-        // Options of neighbour discovery: else ovs-vswitchd would believe that they can be set.
-        assert_eq!(all.check_actions(&set(30)), Err(Errno::EINVAL));
+        assert_eq!(all.check_actions(&[change(None)]), Ok(()));
+        let unmasked = Capabilities {
+            actions: Numbers::of(&[1..=10, 12..=22]),
+            ..all
+        };
+        assert_eq!(unmasked.check_actions(&[change(None)]), Ok(()));
+        assert_eq!(unmasked.check_actions(&[change(Some(1))]), Err(Errno::EINVAL));
+        let icmp = Action::Set(Set::Icmp(Change {
+            value: ovs_netlink::key::Icmp::default(),
+            mask: None,
+        }));
+        assert_eq!(all.check_actions(&[icmp]), Err(Errno::EINVAL));
+        assert_eq!(all.check_port(Kind::Vxlan), Ok(()));
+        assert_eq!(
+            Capabilities::first().check_port(Kind::Vxlan),
+            Err(Errno::EAFNOSUPPORT)
+        );
     }
 }

@@ -1,31 +1,28 @@
 //! What the glue asks of a data plane.
 //!
-//! Keys, masks and actions are netlink attributes, as they came and as they are answered. Each call returns at once: none
-//! waits for a guest or for ovs-vswitchd. Error numbers are those that ovs-vswitchd is told, so they are the kernel's.
+//! Keys, masks, actions and counters are the codec's. Each call returns at once: none waits for a guest or for ovs-vswitchd. Error
+//! numbers are those that ovs-vswitchd is told, so they are the kernel's.
 
 pub use ovs_netlink::Errno;
+use ovs_netlink::action::Action;
+use ovs_netlink::ct_limit::{Zone, ZoneLimit};
+use ovs_netlink::datapath::{MegaflowStats, Stats as DatapathStats};
+use ovs_netlink::flow::{Stats, Ufid};
+use ovs_netlink::key::{Key, Match, Tunnel};
+use ovs_netlink::meter::Band;
+use ovs_netlink::packet::Execute;
+use ovs_netlink::vport::{Kind, Options, Stats as PortStats};
 
 /// A datapath: what the kernel calls by the interface index of its local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DatapathId(pub u32);
 
-/// A port within a datapath, below 65,536; 0 is the local port.
+/// A port within a datapath, below [`ovs_netlink::key::NO_PORT`]; 0 is the local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortNo(pub u32);
 
 /// The port whose network device bears the datapath's name.
 pub const LOCAL: PortNo = PortNo(0);
-
-/// What a port is (`enum ovs_vport_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortKind {
-    /// A network device of the host.
-    Netdev,
-    /// A port whose network device is made for it: the host's stack, or a virtual machine.
-    Internal,
-    /// A tunnel by its number: 3 GRE, 4 VXLAN, 5 Geneve.
-    Tunnel(u32),
-}
 
 /// A port to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,58 +32,18 @@ pub struct PortSpec {
     /// Its name, 1 to 15 bytes, unique among the ports of all datapaths.
     pub name: String,
     /// What it is.
-    pub kind: PortKind,
-    /// A tunnel's options (`OVS_TUNNEL_ATTR_*`).
-    pub options: Vec<u8>,
-}
-
-/// Counters of a port since it was made, seen from the switch (`struct ovs_vport_stats`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortStats {
-    /// Packets from the port.
-    pub rx_packets: u64,
-    /// Packets to the port.
-    pub tx_packets: u64,
-    /// Bytes from the port.
-    pub rx_bytes: u64,
-    /// Bytes to the port.
-    pub tx_bytes: u64,
-    /// Malformed packets from the port.
-    pub rx_errors: u64,
-    /// Packets that the port failed to take.
-    pub tx_errors: u64,
-    /// Packets from the port that were dropped.
-    pub rx_dropped: u64,
-    /// Packets to the port that were dropped.
-    pub tx_dropped: u64,
-}
-
-/// Counters of a datapath (`struct ovs_dp_stats`, `struct ovs_dp_megaflow_stats`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DatapathStats {
-    /// Packets that matched a flow.
-    pub hit: u64,
-    /// Packets that matched none.
-    pub missed: u64,
-    /// Upcalls that were lost inside the data plane.
-    pub lost: u64,
-    /// Flows.
-    pub flows: u64,
-    /// Masks looked at.
-    pub mask_hit: u64,
-    /// Masks.
-    pub masks: u32,
-    /// Packets whose flow was found in a cache.
-    pub cache_hit: u64,
+    pub kind: Kind,
+    /// A tunnel's options.
+    pub options: Option<Options>,
 }
 
 /// How a flow is named.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FlowId {
-    /// By the number that ovs-vswitchd gave it, 1 to 16 bytes.
-    Unique(Vec<u8>),
-    /// By its key, unmasked, as it came.
-    Key(Vec<u8>),
+    /// By the number that ovs-vswitchd gave it.
+    Ufid(Ufid),
+    /// By the key with which it was installed.
+    Key(Box<Key>),
 }
 
 /// A flow as installed.
@@ -94,23 +51,19 @@ pub enum FlowId {
 pub struct FlowSpec {
     /// Its name.
     pub id: FlowId,
-    /// `OVS_KEY_ATTR_*`.
-    pub key: Vec<u8>,
-    /// The same, of the bits that matter; `None`: all of them.
-    pub mask: Option<Vec<u8>>,
-    /// `OVS_ACTION_ATTR_*`.
-    pub actions: Vec<u8>,
+    /// What it matches.
+    pub matches: Box<Match>,
+    /// What it does.
+    pub actions: Vec<Action>,
 }
 
-/// What a flow has seen.
+/// What a flow or meter has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlowStats {
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// When the last one came: milliseconds of the monotonic clock; 0: none came.
-    pub used: u64,
+pub struct Seen {
+    /// Packets and bytes.
+    pub stats: Stats,
+    /// When the last one came: milliseconds of the monotonic clock. `None`: none came.
+    pub used: Option<u64>,
     /// TCP flags of all of them.
     pub tcp_flags: u8,
 }
@@ -121,7 +74,7 @@ pub struct Flow {
     /// The flow.
     pub spec: FlowSpec,
     /// Its statistics.
-    pub stats: FlowStats,
+    pub seen: Seen,
 }
 
 /// What is to happen to a flow that may be there already.
@@ -133,23 +86,6 @@ pub enum PutMode {
     CreateOrModify,
 }
 
-/// A packet that ovs-vswitchd sends.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Execute {
-    /// The frame.
-    pub packet: Vec<u8>,
-    /// Its metadata (`OVS_KEY_ATTR_*`).
-    pub key: Vec<u8>,
-    /// What to do with it.
-    pub actions: Vec<u8>,
-    /// Whether it only asks whether such actions are understood: nothing leaves.
-    pub probe: bool,
-    /// Longest fragment it came in; `None`: it came whole.
-    pub mru: Option<u16>,
-    /// The [`Upcall::serial`] that it answers; then the packet is unchanged.
-    pub serial: Option<u64>,
-}
-
 /// Why a packet comes to ovs-vswitchd.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpcallKind {
@@ -157,14 +93,14 @@ pub enum UpcallKind {
     Miss,
     /// A flow's `userspace` action.
     Action {
-        /// The socket it names; `u32::MAX`: any.
+        /// The socket it names, where sockets are not named per processor.
         socket: u32,
         /// Its user data.
         userdata: Option<Vec<u8>>,
         /// The tunnel key that the packet would leave with.
-        egress_tunnel: Option<Vec<u8>>,
+        egress_tunnel: Option<Tunnel>,
         /// The flow's actions, if they were asked for.
-        actions: Option<Vec<u8>>,
+        actions: Option<Vec<Action>>,
     },
 }
 
@@ -179,40 +115,34 @@ pub struct Upcall {
     pub kind: UpcallKind,
     /// The frame, at most 65,531 bytes.
     pub packet: Vec<u8>,
-    /// Its key (`OVS_KEY_ATTR_*`).
-    pub key: Vec<u8>,
+    /// Its key.
+    pub key: Box<Key>,
     /// Longest fragment it came in.
     pub mru: Option<u16>,
     /// Length before a `trunc` action cut it.
     pub length: Option<u32>,
-    /// Number by which the packet is known again in [`Execute`]; not 0.
+    /// Number that [`Execute::hash`] repeats when the packet comes back unchanged; not 0.
     pub serial: u64,
     /// Packets of one flow have the same: they go to the same socket, in order.
     pub hash: u32,
 }
 
-/// A meter (`OVS_METER_*`): one band, which drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A meter. At most one band, which drops.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeterSpec {
     /// Whether rates are in kilobits per second; else in packets.
-    pub kbps: bool,
-    /// Band, if it has one: rate and burst.
-    pub band: Option<(u32, u32)>,
+    pub kilobits: bool,
+    /// Bands.
+    pub bands: Vec<Band>,
 }
 
 /// What a meter has seen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MeterStats {
-    /// Packets that met it.
-    pub packets: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Packets that its band dropped.
-    pub band_packets: u64,
-    /// Their bytes.
-    pub band_bytes: u64,
-    /// As [`FlowStats::used`].
-    pub used: u64,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MeterSeen {
+    /// All packets that met it.
+    pub seen: Seen,
+    /// What each band dropped.
+    pub bands: Vec<Stats>,
 }
 
 /// A data plane.
@@ -222,13 +152,13 @@ pub trait Datapath {
     /// Removes a datapath with its ports, flows and meters.
     fn remove(&mut self, datapath: DatapathId);
     /// Counters of a datapath.
-    fn stats(&self, datapath: DatapathId) -> DatapathStats;
+    fn stats(&self, datapath: DatapathId) -> (DatapathStats, MegaflowStats);
 
     /// Adds a port.
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno>;
     /// Removes a port. Its flows stay.
     fn remove_port(&mut self, datapath: DatapathId, port: PortNo);
-    /// Counters of a port.
+    /// Counters of a port since it was made, seen from the switch.
     fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
 
     /// Installs a flow. `EEXIST` as [`PutMode`] says or if another flow has the same match; `ENOSPC` if there is no room.
@@ -238,7 +168,7 @@ pub trait Datapath {
         &mut self,
         datapath: DatapathId,
         id: &FlowId,
-        actions: Option<Vec<u8>>,
+        actions: Option<Vec<Action>>,
         clear: bool,
     ) -> Result<(), Errno>;
     /// A flow. `ENOENT` if there is none.
@@ -247,11 +177,12 @@ pub trait Datapath {
     fn remove_flow(&mut self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno>;
     /// Removes all flows.
     fn flush_flows(&mut self, datapath: DatapathId);
-    /// The flow after the one named, in an order that flows which come and go do not change.
-    fn flow_after(&self, datapath: DatapathId, after: Option<&FlowId>) -> Option<Flow>;
+    /// The flow after this place, and its place, in an order that flows which come and go do not change. All places are
+    /// above 0.
+    fn flow_after(&self, datapath: DatapathId, place: u64) -> Option<(u64, Flow)>;
 
-    /// Carries out actions on a packet.
-    fn execute(&mut self, datapath: DatapathId, execute: Execute) -> Result<(), Errno>;
+    /// Carries out actions on a packet. If it is a probe, nothing leaves.
+    fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno>;
 
     /// Makes or replaces a meter and returns what the one before had seen. `EFBIG` if there is no room.
     fn set_meter(
@@ -259,20 +190,20 @@ pub trait Datapath {
         datapath: DatapathId,
         id: u32,
         meter: MeterSpec,
-    ) -> Result<Option<MeterStats>, Errno>;
-    /// A meter.
-    fn meter(&self, datapath: DatapathId, id: u32) -> Option<(MeterSpec, MeterStats)>;
+    ) -> Result<Option<MeterSeen>, Errno>;
+    /// What a meter has seen.
+    fn meter(&self, datapath: DatapathId, id: u32) -> Option<MeterSeen>;
     /// Removes a meter and returns what it had seen.
-    fn remove_meter(&mut self, datapath: DatapathId, id: u32) -> Option<(MeterSpec, MeterStats)>;
+    fn remove_meter(&mut self, datapath: DatapathId, id: u32) -> Option<MeterSeen>;
 
-    /// Sets how many connections a zone may have, 0: any number; `zone` `None`: a zone without a limit of its own.
-    fn set_zone_limit(&mut self, zone: Option<u16>, limit: u32) -> Result<(), Errno>;
-    /// Removes a zone's own limit.
-    fn remove_zone_limit(&mut self, zone: u16);
+    /// Sets how many connections a zone may have.
+    fn set_zone_limit(&mut self, zone: Zone, limit: u32) -> Result<(), Errno>;
+    /// Removes a limit.
+    fn remove_zone_limit(&mut self, zone: Zone);
     /// The limit of a zone and the connections it has.
-    fn zone_limit(&self, zone: Option<u16>) -> (u32, u32);
-    /// Zones with limits of their own.
-    fn limited_zones(&self) -> Vec<u16>;
+    fn zone_limit(&self, zone: Zone) -> ZoneLimit;
+    /// Zones with limits of their own, and the default.
+    fn limited_zones(&self) -> Vec<Zone>;
 
     /// The next packet for ovs-vswitchd. Asked only while there is room for one.
     fn next_upcall(&mut self) -> Option<Upcall>;

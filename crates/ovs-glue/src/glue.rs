@@ -1,6 +1,5 @@
 //! The glue: the socket, the switch behind it, and upcalls on their way from the data plane to ovs-vswitchd.
 
-use crate::capabilities::Capabilities;
 use crate::connection::Delivery;
 use crate::datapath::Datapath;
 use crate::placeholder::Placeholders;
@@ -34,11 +33,6 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
     ) -> Result<Self, ServerError> {
         let server = Server::listen(path, instance, limits)?;
         Ok(Self { server, switch })
-    }
-
-    /// A switch for [`Self::listen`].
-    pub fn switch(datapath: D, placeholders: P, capabilities: Capabilities) -> Switch<D, P> {
-        Switch::new(datapath, placeholders, capabilities)
     }
 
     /// Waits for requests, at most `timeout` (`None`: for ever), and serves them; then forwards upcalls. To be called again

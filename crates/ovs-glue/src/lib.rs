@@ -26,7 +26,6 @@ pub mod placeholder;
 pub mod server;
 pub mod switch;
 pub mod tap;
-mod uapi;
 
 pub use capabilities::Capabilities;
 pub use connection::Delivery;

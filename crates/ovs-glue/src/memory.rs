@@ -1,37 +1,57 @@
 //! A data plane that forwards nothing, for tests: it keeps what it is given and shows it.
 
 use crate::datapath::{
-    Datapath, DatapathId, DatapathStats, Errno, Execute, Flow, FlowId, FlowSpec, FlowStats, MeterSpec,
-    MeterStats, PortNo, PortSpec, PortStats, PutMode, Upcall,
+    Datapath, DatapathId, Errno, Flow, FlowId, FlowSpec, MeterSeen, MeterSpec, PortNo, PortSpec, PutMode,
+    Seen, Upcall,
 };
-use std::collections::{BTreeMap, VecDeque};
+use ovs_netlink::action::Action;
+use ovs_netlink::ct_limit::{Zone, ZoneLimit};
+use ovs_netlink::datapath::{MegaflowStats, Stats};
+use ovs_netlink::key::Match;
+use ovs_netlink::packet::Execute;
+use ovs_netlink::vport;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Flows of a datapath.
 const MAX_FLOWS: usize = 200_000;
 /// Meters of a datapath.
 const MAX_METERS: usize = 4_096;
-/// Packets that are remembered.
-const MAX_EXECUTED: usize = 1_024;
 
 #[derive(Debug, Default)]
 struct Plane {
-    ports: BTreeMap<PortNo, (PortSpec, PortStats)>,
-    flows: BTreeMap<FlowId, Flow>,
-    /// Flows by what they match.
-    matches: BTreeMap<(Vec<u8>, Option<Vec<u8>>), FlowId>,
-    meters: BTreeMap<u32, (MeterSpec, MeterStats)>,
+    ports: BTreeMap<PortNo, PortSpec>,
+    /// Flows by their places.
+    flows: BTreeMap<u64, Flow>,
+    ids: HashMap<FlowId, u64>,
+    matches: HashMap<Match, u64>,
+    meters: BTreeMap<u32, (MeterSpec, MeterSeen)>,
     missed: u64,
+}
+
+/// What ovs-vswitchd has sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// The datapath.
+    pub datapath: DatapathId,
+    /// The frame.
+    pub packet: Vec<u8>,
+    /// What is to be done with it.
+    pub actions: Vec<Action>,
+    /// [`Upcall::serial`] of the one it answers.
+    pub serial: Option<u64>,
 }
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Memory {
     planes: BTreeMap<DatapathId, Plane>,
-    limits: BTreeMap<Option<u16>, u32>,
+    limits: BTreeMap<Zone, u32>,
     upcalls: VecDeque<Upcall>,
-    /// Packets that ovs-vswitchd has sent, without probes; the oldest are forgotten.
-    pub executed: VecDeque<(DatapathId, Execute)>,
-    executed_count: usize,
+    last_place: u64,
+    /// The packet that ovs-vswitchd has sent last, probes left out.
+    pub last_sent: Option<Sent>,
+    /// How many such packets there were.
+    pub sent: usize,
     /// The flow installed last.
     pub last_flow: Option<(DatapathId, FlowId)>,
 }
@@ -40,20 +60,12 @@ impl Memory {
     /// Ports of a datapath.
     pub fn ports(&self, datapath: DatapathId) -> impl Iterator<Item = &PortSpec> {
         let plane = self.planes.get(&datapath);
-        plane
-            .into_iter()
-            .flat_map(|plane| plane.ports.values())
-            .map(|(spec, _)| spec)
+        plane.into_iter().flat_map(|plane| plane.ports.values())
     }
 
     /// Datapaths.
     pub fn datapaths(&self) -> impl Iterator<Item = DatapathId> {
         self.planes.keys().copied()
-    }
-
-    /// How many packets ovs-vswitchd has sent, without probes.
-    pub fn executed_count(&self) -> usize {
-        self.executed_count
     }
 
     /// Puts a packet where ovs-vswitchd will get it from.
@@ -65,16 +77,12 @@ impl Memory {
     }
 
     /// Lets a flow see packets.
-    pub fn hit(&mut self, datapath: DatapathId, id: &FlowId, seen: FlowStats) {
-        let flow = self
-            .planes
-            .get_mut(&datapath)
-            .and_then(|plane| plane.flows.get_mut(id));
-        if let Some(flow) = flow {
-            flow.stats.packets += seen.packets;
-            flow.stats.bytes += seen.bytes;
-            flow.stats.used = seen.used;
-            flow.stats.tcp_flags |= seen.tcp_flags;
+    pub fn hit(&mut self, datapath: DatapathId, id: &FlowId, seen: Seen) {
+        if let Ok(flow) = self.plane(datapath).and_then(|plane| plane.flow_mut(id)) {
+            flow.seen.stats.packets += seen.stats.packets;
+            flow.seen.stats.bytes += seen.stats.bytes;
+            flow.seen.used = seen.used.or(flow.seen.used);
+            flow.seen.tcp_flags |= seen.tcp_flags;
         }
     }
 
@@ -83,8 +91,11 @@ impl Memory {
     }
 }
 
-fn matched(spec: &FlowSpec) -> (Vec<u8>, Option<Vec<u8>>) {
-    (spec.key.clone(), spec.mask.clone())
+impl Plane {
+    fn flow_mut(&mut self, id: &FlowId) -> Result<&mut Flow, Errno> {
+        let place = self.ids.get(id).ok_or(Errno::ENOENT)?;
+        self.flows.get_mut(place).ok_or(Errno::ENOENT)
+    }
 }
 
 impl Datapath for Memory {
@@ -97,23 +108,18 @@ impl Datapath for Memory {
         self.planes.remove(&datapath);
     }
 
-    fn stats(&self, datapath: DatapathId) -> DatapathStats {
-        let Some(plane) = self.planes.get(&datapath) else {
-            return DatapathStats::default();
-        };
-        DatapathStats {
-            hit: plane.flows.values().map(|flow| flow.stats.packets).sum(),
+    fn stats(&self, datapath: DatapathId) -> (Stats, MegaflowStats) {
+        let stats = self.planes.get(&datapath).map(|plane| Stats {
+            hit: plane.flows.values().map(|flow| flow.seen.stats.packets).sum(),
             missed: plane.missed,
+            lost: 0,
             flows: plane.flows.len() as u64,
-            ..DatapathStats::default()
-        }
+        });
+        (stats.unwrap_or_default(), MegaflowStats::default())
     }
 
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno> {
-        let plane = self.plane(datapath)?;
-        plane
-            .ports
-            .insert(port.number, (port.clone(), PortStats::default()));
+        self.plane(datapath)?.ports.insert(port.number, port.clone());
         Ok(())
     }
 
@@ -123,91 +129,94 @@ impl Datapath for Memory {
         }
     }
 
-    fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats {
-        let port = self
-            .planes
-            .get(&datapath)
-            .and_then(|plane| plane.ports.get(&port));
-        port.map(|(_, stats)| *stats).unwrap_or_default()
+    fn port_stats(&self, _: DatapathId, _: PortNo) -> vport::Stats {
+        vport::Stats::default()
     }
 
     fn put_flow(&mut self, datapath: DatapathId, flow: FlowSpec, mode: PutMode) -> Result<(), Errno> {
-        let id = flow.id.clone();
+        let place = self.last_place + 1;
         let plane = self.plane(datapath)?;
-        let same = plane.flows.contains_key(&flow.id).then(|| flow.id.clone());
-        let found = same.or_else(|| plane.matches.get(&matched(&flow)).cloned());
-        let full = plane.flows.len() >= MAX_FLOWS;
-        match found.and_then(|id| plane.flows.get_mut(&id)) {
-            Some(_) if mode == PutMode::Create => Err(Errno::EEXIST),
-            // As the kernel: the number may be another, the match may not.
-            Some(there) if matched(&there.spec) != matched(&flow) => Err(Errno::ENOENT),
-            Some(there) => {
-                there.spec.actions = flow.actions;
-                Ok(())
-            }
-            None if full => Err(Errno::ENOSPC),
-            None => {
-                plane.matches.insert(matched(&flow), flow.id.clone());
-                let stats = FlowStats::default();
-                plane.flows.insert(flow.id.clone(), Flow { spec: flow, stats });
-                self.last_flow = Some((datapath, id));
-                Ok(())
-            }
+        let found = plane
+            .ids
+            .get(&flow.id)
+            .or_else(|| plane.matches.get(&*flow.matches));
+        if let Some(there) = found.and_then(|place| plane.flows.get_mut(place)) {
+            return match mode {
+                PutMode::Create => Err(Errno::EEXIST),
+                // As the kernel: the name may be another, the match may not.
+                PutMode::CreateOrModify if there.spec.matches != flow.matches => Err(Errno::ENOENT),
+                PutMode::CreateOrModify => {
+                    there.spec.actions = flow.actions;
+                    Ok(())
+                }
+            };
         }
+        if plane.flows.len() >= MAX_FLOWS {
+            return Err(Errno::ENOSPC);
+        }
+        plane.ids.insert(flow.id.clone(), place);
+        plane.matches.insert((*flow.matches).clone(), place);
+        let id = flow.id.clone();
+        let seen = Seen::default();
+        plane.flows.insert(place, Flow { spec: flow, seen });
+        self.last_place = place;
+        self.last_flow = Some((datapath, id));
+        Ok(())
     }
 
     fn set_flow(
         &mut self,
         datapath: DatapathId,
         id: &FlowId,
-        actions: Option<Vec<u8>>,
+        actions: Option<Vec<Action>>,
         clear: bool,
     ) -> Result<(), Errno> {
-        let flow = self.plane(datapath)?.flows.get_mut(id).ok_or(Errno::ENOENT)?;
+        let flow = self.plane(datapath)?.flow_mut(id)?;
         if let Some(actions) = actions {
             flow.spec.actions = actions;
         }
         if clear {
-            flow.stats = FlowStats::default();
+            flow.seen = Seen::default();
         }
         Ok(())
     }
 
     fn flow(&self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno> {
         let plane = self.planes.get(&datapath).ok_or(Errno::ENODEV)?;
-        plane.flows.get(id).cloned().ok_or(Errno::ENOENT)
+        let found = plane.ids.get(id).and_then(|place| plane.flows.get(place));
+        found.cloned().ok_or(Errno::ENOENT)
     }
 
     fn remove_flow(&mut self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno> {
         let plane = self.plane(datapath)?;
-        let flow = plane.flows.remove(id).ok_or(Errno::ENOENT)?;
-        plane.matches.remove(&matched(&flow.spec));
+        let place = plane.ids.remove(id).ok_or(Errno::ENOENT)?;
+        let flow = plane.flows.remove(&place).ok_or(Errno::ENOENT)?;
+        plane.matches.remove(&*flow.spec.matches);
         Ok(flow)
     }
 
     fn flush_flows(&mut self, datapath: DatapathId) {
         if let Ok(plane) = self.plane(datapath) {
             plane.flows.clear();
+            plane.ids.clear();
             plane.matches.clear();
         }
     }
 
-    fn flow_after(&self, datapath: DatapathId, after: Option<&FlowId>) -> Option<Flow> {
-        use std::ops::Bound::{Excluded, Unbounded};
-        let flows = &self.planes.get(&datapath)?.flows;
-        let next = flows
-            .range::<FlowId, _>((after.map_or(Unbounded, Excluded), Unbounded))
-            .next();
-        next.map(|(_, flow)| flow.clone())
+    fn flow_after(&self, datapath: DatapathId, place: u64) -> Option<(u64, Flow)> {
+        let next = self.planes.get(&datapath)?.flows.range(place + 1..).next();
+        next.map(|(place, flow)| (*place, flow.clone()))
     }
 
-    fn execute(&mut self, datapath: DatapathId, execute: Execute) -> Result<(), Errno> {
+    fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno> {
         if !execute.probe {
-            if self.executed.len() >= MAX_EXECUTED {
-                self.executed.pop_front();
-            }
-            self.executed.push_back((datapath, execute));
-            self.executed_count += 1;
+            self.sent += 1;
+            self.last_sent = Some(Sent {
+                datapath: DatapathId(execute.datapath),
+                packet: execute.packet.to_vec(),
+                actions: execute.actions.clone(),
+                serial: execute.hash,
+            });
         }
         Ok(())
     }
@@ -217,39 +226,50 @@ impl Datapath for Memory {
         datapath: DatapathId,
         id: u32,
         meter: MeterSpec,
-    ) -> Result<Option<MeterStats>, Errno> {
+    ) -> Result<Option<MeterSeen>, Errno> {
         let meters = &mut self.plane(datapath)?.meters;
         if !meters.contains_key(&id) && meters.len() >= MAX_METERS {
             return Err(Errno::EFBIG);
         }
-        let before = meters.insert(id, (meter, MeterStats::default()));
-        Ok(before.map(|(_, stats)| stats))
+        let bands = vec![ovs_netlink::flow::Stats::default(); meter.bands.len()];
+        let seen = MeterSeen {
+            bands,
+            ..MeterSeen::default()
+        };
+        Ok(meters.insert(id, (meter, seen)).map(|(_, seen)| seen))
     }
 
-    fn meter(&self, datapath: DatapathId, id: u32) -> Option<(MeterSpec, MeterStats)> {
-        self.planes.get(&datapath)?.meters.get(&id).copied()
+    fn meter(&self, datapath: DatapathId, id: u32) -> Option<MeterSeen> {
+        let (_, seen) = self.planes.get(&datapath)?.meters.get(&id)?;
+        Some(seen.clone())
     }
 
-    fn remove_meter(&mut self, datapath: DatapathId, id: u32) -> Option<(MeterSpec, MeterStats)> {
-        self.plane(datapath).ok()?.meters.remove(&id)
+    fn remove_meter(&mut self, datapath: DatapathId, id: u32) -> Option<MeterSeen> {
+        let removed = self.plane(datapath).ok()?.meters.remove(&id);
+        removed.map(|(_, seen)| seen)
     }
 
-    fn set_zone_limit(&mut self, zone: Option<u16>, limit: u32) -> Result<(), Errno> {
+    fn set_zone_limit(&mut self, zone: Zone, limit: u32) -> Result<(), Errno> {
         self.limits.insert(zone, limit);
         Ok(())
     }
 
-    fn remove_zone_limit(&mut self, zone: u16) {
-        self.limits.remove(&Some(zone));
+    fn remove_zone_limit(&mut self, zone: Zone) {
+        self.limits.remove(&zone);
     }
 
-    fn zone_limit(&self, zone: Option<u16>) -> (u32, u32) {
-        let general = self.limits.get(&None);
-        (self.limits.get(&zone).or(general).copied().unwrap_or(0), 0)
+    fn zone_limit(&self, zone: Zone) -> ZoneLimit {
+        let limit = self.limits.get(&zone).or(self.limits.get(&Zone::Default));
+        ZoneLimit {
+            zone,
+            limit: limit.copied().unwrap_or(0),
+            count: 0,
+        }
     }
 
-    fn limited_zones(&self) -> Vec<u16> {
-        self.limits.keys().filter_map(|zone| *zone).collect()
+    fn limited_zones(&self) -> Vec<Zone> {
+        let own = self.limits.keys().filter(|zone| **zone != Zone::Default);
+        std::iter::once(&Zone::Default).chain(own).copied().collect()
     }
 
     fn next_upcall(&mut self) -> Option<Upcall> {

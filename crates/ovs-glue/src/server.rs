@@ -22,8 +22,8 @@ pub trait Service {
     /// Whether a netlink protocol and a multicast group of it exist.
     fn has_group(&self, protocol: u32, group: u32) -> bool;
 
-    /// Carries out one netlink datagram of the socket `from`. What it returns is answered to that socket, in this order.
-    fn request(&mut self, from: u32, protocol: u32, datagram: &[u8]) -> Answer<Self::Dump>;
+    /// Carries out one netlink datagram. What it returns is answered to the socket that asked, in this order.
+    fn request(&mut self, protocol: u32, datagram: &[u8]) -> Answer<Self::Dump>;
 
     /// The next datagram of a dump, and whether it was the last.
     fn dump(&mut self, dump: &mut Self::Dump) -> (Vec<u8>, bool);
@@ -307,7 +307,7 @@ impl<S: Service> Server<S> {
                 self.change_group(key, header, group, service)
             }
             (REQUEST, Some(port_id)) => {
-                let answer = service.request(port_id, connection.protocol, contents);
+                let answer = service.request(connection.protocol, contents);
                 let complete = answer.dump.is_none();
                 connection.answer(answer.datagrams, complete);
                 connection.dump = answer.dump;

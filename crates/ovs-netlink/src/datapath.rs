@@ -67,7 +67,7 @@ static SET: Set<10> = Set {
             Between(0, 256),
             Exactly(4),
             Exactly(32),
-            Exactly(40),
+            Exactly(32),
             Exactly(4),
             Padding,
             Exactly(4),
@@ -148,7 +148,7 @@ pub struct MegaflowStats {
 
 impl MegaflowStats {
     /// 8 bytes, 4 and 4 of padding, 8, and 8 of padding.
-    fn from_bytes(bytes: &[u8; 40]) -> Option<Self> {
+    fn from_bytes(bytes: &[u8; 32]) -> Option<Self> {
         Some(Self {
             mask_hit: u64::from_ne_bytes(*bytes.first_chunk()?),
             masks: u32::from_ne_bytes(*bytes[8..].first_chunk()?),

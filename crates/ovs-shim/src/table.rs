@@ -43,6 +43,16 @@ pub enum Kind {
     Route,
 }
 
+impl Kind {
+    /// The redirected socket, if it is one.
+    pub fn socket(self) -> Option<&'static Socket> {
+        match self {
+            Kind::Glue(socket) => Some(socket),
+            Kind::Route => None,
+        }
+    }
+}
+
 impl Socket {
     const fn new() -> Socket {
         Socket {
@@ -118,10 +128,10 @@ pub fn add_route(fd: c_int) {
     }
 }
 
-/// Notes that `copy` now refers to what `fd` refers to.
-pub fn copy(fd: c_int, copy: c_int) {
-    if fd == copy {
-        return;
+/// Notes that `copy`, if it is one, now refers to what `fd` refers to, and returns it.
+pub fn copied(fd: c_int, copy: c_int) -> c_int {
+    if fd == copy || copy < 0 {
+        return copy;
     }
     forget(copy);
     if let (Some(from), Some(to)) = (slot(fd), slot(copy)) {
@@ -131,6 +141,7 @@ pub fn copy(fd: c_int, copy: c_int) {
         }
         to.store(value, Release);
     }
+    copy
 }
 
 /// Notes that a descriptor is being closed: before it is, since its number may be given out again at once.

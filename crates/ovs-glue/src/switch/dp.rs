@@ -1,17 +1,15 @@
 //! The family `ovs_datapath` (`net/openvswitch/datapath.c`).
 
-use super::{
-    Bridge, MAX_DATAPATHS, Outcome, Request, Result, Switch, Vport, name, refused, socket_ids, words,
-    write_name,
-};
-use crate::datapath::{Datapath, DatapathId, LOCAL, PortKind, PortSpec};
+use super::{Bridge, MAX_DATAPATHS, Outcome, Result, Switch, Vport, notify, refused, reply, text};
+use crate::datapath::{Datapath, DatapathId, LOCAL, PortSpec};
 use crate::placeholder::Placeholders;
-use crate::uapi::dp::{
-    ATTRIBUTES, DEL, F_DISPATCH_UPCALL_PER_CPU, F_UNALIGNED, F_VPORT_PIDS, GET, MASKS_CACHE_SIZE,
-    MEGAFLOW_STATS, NAME, NEW, PER_CPU_PIDS, SET, STATS, UPCALL_PID, USER_FEATURES,
-};
-use ovs_netlink::Errno;
-use ovs_netlink::attribute::{Table, Writer};
+use ovs_netlink::datapath::features::{DISPATCH_UPCALL_PER_CPU, UNALIGNED, VPORT_PIDS};
+use ovs_netlink::datapath::{Command, Datapath as Description, Request, Settings, Which};
+use ovs_netlink::family::Family;
+use ovs_netlink::message::Header;
+use ovs_netlink::name::Name;
+use ovs_netlink::vport::Kind;
+use ovs_netlink::{Errno, Reply};
 use std::collections::BTreeMap;
 
 /// `MC_DEFAULT_HASH_ENTRIES` of `flow_table.c`. The number is kept and told, as ovs-vswitchd may set it; our caches
@@ -20,75 +18,73 @@ const MASKS_CACHE: u32 = 256;
 /// As many as an attribute of the kernel's cache would fit into its per-processor memory.
 const MAX_MASKS_CACHE: u32 = 4096;
 
-type Attributes<'a> = Table<'a, 10>;
-
-/// What a request changes in a datapath, checked.
-struct Change {
-    features: Option<u32>,
-    masks_cache: Option<u32>,
-    cpu_sockets: Option<Vec<u32>>,
-}
-
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    pub(super) fn dp(&mut self, request: &Request<'_>) -> Result<Outcome> {
-        let table = Table::read(&ATTRIBUTES, request.attributes)?;
-        match request.command {
-            NEW => self.new_dp(request, &table),
-            DEL => {
-                let id = self.find_dp(request, &table)?;
-                let told = self.tell_dp(request, id, DEL)?;
-                self.remove_bridge(id);
-                Ok(request.notify(told))
-            }
-            GET => {
-                let id = self.find_dp(request, &table)?;
-                let reply = Some(self.tell_dp(request, id, NEW)?);
-                Ok(Outcome {
-                    reply,
-                    ..Outcome::default()
-                })
-            }
-            SET => {
-                let id = self.find_dp(request, &table)?;
-                let change = self.change(&table)?;
-                if let Some(bridge) = self.bridges.get_mut(&id) {
-                    bridge.change(change);
+    pub(super) fn dp(&mut self, header: Header, request: Request) -> Result<Outcome> {
+        let changed = |told: &Description| notify(header, Family::Datapath, &Reply::Datapath(told.clone()));
+        match request {
+            Request::New {
+                name,
+                upcall_pid,
+                ifindex,
+                settings,
+            } => {
+                if ifindex.is_some() {
+                    return refused(Errno::EOPNOTSUPP);
                 }
-                Ok(request.notify(self.tell_dp(request, id, NEW)?))
+                let id = self.new_dp(name, upcall_pid, settings)?;
+                changed(&self.tell_dp(id, Command::New)?)
             }
-            _ => refused(Errno::EOPNOTSUPP),
+            Request::Delete(which) => {
+                let id = self.find_dp(&which)?;
+                let told = self.tell_dp(id, Command::Delete)?;
+                self.remove_bridge(id);
+                changed(&told)
+            }
+            Request::Get(which) => {
+                let told = self.tell_dp(self.find_dp(&which)?, Command::New)?;
+                reply(header, &Reply::Datapath(told))
+            }
+            Request::Set(which, settings) => {
+                let id = self.find_dp(&which)?;
+                self.check_settings(&settings)?;
+                if let Some(bridge) = self.bridges.get_mut(&id) {
+                    bridge.change(settings);
+                }
+                changed(&self.tell_dp(id, Command::New)?)
+            }
+            Request::Dump => Ok(super::Dump::datapaths(header)),
         }
     }
 
-    fn new_dp(&mut self, request: &Request<'_>, table: &Attributes<'_>) -> Result<Outcome> {
-        let name = name(table.required(NAME, table.bytes(NAME))?)?.to_owned();
-        let upcalls = table.required(UPCALL_PID, table.u32(UPCALL_PID))?;
-        let change = self.change(table)?;
+    fn new_dp(&mut self, name: Name, upcalls: u32, settings: Settings) -> Result<DatapathId> {
+        let device = text(&name)?.to_owned();
+        self.check_settings(&settings)?;
         if self.names.contains_key(&name) {
             return refused(Errno::EEXIST);
         }
         if self.bridges.len() >= MAX_DATAPATHS {
             return refused(Errno::ENOMEM);
         }
-        let interface = self.placeholders.create(&name)?;
+        let interface = self.placeholders.create(&device)?;
         let id = DatapathId(interface);
         let spec = PortSpec {
             number: LOCAL,
-            name: name.clone(),
-            kind: PortKind::Internal,
-            options: Vec::new(),
+            name: device,
+            kind: Kind::Internal,
+            options: None,
         };
         let made = self.datapath.create(id).and_then(|()| {
             let added = self.datapath.add_port(id, &spec);
             added.inspect_err(|_| self.datapath.remove(id))
         });
         if let Err(errno) = made {
-            self.placeholders.remove(&name);
+            self.placeholders.remove(&spec.name);
             return refused(errno);
         }
         let local = Vport {
             spec,
-            interface,
+            name: name.clone(),
+            interface: Some(interface),
             sockets: vec![upcalls],
         };
         let mut bridge = Bridge {
@@ -99,74 +95,60 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             ports: BTreeMap::from([(LOCAL, local)]),
             lost: 0,
         };
-        bridge.change(change);
+        bridge.change(settings);
         self.bridges.insert(id, bridge);
         self.names.insert(name, (id, LOCAL));
-        Ok(request.notify(self.tell_dp(request, id, NEW)?))
+        Ok(id)
     }
 
-    /// Checks what a request wants (`ovs_dp_change`).
-    fn change(&self, table: &Attributes<'_>) -> Result<Change> {
+    /// Refuses what cannot be set (`ovs_dp_change`). Other features, such as sharing recirculation with tc, are no part of this
+    /// data plane; and ovs-vswitchd asks for one that no kernel has, to see whether they are looked at.
+    fn check_settings(&self, settings: &Settings) -> Result<()> {
         let per_cpu = if self.capabilities.upcalls_per_cpu {
-            F_DISPATCH_UPCALL_PER_CPU
+            DISPATCH_UPCALL_PER_CPU
         } else {
             0
         };
-        // Others, such as sharing recirculation with tc, are no part of this data plane. ovs-vswitchd also asks for one that no
-        // kernel has, to see whether features are checked.
-        let features = table.u32(USER_FEATURES);
-        if features.is_some_and(|features| features & !(F_UNALIGNED | F_VPORT_PIDS | per_cpu) != 0) {
+        let unknown = !(UNALIGNED | VPORT_PIDS | per_cpu);
+        if settings.features.is_some_and(|features| features & unknown != 0) {
             return refused(Errno::EOPNOTSUPP);
         }
-        let masks_cache = table.u32(MASKS_CACHE_SIZE);
-        if masks_cache.is_some_and(|size| size > MAX_MASKS_CACHE || size != 0 && !size.is_power_of_two()) {
+        let wrong = |size: u32| size > MAX_MASKS_CACHE || size != 0 && !size.is_power_of_two();
+        if settings.masks_cache_size.is_some_and(wrong) {
             return refused(Errno::EINVAL);
         }
-        let cpu_sockets = table.bytes(PER_CPU_PIDS).map(socket_ids).transpose()?;
-        Ok(Change {
-            features,
-            masks_cache,
-            cpu_sockets,
-        })
+        Ok(())
     }
 
     /// The datapath that a request names: by its name, else by its number (`lookup_datapath`).
-    fn find_dp(&self, request: &Request<'_>, table: &Attributes<'_>) -> Result<DatapathId> {
-        match table.bytes(NAME) {
-            None => Ok(self.bridge(request.datapath)?.0),
-            Some(value) => match self.names.get(name(value)?) {
+    fn find_dp(&self, which: &Which) -> Result<DatapathId> {
+        match &which.name {
+            None => Ok(self.bridge(which.datapath)?.0),
+            Some(name) => match self.names.get(name) {
                 Some((id, LOCAL)) => Ok(*id),
                 _ => refused(Errno::ENODEV),
             },
         }
     }
 
-    fn tell_dp(&self, request: &Request<'_>, id: DatapathId, command: u8) -> Result<Vec<u8>> {
-        let bridge = self.bridges.get(&id).ok_or(Errno::ENODEV)?;
-        request.message(command, id, |writer| self.write_bridge(writer, id, bridge))
-    }
-
     /// `ovs_dp_cmd_fill_info`.
-    pub(super) fn write_bridge(&self, writer: &mut Writer, id: DatapathId, bridge: &Bridge) {
-        let stats = self.datapath.stats(id);
-        write_name(writer, NAME, &bridge.name);
-        let lost = stats.lost + bridge.lost;
-        writer.attribute(STATS, &words(&[stats.hit, stats.missed, lost, stats.flows]));
-        writer.nested(MEGAFLOW_STATS, |writer| {
-            writer.raw(&words(&[stats.mask_hit]));
-            writer.raw(&[stats.masks, 0].map(u32::to_ne_bytes).concat());
-            writer.raw(&words(&[stats.cache_hit, 0]));
-        });
-        writer.u32(USER_FEATURES, bridge.features);
-        writer.u32(MASKS_CACHE_SIZE, bridge.masks_cache);
-        if bridge.features & F_DISPATCH_UPCALL_PER_CPU != 0 && !bridge.cpu_sockets.is_empty() {
-            let sockets: Vec<u8> = bridge
-                .cpu_sockets
-                .iter()
-                .flat_map(|id| id.to_ne_bytes())
-                .collect();
-            writer.attribute(PER_CPU_PIDS, &sockets);
-        }
+    pub(super) fn tell_dp(&self, id: DatapathId, command: Command) -> Result<Description> {
+        let bridge = self.bridges.get(&id).ok_or(Errno::ENODEV)?;
+        let (mut stats, megaflow_stats) = self.datapath.stats(id);
+        stats.lost += bridge.lost;
+        let sockets = Some(&bridge.cpu_sockets).filter(|sockets| bridge.is_per_cpu() && !sockets.is_empty());
+        Ok(Description {
+            command,
+            datapath: id.0,
+            name: bridge.name.clone(),
+            stats: Some(stats),
+            megaflow_stats: Some(megaflow_stats),
+            settings: Settings {
+                features: Some(bridge.features),
+                masks_cache_size: Some(bridge.masks_cache),
+                per_cpu_pids: sockets.cloned(),
+            },
+        })
     }
 
     fn remove_bridge(&mut self, id: DatapathId) {
@@ -175,8 +157,8 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         };
         self.datapath.remove(id);
         for port in bridge.ports.into_values() {
-            self.names.remove(&port.spec.name);
-            if port.spec.kind == PortKind::Internal {
+            self.names.remove(&port.name);
+            if port.spec.kind == Kind::Internal {
                 self.placeholders.remove(&port.spec.name);
             }
         }
@@ -184,13 +166,16 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
 }
 
 impl Bridge {
-    fn change(&mut self, change: Change) {
-        self.features = change.features.unwrap_or(self.features);
-        self.masks_cache = change.masks_cache.unwrap_or(self.masks_cache);
-        if self.features & F_DISPATCH_UPCALL_PER_CPU != 0 {
-            self.cpu_sockets = change
-                .cpu_sockets
-                .unwrap_or_else(|| std::mem::take(&mut self.cpu_sockets));
+    /// Whether sockets for upcalls are named per processor.
+    pub(super) fn is_per_cpu(&self) -> bool {
+        self.features & DISPATCH_UPCALL_PER_CPU != 0
+    }
+
+    fn change(&mut self, settings: Settings) {
+        self.features = settings.features.unwrap_or(self.features);
+        self.masks_cache = settings.masks_cache_size.unwrap_or(self.masks_cache);
+        if let Some(sockets) = settings.per_cpu_pids.filter(|_| self.is_per_cpu()) {
+            self.cpu_sockets = sockets;
         }
     }
 }

@@ -1,172 +1,166 @@
 //! The family `ovs_flow` (`net/openvswitch/datapath.c`).
 
-use super::{Outcome, Request, Result, Switch, refused, words};
+use super::{Outcome, Result, Switch, notify, reply};
 use crate::datapath::{Datapath, DatapathId, Flow, FlowId, FlowSpec, PutMode};
 use crate::placeholder::Placeholders;
-use crate::uapi::flow::{
-    ACTIONS, ATTRIBUTES, CLEAR, DEL, GET, KEY, MASK, NEW, OMIT_ACTIONS, OMIT_KEY, OMIT_MASK, SET, STATS,
-    TCP_FLAGS, UFID, UFID_FLAGS, USED,
-};
-use ovs_netlink::Errno;
-use ovs_netlink::attribute::{Table, Writer};
-use ovs_netlink::message::Flags;
-
-/// Longest actions of a flow (`MAX_ACTIONS_BUFSIZE`).
-const MAX_ACTIONS: usize = 32 * 1024;
-/// Longest key or mask: all fields, with a tunnel's options of 252 bytes, and two VLAN tags.
-const MAX_KEY: usize = 2048;
-
-type Attributes<'a> = Table<'a, 12>;
+use ovs_netlink::action::Action;
+use ovs_netlink::family::Family;
+use ovs_netlink::flow::{Command, Flow as Description, Omit, Request, Ufid, Which};
+use ovs_netlink::key::Match;
+use ovs_netlink::message::{Flags, Header};
+use ovs_netlink::{Errno, Reply};
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    pub(super) fn flow(&mut self, request: &Request<'_>) -> Result<Outcome> {
-        let table = Table::read(&ATTRIBUTES, request.attributes)?;
-        match request.command {
-            NEW => self.new_flow(request, &table),
-            SET => self.set_flow(request, &table),
-            GET => {
-                let id = flow_id(&table)?;
-                let (datapath, _) = self.bridge(request.datapath)?;
-                let flow = self.datapath.flow(datapath, &id)?;
-                let reply = Some(tell(request, datapath, &flow, NEW, &table)?);
-                Ok(Outcome {
-                    reply,
-                    ..Outcome::default()
-                })
+    pub(super) fn flow(&mut self, header: Header, number: u32, request: Request) -> Result<Outcome> {
+        match request {
+            Request::New {
+                flow,
+                actions,
+                ufid,
+                omit,
+                ..
+            } => self.new_flow(header, number, (flow, actions, ufid), omit),
+            Request::Set {
+                flow,
+                actions,
+                ufid,
+                clear,
+                omit,
+                ..
+            } => {
+                self.check(flow.as_deref(), actions.as_deref())?;
+                let (datapath, _) = self.bridge(number)?;
+                let id = flow_id(ufid, flow.as_deref()).ok_or(Errno::EINVAL)?;
+                self.datapath.set_flow(datapath, &id, actions, clear)?;
+                self.changed(header, datapath, &id, omit)
             }
-            DEL => self.remove_flow(request, &table),
-            _ => refused(Errno::EOPNOTSUPP),
+            Request::Get { which, omit, .. } => {
+                let (datapath, _) = self.bridge(number)?;
+                let flow = self.datapath.flow(datapath, &named(which))?;
+                reply(header, &tell(datapath, flow, Command::New, omit))
+            }
+            Request::Delete { which, omit, .. } => {
+                let (datapath, _) = self.bridge(number)?;
+                // With its last statistics, on which ovs-vswitchd counts.
+                let flow = self.datapath.remove_flow(datapath, &named(which))?;
+                notify(header, Family::Flow, &tell(datapath, flow, Command::Delete, omit))
+            }
+            Request::Flush => {
+                let (datapath, _) = self.bridge(number)?;
+                self.datapath.flush_flows(datapath);
+                Ok(Outcome::default())
+            }
+            Request::Dump { omit } => Ok(super::Dump::flows(header, self.bridge(number)?.0, omit)),
         }
     }
 
-    fn new_flow(&mut self, request: &Request<'_>, table: &Attributes<'_>) -> Result<Outcome> {
-        let key = table.required(KEY, table.bytes(KEY))?;
-        let actions = table.required(ACTIONS, table.bytes(ACTIONS))?;
-        let mask = table.bytes(MASK);
-        self.check_match(key, mask)?;
-        self.check_actions(actions)?;
-        let (datapath, _) = self.bridge(request.datapath)?;
-        let spec = FlowSpec {
-            id: flow_id(table)?,
-            key: key.to_owned(),
-            mask: mask.map(<[u8]>::to_owned),
-            actions: actions.to_owned(),
-        };
+    fn new_flow(
+        &mut self,
+        header: Header,
+        number: u32,
+        (matches, actions, ufid): (Box<Match>, Vec<Action>, Option<Ufid>),
+        omit: Omit,
+    ) -> Result<Outcome> {
+        self.check(Some(&matches), Some(&actions))?;
+        let (datapath, _) = self.bridge(number)?;
+        let id = flow_id(ufid, Some(&matches)).ok_or(Errno::EINVAL)?;
         // Not the other way round: without either flag an existing flow's actions are replaced.
-        let create = request.has(Flags::CREATE) || request.has(Flags::EXCLUSIVE);
+        let create = header.flags.contains(Flags::CREATE) || header.flags.contains(Flags::EXCLUSIVE);
         let mode = if create {
             PutMode::Create
         } else {
             PutMode::CreateOrModify
         };
-        let id = spec.id.clone();
+        let spec = FlowSpec {
+            id: id.clone(),
+            matches,
+            actions,
+        };
         self.datapath.put_flow(datapath, spec, mode)?;
-        self.told(request, datapath, &id, table)
-    }
-
-    fn set_flow(&mut self, request: &Request<'_>, table: &Attributes<'_>) -> Result<Outcome> {
-        if let Some(key) = table.bytes(KEY) {
-            self.check_match(key, table.bytes(MASK))?;
-        }
-        let actions = table.bytes(ACTIONS);
-        if let Some(actions) = actions {
-            self.check_actions(actions)?;
-        }
-        let id = flow_id(table)?;
-        let (datapath, _) = self.bridge(request.datapath)?;
-        let actions = actions.map(<[u8]>::to_owned);
-        self.datapath.set_flow(datapath, &id, actions, table.has(CLEAR))?;
-        self.told(request, datapath, &id, table)
-    }
-
-    fn remove_flow(&mut self, request: &Request<'_>, table: &Attributes<'_>) -> Result<Outcome> {
-        let (datapath, _) = self.bridge(request.datapath)?;
-        if !table.has(KEY) && !table.has(UFID) {
-            self.datapath.flush_flows(datapath);
-            return Ok(Outcome::default());
-        }
-        // With its last statistics, on which ovs-vswitchd counts.
-        let flow = self.datapath.remove_flow(datapath, &flow_id(table)?)?;
-        Ok(request.notify(tell(request, datapath, &flow, DEL, table)?))
+        self.changed(header, datapath, &id, omit)
     }
 
     /// Tells of a flow that was changed. Nobody listens to most changes, so that they are not even written down.
-    fn told(
-        &self,
-        request: &Request<'_>,
-        datapath: DatapathId,
-        id: &FlowId,
-        table: &Attributes<'_>,
-    ) -> Result<Outcome> {
-        if !request.has(Flags::ECHO) {
+    fn changed(&self, header: Header, datapath: DatapathId, id: &FlowId, omit: Omit) -> Result<Outcome> {
+        if !header.flags.contains(Flags::ECHO) {
             return Ok(Outcome::default());
         }
         let flow = self.datapath.flow(datapath, id)?;
-        Ok(request.notify(tell(request, datapath, &flow, NEW, table)?))
+        notify(header, Family::Flow, &tell(datapath, flow, Command::New, omit))
     }
 
-    fn check_match(&self, key: &[u8], mask: Option<&[u8]>) -> Result<()> {
-        for bytes in [Some(key), mask].into_iter().flatten() {
-            if bytes.len() > MAX_KEY {
-                return refused(Errno::EINVAL);
-            }
-            self.capabilities.check_key(bytes)?;
+    fn check(&self, matches: Option<&Match>, actions: Option<&[Action]>) -> Result<()> {
+        if let Some(matches) = matches {
+            self.capabilities.check_match(matches)?;
         }
-        Ok(())
-    }
-
-    pub(super) fn check_actions(&self, actions: &[u8]) -> Result<()> {
-        if actions.len() > MAX_ACTIONS {
-            return refused(Errno::EINVAL);
+        match actions {
+            Some(actions) => Ok(self.capabilities.check_actions(actions)?),
+            None => Ok(()),
         }
-        Ok(self.capabilities.check_actions(actions)?)
     }
 }
 
-/// How a request names its flow (`ovs_nla_get_identifier`).
-fn flow_id(table: &Attributes<'_>) -> Result<FlowId> {
-    match (table.bytes(UFID), table.bytes(KEY)) {
-        (Some(id), _) => Ok(FlowId::Unique(id.to_owned())),
-        (None, Some(key)) if key.len() <= MAX_KEY => Ok(FlowId::Key(key.to_owned())),
-        _ => refused(Errno::EINVAL),
-    }
+fn flow_id(ufid: Option<Ufid>, matches: Option<&Match>) -> Option<FlowId> {
+    let by_key = || Some(FlowId::Key(Box::new(matches?.key.clone())));
+    ufid.map(FlowId::Ufid).or_else(by_key)
 }
 
-fn tell(
-    request: &Request<'_>,
-    datapath: DatapathId,
-    flow: &Flow,
-    command: u8,
-    table: &Attributes<'_>,
-) -> Result<Vec<u8>> {
-    let omit = table.u32(UFID_FLAGS).unwrap_or(0);
-    request.message(command, datapath, |writer| write_flow(writer, flow, omit))
+fn named(which: Which) -> FlowId {
+    match which {
+        Which::Ufid(ufid, _) => FlowId::Ufid(ufid),
+        Which::Key(key) => FlowId::Key(key),
+    }
 }
 
 /// `ovs_flow_cmd_fill_info`. Only what has a number can be told without its key.
-pub(super) fn write_flow(writer: &mut Writer, flow: &Flow, omit: u32) {
-    let omits = |what| omit & what != 0;
-    let numbered = matches!(flow.spec.id, FlowId::Unique(_));
-    if let FlowId::Unique(id) = &flow.spec.id {
-        writer.attribute(UFID, id);
-    }
-    if !numbered || !omits(OMIT_KEY) {
-        writer.attribute(KEY, &flow.spec.key);
-    }
-    if let Some(mask) = flow.spec.mask.as_ref().filter(|_| !omits(OMIT_MASK)) {
-        writer.attribute(MASK, mask);
-    }
-    let stats = flow.stats;
-    if stats.packets != 0 {
-        writer.attribute(STATS, &words(&[stats.packets, stats.bytes]));
-    }
-    if stats.used != 0 {
-        writer.u64(USED, stats.used);
-    }
-    if stats.tcp_flags != 0 {
-        writer.u8(TCP_FLAGS, stats.tcp_flags);
-    }
-    if !omits(OMIT_ACTIONS) {
-        writer.attribute(ACTIONS, &flow.spec.actions);
+pub(super) fn tell(datapath: DatapathId, flow: Flow, command: Command, omit: Omit) -> Reply<'static> {
+    let Match { key, mask } = *flow.spec.matches;
+    let ufid = match flow.spec.id {
+        FlowId::Ufid(ufid) => Some(ufid),
+        FlowId::Key(_) => None,
+    };
+    let with_key = ufid.is_none() || !omit.key;
+    let seen = flow.seen;
+    let description = Description {
+        command,
+        ufid,
+        key: with_key.then(|| Box::new(key)),
+        mask: (with_key && !omit.mask).then(|| Box::new(mask)),
+        actions: (!omit.actions).then_some(flow.spec.actions),
+        stats: Some(seen.stats).filter(|stats| stats.packets != 0),
+        tcp_flags: Some(seen.tcp_flags).filter(|flags| *flags != 0),
+        used: seen.used,
+    };
+    Reply::Flow(datapath.0, description)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datapath::Seen;
+    use ovs_netlink::key::Key;
+
+    #[test]
+    fn only_a_flow_with_a_number_is_told_without_its_key() {
+        let omit = Omit {
+            key: true,
+            mask: true,
+            actions: true,
+        };
+        let told = |id: FlowId| {
+            let spec = FlowSpec {
+                id,
+                matches: Box::default(),
+                actions: Vec::new(),
+            };
+            let seen = Seen::default();
+            match tell(DatapathId(1), Flow { spec, seen }, Command::New, omit) {
+                Reply::Flow(1, flow) => flow,
+                other => panic!("{other:?}"),
+            }
+        };
+        let numbered = told(FlowId::Ufid(Ufid::new(b"1").unwrap()));
+        assert!(numbered.key.is_none() && numbered.ufid.is_some());
+        assert!(told(FlowId::Key(Box::<Key>::default())).key.is_some());
     }
 }

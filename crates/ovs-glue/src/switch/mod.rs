@@ -1,9 +1,8 @@
 //! What ovs-vswitchd believes to be the kernel: datapaths, their ports, and requests about them.
 //!
 //! A datagram's messages are carried out one after the other. Answers, error numbers and notifications are those of
-//! `net/openvswitch/datapath.c` and `net/netlink` of Linux 6.1.
+//! `net/openvswitch` and `net/netlink` of Linux 6.1.
 
-mod control;
 mod ct_limit;
 mod dp;
 mod dump;
@@ -17,11 +16,12 @@ use crate::capabilities::Capabilities;
 use crate::datapath::{Datapath, DatapathId, PortNo, PortSpec};
 use crate::placeholder::Placeholders;
 use crate::server::{Answer, Notice, Service};
-use crate::uapi::{CONTROL, CT_LIMIT, DATAPATH, FAMILIES, FLOW, Family, METER, PACKET, VPORT};
 pub use dump::Dump;
 use ovs_netlink::attribute::Writer;
-use ovs_netlink::message::{FIRST_TYPE, Flags, Generic, Header, Message, Status, messages};
-use ovs_netlink::{Errno, Error};
+use ovs_netlink::family::Family;
+use ovs_netlink::message::{FIRST_TYPE, Flags, Header, Message, Status, messages};
+use ovs_netlink::name::Name;
+use ovs_netlink::{Errno, Error, Reply, Request};
 use std::collections::{BTreeMap, HashMap};
 
 /// Datapaths at one time. ovs-vswitchd has one, and removes others.
@@ -30,10 +30,12 @@ const MAX_DATAPATHS: usize = 16;
 const GENERIC: u32 = 16;
 /// `NETLINK_NETFILTER`.
 const NETFILTER: u32 = 12;
+/// Its multicast groups (`NFNLGRP_MAX`).
+const NETFILTER_GROUPS: u32 = 9;
 
 /// A datapath as ovs-vswitchd knows it.
 struct Bridge {
-    name: String,
+    name: Name,
     features: u32,
     masks_cache: u32,
     /// Sockets for upcalls, if they are named per processor.
@@ -45,7 +47,9 @@ struct Bridge {
 
 struct Vport {
     spec: PortSpec,
-    interface: u32,
+    name: Name,
+    /// Index of its network device, if it has one.
+    interface: Option<u32>,
     /// Sockets for upcalls, if they are named per port.
     sockets: Vec<u32>,
 }
@@ -59,18 +63,7 @@ pub struct Switch<D, P> {
     capabilities: Capabilities,
     bridges: BTreeMap<DatapathId, Bridge>,
     /// Ports by name.
-    names: HashMap<String, (DatapathId, PortNo)>,
-}
-
-/// A request to one of the `ovs_*` families.
-#[derive(Clone, Copy)]
-struct Request<'a> {
-    header: Header,
-    family: &'static Family,
-    command: u8,
-    /// `dp_ifindex` of `struct ovs_header`.
-    datapath: u32,
-    attributes: &'a [u8],
+    names: HashMap<Name, (DatapathId, PortNo)>,
 }
 
 /// What a request comes to.
@@ -103,62 +96,36 @@ fn refused<T>(errno: Errno) -> Result<T> {
     Err(Refusal(errno))
 }
 
-impl Request<'_> {
-    fn has(&self, flags: Flags) -> bool {
-        self.header.flags.contains(flags)
-    }
-
-    /// A message that answers this request.
-    fn message(&self, command: u8, datapath: DatapathId, body: impl FnOnce(&mut Writer)) -> Result<Vec<u8>> {
-        let mut writer = Writer::new();
-        let header = Header {
-            flags: Flags::default(),
-            kind: self.family.number,
-            ..self.header
-        };
-        write_message(&mut writer, header, self.family, command, datapath, body);
-        Ok(writer.finish()?)
-    }
-
-    /// The answer to a request that only asks.
-    fn reply(&self, command: u8, datapath: DatapathId, body: impl FnOnce(&mut Writer)) -> Result<Outcome> {
-        Ok(Outcome {
-            reply: Some(self.message(command, datapath, body)?),
-            ..Outcome::default()
-        })
-    }
-
-    /// The answer to a request that changes something (`genl_notify`): whoever asked is answered if it wanted an echo;
-    /// the members of the family's group are told.
-    fn notify(&self, message: Vec<u8>) -> Outcome {
-        let echo = self.has(Flags::ECHO);
-        Outcome {
-            reply: echo.then(|| message.clone()),
-            notice: Some(Notice {
-                group: self.family.group,
-                to_cause: !echo,
-                datagram: message,
-            }),
-            dump: None,
-        }
-    }
+/// The answer to a request that only asks.
+fn reply(header: Header, reply: &Reply<'_>) -> Result<Outcome> {
+    Ok(Outcome {
+        reply: Some(written(header, reply)?),
+        ..Outcome::default()
+    })
 }
 
-/// A message of an `ovs_*` family.
-fn write_message(
-    writer: &mut Writer,
-    header: Header,
-    family: &Family,
-    command: u8,
-    datapath: DatapathId,
-    body: impl FnOnce(&mut Writer),
-) {
-    let version = family.version;
-    writer.message(header, |writer| {
-        writer.generic(Generic { command, version });
-        writer.raw(&datapath.0.to_ne_bytes());
-        body(writer);
-    });
+/// The answer to a request that changes something (`genl_notify`): whoever asked is answered if it wanted an echo; the
+/// members of the family's group are told.
+fn notify(header: Header, family: Family, reply: &Reply<'_>) -> Result<Outcome> {
+    let message = written(header, reply)?;
+    let echo = header.flags.contains(Flags::ECHO);
+    Ok(Outcome {
+        reply: echo.then(|| message.clone()),
+        notice: family.group().map(|group| Notice {
+            group,
+            to_cause: !echo,
+            datagram: message,
+        }),
+        dump: None,
+    })
+}
+
+/// A message that answers a request, whose header is given.
+fn written(header: Header, reply: &Reply<'_>) -> Result<Vec<u8>> {
+    let mut writer = Writer::new();
+    let flags = Flags::default();
+    reply.write(Header { flags, ..header }, &mut writer);
+    Ok(writer.finish()?)
 }
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
@@ -174,34 +141,26 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
     }
 
     fn carry_out(&mut self, message: &Message<'_>) -> Result<Outcome> {
-        let known = |family: &&&'static Family| family.number == message.header.kind;
-        let family = *FAMILIES.iter().find(known).ok_or(Errno::ENOENT)?;
-        if family == &CT_LIMIT && !self.capabilities.zone_limits {
+        let header = message.header;
+        if !self.has_family(Family::of_number(header.kind)) {
             return refused(Errno::ENOENT);
         }
-        let (Generic { command, .. }, rest) = message.generic()?;
-        if family == &CONTROL {
-            return self.control(message.header, command, rest);
+        match Request::read(message)? {
+            Request::Control(request) => {
+                let family = request.family().filter(|family| self.has_family(Some(*family)));
+                reply(header, &Reply::Control(family.ok_or(Errno::ENOENT)?.into()))
+            }
+            Request::Datapath(request) => self.dp(header, request),
+            Request::Vport(request) => self.vport(header, request),
+            Request::Flow(number, request) => self.flow(header, number, request),
+            Request::Execute(execute) => self.execute(&execute),
+            Request::Meter(number, request) => self.meter(header, number, request),
+            Request::CtLimit(request) => self.ct_limit(header, request),
         }
-        let (datapath, attributes) = rest.split_first_chunk().ok_or(Errno::EINVAL)?;
-        let request = Request {
-            header: message.header,
-            family,
-            command,
-            datapath: u32::from_ne_bytes(*datapath),
-            attributes,
-        };
-        let dump = request.has(Flags::DUMP);
-        match (family.number, dump) {
-            (number, false) if number == DATAPATH.number => self.dp(&request),
-            (number, false) if number == VPORT.number => self.vport(&request),
-            (number, false) if number == FLOW.number => self.flow(&request),
-            (number, false) if number == PACKET.number => self.packet(&request),
-            (number, false) if number == METER.number => self.meter(&request),
-            (number, false) if number == CT_LIMIT.number => self.ct_limit(&request),
-            (_, true) => self.begin_dump(&request),
-            _ => refused(Errno::EOPNOTSUPP),
-        }
+    }
+
+    fn has_family(&self, family: Option<Family>) -> bool {
+        family.is_some_and(|family| family != Family::CtLimit || self.capabilities.zone_limits)
     }
 
     /// The datapath of this number.
@@ -215,16 +174,20 @@ impl<D: Datapath, P: Placeholders> Service for Switch<D, P> {
     type Dump = Dump;
 
     fn has_group(&self, protocol: u32, group: u32) -> bool {
-        let generic = group != 0 && FAMILIES.iter().any(|family| family.group == group);
-        // Those of netfilter exist, and stay silent.
-        protocol == GENERIC && generic || protocol == NETFILTER && (1..=9).contains(&group)
+        match protocol {
+            GENERIC => Family::ALL.iter().any(|family| family.group() == Some(group)),
+            // They exist, and stay silent.
+            NETFILTER => (1..=NETFILTER_GROUPS).contains(&group),
+            _ => false,
+        }
     }
 
-    fn request(&mut self, _: u32, protocol: u32, datagram: &[u8]) -> Answer<Dump> {
+    fn request(&mut self, protocol: u32, datagram: &[u8]) -> Answer<Dump> {
         let mut answer = Answer::default();
         // What follows an error in a length is not looked at, as in the kernel.
         for message in messages(datagram).map_while(std::result::Result::ok) {
-            if !message.header.flags.contains(Flags::REQUEST) {
+            let flags = message.header.flags;
+            if !flags.contains(Flags::REQUEST) {
                 continue;
             }
             let outcome = match protocol {
@@ -238,12 +201,10 @@ impl<D: Datapath, P: Placeholders> Service for Switch<D, P> {
                 Ok(outcome) if outcome.dump.is_some() && answer.dump.is_some() => Some(Some(Errno::EBUSY)),
                 Ok(outcome) => {
                     answer.datagrams.extend(outcome.reply);
-                    answer
-                        .notices
-                        .extend(outcome.notice.filter(|notice| notice.group != 0));
-                    let dumps = outcome.dump.is_some();
+                    answer.notices.extend(outcome.notice);
+                    let acknowledge = flags.contains(Flags::ACK) && outcome.dump.is_none();
                     answer.dump = answer.dump.or(outcome.dump);
-                    (message.header.flags.contains(Flags::ACK) && !dumps).then_some(None)
+                    acknowledge.then_some(None)
                 }
                 Err(Refusal(errno)) => Some(Some(errno)),
             };
@@ -266,34 +227,12 @@ fn acknowledgement(message: &Message<'_>, errno: Option<Errno>) -> Option<Vec<u8
     writer.finish().ok()
 }
 
-/// An interface's name from an attribute: ends with one zero byte (`nla_policy` of type `NLA_NUL_STRING`).
-fn name(value: &[u8]) -> Result<&str> {
-    let end = value.iter().position(|byte| *byte == 0).ok_or(Errno::EINVAL)?;
-    let name = std::str::from_utf8(&value[..end]).map_err(|_| Errno::EINVAL)?;
+/// An interface's name as text, if the kernel would take it (`dev_valid_name`).
+fn text(name: &Name) -> Result<&str> {
+    let text = std::str::from_utf8(name.as_bytes()).map_err(|_| Errno::EINVAL)?;
     let odd = |byte: u8| byte == b'/' || byte == b':' || byte.is_ascii_whitespace();
-    if name.is_empty() || name == "." || name == ".." || name.bytes().any(odd) {
+    if text == "." || text == ".." || text.bytes().any(odd) {
         return refused(Errno::EINVAL);
     }
-    Ok(name)
-}
-
-fn write_name(writer: &mut Writer, kind: u16, name: &str) {
-    writer.nested(kind, |writer| {
-        writer.raw(name.as_bytes());
-        writer.raw(&[0]);
-    });
-}
-
-/// Netlink port ids from an attribute: one at least.
-fn socket_ids(value: &[u8]) -> Result<Vec<u32>> {
-    let (chunks, rest) = value.as_chunks();
-    if chunks.is_empty() || !rest.is_empty() {
-        return refused(Errno::EINVAL);
-    }
-    Ok(chunks.iter().map(|id| u32::from_ne_bytes(*id)).collect())
-}
-
-/// Numbers one after the other, in the machine's order.
-fn words(values: &[u64]) -> Vec<u8> {
-    values.iter().flat_map(|value| value.to_ne_bytes()).collect()
+    Ok(text)
 }

@@ -1,4 +1,4 @@
-//! Requests about connections (`linux/netfilter/nfnetlink.h`, `nfnetlink_conntrack.h`).
+//! Requests about connections and their timeouts (`linux/netfilter/nfnetlink.h`, `nfnetlink_conntrack.h`).
 //!
 //! They must never reach the kernel of the host, whose connections are not ours. The data plane has none of its own yet: so a
 //! dump is empty, to remove all succeeds, one that is named is not there, and what would make something is refused.
@@ -8,34 +8,37 @@ use ovs_netlink::Errno;
 use ovs_netlink::attribute::attributes;
 use ovs_netlink::message::{Flags, Message};
 
-/// `NFNL_SUBSYS_CTNETLINK`, and the messages `IPCTNL_MSG_CT_GET` and `_DELETE`.
+/// `NFNL_SUBSYS_CTNETLINK` and `NFNL_SUBSYS_CTNETLINK_TIMEOUT`, and their messages `_GET` and `_DELETE`.
 const CONNECTIONS: u16 = 1;
+const TIMEOUTS: u16 = 8;
 const GET: u16 = 1;
 const DELETE: u16 = 2;
 /// `struct nfgenmsg`.
 const HEADER: usize = 4;
-/// `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`.
+/// What names one: `CTA_TUPLE_ORIG`, `CTA_TUPLE_REPLY`; `CTA_TIMEOUT_NAME`.
 const TUPLES: [u16; 2] = [1, 2];
+const NAME: [u16; 1] = [1];
 
 pub(super) fn carry_out(message: &Message<'_>) -> Result<Outcome> {
     let rest = message.payload.get(HEADER..).ok_or(Errno::EINVAL)?;
     let dump = message.header.flags.contains(Flags::DUMP);
-    match (message.header.kind >> 8, message.header.kind & 0xff) {
-        (CONNECTIONS, GET) if dump => Ok(Outcome {
-            dump: Some(super::Dump::nothing(message.header)),
-            ..Outcome::default()
-        }),
-        (CONNECTIONS, DELETE) => {
+    let names: &[u16] = match message.header.kind >> 8 {
+        CONNECTIONS => &TUPLES,
+        TIMEOUTS => &NAME,
+        // A subsystem that is not there.
+        _ => return refused(Errno::EINVAL),
+    };
+    match message.header.kind & 0xff {
+        GET if dump => Ok(super::Dump::nothing(message.header)),
+        GET => refused(Errno::ENOENT),
+        DELETE => {
             for attribute in attributes(rest) {
-                if TUPLES.contains(&attribute?.kind) {
+                if names.contains(&attribute?.kind) {
                     return refused(Errno::ENOENT);
                 }
             }
             Ok(Outcome::default())
         }
-        (CONNECTIONS, GET) => refused(Errno::ENOENT),
-        (CONNECTIONS, _) => refused(Errno::EOPNOTSUPP),
-        // A subsystem that is not there.
-        _ => refused(Errno::EINVAL),
+        _ => refused(Errno::EOPNOTSUPP),
     }
 }

@@ -1,41 +1,24 @@
 //! The family `ovs_packet` (`net/openvswitch/datapath.c`): packets to and from ovs-vswitchd.
 
-use super::{Outcome, Request, Result, Switch, refused, write_message};
-use crate::datapath::{Datapath, Execute, Upcall, UpcallKind};
+use super::{Outcome, Result, Switch};
+use crate::datapath::{Datapath, Upcall, UpcallKind};
 use crate::placeholder::Placeholders;
-use crate::uapi::PACKET as FAMILY;
-use crate::uapi::dp::F_DISPATCH_UPCALL_PER_CPU;
-use crate::uapi::packet::{
-    ACTION, ACTIONS, ATTRIBUTES, EGRESS_TUN_KEY, EXECUTE, HASH, KEY, LEN, MISS, MRU, PACKET, PROBE, USERDATA,
-};
-use ovs_netlink::Errno;
-use ovs_netlink::attribute::{Table, Writer};
+use ovs_netlink::attribute::Writer;
 use ovs_netlink::message::Header;
+use ovs_netlink::packet::{Execute, Reason, Upcall as Description};
+use ovs_netlink::{Errno, Reply};
 
 /// In an action: any socket.
 const ANY: u32 = u32::MAX;
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    pub(super) fn packet(&mut self, request: &Request<'_>) -> Result<Outcome> {
-        if request.command != EXECUTE {
-            return refused(Errno::EOPNOTSUPP);
+    pub(super) fn execute(&mut self, execute: &Execute<'_>) -> Result<Outcome> {
+        self.capabilities.check_actions(&execute.actions)?;
+        if execute.eth_type.is_some() && !self.capabilities.layer_3 {
+            return super::refused(Errno::EINVAL);
         }
-        let table = Table::read(&ATTRIBUTES, request.attributes)?;
-        let packet = table.required(PACKET, table.bytes(PACKET))?;
-        let key = table.required(KEY, table.bytes(KEY))?;
-        let actions = table.required(ACTIONS, table.bytes(ACTIONS))?;
-        self.capabilities.check_key(key)?;
-        self.check_actions(actions)?;
-        let (datapath, _) = self.bridge(request.datapath)?;
-        let execute = Execute {
-            packet: packet.to_owned(),
-            key: key.to_owned(),
-            actions: actions.to_owned(),
-            probe: table.has(PROBE),
-            mru: table.u16(MRU),
-            serial: table.u64(HASH).filter(|serial| *serial != 0),
-        };
-        self.datapath.execute(datapath, execute)?;
+        self.bridge(execute.datapath)?;
+        self.datapath.execute(execute)?;
         Ok(Outcome::default())
     }
 
@@ -58,38 +41,23 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
 
     /// Sockets that upcalls go to.
     pub fn upcall_sockets(&self) -> impl Iterator<Item = u32> {
-        let of_ports = |bridge: &'_ super::Bridge| {
-            bridge
-                .ports
-                .values()
-                .flat_map(|port| &port.sockets)
-                .copied()
-                .collect()
-        };
-        let of_bridge = move |bridge: &super::Bridge| -> Vec<u32> {
-            if bridge.features & F_DISPATCH_UPCALL_PER_CPU == 0 {
-                of_ports(bridge)
-            } else {
-                bridge.cpu_sockets.clone()
-            }
-        };
-        self.bridges
-            .values()
-            .flat_map(of_bridge)
-            .filter(|socket| *socket != 0)
+        let of_cpus = self.bridges.values().filter(|bridge| bridge.is_per_cpu());
+        let of_cpus = of_cpus.flat_map(|bridge| &bridge.cpu_sockets);
+        let of_ports = self.bridges.values().filter(|bridge| !bridge.is_per_cpu());
+        let of_ports = of_ports
+            .flat_map(|bridge| bridge.ports.values())
+            .flat_map(|port| &port.sockets);
+        of_cpus.chain(of_ports).copied().filter(|socket| *socket != 0)
     }
 
     fn upcall_socket(&self, upcall: &Upcall) -> Option<u32> {
         let bridge = self.bridges.get(&upcall.datapath)?;
-        let sockets = if bridge.features & F_DISPATCH_UPCALL_PER_CPU == 0 {
-            match upcall.kind {
-                UpcallKind::Action { socket, .. } if socket != ANY => {
-                    return Some(socket).filter(|socket| *socket != 0);
-                }
-                _ => &bridge.ports.get(&upcall.port)?.sockets,
+        let sockets = match &upcall.kind {
+            _ if bridge.is_per_cpu() => &bridge.cpu_sockets,
+            UpcallKind::Action { socket, .. } if *socket != ANY => {
+                return Some(*socket).filter(|socket| *socket != 0);
             }
-        } else {
-            &bridge.cpu_sockets
+            _ => &bridge.ports.get(&upcall.port)?.sockets,
         };
         let count = u32::try_from(sockets.len()).ok()?;
         let index = usize::try_from(upcall.hash.checked_rem(count)?).ok()?;
@@ -99,43 +67,30 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
 
 /// `queue_userspace_packet`. `None`: something is longer than an attribute can be.
 fn write_upcall(upcall: &Upcall) -> Option<Vec<u8>> {
+    let mut description = Description {
+        reason: Reason::Miss,
+        packet: &upcall.packet,
+        key: upcall.key.clone(),
+        userdata: None,
+        egress_tunnel: None,
+        actions: None,
+        mru: upcall.mru,
+        length: upcall.length,
+        hash: Some(upcall.serial).filter(|serial| *serial != 0),
+    };
+    if let UpcallKind::Action {
+        userdata,
+        egress_tunnel,
+        actions,
+        ..
+    } = &upcall.kind
+    {
+        description.reason = Reason::Action;
+        description.userdata = userdata.as_deref();
+        description.egress_tunnel.clone_from(egress_tunnel);
+        description.actions.clone_from(actions);
+    }
     let mut writer = Writer::new();
-    let header = Header {
-        kind: FAMILY.number,
-        ..Header::default()
-    };
-    let command = if upcall.kind == UpcallKind::Miss {
-        MISS
-    } else {
-        ACTION
-    };
-    write_message(&mut writer, header, &FAMILY, command, upcall.datapath, |writer| {
-        writer.attribute(KEY, &upcall.key);
-        if let UpcallKind::Action {
-            userdata,
-            egress_tunnel,
-            actions,
-            ..
-        } = &upcall.kind
-        {
-            for (kind, value) in [
-                (USERDATA, userdata),
-                (EGRESS_TUN_KEY, egress_tunnel),
-                (ACTIONS, actions),
-            ] {
-                if let Some(value) = value {
-                    writer.attribute(kind, value);
-                }
-            }
-        }
-        if let Some(mru) = upcall.mru {
-            writer.u16(MRU, mru);
-        }
-        if let Some(length) = upcall.length {
-            writer.u32(LEN, length);
-        }
-        writer.u64(HASH, upcall.serial);
-        writer.attribute(PACKET, &upcall.packet);
-    });
+    Reply::Upcall(upcall.datapath.0, description).write(Header::default(), &mut writer);
     writer.finish().ok()
 }

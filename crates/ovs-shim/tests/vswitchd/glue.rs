@@ -1,12 +1,14 @@
 //! The glue process of the tests: a data plane in memory, placeholders that are TAPs, commands on standard input.
 
-use ovs_glue::datapath::{DatapathId, FlowStats, PortNo, Upcall, UpcallKind};
+use ovs_glue::datapath::{DatapathId, PortNo, Seen, Upcall, UpcallKind};
 use ovs_glue::memory::Memory;
 use ovs_glue::server::Limits;
 use ovs_glue::switch::Switch;
 use ovs_glue::tap::TapPlaceholders;
 use ovs_glue::{Capabilities, Glue};
-use ovs_netlink::attribute::{Writer, attributes};
+use ovs_netlink::action::Action;
+use ovs_netlink::flow::Stats;
+use ovs_netlink::key::{Ethernet, Key};
 use std::io::BufRead;
 use std::path::Path;
 use std::sync::mpsc;
@@ -56,21 +58,15 @@ fn carry_out(glue: &mut TestGlue, command: &str) -> String {
             names.sort_unstable();
             names.join(" ")
         }
-        ["executed"] => memory.executed_count().to_string(),
-        ["last"] => memory.executed.back().map_or_else(String::new, |(_, execute)| {
-            let actions = attributes(&execute.actions).map(|action| action.unwrap());
-            // OVS_ACTION_ATTR_OUTPUT
-            let outputs = actions.filter(|action| action.kind == 1);
-            let mut ports: Vec<_> = outputs
-                .map(|action| u32::from_ne_bytes(action.value.try_into().unwrap()))
-                .collect();
+        ["sent"] => memory.sent.to_string(),
+        ["last"] => memory.last_sent.as_ref().map_or_else(String::new, |sent| {
+            let output = |action: &Action| match action {
+                Action::Output(port) => Some(*port),
+                _ => None,
+            };
+            let mut ports: Vec<_> = sent.actions.iter().filter_map(output).collect();
             ports.sort_unstable();
-            let ports: Vec<_> = ports.iter().map(u32::to_string).collect();
-            format!(
-                "outputs={} serial={} ",
-                ports.join(","),
-                execute.serial.unwrap_or(0)
-            )
+            format!("outputs={ports:?} serial={:?}", sent.serial)
         }),
         ["inject", port, first, count] => {
             let first: u32 = first.parse().unwrap();
@@ -82,10 +78,12 @@ fn carry_out(glue: &mut TestGlue, command: &str) -> String {
         }
         // The last flow that was installed sees packets.
         ["hit", packets, bytes] => {
-            let seen = FlowStats {
-                packets: packets.parse().unwrap(),
-                bytes: bytes.parse().unwrap(),
-                used: monotonic_ms(),
+            let seen = Seen {
+                stats: Stats {
+                    packets: packets.parse().unwrap(),
+                    bytes: bytes.parse().unwrap(),
+                },
+                used: Some(monotonic_ms()),
                 tcp_flags: 0,
             };
             let (datapath, id) = memory.last_flow.clone().unwrap();
@@ -106,15 +104,15 @@ fn find(memory: &Memory, name: &str) -> (DatapathId, PortNo) {
 fn miss(datapath: DatapathId, port: PortNo, number: u32) -> Upcall {
     let [a, b, c, d] = number.to_be_bytes();
     let source = [2, 0, a, b, c, d];
-    let addresses = [source, [0xff; 6]].concat();
-    let mut key = Writer::new();
-    key.u32(2, 0); // OVS_KEY_ATTR_PRIORITY
-    key.u32(3, port.0); // OVS_KEY_ATTR_IN_PORT
-    key.u32(15, 0); // OVS_KEY_ATTR_SKB_MARK
-    key.u32(19, 0); // OVS_KEY_ATTR_DP_HASH
-    key.u32(20, 0); // OVS_KEY_ATTR_RECIRC_ID
-    key.attribute(4, &addresses); // OVS_KEY_ATTR_ETHERNET
-    key.be16(6, 0x88b5); // OVS_KEY_ATTR_ETHERTYPE
+    let mut key = Key {
+        ethernet: Some(Ethernet {
+            source,
+            destination: [0xff; 6],
+        }),
+        eth_type: 0x88b5,
+        ..Key::default()
+    };
+    key.metadata.in_port = Some(port.0);
     let mut packet = [&[0xff; 6], &source[..], &[0x88, 0xb5]].concat();
     packet.resize(60, 0);
     Upcall {
@@ -122,7 +120,7 @@ fn miss(datapath: DatapathId, port: PortNo, number: u32) -> Upcall {
         port,
         kind: UpcallKind::Miss,
         packet,
-        key: key.finish().unwrap(),
+        key: Box::new(key),
         mru: None,
         length: None,
         serial: u64::from(number),

@@ -135,8 +135,8 @@ impl World {
     }
 
     /// How many packets ovs-vswitchd has sent.
-    pub fn executed(&self) -> usize {
-        self.glue("executed").parse().unwrap()
+    pub fn sent(&self) -> usize {
+        self.glue("sent").parse().unwrap()
     }
 
     pub fn has_device(&self, name: &str) -> bool {

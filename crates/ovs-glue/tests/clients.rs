@@ -1,0 +1,498 @@
+//! Clients of all sorts at the glue's socket: those that behave, and those that do not.
+
+#![allow(clippy::unwrap_used)]
+
+use ovs_frame::{DATA, Header, JOIN, MARK, OPEN, OVERFLOW, REFUSED, REQUEST, WELCOME};
+use ovs_glue::datapath::{Datapath, DatapathId, FlowId, FlowSpec, PortNo, PutMode, Upcall, UpcallKind};
+use ovs_glue::memory::Memory;
+use ovs_glue::placeholder::NoDevices;
+use ovs_glue::server::Limits;
+use ovs_glue::switch::Switch;
+use ovs_glue::{Capabilities, Glue};
+use ovs_netlink::attribute::Writer;
+use ovs_netlink::family::Family;
+use ovs_netlink::message::{self, Flags, Message, Status, messages};
+use ovs_netlink::name::Name;
+use ovs_netlink::vport::Kind;
+use ovs_netlink::{Errno, Reply, Request, datapath, flow, vport};
+use proptest::prelude::*;
+use rustix::event::Timespec;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::path::PathBuf;
+
+const GENERIC: u32 = 16;
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+struct World {
+    directory: tempfile::TempDir,
+    glue: Glue<Memory, NoDevices>,
+}
+
+struct Client {
+    socket: OwnedFd,
+    sequence: u32,
+}
+
+impl World {
+    fn new(limits: Limits) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let switch = Switch::new(Memory::default(), NoDevices::default(), Capabilities::kernel());
+        let glue = Glue::listen(&directory.path().join("socket"), 7, limits, switch).unwrap();
+        World { directory, glue }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
+    /// Lets the glue do what there is to do.
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            self.glue.turn(Some(&AT_ONCE)).unwrap();
+        }
+    }
+
+    fn connect(&mut self) -> Client {
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(self.path()).unwrap()).unwrap();
+        self.settle();
+        Client { socket, sequence: 0 }
+    }
+
+    /// A client that has opened, and its port id.
+    fn open(&mut self) -> (Client, u32) {
+        let client = self.connect();
+        client.send(OPEN, GENERIC, &[]);
+        self.settle();
+        let (header, instance) = client.receive().unwrap();
+        assert_eq!((header.kind, instance), (WELCOME, 7_u64.to_ne_bytes().to_vec()));
+        (client, header.number)
+    }
+
+    /// What a request is answered with: messages until the glue says that there are no more.
+    fn ask(&mut self, client: &mut Client, request: &Request<'_>, flags: Flags) -> Vec<Vec<u8>> {
+        client.request(request, flags);
+        let mut answers = Vec::new();
+        loop {
+            self.settle();
+            let (header, datagram) = client.receive().expect("an answer is under way");
+            if header.kind == DATA {
+                answers.push(datagram);
+            }
+            if header.number == client.sequence {
+                return answers;
+            }
+        }
+    }
+
+    fn make_datapath(&mut self, client: &mut Client, upcalls: u32) -> DatapathId {
+        let request = Request::Datapath(datapath::Request::New {
+            name: name("ovs-system"),
+            upcall_pid: upcalls,
+            ifindex: None,
+            settings: datapath::Settings::default(),
+        });
+        let answers = self.ask(client, &request, Flags::ECHO);
+        match reply(&answers[0]) {
+            Reply::Datapath(told) => DatapathId(told.datapath),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Client {
+    fn send(&self, kind: u32, number: u32, contents: &[u8]) {
+        let datagram = [&Header { kind, number }.to_bytes(), contents].concat();
+        rustix::net::send(&self.socket, &datagram, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    fn request(&mut self, request: &Request<'_>, flags: Flags) {
+        self.sequence += 1;
+        let mut writer = Writer::new();
+        let header = message::Header {
+            flags,
+            sequence: self.sequence,
+            ..message::Header::default()
+        };
+        request.write(header, &mut writer);
+        self.send(REQUEST, 0, &writer.finish().unwrap());
+    }
+
+    /// The next datagram; `None` if there is none for now. The end is a header without meaning.
+    fn receive(&self) -> Option<(Header, Vec<u8>)> {
+        let mut buffer = vec![0; 1 << 17];
+        match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => {
+                Some((Header { kind: 0, number: 0 }, Vec::new()))
+            }
+            Ok((length, _)) => {
+                let (header, contents) = Header::split(&buffer[..length]).unwrap();
+                Some((header, contents.to_vec()))
+            }
+            Err(errno) => {
+                assert_eq!(errno, rustix::io::Errno::AGAIN);
+                None
+            }
+        }
+    }
+
+    fn is_ended(&self) -> bool {
+        self.receive().is_some_and(|(header, _)| header.kind == 0)
+    }
+}
+
+fn name(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+fn message(datagram: &[u8]) -> Message<'_> {
+    messages(datagram).next().unwrap().unwrap()
+}
+
+fn reply(datagram: &[u8]) -> Reply<'_> {
+    Reply::read(&message(datagram)).unwrap()
+}
+
+fn errno(answers: &[Vec<u8>]) -> Option<Errno> {
+    match message(&answers[0]).status().unwrap() {
+        Some(Status::Answer(errno)) => errno,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn new_port(datapath: DatapathId, port: &str) -> Request<'static> {
+    Request::Vport(vport::Request::New {
+        datapath: datapath.0,
+        name: name(port),
+        kind: Kind::Internal,
+        port: None,
+        upcall_pids: vec![0],
+        options: None,
+        ifindex: None,
+    })
+}
+
+fn dump_flows(datapath: DatapathId) -> Request<'static> {
+    Request::Flow(
+        datapath.0,
+        flow::Request::Dump {
+            omit: flow::Omit::default(),
+        },
+    )
+}
+
+fn upcall(datapath: DatapathId) -> Upcall {
+    Upcall {
+        datapath,
+        port: PortNo(0),
+        kind: UpcallKind::Miss,
+        packet: vec![0; 1500],
+        key: Box::default(),
+        mru: None,
+        length: None,
+        serial: 1,
+        hash: 0,
+    }
+}
+
+/// The flow with this number as identifier, which is also its key.
+fn add_flow(world: &mut World, datapath: DatapathId, number: u32) {
+    let mut flow = ovs_netlink::key::Match::default();
+    flow.key.metadata.mark = number;
+    flow.key.eth_type = 0x88b5;
+    flow.mask = flow.key.exact_mask();
+    let spec = FlowSpec {
+        id: FlowId::Ufid(flow::Ufid::new(&number.to_ne_bytes()).unwrap()),
+        matches: Box::new(flow),
+        actions: Vec::new(),
+    };
+    world
+        .glue
+        .switch
+        .datapath
+        .put_flow(datapath, spec, PutMode::Create)
+        .unwrap();
+}
+
+#[test]
+fn the_socket_is_the_owners_alone() {
+    let world = World::new(Limits::default());
+    let mode = rustix::fs::stat(world.path()).unwrap().st_mode;
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket");
+    std::fs::write(&path, "mine").unwrap();
+    let switch = Switch::new(Memory::default(), NoDevices::default(), Capabilities::first());
+    assert!(Glue::listen(&path, 1, Limits::default(), switch).is_err());
+    assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+}
+
+#[test]
+fn the_last_answer_says_that_it_is_the_last() {
+    let mut world = World::new(Limits::default());
+    let (mut client, _) = world.open();
+    let datapath = world.make_datapath(&mut client, 0);
+    // Without echo or acknowledgement there is nothing to say but that it is done.
+    client.request(&new_port(datapath, "vm1"), Flags::default());
+    world.settle();
+    let mark = Header {
+        kind: MARK,
+        number: 2,
+    };
+    assert_eq!(client.receive(), Some((mark, Vec::new())));
+    // Refused: the name is taken.
+    let answers = world.ask(&mut client, &new_port(datapath, "vm1"), Flags::ECHO);
+    assert_eq!((answers.len(), errno(&answers)), (1, Some(Errno::EEXIST)));
+    // Done, and acknowledged.
+    let answers = world.ask(&mut client, &new_port(datapath, "vm2"), Flags::ECHO | Flags::ACK);
+    assert!(matches!(reply(&answers[0]), Reply::Vport(port) if port.port == 2));
+    assert_eq!(errno(&answers[1..]), None);
+    assert_eq!(client.receive(), None);
+}
+
+#[test]
+fn one_too_many_is_refused_and_a_place_becomes_free() {
+    let mut world = World::new(Limits {
+        connections: 2,
+        ..Limits::default()
+    });
+    let (first, first_id) = world.open();
+    let (_second, second_id) = world.open();
+    assert_ne!(first_id, second_id);
+    let third = world.connect();
+    let (header, _) = third.receive().unwrap();
+    assert_eq!((header.kind, header.number), (REFUSED, 23), "ENFILE");
+    assert_eq!(world.glue.counters().too_many, 1);
+    drop(first);
+    world.settle();
+    let (_, third_id) = world.open();
+    assert!(![0, first_id, second_id].contains(&third_id));
+}
+
+#[test]
+fn whoever_does_not_keep_to_the_protocol_is_dropped_alone() {
+    let mut world = World::new(Limits::default());
+    let (mut good, _) = world.open();
+    let before = world.glue.counters().violations;
+    // A request before opening, a header cut short, no such kind, a second opening.
+    let bad: [(&[u32], &[u8]); 4] = [
+        (&[], &[0; 8]),
+        (&[], &[1]),
+        (&[OPEN], &[99, 0, 0, 0, 0, 0, 0, 0]),
+        (&[OPEN], &[1, 0, 0, 0, 16, 0, 0, 0]),
+    ];
+    for (first, datagram) in bad {
+        let client = world.connect();
+        for kind in first {
+            client.send(*kind, GENERIC, &[]);
+            world.settle();
+            client.receive().unwrap();
+        }
+        rustix::net::send(&client.socket, datagram, SendFlags::NOSIGNAL).unwrap();
+        world.settle();
+        assert!(client.is_ended(), "{datagram:?}");
+    }
+    assert_eq!(world.glue.counters().violations, before + 4);
+    world.make_datapath(&mut good, 0);
+}
+
+#[test]
+fn a_dump_half_read_holds_nobody_up_and_is_complete() {
+    let mut world = World::new(Limits::default());
+    let (mut reader, _) = world.open();
+    let (mut other, _) = world.open();
+    let datapath = world.make_datapath(&mut other, 0);
+    let count = 20_000;
+    for number in 1..=count {
+        add_flow(&mut world, datapath, number);
+    }
+    reader.request(&dump_flows(datapath), Flags::ACK);
+    world.settle();
+    // Nothing was read. Others change the same flows, and ports, meanwhile.
+    for number in 0..10 {
+        let port = new_port(datapath, &format!("vm{number}"));
+        assert_eq!(world.ask(&mut other, &port, Flags::ECHO).len(), 1);
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    let mut done = false;
+    while !done {
+        world.settle();
+        let (header, datagram) = reader.receive().expect("the dump is under way");
+        for message in messages(&datagram).map(Result::unwrap) {
+            assert!(!done && message.header.sequence == 1);
+            done = message.status().unwrap() == Some(Status::Done(None));
+            if !done {
+                let Reply::Flow(_, flow) = Reply::read(&message).unwrap() else {
+                    panic!()
+                };
+                assert!(seen.insert(flow.key.unwrap().metadata.mark));
+            }
+        }
+        // Only the end says that the request is answered.
+        assert_eq!(header.number, u32::from(done));
+    }
+    assert_eq!(seen.len(), count as usize);
+}
+
+#[test]
+fn who_does_not_read_loses_upcalls_and_is_told() {
+    let mut world = World::new(Limits {
+        queue: 10_000,
+        ..Limits::default()
+    });
+    let (reader, port_id) = world.open();
+    let (mut other, _) = world.open();
+    let datapath = world.make_datapath(&mut other, port_id);
+    // Far more than a socket and the queue hold. What waits for room stays with the data plane.
+    for _ in 0..10_000 {
+        world.glue.switch.datapath.inject(upcall(datapath));
+    }
+    while world.glue.turn(Some(&AT_ONCE)).unwrap() {}
+    // Others are served.
+    assert_eq!(
+        world
+            .ask(&mut other, &new_port(datapath, "vm1"), Flags::ECHO)
+            .len(),
+        1
+    );
+    let mut read = 0;
+    while let Some((header, _)) = reader.receive() {
+        assert_eq!(header.kind, DATA);
+        read += 1;
+        world.glue.turn(Some(&AT_ONCE)).unwrap();
+    }
+    assert_eq!(
+        read, 10_000,
+        "none was lost: there was no other socket to go on with"
+    );
+
+    // With a second socket that has room the first one's are lost, and it is told.
+    let (second, second_id) = world.open();
+    let mut spec = new_port(datapath, "vm2");
+    if let Request::Vport(vport::Request::New { upcall_pids, .. }) = &mut spec {
+        *upcall_pids = vec![second_id];
+    }
+    world.ask(&mut other, &spec, Flags::ECHO);
+    for _ in 0..10_000 {
+        world.glue.switch.datapath.inject(upcall(datapath));
+    }
+    while world.glue.turn(Some(&AT_ONCE)).unwrap() {}
+    assert!(world.glue.counters().overflows > 0);
+    let (mut read, mut told) = (0, false);
+    while let Some((header, _)) = reader.receive() {
+        told |= header.kind == OVERFLOW;
+        read += usize::from(header.kind == DATA);
+        world.glue.turn(Some(&AT_ONCE)).unwrap();
+    }
+    assert!(told && read < 10_000, "{read} read");
+    assert_eq!(second.receive(), None);
+    let request = Request::Datapath(datapath::Request::Get(datapath::Which {
+        datapath: datapath.0,
+        name: None,
+    }));
+    let answers = world.ask(&mut other, &request, Flags::default());
+    let Reply::Datapath(told) = reply(&answers[0]) else {
+        panic!()
+    };
+    assert_eq!(told.stats.unwrap().lost, 10_000 - read as u64);
+}
+
+#[test]
+fn members_of_a_group_are_told_unless_they_asked() {
+    let mut world = World::new(Limits::default());
+    let (mut asker, asker_id) = world.open();
+    let (member, member_id) = world.open();
+    let (stranger, _) = world.open();
+    let datapath = world.make_datapath(&mut asker, 0);
+    let group = Family::Vport.group().unwrap();
+    let mut join = |port_id: u32, group: u32| {
+        let client = world.connect();
+        client.send(JOIN, port_id, &group.to_ne_bytes());
+        world.settle();
+        client.receive().unwrap().0
+    };
+    assert_eq!(join(asker_id, group).kind, MARK);
+    assert_eq!(join(member_id, group).kind, MARK);
+    assert_eq!(
+        join(member_id, 5),
+        Header {
+            kind: REFUSED,
+            number: 22
+        }
+    );
+    assert_eq!(
+        join(99, group),
+        Header {
+            kind: REFUSED,
+            number: 9
+        }
+    );
+    let answers = world.ask(&mut asker, &new_port(datapath, "vm1"), Flags::ECHO);
+    assert_eq!(answers.len(), 1, "the echo, and no notice beside it");
+    let (header, notice) = member.receive().unwrap();
+    assert_eq!((header.kind, header.number, &notice), (DATA, 0, &answers[0]));
+    assert_eq!(stranger.receive(), None);
+    // Without an echo the one that asked is told as all others.
+    assert_eq!(
+        world
+            .ask(&mut asker, &new_port(datapath, "vm2"), Flags::default())
+            .len(),
+        0
+    );
+    assert_eq!(asker.receive().unwrap().0.kind, DATA);
+}
+
+#[test]
+fn who_goes_away_in_the_middle_of_a_dump_is_forgotten() {
+    let mut world = World::new(Limits::default());
+    let (mut other, _) = world.open();
+    let datapath = world.make_datapath(&mut other, 0);
+    for number in 1..=20_000 {
+        add_flow(&mut world, datapath, number);
+    }
+    let (mut reader, _) = world.open();
+    reader.request(&dump_flows(datapath), Flags::ACK);
+    world.settle();
+    drop(reader);
+    world.settle();
+    assert_eq!(
+        world
+            .ask(&mut other, &new_port(datapath, "vm1"), Flags::ECHO)
+            .len(),
+        1
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever a request is: there is an answer, and the next one is served.
+    #[test]
+    fn garbage_is_answered(
+        kind in prop_oneof![Just(0x10_u16), 0x20_u16..0x27, any::<u16>()],
+        flags in any::<u16>(),
+        payload in proptest::collection::vec(any::<u8>(), 0..200),
+        protocol in prop_oneof![Just(GENERIC), Just(12), any::<u32>()],
+    ) {
+        use ovs_glue::server::Service;
+        let mut switch = Switch::new(Memory::default(), NoDevices::default(), Capabilities::kernel());
+        let length = u32::try_from(16 + payload.len()).unwrap();
+        let header = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &(flags | 1).to_ne_bytes(), &[0; 8]].concat();
+        let mut answer = switch.request(protocol, &[header, payload].concat());
+        if let Some(dump) = &mut answer.dump {
+            prop_assert!(switch.dump(dump).1);
+        }
+        let mut writer = Writer::new();
+        Request::Datapath(datapath::Request::Dump).write(message::Header::default(), &mut writer);
+        prop_assert!(switch.request(GENERIC, &writer.finish().unwrap()).dump.is_some());
+    }
+}
