@@ -108,6 +108,8 @@ pub struct Which {
     pub datapath: u32,
     /// Name.
     pub name: Option<Name>,
+    /// Socket for upcalls. ovs-vswitchd sends 0; the kernel looks at it in [`Request::New`] only.
+    pub upcall_pid: Option<u32>,
 }
 
 /// What can be set; what is absent stays.
@@ -147,7 +149,7 @@ pub struct MegaflowStats {
 }
 
 impl MegaflowStats {
-    /// 8 bytes, 4 and 4 of padding, 8, and 8 of padding.
+    /// 8 bytes, 4 and 4 of padding, 8 and 8 of padding.
     fn from_bytes(bytes: &[u8; 32]) -> Option<Self> {
         Some(Self {
             mask_hit: u64::from_ne_bytes(*bytes.first_chunk()?),
@@ -211,8 +213,8 @@ impl Request {
                 PER_CPU_PIDS,
                 IFINDEX,
             ],
-            Command::Delete | Command::Get => &[NAME],
-            Command::Set => &[NAME, USER_FEATURES, MASKS_CACHE_SIZE, PER_CPU_PIDS],
+            Command::Delete | Command::Get => &[NAME, UPCALL_PID],
+            Command::Set => &[NAME, UPCALL_PID, USER_FEATURES, MASKS_CACHE_SIZE, PER_CPU_PIDS],
         };
         table.only(allowed)?;
         let name = read_name(&table)?;
@@ -228,6 +230,7 @@ impl Request {
         let which = Which {
             datapath: call.datapath,
             name,
+            upcall_pid: table.u32(UPCALL_PID),
         };
         Ok(match command {
             Command::Delete => Self::Delete(which),
@@ -251,6 +254,7 @@ impl Request {
             if let Some(name) = which.and_then(|which| which.name.as_ref()) {
                 writer.attribute(NAME, &name.terminated());
             }
+            writer.optional_u32(UPCALL_PID, which.and_then(|which| which.upcall_pid));
             match self {
                 Self::New {
                     name,

@@ -23,7 +23,7 @@ mod write;
 
 pub use fields::{Arp, Ethernet, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Ports, Tuple4, Tuple6, Vlan};
 pub use metadata::{Connection, ConnectionTuple, Metadata, NO_PORT};
-pub use nsh::{MAX_NSH_CONTEXT, Nsh, NshContext, NshHeader};
+pub use nsh::{MAX_NSH_CONTEXT, Nsh, NshBase, NshContext, NshHeader};
 pub use tunnel::{MAX_TUNNEL_OPTIONS, Tunnel, TunnelAddresses, TunnelFlags, TunnelOptions};
 
 use crate::attribute::{Rule, Set};
