@@ -206,7 +206,10 @@ impl<D: Datapath, P: Placeholders> Service for Switch<D, P> {
                     answer.dump = answer.dump.or(outcome.dump);
                     acknowledge.then_some(None)
                 }
-                Err(Refusal(errno)) => Some(Some(errno)),
+                Err(Refusal(errno)) => {
+                    log::debug!("refused with {errno}: {:?}", message.header);
+                    Some(Some(errno))
+                }
             };
             if let Some(errno) = status {
                 answer.datagrams.extend(acknowledgement(&message, errno));
