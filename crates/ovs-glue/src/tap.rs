@@ -19,7 +19,6 @@ impl Placeholders for TapPlaceholders {
             return Err(Errno::EEXIST);
         }
         let tap = Tap::open_placeholder(name, address(name)).map_err(|error| refusal(&error))?;
-        // No guest is there yet; a device of the host's own has nobody to wait for.
         let index = interface_index(name).ok().flatten().ok_or(Errno::ENODEV)?;
         self.taps.insert(name.to_owned(), tap);
         Ok(index)

@@ -150,7 +150,7 @@ functions! {
     #[ask]
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t |kind| {
         // SAFETY: the caller promised a message and what it points to.
-        unsafe { send_parts(kind, fd, (*message).msg_iov, (*message).msg_iovlen as usize, flags) }
+        unsafe { send_parts(kind, fd, (*message).msg_iov, (*message).msg_iovlen, flags) }
     }
 
     #[ask]

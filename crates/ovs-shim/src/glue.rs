@@ -92,7 +92,7 @@ pub unsafe fn receive(fd: c_int, socket: &Socket, user: &mut msghdr, flags: c_in
         return fail(libc::EOPNOTSUPP) as ssize_t;
     }
     let mut header = [0; HEADER_LEN];
-    let count = user.msg_iovlen as usize;
+    let count = user.msg_iovlen;
     // SAFETY: the caller promised the message, and so its parts.
     let Some(all) = (unsafe { with_header(&mut header, user.msg_iov, count) }) else {
         return fail(libc::EMSGSIZE) as ssize_t;

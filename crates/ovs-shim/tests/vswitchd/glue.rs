@@ -134,9 +134,7 @@ fn monotonic_ms() -> u64 {
         tv_nsec: 0,
     };
     // SAFETY: the pointer is to a `timespec`, which lives during the call.
-    assert_eq!(
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) },
-        0
-    );
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    assert_eq!(result, 0);
     u64::try_from(time.tv_sec * 1000 + time.tv_nsec / 1_000_000).unwrap()
 }

@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod client;
 mod glue;
 mod world;
 
@@ -42,6 +43,28 @@ fn ovs_vswitchd_survives_deaths() {
     inside("inside_deaths");
 }
 
+#[test]
+fn the_library_redirects_what_it_should_and_nothing_else() {
+    inside("inside_library");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_library() {
+    let Some(mut world) = World::new() else { return };
+    world.start_glue();
+    world.run_preloaded("library_client");
+}
+
+/// A program that uses netlink, with the library in front of it.
+#[test]
+#[ignore = "started by a test above"]
+fn library_client() {
+    if std::env::var_os(world::CLIENT).is_some() {
+        client::run();
+    }
+}
+
 /// The glue process.
 #[test]
 #[ignore = "started by the tests above"]
@@ -71,6 +94,7 @@ fn inside_ports_flows_and_packets() {
     statistics_arrive(&mut world);
     dumps_are_complete(&mut world);
     meters_and_limits(&world);
+    tunnels_are_the_datapaths(&world);
     world.vsctl("del-port vm2");
     assert_eq!(world.ports(), ["br0", "ovs-system", "vm1"]);
     assert!(!world.has_device("vm2"), "its placeholder is gone as well");
@@ -182,6 +206,24 @@ fn meters_and_limits(world: &World) {
     // Connections of the host are out of reach; there are none of ours.
     assert_eq!(world.appctl("dpctl/dump-conntrack"), "");
     world.appctl("dpctl/flush-conntrack");
+}
+
+/// No device of the kernel is made for a tunnel.
+fn tunnels_are_the_datapaths(world: &World) {
+    for kind in ["vxlan", "geneve"] {
+        world.vsctl(&format!(
+            "add-port br0 {kind}0 -- set Interface {kind}0 type={kind} options:remote_ip=192.0.2.1"
+        ));
+    }
+    for port in ["vxlan_sys_4789", "genev_sys_6081"] {
+        assert!(
+            world.ports().iter().any(|there| there == port),
+            "{port} in {:?}",
+            world.ports()
+        );
+        assert!(!world.has_device(port));
+    }
+    world.vsctl("del-port vxlan0 -- del-port geneve0");
 }
 
 #[test]

@@ -13,6 +13,9 @@ pub const INSIDE: &str = "HYPERSWITCH_TEST_INSIDE";
 /// Set for the glue process: its socket.
 pub const GLUE: &str = "HYPERSWITCH_TEST_GLUE";
 
+/// Set for a program that uses netlink.
+pub const CLIENT: &str = "HYPERSWITCH_TEST_CLIENT";
+
 /// How long anything may take on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
@@ -111,6 +114,17 @@ impl World {
         let answers = BufReader::new(child.stdout.take().unwrap());
         self.glue = Some(RefCell::new(GlueProcess { child, answers }));
         self.until("the glue listens", |world| world.path("glue.sock").exists());
+    }
+
+    /// Runs a test of this executable with the library in front of it.
+    pub fn run_preloaded(&self, name: &str) {
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--ignored", "--nocapture"])
+            .env(CLIENT, "1")
+            .env("LD_PRELOAD", library())
+            .env("HYPERSWITCH_OVS_SOCKET", self.path("glue.sock"))
+            .status();
+        assert!(status.unwrap().success(), "{name}");
     }
 
     /// Has the glue process do something.

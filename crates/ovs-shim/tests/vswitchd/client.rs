@@ -1,0 +1,271 @@
+//! A program that uses sockets of all kinds, with the library in front of it.
+
+use libc::{
+    AF_NETLINK, AF_UNIX, MSG_DONTWAIT, NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, SOCK_DGRAM,
+    SOCK_RAW, c_int,
+};
+use ovs_netlink::attribute::Writer;
+use ovs_netlink::control;
+use ovs_netlink::family::Family;
+use ovs_netlink::message::{Header, Message, Status, messages};
+use ovs_netlink::name::Name;
+use ovs_netlink::{Reply, Request};
+
+pub fn run() {
+    requests_are_carried_out_before_there_is_nothing_to_read();
+    copies_of_a_descriptor_are_the_same_socket();
+    a_number_that_is_used_again_is_another_file();
+    a_child_may_close_what_it_inherited();
+    threads_do_not_disturb_each_other();
+    groups_are_asked_for();
+    other_sockets_are_the_kernels();
+    the_probe_for_tunnels_finds_them();
+}
+
+/// A socket of the kernel's netlink, or what stands in its place.
+fn netlink(protocol: c_int) -> c_int {
+    // SAFETY: plain integers.
+    let fd = unsafe { libc::socket(AF_NETLINK, SOCK_RAW, protocol) };
+    assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+    fd
+}
+
+fn close(fd: c_int) {
+    // SAFETY: the descriptor is this test's, and not used again.
+    assert_eq!(unsafe { libc::close(fd) }, 0);
+}
+
+fn send(fd: c_int, data: &[u8]) {
+    // SAFETY: pointer and length describe a slice.
+    let sent = unsafe { libc::send(fd, data.as_ptr().cast(), data.len(), 0) };
+    assert_eq!(
+        sent,
+        data.len().cast_signed(),
+        "{}",
+        std::io::Error::last_os_error()
+    );
+}
+
+/// What can be read at once.
+fn receive(fd: c_int, flags: c_int) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; 8192];
+    // SAFETY: pointer and length describe a vector.
+    let received = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), flags) };
+    let Ok(received) = usize::try_from(received) else {
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN));
+        return None;
+    };
+    buffer.truncate(received);
+    Some(buffer)
+}
+
+fn port_id(fd: c_int) -> u32 {
+    // SAFETY: `sockaddr_nl` is plain data for which zeros are valid.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    let mut length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: pointer and length describe a local variable.
+    let result = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut length) };
+    assert_eq!((result, c_int::from(address.nl_family)), (0, AF_NETLINK));
+    address.nl_pid
+}
+
+/// A request for the number of a family.
+fn question(sequence: u32) -> Vec<u8> {
+    let mut writer = Writer::new();
+    let request = control::Request::ByName(Name::new("ovs_vport").unwrap());
+    let header = Header {
+        sequence,
+        ..Header::default()
+    };
+    Request::Control(request).write(header, &mut writer);
+    writer.finish().unwrap()
+}
+
+fn message(datagram: &[u8]) -> Message<'_> {
+    messages(datagram).next().unwrap().unwrap()
+}
+
+fn is_answer(datagram: &[u8], sequence: u32) -> bool {
+    let message = message(datagram);
+    let Reply::Control(family) = Reply::read(&message).unwrap() else {
+        return false;
+    };
+    message.header.sequence == sequence && family.number == Family::Vport.number()
+}
+
+/// Asks, and must not have to wait for the answer.
+fn transact(fd: c_int, sequence: u32) {
+    send(fd, &question(sequence));
+    let answer = receive(fd, MSG_DONTWAIT).expect("a request was under way");
+    assert!(is_answer(&answer, sequence));
+}
+
+fn requests_are_carried_out_before_there_is_nothing_to_read() {
+    let fd = netlink(NETLINK_GENERIC);
+    assert_ne!(port_id(fd), 0);
+    assert_eq!(receive(fd, MSG_DONTWAIT), None, "nothing was asked");
+    for sequence in 1..500 {
+        transact(fd, sequence);
+        assert_eq!(receive(fd, MSG_DONTWAIT), None);
+    }
+    // Several requests in one datagram, and several datagrams: all answers are waited for.
+    for datagram in 0..3 {
+        send(fd, &[question(datagram * 2), question(datagram * 2 + 1)].concat());
+    }
+    for sequence in 0..6 {
+        assert!(is_answer(&receive(fd, MSG_DONTWAIT).unwrap(), sequence));
+    }
+    assert_eq!(receive(fd, MSG_DONTWAIT), None);
+    close(fd);
+}
+
+fn copies_of_a_descriptor_are_the_same_socket() {
+    let fd = netlink(NETLINK_GENERIC);
+    let id = port_id(fd);
+    // SAFETY: plain integers; nobody uses descriptor 700.
+    let copies = unsafe {
+        [
+            libc::dup(fd),
+            libc::dup2(fd, 700),
+            libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 800),
+        ]
+    };
+    close(fd);
+    for (sequence, copy) in (0..).zip(copies) {
+        assert_eq!(port_id(copy), id);
+        transact(copy, sequence);
+        close(copy);
+    }
+}
+
+fn a_number_that_is_used_again_is_another_file() {
+    let fd = netlink(NETLINK_GENERIC);
+    // A way that the library does not see.
+    // SAFETY: the descriptor is this test's.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close, fd) }, 0);
+    let mut pair = [0; 2];
+    // SAFETY: the pointer is to an array of two.
+    assert_eq!(
+        unsafe { libc::socketpair(AF_UNIX, SOCK_DGRAM, 0, pair.as_mut_ptr()) },
+        0
+    );
+    assert!(pair.contains(&fd), "the number is given out again");
+    talk(pair);
+}
+
+/// Two ends pass on what is sent, and nothing else.
+fn talk(pair: [c_int; 2]) {
+    for [from, to] in [pair, [pair[1], pair[0]]] {
+        send(from, b"hello");
+        assert_eq!(receive(to, MSG_DONTWAIT).unwrap(), b"hello");
+        assert_eq!(receive(to, MSG_DONTWAIT), None);
+    }
+    pair.into_iter().for_each(close);
+}
+
+fn a_child_may_close_what_it_inherited() {
+    let fd = netlink(NETLINK_GENERIC);
+    transact(fd, 1);
+    // SAFETY: the child only calls functions that are safe after `fork`, and ends without running anything of the parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        close(fd);
+        // SAFETY: `_exit` has no preconditions.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: the pointer is to a local variable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    transact(fd, 2);
+    close(fd);
+}
+
+fn threads_do_not_disturb_each_other() {
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for round in 0..20 {
+                    let fd = netlink(NETLINK_GENERIC);
+                    (0..20).for_each(|number| transact(fd, round * 20 + number));
+                    close(fd);
+                }
+            });
+        }
+    });
+}
+
+fn groups_are_asked_for() {
+    let fd = netlink(NETLINK_GENERIC);
+    let join = |option: c_int, group: u32| {
+        let length = size_of_val(&group) as libc::socklen_t;
+        // SAFETY: pointer and length describe a local variable.
+        unsafe { libc::setsockopt(fd, libc::SOL_NETLINK, option, (&raw const group).cast(), length) }
+    };
+    let group = Family::Vport.group().unwrap();
+    assert_eq!(join(libc::NETLINK_ADD_MEMBERSHIP, group), 0);
+    assert_eq!(join(libc::NETLINK_DROP_MEMBERSHIP, group), 0);
+    assert_eq!(join(libc::NETLINK_ADD_MEMBERSHIP, 12_345), -1);
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(join(libc::NETLINK_EXT_ACK, 1), 0);
+    close(fd);
+    close(netlink(NETLINK_NETFILTER));
+}
+
+fn other_sockets_are_the_kernels() {
+    let mut pair = [0; 2];
+    // SAFETY: the pointer is to an array of two.
+    assert_eq!(
+        unsafe { libc::socketpair(AF_UNIX, SOCK_DGRAM, 0, pair.as_mut_ptr()) },
+        0
+    );
+    talk(pair);
+    // The loopback device, by rtnetlink.
+    let fd = netlink(NETLINK_ROUTE);
+    let answer = ask_for_link(fd, libc::RTM_GETLINK, libc::NLM_F_REQUEST, &[]);
+    assert_eq!(message(&answer).header.kind, libc::RTM_NEWLINK);
+    close(fd);
+}
+
+fn the_probe_for_tunnels_finds_them() {
+    let attribute = |kind: u16, value: &[u8]| {
+        let mut writer = Writer::new();
+        writer.attribute(kind, value);
+        writer.finish().unwrap()
+    };
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE;
+    let fd = netlink(NETLINK_ROUTE);
+    let errno = |kind: &[u8]| {
+        let info = attribute(libc::IFLA_LINKINFO, &attribute(1, kind));
+        let answer = ask_for_link(fd, libc::RTM_NEWLINK, flags, &info);
+        let message = message(&answer);
+        assert_eq!(message.header.sequence, 9);
+        match message.status().unwrap() {
+            Some(Status::Answer(Some(errno))) => errno.0,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(errno(b"ovs_geneve\0"), libc::EEXIST);
+    assert_eq!(errno(b"no_such_kind\0"), libc::EOPNOTSUPP);
+    close(fd);
+}
+
+/// Sends a message about a link and returns the first answer. About the loopback device, unless one is to be made.
+fn ask_for_link(fd: c_int, kind: u16, flags: c_int, attributes: &[u8]) -> Vec<u8> {
+    let index = i32::from(kind == libc::RTM_GETLINK);
+    let mut writer = Writer::new();
+    let header = Header {
+        kind,
+        flags: ovs_netlink::message::Flags(u16::try_from(flags).unwrap()),
+        sequence: 9,
+        port: 0,
+    };
+    writer.message(header, |writer| {
+        writer.raw(&[0; 4]);
+        writer.raw(&index.to_ne_bytes());
+        writer.raw(&[0; 8]);
+        writer.raw(attributes);
+    });
+    send(fd, &writer.finish().unwrap());
+    receive(fd, 0).unwrap()
+}
