@@ -1,10 +1,10 @@
 //! Messages recorded from ovs-vswitchd 3.1.0 of Debian 12 and from what answered it; see `golden/README.md`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ovs_netlink::attribute::Writer;
 use ovs_netlink::message::{self, Message, messages};
-use ovs_netlink::{Reply, Request};
+use ovs_netlink::{Errno, Reply, Request};
 
 /// A recorded message: who sent it, in which file and line, its bytes.
 struct Golden {
@@ -13,11 +13,20 @@ struct Golden {
     bytes: Vec<u8>,
 }
 
+/// Requests that the kernel refuses as well.
+const REFUSED: &str = "refused.hex";
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
 fn golden() -> Vec<Golden> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let folder = folder();
     let files = std::fs::read_dir(folder)
         .unwrap()
         .map(|file| file.unwrap().path());
+    let wanted = |file: &PathBuf| file.file_name().is_some_and(|name| name != REFUSED);
+    let files = files.filter(wanted);
     let mut files: Vec<_> = files
         .filter(|file| file.extension().is_some_and(|extension| extension == "hex"))
         .collect();
@@ -97,6 +106,16 @@ fn requests_and_replies_are_understood_and_written_again() {
     }
     println!("{requests} requests ({same} written byte for byte), {replies} replies");
     assert!(requests > 100 && replies > 100);
+}
+
+#[test]
+fn probes_of_what_the_kernel_lacks_are_refused() {
+    let probes = read(&folder().join(REFUSED));
+    assert!(!probes.is_empty());
+    for Golden { place, bytes, .. } in probes {
+        let error = Request::read(&only(&bytes)).expect_err(&place);
+        assert_eq!(error.errno(), Errno::EINVAL, "{place}: {error}");
+    }
 }
 
 #[test]

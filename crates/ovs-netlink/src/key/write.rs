@@ -1,6 +1,6 @@
 //! Writes keys and masks, in the order in which the kernel does (`__ovs_nla_put_key`).
 
-use super::{Key, Mask, Match, Network, Transport, Vlan, attr, ether};
+use super::{Key, Mask, Match, Network, Nsh, Transport, Vlan, attr, ether};
 use crate::attribute::Writer;
 use crate::layout::Layout;
 
@@ -46,6 +46,8 @@ impl Key {
                 let bytes: Vec<u8> = labels.entries().iter().flat_map(Layout::to_bytes).collect();
                 writer.attribute(attr::MPLS, &bytes);
             }
+            // A mask that looks at nothing of it must not say so beside a type that is not looked at.
+            Network::Nsh(header) if mask && *header == Nsh::default() => {}
             Network::Nsh(header) => writer.nested(attr::NSH, |writer| header.write(writer, mask)),
         }
         match &self.transport {

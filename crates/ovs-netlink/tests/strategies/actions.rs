@@ -17,7 +17,7 @@ fn change<T: Layout + std::fmt::Debug>() -> impl Strategy<Value = Change<T>> {
     })
 }
 
-fn set() -> impl Strategy<Value = Set> {
+fn set() -> BoxedStrategy<Set> {
     let nsh = (change(), change::<u128>()).prop_map(|(base, context)| {
         let mask = base.mask.map(|base| ovs_netlink::key::Nsh {
             base,
@@ -49,9 +49,10 @@ fn set() -> impl Strategy<Value = Set> {
         change().prop_map(Set::Mpls),
         nsh,
     ]
+    .boxed()
 }
 
-fn conntrack() -> impl Strategy<Value = Conntrack> {
+fn conntrack() -> BoxedStrategy<Conntrack> {
     let addresses = prop_oneof![
         any::<(u32, u32)>().prop_map(|(min, max)| NatAddresses::V4(min, max)),
         any::<(u128, u128)>().prop_map(|(min, max)| NatAddresses::V6(min, max)),
@@ -88,37 +89,39 @@ fn conntrack() -> impl Strategy<Value = Conntrack> {
         option::of(name()),
         any::<bool>(),
     );
-    (commit, changes, rest).prop_map(
-        |(commit, (mark, labels, nat), (zone, helper, events, timeout, existing))| {
-            let kept = commit != Commit::No;
-            Conntrack {
-                commit,
-                zone,
-                mark: mark.filter(|_| kept),
-                labels: labels.filter(|_| kept),
-                helper,
-                nat: nat.filter(|_| kept).or(existing.then_some(Nat::Existing)),
-                events,
-                timeout,
-            }
-        },
-    )
+    (commit, changes, rest)
+        .prop_map(
+            |(commit, (mark, labels, nat), (zone, helper, events, timeout, existing))| {
+                let kept = commit != Commit::No;
+                Conntrack {
+                    commit,
+                    zone,
+                    mark: mark.filter(|_| kept),
+                    labels: labels.filter(|_| kept),
+                    helper,
+                    nat: nat.filter(|_| kept).or(existing.then_some(Nat::Existing)),
+                    events,
+                    timeout,
+                }
+            },
+        )
+        .boxed()
 }
 
-fn userspace() -> impl Strategy<Value = Userspace> {
+fn userspace() -> BoxedStrategy<Userspace> {
     let userdata = option::of(vec(any::<u8>(), 0..100));
-    (1u32.., userdata, option::of(number()), any::<bool>()).prop_map(
-        |(pid, userdata, egress_tunnel_port, actions)| Userspace {
+    (1u32.., userdata, option::of(number()), any::<bool>())
+        .prop_map(|(pid, userdata, egress_tunnel_port, actions)| Userspace {
             pid,
             userdata,
             egress_tunnel_port,
             actions,
-        },
-    )
+        })
+        .boxed()
 }
 
 /// Actions that suit any packet.
-fn simple() -> impl Strategy<Value = Action> {
+fn simple() -> BoxedStrategy<Action> {
     prop_oneof![
         (0..NO_PORT).prop_map(Action::Output),
         userspace().prop_map(Action::Userspace),
@@ -129,9 +132,10 @@ fn simple() -> impl Strategy<Value = Action> {
         number().prop_map(Action::Meter),
         tunnel().prop_map(|tunnel| Action::Set(Set::Tunnel(tunnel))),
     ]
+    .boxed()
 }
 
-fn single() -> impl Strategy<Value = Action> {
+fn single() -> BoxedStrategy<Action> {
     let mpls = || prop_oneof![Just(ether::MPLS), Just(ether::MPLS_MULTICAST)];
     let tpid = prop_oneof![Just(ether::VLAN), Just(ether::SERVICE_VLAN)];
     let context = prop_oneof![
@@ -163,6 +167,7 @@ fn single() -> impl Strategy<Value = Action> {
         1 => nsh,
         1 => Just(Action::PopNsh),
     ]
+    .boxed()
 }
 
 fn lists(leaf: BoxedStrategy<Action>) -> impl Strategy<Value = Vec<Action>> {
@@ -181,10 +186,10 @@ fn lists(leaf: BoxedStrategy<Action>) -> impl Strategy<Value = Vec<Action>> {
     vec(action, 0..5)
 }
 
-pub fn actions() -> impl Strategy<Value = Vec<Action>> {
-    lists(single().boxed())
+pub fn actions() -> BoxedStrategy<Vec<Action>> {
+    lists(single().boxed()).boxed()
 }
 
-pub fn simple_actions() -> impl Strategy<Value = Vec<Action>> {
-    lists(simple().boxed())
+pub fn simple_actions() -> BoxedStrategy<Vec<Action>> {
+    lists(simple().boxed()).boxed()
 }

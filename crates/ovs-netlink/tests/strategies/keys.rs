@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{layout, number};
 
-pub fn tunnel() -> impl Strategy<Value = Tunnel> {
+pub fn tunnel() -> BoxedStrategy<Tunnel> {
     let v4 =
         (any::<u32>(), 1u32..).prop_map(|(source, destination)| TunnelAddresses::V4 { source, destination });
     let v6 = (any::<u128>(), 1u128..)
@@ -24,19 +24,21 @@ pub fn tunnel() -> impl Strategy<Value = Tunnel> {
         bridge: true,
         ..Tunnel::default()
     });
-    prop_oneof![9 => fields(prop_oneof![v4, v6], options), 1 => bridge]
+    prop_oneof![9 => fields(prop_oneof![v4, v6], options), 1 => bridge].boxed()
 }
 
 /// Whole Geneve options.
-fn geneve() -> impl Strategy<Value = Vec<u8>> {
+fn geneve() -> BoxedStrategy<Vec<u8>> {
     let option = (any::<[u8; 3]>(), 0u8..8, any::<[u8; 32]>());
-    vec(option, 0..4).prop_map(|options| {
-        let option = |(head, words, body): ([u8; 3], u8, [u8; 32])| {
-            let body = &body[..4 * usize::from(words)];
-            [head.as_slice(), &[words], body].concat()
-        };
-        options.into_iter().flat_map(option).collect()
-    })
+    vec(option, 0..4)
+        .prop_map(|options| {
+            let option = |(head, words, body): ([u8; 3], u8, [u8; 32])| {
+                let body = &body[..4 * usize::from(words)];
+                [head.as_slice(), &[words], body].concat()
+            };
+            options.into_iter().flat_map(option).collect()
+        })
+        .boxed()
 }
 
 fn fields(
@@ -90,7 +92,7 @@ fn tunnel_mask(key: Option<Tunnel>) -> BoxedStrategy<Option<Tunnel>> {
     }
 }
 
-pub fn metadata() -> impl Strategy<Value = Metadata> {
+pub fn metadata() -> BoxedStrategy<Metadata> {
     let original = option::of(prop_oneof![
         layout().prop_map(ConnectionTuple::V4),
         layout().prop_map(ConnectionTuple::V6),
@@ -104,17 +106,19 @@ pub fn metadata() -> impl Strategy<Value = Metadata> {
         original,
     });
     let numbers = [number(), number(), number(), number()];
-    (numbers, option::of(0..NO_PORT), option::of(tunnel()), connection).prop_map(
-        |([recirc_id, dp_hash, priority, mark], in_port, tunnel, connection)| Metadata {
-            recirc_id,
-            dp_hash,
-            priority,
-            in_port,
-            mark,
-            tunnel,
-            connection,
-        },
-    )
+    (numbers, option::of(0..NO_PORT), option::of(tunnel()), connection)
+        .prop_map(
+            |([recirc_id, dp_hash, priority, mark], in_port, tunnel, connection)| Metadata {
+                recirc_id,
+                dp_hash,
+                priority,
+                in_port,
+                mark,
+                tunnel,
+                connection,
+            },
+        )
+        .boxed()
 }
 
 fn transport(protocol: u8, over_ipv6: bool) -> BoxedStrategy<Transport> {
@@ -138,7 +142,7 @@ fn transport(protocol: u8, over_ipv6: bool) -> BoxedStrategy<Transport> {
 }
 
 /// Ethernet type with network and transport header.
-fn headers() -> impl Strategy<Value = (u16, Network, Transport)> {
+fn headers() -> BoxedStrategy<(u16, Network, Transport)> {
     let protocol = || prop_oneof![Just(1u8), Just(6), Just(17), Just(58), Just(132), any::<u8>()];
     let carried = |protocol, fragment, over_ipv6| {
         if fragment == ip::LATER_FRAGMENT {
@@ -193,7 +197,7 @@ fn headers() -> impl Strategy<Value = (u16, Network, Transport)> {
         .prop_map(|(base, context)| (ether::NSH, Network::Nsh(nsh_key(base, context)), Transport::None));
     let other = prop_oneof![Just(ether::LENGTH), Just(0x1234), Just(0x88cc)]
         .prop_map(|kind| (kind, Network::None, Transport::None));
-    prop_oneof![3 => ipv4, 3 => ipv6, arp, mpls, nsh, other]
+    prop_oneof![3 => ipv4, 3 => ipv6, 1 => arp, 1 => mpls, 1 => nsh, 1 => other].boxed()
 }
 
 pub fn nsh_key(base: NshBase, context: u128) -> Nsh {
@@ -203,7 +207,7 @@ pub fn nsh_key(base: NshBase, context: u128) -> Nsh {
     }
 }
 
-pub fn key() -> impl Strategy<Value = Key> {
+pub fn key() -> BoxedStrategy<Key> {
     let tag = || {
         let tpid = prop_oneof![Just(ether::VLAN), Just(ether::SERVICE_VLAN)];
         (tpid, any::<u16>()).prop_map(|(tpid, tci)| Vlan {
@@ -216,8 +220,8 @@ pub fn key() -> impl Strategy<Value = Key> {
         tci: 0,
     };
     let shape = (0..6, tag(), tag());
-    (metadata(), layout(), shape, headers()).prop_map(
-        move |(metadata, ethernet, (shape, outer, inner), headers)| {
+    (metadata(), layout(), shape, headers())
+        .prop_map(move |(metadata, ethernet, (shape, outer, inner), headers)| {
             let (eth_type, network, transport) = headers;
             let key = Key {
                 metadata,
@@ -262,12 +266,12 @@ pub fn key() -> impl Strategy<Value = Key> {
                 }),
                 _ => key,
             }
-        },
-    )
+        })
+        .boxed()
 }
 
 /// A mask that looks at network headers only beside the Ethernet type, and so on.
-fn mask(key: &Key) -> impl Strategy<Value = Mask> + use<> {
+fn mask(key: &Key) -> BoxedStrategy<Mask> {
     let look = any::<[bool; 4]>();
     let noise = (
         metadata(),
@@ -276,56 +280,58 @@ fn mask(key: &Key) -> impl Strategy<Value = Mask> + use<> {
         vec(any::<u8>(), 128),
     );
     let key = key.clone();
-    (look, noise, tunnel_mask(key.metadata.tunnel.clone())).prop_map(move |(look, noise, tunnel)| {
-        let [port, eth_type, protocol, kind] = look;
-        let (metadata, ethernet, tags, bytes) = noise;
-        let network = mask_network(&key.network, eth_type, protocol, &bytes);
-        let protocol = eth_type && protocol;
-        let discovers = matches!(
-            key.transport,
-            Transport::Icmpv6 {
-                neighbour: Some(_),
-                ..
-            }
-        );
-        let original = key
-            .metadata
-            .connection
-            .original
-            .map(|tuple| match (tuple, &key.network) {
-                (ConnectionTuple::V4(_), Network::Ipv4(_)) if eth_type => {
-                    ConnectionTuple::V4(Tuple4::from_bytes(&bytes).unwrap())
+    (look, noise, tunnel_mask(key.metadata.tunnel.clone()))
+        .prop_map(move |(look, noise, tunnel)| {
+            let [port, eth_type, protocol, kind] = look;
+            let (metadata, ethernet, tags, bytes) = noise;
+            let network = mask_network(&key.network, eth_type, protocol, &bytes);
+            let protocol = eth_type && protocol;
+            let discovers = matches!(
+                key.transport,
+                Transport::Icmpv6 {
+                    neighbour: Some(_),
+                    ..
                 }
-                (ConnectionTuple::V6(_), Network::Ipv6(_)) if eth_type && !discovers => {
-                    ConnectionTuple::V6(Tuple6::from_bytes(&bytes).unwrap())
-                }
-                (ConnectionTuple::V4(_), _) => ConnectionTuple::V4(Tuple4::default()),
-                (ConnectionTuple::V6(_), _) => ConnectionTuple::V6(Tuple6::default()),
+            );
+            let original = key
+                .metadata
+                .connection
+                .original
+                .map(|tuple| match (tuple, &key.network) {
+                    (ConnectionTuple::V4(_), Network::Ipv4(_)) if eth_type => {
+                        ConnectionTuple::V4(Tuple4::from_bytes(&bytes).unwrap())
+                    }
+                    (ConnectionTuple::V6(_), Network::Ipv6(_)) if eth_type && !discovers => {
+                        ConnectionTuple::V6(Tuple6::from_bytes(&bytes).unwrap())
+                    }
+                    (ConnectionTuple::V4(_), _) => ConnectionTuple::V4(Tuple4::default()),
+                    (ConnectionTuple::V6(_), _) => ConnectionTuple::V6(Tuple6::default()),
+                });
+            let tags = [0, 1].map(|place| {
+                key.vlans[place].filter(|tag| tag.tci != 0)?;
+                Some(Vlan {
+                    tpid: u16::MAX,
+                    tci: tags[place] | TAG_PRESENT,
+                })
             });
-        let tags = [0, 1].map(|place| {
-            key.vlans[place].filter(|tag| tag.tci != 0)?;
-            Some(Vlan {
-                tpid: u16::MAX,
-                tci: tags[place] | TAG_PRESENT,
-            })
-        });
-        Mask(Key {
-            metadata: Metadata {
-                in_port: port.then_some(u32::MAX),
-                tunnel,
-                connection: Connection {
-                    original,
-                    ..metadata.connection
+            Mask(Key {
+                metadata: Metadata {
+                    in_port: port.then_some(u32::MAX),
+                    tunnel,
+                    connection: Connection {
+                        original,
+                        ..metadata.connection
+                    },
+                    ..metadata
                 },
-                ..metadata
-            },
-            ethernet: key.ethernet.map(|_| ethernet),
-            vlans: tags,
-            eth_type: if eth_type { u16::MAX } else { 0 },
-            network,
-            transport: mask_transport(&key.transport, protocol, kind, &bytes),
+                ethernet: key.ethernet.map(|_| ethernet),
+                vlans: tags,
+                eth_type: if eth_type { u16::MAX } else { 0 },
+                network,
+                transport: mask_transport(&key.transport, protocol, kind, &bytes),
+            })
         })
-    })
+        .boxed()
 }
 
 fn mask_network(key: &Network, look: bool, protocol: bool, bytes: &[u8]) -> Network {
@@ -386,9 +392,11 @@ fn mask_transport(key: &Transport, look: bool, kind: bool, bytes: &[u8]) -> Tran
     }
 }
 
-pub fn flow() -> impl Strategy<Value = Match> {
-    key().prop_flat_map(|key| {
-        let mask = mask(&key);
-        (Just(key), mask).prop_map(|(key, mask)| Match { key, mask })
-    })
+pub fn flow() -> BoxedStrategy<Match> {
+    key()
+        .prop_flat_map(|key| {
+            let mask = mask(&key);
+            (Just(key), mask).prop_map(|(key, mask)| Match { key, mask })
+        })
+        .boxed()
 }

@@ -17,23 +17,30 @@ fn bytes() -> impl Strategy<Value = &'static [u8]> {
     (14usize..2000).prop_map(|length| &NOISE[..length])
 }
 
-fn pids() -> impl Strategy<Value = Vec<u32>> {
-    vec(any::<u32>(), 1..10)
+fn pids() -> BoxedStrategy<Vec<u32>> {
+    vec(any::<u32>(), 1..10).boxed()
 }
 
-fn settings() -> impl Strategy<Value = datapath::Settings> {
-    (option::of(number()), option::of(number()), option::of(pids())).prop_map(
-        |(features, masks_cache_size, per_cpu_pids)| datapath::Settings {
+fn settings() -> BoxedStrategy<datapath::Settings> {
+    (option::of(number()), option::of(number()), option::of(pids()))
+        .prop_map(|(features, masks_cache_size, per_cpu_pids)| datapath::Settings {
             features,
             masks_cache_size,
             per_cpu_pids,
-        },
-    )
+        })
+        .boxed()
 }
 
-fn datapath_request() -> impl Strategy<Value = datapath::Request> {
-    let which =
-        || (any::<u32>(), option::of(name())).prop_map(|(datapath, name)| datapath::Which { datapath, name });
+fn datapath_request() -> BoxedStrategy<datapath::Request> {
+    let which = || {
+        (any::<u32>(), option::of(name()), option::of(number())).prop_map(|(datapath, name, upcall_pid)| {
+            datapath::Which {
+                datapath,
+                name,
+                upcall_pid,
+            }
+        })
+    };
     prop_oneof![
         (name(), number(), option::of(number()), settings()).prop_map(
             |(name, upcall_pid, ifindex, settings)| {
@@ -50,9 +57,10 @@ fn datapath_request() -> impl Strategy<Value = datapath::Request> {
         (which(), settings()).prop_map(|(which, settings)| datapath::Request::Set(which, settings)),
         Just(datapath::Request::Dump),
     ]
+    .boxed()
 }
 
-fn kind() -> impl Strategy<Value = vport::Kind> {
+fn kind() -> BoxedStrategy<vport::Kind> {
     use vport::Kind;
     prop_oneof![
         Just(Kind::Netdev),
@@ -61,23 +69,31 @@ fn kind() -> impl Strategy<Value = vport::Kind> {
         Just(Kind::Vxlan),
         Just(Kind::Geneve)
     ]
+    .boxed()
 }
 
-fn options() -> impl Strategy<Value = Option<vport::Options>> {
+fn options() -> BoxedStrategy<Option<vport::Options>> {
     let options = (option::of(any::<u16>()), any::<bool>());
-    option::of(options.prop_map(|(port, group_policy)| vport::Options { port, group_policy }))
+    option::of(options.prop_map(|(port, group_policy)| vport::Options { port, group_policy })).boxed()
 }
 
-fn vport_request() -> impl Strategy<Value = vport::Request> {
+fn vport_request() -> BoxedStrategy<vport::Request> {
     let which = || {
-        (any::<u32>(), option::of(name()), option::of(number())).prop_map(|(datapath, name, upcall_pid)| {
-            datapath::Which {
-                datapath,
-                name,
-                upcall_pid,
-            }
-        })
+        let names = prop_oneof![
+            (name().prop_map(Some), option::of(0u32..0xffff)),
+            (Just(None), (0u32..0xffff).prop_map(Some)),
+        ];
+        (any::<u32>(), names).prop_map(|(datapath, (name, port))| vport::Which { datapath, name, port })
     };
+    let new = (
+        any::<u32>(),
+        name(),
+        kind(),
+        option::of(0u32..0xffff),
+        pids(),
+        options(),
+        option::of(number()),
+    );
     prop_oneof![
         new.prop_map(
             |(datapath, name, kind, port, upcall_pids, options, ifindex)| vport::Request::New {
@@ -102,17 +118,22 @@ fn vport_request() -> impl Strategy<Value = vport::Request> {
         ),
         any::<u32>().prop_map(|datapath| vport::Request::Dump { datapath }),
     ]
+    .boxed()
 }
 
-fn ufid() -> impl Strategy<Value = Ufid> {
-    vec(any::<u8>(), 1..=16).prop_map(|bytes| Ufid::new(&bytes).unwrap())
+fn ufid() -> BoxedStrategy<Ufid> {
+    vec(any::<u8>(), 1..=16)
+        .prop_map(|bytes| Ufid::new(&bytes).unwrap())
+        .boxed()
 }
 
-fn omit() -> impl Strategy<Value = Omit> {
-    any::<[bool; 3]>().prop_map(|[key, mask, actions]| Omit { key, mask, actions })
+fn omit() -> BoxedStrategy<Omit> {
+    any::<[bool; 3]>()
+        .prop_map(|[key, mask, actions]| Omit { key, mask, actions })
+        .boxed()
 }
 
-fn flow_request() -> impl Strategy<Value = flow::Request> {
+fn flow_request() -> BoxedStrategy<flow::Request> {
     let which = || {
         prop_oneof![
             (ufid(), option::of(key())).prop_map(|(ufid, key)| flow::Which::Ufid(ufid, key.map(Box::new))),
@@ -163,9 +184,10 @@ fn flow_request() -> impl Strategy<Value = flow::Request> {
         Just(flow::Request::Flush),
         omit().prop_map(|omit| flow::Request::Dump { omit }),
     ]
+    .boxed()
 }
 
-fn execute() -> impl Strategy<Value = Execute<'static>> {
+fn execute() -> BoxedStrategy<Execute<'static>> {
     let rest = (
         any::<bool>(),
         option::of(any::<u16>()),
@@ -193,9 +215,10 @@ fn execute() -> impl Strategy<Value = Execute<'static>> {
                 upcall_pid,
             },
         )
+        .boxed()
 }
 
-fn limits() -> impl Strategy<Value = Vec<ct_limit::ZoneLimit>> {
+fn limits() -> BoxedStrategy<Vec<ct_limit::ZoneLimit>> {
     let zone = prop_oneof![
         Just(ct_limit::Zone::Default),
         any::<u16>().prop_map(ct_limit::Zone::Zone)
@@ -205,9 +228,10 @@ fn limits() -> impl Strategy<Value = Vec<ct_limit::ZoneLimit>> {
         limit.prop_map(|(zone, limit, count)| ct_limit::ZoneLimit { zone, limit, count }),
         0..5,
     )
+    .boxed()
 }
 
-fn meter_request() -> impl Strategy<Value = meter::Request> {
+fn meter_request() -> BoxedStrategy<meter::Request> {
     let band = (1u32.., number()).prop_map(|(rate, burst)| meter::Band { rate, burst });
     prop_oneof![
         Just(meter::Request::Features),
@@ -227,24 +251,26 @@ fn meter_request() -> impl Strategy<Value = meter::Request> {
                 bands,
             }),
     ]
+    .boxed()
 }
 
-pub fn request() -> impl Strategy<Value = Request<'static>> {
+pub fn request() -> BoxedStrategy<Request<'static>> {
     prop_oneof![
         name().prop_map(|name| Request::Control(control::Request::ByName(name))),
         any::<u16>().prop_map(|number| Request::Control(control::Request::ByNumber(number))),
-        2 => datapath_request().prop_map(Request::Datapath),
-        2 => vport_request().prop_map(Request::Vport),
-        5 => (number(), flow_request()).prop_map(|(datapath, request)| Request::Flow(datapath, request)),
-        3 => execute().prop_map(Request::Execute),
-        2 => (number(), meter_request()).prop_map(|(datapath, request)| Request::Meter(datapath, request)),
+        datapath_request().prop_map(Request::Datapath),
+        vport_request().prop_map(Request::Vport),
+        (number(), flow_request()).prop_map(|(datapath, request)| Request::Flow(datapath, request)),
+        execute().prop_map(Request::Execute),
+        (number(), meter_request()).prop_map(|(datapath, request)| Request::Meter(datapath, request)),
         limits().prop_map(|limits| Request::CtLimit(ct_limit::Request::Set(limits))),
         limits().prop_map(|limits| Request::CtLimit(ct_limit::Request::Delete(limits))),
         option::of(limits()).prop_map(|limits| Request::CtLimit(ct_limit::Request::Get(limits))),
     ]
+    .boxed()
 }
 
-fn command() -> impl Strategy<Value = datapath::Command> {
+fn command() -> BoxedStrategy<datapath::Command> {
     use datapath::Command;
     prop_oneof![
         Just(Command::New),
@@ -252,13 +278,16 @@ fn command() -> impl Strategy<Value = datapath::Command> {
         Just(Command::Get),
         Just(Command::Set)
     ]
+    .boxed()
 }
 
-fn stats() -> impl Strategy<Value = flow::Stats> {
-    any::<[u64; 2]>().prop_map(|[packets, bytes]| flow::Stats { packets, bytes })
+fn stats() -> BoxedStrategy<flow::Stats> {
+    any::<[u64; 2]>()
+        .prop_map(|[packets, bytes]| flow::Stats { packets, bytes })
+        .boxed()
 }
 
-fn flow_reply() -> impl Strategy<Value = Flow> {
+fn flow_reply() -> BoxedStrategy<Flow> {
     let known = prop_oneof![
         Just((None, None)),
         key().prop_map(|key| (Some(Box::new(key)), None)),
@@ -288,9 +317,10 @@ fn flow_reply() -> impl Strategy<Value = Flow> {
                 used,
             },
         )
+        .boxed()
 }
 
-fn upcall() -> impl Strategy<Value = Upcall<'static>> {
+fn upcall() -> BoxedStrategy<Upcall<'static>> {
     let reason = prop_oneof![Just(Reason::Miss), Just(Reason::Action)];
     let rest = (
         option::of(any::<u16>()),
@@ -319,9 +349,10 @@ fn upcall() -> impl Strategy<Value = Upcall<'static>> {
                 hash,
             },
         )
+        .boxed()
 }
 
-fn datapath_reply() -> impl Strategy<Value = datapath::Datapath> {
+fn datapath_reply() -> BoxedStrategy<datapath::Datapath> {
     let stats = any::<[u64; 4]>().prop_map(|[hit, missed, lost, flows]| datapath::Stats {
         hit,
         missed,
@@ -352,9 +383,10 @@ fn datapath_reply() -> impl Strategy<Value = datapath::Datapath> {
                 settings,
             },
         )
+        .boxed()
 }
 
-fn vport_reply() -> impl Strategy<Value = vport::Vport> {
+fn vport_reply() -> BoxedStrategy<vport::Vport> {
     let stats = any::<[u64; 4]>().prop_map(|[rx_packets, tx_packets, rx_bytes, tx_bytes]| vport::Stats {
         rx_packets,
         tx_packets,
@@ -390,9 +422,10 @@ fn vport_reply() -> impl Strategy<Value = vport::Vport> {
                 }
             },
         )
+        .boxed()
 }
 
-fn meter_reply() -> impl Strategy<Value = meter::Reply> {
+fn meter_reply() -> BoxedStrategy<meter::Reply> {
     use meter::{Command, Reply};
     let command = prop_oneof![Just(Command::Set), Just(Command::Delete), Just(Command::Get)];
     let bands = vec(stats(), 0..=meter::MAX_BANDS);
@@ -416,9 +449,10 @@ fn meter_reply() -> impl Strategy<Value = meter::Reply> {
                 bands,
             }),
     ]
+    .boxed()
 }
 
-pub fn reply() -> impl Strategy<Value = Reply<'static>> {
+pub fn reply() -> BoxedStrategy<Reply<'static>> {
     use ct_limit::Command;
     let description = (
         any::<u16>(),
@@ -441,11 +475,12 @@ pub fn reply() -> impl Strategy<Value = Reply<'static>> {
         (command, option::of(limits())).prop_map(|(command, limits)| ct_limit::Reply { command, limits });
     prop_oneof![
         description.prop_map(Reply::Control),
-        2 => datapath_reply().prop_map(Reply::Datapath),
-        2 => vport_reply().prop_map(Reply::Vport),
-        4 => (number(), flow_reply()).prop_map(|(datapath, flow)| Reply::Flow(datapath, flow)),
-        4 => (number(), upcall()).prop_map(|(datapath, upcall)| Reply::Upcall(datapath, upcall)),
-        2 => (number(), meter_reply()).prop_map(|(datapath, reply)| Reply::Meter(datapath, reply)),
+        datapath_reply().prop_map(Reply::Datapath),
+        vport_reply().prop_map(Reply::Vport),
+        (number(), flow_reply()).prop_map(|(datapath, flow)| Reply::Flow(datapath, flow)),
+        (number(), upcall()).prop_map(|(datapath, upcall)| Reply::Upcall(datapath, upcall)),
+        (number(), meter_reply()).prop_map(|(datapath, reply)| Reply::Meter(datapath, reply)),
         limits.prop_map(Reply::CtLimit),
     ]
+    .boxed()
 }
