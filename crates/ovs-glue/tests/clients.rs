@@ -398,6 +398,7 @@ fn who_does_not_read_loses_upcalls_and_is_told() {
     let request = Request::Datapath(datapath::Request::Get(datapath::Which {
         datapath: datapath.0,
         name: None,
+        upcall_pid: None,
     }));
     let answers = world.ask(&mut other, &request, Flags::default());
     let Reply::Datapath(told) = reply(&answers[0]) else {

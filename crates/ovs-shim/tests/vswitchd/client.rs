@@ -143,14 +143,17 @@ fn a_number_that_is_used_again_is_another_file() {
     // A way that the library does not see.
     // SAFETY: the descriptor is this test's.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close, fd) }, 0);
-    let mut pair = [0; 2];
-    // SAFETY: the pointer is to an array of two.
-    assert_eq!(
-        unsafe { libc::socketpair(AF_UNIX, SOCK_DGRAM, 0, pair.as_mut_ptr()) },
-        0
-    );
+    let pair = pair();
     assert!(pair.contains(&fd), "the number is given out again");
     talk(pair);
+}
+
+fn pair() -> [c_int; 2] {
+    let mut pair = [0; 2];
+    // SAFETY: the pointer is to an array of two.
+    let result = unsafe { libc::socketpair(AF_UNIX, SOCK_DGRAM, 0, pair.as_mut_ptr()) };
+    assert_eq!(result, 0);
+    pair
 }
 
 /// Two ends pass on what is sent, and nothing else.
@@ -213,12 +216,7 @@ fn groups_are_asked_for() {
 }
 
 fn other_sockets_are_the_kernels() {
-    let mut pair = [0; 2];
-    // SAFETY: the pointer is to an array of two.
-    assert_eq!(
-        unsafe { libc::socketpair(AF_UNIX, SOCK_DGRAM, 0, pair.as_mut_ptr()) },
-        0
-    );
+    let pair = pair();
     talk(pair);
     // The loopback device, by rtnetlink.
     let fd = netlink(NETLINK_ROUTE);
