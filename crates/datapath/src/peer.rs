@@ -25,6 +25,11 @@ const CONNECTS: (u32, u32) = (16, 4);
 /// Gates of earlier connections that may be left, since a file that their VMM passed cannot be closed.
 const MAX_GATES: usize = 4;
 
+/// How long a connection waits until one of them has ended: on a full host a gate may not have run yet.
+const GATE_PATIENCE: Duration = Duration::from_secs(2);
+
+const GATE_PAUSE: Duration = Duration::from_millis(10);
+
 /// The other end of a port.
 pub(crate) struct Peer {
     vnic: Arc<Vnic>,
@@ -147,7 +152,7 @@ impl Peer {
                 (line, connection)
             })
         } else {
-            self.open_gate(connection)
+            self.open_gate(connection, ending)
         };
         let (line, stream) = match line {
             Ok(line) => line,
@@ -183,13 +188,18 @@ impl Peer {
     }
 
     /// Puts a gate between a VMM and its session; returns the session's stream and what belongs to it.
-    fn open_gate(&self, connection: UnixStream) -> std::io::Result<(Line, UnixStream)> {
-        if self.gates.fetch_add(1, Ordering::Relaxed) >= MAX_GATES {
-            self.gates.fetch_sub(1, Ordering::Relaxed);
-            return Err(std::io::Error::other(
-                "files that came with earlier ones cannot be closed",
-            ));
+    fn open_gate(&self, connection: UnixStream, ending: &AtomicBool) -> std::io::Result<(Line, UnixStream)> {
+        let deadline = Instant::now() + GATE_PATIENCE;
+        while self.gates.load(Ordering::Relaxed) >= MAX_GATES {
+            if Instant::now() >= deadline || ending.load(Ordering::Acquire) {
+                return Err(std::io::Error::other(
+                    "files that came with earlier ones cannot be closed",
+                ));
+            }
+            std::thread::sleep(GATE_PAUSE);
         }
+        // Only the session's thread adds.
+        self.gates.fetch_add(1, Ordering::Relaxed);
         let gates = Leaving(self.gates.clone());
         let (inner, other) = UnixStream::pair()?;
         let line = Line {

@@ -134,7 +134,9 @@ impl Pair {
         } else {
             iperf::start(&self.b, &self.a, &v4(1), &options)?
         };
-        let result = running.wait()?;
+        let result = running
+            .wait()
+            .with_context(|| format!("{}\n{}", sockets(&self.a), sockets(&self.b)))?;
         let stopped = result
             .intervals
             .windows(PATIENCE)
