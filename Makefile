@@ -128,7 +128,7 @@ bench-p4: ## Packets, look-ups and changes of P4 programs per second, into docs/
 	done; } > docs/performance/p4.txt
 	cat docs/performance/p4.txt
 
-# Each change takes a build and the tests of its crate: hours for all, half an hour for `MUTANTS=flow`.
+# Takes long: a build and the tests of the crate for each change. MUTANTS=flow is one crate.
 MUTANTS ?= classifier flow wire ring placement
 mutants: ## Changes to the code that a test should find, by cargo-mutants; what no test finds is in build/mutants
 	command -v cargo-mutants > /dev/null || $(CARGO) install --locked cargo-mutants

@@ -72,7 +72,8 @@ fn rows(fields: &[(String, String)]) -> String {
 #[test]
 fn counters_of_ports_and_threads() {
     let mut text = format!(
-        "# Counters\n\nPer port, as `hyperswitch stats --json` shows them; drops by the name of their reason, see\n\
+        "# Counters\n\nPer port, seen from the switch: a port's ingress is what its guest sends (`received`), its egress what its \
+         guest gets\n(`transmitted`). As `hyperswitch stats --json` shows them; drops by the name of their reason, see\n\
          [drop-reasons.md](drop-reasons.md). All but `in-flight` only grow, from 0 when the data plane gets the port. \
          Made from\n`flow::PortCounters` by `{UPDATE}`.\n\n| counter | meaning |\n|---|---|\n{}",
         rows(&counters())
