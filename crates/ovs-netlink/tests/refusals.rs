@@ -231,6 +231,22 @@ fn tunnels_need_a_destination_and_a_time_to_live() {
     assert!(tunnel(&[(16, &[]), v4, (4, &[64])]).is_err());
 }
 
+/// Found by random changes: an original tuple in a mask whose key has none, of which only padding is set.
+#[test]
+fn a_mask_may_look_at_a_tuple_that_the_key_lacks() {
+    let header = ipv4(0, 0);
+    let key: Attributes<'_> = &[MAC, IS_IPV4, (IPV4, &header)];
+    let original = |tuple: &[u8]| {
+        let flow = read_mask(key, &[EXACT_TYPE, (26, tuple)]).unwrap();
+        flow.mask.0.metadata.connection.original
+    };
+    let mut tuple = [0; 16];
+    tuple[15] = 1;
+    assert_eq!(original(&tuple), None);
+    tuple[0] = 1;
+    assert!(matches!(original(&tuple), Some(key::ConnectionTuple::V4(mask)) if mask.source == 1 << 24));
+}
+
 /// A wildcard of a network service header was once written as zeros, which are refused beside a wildcard of the type.
 #[test]
 fn a_mask_that_looks_at_no_header_is_taken() {
