@@ -43,7 +43,8 @@ pub struct Connection {
     pub mark: u32,
     /// Labels of the connection, in network order.
     pub labels: u128,
-    /// Source and destination of the connection's first packet.
+    /// Source and destination of the connection's first packet. A mask may look at them where the key has none, that is
+    /// zeros.
     pub original: Option<ConnectionTuple>,
 }
 
@@ -54,6 +55,16 @@ pub enum ConnectionTuple {
     V4(Tuple4),
     /// Over IPv6.
     V6(Tuple6),
+}
+
+impl ConnectionTuple {
+    /// The mask of this tuple that looks at nothing.
+    fn wildcard(self) -> Self {
+        match self {
+            Self::V4(_) => Self::V4(Tuple4::default()),
+            Self::V6(_) => Self::V6(Tuple6::default()),
+        }
+    }
 }
 
 impl Metadata {
@@ -84,11 +95,12 @@ impl Metadata {
             tunnel,
             ..Self::read_common(table)?
         };
-        if let (None, Some(key)) = (mask.connection.original, key.connection.original) {
-            mask.connection.original = Some(match key {
-                ConnectionTuple::V4(_) => ConnectionTuple::V4(Tuple4::default()),
-                ConnectionTuple::V6(_) => ConnectionTuple::V6(Tuple6::default()),
-            });
+        let original = &mut mask.connection.original;
+        match key.connection.original {
+            Some(key) if original.is_none() => *original = Some(key.wildcard()),
+            // Only padding was not zero.
+            None => *original = original.filter(|mask| *mask != mask.wildcard()),
+            Some(_) => {}
         }
         Ok(mask)
     }
