@@ -1,5 +1,7 @@
 //! Values of fixed layout: the structs of `linux/openvswitch.h` whose numbers are in network order.
 
+use crate::error::Error;
+
 /// One field of a struct.
 pub trait Part: Sized {
     /// Takes the field from the front of `bytes`; nothing if they are too few.
@@ -81,6 +83,46 @@ macro_rules! plain {
 }
 
 plain!(u16 u32 u128);
+
+/// Splits an attribute's value of `size` bytes, with `masked` twice `size`, into value and mask.
+pub(crate) fn halves(
+    kind: u16,
+    bytes: &[u8],
+    masked: bool,
+    size: usize,
+) -> Result<(&[u8], Option<&[u8]>), Error> {
+    if !masked {
+        return if bytes.len() == size {
+            Ok((bytes, None))
+        } else {
+            Err(wrong_size(kind, bytes))
+        };
+    }
+    if bytes.len() != 2 * size {
+        return Err(wrong_size(kind, bytes));
+    }
+    let (value, mask) = bytes.split_at(size);
+    match value
+        .iter()
+        .zip(mask)
+        .find(|(value, mask)| **value & !**mask != 0)
+    {
+        Some((value, _)) => Err(Error::Value {
+            what: "value of set_masked beyond its mask",
+            value: u64::from(*value),
+        }),
+        None => Ok((value, Some(mask))),
+    }
+}
+
+/// The error that a value to set has not the size that its kind has.
+pub(crate) fn wrong_size(kind: u16, bytes: &[u8]) -> Error {
+    Error::Size {
+        set: "OVS_KEY_ATTR in a set action",
+        kind,
+        found: bytes.len(),
+    }
+}
 
 /// Defines structs with their layout: documentation, name, bytes with padding, fields.
 macro_rules! layouts {

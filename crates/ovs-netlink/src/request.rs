@@ -24,7 +24,7 @@ pub enum Request<'a> {
     /// Flows of the datapath with this number.
     Flow(u32, flow::Request),
     /// A packet to execute.
-    Execute(Execute<'a>),
+    Execute(Box<Execute<'a>>),
     /// Meters of the datapath with this number.
     Meter(u32, meter::Request),
     /// Limits of connection tracking.
@@ -71,7 +71,7 @@ impl<'a> Request<'a> {
             Family::Datapath => Self::Datapath(datapath::Request::read(&call)?),
             Family::Vport => Self::Vport(vport::Request::read(&call)?),
             Family::Flow => Self::Flow(call.datapath, flow::Request::read(&call)?),
-            Family::Packet => Self::Execute(Execute::read(&call)?),
+            Family::Packet => Self::Execute(Box::new(Execute::read(&call)?)),
             Family::Meter => Self::Meter(call.datapath, meter::Request::read(&call)?),
             Family::CtLimit => Self::CtLimit(ct_limit::Request::read(&call)?),
         })

@@ -1,6 +1,8 @@
 //! Random changes of recorded messages, and random attributes. `OVS_NETLINK_FUZZ_MINUTES=60` runs that long, with other seeds each time;
 //! without it, a fixed number of rounds.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,7 +11,7 @@ use ovs_netlink::attribute::Writer;
 use ovs_netlink::message::{Flags, Header, messages};
 use ovs_netlink::{Reply, Request, action};
 
-const ROUNDS: usize = 30_000;
+const ROUNDS: usize = 200_000;
 
 /// The bytes of all recorded messages.
 fn corpus() -> Vec<Vec<u8>> {

@@ -1,5 +1,7 @@
 //! Messages recorded from ovs-vswitchd 3.1.0 of Debian 12 and from what answered it; see `golden/README.md`.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 
 use ovs_netlink::attribute::Writer;

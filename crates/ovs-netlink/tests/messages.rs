@@ -1,5 +1,7 @@
 //! Headers, lengths that lie, acknowledgements.
 
+#![allow(clippy::unwrap_used)]
+
 use ovs_netlink::attribute::{MAX_VALUE, Writer, attributes};
 use ovs_netlink::message::{self, Flags, Header, Message, Status, messages};
 use ovs_netlink::{Errno, Error, Request};

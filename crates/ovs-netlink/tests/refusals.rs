@@ -1,5 +1,7 @@
 //! What the kernel refuses is refused, with its error number, and what it takes is taken.
 
+#![allow(clippy::unwrap_used)]
+
 use ovs_netlink::action::{self, Action, Change, MAX_BYTES, MAX_DEPTH, Set};
 use ovs_netlink::attribute::Writer;
 use ovs_netlink::key::{self, Ipv4, Key, Match, Network, Ports, Transport, ether};
@@ -214,7 +216,8 @@ fn tags_always_match() {
 #[test]
 fn tunnels_need_a_destination_and_a_time_to_live() {
     let tunnel = |attributes: Attributes<'_>| read(&[MAC, (TUNNEL, &bytes(attributes))]);
-    let (v4, v6): ((u16, &[u8]), (u16, &[u8])) = ((2, &[1; 4]), (13, &[1; 16]));
+    let v4: (u16, &[u8]) = (2, &[1; 4]);
+    let v6: (u16, &[u8]) = (13, &[1; 16]);
     assert!(tunnel(&[v4, (4, &[64])]).is_ok());
     assert!(tunnel(&[v6, (4, &[64])]).is_ok());
     assert!(tunnel(&[v4]).is_err());
@@ -226,6 +229,21 @@ fn tunnels_need_a_destination_and_a_time_to_live() {
     assert!(tunnel(&[v4, (4, &[64]), (17, &[])]).is_err());
     assert!(tunnel(&[(16, &[]), (0, &[0; 8])]).is_ok());
     assert!(tunnel(&[(16, &[]), v4, (4, &[64])]).is_err());
+}
+
+/// A wildcard of a network service header was once written as zeros, which are refused beside a wildcard of the type.
+#[test]
+fn a_mask_that_looks_at_no_header_is_taken() {
+    let key: Attributes<'_> = &[
+        MAC,
+        (ETHERTYPE, &[0x89, 0x4f]),
+        (28, &[12, 0, 1, 0, 0, 63, 2, 3, 0, 0, 1, 255]),
+    ];
+    let flow = read_mask(key, &[]).unwrap();
+    let mut writer = Writer::new();
+    flow.mask.write(&mut writer);
+    let mask = writer.finish().unwrap();
+    assert_eq!(Match::read(&bytes(key), Some(&mask)), Ok(flow));
 }
 
 fn write(actions: &[Action]) -> Vec<u8> {

@@ -1,5 +1,7 @@
 //! What is written is read again as it was: keys, masks, actions, requests, replies.
 
+#![allow(clippy::unwrap_used)]
+
 mod strategies;
 
 use ovs_netlink::attribute::{Writer, attributes};

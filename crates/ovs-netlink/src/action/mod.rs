@@ -16,7 +16,6 @@ pub use connection::{
     Commit, Conntrack, MAX_HELPER_NAME, MAX_TIMEOUT_NAME, Nat, NatAddresses, NatKind, NatRange,
 };
 pub use read::read;
-pub(crate) use set::halves;
 pub use set::{Change, Set};
 pub use write::write;
 

@@ -4,7 +4,7 @@ use super::attr;
 use crate::attribute::{Attributes, Writer, attributes};
 use crate::error::Error;
 use crate::key::{Arp, Ethernet, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, Ports, Tunnel, attr as field};
-use crate::layout::{Layout, Part};
+use crate::layout::{Layout, Part, halves, wrong_size};
 
 /// A new value, and the bits that are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,45 +167,6 @@ fn change<T: Layout>(kind: u16, bytes: &[u8], masked: bool) -> Result<Change<T>,
         value: T::from_bytes(value).ok_or(wrong)?,
         mask: mask.map(|mask| T::from_bytes(mask).ok_or(wrong)).transpose()?,
     })
-}
-
-/// Splits an attribute's value of `size` bytes, with `masked` twice `size`, into value and mask.
-pub(crate) fn halves(
-    kind: u16,
-    bytes: &[u8],
-    masked: bool,
-    size: usize,
-) -> Result<(&[u8], Option<&[u8]>), Error> {
-    if !masked {
-        return if bytes.len() == size {
-            Ok((bytes, None))
-        } else {
-            Err(wrong_size(kind, bytes))
-        };
-    }
-    if bytes.len() != 2 * size {
-        return Err(wrong_size(kind, bytes));
-    }
-    let (value, mask) = bytes.split_at(size);
-    match value
-        .iter()
-        .zip(mask)
-        .find(|(value, mask)| **value & !**mask != 0)
-    {
-        Some((value, _)) => Err(Error::Value {
-            what: "value of set_masked beyond its mask",
-            value: u64::from(*value),
-        }),
-        None => Ok((value, Some(mask))),
-    }
-}
-
-fn wrong_size(kind: u16, bytes: &[u8]) -> Error {
-    Error::Size {
-        set: "OVS_KEY_ATTR in a set action",
-        kind,
-        found: bytes.len(),
-    }
 }
 
 fn outer<T>(change: &Change<T>) -> u16 {

@@ -2,7 +2,7 @@
 
 use crate::attribute::{Attribute, Rule, Set, Table, Writer, attributes};
 use crate::error::Error;
-use crate::layout::{Layout, layouts};
+use crate::layout::{Layout, halves, layouts};
 
 /// Most bytes of context behind the 8 fixed ones (`NSH_CTX_HDRS_MAX_LEN`).
 pub const MAX_NSH_CONTEXT: usize = 248;
@@ -105,17 +105,17 @@ impl Nsh {
 
     /// Reads the value of a `set` action, or, if it is `masked`, value and mask.
     pub(crate) fn read_change(bytes: &[u8], masked: bool) -> Result<(Self, Option<Self>), Error> {
-        let mut halves = (Vec::new(), Vec::new());
+        let (mut values, mut masks) = (Vec::new(), Vec::new());
         if !masked {
             return Ok((Self::read(bytes)?, None));
         }
         for attribute in attributes(bytes) {
             let Attribute { kind, value } = attribute?;
-            let (value, mask) = crate::action::halves(kind, value, true, value.len() / 2)?;
-            halves.0.push((kind, value));
-            halves.1.extend(mask.map(|mask| (kind, mask)));
+            let (value, mask) = halves(kind, value, true, value.len() / 2)?;
+            values.push((kind, value));
+            masks.extend(mask.map(|mask| (kind, mask)));
         }
-        let [value, mask] = [halves.0, halves.1].map(|attributes| {
+        let [value, mask] = [values, masks].map(|attributes| {
             let mut table = Table::empty(&SET);
             attributes
                 .into_iter()

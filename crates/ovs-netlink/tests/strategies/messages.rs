@@ -261,7 +261,7 @@ pub fn request() -> BoxedStrategy<Request<'static>> {
         datapath_request().prop_map(Request::Datapath),
         vport_request().prop_map(Request::Vport),
         (number(), flow_request()).prop_map(|(datapath, request)| Request::Flow(datapath, request)),
-        execute().prop_map(Request::Execute),
+        execute().prop_map(|execute| Request::Execute(Box::new(execute))),
         (number(), meter_request()).prop_map(|(datapath, request)| Request::Meter(datapath, request)),
         limits().prop_map(|limits| Request::CtLimit(ct_limit::Request::Set(limits))),
         limits().prop_map(|limits| Request::CtLimit(ct_limit::Request::Delete(limits))),
