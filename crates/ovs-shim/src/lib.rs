@@ -14,7 +14,7 @@
 //! on errors. The service manager starts it again.
 //!
 //! The functions may be called from any thread, and after `fork`: there are no locks. A redirected socket that two processes
-//! share after `fork` must be used by one of them only; it does not survive `exec`. Only `socket` allocates.
+//! share after `fork` must be used by one of them only; it does not survive `exec`. Only opening sockets and joining groups allocate.
 
 #[cfg_attr(test, allow(dead_code))]
 mod calls;

@@ -104,9 +104,15 @@ impl World {
     }
 
     pub fn start_glue(&mut self) {
+        self.start_glue_with(None);
+    }
+
+    /// The same, with a variable set in its environment.
+    pub fn start_glue_with(&mut self, variable: Option<&str>) {
         let mut child = bound_to_us(Command::new(std::env::current_exe().unwrap()))
             .args(["--exact", "glue_process", "--ignored", "--nocapture"])
             .env(GLUE, self.path("glue.sock"))
+            .envs(variable.map(|variable| (variable, "1")))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
