@@ -89,7 +89,11 @@ impl SetField {
     /// Gives the whole field a value.
     pub fn whole(field: FieldId, value: u128) -> SetField {
         let mask = field.field().ones();
-        SetField { field, value: value & mask, mask }
+        SetField {
+            field,
+            value: value & mask,
+            mask,
+        }
     }
 
     /// Whether the field can be set at all, and the bits are in it. `OVS_ACTION_ATTR_SET` of the kernel, and what it leaves
@@ -167,7 +171,11 @@ impl fmt::Display for Action {
             }
             Action::Clone(actions) => write!(f, "clone({actions})"),
             Action::Truncate(len) => write!(f, "trunc({len})"),
-            Action::CheckPktLen { len, greater, otherwise } => {
+            Action::CheckPktLen {
+                len,
+                greater,
+                otherwise,
+            } => {
                 write!(f, "check_pkt_len(size={len},gt({greater}),le({otherwise}))")
             }
             Action::Recirc(id) => write!(f, "recirc({id:#x})"),

@@ -15,7 +15,9 @@ pub struct Context {
 
 impl Context {
     /// Nothing is known.
-    pub const NONE: Context = Context { words: [0; KEY_WORDS] };
+    pub const NONE: Context = Context {
+        words: [0; KEY_WORDS],
+    };
 
     /// Whether nothing is known.
     pub fn is_none(&self) -> bool {

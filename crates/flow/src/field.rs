@@ -209,7 +209,7 @@ fields! {
     /// TCP flags, 12 bits with the reserved ones.
     TcpFlags, FlowKey Transport: tcp_flags set_tcp_flags u16 = 4, 32, 16;
     /// IPv6 flow label, 20 bits.
-    Ipv6Label, FlowKey Network: ipv6_label set_ipv6_label u32 = 9, 0, 32;
+    Ipv6Label, FlowKey Network: ipv6_label set_ipv6_label u32 = 9, 0, 20;
     /// TCP, UDP or SCTP source port; ICMP type.
     TpSrc, FlowKey Transport: tp_src set_tp_src u16 = 9, 32, 16;
     /// TCP, UDP or SCTP destination port; ICMP code.
@@ -231,11 +231,11 @@ fields! {
     /// Third label stack entry.
     MplsLse2, FlowKey Mpls: mpls_lse2 set_mpls_lse2 u32 = 6, 0, 32;
     /// NSH flags (O and unassigned bits).
-    NshFlags, FlowKey Nsh: nsh_flags set_nsh_flags u8 = 5, 0, 8;
+    NshFlags, FlowKey Nsh: nsh_flags set_nsh_flags u8 = 5, 0, 2;
     /// NSH time to live.
-    NshTtl, FlowKey Nsh: nsh_ttl set_nsh_ttl u8 = 5, 8, 8;
+    NshTtl, FlowKey Nsh: nsh_ttl set_nsh_ttl u8 = 5, 8, 6;
     /// NSH metadata type.
-    NshMdtype, FlowKey Nsh: nsh_mdtype set_nsh_mdtype u8 = 5, 16, 8;
+    NshMdtype, FlowKey Nsh: nsh_mdtype set_nsh_mdtype u8 = 5, 16, 4;
     /// NSH next protocol.
     NshNp, FlowKey Nsh: nsh_np set_nsh_np u8 = 5, 24, 8;
     /// NSH service path identifier (24 bits) and service index (8 bits).
@@ -322,8 +322,16 @@ mod tests {
         for (at, one) in FIELDS.iter().enumerate() {
             for other in &FIELDS[at + 1..] {
                 let meet = one.is_in_context() == other.is_in_context()
-                    && bits(one).iter().zip(bits(other)).any(|(one, other)| one & other != 0);
-                assert!(!meet || exclude_each_other(one.layer, other.layer), "{} {}", one.name, other.name);
+                    && bits(one)
+                        .iter()
+                        .zip(bits(other))
+                        .any(|(one, other)| one & other != 0);
+                assert!(
+                    !meet || exclude_each_other(one.layer, other.layer),
+                    "{} {}",
+                    one.name,
+                    other.name
+                );
             }
         }
     }
@@ -334,7 +342,10 @@ mod tests {
             assert_eq!(id.field(), field);
             let mut words = [0; KEY_WORDS];
             field.set(&mut words, u128::MAX, u128::MAX);
-            assert_eq!(words.iter().map(|word| word.count_ones()).sum::<u32>(), field.bits);
+            assert_eq!(
+                words.iter().map(|word| word.count_ones()).sum::<u32>(),
+                field.bits
+            );
             assert_eq!(field.get(&words), field.ones());
             field.set(&mut words, 0, 1);
             assert_eq!(field.get(&words), field.ones() & !1);

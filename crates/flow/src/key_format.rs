@@ -42,7 +42,9 @@ impl Masked<'_> {
     fn write(&self, f: &mut fmt::Formatter<'_>, skip_zero: bool) -> fmt::Result {
         let mut separator = "";
         let eth_type = self.key.eth_type();
-        let fields = FIELDS.iter().filter(|field| !field.is_in_context() && field.applies_to(eth_type));
+        let fields = FIELDS
+            .iter()
+            .filter(|field| !field.is_in_context() && field.applies_to(eth_type));
         for field in fields {
             let value = field.get(&self.key.words);
             let mask = field.get(&self.mask.0.words);
@@ -65,7 +67,12 @@ impl Masked<'_> {
 }
 
 /// Returns the bits of the field that packets of this Ethernet type have.
-fn write_value(f: &mut fmt::Formatter<'_>, field: &Field, value: u128, eth_type: u16) -> Result<u128, fmt::Error> {
+fn write_value(
+    f: &mut fmt::Formatter<'_>,
+    field: &Field,
+    value: u128,
+    eth_type: u16,
+) -> Result<u128, fmt::Error> {
     match (field.name, field.bits) {
         (_, 128) if eth_type != IPV6 => {
             write!(f, "{}", Ipv4Addr::from(value as u32))?;

@@ -58,7 +58,15 @@ pub struct Flow {
 impl Flow {
     /// A flow of the forward stage that does not look at contexts.
     pub fn new(id: FlowId, switch: SwitchId, key: FlowKey, mask: FlowMask, actions: Vec<Action>) -> Flow {
-        Flow { id, switch, stage: Stage::Forward, key, mask, context: None, actions }
+        Flow {
+            id,
+            switch,
+            stage: Stage::Forward,
+            key,
+            mask,
+            context: None,
+            actions,
+        }
     }
 }
 

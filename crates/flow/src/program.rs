@@ -135,7 +135,11 @@ impl Program {
     ///
     /// They exceed a bound, or mean nothing.
     pub fn compile(actions: &[Action], stage: Stage) -> Result<Program, BadActions> {
-        let mut compiler = Compiler { stage, out: Builder::default(), bytes: 0 };
+        let mut compiler = Compiler {
+            stage,
+            out: Builder::default(),
+            bytes: 0,
+        };
         compiler.list(actions, 0)?;
         Ok(compiler.out.finish())
     }
@@ -178,7 +182,9 @@ impl Program {
 
     /// Whether it looks up by itself, besides what egress filters need.
     pub fn looks_up(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op, Op::Recirc(_) | Op::Continue))
+        self.ops
+            .iter()
+            .any(|op| matches!(op, Op::Recirc(_) | Op::Continue))
     }
 
     /// What it looks at of packets, so that a later look-up depends on it: what a hash is computed of.
@@ -223,7 +229,9 @@ impl Builder {
         let next = u32::try_from(self.ops.len()).unwrap_or(u32::MAX);
         match self.ops.get_mut(at) {
             Some(
-                Op::Save { resume: place } | Op::Sample { otherwise: place, .. } | Op::CheckPktLen { otherwise: place, .. },
+                Op::Save { resume: place }
+                | Op::Sample { otherwise: place, .. }
+                | Op::CheckPktLen { otherwise: place, .. },
             ) => *place = next,
             _ => debug_assert!(false, "names no place"),
         }
@@ -244,7 +252,10 @@ impl Builder {
         if !matches!(self.ops.last(), Some(Op::End)) {
             self.ops.push(Op::End);
         }
-        Program { ops: self.ops.into(), userspace: self.userspace.into() }
+        Program {
+            ops: self.ops.into(),
+            userspace: self.userspace.into(),
+        }
     }
 }
 
@@ -296,19 +307,31 @@ impl Compiler {
                 self.out.push(Op::Drop(*reason));
                 return Ok(Ends::Yes);
             }
-            Action::Recirc(id) if self.stage == Stage::Forward => return Ok(self.look_up(Op::Recirc(*id), last)),
+            Action::Recirc(id) if self.stage == Stage::Forward => {
+                return Ok(self.look_up(Op::Recirc(*id), last));
+            }
             Action::Continue if self.stage != Stage::Forward => return Ok(self.look_up(Op::Continue, last)),
             Action::Recirc(_) | Action::Continue => return Err(BadActions::WrongStage(self.stage)),
             Action::Clone(nested) => return self.copy(last, |this| this.list(&nested.0, depth + 1)),
             Action::Sample { probability, actions } => {
-                let sample = self.out.push(Op::Sample { probability: *probability, otherwise: 0 });
+                let sample = self.out.push(Op::Sample {
+                    probability: *probability,
+                    otherwise: 0,
+                });
                 self.copy(last, |this| this.list(&actions.0, depth + 1))?;
                 self.out.name_next(sample);
                 return Ok(Ends::No);
             }
-            Action::CheckPktLen { len, greater, otherwise } => {
+            Action::CheckPktLen {
+                len,
+                greater,
+                otherwise,
+            } => {
                 return self.copy(last, |this| {
-                    let check = this.out.push(Op::CheckPktLen { len: *len, otherwise: 0 });
+                    let check = this.out.push(Op::CheckPktLen {
+                        len: *len,
+                        otherwise: 0,
+                    });
                     this.list(&greater.0, depth + 1)?;
                     this.out.name_next(check);
                     this.list(&otherwise.0, depth + 1)
@@ -370,7 +393,10 @@ mod tests {
     }
 
     fn output(port: u32, last: bool) -> Op {
-        Op::Output { port: PortId(port), last }
+        Op::Output {
+            port: PortId(port),
+            last,
+        }
     }
 
     fn nested(depth: usize) -> Action {
@@ -382,14 +408,21 @@ mod tests {
     #[test]
     fn shapes() {
         let to = Action::Output(PortId(7));
-        assert_eq!(compile(std::slice::from_ref(&to)).unwrap().plain(), Some(PortId(7)));
+        assert_eq!(
+            compile(std::slice::from_ref(&to)).unwrap().plain(),
+            Some(PortId(7))
+        );
         let set = SetField::whole(FieldId::EthSrc, 5);
         let mark = SetField::whole(FieldId::SkbMark, 5);
         let edited = compile(&[Action::PopVlan, Action::Set(set), Action::Set(mark), to.clone()]).unwrap();
         assert_eq!(edited.plain(), None);
         let edits = [Edit::PopVlan, Edit::Set(set)];
         assert_eq!(edited.edited(), Some((edits.into(), PortId(7))));
-        for other in [vec![to.clone(), Action::PopVlan], vec![], vec![to.clone(), to.clone()]] {
+        for other in [
+            vec![to.clone(), Action::PopVlan],
+            vec![],
+            vec![to.clone(), to.clone()],
+        ] {
             assert_eq!(compile(&other).unwrap().edited(), None, "{other:?}");
         }
     }
@@ -414,15 +447,28 @@ mod tests {
     #[test]
     fn branches_name_their_places() {
         let to = |port| Nested(vec![Action::Output(PortId(port))]);
-        let check = Action::CheckPktLen { len: 100, greater: to(1), otherwise: to(2) };
-        let sample = Action::Sample { probability: 9, actions: to(3) };
+        let check = Action::CheckPktLen {
+            len: 100,
+            greater: to(1),
+            otherwise: to(2),
+        };
+        let sample = Action::Sample {
+            probability: 9,
+            actions: to(3),
+        };
         let program = compile(&[sample, check]).unwrap();
         let expected = [
-            Op::Sample { probability: 9, otherwise: 4 },
+            Op::Sample {
+                probability: 9,
+                otherwise: 4,
+            },
             Op::Save { resume: 4 },
             output(3, true),
             Op::End,
-            Op::CheckPktLen { len: 100, otherwise: 7 },
+            Op::CheckPktLen {
+                len: 100,
+                otherwise: 7,
+            },
             output(1, true),
             Op::End,
             output(2, true),
@@ -435,8 +481,14 @@ mod tests {
     fn bounds_are_kept() {
         assert!(compile(&[nested(MAX_NESTING)]).is_ok());
         assert_eq!(compile(&[nested(MAX_NESTING + 1)]), Err(BadActions::TooDeep));
-        assert_eq!(compile(&vec![Action::PopVlan; MAX_OPS + 1]), Err(BadActions::TooLong));
-        let data = Userspace { data: vec![0; MAX_BYTES / 2 + 1].into(), ..Userspace::default() };
+        assert_eq!(
+            compile(&vec![Action::PopVlan; MAX_OPS + 1]),
+            Err(BadActions::TooLong)
+        );
+        let data = Userspace {
+            data: vec![0; MAX_BYTES / 2 + 1].into(),
+            ..Userspace::default()
+        };
         let data = Action::Userspace(data);
         assert!(compile(std::slice::from_ref(&data)).is_ok());
         assert_eq!(compile(&[data.clone(), data]), Err(BadActions::TooManyBytes));
@@ -445,25 +497,51 @@ mod tests {
     #[test]
     fn what_means_nothing_is_refused() {
         let in_port = SetField::whole(FieldId::InPort, 1);
-        assert_eq!(compile(&[Action::Set(in_port)]), Err(BadActions::NotSettable(FieldId::InPort)));
-        let outside = SetField { field: FieldId::IpTtl, value: 0x100, mask: 0x1ff };
-        assert_eq!(compile(&[Action::Set(outside)]), Err(BadActions::NotSettable(FieldId::IpTtl)));
+        assert_eq!(
+            compile(&[Action::Set(in_port)]),
+            Err(BadActions::NotSettable(FieldId::InPort))
+        );
+        let outside = SetField {
+            field: FieldId::IpTtl,
+            value: 0x100,
+            mask: 0x1ff,
+        };
+        assert_eq!(
+            compile(&[Action::Set(outside)]),
+            Err(BadActions::NotSettable(FieldId::IpTtl))
+        );
         let tag = Action::PushVlan { tpid: 0x0800, tci: 1 };
         assert_eq!(compile(&[tag]), Err(BadActions::BadTpid(0x0800)));
-        assert_eq!(compile(&[Action::Continue]), Err(BadActions::WrongStage(Stage::Forward)));
+        assert_eq!(
+            compile(&[Action::Continue]),
+            Err(BadActions::WrongStage(Stage::Forward))
+        );
         let filter = Stage::Ingress(0);
-        assert_eq!(Program::compile(&[Action::Recirc(1)], filter), Err(BadActions::WrongStage(filter)));
+        assert_eq!(
+            Program::compile(&[Action::Recirc(1)], filter),
+            Err(BadActions::WrongStage(filter))
+        );
         assert!(Program::compile(&[Action::Continue], filter).unwrap().looks_up());
     }
 
     #[test]
     fn places_lie_ahead() {
         let inner = Nested(vec![nested(3), Action::Recirc(4), Action::Output(PortId(1))]);
-        let all = [Action::Sample { probability: 1, actions: inner.clone() }, Action::Clone(inner), Action::Recirc(3)];
+        let all = [
+            Action::Sample {
+                probability: 1,
+                actions: inner.clone(),
+            },
+            Action::Clone(inner),
+            Action::Recirc(3),
+        ];
         let program = compile(&all).unwrap();
         for (at, op) in program.ops.iter().enumerate() {
             if let Op::Save { resume: place } | Op::Sample { otherwise: place, .. } = *op {
-                assert!(at < place as usize && (place as usize) < program.ops.len(), "{program:?}");
+                assert!(
+                    at < place as usize && (place as usize) < program.ops.len(),
+                    "{program:?}"
+                );
             }
         }
     }

@@ -46,7 +46,9 @@ impl Stage {
         match self {
             Stage::Ingress(number) if number + 1 < filters.ingress => Some(Stage::Ingress(number + 1)),
             Stage::Ingress(_) => Some(Stage::Forward),
-            Stage::Egress(port, number) if number + 1 < filters.egress => Some(Stage::Egress(port, number + 1)),
+            Stage::Egress(port, number) if number + 1 < filters.egress => {
+                Some(Stage::Egress(port, number + 1))
+            }
             Stage::Forward | Stage::Egress(..) => None,
         }
     }
@@ -77,7 +79,10 @@ mod tests {
 
     #[test]
     fn stages_follow_each_other_up_to_the_last() {
-        let filters = Filters { ingress: 2, egress: 2 };
+        let filters = Filters {
+            ingress: 2,
+            egress: 2,
+        };
         assert_eq!(Stage::first(Filters::default()), Stage::Forward);
         let mut seen = vec![Stage::first(filters)];
         while let Some(next) = seen[seen.len() - 1].next(filters) {
