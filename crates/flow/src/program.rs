@@ -38,11 +38,11 @@ pub enum Edit {
 /// An operation. Places are indices into [`Program::ops`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Send the packet to a port; `last`: nothing else needs it.
+    /// Send the packet to a port.
     Output {
         /// The port.
         port: PortId,
-        /// The packet may be given away.
+        /// Nothing else needs the packet: it is given away and done.
         last: bool,
     },
     /// Hand a copy to the controller, with what stands at that place of [`Program::userspace`].
@@ -126,6 +126,7 @@ impl std::error::Error for BadActions {}
 pub struct Program {
     ops: Box<[Op]>,
     userspace: Box<[Userspace]>,
+    looks_up: bool,
 }
 
 impl Program {
@@ -144,7 +145,7 @@ impl Program {
         Ok(compiler.out.finish())
     }
 
-    /// The operations; the last one is [`Op::End`] or ends as well.
+    /// The operations, each of which is followed by another one or ends what it is done to.
     #[inline]
     pub fn ops(&self) -> &[Op] {
         &self.ops
@@ -159,7 +160,7 @@ impl Program {
     /// The port that packets just go to.
     pub fn plain(&self) -> Option<PortId> {
         match *self.ops {
-            [Op::Output { port, .. }, Op::End] => Some(port),
+            [Op::Output { port, last: true }] => Some(port),
             _ => None,
         }
     }
@@ -167,7 +168,7 @@ impl Program {
     /// The changes that are made, and the port that packets go to then, if that is all. Marks for later passes are left
     /// out, as there are none.
     pub fn edited(&self) -> Option<(Box<[Edit]>, PortId)> {
-        let [edits @ .., Op::Output { port, .. }, Op::End] = &*self.ops else {
+        let [edits @ .., Op::Output { port, last: true }] = &*self.ops else {
             return None;
         };
         let is_mark = |edit: &Edit| matches!(edit, Edit::Set(set) if set.field == FieldId::SkbMark);
@@ -181,10 +182,17 @@ impl Program {
     }
 
     /// Whether it looks up by itself, besides what egress filters need.
+    #[inline]
     pub fn looks_up(&self) -> bool {
-        self.ops
-            .iter()
-            .any(|op| matches!(op, Op::Recirc(_) | Op::Continue))
+        self.looks_up
+    }
+
+    /// Ports that it may send to.
+    pub fn outputs(&self) -> impl Iterator<Item = PortId> + '_ {
+        self.ops.iter().filter_map(|op| match op {
+            Op::Output { port, .. } => Some(*port),
+            _ => None,
+        })
     }
 
     /// What it looks at of packets, so that a later look-up depends on it: what a hash is computed of.
@@ -208,6 +216,8 @@ impl Program {
 pub struct Builder {
     ops: Vec<Op>,
     userspace: Vec<Userspace>,
+    /// The last place that was named.
+    named: usize,
 }
 
 impl Builder {
@@ -227,6 +237,7 @@ impl Builder {
     /// Lets the operation at that place, which names one, name the next one.
     pub fn name_next(&mut self, at: usize) {
         let next = u32::try_from(self.ops.len()).unwrap_or(u32::MAX);
+        self.named = self.ops.len();
         match self.ops.get_mut(at) {
             Some(
                 Op::Save { resume: place }
@@ -247,14 +258,28 @@ impl Builder {
         self.ops.is_empty()
     }
 
-    /// The program.
-    pub fn finish(mut self) -> Program {
-        if !matches!(self.ops.last(), Some(Op::End)) {
+    /// Ends the packet or copy, if it has not ended.
+    pub fn end(&mut self) {
+        let ended = matches!(
+            self.ops.last(),
+            Some(Op::End | Op::Drop(_) | Op::Recirc(_) | Op::Continue | Op::Output { last: true, .. })
+        );
+        if !ended || self.named == self.ops.len() {
             self.ops.push(Op::End);
         }
+    }
+
+    /// The program.
+    pub fn finish(mut self) -> Program {
+        self.end();
+        let looks_up = self
+            .ops
+            .iter()
+            .any(|op| matches!(op, Op::Recirc(_) | Op::Continue));
         Program {
             ops: self.ops.into(),
             userspace: self.userspace.into(),
+            looks_up,
         }
     }
 }
@@ -281,13 +306,16 @@ impl Compiler {
                 return Err(BadActions::TooLong);
             }
         }
-        self.out.push(Op::End);
+        self.out.end();
         Ok(())
     }
 
     fn action(&mut self, action: &Action, last: bool, depth: usize) -> Result<Ends, BadActions> {
         match action {
-            Action::Output(port) => self.out.push(Op::Output { port: *port, last }),
+            Action::Output(port) => {
+                self.out.push(Op::Output { port: *port, last });
+                return Ok(if last { Ends::Yes } else { Ends::No });
+            }
             Action::PushVlan { tpid, tci } => self.push_vlan(*tpid, *tci)?,
             Action::PopVlan => self.out.push(Op::Edit(Edit::PopVlan)),
             Action::Userspace(to) => {
@@ -431,15 +459,13 @@ mod tests {
     fn copies_are_made_where_the_packet_is_needed_afterwards() {
         let inner = || Nested(vec![Action::PopVlan, Action::Output(PortId(1))]);
         let last = compile(&[Action::Clone(inner())]).unwrap();
-        assert_eq!(*last.ops, [Op::Edit(Edit::PopVlan), output(1, true), Op::End]);
+        assert_eq!(*last.ops, [Op::Edit(Edit::PopVlan), output(1, true)]);
         let first = compile(&[Action::Clone(inner()), Action::Output(PortId(2))]).unwrap();
         let expected = [
-            Op::Save { resume: 4 },
+            Op::Save { resume: 3 },
             Op::Edit(Edit::PopVlan),
             output(1, true),
-            Op::End,
             output(2, true),
-            Op::End,
         ];
         assert_eq!(*first.ops, expected);
     }
@@ -460,19 +486,16 @@ mod tests {
         let expected = [
             Op::Sample {
                 probability: 9,
-                otherwise: 4,
+                otherwise: 3,
             },
-            Op::Save { resume: 4 },
+            Op::Save { resume: 3 },
             output(3, true),
-            Op::End,
             Op::CheckPktLen {
                 len: 100,
-                otherwise: 7,
+                otherwise: 5,
             },
             output(1, true),
-            Op::End,
             output(2, true),
-            Op::End,
         ];
         assert_eq!(*program.ops, expected);
     }
