@@ -126,7 +126,9 @@ impl Walker {
 /// Whether nothing is looked up after the flow, whatever its packets are.
 fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
     let has_egress = |port| lists.filters(port).egress > 0;
-    !entry.program().looks_up() && !(lists.has_filters() && entry.program().outputs().any(has_egress))
+    let program = entry.program();
+    let looks_up = program.looks_up() || lists.has_filters() && program.outputs().any(has_egress);
+    !looks_up
 }
 
 /// What is known of the packet on its way.
