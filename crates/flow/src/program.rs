@@ -6,7 +6,6 @@
 //! needs the packet, no copy is made.
 
 use crate::action::{Action, SetField, Userspace};
-use crate::key::VLAN_PRESENT;
 use crate::{DropReason, FieldId, FlowMask, PortId, Stage};
 use std::fmt;
 
@@ -373,7 +372,6 @@ impl Compiler {
         if !matches!(tpid, 0x8100 | 0x88a8) {
             return Err(BadActions::BadTpid(tpid));
         }
-        let tci = tci | VLAN_PRESENT;
         Ok(self.out.push(Op::Edit(Edit::PushVlan { tpid, tci })))
     }
 
