@@ -30,7 +30,7 @@ const PORTS: u32 = 3;
 enum Outcome {
     Output(PortId, Vec<u8>),
     Userspace(u32, Vec<u8>),
-    Missed(Stage, FlowKey, Context),
+    Missed(Stage, Box<(FlowKey, Context)>),
     Dropped(DropReason),
 }
 
@@ -163,7 +163,9 @@ impl Twin {
                 && frame.context.masked(&context.mask) == context.context
         };
         let Some(flow) = self.flows.iter().find(is_it).cloned() else {
-            return self.outcomes.push(Outcome::Missed(stage, key, frame.context));
+            return self
+                .outcomes
+                .push(Outcome::Missed(stage, Box::new((key, frame.context))));
         };
         *self.counts.entry(flow.id).or_default() += 1;
         self.list(&flow.actions, stage, frame, looks + 1);
@@ -203,10 +205,8 @@ impl Twin {
                 self.outcomes.push(Outcome::Dropped(*reason));
                 return false;
             }
-            Action::Sample { probability, actions } => {
-                if *probability > 0 {
-                    self.list(&actions.0, stage, frame.clone(), looks);
-                }
+            Action::Sample { probability, actions } if *probability > 0 => {
+                self.list(&actions.0, stage, frame.clone(), looks);
             }
             Action::Clone(actions) => self.list(&actions.0, stage, frame.clone(), looks),
             Action::Truncate(len) => frame.limit = Some(*len as usize),
@@ -270,8 +270,10 @@ impl Subject for OnFrame {
     }
 
     fn missed(&mut self, stage: Stage) {
-        self.outcomes
-            .push(Outcome::Missed(stage, self.frame.key(), self.frame.context));
+        self.outcomes.push(Outcome::Missed(
+            stage,
+            Box::new((self.frame.key(), self.frame.context)),
+        ));
     }
 
     fn output(&mut self, port: PortId, _: bool) {
