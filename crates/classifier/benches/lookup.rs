@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "a measurement")]
 
 use classifier::{MegaflowTable, PortFlows};
-use flow::{Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use flow::{Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -48,6 +48,8 @@ fn table(flows_per_mask: u32) -> MegaflowTable {
             let flow = Flow {
                 id: FlowId(u128::from(number * flows_per_mask + flow)),
                 switch: SwitchId(1),
+                stage: Stage::Forward,
+                context: None,
                 key: key(0, 0, flow as u16 % 1000),
                 mask: mask(number),
                 actions: Vec::new(),

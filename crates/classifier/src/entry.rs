@@ -1,93 +1,84 @@
-//! An installed flow and what it has seen.
-//!
-//! Shared by the table and the caches of all workers. The counters are independent statistics, so they
-//! are updated without ordering between them: a reader may see a packet before its bytes, never a count that
-//! goes back. `live` goes from true to false once and never back.
+//! An installed flow. Shared by the table, the decisions that stand on it, and the caches of all workers.
 
-use flow::{Action, Flow, FlowStats, PortId};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use crate::decision::{Decision, Dependents};
+use flow::{BadActions, Flow, FlowStats, Program};
+use std::sync::Arc;
 
 /// A flow in a table, or on its way out of one.
 #[derive(Debug)]
 pub struct FlowEntry {
-    /// What was installed, with all bits of the key outside the mask cleared.
+    /// What was installed, with all bits outside the masks cleared.
     pub flow: Flow,
-    /// The port that all packets go to unchanged, if that is all that happens to them.
-    pub output: Option<PortId>,
-    live: AtomicBool,
-    seen: Seen,
-}
-
-/// What is written for every batch, apart from what is read for every packet.
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Seen {
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    /// Time of the last match in milliseconds of the caller's clock, plus one; 0 for never.
-    last_used: AtomicU64,
-    tcp_flags: AtomicU16,
+    /// What its actions are by themselves.
+    pub decision: Arc<Decision>,
+    pub(crate) dependents: Dependents,
 }
 
 impl FlowEntry {
     /// A live entry that has seen nothing.
-    pub fn new(mut flow: Flow) -> FlowEntry {
-        flow.key = flow.key.masked(&flow.mask);
-        let output = match flow.actions[..] {
-            [Action::Output(port)] => Some(port),
-            _ => None,
-        };
-        FlowEntry {
+    ///
+    /// # Errors
+    ///
+    /// The actions are refused.
+    pub fn new(flow: Flow) -> Result<FlowEntry, BadActions> {
+        FlowEntry::after(flow, None)
+    }
+
+    /// A live entry that counts on from where another one is.
+    pub(crate) fn after(mut flow: Flow, before: Option<&FlowEntry>) -> Result<FlowEntry, BadActions> {
+        reduce(&mut flow);
+        let program = Program::compile(&flow.actions, flow.stage)?;
+        let decision = Decision::of_flow(program, before.map(|before| &before.decision));
+        Ok(FlowEntry {
             flow,
-            output,
-            live: AtomicBool::new(true),
-            seen: Seen::default(),
-        }
+            decision: Arc::new(decision),
+            dependents: Dependents::default(),
+        })
+    }
+
+    /// Its compiled actions.
+    #[inline]
+    pub fn program(&self) -> &Program {
+        self.decision.program()
     }
 
     /// Counts packets that matched, at `now_ms` of a clock that the caller also uses for [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
-        self.seen.packets.fetch_add(packets, Ordering::Relaxed);
-        self.seen.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let stamp = now_ms.saturating_add(1);
-        // A plain store could undo that of a worker whose clock reading is newer. Mostly nothing changes,
-        // and then the cache line's other users are not disturbed.
-        if self.seen.last_used.load(Ordering::Relaxed) < stamp {
-            self.seen.last_used.fetch_max(stamp, Ordering::Relaxed);
-        }
-        if self.seen.tcp_flags.load(Ordering::Relaxed) & tcp_flags != tcp_flags {
-            self.seen.tcp_flags.fetch_or(tcp_flags, Ordering::Relaxed);
-        }
+        self.decision.record(packets, bytes, tcp_flags, now_ms);
     }
 
     /// What was counted so far; `now_ms` is the time to compute idleness for.
     pub fn stats(&self, now_ms: u64) -> FlowStats {
-        let last_used = self.seen.last_used.load(Ordering::Relaxed).checked_sub(1);
-        FlowStats {
-            packets: self.seen.packets.load(Ordering::Relaxed),
-            bytes: self.seen.bytes.load(Ordering::Relaxed),
-            idle_ms: last_used.map(|then| now_ms.saturating_sub(then)),
-            tcp_flags: self.seen.tcp_flags.load(Ordering::Relaxed),
-        }
+        self.decision.stats(now_ms)
     }
 
     /// Whether the entry is still in its table. A dead one must not decide about packets any more.
     #[inline]
     pub fn is_live(&self) -> bool {
-        self.live.load(Ordering::Acquire)
+        self.decision.is_live()
     }
 
-    /// Ends the entry: from now on caches treat it as a miss.
+    /// Ends the entry, and what stands on it: from now on caches treat it as a miss.
     pub(crate) fn kill(&self) {
-        self.live.store(false, Ordering::Release);
+        self.decision.end();
+        self.dependents.end();
+    }
+}
+
+/// Clears what the masks do not have.
+pub(crate) fn reduce(flow: &mut Flow) {
+    flow.key = flow.key.masked(&flow.mask);
+    if let Some(context) = &mut flow.context {
+        context.context = context.context.masked(&context.mask);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{FlowId, FlowKey, FlowMask, SwitchId};
+    use crate::decision::{Shape, compose, known};
+    use flow::{Action, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 
     fn entry() -> FlowEntry {
         let key = FlowKey {
@@ -95,13 +86,7 @@ mod tests {
         };
         let mut mask = FlowMask::ANY;
         mask.0.set_eth_type(0xffff);
-        FlowEntry::new(Flow {
-            id: FlowId(1),
-            switch: SwitchId(1),
-            key,
-            mask,
-            actions: Vec::new(),
-        })
+        FlowEntry::new(Flow::new(FlowId(1), SwitchId(1), key, mask, Vec::new())).unwrap()
     }
 
     #[test]
@@ -126,5 +111,45 @@ mod tests {
         };
         assert_eq!(entry.stats(50), expected);
         assert_eq!(entry.stats(20).idle_ms, Some(0));
+    }
+
+    #[test]
+    fn a_successor_counts_on_and_is_told_what_comes_late() {
+        let first = entry();
+        first.record(1, 10, 0, 5);
+        let second = FlowEntry::after(first.flow.clone(), Some(&first)).unwrap();
+        let third = FlowEntry::after(first.flow.clone(), Some(&second)).unwrap();
+        first.record(1, 10, 0, 6);
+        second.record(1, 10, 0, 7);
+        third.record(1, 10, 0, 8);
+        assert_eq!((third.stats(8).packets, third.stats(8).bytes), (4, 40));
+    }
+
+    #[test]
+    fn a_decision_ends_with_each_of_its_parts_and_tells_all() {
+        for ended in 0..2 {
+            let parts = [Arc::new(entry()), Arc::new(entry())];
+            let program = Program::compile(&[Action::Output(PortId(3))], flow::Stage::Forward).unwrap();
+            let decision = compose(program.clone(), &parts);
+            assert_eq!(decision.shape, Shape::Plain(PortId(3)));
+            assert!(known(&parts).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
+            let [one, other] = parts.clone();
+            assert!(known(&[other, one]).is_none(), "in this order");
+            decision.record(2, 20, 0, 0);
+            assert!(parts.iter().all(|part| part.stats(0).packets == 2));
+            parts[ended].kill();
+            assert!(!decision.is_live() && known(&parts).is_none());
+            assert!(!compose(program, &parts).is_live());
+        }
+    }
+
+    #[test]
+    fn decisions_nobody_has_are_forgotten() {
+        let first = Arc::new(entry());
+        let program = Program::compile(&[], flow::Stage::Forward).unwrap();
+        for _ in 0..1000 {
+            compose(program.clone(), &[Arc::clone(&first), Arc::new(entry())]);
+        }
+        assert!(first.dependents.len() < 64);
     }
 }

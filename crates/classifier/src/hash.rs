@@ -21,6 +21,8 @@ pub(crate) const PAIRS: usize = KEY_WORDS / 2;
 #[derive(Debug)]
 pub(crate) struct Seed {
     words: [u64; KEY_WORDS],
+    /// For contexts.
+    context: [u64; KEY_WORDS],
     last: u64,
 }
 
@@ -30,6 +32,7 @@ impl Seed {
         static SEED: OnceLock<Seed> = OnceLock::new();
         SEED.get_or_init(|| Seed {
             words: array::from_fn(|_| random_word()),
+            context: array::from_fn(|_| random_word()),
             // An even factor would lose the highest bit.
             last: random_word() | 1,
         })
@@ -40,6 +43,7 @@ impl Seed {
     pub(crate) fn known() -> &'static Seed {
         static SEED: Seed = Seed {
             words: [0; KEY_WORDS],
+            context: [0; KEY_WORDS],
             last: 1,
         };
         &SEED
@@ -51,6 +55,16 @@ impl Seed {
         let first = words[0].wrapping_add(self.words[2 * pair]);
         let second = words[1].wrapping_add(self.words[2 * pair + 1]);
         u128::from(first) * u128::from(second)
+    }
+
+    /// A context's part of the sum.
+    pub(crate) fn context(&self, words: impl Fn(usize) -> u64) -> u128 {
+        let pairs = (0..PAIRS).map(|pair| {
+            let first = words(2 * pair).wrapping_add(self.context[2 * pair]);
+            let second = words(2 * pair + 1).wrapping_add(self.context[2 * pair + 1]);
+            u128::from(first) * u128::from(second)
+        });
+        pairs.fold(0, u128::wrapping_add)
     }
 
     /// The hash for a sum of pairs.

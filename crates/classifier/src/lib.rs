@@ -5,8 +5,9 @@
 //! [`MegaflowTable`], searched mask by mask. Nothing has a priority: whoever installs flows keeps them
 //! disjoint, and where they are not, any match is as good as another.
 //!
-//! A flow is a [`FlowEntry`] that both levels share. Removing it from the table marks it dead, and a dead
-//! entry is a miss wherever it still lies, so that nobody has to reach into another thread's cache.
+//! What a flow, or a walk through several, says is a [`Decision`] that both levels share. Removing a flow from the table ends the
+//! decisions that stand on it, and one that has ended is a miss wherever it still lies, so that nobody has to reach into
+//! another thread's cache.
 //!
 //! Guests choose the keys. What they must not be able to choose is the cost: hashing is keyed by a secret,
 //! tables are bounded, and the masks made for one port are never searched for another (CVE-2019-25076 is what
@@ -17,6 +18,8 @@
 
 #![forbid(unsafe_code)]
 
+mod compose;
+mod decision;
 mod entry;
 mod hash;
 mod list;
@@ -25,9 +28,14 @@ mod microflow;
 mod port_flows;
 mod prefixes;
 mod significant;
+mod stages;
 mod subtable;
+mod walk;
 
+pub use compose::{MAX_PARTS, Walked, Walker, dp_hash};
+pub use decision::{Decision, Edited, Shape};
 pub use entry::FlowEntry;
-pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable, TableFull};
+pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable, Refused, Statistics};
 pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache, Train};
 pub use port_flows::{PortFlows, Reading};
+pub use walk::{MAX_LOOKS, MAX_STEPS, NoTables, Stack, Start, Subject, Tables, run};

@@ -11,7 +11,7 @@
 
 use crate::entry::FlowEntry;
 use crate::subtable::Subtable;
-use flow::{Flow, FlowKey, FlowMask};
+use flow::{Context, Flow, FlowKey, FlowMask};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -25,10 +25,6 @@ pub(crate) struct SubtableList {
 }
 
 impl SubtableList {
-    pub fn flows(&self) -> usize {
-        self.subtables.iter().map(|subtable| subtable.len()).sum()
-    }
-
     pub fn masks(&self) -> usize {
         self.subtables.len()
     }
@@ -39,19 +35,19 @@ impl SubtableList {
         masks.fold(FlowMask::ANY, FlowMask::union)
     }
 
-    /// Flows with this mask.
-    pub fn flows_with(&self, mask: &FlowMask) -> usize {
-        self.position(mask)
+    /// Flows with the masks of that one.
+    pub fn flows_like(&self, flow: &Flow) -> usize {
+        self.position(flow)
             .map_or(0, |position| self.subtables[position].len())
     }
 
     /// The flow for exactly the packets that `flow` is for.
     pub fn same_match(&self, flow: &Flow) -> Option<&Arc<FlowEntry>> {
-        self.subtables[self.position(&flow.mask)?].get(&flow.key)
+        self.subtables[self.position(flow)?].same_match(flow)
     }
 
-    fn position(&self, mask: &FlowMask) -> Option<usize> {
-        self.subtables.iter().position(|subtable| subtable.mask() == mask)
+    fn position(&self, flow: &Flow) -> Option<usize> {
+        self.subtables.iter().position(|subtable| subtable.is_for(flow))
     }
 
     /// A flow that matches, and the number of its subtable until the next change.
@@ -59,10 +55,11 @@ impl SubtableList {
     pub fn lookup(
         &self,
         key: &FlowKey,
+        context: &Context,
         observe: &mut impl FnMut(&FlowMask, bool),
     ) -> Option<(usize, &Arc<FlowEntry>)> {
         for (number, subtable) in self.subtables.iter().enumerate() {
-            let found = subtable.get(key);
+            let found = subtable.get(key, context);
             observe(subtable.mask(), found.is_some());
             if let Some(entry) = found {
                 return Some((number, entry));
@@ -76,10 +73,10 @@ impl SubtableList {
         self.subtables[number].hit(count);
     }
 
-    /// What [`replace`](Self::replace) needs for a flow with this mask: a subtable, if there is none or it is full.
-    pub fn room_for(&self, mask: &FlowMask) -> Option<Box<Subtable>> {
-        match self.position(mask) {
-            None => Some(Box::new(Subtable::new(*mask))),
+    /// What [`replace`](Self::replace) needs for a flow like that: a subtable, if there is none or it is full.
+    pub fn room_for(&self, flow: &Flow) -> Option<Box<Subtable>> {
+        match self.position(flow) {
+            None => Some(Box::new(Subtable::for_flow(flow))),
             Some(position) => {
                 let subtable = &self.subtables[position];
                 subtable.is_full().then(|| Box::new(subtable.grown()))
@@ -97,18 +94,22 @@ impl SubtableList {
     ) -> Vec<Box<Subtable>> {
         let mut freed = Vec::new();
         if let Some(room) = room {
-            match self.position(room.mask()) {
+            let position = self
+                .subtables
+                .iter()
+                .position(|subtable| subtable.has_masks_of(&room));
+            match position {
                 Some(position) => freed.push(std::mem::replace(&mut self.subtables[position], room)),
                 None => self.subtables.push(room),
             }
         }
         for entry in old {
-            let position = self.position(&entry.flow.mask);
-            let removed = position.and_then(|position| self.subtables[position].remove(&entry.flow.key));
+            let position = self.position(&entry.flow);
+            let removed = position.and_then(|position| self.subtables[position].remove(&entry.flow));
             debug_assert!(removed.is_some_and(|removed| Arc::ptr_eq(&removed, entry)));
         }
         if let Some(entry) = new
-            && let Some(position) = self.position(&entry.flow.mask)
+            && let Some(position) = self.position(&entry.flow)
         {
             self.subtables[position].insert(entry);
         }

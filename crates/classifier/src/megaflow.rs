@@ -1,5 +1,7 @@
 //! The megaflow table of one switch: tuple space search (Srinivasan et al., SIGCOMM 1999).
 //!
+//! Flows are in lists, by stage, pass and input port; nearly all are in those of the forward stage's first pass.
+//!
 //! There is one subtable per mask, and a look-up asks one after the other. So its cost is the number of masks,
 //! and masks are what a guest can make the control plane produce by sending many kinds of packets. Two
 //! things bound that: a port may have a limited number of masks, and the subtables of flows that name an
@@ -17,7 +19,8 @@
 
 use crate::entry::FlowEntry;
 use crate::port_flows::{PortFlows, SharedList};
-use flow::{Flow, FlowId, PortId};
+use crate::stages::{Lists, Place, Stages};
+use flow::{BadActions, Filters, Flow, FlowId, FlowMask, MAX_FILTERS, PortId, Stage};
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -25,12 +28,19 @@ use std::sync::Arc;
 /// Flows per table unless told otherwise, as in Open vSwitch (`flow-limit`).
 pub const DEFAULT_MAX_FLOWS: usize = 200_000;
 
-/// Masks per input port unless told otherwise. A look-up that tries them all takes less than a microsecond.
+/// Masks per list unless told otherwise. A look-up that tries them all takes less than a microsecond.
 pub const DEFAULT_MAX_MASKS: usize = 64;
+
+/// So many times as many masks a port may have in the lists of all stages and passes.
+const MASKS_PER_PORT: usize = 8;
 
 /// A flow was refused. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableFull {
+pub enum Refused {
+    /// Its actions cannot be run.
+    Actions(BadActions),
+    /// There is no such stage.
+    NoSuchStage(Stage),
     /// The table holds as many flows as it may.
     Flows {
         /// How many that is.
@@ -52,22 +62,24 @@ pub enum TableFull {
     },
 }
 
-impl fmt::Display for TableFull {
+impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TableFull::Flows { limit } => write!(f, "the flow table is full ({limit} flows)"),
-            TableFull::Share { in_port, flows } => write!(
+            Refused::Actions(bad) => bad.fmt(f),
+            Refused::NoSuchStage(stage) => write!(f, "there is no stage {stage}"),
+            Refused::Flows { limit } => write!(f, "the flow table is full ({limit} flows)"),
+            Refused::Share { in_port, flows } => write!(
                 f,
                 "port {in_port} has {flows} flows, and the table has no room for as many others"
             ),
-            TableFull::Masks {
+            Refused::Masks {
                 in_port: Some(port),
                 limit,
             } => write!(
                 f,
                 "port {port} has flows with {limit} different masks, and may not have more"
             ),
-            TableFull::Masks { in_port: None, limit } => write!(
+            Refused::Masks { in_port: None, limit } => write!(
                 f,
                 "flows for any port have {limit} different masks, and may not have more"
             ),
@@ -75,7 +87,22 @@ impl fmt::Display for TableFull {
     }
 }
 
-impl std::error::Error for TableFull {}
+impl std::error::Error for Refused {}
+
+impl From<BadActions> for Refused {
+    fn from(bad: BadActions) -> Self {
+        Refused::Actions(bad)
+    }
+}
+
+/// What becomes of a flow's statistics when another one takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Statistics {
+    /// The new flow begins with none.
+    New,
+    /// The new flow counts on.
+    Kept,
+}
 
 /// All flows of one switch.
 #[derive(Debug)]
@@ -83,10 +110,16 @@ pub struct MegaflowTable {
     max_flows: usize,
     max_masks: usize,
     flows: HashMap<FlowId, Arc<FlowEntry>>,
-    /// By input port; grown when a port is first named.
+    /// Those of the forward stage's first pass by input port; grown when a port is first named.
     ports: Vec<Arc<SharedList>>,
-    /// Flows whose mask does not compare the whole input port.
+    /// Of these, flows whose mask does not compare the whole input port.
     any_port: Arc<SharedList>,
+    /// All others, and filters.
+    stages: Arc<Stages>,
+    /// How many flows each port has.
+    port_flows: Vec<usize>,
+    /// What actions look at, of any flow since the table was last empty.
+    looks_at: FlowMask,
 }
 
 impl Default for MegaflowTable {
@@ -105,6 +138,9 @@ impl MegaflowTable {
             flows: HashMap::new(),
             ports: Vec::new(),
             any_port: Arc::default(),
+            stages: Arc::default(),
+            port_flows: Vec::new(),
+            looks_at: FlowMask::ANY,
         }
     }
 
@@ -114,6 +150,7 @@ impl MegaflowTable {
         PortFlows {
             own: place.map(|port| Arc::clone(self.own(port))).unwrap_or_default(),
             any_port: Arc::clone(&self.any_port),
+            stages: Arc::clone(&self.stages),
         }
     }
 
@@ -123,60 +160,87 @@ impl MegaflowTable {
     ///
     /// # Errors
     ///
-    /// A limit is reached; the table is as before.
-    pub fn insert(&mut self, flow: Flow) -> Result<Option<Arc<FlowEntry>>, TableFull> {
-        let entry = Arc::new(FlowEntry::new(flow));
-        let flow = &entry.flow;
-        let same_id = self.flows.get(&flow.id).map(Arc::clone);
-        let list = Arc::clone(self.list(flow));
-        let same_match = list
-            .read()
-            .same_match(flow)
-            .filter(|other| other.flow.id != flow.id)
-            .map(Arc::clone);
-        let replaced: Vec<_> = same_id.into_iter().chain(same_match).collect();
-        let (here, elsewhere): (Vec<_>, Vec<_>) = replaced
-            .iter()
-            .cloned()
-            .partition(|old| Arc::ptr_eq(self.list(&old.flow), &list));
-        self.check_limits(flow, &list, &here, replaced.len())?;
+    /// A limit is reached, or the flow makes no sense; the table is as before.
+    pub fn insert(&mut self, flow: Flow) -> Result<Option<Arc<FlowEntry>>, Refused> {
+        self.put(flow, Statistics::New)
+    }
 
-        self.concerned(&list)
-            .for_each(|list| list.significant.widen(&flow.mask));
-        for old in &replaced {
-            self.flows.remove(&old.flow.id);
+    /// As [`insert`](Self::insert); says what becomes of the statistics of the flow that is returned.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn put(&mut self, mut flow: Flow, statistics: Statistics) -> Result<Option<Arc<FlowEntry>>, Refused> {
+        if !flow.stage.is_valid() {
+            return Err(Refused::NoSuchStage(flow.stage));
         }
-        self.flows.insert(flow.id, Arc::clone(&entry));
-        list.replace(&here, Some(entry));
-        for old in &elsewhere {
-            self.list(&old.flow).replace(std::slice::from_ref(old), None);
-        }
-        replaced.iter().for_each(|old| old.kill());
+        crate::entry::reduce(&mut flow);
+        let replaced = self.replaced_by(&flow);
+        let before = replaced.first().filter(|_| statistics == Statistics::Kept);
+        let entry = Arc::new(FlowEntry::after(flow, before.map(|entry| &**entry))?);
+        self.check_limits(&entry.flow, &replaced)?;
+        self.exchange(&replaced, Some(entry));
         Ok(replaced.into_iter().next())
     }
 
     /// Removes a flow and ends it.
     pub fn remove(&mut self, id: FlowId) -> Option<Arc<FlowEntry>> {
-        let entry = self.flows.remove(&id)?;
-        let list = Arc::clone(self.list(&entry.flow));
-        let masks = list.masks();
-        list.replace(std::slice::from_ref(&entry), None);
-        entry.kill();
-        if list.masks() < masks {
-            self.narrow(&list);
-        }
+        let entry = Arc::clone(self.flows.get(&id)?);
+        self.exchange(std::slice::from_ref(&entry), None);
         Some(entry)
     }
 
     /// Removes and ends all flows; returns how many there were.
     pub fn flush(&mut self) -> usize {
         let count = self.flows.len();
-        self.lists().for_each(SharedList::clear);
+        self.ports
+            .iter()
+            .chain([&self.any_port])
+            .for_each(|list| list.clear());
+        if self.has_stages() {
+            let lists = self.stages.change().clear();
+            lists.iter().for_each(|list| list.clear());
+        }
         for (_, entry) in self.flows.drain() {
             entry.kill();
         }
-        self.narrow(&self.any_port);
+        self.port_flows.fill(0);
+        self.looks_at = FlowMask::ANY;
+        self.narrow(None);
         count
+    }
+
+    /// Gives a port filters, none of which has flows yet that it would have had before. Decisions that were made without
+    /// them end; flows stay, with their statistics.
+    pub fn set_filters(&mut self, port: PortId, filters: Filters) {
+        let filters = Filters {
+            ingress: filters.ingress.min(MAX_FILTERS),
+            egress: filters.egress.min(MAX_FILTERS),
+        };
+        let before = self.filters(port);
+        if before == filters {
+            return;
+        }
+        self.stages.change().set_filters(port, filters);
+        let is_concerned = |entry: &&Arc<FlowEntry>| {
+            let from = Place::of(&entry.flow)
+                .in_port
+                .is_none_or(|in_port| in_port == port.0);
+            let to = entry.program().outputs().any(|output| output == port);
+            let of = matches!(entry.flow.stage, Stage::Egress(of, _) if of == port);
+            before.ingress != filters.ingress && from || before.egress != filters.egress && (to || of)
+        };
+        let concerned: Vec<_> = self.flows.values().filter(is_concerned).cloned().collect();
+        for entry in concerned {
+            if let Ok(again) = FlowEntry::after(entry.flow.clone(), Some(&entry)) {
+                self.exchange(&[entry], Some(Arc::new(again)));
+            }
+        }
+    }
+
+    /// A port's filters.
+    pub fn filters(&self, port: PortId) -> Filters {
+        self.stages.read().filters(port)
     }
 
     /// The flow with this identifier.
@@ -199,7 +263,7 @@ impl MegaflowTable {
         self.flows.is_empty()
     }
 
-    /// Masks that a look-up for `in_port` tries at most.
+    /// Masks that a look-up of the forward stage's first pass for `in_port` tries at most.
     pub fn masks(&self, in_port: PortId) -> usize {
         let own = usize::try_from(in_port.0)
             .ok()
@@ -210,43 +274,149 @@ impl MegaflowTable {
     /// Puts the masks that are hit most first. Happens by itself now and then while flows come and go; worth
     /// calling every few seconds when they do not.
     pub fn reorder(&self) {
-        self.lists().for_each(SharedList::reorder);
+        self.ports
+            .iter()
+            .chain([&self.any_port])
+            .for_each(|list| list.reorder());
+        self.stages.read().iter().for_each(|(_, list)| list.reorder());
     }
 
-    /// The lists of ports to whose packets the flows of `list` may apply.
-    fn concerned<'a>(&'a self, list: &'a Arc<SharedList>) -> impl Iterator<Item = &'a Arc<SharedList>> {
-        let ports: &[_] = if Arc::ptr_eq(list, &self.any_port) {
-            &self.ports
-        } else {
-            std::slice::from_ref(list)
+    /// Whether there ever were filters or flows of later passes.
+    fn has_stages(&self) -> bool {
+        self.stages.read_if_used().is_some()
+    }
+
+    /// The flow with the same identifier, and the one for the same packets.
+    fn replaced_by(&self, flow: &Flow) -> Vec<Arc<FlowEntry>> {
+        let same_id = self.flows.get(&flow.id).map(Arc::clone);
+        let list = self.list(&Place::of(flow));
+        let same_match = list.and_then(|list| {
+            let list = list.read();
+            let entry = list.same_match(flow).filter(|other| other.flow.id != flow.id);
+            entry.map(Arc::clone)
+        });
+        same_id.into_iter().chain(same_match).collect()
+    }
+
+    /// Takes flows out and puts one in: the whole of a change. Look-ups in the new one's list find either all old ones there or
+    /// the new one.
+    fn exchange(&mut self, old: &[Arc<FlowEntry>], new: Option<Arc<FlowEntry>>) {
+        for old in old {
+            self.flows.remove(&old.flow.id);
+            self.count(&Place::of(&old.flow), -1);
+        }
+        let place_of_new = new.as_ref().map(|new| Place::of(&new.flow));
+        let is_here = |old: &&Arc<FlowEntry>| Some(Place::of(&old.flow)) == place_of_new;
+        if let (Some(new), Some(place)) = (new, place_of_new) {
+            let list = self.list_or_new(&place);
+            self.widen(&new, &place);
+            self.flows.insert(new.flow.id, Arc::clone(&new));
+            self.count(&place, 1);
+            let here: Vec<_> = old.iter().filter(is_here).cloned().collect();
+            list.replace(&here, Some(new));
+        }
+        let mut narrower = Vec::new();
+        for old in old.iter().filter(|old| !is_here(old)) {
+            let place = Place::of(&old.flow);
+            let Some(list) = self.list(&place) else { continue };
+            let masks = list.masks();
+            list.replace(std::slice::from_ref(old), None);
+            if list.masks() < masks {
+                narrower.push(place.in_port);
+            }
+            if list.masks() == 0 && !place.is_first() {
+                self.stages.change().remove(&place);
+            }
+        }
+        old.iter().for_each(|old| old.kill());
+        narrower.into_iter().for_each(|in_port| self.narrow(in_port));
+    }
+
+    fn count(&mut self, place: &Place, change: isize) {
+        let Some(port) = place.in_port.and_then(|port| usize::try_from(port).ok()) else {
+            return;
         };
-        ports.iter()
+        if port >= self.port_flows.len() {
+            self.port_flows.resize(port + 1, 0);
+        }
+        self.port_flows[port] = self.port_flows[port].saturating_add_signed(change);
     }
 
-    /// Has no more be significant than what is in masks, after some in `list` have gone.
-    fn narrow(&self, list: &Arc<SharedList>) {
-        let any_port = self.any_port.read().union();
-        for list in self.concerned(list) {
-            list.significant.set(&list.read().union().union(&any_port));
+    fn flows_of(&self, port: u32) -> usize {
+        let port = usize::try_from(port).ok();
+        port.and_then(|port| self.port_flows.get(port))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// Has all that a new flow looks at be significant, before it can be found.
+    fn widen(&mut self, entry: &FlowEntry, place: &Place) {
+        let actions = entry.program().looks_at();
+        if self.looks_at.union(&actions) != self.looks_at {
+            self.looks_at = self.looks_at.union(&actions);
+            self.ports
+                .iter()
+                .for_each(|list| list.significant.widen(&actions));
+        }
+        self.concerned(place.in_port)
+            .iter()
+            .for_each(|list| list.significant.widen(&entry.flow.mask));
+    }
+
+    /// Has no more be significant than what is in masks, after some of flows for that port, or any, have gone.
+    fn narrow(&self, in_port: Option<u32>) {
+        let lists = self.stages.read();
+        let any_port = self.union_for_any(&lists);
+        for list in self.concerned(in_port) {
+            list.significant.set(&self.union_of(list, &any_port, &lists));
         }
     }
 
-    fn lists(&self) -> impl Iterator<Item = &SharedList> {
-        self.ports.iter().chain([&self.any_port]).map(|list| &**list)
+    /// The first lists of ports to whose packets flows for that port, or any, may apply.
+    fn concerned(&self, in_port: Option<u32>) -> &[Arc<SharedList>] {
+        match in_port.and_then(|port| usize::try_from(port).ok()) {
+            None => &self.ports,
+            Some(port) => self.ports.get(port..=port).unwrap_or_default(),
+        }
     }
 
-    /// The number of the port whose own a flow is.
-    fn owner(flow: &Flow) -> Option<usize> {
-        let port = flow.key.in_port();
-        let own_list = flow.mask.0.in_port() == u32::MAX && port < PortId::LIMIT;
-        own_list.then(|| usize::try_from(port).ok()).flatten()
+    /// What flows for any port look at, in all stages.
+    fn union_for_any(&self, lists: &Lists) -> FlowMask {
+        let union = self.any_port.read().union().union(&self.looks_at);
+        let others = lists.iter().filter(|(place, _)| place.in_port.is_none());
+        others.fold(union, |union, (_, list)| union.union(&list.read().union()))
     }
 
-    /// The list for a flow: that of its port, or the one for any port.
-    fn list(&mut self, flow: &Flow) -> &Arc<SharedList> {
-        match MegaflowTable::owner(flow) {
-            Some(port) => self.own(port),
-            None => &self.any_port,
+    /// What flows for the packets of a port look at, the first list of which this is.
+    fn union_of(&self, first: &Arc<SharedList>, any_port: &FlowMask, lists: &Lists) -> FlowMask {
+        let port = self.ports.iter().position(|list| Arc::ptr_eq(list, first));
+        let is_of = |place: &Place| {
+            place.in_port.is_some() && place.in_port.and_then(|port| usize::try_from(port).ok()) == port
+        };
+        let union = any_port.union(&first.read().union());
+        let others = lists.iter().filter(|(place, _)| is_of(place));
+        others.fold(union, |union, (_, list)| union.union(&list.read().union()))
+    }
+
+    /// The list at a place, if there is one.
+    fn list(&self, place: &Place) -> Option<Arc<SharedList>> {
+        match place.in_port.and_then(|port| usize::try_from(port).ok()) {
+            _ if !place.is_first() => self.stages.read().get(place).cloned(),
+            Some(port) => self.ports.get(port).cloned(),
+            None => Some(Arc::clone(&self.any_port)),
+        }
+    }
+
+    fn list_or_new(&mut self, place: &Place) -> Arc<SharedList> {
+        // Significance is held by the port's first list, whatever else there is.
+        let port = place.in_port.and_then(|port| usize::try_from(port).ok());
+        let own = port.map(|port| Arc::clone(self.own(port)));
+        if place.is_first() {
+            return own.unwrap_or_else(|| Arc::clone(&self.any_port));
+        }
+        match self.list(place) {
+            Some(list) => list,
+            None => Arc::clone(self.stages.change().or_new(*place)),
         }
     }
 
@@ -254,7 +424,7 @@ impl MegaflowTable {
         if port >= self.ports.len() {
             let known = self.ports.len();
             self.ports.resize_with(port + 1, Arc::default);
-            let any_port = self.any_port.read().union();
+            let any_port = self.union_for_any(&self.stages.read());
             for list in &self.ports[known..] {
                 list.significant.set(&any_port);
             }
@@ -262,41 +432,57 @@ impl MegaflowTable {
         &self.ports[port]
     }
 
-    /// Whether `flow` may come to `list` when those `here` go from it, `replaced` in all.
-    fn check_limits(
-        &self,
-        flow: &Flow,
-        list: &SharedList,
-        here: &[Arc<FlowEntry>],
-        replaced: usize,
-    ) -> Result<(), TableFull> {
-        let list = list.read();
-        let in_port = MegaflowTable::owner(flow).map(|_| PortId(flow.key.in_port()));
-        let free = self.max_flows - (self.flows.len() - replaced);
+    /// Whether `flow` may come when those go from the table that it replaces.
+    fn check_limits(&self, flow: &Flow, replaced: &[Arc<FlowEntry>]) -> Result<(), Refused> {
+        let place = Place::of(flow);
+        let in_port = place.in_port.map(PortId);
+        let free = self.max_flows - (self.flows.len() - replaced.len());
         if free == 0 {
-            return Err(TableFull::Flows {
+            return Err(Refused::Flows {
                 limit: self.max_flows,
             });
         }
-        if let (Some(in_port), []) = (in_port, here)
-            && list.flows() >= free
+        let is_of_port = |old: &Arc<FlowEntry>| Place::of(&old.flow).in_port == place.in_port;
+        if let Some(in_port) = in_port
+            && !replaced.iter().any(is_of_port)
+            && self.flows_of(in_port.0) >= free
         {
-            return Err(TableFull::Share {
+            return Err(Refused::Share {
                 in_port,
-                flows: list.flows(),
+                flows: self.flows_of(in_port.0),
             });
         }
+        let Some(list) = self.list(&place) else {
+            return self.check_masks(&place);
+        };
+        let list = list.read();
         // A mask that only a replaced flow has goes with it.
-        let freed = here
-            .iter()
-            .filter(|old| old.flow.mask != flow.mask && list.flows_with(&old.flow.mask) == 1)
-            .count();
-        if list.flows_with(&flow.mask) > 0 || list.masks() - freed < self.max_masks {
-            Ok(())
-        } else {
-            Err(TableFull::Masks {
+        let goes = |old: &&Arc<FlowEntry>| Place::of(&old.flow) == place && list.flows_like(&old.flow) == 1;
+        let freed = replaced.iter().filter(goes).count();
+        if list.flows_like(flow) > 0 {
+            return Ok(());
+        }
+        if list.masks() - freed >= self.max_masks {
+            return Err(Refused::Masks {
                 in_port,
                 limit: self.max_masks,
+            });
+        }
+        self.check_masks(&place)
+    }
+
+    /// Whether a port may have one mask more in any of its lists.
+    fn check_masks(&self, place: &Place) -> Result<(), Refused> {
+        let limit = MASKS_PER_PORT * self.max_masks;
+        let lists = self.stages.read();
+        let others = lists.iter().filter(|(other, _)| other.in_port == place.in_port);
+        let masks: usize = others.map(|(_, list)| list.masks()).sum();
+        if masks < limit {
+            Ok(())
+        } else {
+            Err(Refused::Masks {
+                in_port: place.in_port.map(PortId),
+                limit,
             })
         }
     }

@@ -1,6 +1,6 @@
 //! The exact-match cache of one worker thread.
 //!
-//! Most packets are treated like one that came a moment ago. The cache remembers the entry for a key, or rather for what
+//! Most packets are treated like one that came a moment ago. The cache remembers the decision for a key, or rather for what
 //! of it makes a difference to any flow ([`PortFlows::significant`](crate::PortFlows::significant)), so that packets need
 //! one hash and one comparison, whatever the number of masks. A slot is two cache lines: the hash, the flow and all of a
 //! usual packet's key in one; and in the other the rest, with what was counted since the flow's own counters were told,
@@ -15,7 +15,7 @@
 //!
 //! A key names its input port, and ports are unique in the process, so one cache serves all switches.
 
-use crate::entry::FlowEntry;
+use crate::decision::Decision;
 use crate::hash::Seed;
 use flow::ExactKey;
 use std::sync::Arc;
@@ -55,9 +55,9 @@ impl Train {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Slot {
-    /// Of the key, if there is an entry.
+    /// Of the key, if there is a decision.
     hash: u64,
-    entry: Option<Arc<FlowEntry>>,
+    decision: Option<Arc<Decision>>,
     key: ExactKey,
     /// Used later than the other way of the set.
     recent: bool,
@@ -69,26 +69,26 @@ struct Slot {
 impl Slot {
     #[inline]
     fn is_live(&self) -> bool {
-        self.entry.as_ref().is_some_and(|entry| entry.is_live())
+        self.decision.as_ref().is_some_and(|decision| decision.is_live())
     }
 
     /// Whether it is for that key, live or not.
     #[inline]
     fn is_for(&self, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64) -> bool {
-        self.hash == hash && self.key.is_equal_in(key, mask) && self.entry.is_some()
+        self.hash == hash && self.key.is_equal_in(key, mask) && self.decision.is_some()
     }
 
-    /// Tells the flow what was counted.
+    /// Tells the flows what was counted.
     fn tell(&mut self, now_ms: u64) {
         let train = std::mem::take(&mut self.train);
-        if let Some(entry) = self.entry.as_ref().filter(|_| train.packets > 0) {
-            entry.record(train.packets.into(), train.bytes, train.tcp_flags, now_ms);
+        if let Some(decision) = self.decision.as_ref().filter(|_| train.packets > 0) {
+            decision.record(train.packets.into(), train.bytes, train.tcp_flags, now_ms);
         }
         self.counted = false;
     }
 }
 
-/// Keys and the flows they belong to.
+/// Keys and what was decided about them.
 #[derive(Debug)]
 pub struct MicroflowCache {
     /// None before the first insertion, as not every thread has one.
@@ -132,7 +132,7 @@ impl MicroflowCache {
         }
     }
 
-    /// The flow a key belongs to, if it is known and has not ended. Counts the packets, of which the flow is told by
+    /// What was decided about a key, if that is known and holds. Counts the packets, of which flows are told by
     /// [`tell`](Self::tell).
     #[inline]
     pub fn hit(
@@ -141,12 +141,12 @@ impl MicroflowCache {
         key: &ExactKey,
         mask: impl Fn(usize) -> u64 + Copy,
         train: &Train,
-    ) -> Option<&Arc<FlowEntry>> {
+    ) -> Option<&Arc<Decision>> {
         let index = self.set(hash);
         let set = self.sets.get_mut(index)?;
         let way = way_of(set, hash, key, mask)?;
         let [slot, other] = in_order(set, way);
-        let entry = slot.entry.as_ref().filter(|entry| entry.is_live())?;
+        let decision = slot.decision.as_ref().filter(|decision| decision.is_live())?;
         slot.train.packets += train.packets;
         slot.train.bytes += train.bytes;
         slot.train.tcp_flags |= train.tcp_flags;
@@ -157,7 +157,7 @@ impl MicroflowCache {
         if !slot.recent {
             (slot.recent, other.recent) = (true, false);
         }
-        Some(entry)
+        Some(decision)
     }
 
     /// Tells all flows what was counted. To be called every few milliseconds, and before the thread sleeps.
@@ -167,14 +167,14 @@ impl MicroflowCache {
         }
     }
 
-    /// Remembers that `key` belongs to `entry`, instead of whatever was known of it - if there is a place for it.
+    /// Remembers that `decision` is for `key`, instead of whatever was known of it - if there is a place for it.
     #[inline]
     pub fn insert(
         &mut self,
         hash: u64,
         key: &ExactKey,
         mask: impl Fn(usize) -> u64 + Copy,
-        entry: &Arc<FlowEntry>,
+        decision: &Arc<Decision>,
         now_ms: u64,
     ) {
         self.insertions = self.insertions.wrapping_add(1);
@@ -194,7 +194,7 @@ impl MicroflowCache {
         // Still on the list.
         slot.counted = counted;
         slot.hash = hash;
-        slot.entry = Some(Arc::clone(entry));
+        slot.decision = Some(Arc::clone(decision));
         slot.key = key.masked(mask);
         (slot.recent, other.recent) = (true, false);
     }
@@ -209,7 +209,7 @@ impl MicroflowCache {
         self.sets
             .as_flattened()
             .iter()
-            .filter(|slot| slot.entry.is_some())
+            .filter(|slot| slot.decision.is_some())
             .count()
     }
 
@@ -256,6 +256,7 @@ fn victim(set: &Set, replace: bool) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::FlowEntry;
     use flow::{Flow, FlowId, FlowKey, FlowMask, SwitchId};
 
     /// The hash comes from the caller: here it is the same for both keys.
@@ -266,24 +267,25 @@ mod tests {
             key.set_eth_dst(mac);
             ExactKey::of(&key)
         });
-        let entries = [1, 2].map(|id| {
-            Arc::new(FlowEntry::new(Flow {
-                id: FlowId(id),
-                switch: SwitchId(0),
-                key: FlowKey::default(),
-                mask: FlowMask::ANY,
-                actions: Vec::new(),
-            }))
+        let decisions = [1, 2].map(|id| {
+            let flow = Flow::new(
+                FlowId(id),
+                SwitchId(0),
+                FlowKey::default(),
+                FlowMask::ANY,
+                Vec::new(),
+            );
+            FlowEntry::new(flow).unwrap().decision
         });
         let (hash, train) = (7, Train::default());
         let mask = |_| u64::MAX;
         let mut cache = MicroflowCache::new(8);
-        cache.insert(hash, &one, mask, &entries[0], 0);
+        cache.insert(hash, &one, mask, &decisions[0], 0);
         assert!(cache.hit(hash, &other, mask, &train).is_none());
-        cache.insert(hash, &other, mask, &entries[1], 0);
-        for (key, entry) in [one, other].iter().zip(&entries) {
+        cache.insert(hash, &other, mask, &decisions[1], 0);
+        for (key, decision) in [one, other].iter().zip(&decisions) {
             let found = cache.hit(hash, key, mask, &train).unwrap();
-            assert!(Arc::ptr_eq(found, entry));
+            assert!(Arc::ptr_eq(found, decision));
         }
         assert_eq!(cache.len(), 2);
     }

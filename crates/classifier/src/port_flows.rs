@@ -4,11 +4,17 @@
 //! is mostly its alone, and a look-up takes it once per burst; a change of other ports' flows touches something else.
 //! Who changes this port's flows prepares everything before, and takes apart what was replaced afterwards, so that
 //! it holds the lock for a hash and a few stores.
+//!
+//! Flows of later passes and of filters are in lists of their own ([`crate::stages`]). A switch that has none does not look
+//! there.
 
+use crate::compose::{Walked, Walker};
 use crate::entry::FlowEntry;
 use crate::list::SubtableList;
 use crate::significant::Significant;
-use flow::{ExactKey, FlowKey, FlowMask};
+use crate::stages::{Lists, Stages};
+use crate::walk::Tables;
+use flow::{Context, ExactKey, Filters, FlowKey, FlowMask, PortId, Stage};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -45,12 +51,20 @@ impl SharedList {
     pub fn replace(&self, old: &[Arc<FlowEntry>], new: Option<Arc<FlowEntry>>) {
         let room = new
             .as_ref()
-            .and_then(|entry| self.list.read().room_for(&entry.flow.mask));
+            .and_then(|entry| self.list.read().room_for(&entry.flow));
         let mut list = self.list.write();
         let freed = list.replace(old, new, room);
         self.masks.store(list.masks(), Ordering::Release);
         drop(list);
         drop(freed);
+    }
+
+    /// A flow that matches; found seldom enough to be counted at once.
+    pub fn look_up(&self, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+        let list = self.read_unless_empty()?;
+        let (number, entry) = list.lookup(key, context, &mut |_, _| ())?;
+        list.hit(number, 1);
+        Some(Arc::clone(entry))
     }
 
     /// Takes everything out.
@@ -74,6 +88,7 @@ impl SharedList {
 pub struct PortFlows {
     pub(crate) own: Arc<SharedList>,
     pub(crate) any_port: Arc<SharedList>,
+    pub(crate) stages: Arc<Stages>,
 }
 
 impl PortFlows {
@@ -91,6 +106,8 @@ impl PortFlows {
         Reading {
             own: self.own.read_unless_empty(),
             any_port: self.any_port.read_unless_empty(),
+            // Last: filters that come when the flows above are already held end these flows.
+            stages: self.stages.read_if_used(),
             run: Cell::default(),
         }
     }
@@ -101,6 +118,7 @@ impl PortFlows {
 pub struct Reading<'a> {
     own: Option<RwLockReadGuard<'a, SubtableList>>,
     any_port: Option<RwLockReadGuard<'a, SubtableList>>,
+    stages: Option<RwLockReadGuard<'a, Lists>>,
     run: Cell<Run>,
 }
 
@@ -113,10 +131,10 @@ struct Run {
 }
 
 impl Reading<'_> {
-    /// A flow that matches `key`, whose input port must be that of these flows.
+    /// A flow of the forward stage's first pass that matches `key`, whose input port must be that of these flows.
     #[inline]
     pub fn lookup(&self, key: &FlowKey) -> Option<&Arc<FlowEntry>> {
-        self.search(key, &mut |_, _| ())
+        self.search(key, &Context::NONE, &mut |_, _| ())
     }
 
     /// As [`lookup`](Self::lookup), telling `observe` each mask that was tried and whether it matched, in order.
@@ -125,13 +143,37 @@ impl Reading<'_> {
         key: &FlowKey,
         observe: &mut dyn FnMut(&FlowMask, bool),
     ) -> Option<&Arc<FlowEntry>> {
-        self.search(key, &mut |mask, matched| observe(mask, matched))
+        self.search(key, &Context::NONE, &mut |mask, matched| observe(mask, matched))
+    }
+
+    /// What is done with packets that come from the port with this key and context.
+    #[inline]
+    pub fn walk(&self, key: &FlowKey, context: &Context, walker: &mut Walker) -> Walked<'_> {
+        if let Some(lists) = &self.stages {
+            return walker.walk(key, context, self, lists);
+        }
+        match self.search(key, context, &mut |_, _| ()) {
+            None => Walked::Missing(Stage::Forward),
+            Some(entry) if entry.program().looks_up() => walker.each(),
+            Some(entry) => Walked::Own(&entry.decision),
+        }
+    }
+
+    /// A flow of the forward stage's first pass.
+    #[inline]
+    pub(crate) fn first_pass(&self, key: &FlowKey, context: &Context) -> Option<&Arc<FlowEntry>> {
+        self.search(key, context, &mut |_, _| ())
     }
 
     #[inline]
-    fn search(&self, key: &FlowKey, observe: &mut impl FnMut(&FlowMask, bool)) -> Option<&Arc<FlowEntry>> {
+    fn search(
+        &self,
+        key: &FlowKey,
+        context: &Context,
+        observe: &mut impl FnMut(&FlowMask, bool),
+    ) -> Option<&Arc<FlowEntry>> {
         for (list, own) in [(&self.own, true), (&self.any_port, false)] {
-            if let Some((number, entry)) = list.as_ref().and_then(|list| list.lookup(key, observe)) {
+            if let Some((number, entry)) = list.as_ref().and_then(|list| list.lookup(key, context, observe)) {
                 self.count(own, number);
                 return Some(entry);
             }
@@ -167,5 +209,20 @@ impl Reading<'_> {
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         self.tell(self.run.get());
+    }
+}
+
+impl Tables for Reading<'_> {
+    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+        if stage == Stage::Forward && key.recirc_id() == 0 {
+            return self.first_pass(key, context).cloned();
+        }
+        self.stages.as_ref()?.look_up(stage, key, context)
+    }
+
+    fn filters(&self, port: PortId) -> Filters {
+        self.stages
+            .as_ref()
+            .map_or(Filters::default(), |lists| lists.filters(port))
     }
 }

@@ -1,4 +1,4 @@
-//! All flows with one mask: a hash table over the bits the mask has, searched in stages.
+//! All flows with one mask of keys and contexts: a hash table over the bits the mask has, searched in stages.
 //!
 //! A mask that reaches into several layers is hashed layer by layer (Pfaff et al., NSDI 2015, 5.3): link, network,
 //! transport, which are a prefix of the key's words each. After each layer but the last, a filter tells
@@ -8,9 +8,9 @@
 //! [`Subtable::is_full`] says when [`Subtable::grown`] has to make another one, which it does while look-ups go on.
 
 use crate::entry::FlowEntry;
-use crate::hash::{PAIRS, Seed};
+use crate::hash::Seed;
 use crate::prefixes::Prefixes;
-use flow::{FlowKey, FlowMask, KEY_WORDS};
+use flow::{Context, Flow, FlowKey, FlowMask};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
 use std::sync::Arc;
@@ -19,23 +19,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Flows that a new subtable has room for, at least.
 const LEAST_ROOM: usize = 4;
 
+/// The first of two words of metadata at the end of the key.
+const METADATA: usize = 14;
+
 /// The last layer in which a mask has bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Depth {
-    /// Words 0 to 3, with the metadata, as nearly all flows name one port.
+    /// Words 0 to 3, and all other metadata: nearly all flows name one port, and later passes differ in little else.
     Link,
     /// Words 4 to 8.
     Network,
     /// Word 9.
     Transport,
-    /// Words 10 to 15, after the transport layer.
+    /// Words 10 to 13, after the transport layer.
     NeighbourDiscovery,
 }
 
 impl Depth {
     fn of(mask: &FlowMask) -> Depth {
         let has = |words: std::ops::Range<usize>| mask.0.words[words].iter().any(|&word| word != 0);
-        if has(10..KEY_WORDS) {
+        if has(10..METADATA) {
             Depth::NeighbourDiscovery
         } else if has(9..10) {
             Depth::Transport
@@ -64,7 +67,11 @@ struct Hashed {
 #[derive(Debug)]
 pub(crate) struct Subtable {
     mask: FlowMask,
+    /// What of contexts is compared, if anything.
+    context: Option<Box<Context>>,
     depth: Depth,
+    /// The mask has some of the last words.
+    metadata: bool,
     /// Link layers of flows, if the mask reaches further.
     links: Prefixes,
     /// Link and network layers of flows, if the mask reaches further.
@@ -80,17 +87,21 @@ pub(crate) struct Subtable {
 struct Hits(AtomicU64);
 
 impl Subtable {
-    pub(crate) fn new(mask: FlowMask) -> Subtable {
-        Subtable::with_room(mask, LEAST_ROOM)
+    /// For flows with the masks of that one.
+    pub(crate) fn for_flow(flow: &Flow) -> Subtable {
+        let context = flow.context.as_ref().map(|context| Box::new(context.mask));
+        Subtable::with_room(flow.mask, context, LEAST_ROOM)
     }
 
-    fn with_room(mask: FlowMask, room: usize) -> Subtable {
+    fn with_room(mask: FlowMask, context: Option<Box<Context>>, room: usize) -> Subtable {
         let flows = HashTable::with_capacity(room);
         let depth = Depth::of(&mask);
         let prefixes = |needed| Prefixes::new(if needed { flows.capacity() } else { 0 });
         Subtable {
             mask,
+            context,
             depth,
+            metadata: mask.0.words[METADATA..].iter().any(|&word| word != 0),
             links: prefixes(depth > Depth::Link),
             networks: prefixes(depth > Depth::Network),
             flows,
@@ -107,7 +118,7 @@ impl Subtable {
     /// The same with room for half as many flows again.
     pub(crate) fn grown(&self) -> Subtable {
         let room = self.flows.len() + (self.flows.len() / 2).max(LEAST_ROOM);
-        let mut grown = Subtable::with_room(self.mask, room);
+        let mut grown = Subtable::with_room(self.mask, self.context.clone(), room);
         grown.hits.0 = AtomicU64::new(self.hits());
         self.flows
             .iter()
@@ -117,6 +128,16 @@ impl Subtable {
 
     pub(crate) fn mask(&self) -> &FlowMask {
         &self.mask
+    }
+
+    /// Whether a flow has these masks.
+    pub(crate) fn is_for(&self, flow: &Flow) -> bool {
+        self.mask == flow.mask
+            && self.context.as_deref() == flow.context.as_ref().map(|context| &context.mask)
+    }
+
+    pub(crate) fn has_masks_of(&self, other: &Subtable) -> bool {
+        self.mask == other.mask && self.context == other.context
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -137,10 +158,10 @@ impl Subtable {
         *self.hits.0.get_mut() /= 2;
     }
 
-    /// The flow that `key` belongs to.
+    /// The flow that packets with this key and context belong to.
     #[inline]
-    pub(crate) fn get(&self, key: &FlowKey) -> Option<&Arc<FlowEntry>> {
-        let mut sum = self.link(key);
+    pub(crate) fn get(&self, key: &FlowKey, context: &Context) -> Option<&Arc<FlowEntry>> {
+        let mut sum = self.link(key, context);
         if self.depth > Depth::Link {
             if !self.links.may_have(folded(sum)) {
                 return None;
@@ -154,13 +175,20 @@ impl Subtable {
             sum = sum.wrapping_add(self.rest(key));
         }
         let hash = self.seed.finish(sum);
-        let found = self.flows.find(hash, |flow| self.is(flow, hash, key))?;
+        let found = self.flows.find(hash, |flow| self.is(flow, hash, key, context))?;
         Some(&found.entry)
     }
 
     #[inline]
-    fn link(&self, key: &FlowKey) -> u128 {
-        self.pair(0, key).wrapping_add(self.pair(1, key))
+    fn link(&self, key: &FlowKey, context: &Context) -> u128 {
+        let mut sum = self.pair(0, key).wrapping_add(self.pair(1, key));
+        if self.metadata {
+            sum = sum.wrapping_add(self.pair(METADATA / 2, key));
+        }
+        if let Some(mask) = &self.context {
+            sum = sum.wrapping_add(self.seed.context(|word| context.words[word] & mask.words[word]));
+        }
+        sum
     }
 
     /// The network layer's part of the hash.
@@ -180,7 +208,7 @@ impl Subtable {
     fn rest(&self, key: &FlowKey) -> u128 {
         let transport = self.seed.pair(4, [0, self.word(9, key)]);
         if self.depth == Depth::NeighbourDiscovery {
-            (5..PAIRS).fold(transport, |sum, number| sum.wrapping_add(self.pair(number, key)))
+            (5..METADATA / 2).fold(transport, |sum, number| sum.wrapping_add(self.pair(number, key)))
         } else {
             transport
         }
@@ -199,31 +227,39 @@ impl Subtable {
 
     /// Adds a flow that has this mask and whose key is not there yet. The subtable is not full.
     pub(crate) fn insert(&mut self, entry: Arc<FlowEntry>) {
-        debug_assert!(entry.flow.mask == self.mask && self.get(&entry.flow.key).is_none());
+        debug_assert!(self.is_for(&entry.flow) && self.same_match(&entry.flow).is_none());
         debug_assert!(!self.is_full());
         self.add(entry);
     }
 
+    /// The flow for exactly the packets that `flow`, which has this mask, is for.
+    pub(crate) fn same_match(&self, flow: &Flow) -> Option<&Arc<FlowEntry>> {
+        self.get(&flow.key, context_of(flow))
+    }
+
     fn add(&mut self, entry: Arc<FlowEntry>) {
-        let hash = self.count(&entry.flow.key, Prefixes::add);
+        let hash = self.count(&entry.flow, Prefixes::add);
         self.flows
             .insert_unique(hash, Hashed { hash, entry }, |flow| flow.hash);
     }
 
-    /// Takes out the flow with exactly this masked key, which is there.
-    pub(crate) fn remove(&mut self, key: &FlowKey) -> Option<Arc<FlowEntry>> {
-        let hash = self.count(key, Prefixes::remove);
-        let mask = &self.mask;
-        let same = |flow: &Hashed| flow.hash == hash && matches(&flow.entry.flow.key, key, mask);
+    /// Takes out the flow with exactly the match of this one, which is there.
+    pub(crate) fn remove(&mut self, flow: &Flow) -> Option<Arc<FlowEntry>> {
+        let hash = self.count(flow, Prefixes::remove);
+        let same = |other: &Hashed| {
+            let other_flow = &other.entry.flow;
+            other.hash == hash && other_flow.key == flow.key && other_flow.context == flow.context
+        };
         match self.flows.entry(hash, same, |flow| flow.hash) {
             Entry::Occupied(flow) => Some(flow.remove().0.entry),
             Entry::Vacant(_) => None,
         }
     }
 
-    /// Has the filters count a key in or out; returns its hash.
-    fn count(&mut self, key: &FlowKey, change: impl Fn(&mut Prefixes, u64)) -> u64 {
-        let link = self.link(key);
+    /// Has the filters count a flow in or out; returns its hash.
+    fn count(&mut self, flow: &Flow, change: impl Fn(&mut Prefixes, u64)) -> u64 {
+        let key = &flow.key;
+        let link = self.link(key, context_of(flow));
         let network = link.wrapping_add(self.network(key));
         if self.depth > Depth::Link {
             change(&mut self.links, folded(link));
@@ -240,9 +276,24 @@ impl Subtable {
     }
 
     #[inline]
-    fn is(&self, flow: &Hashed, hash: u64, key: &FlowKey) -> bool {
-        flow.hash == hash && matches(&flow.entry.flow.key, key, &self.mask)
+    fn is(&self, flow: &Hashed, hash: u64, key: &FlowKey, context: &Context) -> bool {
+        flow.hash == hash
+            && matches(&flow.entry.flow.key, key, &self.mask)
+            && (self.context.is_none() || self.matches_context(&flow.entry.flow, context))
     }
+
+    #[cold]
+    fn matches_context(&self, flow: &Flow, context: &Context) -> bool {
+        let mask = self.context.as_deref().unwrap_or(&Context::NONE);
+        context.masked(mask) == *context_of(flow)
+    }
+}
+
+/// What a flow compares of contexts, with all other bits cleared.
+fn context_of(flow: &Flow) -> &Context {
+    flow.context
+        .as_ref()
+        .map_or(&Context::NONE, |context| &context.context)
 }
 
 /// Whether a flow's key is what `mask` leaves of `key`.
@@ -257,7 +308,7 @@ fn matches(flow: &FlowKey, key: &FlowKey, mask: &FlowMask) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{Flow, FlowId, SwitchId};
+    use flow::{FlowId, KEY_WORDS, SwitchId};
 
     fn key(words: [u64; 2]) -> FlowKey {
         let mut key = FlowKey::default();
@@ -265,15 +316,8 @@ mod tests {
         key
     }
 
-    fn flow(id: u128, key: FlowKey, mask: FlowMask) -> Arc<FlowEntry> {
-        let (switch, actions) = (SwitchId(0), Vec::new());
-        Arc::new(FlowEntry::new(Flow {
-            id: FlowId(id),
-            switch,
-            key,
-            mask,
-            actions,
-        }))
+    fn flow(id: u128, key: FlowKey, mask: FlowMask) -> Flow {
+        Flow::new(FlowId(id), SwitchId(0), key, mask, Vec::new())
     }
 
     /// With the secrets known, another key has the hash of a flow's, in all layers, and is none of its.
@@ -283,19 +327,24 @@ mod tests {
         for words in [2, KEY_WORDS] {
             let mut mask = FlowMask::ANY;
             mask.0.words[..words].fill(u64::MAX);
-            let mut table = Subtable::new(mask);
+            let flows = [flow(1, one, mask), flow(2, other, mask)];
+            let mut table = Subtable::for_flow(&flows[0]);
             table.seed = Seed::known();
-            let [hash, equal] = [one, other].map(|key| table.count(&key, |_, _| ()));
+            let found = |table: &Subtable| {
+                [one, other].map(|key| table.get(&key, &Context::NONE).map(|entry| entry.flow.id))
+            };
+            let [hash, equal] = [&flows[0], &flows[1]].map(|flow| table.count(flow, |_, _| ()));
             assert_eq!(hash, equal);
-            table.insert(flow(1, one, mask));
-            assert!(table.get(&one).is_some());
-            assert!(table.get(&other).is_none());
-            table.insert(flow(2, other, mask));
-            let found = [one, other].map(|key| table.get(&key).map(|entry| entry.flow.id));
-            assert_eq!(found, [Some(FlowId(1)), Some(FlowId(2))]);
-            let removed = table.remove(&other).map(|entry| entry.flow.id);
+            let entries = flows
+                .each_ref()
+                .map(|flow| Arc::new(FlowEntry::new(flow.clone()).unwrap()));
+            table.insert(Arc::clone(&entries[0]));
+            assert_eq!(found(&table), [Some(FlowId(1)), None]);
+            table.insert(Arc::clone(&entries[1]));
+            assert_eq!(found(&table), [Some(FlowId(1)), Some(FlowId(2))]);
+            let removed = table.remove(&flows[1]).map(|entry| entry.flow.id);
             assert_eq!(removed, Some(FlowId(2)));
-            assert!(table.get(&other).is_none() && table.get(&one).is_some());
+            assert_eq!(found(&table), [Some(FlowId(1)), None]);
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use allocation_counter::measure;
 use classifier::{MegaflowTable, MicroflowCache, Train};
-use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
 use std::sync::Arc;
 
 fn key(port: u16) -> FlowKey {
@@ -29,6 +29,8 @@ fn look_ups_allocate_nothing() {
         let flow = Flow {
             id: FlowId(number.into()),
             switch: SwitchId(1),
+            stage: Stage::Forward,
+            context: None,
             key: key(number),
             mask: mask(number.into()),
             actions: Vec::new(),
@@ -41,7 +43,7 @@ fn look_ups_allocate_nothing() {
     let exact = ExactKey::of(&key(3));
     let mask = flows.significant(&exact);
     let hash = cache.hash(&exact, mask);
-    cache.insert(hash, &exact, mask, &entry, 0);
+    cache.insert(hash, &exact, mask, &entry.decision, 0);
     let mut found = 0;
     let info = measure(|| {
         for _ in 0..100 {
@@ -54,7 +56,7 @@ fn look_ups_allocate_nothing() {
                     .hit(cache.hash(&exact, mask), &exact, mask, &Train::default())
                     .is_some(),
             );
-            cache.insert(hash, &exact, mask, &entry, 1);
+            cache.insert(hash, &exact, mask, &entry.decision, 1);
             cache.tell(1);
         }
     });

@@ -1,7 +1,7 @@
 //! What a hostile guest can and cannot do to look-ups, and what caches keep alive.
 
-use classifier::{FlowEntry, MegaflowTable, MicroflowCache, TableFull, Train};
-use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
+use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
 use std::sync::Arc;
 
 fn flow(id: u128, port: u32, mac: u64, mac_mask: u64) -> Flow {
@@ -13,6 +13,8 @@ fn flow(id: u128, port: u32, mac: u64, mac_mask: u64) -> Flow {
     Flow {
         id: FlowId(id),
         switch: SwitchId(0),
+        stage: Stage::Forward,
+        context: None,
         key,
         mask,
         actions: Vec::new(),
@@ -50,7 +52,7 @@ fn a_port_with_many_masks_does_not_slow_another_one() {
     let refused = table.insert(flow(200, 2, 1 << 41, 1 << 41));
     assert_eq!(
         refused.unwrap_err(),
-        TableFull::Masks {
+        Refused::Masks {
             in_port: Some(PortId(2)),
             limit: 40
         }
@@ -75,7 +77,7 @@ fn a_full_table_refuses_new_flows_but_replaces_old_ones() {
     table.insert(flow(1, 1, 1, 0xff)).unwrap();
     table.insert(flow(2, 2, 2, 0xff)).unwrap();
     let refused = table.insert(flow(3, 3, 3, 0xff));
-    assert_eq!(refused.unwrap_err(), TableFull::Flows { limit: 2 });
+    assert_eq!(refused.unwrap_err(), Refused::Flows { limit: 2 });
     assert!(find(&mut table, &key(3, 3)).is_none());
     // The same identifier with other packets.
     let replaced = table.insert(flow(1, 1, 3, 0xff)).unwrap().unwrap();
@@ -99,7 +101,7 @@ fn fill(table: &mut MegaflowTable, port: u32) -> usize {
         if let Err(full) = table.insert(flow(id, port, number, u64::MAX)) {
             let flows = number as usize;
             let in_port = PortId(port);
-            assert_eq!(full, TableFull::Share { in_port, flows });
+            assert_eq!(full, Refused::Share { in_port, flows });
             return flows;
         }
     }
@@ -178,7 +180,7 @@ const ALL: fn(usize) -> u64 = |_| u64::MAX;
 fn insert(cache: &mut MicroflowCache, key: &FlowKey, entry: &Arc<FlowEntry>) {
     let key = ExactKey::of(key);
     let hash = cache.hash(&key, ALL);
-    cache.insert(hash, &key, ALL, entry, 0);
+    cache.insert(hash, &key, ALL, &entry.decision, 0);
 }
 
 /// A look-up as the data plane does it, which counts a packet of 100 bytes.

@@ -1,7 +1,9 @@
 //! Caches compare what makes a difference to flows, and nothing else.
 
-use classifier::{MegaflowTable, MicroflowCache, PortFlows, Train};
-use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use classifier::{Decision, FlowEntry, MegaflowTable, MicroflowCache, PortFlows, Train};
+use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,8 @@ fn flow(id: u128, key: FlowKey, [port, mac, transport]: [bool; 3]) -> Flow {
     Flow {
         id: FlowId(id),
         switch: SwitchId(0),
+        stage: Stage::Forward,
+        context: None,
         key,
         mask,
         actions: Vec::new(),
@@ -88,13 +92,15 @@ fn entries_are_right_while_masks_come_and_go() {
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
             let (mut cache, mut hits) = (MicroflowCache::new(64), 0u64);
+            let mut entries: HashMap<*const Decision, Arc<FlowEntry>> = HashMap::new();
             while !ended.load(Ordering::Relaxed) {
                 for number in 0..16 {
                     let key = key(number / 4, number as u16 % 4);
                     let exact = ExactKey::of(&key);
                     let mask = flows.significant(&exact);
                     let hash = cache.hash(&exact, mask);
-                    if let Some(entry) = cache.hit(hash, &exact, mask, &Train::default()) {
+                    if let Some(decision) = cache.hit(hash, &exact, mask, &Train::default()) {
+                        let entry = &entries[&Arc::as_ptr(decision)];
                         assert_eq!(key.masked(&entry.flow.mask), entry.flow.key);
                         hits += 1;
                         continue;
@@ -102,7 +108,8 @@ fn entries_are_right_while_masks_come_and_go() {
                     let reading = flows.read();
                     let mask = flows.significant(&exact);
                     if let Some(entry) = reading.lookup(&key) {
-                        cache.insert(cache.hash(&exact, mask), &exact, mask, entry, 0);
+                        cache.insert(cache.hash(&exact, mask), &exact, mask, &entry.decision, 0);
+                        entries.insert(Arc::as_ptr(&entry.decision), Arc::clone(entry));
                     }
                 }
             }

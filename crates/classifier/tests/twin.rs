@@ -1,8 +1,11 @@
 //! Random operations on the table and the cache, compared with a list of rules.
 
-use classifier::{MegaflowTable, MicroflowCache, TableFull, Train};
-use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
+use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// Few values, so that flows collide, overlap and replace each other all the time.
 fn keys() -> impl Strategy<Value = FlowKey> {
@@ -70,13 +73,13 @@ impl Twin {
         (flow.mask.0.in_port() == u32::MAX && port < PortId::LIMIT).then_some(port)
     }
 
-    fn insert(&mut self, flow: &Flow) -> Result<usize, TableFull> {
+    fn insert(&mut self, flow: &Flow) -> Result<usize, Refused> {
         let mut rules = self.rules.clone();
         rules.retain(|old| old.id != flow.id && !(old.mask == flow.mask && old.key == flow.key));
         let replaced = self.rules.len() - rules.len();
         rules.push(flow.clone());
         if rules.len() > MAX_FLOWS {
-            return Err(TableFull::Flows { limit: MAX_FLOWS });
+            return Err(Refused::Flows { limit: MAX_FLOWS });
         }
         let group = Twin::group(flow);
         let of_group = |rules: &[Flow]| rules.iter().filter(|rule| Twin::group(rule) == group).count();
@@ -86,7 +89,7 @@ impl Twin {
             && before > MAX_FLOWS - rules.len()
         {
             let in_port = PortId(port);
-            return Err(TableFull::Share {
+            return Err(Refused::Share {
                 in_port,
                 flows: before,
             });
@@ -98,7 +101,7 @@ impl Twin {
             }
         }
         if masks.len() > MAX_MASKS {
-            return Err(TableFull::Masks {
+            return Err(Refused::Masks {
                 in_port: group.map(PortId),
                 limit: MAX_MASKS,
             });
@@ -113,12 +116,12 @@ impl Twin {
 }
 
 fn new_flow(id: u128, key: FlowKey, mask: FlowMask, serial: usize) -> Flow {
-    let actions = vec![Action::Upcall {
-        cookie: serial as u64,
-    }];
+    let actions = vec![Action::Recirc(serial as u32)];
     Flow {
         id: FlowId(id),
         switch: SwitchId(0),
+        stage: Stage::Forward,
+        context: None,
         key,
         mask,
         actions,
@@ -176,9 +179,13 @@ proptest! {
                     let cached = cache.hit(hash, &exact, mask, &Train::default()).cloned();
                     let found = flows.read().lookup(&key).cloned();
                     if let (Some(entry), None, false) = (&found, &cached, exact.is_none()) {
-                        cache.insert(hash, &exact, mask, entry, 0);
+                        cache.insert(hash, &exact, mask, &entry.decision, 0);
                     }
                     prop_assert_eq!(found.is_some(), twin.matches(&key));
+                    let cached = cached.map(|decision| {
+                        let of = |entry: &&Arc<FlowEntry>| Arc::ptr_eq(&entry.decision, &decision);
+                        Arc::clone(table.iter().find(of).unwrap())
+                    });
                     for entry in cached.iter().chain(&found) {
                         prop_assert!(entry.is_live());
                         prop_assert_eq!(key.masked(&entry.flow.mask), entry.flow.key);

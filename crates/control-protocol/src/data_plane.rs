@@ -4,7 +4,9 @@
 //! list things come in several messages of which all but the last have `more` set. Events come unasked.
 
 use crate::work::WorkReport;
-use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId};
+use flow::{
+    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId, Userspace,
+};
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
@@ -285,12 +287,12 @@ pub struct Upcall {
 }
 
 /// Why there was an upcall.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UpcallCause {
     /// No flow matched.
     Miss,
-    /// [`Action::Upcall`] with this cookie.
-    Action(u64),
+    /// [`Action::Userspace`] with this.
+    Action(Userspace),
 }
 
 /// A packet on its way between processes.

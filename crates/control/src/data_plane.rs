@@ -437,13 +437,7 @@ impl Control {
         for change in changes {
             match change {
                 FlowChange::Put { id, key, actions } => {
-                    let flow = Flow {
-                        id,
-                        switch,
-                        key,
-                        mask: MASK,
-                        actions,
-                    };
+                    let flow = Flow::new(id, switch, key, MASK, actions);
                     self.ask(Request::FlowPut(flow), Vec::new(), Pending::Flow(switch, id));
                 }
                 FlowChange::Del(id) => self.ask_quietly(Request::FlowDel { switch, id }),

@@ -189,18 +189,13 @@ fn guest_text(state: GuestState) -> Option<String> {
     })
 }
 
+/// The fields in a mask. A mask does not tell what else lies where IP addresses do.
 fn field_names(mask: &FlowMask) -> Vec<String> {
-    let single = FIELDS
+    FIELDS
         .iter()
-        .filter(|field| (mask.0.words[field.word] >> field.shift) & (u64::MAX >> (64 - field.bits)) != 0);
-    let wide = [
-        ("ip_src", mask.0.ip_src()),
-        ("ip_dst", mask.0.ip_dst()),
-        ("nd_target", mask.0.nd_target()),
-    ];
-    let wide = wide
-        .into_iter()
-        .filter(|(_, mask)| *mask != 0)
-        .map(|(name, _)| name.to_owned());
-    single.map(|field| field.name.to_owned()).chain(wide).collect()
+        .filter(|field| !field.is_in_context() && field.applies_to(IPV4) && field.get(&mask.0.words) != 0)
+        .map(|field| field.name.to_owned())
+        .collect()
 }
+
+const IPV4: u16 = 0x0800;

@@ -1,25 +1,41 @@
-//! What a flow's actions do to a packet.
+//! What decisions do to packets.
 //!
 //! Header changes are made in the packet's own slot as long as nobody else refers to it; after an output they are
-//! made in a copy of the head that refers to the first slot for the payload. So payload is never copied here.
+//! made in a copy of the head that refers to the first slot for the payload. So payload is never copied here. A packet that is set
+//! aside is one more reference to its slot.
 
-use flow::{Action, DropReason, PortId};
+use classifier::{FlowEntry, Stack, Start, Subject, Tables, dp_hash, run};
+use flow::{Action, Context, DropReason, Edit, FieldId, FlowKey, PortId, Stage, Userspace};
 use ring::{Shared, Unique};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use vnic::Packet;
+use vnic::{Counters, Packet};
 
 /// Where packets go; the pipeline enqueues and counts, a trace only notes.
 pub(crate) trait Sink {
     /// To a port.
     fn output(&mut self, port: PortId, packet: Shared<Packet>);
-    /// To the control process.
-    fn upcall(&mut self, cookie: u64, packet: &Packet);
+    /// To the controller, with the key that the packet has now.
+    fn userspace(&mut self, to: &Userspace, packet: &Packet, key: &FlowKey);
+    /// To the control process, as no flow of the stage matches.
+    fn missed(&mut self, stage: Stage, packet: &Packet, key: &FlowKey);
     /// Nowhere.
     fn dropped(&mut self, packet: &Packet, reason: DropReason);
     /// A slot for a copy of the head, if there is one.
     fn spare(&mut self) -> Option<Unique<Packet>>;
+    /// The counters of the port that the packets come from.
+    fn account(&self) -> &Counters;
+    /// Told of each flow that a look-up finds.
+    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, key: &FlowKey);
     /// Told of each action before it is applied.
-    fn applying(&mut self, _action: &Action) {}
+    fn applying(&mut self, _action: impl FnOnce() -> Action) {}
+}
+
+/// What a thread needs to apply actions.
+#[derive(Default)]
+pub(crate) struct Means {
+    stack: Stack<Aside>,
+    random: fastrand::Rng,
 }
 
 /// The packet between actions.
@@ -37,78 +53,249 @@ impl Current {
     }
 }
 
-/// Applies `actions` in order. Every packet and copy ends in exactly one call of the sink; the packet's account
-/// is told how many copies there were.
-pub(crate) fn apply(actions: &[Action], packet: Unique<Packet>, sink: &mut impl Sink) {
-    // The one case that matters for speed.
-    if let [action @ Action::Output(port)] = actions {
-        sink.applying(action);
-        return sink.output(*port, packet.share());
-    }
-    let account = packet.account.clone();
-    let mut outcomes = 0u64;
-    let mut current = Current::Own(packet);
-    for action in actions {
-        sink.applying(action);
-        match *action {
-            Action::Output(port) => {
-                outcomes += 1;
-                let shared = match current {
-                    Current::Own(packet) => packet.share(),
-                    Current::Shared(packet) => packet,
-                };
-                sink.output(port, shared.clone());
-                current = Current::Shared(shared);
-            }
-            Action::Upcall { cookie } => {
-                outcomes += 1;
-                sink.upcall(cookie, current.packet());
-            }
-            Action::Drop(reason) => {
-                outcomes += 1;
-                sink.dropped(current.packet(), reason);
-                break;
-            }
-            Action::PushVlan { .. } | Action::PopVlan => match change(action, current, sink) {
-                Ok(changed) => current = changed,
-                Err((unchanged, reason)) => {
-                    outcomes += 1;
-                    sink.dropped(unchanged.packet(), reason);
-                    current = unchanged;
-                    break;
-                }
-            },
-        }
-    }
+/// What actions have said of a packet.
+#[derive(Clone, Default)]
+struct Metadata {
+    /// Fields of the key that are not in the packet.
+    marks: FlowKey,
+    context: Context,
+    /// The key as it is now, if somebody wanted to know.
+    key: Option<FlowKey>,
+    /// Bytes that the next output may have at most, unless 0.
+    truncated: u32,
+}
+
+/// A packet that was set aside.
+pub(crate) struct Aside {
+    packet: Option<Shared<Packet>>,
+    metadata: Metadata,
+}
+
+/// Runs a packet from `start` on. Every packet and copy ends in exactly one call of the sink; the packet's account is told
+/// how many copies there were. `key` is the packet's, if it is known.
+pub(crate) fn apply<K: Sink>(
+    start: Start<'_>,
+    tables: &impl Tables,
+    (packet, key): (Unique<Packet>, Option<FlowKey>),
+    means: &mut Means,
+    sink: &mut K,
+) {
+    let Means { stack, random } = means;
+    let metadata = Metadata {
+        key,
+        ..Metadata::default()
+    };
+    let mut subject = OnPacket {
+        current: Some(Current::Own(packet)),
+        metadata,
+        random,
+        sink,
+    };
+    let outcomes = run(stack, start, tables, &mut subject);
     if outcomes == 0 {
-        sink.dropped(current.packet(), DropReason::NoAction);
+        subject.dropped(DropReason::NoAction);
     }
     if outcomes > 1 {
-        account.copies.fetch_add(outcomes - 1, Relaxed);
+        subject.sink.account().copies.fetch_add(outcomes - 1, Relaxed);
     }
 }
 
-/// The packet with its head changed, in its own slot or in a spare one.
-fn change(action: &Action, current: Current, sink: &mut impl Sink) -> Result<Current, (Current, DropReason)> {
-    let mut own = match current {
-        Current::Own(packet) => packet,
-        Current::Shared(shared) => {
-            let Some(mut spare) = sink.spare() else {
-                return Err((Current::Shared(shared), DropReason::QueueFull));
-            };
-            spare.fill_from(&shared);
-            spare
+struct OnPacket<'a, K> {
+    /// None after the last output.
+    current: Option<Current>,
+    metadata: Metadata,
+    random: &'a mut fastrand::Rng,
+    sink: &'a mut K,
+}
+
+impl<K: Sink> OnPacket<'_, K> {
+    /// The packet in a slot that nobody else refers to.
+    fn own(&mut self) -> Result<&mut Unique<Packet>, DropReason> {
+        if let Some(Current::Shared(shared)) = &self.current {
+            let mut spare = self.sink.spare().ok_or(DropReason::QueueFull)?;
+            spare.fill_from(shared);
+            self.current = Some(Current::Own(spare));
         }
-    };
-    let done = match *action {
-        Action::PushVlan { tpid, tci } => own.push_vlan(tpid, tci),
-        Action::PopVlan => own.pop_vlan(),
-        _ => true,
-    };
-    let own = Current::Own(own);
-    if done {
-        Ok(own)
-    } else {
-        Err((own, DropReason::Policy))
+        match &mut self.current {
+            Some(Current::Own(packet)) => Ok(packet),
+            _ => Err(DropReason::NoAction),
+        }
+    }
+
+    /// The packet for others to refer to.
+    fn share(&mut self) -> Option<Shared<Packet>> {
+        let shared = match self.current.take()? {
+            Current::Own(packet) => packet.share(),
+            Current::Shared(packet) => packet,
+        };
+        self.current = Some(Current::Shared(shared.clone()));
+        Some(shared)
+    }
+
+    /// A copy that is cut to what the next output may have; the limit is gone then.
+    fn cut(&mut self) -> Option<Result<Unique<Packet>, DropReason>> {
+        let limit = std::mem::take(&mut self.metadata.truncated);
+        let len = self
+            .current
+            .as_ref()
+            .map_or(0, |current| current.packet().frame_len());
+        if limit == 0 || len <= limit as usize {
+            return None;
+        }
+        let shared = self.share()?;
+        let Some(mut spare) = self.sink.spare() else {
+            return Some(Err(DropReason::QueueFull));
+        };
+        spare.fill_from(&shared);
+        spare.truncate(limit);
+        Some(Ok(spare))
+    }
+}
+
+impl<K: Sink> Subject for OnPacket<'_, K> {
+    type Saved = Aside;
+
+    fn key(&mut self) -> (&FlowKey, &Context) {
+        let Metadata {
+            marks, context, key, ..
+        } = &mut self.metadata;
+        let current = &self.current;
+        let key = key.get_or_insert_with(|| {
+            let mut key = current
+                .as_ref()
+                .map_or(FlowKey::default(), |current| current.packet().key());
+            key.set_recirc_id(marks.recirc_id());
+            key.set_dp_hash(marks.dp_hash());
+            key.set_skb_mark(marks.skb_mark());
+            key
+        });
+        (key, context)
+    }
+
+    fn found(&mut self, entry: &Arc<FlowEntry>) {
+        let key = *self.key().0;
+        if let Some(current) = &self.current {
+            self.sink.found(entry, current.packet(), &key);
+        }
+    }
+
+    fn missed(&mut self, stage: Stage) {
+        let key = *self.key().0;
+        if let Some(current) = &self.current {
+            self.sink.missed(stage, current.packet(), &key);
+        }
+    }
+
+    #[inline]
+    fn output(&mut self, port: PortId, last: bool) {
+        self.sink.applying(|| Action::Output(port));
+        match self.cut() {
+            Some(Ok(cut)) => return self.sink.output(port, cut.share()),
+            Some(Err(reason)) => return self.dropped(reason),
+            None => {}
+        }
+        let packet = if last {
+            self.current.take().map(|current| match current {
+                Current::Own(packet) => packet.share(),
+                Current::Shared(packet) => packet,
+            })
+        } else {
+            self.share()
+        };
+        if let Some(packet) = packet {
+            self.sink.output(port, packet);
+        }
+    }
+
+    fn userspace(&mut self, to: &Userspace) {
+        self.sink.applying(|| Action::Userspace(to.clone()));
+        let key = *self.key().0;
+        match self.cut() {
+            Some(Ok(cut)) => self.sink.userspace(to, &cut, &key),
+            Some(Err(reason)) => self.dropped(reason),
+            None => {
+                if let Some(current) = &self.current {
+                    self.sink.userspace(to, current.packet(), &key);
+                }
+            }
+        }
+    }
+
+    fn dropped(&mut self, reason: DropReason) {
+        if let Some(current) = &self.current {
+            self.sink.dropped(current.packet(), reason);
+        }
+    }
+
+    fn edit(&mut self, edit: &Edit) -> Result<(), DropReason> {
+        self.sink.applying(|| match *edit {
+            Edit::Set(set) => Action::Set(set),
+            Edit::PushVlan { tpid, tci } => Action::PushVlan { tpid, tci },
+            Edit::PopVlan => Action::PopVlan,
+        });
+        self.metadata.key = None;
+        if let Edit::Set(set) = edit
+            && set.field.field().is_metadata()
+        {
+            let Metadata { marks, context, .. } = &mut self.metadata;
+            let in_context = set.field.field().is_in_context();
+            let words = if in_context {
+                &mut context.words
+            } else {
+                &mut marks.words
+            };
+            set.field.field().set(words, set.value, set.mask);
+            return Ok(());
+        }
+        self.own()?.edit(edit)
+    }
+
+    fn recirculate(&mut self, id: u32) {
+        self.sink.applying(|| Action::Recirc(id));
+        self.metadata.marks.set_recirc_id(id);
+        if let Some(key) = &mut self.metadata.key {
+            key.set_recirc_id(id);
+        }
+    }
+
+    fn hash(&mut self, basis: u32) {
+        let hash = dp_hash(self.key().0, basis);
+        self.metadata.marks.set_dp_hash(hash);
+        if let Some(key) = &mut self.metadata.key {
+            FieldId::DpHash
+                .field()
+                .set(&mut key.words, hash.into(), u128::MAX);
+        }
+    }
+
+    fn truncate(&mut self, len: u32) {
+        self.metadata.truncated = len;
+    }
+
+    fn is_longer(&mut self, len: u16) -> bool {
+        let current = self.current.as_ref();
+        current.is_some_and(|current| current.packet().longest_frame() > len.into())
+    }
+
+    /// There are no meters yet; one that does not exist lets all pass, as in the kernel.
+    fn passes(&mut self, _: u32) -> bool {
+        true
+    }
+
+    fn is_sampled(&mut self, probability: u32) -> bool {
+        probability > 0 && self.random.u32(..) <= probability
+    }
+
+    fn save(&mut self) -> Aside {
+        let metadata = self.metadata.clone();
+        Aside {
+            packet: self.share(),
+            metadata,
+        }
+    }
+
+    fn restore(&mut self, Aside { packet, metadata }: Aside) {
+        self.current = packet.map(Current::Shared);
+        self.metadata = metadata;
     }
 }

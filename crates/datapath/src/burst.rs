@@ -1,6 +1,6 @@
 //! A burst under way: its packets, their keys, and what is to be done with each.
 
-use classifier::FlowEntry;
+use classifier::{Decision, Shape};
 use flow::{ExactKey, PortId};
 use ring::Unique;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ pub(crate) struct Burst {
     /// For each packet its key, and what is to be done.
     pub keys: Box<[ExactKey; BURST]>,
     pub verdicts: [Verdict; BURST],
-    /// Flows of the burst with other actions than to output to a port.
-    pub flows: Vec<Arc<FlowEntry>>,
+    /// Decisions of the burst that are not just to output to a port.
+    pub decisions: Vec<Arc<Decision>>,
     pub outgoing: Outgoing,
 }
 
@@ -23,7 +23,7 @@ impl Burst {
             packets: Vec::with_capacity(BURST),
             keys: Box::new([ExactKey::default(); BURST]),
             verdicts: [Verdict::Miss; BURST],
-            flows: Vec::with_capacity(BURST),
+            decisions: Vec::with_capacity(BURST),
             outgoing: Outgoing::default(),
         }
     }
@@ -43,23 +43,25 @@ impl Burst {
 pub(crate) enum Verdict {
     /// It just goes to a port.
     Output(PortId),
-    /// The actions of a flow, by its place in `flows`.
+    /// What a decision says, by its place in `decisions`.
     Actions(u32),
+    /// It has to be walked from flow to flow.
+    Walk,
     /// Nobody knows.
     Miss,
 }
 
 impl Verdict {
     #[inline]
-    pub fn of(entry: &Arc<FlowEntry>, flows: &mut Vec<Arc<FlowEntry>>) -> Verdict {
-        if let Some(port) = entry.output {
+    pub fn of(decision: &Arc<Decision>, decisions: &mut Vec<Arc<Decision>>) -> Verdict {
+        if let Shape::Plain(port) = decision.shape {
             return Verdict::Output(port);
         }
-        // Neighbours are often of the same flow, and then share one reference to it.
-        if !flows.last().is_some_and(|last| Arc::ptr_eq(last, entry)) {
-            flows.push(Arc::clone(entry));
+        // Neighbours are often of the same kind, and then share one reference to it.
+        if !decisions.last().is_some_and(|last| Arc::ptr_eq(last, decision)) {
+            decisions.push(Arc::clone(decision));
         }
-        Verdict::Actions(flows.len() as u32 - 1)
+        Verdict::Actions(decisions.len() as u32 - 1)
     }
 }
 

@@ -90,13 +90,13 @@ fn put_flow(datapath: &Datapath, station: u64, mask: FlowMask) {
     let mut key = FlowKey::default();
     key.set_in_port(1);
     key.set_eth_dst(0x0200_0000_0000 + station);
-    let flow = Flow {
-        id: FlowId(station.into()),
-        switch: SwitchId(1),
+    let flow = Flow::new(
+        FlowId(station.into()),
+        SwitchId(1),
         key,
         mask,
-        actions: vec![Action::Output(PortId(2))],
-    };
+        vec![Action::Output(PortId(2))],
+    );
     datapath.switch(SwitchId(1)).flows.lock().insert(flow).unwrap();
 }
 

@@ -19,15 +19,15 @@
 //! belong to who claims them: what this thread cannot claim, the holder serves. What is left for later is put on the
 //! [`Schedule`].
 
-use crate::actions::apply;
+use crate::actions::{Means, Sink, apply};
 use crate::burst::{Burst, PortSet, Verdict};
 use crate::deliver::{Sender, Step, empty, end_of_turn, vanished};
 use crate::port::Port;
 use crate::sinks::{FlowRun, Forward};
 use crate::state::{Datapath, Ports, transmit_ring};
-use classifier::{MicroflowCache, Train};
+use classifier::{MicroflowCache, NoTables, Shape, Start, Tables, Train, Walked, Walker};
 use control_protocol::data_plane::CaptureDirection;
-use flow::{Action, DropReason, FlowKey, PortId};
+use flow::{Action, Context, DropReason, FlowKey, Op, PortId, Program, Stage};
 use ring::{PoolOwner, Unique};
 use scheduler::{RingId, Rings, Schedule};
 use std::sync::Arc;
@@ -59,6 +59,8 @@ struct Walk {
     burst: Burst,
     /// As the placement policy says.
     copies_twice: bool,
+    walker: Walker,
+    means: Means,
 }
 
 /// A packet of the control process, and what is to be done with it.
@@ -154,6 +156,8 @@ impl Pipeline {
         Pipeline {
             walk: Walk {
                 microflows: MicroflowCache::default(),
+                walker: Walker::default(),
+                means: Means::default(),
                 burst: Burst::new(),
                 copies_twice: datapath.crew.placement.policy.copies_twice(),
             },
@@ -190,16 +194,28 @@ impl Pipeline {
     /// Forwards a packet that does not come from a ring. `pool` gives slots for copies of its head.
     pub fn execute(&mut self, injected: Injected<'_>, pool: &mut PoolOwner<Packet>, schedule: &mut Schedule) {
         self.refresh();
-        self.in_step(schedule, |_, step| {
+        self.in_step(schedule, |walk, step| {
             let mut forward = Forward {
                 ports: step.ports,
                 port: injected.port,
-                key: &injected.key,
                 now_ms: step.now_ms,
                 receivers: &mut *step.receivers,
                 spare: || pool.take(),
             };
-            apply(injected.actions, injected.packet, &mut forward);
+            match Program::compile(injected.actions, Stage::Forward) {
+                Ok(program) => {
+                    let flows = injected.port.flows.read();
+                    let packet = (injected.packet, Some(injected.key));
+                    apply(
+                        Start::Program(&program),
+                        &flows,
+                        packet,
+                        &mut walk.means,
+                        &mut forward,
+                    );
+                }
+                Err(_) => forward.dropped(&injected.packet, DropReason::BadActions),
+            }
             step.deliver_all(None);
         });
     }
@@ -339,7 +355,9 @@ impl Walk {
             let hash = self.microflows.hash(first, significant);
             let cached = self.microflows.hit(hash, first, significant, &train);
             missing |= cached.is_none();
-            let verdict = cached.map_or(Verdict::Miss, |entry| Verdict::of(entry, &mut self.burst.flows));
+            let verdict = cached.map_or(Verdict::Miss, |decision| {
+                Verdict::of(decision, &mut self.burst.decisions)
+            });
             verdicts[begin..at].fill(verdict);
         }
         if missing {
@@ -347,7 +365,7 @@ impl Walk {
         }
     }
 
-    /// Looks in the megaflow table for what the cache does not know, and has it remember what is there.
+    /// Walks through the megaflow table for what the cache does not know, and has it remember what was decided.
     #[inline(never)]
     fn look_up_missing(&mut self, port: &Port, now_ms: u64) {
         let flows = port.flows.read();
@@ -355,16 +373,23 @@ impl Walk {
         let burst = &mut self.burst;
         for (at, packet) in burst.packets.iter().enumerate() {
             let key = &burst.keys[at];
-            if burst.verdicts[at] == Verdict::Miss
-                && let Some(entry) = flows.lookup(&key.flow_key().unwrap_or_else(|| packet.key()))
-            {
-                run.count(entry, packet.frame_len(), key.tcp_flags(), now_ms);
-                burst.verdicts[at] = Verdict::of(entry, &mut burst.flows);
-                if !key.is_none() {
-                    let significant = port.flows.significant(key);
-                    let hash = self.microflows.hash(key, significant);
-                    self.microflows.insert(hash, key, significant, entry, now_ms);
+            if burst.verdicts[at] != Verdict::Miss {
+                continue;
+            }
+            let flow_key = key.flow_key().unwrap_or_else(|| packet.key());
+            let walked = flows.walk(&flow_key, &Context::NONE, &mut self.walker);
+            let Some(decision) = walked.decision() else {
+                if let Walked::Each(_) = walked {
+                    burst.verdicts[at] = Verdict::Walk;
                 }
+                continue;
+            };
+            run.count(decision, packet.frame_len(), key.tcp_flags(), now_ms);
+            burst.verdicts[at] = Verdict::of(decision, &mut burst.decisions);
+            if !key.is_none() {
+                let significant = port.flows.significant(key);
+                let hash = self.microflows.hash(key, significant);
+                self.microflows.insert(hash, key, significant, decision, now_ms);
             }
         }
         run.flush(now_ms);
@@ -374,51 +399,73 @@ impl Walk {
     fn act(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
         let Burst {
             packets,
+            keys,
             verdicts,
-            flows,
+            decisions,
             outgoing,
-            ..
         } = &mut self.burst;
         let port = sender.port;
         let capturing = port.captures.active();
-        for (packet, verdict) in packets.drain(..).zip(*verdicts) {
-            if let Verdict::Output(to) = verdict
-                && !capturing
-            {
-                outgoing.add(to, packet);
-                continue;
+        for ((mut packet, verdict), key) in packets.drain(..).zip(*verdicts).zip(keys.iter()) {
+            if !capturing {
+                match verdict {
+                    Verdict::Output(to) => {
+                        outgoing.add(to, packet);
+                        continue;
+                    }
+                    Verdict::Actions(decision) => {
+                        if let Shape::Edited(edited) = &decisions[decision as usize].shape {
+                            match edited.edits.iter().try_for_each(|edit| packet.edit(edit)) {
+                                Ok(()) => outgoing.add(edited.port, packet),
+                                Err(reason) => packet.account.dropped(reason, 1),
+                            }
+                            continue;
+                        }
+                    }
+                    Verdict::Walk | Verdict::Miss => {}
+                }
             }
             let mut forward = Forward {
                 ports: step.ports,
                 port,
-                key: &packet.key(),
                 now_ms: step.now_ms,
                 receivers: &mut *step.receivers,
                 spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
             };
-            let output;
-            let actions = match verdict {
-                Verdict::Output(to) => {
-                    output = [Action::Output(to)];
-                    Ok(&output[..])
+            let capture = |packet: &Packet, dropped| {
+                if capturing {
+                    port.captures.record(packet, CaptureDirection::FromGuest, dropped);
                 }
-                Verdict::Actions(flow) => Ok(&flows[flow as usize].flow.actions[..]),
-                Verdict::Miss => Err(forward.miss(&packet).err()),
             };
-            if capturing {
-                let dropped = actions.map_or_else(|dropped| dropped, drop_reason);
-                port.captures
-                    .record(&packet, CaptureDirection::FromGuest, dropped);
-            }
-            if let Ok(actions) = actions {
-                apply(actions, packet, &mut forward);
+            match verdict {
+                Verdict::Output(to) => {
+                    capture(&packet, None);
+                    forward.output(to, packet.share());
+                }
+                Verdict::Actions(decision) => {
+                    let program = decisions[decision as usize].program();
+                    capture(&packet, drop_reason(program));
+                    let start = Start::Program(program);
+                    apply(start, &NoTables, (packet, None), &mut self.means, &mut forward);
+                }
+                Verdict::Walk => {
+                    capture(&packet, None);
+                    let flows = port.flows.read();
+                    let start = Start::LookUp(Stage::first(flows.filters(port.id())));
+                    let key = key.flow_key().unwrap_or_else(|| packet.key());
+                    apply(start, &flows, (packet, Some(key)), &mut self.means, &mut forward);
+                }
+                Verdict::Miss => {
+                    let dropped = forward.miss(&packet, &packet.key()).err();
+                    capture(&packet, dropped);
+                }
             }
         }
         let used = std::mem::take(&mut outgoing.used);
         for (to, packets) in &mut outgoing.groups[..used] {
             step.hand_over(sender, *to, packets);
         }
-        flows.clear();
+        decisions.clear();
     }
 }
 
@@ -442,10 +489,11 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched) -> bool {
     }
 }
 
-fn drop_reason(actions: &[Action]) -> Option<DropReason> {
-    match actions {
-        [] => Some(DropReason::NoAction),
-        [Action::Drop(reason)] => Some(*reason),
+/// Why a program drops all packets, if it does.
+fn drop_reason(program: &Program) -> Option<DropReason> {
+    match program.ops() {
+        [Op::End, ..] => Some(DropReason::NoAction),
+        [Op::Drop(reason), ..] => Some(*reason),
         _ => None,
     }
 }

@@ -5,42 +5,42 @@ use crate::burst::PortSet;
 use crate::miss::Queued;
 use crate::port::Port;
 use crate::state::Ports;
-use classifier::{FlowEntry, Train};
+use classifier::{Decision, FlowEntry, Train};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
-use flow::{DropReason, FlowKey, PortId};
+use flow::{DropReason, FlowKey, PortId, Stage, Userspace};
 use ring::{Shared, Unique};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use vnic::{Observer, Packet};
+use vnic::{Counters, Observer, Packet};
 
-/// Statistics of consecutive packets of one flow, so that they are added to it once.
+/// Statistics of consecutive packets of one decision, so that its flows are told once.
 #[derive(Default)]
 pub(crate) struct FlowRun {
-    entry: Option<Arc<FlowEntry>>,
+    decision: Option<Arc<Decision>>,
     train: Train,
 }
 
 impl FlowRun {
-    pub(crate) fn count(&mut self, entry: &Arc<FlowEntry>, frame_len: usize, tcp_flags: u16, now_ms: u64) {
+    pub(crate) fn count(&mut self, decision: &Arc<Decision>, frame_len: usize, tcp_flags: u16, now_ms: u64) {
         if !self
-            .entry
+            .decision
             .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, entry))
+            .is_some_and(|current| Arc::ptr_eq(current, decision))
         {
             self.flush(now_ms);
-            self.entry = Some(entry.clone());
+            self.decision = Some(decision.clone());
         }
         self.train.add(frame_len, tcp_flags);
     }
 
     pub(crate) fn flush(&mut self, now_ms: u64) {
-        if let Some(entry) = self.entry.take() {
+        if let Some(decision) = self.decision.take() {
             let Train {
                 packets,
                 bytes,
                 tcp_flags,
             } = self.train;
-            entry.record(packets.into(), bytes, tcp_flags, now_ms);
+            decision.record(packets.into(), bytes, tcp_flags, now_ms);
         }
         *self = FlowRun::default();
     }
@@ -50,15 +50,14 @@ impl FlowRun {
 pub(crate) struct Forward<'a, S> {
     pub ports: &'a Ports,
     pub port: &'a Port,
-    pub key: &'a FlowKey,
     pub now_ms: u64,
     pub receivers: &'a mut PortSet,
     pub spare: S,
 }
 
 impl<S> Forward<'_, S> {
-    pub(crate) fn miss(&self, packet: &Packet) -> Result<(), DropReason> {
-        let result = upcall(self.port, packet, UpcallCause::Miss, self.key, self.now_ms);
+    pub(crate) fn miss(&self, packet: &Packet, key: &FlowKey) -> Result<(), DropReason> {
+        let result = upcall(self.port, packet, UpcallCause::Miss, key, self.now_ms);
         if let Err(reason) = result {
             packet.account.dropped(reason, 1);
         }
@@ -128,11 +127,24 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         enqueue(packet, self.port, port, self.ports, self.receivers);
     }
 
-    fn upcall(&mut self, cookie: u64, packet: &Packet) {
-        let cause = UpcallCause::Action(cookie);
-        if let Err(reason) = upcall(self.port, packet, cause, self.key, self.now_ms) {
+    fn userspace(&mut self, to: &Userspace, packet: &Packet, key: &FlowKey) {
+        let cause = UpcallCause::Action(to.clone());
+        if let Err(reason) = upcall(self.port, packet, cause, key, self.now_ms) {
             self.dropped(packet, reason);
         }
+    }
+
+    fn missed(&mut self, _: Stage, packet: &Packet, key: &FlowKey) {
+        // The drop, if it is one, is counted there.
+        let _ = self.miss(packet, key);
+    }
+
+    fn account(&self) -> &Counters {
+        &self.port.vnic.account
+    }
+
+    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, key: &FlowKey) {
+        entry.record(1, packet.frame_len() as u64, key.tcp_flags(), self.now_ms);
     }
 
     fn dropped(&mut self, packet: &Packet, reason: DropReason) {

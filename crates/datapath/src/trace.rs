@@ -1,13 +1,14 @@
 //! A packet's way without the packet: the real look-up and the real actions, with a sink that only notes.
 
-use crate::actions::{Sink, apply};
+use crate::actions::{Means, Sink, apply};
 use crate::port::Port;
 use crate::state::{Datapath, Ports};
+use classifier::{FlowEntry, Start, Tables};
 use control_protocol::data_plane::TraceStep;
-use flow::{Action, DropReason, PortId};
+use flow::{Action, DropReason, FlowKey, PortId, Program, Stage, Userspace};
 use ring::{PoolOwner, Shared, Unique};
 use std::sync::Arc;
-use vnic::Packet;
+use vnic::{Counters, Packet};
 
 /// What happens to `frame` from `port`: all of it, or, when `actions` are given, only what they do.
 pub(crate) fn trace(
@@ -27,30 +28,39 @@ pub(crate) fn trace(
         .map_err(|_| "the frame cannot be parsed".to_owned())?;
     let mut steps = vec![TraceStep::Parsed(key)];
     let ports = datapath.ports();
-    let found = match actions {
-        Some(actions) => actions.to_vec(),
-        None => {
-            let flows = port.flows.read();
-            let entry = flows.lookup_observed(&key, &mut |mask, hit| {
-                steps.push(TraceStep::Subtable { mask: *mask, hit })
-            });
-            let Some(entry) = entry else {
+    let flows = port.flows.read();
+    let first = Stage::first(flows.filters(port.id()));
+    let compiled;
+    let start = match actions {
+        Some(actions) => {
+            compiled = Program::compile(actions, Stage::Forward).map_err(|bad| bad.to_string())?;
+            Start::Program(&compiled)
+        }
+        // Masks are shown where there is one list only.
+        None if first == Stage::Forward => {
+            let mut observe = |mask: &_, hit| steps.push(TraceStep::Subtable { mask: *mask, hit });
+            let Some(entry) = flows.lookup_observed(&key, &mut observe) else {
                 steps.push(TraceStep::Miss);
                 return Ok(steps);
             };
             steps.push(TraceStep::Matched(entry.flow.clone()));
-            entry.flow.actions.clone()
+            Start::Program(entry.program())
         }
+        None => Start::LookUp(first),
+    };
+    let mut notes = Notes {
+        ports: &ports,
+        port,
+        account: &account,
+        pool: &mut pool,
+        steps: &mut steps,
     };
     apply(
-        &found,
-        packet,
-        &mut Notes {
-            ports: &ports,
-            port,
-            pool: &mut pool,
-            steps: &mut steps,
-        },
+        start,
+        &flows,
+        (packet, Some(key)),
+        &mut Means::default(),
+        &mut notes,
     );
     Ok(steps)
 }
@@ -58,6 +68,7 @@ pub(crate) fn trace(
 struct Notes<'a> {
     ports: &'a Ports,
     port: &'a Port,
+    account: &'a Counters,
     pool: &'a mut PoolOwner<Packet>,
     steps: &'a mut Vec<TraceStep>,
 }
@@ -81,7 +92,19 @@ impl Sink for Notes<'_> {
         });
     }
 
-    fn upcall(&mut self, _cookie: u64, _packet: &Packet) {}
+    fn userspace(&mut self, _: &Userspace, _: &Packet, _: &FlowKey) {}
+
+    fn missed(&mut self, _: Stage, _: &Packet, _: &FlowKey) {
+        self.steps.push(TraceStep::Miss);
+    }
+
+    fn account(&self) -> &Counters {
+        self.account
+    }
+
+    fn found(&mut self, entry: &Arc<FlowEntry>, _: &Packet, _: &FlowKey) {
+        self.steps.push(TraceStep::Matched(entry.flow.clone()));
+    }
 
     fn dropped(&mut self, _packet: &Packet, reason: DropReason) {
         self.steps.push(TraceStep::Dropped { port: None, reason });
@@ -91,7 +114,7 @@ impl Sink for Notes<'_> {
         self.pool.take()
     }
 
-    fn applying(&mut self, action: &Action) {
-        self.steps.push(TraceStep::Action(*action));
+    fn applying(&mut self, action: impl FnOnce() -> Action) {
+        self.steps.push(TraceStep::Action(action()));
     }
 }

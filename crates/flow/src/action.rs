@@ -1,14 +1,17 @@
 //! What can be done to a packet.
 
+use crate::field::{Field, FieldId, Layer};
+use crate::program::MAX_NESTING;
 use crate::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
+use std::cell::Cell;
 use std::fmt;
 
-/// One step of a verdict. Steps run in order; header changes affect the outputs after them, not before
-/// (`linux/openvswitch.h`, `enum ovs_action_attr`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+/// One step of a list. Steps run in order; header changes affect the outputs after them, not before
+/// (`linux/openvswitch.h`, `enum ovs_action_attr`). Actions of connection tracking and encapsulation are not there yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Action {
-    /// Append the packet, as it is now, to a port's internal receive queue.
+    /// Send the packet, as it is now, to a port, past the port's egress filters.
     Output(PortId),
     /// Insert an 802.1Q tag behind the Ethernet source address (IEEE 802.1Q-2018 9.4).
     PushVlan {
@@ -19,13 +22,138 @@ pub enum Action {
     },
     /// Remove the outermost 802.1Q tag; without effect on an untagged packet.
     PopVlan,
-    /// Hand a copy to the control process, with a value of its choice to recognise it by.
-    Upcall {
-        /// Returned unchanged in the upcall.
-        cookie: u64,
-    },
-    /// Drop for a reason the control plane names. Only useful as the single action.
+    /// Hand a copy to the controller.
+    Userspace(Userspace),
+    /// Drop for a reason the control plane names. Ends the list.
     Drop(DropReason),
+    /// Change bits of a field. A packet without the field is dropped.
+    Set(SetField),
+    /// Apply a list to a copy of the packet, to some of them.
+    Sample {
+        /// How many of 2^32 - 1 packets, about.
+        probability: u32,
+        /// What is done to the copy.
+        actions: Nested,
+    },
+    /// Apply a list to a copy of the packet, which has no effect on what follows.
+    Clone(Nested),
+    /// Cut the packet to at most that many bytes for the next output or copy to the controller.
+    Truncate(u32),
+    /// Apply one of two lists to a copy of the packet.
+    CheckPktLen {
+        /// Longest frame for `otherwise`, in bytes; for a frame to be segmented, its longest segment counts.
+        len: u16,
+        /// For longer ones.
+        greater: Nested,
+        /// For others.
+        otherwise: Nested,
+    },
+    /// Look a copy of the packet up again in the forward stage, with that recirculation id in its key.
+    Recirc(u32),
+    /// Compute `dp_hash` over addresses, protocol and transport ports; never 0.
+    Hash {
+        /// Makes hashes differ.
+        basis: u32,
+    },
+    /// Drop the packet, and end the list, when the meter with that number says so.
+    Meter(u32),
+    /// Pass a copy on to the next stage; after the last egress filter, to the port.
+    Continue,
+}
+
+/// What goes to the controller with a packet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Userspace {
+    /// Which of its sockets is meant (`OVS_USERSPACE_ATTR_PID`).
+    pub pid: u32,
+    /// Returned unchanged.
+    pub data: Box<[u8]>,
+    /// Port of a tunnel that the packet would leave through, whose metadata are wanted.
+    pub egress: Option<PortId>,
+    /// The flow's actions are wanted with the packet.
+    pub with_actions: bool,
+}
+
+/// A change of some bits of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SetField {
+    /// The field.
+    pub field: FieldId,
+    /// New values of the bits in `mask`; others are zero.
+    pub value: u128,
+    /// Bits to change.
+    pub mask: u128,
+}
+
+impl SetField {
+    /// Gives the whole field a value.
+    pub fn whole(field: FieldId, value: u128) -> SetField {
+        let mask = field.field().ones();
+        SetField {
+            field,
+            value: value & mask,
+            mask,
+        }
+    }
+
+    /// Whether the field can be set at all, and the bits are in it. `OVS_ACTION_ATTR_SET` of the kernel, and what it leaves
+    /// to the user: ARP, neighbour discovery, ICMP.
+    pub fn is_valid(&self) -> bool {
+        let Field { layer, .. } = self.field.field();
+        let settable = match layer {
+            Layer::Metadata => matches!(self.field, FieldId::SkbMark | FieldId::SkbPriority),
+            Layer::Link => matches!(self.field, FieldId::EthDst | FieldId::EthSrc),
+            // Protocol means ARP's operation here.
+            Layer::Network => self.field != FieldId::IpFrag,
+            Layer::Transport => self.field != FieldId::TcpFlags,
+            Layer::NeighbourDiscovery | Layer::Tunnel => true,
+            Layer::Mpls => self.field == FieldId::MplsLse,
+            Layer::Nsh => !matches!(self.field, FieldId::NshMdtype | FieldId::NshNp),
+            Layer::Connection => false,
+        };
+        settable && self.mask & !self.field.field().ones() == 0 && self.value & !self.mask == 0
+    }
+}
+
+/// A list in an action. Reading one is bounded in depth, as others write it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+pub struct Nested(pub Vec<Action>);
+
+impl<'de> Deserialize<'de> for Nested {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        thread_local! {
+            static DEPTH: Cell<usize> = const { Cell::new(0) };
+        }
+        let depth = DEPTH.get() + 1;
+        if depth > MAX_NESTING {
+            return Err(serde::de::Error::custom("actions are nested too deeply"));
+        }
+        DEPTH.set(depth);
+        let actions = Vec::deserialize(deserializer);
+        DEPTH.set(depth - 1);
+        actions.map(Nested)
+    }
+}
+
+impl fmt::Display for Nested {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, action) in self.0.iter().enumerate() {
+            let separator = if position == 0 { "" } else { "," };
+            write!(f, "{separator}{action}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for SetField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let field = self.field.field();
+        write!(f, "set({}={:#x}", field.name, self.value)?;
+        if self.mask != field.ones() {
+            write!(f, "/{:#x}", self.mask)?;
+        }
+        f.write_str(")")
+    }
 }
 
 impl fmt::Display for Action {
@@ -34,8 +162,48 @@ impl fmt::Display for Action {
             Action::Output(port) => write!(f, "output({port})"),
             Action::PushVlan { tpid, tci } => write!(f, "push_vlan(tpid={tpid:#06x},vid={})", tci & 0xfff),
             Action::PopVlan => f.write_str("pop_vlan"),
-            Action::Upcall { cookie } => write!(f, "upcall({cookie:#x})"),
+            Action::Userspace(to) => write!(f, "userspace(pid={},{} bytes)", to.pid, to.data.len()),
             Action::Drop(reason) => write!(f, "drop({reason})"),
+            Action::Set(set) => set.fmt(f),
+            Action::Sample { probability, actions } => {
+                let percent = f64::from(*probability) * 100.0 / f64::from(u32::MAX);
+                write!(f, "sample({percent:.1}%,{actions})")
+            }
+            Action::Clone(actions) => write!(f, "clone({actions})"),
+            Action::Truncate(len) => write!(f, "trunc({len})"),
+            Action::CheckPktLen {
+                len,
+                greater,
+                otherwise,
+            } => {
+                write!(f, "check_pkt_len(size={len},gt({greater}),le({otherwise}))")
+            }
+            Action::Recirc(id) => write!(f, "recirc({id:#x})"),
+            Action::Hash { basis } => write!(f, "hash(l4({basis}))"),
+            Action::Meter(meter) => write!(f, "meter({meter})"),
+            Action::Continue => f.write_str("continue"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nested(depth: usize) -> Action {
+        (0..depth).fold(Action::PopVlan, |inner, _| Action::Clone(Nested(vec![inner])))
+    }
+
+    #[test]
+    fn lists_survive_the_wire_up_to_their_depth() {
+        for depth in [0, 1, MAX_NESTING] {
+            let bytes = postcard::to_stdvec(&nested(depth)).unwrap();
+            assert_eq!(postcard::from_bytes(&bytes), Ok(nested(depth)));
+        }
+        let bytes = postcard::to_stdvec(&nested(MAX_NESTING + 1)).unwrap();
+        assert!(postcard::from_bytes::<Action>(&bytes).is_err());
+        // A refusal leaves nothing behind.
+        let bytes = postcard::to_stdvec(&nested(MAX_NESTING)).unwrap();
+        assert!(postcard::from_bytes::<Action>(&bytes).is_ok());
     }
 }

@@ -1,9 +1,12 @@
 //! Keys as text: `in_port=3,eth_dst=52:54:00:00:00:01,eth_type=0x0800`. Fields that are not in the mask are
 //! left out; a partly masked field is written `value/mask`.
 
-use crate::key::{FIELDS, Field, FlowKey, FlowMask};
+use crate::field::{FIELDS, Field};
+use crate::key::{FlowKey, FlowMask};
 use std::fmt::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr};
+
+const IPV6: u16 = 0x86dd;
 
 /// A key as seen through a mask.
 pub struct Masked<'a> {
@@ -38,39 +41,22 @@ impl fmt::Display for Masked<'_> {
 impl Masked<'_> {
     fn write(&self, f: &mut fmt::Formatter<'_>, skip_zero: bool) -> fmt::Result {
         let mut separator = "";
-        for field in FIELDS {
-            let value = extract(field, self.key);
-            let mask = extract(field, &self.mask.0);
+        let eth_type = self.key.eth_type();
+        let fields = FIELDS
+            .iter()
+            .filter(|field| !field.is_in_context() && field.applies_to(eth_type));
+        for field in fields {
+            let value = field.get(&self.key.words);
+            let mask = field.get(&self.mask.0.words);
             if mask == 0 || (skip_zero && value == 0) {
                 continue;
             }
             write!(f, "{separator}{}=", field.name)?;
-            write_value(f, field, value)?;
-            if !self.mask.is_exact(field) {
-                write!(f, "/{mask:#x}")?;
+            let ones = write_value(f, field, value, eth_type)?;
+            if mask & ones != ones {
+                write!(f, "/{:#x}", mask & ones)?;
             }
             separator = ",";
-        }
-        let ipv4 = self.key.eth_type() != 0x86dd;
-        for (name, value, mask) in [
-            ("ip_src", self.key.ip_src(), self.mask.0.ip_src()),
-            ("ip_dst", self.key.ip_dst(), self.mask.0.ip_dst()),
-            ("nd_target", self.key.nd_target(), self.mask.0.nd_target()),
-        ] {
-            if mask == 0 || (skip_zero && value == 0) {
-                continue;
-            }
-            write!(f, "{separator}{name}=")?;
-            separator = ",";
-            if ipv4 {
-                write!(f, "{}", Ipv4Addr::from(value as u32))?;
-            } else {
-                write!(f, "{}", Ipv6Addr::from(value))?;
-            }
-            let all = if ipv4 { u128::from(u32::MAX) } else { u128::MAX };
-            if mask & all != all {
-                write!(f, "/{:#x}", mask & all)?;
-            }
         }
         if separator.is_empty() {
             f.write_str("any")
@@ -80,26 +66,33 @@ impl Masked<'_> {
     }
 }
 
-fn extract(field: &Field, key: &FlowKey) -> u64 {
-    (key.words[field.word] >> field.shift) & (u64::MAX >> (64 - field.bits))
-}
-
-fn write_value(f: &mut fmt::Formatter<'_>, field: &Field, value: u64) -> fmt::Result {
+/// Returns the bits of the field that packets of this Ethernet type have.
+fn write_value(
+    f: &mut fmt::Formatter<'_>,
+    field: &Field,
+    value: u128,
+    eth_type: u16,
+) -> Result<u128, fmt::Error> {
     match (field.name, field.bits) {
+        (_, 128) if eth_type != IPV6 => {
+            write!(f, "{}", Ipv4Addr::from(value as u32))?;
+            return Ok(u128::from(u32::MAX));
+        }
+        (_, 128) => write!(f, "{}", Ipv6Addr::from(value))?,
         (_, 48) => {
-            for (position, byte) in value.to_be_bytes()[2..].iter().enumerate() {
+            for (position, byte) in value.to_be_bytes()[10..].iter().enumerate() {
                 if position > 0 {
                     f.write_char(':')?;
                 }
                 write!(f, "{byte:02x}")?;
             }
-            Ok(())
         }
         ("eth_type" | "vlan_tpid" | "inner_tpid" | "vlan_tci" | "inner_tci" | "tcp_flags", _) => {
-            write!(f, "{value:#06x}")
+            write!(f, "{value:#06x}")?;
         }
-        _ => write!(f, "{value}"),
+        _ => write!(f, "{value}")?,
     }
+    Ok(field.ones())
 }
 
 #[cfg(test)]

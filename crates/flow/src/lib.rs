@@ -11,35 +11,63 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod context;
 mod counters;
 mod drop_reason;
 mod exact;
+mod field;
 mod id;
 mod key;
 mod key_format;
+mod program;
+mod stage;
 
-pub use action::Action;
+pub use action::{Action, Nested, SetField, Userspace};
+pub use context::{Context, ContextMatch};
 pub use counters::PortCounters;
 pub use drop_reason::{DropCounts, DropReason};
 pub use exact::ExactKey;
+pub use field::{FIELDS, Field, FieldId, Layer};
 pub use id::{FlowId, PortId, SwitchId};
-pub use key::{FIELDS, Field, FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
+pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
+pub use program::{BadActions, Builder, Edit, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
+pub use stage::{Filters, MAX_FILTERS, Stage};
 
 use serde::{Deserialize, Serialize};
 
-/// A megaflow: packets of `switch` that equal `key` wherever `mask` has ones get `actions`, in order.
+/// A megaflow: packets of `switch` that equal `key` wherever `mask` has ones get `actions`, in order, when they come to
+/// `stage`. Those of the forward stage are for one pass, that of the key's recirculation id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
     /// Unique among the flows of its switch; chosen by whoever installs the flow.
     pub id: FlowId,
     /// The switch whose table holds the flow.
     pub switch: SwitchId,
+    /// The list of flows that it is in.
+    pub stage: Stage,
     /// Values to compare; bits outside `mask` are zero.
     pub key: FlowKey,
     /// Which bits of the key are compared.
     pub mask: FlowMask,
+    /// What is compared of the context, if anything.
+    pub context: Option<Box<ContextMatch>>,
     /// What happens to a matching packet. An empty list drops it as [`DropReason::NoAction`].
     pub actions: Vec<Action>,
+}
+
+impl Flow {
+    /// A flow of the forward stage that does not look at contexts.
+    pub fn new(id: FlowId, switch: SwitchId, key: FlowKey, mask: FlowMask, actions: Vec<Action>) -> Flow {
+        Flow {
+            id,
+            switch,
+            stage: Stage::Forward,
+            key,
+            mask,
+            context: None,
+            actions,
+        }
+    }
 }
 
 /// What a flow has seen so far.

@@ -1,12 +1,12 @@
 //! A packet on its way: a private head, and a tail that still lies where the sender put it.
 
 use crate::Counters;
-use flow::{ExactKey, FlowKey, PortId};
+use flow::{DropReason, Edit, ExactKey, FlowKey, PortId};
 use guest_memory::{GuestMemory, GuestRange};
 use ring::Shared;
 use std::sync::Arc;
 use virtqueue::Chain;
-use wire::{BadOffload, Layers, Offload, Snapshot, VnetHeader, exact_key, parse};
+use wire::{BadOffload, Layers, Offload, Snapshot, VnetHeader, exact_key, parse, set_field};
 
 /// Largest frame in bytes: the largest IP packet with Ethernet header and one VLAN tag.
 pub const MAX_FRAME: u32 = 65_535 + 18;
@@ -122,6 +122,46 @@ impl Packet {
             [range] if self.holds_chain => Some((&self.memory, range.split_at(self.tail_start).1)),
             _ => None,
         }
+    }
+
+    /// Makes a change of the head.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made; the packet is as before.
+    pub fn edit(&mut self, edit: &Edit) -> Result<(), DropReason> {
+        match edit {
+            Edit::Set(set) => {
+                let frame_len = self.frame_len();
+                let Packet {
+                    head,
+                    layers,
+                    offload,
+                    ..
+                } = self;
+                set_field(head.bytes_mut(), layers, offload, frame_len, set).map_err(|_| DropReason::NoHeader)
+            }
+            Edit::PushVlan { tpid, tci } => self
+                .push_vlan(*tpid, *tci)
+                .then_some(())
+                .ok_or(DropReason::Policy),
+            Edit::PopVlan => self.pop_vlan().then_some(()).ok_or(DropReason::Policy),
+        }
+    }
+
+    /// Bytes of the frame, or of the longest one it is cut into.
+    pub fn longest_frame(&self) -> usize {
+        self.offload.l3_len(&self.layers, self.frame_len()) + usize::from(self.layers.l3)
+    }
+
+    /// Forgets what is behind the first `len` bytes, and what was left to do with the whole. The packet is a copy.
+    pub fn truncate(&mut self, len: u32) {
+        debug_assert!(!self.holds_chain);
+        let head = u32::try_from(self.head.len()).unwrap_or(u32::MAX);
+        self.tail_len = self.tail_len.min(len.saturating_sub(head));
+        self.head.truncate(len as usize);
+        self.offload = Offload::NONE;
+        self.header = [0; VnetHeader::LEN];
     }
 
     /// Inserts a VLAN tag; false if there is no room for it.

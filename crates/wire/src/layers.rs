@@ -12,6 +12,10 @@ pub enum L3 {
     Ipv6,
     /// ARP or RARP for IPv4 over Ethernet.
     Arp,
+    /// An MPLS label stack.
+    Mpls,
+    /// A sound network service header.
+    Nsh,
 }
 
 /// What follows the IP header.

@@ -5,7 +5,7 @@
 //!
 //! The path through the crate is the packet's: [`parse`] turns the head into a key and the offsets of its
 //! [`Layers`]; [`Offload::check`] compares what the sender's [`VnetHeader`] asks for with what was parsed; a
-//! receiver without the offload gets [`segments`] or [`finish_checksum`].
+//! receiver without the offload gets [`segments`] or [`finish_checksum`]. What a flow changes of headers is [`set_field`].
 //!
 //! All offsets come from bytes a guest wrote. Where they are used, slices are taken with `get`, so that a
 //! wrong offset costs an answer and never a panic.
@@ -13,10 +13,12 @@
 #![forbid(unsafe_code)]
 
 mod checksum;
+mod crc32c;
 mod layers;
 mod offload;
 mod parse;
 mod segment;
+mod set;
 mod snapshot;
 mod vnet;
 
@@ -25,6 +27,7 @@ pub use layers::{L3, L4, Layers};
 pub use offload::{BadOffload, MIN_GSO_SIZE, Offload};
 pub use parse::{Parsed, exact_key, parse};
 pub use segment::{CannotSegment, Segment, Segments, segments};
+pub use set::{NoField, set_field};
 pub use snapshot::Snapshot;
 pub use vnet::{
     DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM, VnetHeader,

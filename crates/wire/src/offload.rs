@@ -114,6 +114,17 @@ impl Offload {
         self.header.flags & NEEDS_CSUM != 0
     }
 
+    /// Whether that is the checksum at `offset` of what begins at `start`.
+    #[inline]
+    pub fn is_checksum_at(&self, start: usize, offset: usize) -> bool {
+        let VnetHeader {
+            csum_start,
+            csum_offset,
+            ..
+        } = self.header;
+        self.needs_checksum() && usize::from(csum_start) == start && usize::from(csum_offset) == offset
+    }
+
     /// The kind of segmentation needed, [`GSO_TCPV4`] or [`GSO_TCPV6`], without ECN bit; `None` for a frame that
     /// goes as it is.
     #[inline]

@@ -13,6 +13,10 @@
 //! Called for every packet on worker threads; one pass, no allocation, no loop that is not bounded by the
 //! length of the head.
 
+mod rare;
+
+pub(crate) use rare::{SOURCE_LINK, TARGET_LINK, link_options};
+
 use crate::layers::{L3, L4, Layers};
 use crate::snapshot::is_vlan_tpid;
 use flow::{ExactKey, FlowKey, PortId, VLAN_PRESENT};
@@ -25,6 +29,9 @@ const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 const IPV6: u16 = 0x86dd;
+const MPLS: u16 = 0x8847;
+const MPLS_MULTICAST: u16 = 0x8848;
+const NSH: u16 = 0x894f;
 
 const FRAG_FIRST: u8 = 1;
 const FRAG_LATER: u8 = 2;
@@ -68,6 +75,8 @@ pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
             IPV4 => parser.ipv4(l3),
             IPV6 => parser.ipv6(l3),
             ARP | RARP => parser.arp(l3),
+            MPLS | MPLS_MULTICAST => parser.mpls(l3),
+            NSH => parser.nsh(l3),
             _ => {}
         }
     }
@@ -387,11 +396,7 @@ impl Parser<'_> {
             return;
         };
         self.icmp_type(l4, L4::Icmpv6, kind, code);
-        const NEIGHBOUR_SOLICITATION: u8 = 135;
-        const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-        if code == 0 && matches!(kind, NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT) {
-            self.neighbour_discovery(l4);
-        }
+        self.neighbour_discovery(l4);
     }
 
     fn icmp_type(&mut self, l4: usize, l4_kind: L4, kind: u8, code: u8) {
@@ -399,38 +404,6 @@ impl Parser<'_> {
         self.parsed.key.set_tp_dst(u16::from(code));
         self.parsed.layers.l4_kind = l4_kind;
         self.parsed.layers.payload = offset(l4 + 8);
-    }
-
-    /// Target and link-layer address options (RFC 4861 4.3, 4.4, 4.6.1). An option that is there twice
-    /// makes all of them void.
-    fn neighbour_discovery(&mut self, l4: usize) {
-        let Some(message) = self.take::<24>(l4) else {
-            return;
-        };
-        let target = ipv6_address(&message[8..24]);
-        let (mut source_link, mut target_link) = (0, 0);
-        let mut at = l4 + 24;
-        while let Some(&[kind, units]) = self.take::<2>(at) {
-            let len = usize::from(units) * 8;
-            if len == 0 || at + len > self.head.len() {
-                break;
-            }
-            let link = match kind {
-                1 if len == 8 => Some(&mut source_link),
-                2 if len == 8 => Some(&mut target_link),
-                _ => None,
-            };
-            if let Some(link) = link {
-                if *link != 0 {
-                    return;
-                }
-                *link = mac(&self.head[at + 2..at + 8]);
-            }
-            at += len;
-        }
-        self.parsed.key.set_nd_target(target);
-        self.parsed.key.set_nd_sll(source_link);
-        self.parsed.key.set_nd_tll(target_link);
     }
 }
 

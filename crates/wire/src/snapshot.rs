@@ -90,6 +90,13 @@ impl Snapshot {
         usize::from(self.end - self.start)
     }
 
+    /// Forgets what is behind the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        let len = len.min(self.len());
+        // No more than the end that there is.
+        self.end = self.start + len as u16;
+    }
+
     /// Whether nothing is held.
     #[inline]
     pub fn is_empty(&self) -> bool {

@@ -276,6 +276,66 @@ fn truncated_transport_headers_leave_only_their_fields_zero() {
 }
 
 #[test]
+fn mpls_label_stack() {
+    let entries = [
+        [0, 0, 0x10, 64],
+        [0, 0, 0x20, 64],
+        [0, 0, 0x30, 64],
+        [0, 0, 0x41, 64],
+    ];
+    let mut key = ethernet_key(0x8847);
+    key.set_mpls_lse(0x1040);
+    key.set_mpls_lse1(0x2040);
+    key.set_mpls_lse2(0x3040);
+    let found = parsed(&ethernet(&[], 0x8847, entries.as_flattened()));
+    assert_eq!(
+        (found.key, found.layers.l3_kind, found.layers.l3),
+        (key, L3::Mpls, 14)
+    );
+    // What is behind the bottom is no entry, and what is cut off neither.
+    let mut key = ethernet_key(0x8848);
+    key.set_mpls_lse(0x4140);
+    let bottom = [[0, 0, 0x41, 64], [0xff; 4]];
+    assert_eq!(parsed(&ethernet(&[], 0x8848, bottom.as_flattened())).key, key);
+    assert_eq!(
+        parsed(&ethernet(&[], 0x8848, &bottom.as_flattened()[..3])).key,
+        ethernet_key(0x8848)
+    );
+}
+
+#[test]
+fn network_service_header() {
+    let contexts: Vec<u8> = (0..16).collect();
+    let header = |first: [u8; 4]| [&first[..], &[0, 0, 9, 254], &contexts].concat();
+    // Flag O, time to live 63.
+    let mut key = ethernet_key(0x894f);
+    key.set_nsh_flags(2);
+    key.set_nsh_ttl(63);
+    key.set_nsh_mdtype(1);
+    key.set_nsh_np(3);
+    key.set_nsh_path_hdr(9 << 8 | 254);
+    key.set_nsh_c1(0x0001_0203);
+    key.set_nsh_c2(0x0405_0607);
+    key.set_nsh_c3(0x0809_0a0b);
+    key.set_nsh_c4(0x0c0d_0e0f);
+    let found = parsed(&ethernet(&[], 0x894f, &header([0x2f, 0xc6, 1, 3])));
+    assert_eq!((found.key, found.layers.l3_kind), (key, L3::Nsh));
+    // Another version, a length that does not fit the type, one beyond the frame, an unknown type.
+    for first in [
+        [0x6f, 0xc6, 1, 3],
+        [0x2f, 0xc4, 1, 3],
+        [0x2f, 0xff, 2, 3],
+        [0x2f, 0xc6, 3, 3],
+    ] {
+        let found = parsed(&ethernet(&[], 0x894f, &header(first)));
+        assert_eq!(
+            (found.key, found.layers.l3_kind),
+            (ethernet_key(0x894f), L3::Other)
+        );
+    }
+}
+
+#[test]
 fn sctp_ports() {
     let frame = ethernet(
         &[],

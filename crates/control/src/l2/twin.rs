@@ -277,7 +277,7 @@ fn run(actions: &[Action], key: &FlowKey) -> Outcome {
                 tags.pop();
             }
             Action::Drop(reason) => return Err(reason),
-            Action::Upcall { .. } => panic!("{actions:?}"),
+            _ => panic!("{actions:?}"),
         }
         assert!(tags.len() <= inner + 1, "{actions:?}");
     }
@@ -323,13 +323,7 @@ impl Table {
     }
 
     fn listed(&self, now_ms: u64) -> Vec<(Flow, FlowStats)> {
-        let flow = |id, key, actions: &Vec<Action>| Flow {
-            id,
-            switch: SwitchId(1),
-            key,
-            mask: MASK,
-            actions: actions.clone(),
-        };
+        let flow = |id, key, actions: &Vec<Action>| Flow::new(id, SwitchId(1), key, MASK, actions.clone());
         let stats: HashMap<_, _> = self.stats(now_ms).into_iter().collect();
         self.0
             .iter()
@@ -726,13 +720,13 @@ fn a_lost_flow_is_installed_again_but_not_for_packets_under_way() {
 #[test]
 fn foreign_flows_are_removed() {
     let mut world = three_ports(10);
-    let flow = Flow {
-        id: FlowId(7),
-        switch: SwitchId(1),
-        key: FlowKey::default(),
-        mask: flow::FlowMask::ANY,
-        actions: vec![],
-    };
+    let flow = Flow::new(
+        FlowId(7),
+        SwitchId(1),
+        FlowKey::default(),
+        flow::FlowMask::ANY,
+        vec![],
+    );
     assert_eq!(
         world.switch.restore(vec![(flow, FlowStats::default())], 0),
         vec![FlowChange::Del(FlowId(7))]

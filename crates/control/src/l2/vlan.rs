@@ -230,18 +230,18 @@ mod tests {
         let (a, b) = (PortId(1), PortId(2));
         let both = [(a, Egress::Untagged), (b, Egress::Tagged)];
         let push = |tci| Action::PushVlan { tpid: 0x8100, tci };
-        let (out_a, out_b) = (Action::Output(a), Action::Output(b));
-        assert_eq!(actions(0, 10, &both), [out_a, push(10), out_b]);
+        let (out_a, out_b) = (|| Action::Output(a), || Action::Output(b));
+        assert_eq!(actions(0, 10, &both), [out_a(), push(10), out_b()]);
         assert_eq!(
             actions(VLAN_PRESENT | 10, 10, &both),
-            [out_b, Action::PopVlan, out_a]
+            [out_b(), Action::PopVlan, out_a()]
         );
         assert_eq!(
             actions(0x6000 | VLAN_PRESENT, 10, &both),
-            [Action::PopVlan, out_a, push(0x600a), out_b]
+            [Action::PopVlan, out_a(), push(0x600a), out_b()]
         );
-        assert_eq!(actions(0, 0, &both[..1]), [out_a]);
-        assert_eq!(actions(VLAN_PRESENT | 10, 10, &both[1..]), [out_b]);
+        assert_eq!(actions(0, 0, &both[..1]), [out_a()]);
+        assert_eq!(actions(VLAN_PRESENT | 10, 10, &both[1..]), [out_b()]);
         assert_eq!(actions(VLAN_PRESENT, 10, &[]), []);
     }
 }

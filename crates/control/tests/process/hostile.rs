@@ -217,13 +217,13 @@ fn lists_without_end_are_not_waited_for() {
         ports: Vec::new(),
         more: false,
     };
-    let flow = flow::Flow {
-        id: flow::FlowId(1),
-        switch: flow::SwitchId(1),
-        key: flow::FlowKey::default(),
-        mask: flow::FlowMask::ANY,
-        actions: Vec::new(),
-    };
+    let flow = flow::Flow::new(
+        flow::FlowId(1),
+        flow::SwitchId(1),
+        flow::FlowKey::default(),
+        flow::FlowMask::ANY,
+        Vec::new(),
+    );
     let flows = |count| Answer::Flows {
         flows: vec![(flow.clone(), flow::FlowStats::default()); count],
         more: true,

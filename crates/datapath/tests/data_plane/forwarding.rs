@@ -8,7 +8,7 @@ use control_protocol::Channel;
 use control_protocol::data_plane::{
     Answer, CaptureDirection, CapturedPacket, Packet, PortState, Request, TraceStep, UpcallCause,
 };
-use flow::{Action, DropReason, FlowId, PortId};
+use flow::{Action, DropReason, FlowId, PortId, Userspace};
 use placement::Mode;
 use rustix::fd::AsFd;
 use std::time::Duration;
@@ -243,10 +243,15 @@ fn actions_that_end_a_packet_are_counted() {
     a.send(&plain(1, 4, 100, 0));
     switch.until_dropped(1, DropReason::NoSuchPort, 2);
     other.expect_nothing();
-    switch.flow(1, &[Action::Upcall { cookie: 42 }, output(3)]);
+    let to = Userspace {
+        pid: 42,
+        data: Box::new([1, 2, 3]),
+        ..Userspace::default()
+    };
+    switch.flow(1, &[Action::Userspace(to.clone()), output(3)]);
     a.send(&plain(1, 2, 900, 3));
     let upcall = switch.upcall();
-    assert_eq!(upcall.cause, UpcallCause::Action(42));
+    assert_eq!(upcall.cause, UpcallCause::Action(to));
     assert_eq!(upcall.packet.frame, plain(1, 2, 900, 3));
     switch.discard(upcall.id, DropReason::MacLimit);
     switch.until(1, "discarded", |c| c.discarded.get(DropReason::MacLimit) == 1);
@@ -457,7 +462,7 @@ fn a_trace_says_what_packets_do() {
     let done: Vec<_> = steps
         .iter()
         .filter_map(|step| match step {
-            TraceStep::Action(action) => Some(*action),
+            TraceStep::Action(action) => Some(action.clone()),
             _ => None,
         })
         .collect();

@@ -161,7 +161,7 @@ fn one_frame_for_receivers_with_and_without_offloads() {
     let mut cut = Guest::start(&mut switch, 3, Setup::features(LEAST));
     let mut trunk = Guest::start(&mut switch, 4, Setup::features(LEAST));
     let push = Action::PushVlan { tpid: 0x8100, tci: 9 };
-    switch.flow(1, &[output(2), output(3), push, output(4)]);
+    switch.flow(1, &[output(2), output(3), push.clone(), output(4)]);
     for v6 in [false, true] {
         let tcp = Tcp::new(v6, 40_000);
         let frame = tcp.frame(1, 2, false);

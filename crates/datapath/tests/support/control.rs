@@ -354,13 +354,13 @@ impl Switch {
         let mut mask = FlowMask::default();
         mask.0.set_in_port(u32::MAX);
         mask.0.set_eth_dst(0xffff_ffff_ffff);
-        self.done(Request::FlowPut(Flow {
-            id: FlowId(u128::from(from) << 32 | u128::from(to)),
-            switch: SWITCH,
+        self.done(Request::FlowPut(Flow::new(
+            FlowId(u128::from(from) << 32 | u128::from(to)),
+            SWITCH,
             key,
             mask,
-            actions: vec![Action::Output(PortId(to))],
-        }));
+            vec![Action::Output(PortId(to))],
+        )));
     }
 
     pub fn port_flow(in_port: u32, actions: &[Action]) -> Flow {
@@ -368,13 +368,7 @@ impl Switch {
         key.set_in_port(in_port);
         let mut mask = FlowMask::default();
         mask.0.set_in_port(u32::MAX);
-        Flow {
-            id: FlowId(in_port.into()),
-            switch: SWITCH,
-            key,
-            mask,
-            actions: actions.to_vec(),
-        }
+        Flow::new(FlowId(in_port.into()), SWITCH, key, mask, actions.to_vec())
     }
 
     /// A flow for exactly this key.
@@ -382,13 +376,7 @@ impl Switch {
         let mask = FlowMask(FlowKey {
             words: [u64::MAX; flow::KEY_WORDS],
         });
-        Flow {
-            id: FlowId(id),
-            switch: SWITCH,
-            key,
-            mask,
-            actions: actions.to_vec(),
-        }
+        Flow::new(FlowId(id), SWITCH, key, mask, actions.to_vec())
     }
 
     pub fn flows(&mut self) -> Vec<(Flow, FlowStats)> {

@@ -1,0 +1,311 @@
+//! From a walk to a decision.
+//!
+//! The walk is made on the key alone: fields that are set are constants for later look-ups, and what is done on the way is noted as one
+//! program. It is composed if all its look-ups are made for every packet of the kind: none after a meter or on one side of a
+//! branch, and none after headers were moved, since later masks speak of the packet as it is then, and the cache's key is the packet
+//! as it came. Anything else is walked each time, with the packet at hand, and counted.
+//!
+//! The flows that are met decide what the program is. So a walk first notes the flows, and asks whether a decision for them is known:
+//! only a new one allocates.
+
+use crate::decision::{Decision, compose, known};
+use crate::entry::FlowEntry;
+use crate::hash::Seed;
+use crate::port_flows::Reading;
+use crate::stages::Lists;
+use crate::walk::{Stack, Start, Subject, run};
+use flow::{
+    Builder, Context, DropReason, Edit, FieldId, FlowKey, Layer, MAX_OPS, Op, PortId, SetField, Stage,
+    Userspace,
+};
+use std::sync::Arc;
+
+/// Flows that a decision may stand on.
+pub const MAX_PARTS: usize = 64;
+
+/// What [`Reading::walk`] found.
+#[derive(Debug)]
+pub enum Walked<'a> {
+    /// The first stage has no flow for the packet.
+    Missing(Stage),
+    /// One flow decides.
+    Own(&'a Arc<Decision>),
+    /// Several flows decide.
+    Composed(Arc<Decision>),
+    /// The packet has to be walked with [`run`] from that stage on, each time.
+    Each(Stage),
+}
+
+impl Walked<'_> {
+    /// What may be remembered.
+    #[inline]
+    pub fn decision(&self) -> Option<&Arc<Decision>> {
+        match self {
+            Walked::Own(decision) => Some(decision),
+            Walked::Composed(decision) => Some(decision),
+            Walked::Missing(_) | Walked::Each(_) => None,
+        }
+    }
+}
+
+/// A thread's means of walking.
+#[derive(Debug, Default)]
+pub struct Walker {
+    parts: Vec<Arc<FlowEntry>>,
+    stack: Stack<Aside>,
+    /// Walks so far that could not be composed.
+    pub uncomposed: u64,
+}
+
+impl Walker {
+    pub(crate) fn each<'a>(&mut self) -> Walked<'a> {
+        self.uncomposed += 1;
+        Walked::Each(Stage::Forward)
+    }
+
+    /// A walk where there are filters or later passes.
+    pub(crate) fn walk<'a>(
+        &mut self,
+        key: &FlowKey,
+        context: &Context,
+        tables: &'a Reading<'_>,
+        lists: &Lists,
+    ) -> Walked<'a> {
+        let first = Stage::first(lists.filters(PortId(key.in_port())));
+        if first == Stage::Forward && key.recirc_id() == 0 {
+            match tables.first_pass(key, context) {
+                None => return Walked::Missing(first),
+                Some(entry) if stands_alone(entry, lists) => return Walked::Own(&entry.decision),
+                Some(_) => {}
+            }
+        }
+        let decision = match self.note(key, context, tables, first, None) {
+            _ if self.parts.is_empty() => return Walked::Missing(first),
+            None => None,
+            Some(_) => known(&self.parts).or_else(|| {
+                let program = self.note(key, context, tables, first, Some(Builder::default()))??;
+                Some(compose(program.finish(), &self.parts))
+            }),
+        };
+        // No flow is kept alive from here.
+        self.parts.clear();
+        match decision {
+            Some(decision) => Walked::Composed(decision),
+            None => {
+                self.uncomposed += 1;
+                Walked::Each(first)
+            }
+        }
+    }
+
+    /// Walks; notes the flows, and the program if there is a builder. `None` if it cannot be composed.
+    fn note(
+        &mut self,
+        key: &FlowKey,
+        context: &Context,
+        tables: &Reading<'_>,
+        first: Stage,
+        program: Option<Builder>,
+    ) -> Option<Option<Builder>> {
+        self.parts.clear();
+        let mut composer = Composer {
+            state: State {
+                key: *key,
+                context: *context,
+                fixed: true,
+            },
+            parts: &mut self.parts,
+            program,
+            composable: true,
+        };
+        run(&mut self.stack, Start::LookUp(first), tables, &mut composer);
+        composer.composable.then_some(composer.program)
+    }
+}
+
+/// Whether nothing is looked up after the flow, whatever its packets are.
+fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
+    let has_egress = |port| lists.filters(port).egress > 0;
+    let program = entry.program();
+    let looks_up = program.looks_up() || lists.has_filters() && program.outputs().any(has_egress);
+    !looks_up
+}
+
+/// What is known of the packet on its way.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    key: FlowKey,
+    context: Context,
+    /// All packets of the kind come here with this key, so that a look-up holds for all.
+    fixed: bool,
+}
+
+/// A state that was set aside, and the place of the operation that did.
+type Aside = (State, usize);
+
+/// Stands for all packets of a kind.
+struct Composer<'a> {
+    state: State,
+    parts: &'a mut Vec<Arc<FlowEntry>>,
+    program: Option<Builder>,
+    composable: bool,
+}
+
+impl Composer<'_> {
+    fn push(&mut self, op: Op) {
+        if let Some(program) = &mut self.program {
+            program.push(op);
+            self.composable &= program.len() < MAX_OPS;
+        }
+    }
+}
+
+impl Subject for Composer<'_> {
+    type Saved = Aside;
+
+    fn key(&mut self) -> (&FlowKey, &Context) {
+        (&self.state.key, &self.state.context)
+    }
+
+    fn found(&mut self, entry: &Arc<FlowEntry>) {
+        self.composable &= self.state.fixed && self.parts.len() < MAX_PARTS;
+        self.parts.push(Arc::clone(entry));
+    }
+
+    fn missed(&mut self, _: Stage) {
+        self.composable = false;
+    }
+
+    fn output(&mut self, port: PortId, last: bool) {
+        self.push(Op::Output { port, last });
+    }
+
+    fn userspace(&mut self, to: &Userspace) {
+        // What the controller is told of a later pass is in no packet.
+        let first_pass = self.state.key.recirc_id() == 0 && self.state.key.dp_hash() == 0;
+        self.composable &= first_pass;
+        if let Some(program) = &mut self.program {
+            program.userspace(to.clone());
+        }
+    }
+
+    fn dropped(&mut self, reason: DropReason) {
+        self.push(Op::Drop(reason));
+    }
+
+    fn edit(&mut self, edit: &Edit) -> Result<(), DropReason> {
+        match edit {
+            Edit::Set(set) => {
+                let field = set.field.field();
+                let words = if field.is_in_context() {
+                    &mut self.state.context.words
+                } else {
+                    &mut self.state.key.words
+                };
+                field.set(words, set.value, set.mask);
+                self.state.fixed &= field.is_metadata() || surely_has(&self.state.key, set);
+            }
+            Edit::PushVlan { .. } | Edit::PopVlan => self.state.fixed = false,
+        }
+        self.push(Op::Edit(*edit));
+        Ok(())
+    }
+
+    fn recirculate(&mut self, id: u32) {
+        self.state.key.set_recirc_id(id);
+    }
+
+    fn hash(&mut self, basis: u32) {
+        let hash = dp_hash(&self.state.key, basis);
+        self.state.key.set_dp_hash(hash);
+    }
+
+    fn truncate(&mut self, len: u32) {
+        self.push(Op::Truncate(len));
+    }
+
+    fn is_longer(&mut self, _: u16) -> bool {
+        self.composable = false;
+        false
+    }
+
+    fn passes(&mut self, meter: u32) -> bool {
+        self.state.fixed = false;
+        self.push(Op::Meter(meter));
+        true
+    }
+
+    fn is_sampled(&mut self, _: u32) -> bool {
+        self.composable = false;
+        false
+    }
+
+    fn save(&mut self) -> Aside {
+        let at = self
+            .program
+            .as_mut()
+            .map_or(0, |program| program.push(Op::Save { resume: 0 }));
+        (self.state, at)
+    }
+
+    fn restore(&mut self, (state, at): Aside) {
+        self.state = state;
+        if let Some(program) = &mut self.program {
+            program.end();
+            program.name_next(at);
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        self.composable
+    }
+}
+
+/// Whether all packets with this key, which is the one after the change, have had the field in all the bits that were set. When
+/// in doubt, no: the packet is walked then.
+fn surely_has(key: &FlowKey, set: &SetField) -> bool {
+    const IPV6: u16 = 0x86dd;
+    const IPV4: u16 = 0x0800;
+    const TCP: u8 = 6;
+    const UDP: u8 = 17;
+    let is_ip = matches!(key.eth_type(), IPV4 | IPV6) && key.ip_proto() != 0;
+    let fits = key.eth_type() == IPV6 || set.mask >> 32 == 0;
+    match set.field.field().layer {
+        Layer::Link => true,
+        Layer::Network => match set.field {
+            FieldId::IpTos | FieldId::IpTtl => is_ip,
+            FieldId::IpSrc | FieldId::IpDst => is_ip && fits,
+            FieldId::Ipv6Label => is_ip && key.eth_type() == IPV6,
+            _ => false,
+        },
+        // Both ports zero are no sign, but one would have to be set to zero for that to matter.
+        Layer::Transport => {
+            let other = if set.field == FieldId::TpSrc {
+                key.tp_dst()
+            } else {
+                key.tp_src()
+            };
+            is_ip && matches!(key.ip_proto(), TCP | UDP) && other != 0
+        }
+        _ => false,
+    }
+}
+
+/// The hash of addresses, protocol and ports that [`flow::Action::Hash`] computes: the same on all threads, another one in
+/// each process, never 0.
+pub fn dp_hash(key: &FlowKey, basis: u32) -> u32 {
+    let (from, to) = (key.ip_src(), key.ip_dst());
+    let protocol =
+        u64::from(key.eth_type()) | u64::from(key.ip_proto()) << 16 | u64::from(key.ip_frag()) << 24;
+    let ports = u64::from(key.tp_src()) << 32 | u64::from(key.tp_dst()) << 48;
+    let words = [
+        (from >> 64) as u64,
+        from as u64,
+        (to >> 64) as u64,
+        to as u64,
+        protocol | ports,
+        basis.into(),
+    ];
+    let hash = Seed::process().pairs::<3>(|word| words[word]);
+    ((hash >> 32) as u32 ^ hash as u32).max(1)
+}

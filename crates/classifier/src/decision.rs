@@ -1,0 +1,257 @@
+//! What was decided about packets of a kind: the value of the microflow cache.
+//!
+//! A flow that looks up nothing further has a decision of its own, made when it is installed. What a walk through several
+//! flows found is composed into one program, and stands on all of them: when one of them ends, so does the decision, before
+//! the change is answered. Whoever composes one notes it with its parts first and then looks whether they live; whoever ends a
+//! part marks it first and then looks what is noted. So one of the two finds the other.
+//!
+//! Counters are independent statistics, so they are updated without ordering between them: a reader may see a packet before
+//! its bytes, never a count that goes back. `live` goes from true to false once and never back.
+
+use crate::entry::FlowEntry;
+use flow::{Edit, FlowStats, PortId, Program};
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The form of a program, which decides the packets' way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// All packets go to a port as they are.
+    Plain(PortId),
+    /// All packets go to a port, changed.
+    Edited(Box<Edited>),
+    /// Anything else.
+    Run,
+}
+
+/// Changes, and where packets go then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edited {
+    /// In order.
+    pub edits: Box<[Edit]>,
+    /// The port.
+    pub port: PortId,
+}
+
+/// What is done with packets of a kind.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Decision {
+    live: AtomicBool,
+    /// The form of the program.
+    pub shape: Shape,
+    program: Program,
+    counts: Counts,
+}
+
+/// Who is told what was counted.
+#[derive(Debug)]
+enum Counts {
+    /// The decision of a flow counts for it.
+    Own(Seen),
+    /// As that one does, which is a flow's own.
+    Of(Arc<Decision>),
+    /// These flows' own decisions.
+    Parts(Box<[Arc<FlowEntry>]>),
+}
+
+/// What is written for every batch, apart from what is read for every packet.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Seen {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// Time of the last match in milliseconds of the caller's clock, plus one; 0 for never.
+    last_used: AtomicU64,
+    tcp_flags: AtomicU16,
+}
+
+impl Seen {
+    fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
+        self.packets.fetch_add(packets, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let stamp = now_ms.saturating_add(1);
+        // A plain store could undo that of a worker whose clock reading is newer. Mostly nothing changes,
+        // and then the cache line's other users are not disturbed.
+        if self.last_used.load(Ordering::Relaxed) < stamp {
+            self.last_used.fetch_max(stamp, Ordering::Relaxed);
+        }
+        if self.tcp_flags.load(Ordering::Relaxed) & tcp_flags != tcp_flags {
+            self.tcp_flags.fetch_or(tcp_flags, Ordering::Relaxed);
+        }
+    }
+
+    fn stats(&self, now_ms: u64) -> FlowStats {
+        let last_used = self.last_used.load(Ordering::Relaxed).checked_sub(1);
+        FlowStats {
+            packets: self.packets.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            idle_ms: last_used.map(|then| now_ms.saturating_sub(then)),
+            tcp_flags: self.tcp_flags.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Decision {
+    fn new(program: Program, counts: Counts) -> Decision {
+        let shape = match (program.plain(), program.edited()) {
+            (Some(port), _) => Shape::Plain(port),
+            (None, Some((edits, port))) => Shape::Edited(Box::new(Edited { edits, port })),
+            (None, None) => Shape::Run,
+        };
+        Decision {
+            live: AtomicBool::new(true),
+            shape,
+            program,
+            counts,
+        }
+    }
+
+    /// That of a flow, which counts on from where `before` is, if that is given.
+    pub(crate) fn of_flow(program: Program, before: Option<&Arc<Decision>>) -> Decision {
+        let counts = match before {
+            None => Counts::Own(Seen::default()),
+            Some(before) => match &before.counts {
+                Counts::Of(first) => Counts::Of(Arc::clone(first)),
+                Counts::Own(_) | Counts::Parts(_) => Counts::Of(Arc::clone(before)),
+            },
+        };
+        Decision::new(program, counts)
+    }
+
+    /// What is done.
+    #[inline]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The flows it was composed of; none for a flow's own.
+    pub fn parts(&self) -> &[Arc<FlowEntry>] {
+        match &self.counts {
+            Counts::Parts(parts) => parts,
+            Counts::Own(_) | Counts::Of(_) => &[],
+        }
+    }
+
+    /// Counts packets, at `now_ms` of a clock that the caller also uses for [`stats`](Self::stats), for all flows it
+    /// stands on.
+    #[inline]
+    pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
+        match &self.counts {
+            Counts::Own(seen) => seen.record(packets, bytes, tcp_flags, now_ms),
+            Counts::Of(first) => first.record(packets, bytes, tcp_flags, now_ms),
+            Counts::Parts(parts) => parts
+                .iter()
+                .for_each(|part| part.decision.record(packets, bytes, tcp_flags, now_ms)),
+        }
+    }
+
+    /// What was counted so far for a flow; `now_ms` is the time to compute idleness for.
+    pub(crate) fn stats(&self, now_ms: u64) -> FlowStats {
+        match &self.counts {
+            Counts::Own(seen) => seen.stats(now_ms),
+            Counts::Of(first) => first.stats(now_ms),
+            Counts::Parts(_) => FlowStats::default(),
+        }
+    }
+
+    /// Whether it holds. One that has ended must not decide about packets any more.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// From now on caches treat it as a miss.
+    pub(crate) fn end(&self) {
+        self.live.store(false, Ordering::Release);
+    }
+}
+
+/// Decisions that a flow is a part of.
+#[derive(Debug, Default)]
+pub(crate) struct Dependents(Mutex<HashTable<Noted>>);
+
+#[derive(Debug)]
+struct Noted {
+    hash: u64,
+    decision: Weak<Decision>,
+}
+
+/// Below this many, those that are gone are not looked for.
+const FEW: usize = 16;
+
+impl Dependents {
+    /// A decision that holds and has these parts in this order, of which this is the first one's.
+    fn find(&self, hash: u64, parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
+        let noted = self.0.lock();
+        let candidates = noted.iter_hash(hash).filter(|noted| noted.hash == hash);
+        let mut alive = candidates.filter_map(|noted| noted.decision.upgrade());
+        alive.find(|decision| decision.is_live() && same(decision.parts(), parts))
+    }
+
+    fn note(&self, hash: u64, decision: &Arc<Decision>) {
+        let decision = Arc::downgrade(decision);
+        let mut noted = self.0.lock();
+        // At each doubling, so that what is gone costs little time and at most as much memory again.
+        if noted.len() >= FEW && noted.len() == noted.capacity() {
+            noted.retain(|noted| noted.decision.strong_count() > 0);
+        }
+        noted.insert_unique(hash, Noted { hash, decision }, |noted| noted.hash);
+    }
+
+    /// Ends all of them.
+    pub(crate) fn end(&self) {
+        let noted = std::mem::take(&mut *self.0.lock());
+        for decision in noted.into_iter().filter_map(|noted| noted.decision.upgrade()) {
+            decision.end();
+        }
+    }
+}
+
+fn same(parts: &[Arc<FlowEntry>], others: &[Arc<FlowEntry>]) -> bool {
+    parts.len() == others.len()
+        && parts
+            .iter()
+            .zip(others)
+            .all(|(part, other)| Arc::ptr_eq(part, other))
+}
+
+/// Of which flows, in which order. Addresses of flows are no guest's choice, so nothing secret is needed.
+fn hash(parts: &[Arc<FlowEntry>]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mixed = parts.iter().fold(FACTOR, |hash, part| {
+        (hash ^ Arc::as_ptr(part).addr() as u64)
+            .wrapping_mul(FACTOR)
+            .rotate_left(31)
+    });
+    mixed ^ mixed >> 29
+}
+
+/// The decision for a walk through these flows, if there is one that holds.
+pub(crate) fn known(parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
+    parts.first()?.dependents.find(hash(parts), parts)
+}
+
+/// Makes the decision for a walk through these flows. One that has ended meanwhile ends it.
+pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>]) -> Arc<Decision> {
+    let decision = Arc::new(Decision::new(program, Counts::Parts(parts.into())));
+    let hash = hash(parts);
+    for (at, part) in parts.iter().enumerate() {
+        if !parts[..at].iter().any(|earlier| Arc::ptr_eq(earlier, part)) {
+            part.dependents.note(hash, &decision);
+        }
+    }
+    if !parts.iter().all(|part| part.is_live()) {
+        decision.end();
+    }
+    decision
+}
+
+#[cfg(test)]
+impl Dependents {
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}

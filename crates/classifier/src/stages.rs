@@ -1,0 +1,131 @@
+//! Flows of filters and of later passes, and which filters ports have.
+//!
+//! One list per stage, pass and input port, so that a look-up searches the masks of its own pass only. Most switches have none
+//! of it, and then nobody looks here.
+
+use crate::entry::FlowEntry;
+use crate::port_flows::SharedList;
+use flow::{Context, Filters, Flow, FlowKey, PortId, Stage};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A list's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    pub stage: Stage,
+    /// Recirculation id; 0 in filters.
+    pub pass: u32,
+    /// `None`: for any port, as all egress filters are.
+    pub in_port: Option<u32>,
+}
+
+impl Place {
+    pub fn of(flow: &Flow) -> Place {
+        let port = flow.key.in_port();
+        let own = flow.mask.0.in_port() == u32::MAX && port < PortId::LIMIT;
+        Place {
+            stage: flow.stage,
+            pass: Place::pass(flow.stage, &flow.key),
+            in_port: (own && !matches!(flow.stage, Stage::Egress(..))).then_some(port),
+        }
+    }
+
+    /// Whether it is where all packets without filters go first.
+    pub fn is_first(&self) -> bool {
+        self.stage == Stage::Forward && self.pass == 0
+    }
+
+    fn pass(stage: Stage, key: &FlowKey) -> u32 {
+        if stage == Stage::Forward {
+            key.recirc_id()
+        } else {
+            0
+        }
+    }
+}
+
+/// The lists of a switch, behind a lock that look-ups take if there is anything.
+#[derive(Debug, Default)]
+pub(crate) struct Stages {
+    /// Never false again.
+    used: AtomicBool,
+    lists: RwLock<Lists>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    lists: HashMap<Place, Arc<SharedList>>,
+    /// Of ports that have some.
+    filters: HashMap<PortId, Filters>,
+}
+
+impl Stages {
+    #[inline]
+    pub fn read_if_used(&self) -> Option<RwLockReadGuard<'_, Lists>> {
+        self.used.load(Ordering::Acquire).then(|| self.lists.read())
+    }
+
+    pub fn read(&self) -> RwLockReadGuard<'_, Lists> {
+        self.lists.read()
+    }
+
+    pub fn change(&self) -> RwLockWriteGuard<'_, Lists> {
+        let lists = self.lists.write();
+        self.used.store(true, Ordering::Release);
+        lists
+    }
+}
+
+impl Lists {
+    pub fn get(&self, place: &Place) -> Option<&Arc<SharedList>> {
+        self.lists.get(place)
+    }
+
+    pub fn or_new(&mut self, place: Place) -> &Arc<SharedList> {
+        self.lists.entry(place).or_default()
+    }
+
+    /// Lets go of a list without flows.
+    pub fn remove(&mut self, place: &Place) {
+        self.lists.remove(place);
+    }
+
+    pub fn clear(&mut self) -> Vec<Arc<SharedList>> {
+        self.lists.drain().map(|(_, list)| list).collect()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&Place, &Arc<SharedList>)> {
+        self.lists.iter()
+    }
+
+    pub fn filters(&self, port: PortId) -> Filters {
+        self.filters.get(&port).copied().unwrap_or_default()
+    }
+
+    pub fn set_filters(&mut self, port: PortId, filters: Filters) {
+        if filters == Filters::default() {
+            self.filters.remove(&port);
+        } else {
+            self.filters.insert(port, filters);
+        }
+    }
+
+    pub fn has_filters(&self) -> bool {
+        !self.filters.is_empty()
+    }
+
+    pub fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+        let pass = Place::pass(stage, key);
+        let in_ports = match stage {
+            Stage::Egress(..) => [None, None],
+            Stage::Ingress(_) | Stage::Forward => [Some(key.in_port()), None],
+        };
+        let known = usize::from(in_ports[0].is_none());
+        in_ports[known..].iter().find_map(|&in_port| {
+            let place = Place { stage, pass, in_port };
+            self.lists.get(&place)?.look_up(key, context)
+        })
+    }
+}

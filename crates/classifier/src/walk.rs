@@ -1,0 +1,313 @@
+//! Running programs, and walking from flow to flow.
+//!
+//! One loop does it for all: for packets, for the composer of decisions, for traces. What is done to the packet is the
+//! [`Subject`]'s; what is found is the [`Tables`]'. Copies that are set aside stand on a stack of bounded height instead of
+//! the thread's, and the number of operations and look-ups per packet is bounded, as flows may send packets in circles.
+
+use crate::entry::FlowEntry;
+use flow::{Context, DropReason, Edit, Filters, FlowKey, Op, PortId, Program, Stage, Userspace};
+use std::sync::Arc;
+
+/// Look-ups in the way of one copy of a packet.
+pub const MAX_LOOKS: u32 = 16;
+
+/// Operations for one packet with all its copies, twice as many as the longest program has.
+pub const MAX_STEPS: u32 = 2 * flow::MAX_OPS as u32;
+
+/// Copies that are set aside at a time.
+const MAX_SAVED: usize = 64;
+
+/// Where flows are found.
+pub trait Tables {
+    /// The flow for a packet that comes to a stage.
+    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>>;
+    /// The filters of a port.
+    fn filters(&self, port: PortId) -> Filters;
+}
+
+/// For programs whose look-ups are done.
+#[derive(Clone, Copy, Debug)]
+pub struct NoTables;
+
+impl Tables for NoTables {
+    fn look_up(&self, _: Stage, _: &FlowKey, _: &Context) -> Option<Arc<FlowEntry>> {
+        None
+    }
+
+    fn filters(&self, _: PortId) -> Filters {
+        Filters::default()
+    }
+}
+
+/// What a program is run on: a packet, or what stands for it. After an output that is the last one it holds no packet, until
+/// one that was saved is restored.
+pub trait Subject {
+    /// A packet that was set aside.
+    type Saved;
+
+    /// The packet's key and context, as it is now.
+    fn key(&mut self) -> (&FlowKey, &Context);
+    /// A flow was found.
+    fn found(&mut self, _entry: &Arc<FlowEntry>) {}
+    /// No flow of the stage matches the packet: its provider is asked, and the packet ends here.
+    fn missed(&mut self, stage: Stage);
+    /// The packet, or a copy if it is not the last output, goes to a port.
+    fn output(&mut self, port: PortId, last: bool);
+    /// A copy goes to the controller.
+    fn userspace(&mut self, to: &Userspace);
+    /// The packet ends here.
+    fn dropped(&mut self, reason: DropReason);
+    /// Changes the packet.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be changed so, and ends.
+    fn edit(&mut self, edit: &Edit) -> Result<(), DropReason>;
+    /// Has a recirculation id in its key from now on.
+    fn recirculate(&mut self, id: u32);
+    /// Has a hash in its key from now on, which [`dp_hash`](crate::dp_hash) computes.
+    fn hash(&mut self, basis: u32);
+    /// The next output is not longer than this.
+    fn truncate(&mut self, len: u32);
+    /// Whether the packet, or its longest segment, is longer than that.
+    fn is_longer(&mut self, len: u16) -> bool;
+    /// Whether a meter lets the packet pass.
+    fn passes(&mut self, meter: u32) -> bool;
+    /// Whether the packet is one of so many of 2^32.
+    fn is_sampled(&mut self, probability: u32) -> bool;
+    /// Sets the packet aside; what stays is a copy.
+    fn save(&mut self) -> Self::Saved;
+    /// Takes it up again.
+    fn restore(&mut self, saved: Self::Saved);
+    /// Whether there is any use in going on.
+    fn goes_on(&self) -> bool {
+        true
+    }
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug)]
+pub enum Start<'a> {
+    /// With a program that stands in the forward stage, or that is complete.
+    Program(&'a Program),
+    /// With a look-up.
+    LookUp(Stage),
+}
+
+/// A packet that was set aside, and where it goes on.
+#[derive(Debug)]
+struct Frame<S> {
+    saved: S,
+    place: Position,
+    entry: Option<Arc<FlowEntry>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    at: usize,
+    stage: Stage,
+    looks: u32,
+}
+
+/// The stack of an executing thread, which is kept so that running allocates nothing.
+#[derive(Debug)]
+pub struct Stack<S>(Vec<Frame<S>>);
+
+impl<S> Default for Stack<S> {
+    fn default() -> Self {
+        Stack(Vec::new())
+    }
+}
+
+/// Runs a packet from there to all its ends. Returns how many there were: each output, copy to the controller, drop and miss.
+pub fn run<S: Subject, T: Tables>(
+    stack: &mut Stack<S::Saved>,
+    start: Start<'_>,
+    tables: &T,
+    subject: &mut S,
+) -> u64 {
+    stack.0.clear();
+    let (program, stage) = match start {
+        Start::Program(program) => (Some(program), Stage::Forward),
+        Start::LookUp(stage) => (None, stage),
+    };
+    let mut run = Run {
+        stack: &mut stack.0,
+        tables,
+        subject,
+        program,
+        entry: None,
+        place: Position {
+            at: 0,
+            stage,
+            looks: 0,
+        },
+        ends: 0,
+    };
+    let mut going = program.is_some() || run.look_up(stage) || run.resume();
+    let mut steps = 0;
+    while going && run.subject.goes_on() {
+        steps += 1;
+        if steps > MAX_STEPS {
+            run.dropped(DropReason::TooDeep);
+            break;
+        }
+        going = run.step() || run.resume();
+    }
+    let ends = run.ends;
+    stack.0.clear();
+    ends
+}
+
+struct Run<'a, S: Subject, T> {
+    stack: &'a mut Vec<Frame<S::Saved>>,
+    tables: &'a T,
+    subject: &'a mut S,
+    /// What was begun with, unless that was a look-up.
+    program: Option<&'a Program>,
+    /// The flow whose program runs instead.
+    entry: Option<Arc<FlowEntry>>,
+    place: Position,
+    ends: u64,
+}
+
+impl<S: Subject, T: Tables> Run<'_, S, T> {
+    /// Does one operation. False when the packet, or copy, has ended.
+    fn step(&mut self) -> bool {
+        let entry = self.entry.as_ref().map(|entry| entry.program());
+        let Some(op) = entry
+            .or(self.program)
+            .and_then(|program| program.ops().get(self.place.at))
+        else {
+            return false;
+        };
+        let op = *op;
+        let next = self.place.at + 1;
+        self.place.at = next;
+        match op {
+            Op::Output { port, last } => return self.output(port, last, next),
+            Op::Userspace(place) => {
+                let entry = self.entry.as_ref().map(|entry| entry.program());
+                if let Some(to) = entry
+                    .or(self.program)
+                    .and_then(|program| program.userspace(place))
+                {
+                    self.ends += 1;
+                    self.subject.userspace(to);
+                }
+            }
+            Op::Edit(edit) => {
+                if let Err(reason) = self.subject.edit(&edit) {
+                    return self.dropped(reason);
+                }
+            }
+            Op::Save { resume } => return self.save(resume as usize),
+            Op::Sample {
+                probability,
+                otherwise,
+            } => {
+                if !self.subject.is_sampled(probability) {
+                    self.place.at = otherwise as usize;
+                }
+            }
+            Op::CheckPktLen { len, otherwise } => {
+                if !self.subject.is_longer(len) {
+                    self.place.at = otherwise as usize;
+                }
+            }
+            Op::Truncate(len) => self.subject.truncate(len),
+            Op::Hash { basis } => self.subject.hash(basis),
+            Op::Meter(meter) => {
+                if !self.subject.passes(meter) {
+                    return self.dropped(DropReason::Metered);
+                }
+            }
+            Op::Recirc(id) => {
+                self.subject.recirculate(id);
+                return self.look_up(Stage::Forward);
+            }
+            Op::Continue => return self.go_on(),
+            Op::Drop(reason) => return self.dropped(reason),
+            Op::End => return false,
+        }
+        true
+    }
+
+    fn output(&mut self, port: PortId, last: bool, next: usize) -> bool {
+        if self.tables.filters(port).egress == 0 {
+            self.ends += 1;
+            self.subject.output(port, last);
+            return !last;
+        }
+        (last || self.save(next)) && self.look_up(Stage::Egress(port, 0))
+    }
+
+    /// To the next stage.
+    fn go_on(&mut self) -> bool {
+        let port = match self.place.stage {
+            Stage::Egress(port, _) => port,
+            Stage::Ingress(_) | Stage::Forward => PortId(self.subject.key().0.in_port()),
+        };
+        match (self.place.stage.next(self.tables.filters(port)), self.place.stage) {
+            (Some(next), _) => self.look_up(next),
+            (None, Stage::Egress(port, _)) => {
+                self.ends += 1;
+                self.subject.output(port, true);
+                false
+            }
+            (None, _) => self.dropped(DropReason::NoAction),
+        }
+    }
+
+    /// Has the flow that is found take over. False when there is none.
+    fn look_up(&mut self, stage: Stage) -> bool {
+        if self.place.looks == MAX_LOOKS {
+            return self.dropped(DropReason::TooDeep);
+        }
+        let (key, context) = self.subject.key();
+        let Some(entry) = self.tables.look_up(stage, key, context) else {
+            self.ends += 1;
+            self.subject.missed(stage);
+            return false;
+        };
+        self.subject.found(&entry);
+        self.entry = Some(entry);
+        self.place = Position {
+            at: 0,
+            stage,
+            looks: self.place.looks + 1,
+        };
+        true
+    }
+
+    fn save(&mut self, resume: usize) -> bool {
+        if self.stack.len() == MAX_SAVED {
+            return self.dropped(DropReason::TooDeep);
+        }
+        self.stack.push(Frame {
+            saved: self.subject.save(),
+            place: Position {
+                at: resume,
+                ..self.place
+            },
+            entry: self.entry.clone(),
+        });
+        true
+    }
+
+    /// Takes up what was set aside last. False when there is nothing.
+    fn resume(&mut self) -> bool {
+        let Some(Frame { saved, place, entry }) = self.stack.pop() else {
+            return false;
+        };
+        self.subject.restore(saved);
+        (self.place, self.entry) = (place, entry);
+        true
+    }
+
+    fn dropped(&mut self, reason: DropReason) -> bool {
+        self.ends += 1;
+        self.subject.dropped(reason);
+        false
+    }
+}

@@ -1,0 +1,764 @@
+//! Stages, passes and changes beside a twin that remembers nothing.
+//!
+//! The twin keeps flows in a list and walks each packet from the beginning, by the actions as they were written: a function that calls
+//! itself, on frames that are copied. The product looks in its cache first, composes decisions, runs programs. Both see real
+//! frames, and must send the same bytes to the same places in the same order; and all flows must have counted the same.
+//!
+//! `HYPERSWITCH_TWIN_MINUTES=60 cargo test --release -p classifier --test walk_twin` runs for an hour.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use classifier::{
+    FlowEntry, MegaflowTable, MicroflowCache, NoTables, PortFlows, Shape, Stack, Start, Statistics, Subject,
+    Tables, Train, Walked, Walker, dp_hash, run,
+};
+use flow::{
+    Action, Context, ContextMatch, DropReason, Edit, ExactKey, FieldId, Filters, Flow, FlowId, FlowKey,
+    FlowMask, Nested, PortId, SetField, Stage, SwitchId, Userspace,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use wire::{Layers, Offload, Snapshot, exact_key, parse, set_field};
+
+const PORTS: u32 = 3;
+
+/// Where a packet, or a copy, ended.
+#[derive(Clone, Debug, PartialEq)]
+enum Outcome {
+    Output(PortId, Vec<u8>),
+    Userspace(u32, Vec<u8>),
+    Missed(Stage, Box<(FlowKey, Context)>),
+    Dropped(DropReason),
+}
+
+/// A packet in flight.
+#[derive(Clone)]
+struct Frame {
+    head: Snapshot,
+    in_port: PortId,
+    marks: FlowKey,
+    context: Context,
+    limit: Option<usize>,
+}
+
+impl Frame {
+    fn new(bytes: &[u8], in_port: PortId) -> Frame {
+        let mut head = Snapshot::new();
+        head.fill(bytes.len()).copy_from_slice(bytes);
+        Frame {
+            head,
+            in_port,
+            marks: FlowKey::default(),
+            context: Context::NONE,
+            limit: None,
+        }
+    }
+
+    fn layers(&self) -> Layers {
+        parse(self.head.bytes(), self.head.len(), self.in_port).layers
+    }
+
+    fn key(&self) -> FlowKey {
+        let mut key = parse(self.head.bytes(), self.head.len(), self.in_port).key;
+        key.set_recirc_id(self.marks.recirc_id());
+        key.set_dp_hash(self.marks.dp_hash());
+        key.set_skb_mark(self.marks.skb_mark());
+        key
+    }
+
+    fn edit(&mut self, edit: &Edit) -> Result<(), DropReason> {
+        match edit {
+            Edit::Set(set) if set.field.field().is_metadata() => {
+                let in_context = set.field.field().is_in_context();
+                let words = if in_context {
+                    &mut self.context.words
+                } else {
+                    &mut self.marks.words
+                };
+                set.field.field().set(words, set.value, set.mask);
+                Ok(())
+            }
+            Edit::Set(set) => {
+                let (layers, len) = (self.layers(), self.head.len());
+                set_field(self.head.bytes_mut(), &layers, &Offload::NONE, len, set)
+                    .map_err(|_| DropReason::NoHeader)
+            }
+            Edit::PushVlan { tpid, tci } => self
+                .head
+                .push_vlan(*tpid, *tci)
+                .then_some(())
+                .ok_or(DropReason::Policy),
+            Edit::PopVlan => {
+                self.head.pop_vlan();
+                Ok(())
+            }
+        }
+    }
+
+    /// The bytes that go out now.
+    fn out(&mut self) -> Vec<u8> {
+        let limit = self.limit.take().unwrap_or(usize::MAX);
+        self.head.bytes()[..self.head.len().min(limit)].to_vec()
+    }
+}
+
+/// The definition of it all.
+struct Twin {
+    flows: Vec<Flow>,
+    filters: HashMap<PortId, Filters>,
+    counts: HashMap<FlowId, u64>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Twin {
+    fn put(&mut self, flow: Flow, statistics: Statistics) {
+        let matches_same = |old: &Flow| {
+            old.stage == flow.stage
+                && old.mask == flow.mask
+                && old.key == flow.key
+                && old.context == flow.context
+        };
+        let same_id = self.flows.iter().position(|old| old.id == flow.id);
+        let before = same_id.or_else(|| self.flows.iter().position(matches_same));
+        let kept = before.and_then(|at| self.counts.get(&self.flows[at].id).copied());
+        let replaced: Vec<_> = self
+            .flows
+            .extract_if(.., |old| old.id == flow.id || matches_same(old))
+            .collect();
+        for old in replaced {
+            self.counts.remove(&old.id);
+        }
+        let count = kept.filter(|_| statistics == Statistics::Kept).unwrap_or(0);
+        self.counts.insert(flow.id, count);
+        self.flows.push(flow);
+    }
+
+    fn filters(&self, port: PortId) -> Filters {
+        self.filters.get(&port).copied().unwrap_or_default()
+    }
+
+    fn packet(&mut self, frame: Frame) -> Vec<Outcome> {
+        self.outcomes.clear();
+        let first = Stage::first(self.filters(frame.in_port));
+        self.stage(first, frame, 0);
+        if self.outcomes.is_empty() {
+            self.outcomes.push(Outcome::Dropped(DropReason::NoAction));
+        }
+        std::mem::take(&mut self.outcomes)
+    }
+
+    fn stage(&mut self, stage: Stage, frame: Frame, looks: u32) {
+        if looks == classifier::MAX_LOOKS {
+            return self.outcomes.push(Outcome::Dropped(DropReason::TooDeep));
+        }
+        let key = frame.key();
+        let is_it = |flow: &&Flow| {
+            let context = flow.context.as_deref().copied().unwrap_or_default();
+            flow.stage == stage
+                && (stage != Stage::Forward || flow.key.recirc_id() == key.recirc_id())
+                && key.masked(&flow.mask) == flow.key
+                && frame.context.masked(&context.mask) == context.context
+        };
+        let Some(flow) = self.flows.iter().find(is_it).cloned() else {
+            return self
+                .outcomes
+                .push(Outcome::Missed(stage, Box::new((key, frame.context))));
+        };
+        *self.counts.entry(flow.id).or_default() += 1;
+        self.list(&flow.actions, stage, frame, looks + 1);
+    }
+
+    fn list(&mut self, actions: &[Action], stage: Stage, mut frame: Frame, looks: u32) {
+        for action in actions {
+            let edit = match action {
+                Action::Set(set) => Edit::Set(*set),
+                Action::PopVlan => Edit::PopVlan,
+                Action::PushVlan { tpid, tci } => Edit::PushVlan {
+                    tpid: *tpid,
+                    tci: *tci,
+                },
+                other => {
+                    if self.other(other, stage, &mut frame, looks) {
+                        continue;
+                    }
+                    return;
+                }
+            };
+            if let Err(reason) = frame.edit(&edit) {
+                return self.outcomes.push(Outcome::Dropped(reason));
+            }
+        }
+    }
+
+    /// False if the list ends here.
+    fn other(&mut self, action: &Action, stage: Stage, frame: &mut Frame, looks: u32) -> bool {
+        match action {
+            Action::Output(port) if self.filters(*port).egress > 0 => {
+                self.stage(Stage::Egress(*port, 0), frame.clone(), looks);
+            }
+            Action::Output(port) => self.outcomes.push(Outcome::Output(*port, frame.out())),
+            Action::Userspace(to) => self.outcomes.push(Outcome::Userspace(to.pid, frame.out())),
+            Action::Drop(reason) => {
+                self.outcomes.push(Outcome::Dropped(*reason));
+                return false;
+            }
+            Action::Sample { probability, actions } if *probability > 0 => {
+                self.list(&actions.0, stage, frame.clone(), looks);
+            }
+            Action::Clone(actions) => self.list(&actions.0, stage, frame.clone(), looks),
+            Action::Truncate(len) => frame.limit = Some(*len as usize),
+            Action::CheckPktLen {
+                len,
+                greater,
+                otherwise,
+            } => {
+                let longer = frame.head.len() > usize::from(*len);
+                let chosen = if longer { greater } else { otherwise };
+                self.list(&chosen.0, stage, frame.clone(), looks);
+            }
+            Action::Recirc(id) => {
+                let mut copy = frame.clone();
+                copy.marks.set_recirc_id(*id);
+                self.stage(Stage::Forward, copy, looks);
+            }
+            Action::Hash { basis } => {
+                let hash = dp_hash(&frame.key(), *basis);
+                frame.marks.set_dp_hash(hash);
+            }
+            // Meter 1 lets nothing pass.
+            Action::Meter(1) => {
+                self.outcomes.push(Outcome::Dropped(DropReason::Metered));
+                return false;
+            }
+            Action::Continue => {
+                let (of, last) = match stage {
+                    Stage::Egress(port, _) => (port, Some(port)),
+                    _ => (frame.in_port, None),
+                };
+                match (stage.next(self.filters(of)), last) {
+                    (Some(next), _) => self.stage(next, frame.clone(), looks),
+                    (None, Some(port)) => self.outcomes.push(Outcome::Output(port, frame.clone().out())),
+                    (None, None) => self.outcomes.push(Outcome::Dropped(DropReason::NoAction)),
+                }
+            }
+            _ => {}
+        }
+        true
+    }
+}
+
+/// The product's packet.
+struct OnFrame {
+    frame: Frame,
+    key: FlowKey,
+    outcomes: Vec<Outcome>,
+}
+
+impl Subject for OnFrame {
+    type Saved = Frame;
+
+    fn key(&mut self) -> (&FlowKey, &Context) {
+        self.key = self.frame.key();
+        (&self.key, &self.frame.context)
+    }
+
+    fn found(&mut self, entry: &Arc<FlowEntry>) {
+        entry.record(1, 0, 0, 0);
+    }
+
+    fn missed(&mut self, stage: Stage) {
+        self.outcomes.push(Outcome::Missed(
+            stage,
+            Box::new((self.frame.key(), self.frame.context)),
+        ));
+    }
+
+    fn output(&mut self, port: PortId, _: bool) {
+        let bytes = self.frame.out();
+        self.outcomes.push(Outcome::Output(port, bytes));
+    }
+
+    fn userspace(&mut self, to: &Userspace) {
+        let bytes = self.frame.out();
+        self.outcomes.push(Outcome::Userspace(to.pid, bytes));
+    }
+
+    fn dropped(&mut self, reason: DropReason) {
+        self.outcomes.push(Outcome::Dropped(reason));
+    }
+
+    fn edit(&mut self, edit: &Edit) -> Result<(), DropReason> {
+        self.frame.edit(edit)
+    }
+
+    fn recirculate(&mut self, id: u32) {
+        self.frame.marks.set_recirc_id(id);
+    }
+
+    fn hash(&mut self, basis: u32) {
+        let hash = dp_hash(&self.frame.key(), basis);
+        self.frame.marks.set_dp_hash(hash);
+    }
+
+    fn truncate(&mut self, len: u32) {
+        self.frame.limit = Some(len as usize);
+    }
+
+    fn is_longer(&mut self, len: u16) -> bool {
+        self.frame.head.len() > usize::from(len)
+    }
+
+    fn passes(&mut self, meter: u32) -> bool {
+        meter != 1
+    }
+
+    fn is_sampled(&mut self, probability: u32) -> bool {
+        probability > 0
+    }
+
+    fn save(&mut self) -> Frame {
+        self.frame.clone()
+    }
+
+    fn restore(&mut self, frame: Frame) {
+        self.frame = frame;
+    }
+}
+
+/// The table with what a thread has.
+struct Product {
+    table: MegaflowTable,
+    ports: Vec<PortFlows>,
+    cache: MicroflowCache,
+    walker: Walker,
+    stack: Stack<Frame>,
+    hits: u64,
+    composed: u64,
+}
+
+impl Product {
+    fn new() -> Product {
+        let mut table = MegaflowTable::default();
+        Product {
+            ports: (0..PORTS).map(|port| table.port(PortId(port))).collect(),
+            table,
+            cache: MicroflowCache::new(64),
+            walker: Walker::default(),
+            stack: Stack::default(),
+            hits: 0,
+            composed: 0,
+        }
+    }
+
+    fn packet(&mut self, frame: Frame) -> Vec<Outcome> {
+        let (mut exact, mut layers) = (ExactKey::default(), Layers::default());
+        let (bytes, in_port) = (frame.head.bytes(), frame.in_port);
+        exact_key(bytes, bytes.len(), in_port, &mut exact, &mut layers);
+        let flows = &self.ports[in_port.0 as usize];
+        let mut subject = OnFrame {
+            key: exact.flow_key().unwrap_or_else(|| frame.key()),
+            frame,
+            outcomes: Vec::new(),
+        };
+        let mut train = Train::default();
+        train.add(100, 0);
+        let significant = flows.significant(&exact);
+        let hash = self.cache.hash(&exact, significant);
+        let found = self.cache.hit(hash, &exact, significant, &train).cloned();
+        self.hits += u64::from(found.is_some());
+        let reading = flows.read();
+        let decision = found.or_else(|| {
+            let key = subject.key;
+            let walked = reading.walk(&key, &Context::NONE, &mut self.walker);
+            self.composed += u64::from(matches!(walked, Walked::Composed(_)));
+            let decision = walked.decision().cloned()?;
+            decision.record(1, 0, 0, 0);
+            if !exact.is_none() {
+                let significant = flows.significant(&exact);
+                let hash = self.cache.hash(&exact, significant);
+                self.cache.insert(hash, &exact, significant, &decision, 0);
+            }
+            Some(decision)
+        });
+        let outcomes = match &decision {
+            Some(decision) => match &decision.shape {
+                Shape::Plain(port) => {
+                    subject.output(*port, true);
+                    1
+                }
+                Shape::Edited(edited) => {
+                    match edited.edits.iter().try_for_each(|edit| subject.edit(edit)) {
+                        Ok(()) => subject.output(edited.port, true),
+                        Err(reason) => subject.dropped(reason),
+                    }
+                    1
+                }
+                Shape::Run => run(
+                    &mut self.stack,
+                    Start::Program(decision.program()),
+                    &NoTables,
+                    &mut subject,
+                ),
+            },
+            None => {
+                let first = Stage::first(reading.filters(in_port));
+                run(&mut self.stack, Start::LookUp(first), &reading, &mut subject)
+            }
+        };
+        if outcomes == 0 {
+            subject.dropped(DropReason::NoAction);
+        }
+        subject.outcomes
+    }
+}
+
+fn ports() -> impl Strategy<Value = PortId> {
+    (0..PORTS).prop_map(PortId)
+}
+
+fn sets() -> impl Strategy<Value = SetField> {
+    let fields = vec![
+        (FieldId::EthDst, 0x0200_0000_0001, u128::MAX),
+        (FieldId::EthSrc, 1, 1),
+        (FieldId::IpDst, 0x0a00_0001, u128::MAX),
+        (FieldId::IpDst, 1, 3),
+        (FieldId::IpTtl, 7, u128::MAX),
+        (FieldId::TpDst, 1, u128::MAX),
+        (FieldId::TpSrc, 1, 1),
+        (FieldId::SkbMark, 5, u128::MAX),
+        (FieldId::SkbPriority, 5, u128::MAX),
+    ];
+    prop::sample::select(fields).prop_map(|(field, value, mask)| SetField {
+        field,
+        value,
+        mask: mask & field.field().ones(),
+    })
+}
+
+/// Lists for a stage: `last` means the action that passes packets on there.
+fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
+    let on = if forward {
+        (1u32..3).prop_map(Action::Recirc).boxed()
+    } else {
+        Just(Action::Continue).boxed()
+    };
+    let leaf = prop_oneof![
+        5 => ports().prop_map(Action::Output),
+        5 => on,
+        3 => sets().prop_map(Action::Set),
+        1 => Just(Action::PushVlan { tpid: 0x8100, tci: 0x1003 }),
+        1 => Just(Action::PopVlan),
+        1 => Just(Action::Hash { basis: 1 }),
+        1 => (0u32..2).prop_map(Action::Meter),
+        1 => (20u32..70).prop_map(Action::Truncate),
+        1 => (0u32..2).prop_map(|pid| Action::Userspace(Userspace { pid, ..Userspace::default() })),
+        1 => Just(Action::Drop(DropReason::Policy)),
+    ];
+    let nested = leaf.clone().prop_recursive(2, 6, 2, |inner| {
+        let list = || prop::collection::vec(inner.clone(), 0..3).prop_map(Nested);
+        prop_oneof![
+            list().prop_map(Action::Clone),
+            (0u32..2, list()).prop_map(|(probability, actions)| Action::Sample { probability, actions }),
+            (50u16..70, list(), list()).prop_map(|(len, greater, otherwise)| Action::CheckPktLen {
+                len,
+                greater,
+                otherwise
+            }),
+        ]
+    });
+    prop::collection::vec(prop_oneof![6 => leaf, 1 => nested], 1..4)
+}
+
+fn stages() -> impl Strategy<Value = Stage> {
+    prop_oneof![
+        2 => (0u8..2).prop_map(Stage::Ingress),
+        4 => Just(Stage::Forward),
+        2 => (ports(), 0u8..2).prop_map(|(port, number)| Stage::Egress(port, number)),
+    ]
+}
+
+/// What a flow looks at, one mask per list, so that flows do not overlap.
+fn mask_of(stage: Stage, pass: u32, salt: u32) -> FlowMask {
+    let mut mask = FlowMask::ANY;
+    let number = match stage {
+        Stage::Ingress(number) => u32::from(number),
+        Stage::Forward => 2 + pass,
+        Stage::Egress(port, number) => 7 + 2 * port.0 + u32::from(number),
+    };
+    mask.0.set_in_port(if number % 3 == 2 { 0 } else { u32::MAX });
+    mask.0
+        .set_recirc_id(if stage == Stage::Forward { u32::MAX } else { 0 });
+    let mixed = (number + 17 * salt).wrapping_mul(0x9e37_79b9) >> 12;
+    // One field in six, about.
+    let bit = |at: u32| (mixed ^ mixed >> 7).wrapping_mul(2 * at + 1).is_multiple_of(6);
+    mask.0.set_eth_dst(if bit(0) { 3 } else { 0 });
+    mask.0.set_vlan_tci(if bit(1) { 0x1003 } else { 0 });
+    mask.0.set_ip_dst(if bit(2) { 1 } else { 0 });
+    mask.0.set_tp_dst(if bit(3) { 1 } else { 0 });
+    mask.0.set_tp_src(if bit(4) { 1 } else { 0 });
+    mask.0.set_skb_mark(if bit(5) { 1 } else { 0 });
+    mask.0.set_eth_type(if bit(6) { 0xffff } else { 0 });
+    mask.0.set_dp_hash(if bit(7) && pass > 0 { 1 } else { 0 });
+    mask.0.set_inner_tci(if bit(8) { 1 } else { 0 });
+    mask.0.set_ip_ttl(if bit(9) { 7 } else { 0 });
+    mask
+}
+
+#[derive(Clone, Debug)]
+struct Put {
+    stage: Stage,
+    pass: u32,
+    values: Vec<u8>,
+    priority: Option<bool>,
+    lists: [Vec<Action>; 2],
+    kept: bool,
+}
+
+impl Put {
+    fn flow(&self, id: u128, salt: u32) -> Flow {
+        let pass = if self.stage == Stage::Forward {
+            self.pass
+        } else {
+            0
+        };
+        let mask = mask_of(self.stage, pass, salt);
+        let mut key = Frame::new(&frame(&self.values), PortId(u32::from(self.values[0]) % PORTS)).key();
+        key.set_recirc_id(pass);
+        key.set_skb_mark(u32::from(self.values[1]) * 5);
+        key.set_dp_hash(self.values[2].into());
+        let [forward, filter] = &self.lists;
+        let actions = if self.stage == Stage::Forward {
+            forward
+        } else {
+            filter
+        };
+        // All flows of a list look at the priority, or none.
+        let context = (salt + pass).is_multiple_of(3).then(|| {
+            let (mut context, mut mask) = (Context::NONE, Context::NONE);
+            context.set_skb_priority(if self.priority == Some(true) { 5 } else { 0 });
+            mask.set_skb_priority(u32::MAX);
+            Box::new(ContextMatch { context, mask })
+        });
+        Flow {
+            id: FlowId(id),
+            switch: SwitchId(1),
+            stage: self.stage,
+            key: key.masked(&mask),
+            mask,
+            context,
+            actions: ahead(actions, self.stage, pass),
+        }
+    }
+}
+
+/// The list, with passes that lead on only and outputs of egress filters that meet none, so that no packet goes round in circles.
+fn ahead(actions: &[Action], stage: Stage, pass: u32) -> Vec<Action> {
+    let nested = |list: &Nested| Nested(ahead(&list.0, stage, pass));
+    let change = |action: &Action| match action {
+        Action::Recirc(id) => Action::Recirc(pass + id),
+        Action::Output(_) if matches!(stage, Stage::Egress(..)) => Action::Output(PortId(0)),
+        Action::Clone(list) => Action::Clone(nested(list)),
+        Action::Sample { probability, actions } => Action::Sample {
+            probability: *probability,
+            actions: nested(actions),
+        },
+        Action::CheckPktLen {
+            len,
+            greater,
+            otherwise,
+        } => Action::CheckPktLen {
+            len: *len,
+            greater: nested(greater),
+            otherwise: nested(otherwise),
+        },
+        other => other.clone(),
+    };
+    actions.iter().map(change).collect()
+}
+
+/// A frame of few kinds, as few bits say.
+fn frame(bits: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, bits[3] & 3, 2, 0, 0, 0, 0, bits[4] & 1];
+    for tag in 0..bits[5] % 4 {
+        frame.extend([0x81, 0, 0, tag + (bits[6] & 1)]);
+    }
+    let (kind, protocol) = match bits[7] % 6 {
+        0 => ([0x08, 0x06], 0),
+        1 => ([0x88, 0xb5], 0),
+        2 => ([0x08, 0x00], 1),
+        3 => ([0x08, 0x00], 6),
+        _ => ([0x08, 0x00], 17),
+    };
+    frame.extend(kind);
+    frame.extend([0x45, 0, 0, 48, 0, 0, 0, 0, 60 + (bits[8] & 1), protocol, 0, 0]);
+    frame.extend([10, 0, 0, 9, 10, 0, 0, bits[9] & 3]);
+    frame.extend([0, bits[10] & 3, 0, bits[11] & 3]);
+    frame.extend([
+        0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ]);
+    frame.resize(frame.len() + usize::from(bits[0] / 4) % 20, 7);
+    frame
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Put(Vec<(u128, Put)>),
+    Remove(u128),
+    Filters(PortId, Filters),
+    Flush,
+    Packets(Vec<Vec<u8>>),
+}
+
+fn bits() -> impl Strategy<Value = Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 12)
+}
+
+fn operations() -> impl Strategy<Value = (u32, Vec<Operation>)> {
+    let put = (
+        stages(),
+        0u32..4,
+        bits(),
+        any::<Option<bool>>(),
+        lists(true),
+        lists(false),
+        any::<bool>(),
+    )
+        .prop_map(|(stage, pass, values, priority, forward, filter, kept)| Put {
+            stage,
+            pass,
+            values,
+            priority,
+            lists: [forward, filter],
+            kept,
+        });
+    let operation = prop_oneof![
+        10 => prop::collection::vec((0u128..60, put), 1..12).prop_map(Operation::Put),
+        3 => (0u128..60).prop_map(Operation::Remove),
+        2 => (ports(), prop::sample::select(vec![0u8, 0, 0, 1, 2]), prop::sample::select(vec![0u8, 0, 0, 1, 2])).prop_map(|(port, ingress, egress)| {
+            let egress = if port.0 == 0 { 0 } else { egress };
+            Operation::Filters(port, Filters { ingress, egress })
+        }),
+        1 => Just(Operation::Flush),
+        12 => prop::collection::vec(bits(), 1..6).prop_map(Operation::Packets),
+    ];
+    (0u32..64, prop::collection::vec(operation, 1..40))
+}
+
+/// Returns how often the cache was of use, and how many decisions were composed.
+fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<[u64; 2], TestCaseError> {
+    let mut product = Product::new();
+    let mut twin = Twin {
+        flows: Vec::new(),
+        filters: HashMap::new(),
+        counts: HashMap::new(),
+        outcomes: Vec::new(),
+    };
+    for operation in operations {
+        match operation {
+            Operation::Put(puts) => {
+                // What the cache holds is of the flows that are replaced.
+                product.cache.tell(0);
+                for (id, put) in puts {
+                    let flow = put.flow(id, salt);
+                    let statistics = if put.kept {
+                        Statistics::Kept
+                    } else {
+                        Statistics::New
+                    };
+                    product.table.put(flow.clone(), statistics).unwrap();
+                    twin.put(flow, statistics);
+                }
+            }
+            Operation::Remove(id) => {
+                let removed = product.table.remove(FlowId(id));
+                product.cache.tell(0);
+                twin.flows.retain(|flow| flow.id != FlowId(id));
+                let last = removed.map(|entry| entry.stats(0).packets);
+                prop_assert_eq!(last, twin.counts.remove(&FlowId(id)));
+            }
+            Operation::Filters(port, filters) => {
+                product.table.set_filters(port, filters);
+                twin.filters.insert(port, filters);
+            }
+            Operation::Flush => {
+                prop_assert_eq!(product.table.flush(), twin.flows.len());
+                twin.flows.clear();
+                twin.counts.clear();
+            }
+            Operation::Packets(packets) => {
+                // Twice, so that the cache is asked.
+                for bits in packets.iter().chain(&packets) {
+                    let frame = Frame::new(&frame(bits), PortId(u32::from(bits[0]) % PORTS));
+                    prop_assert_eq!(product.packet(frame.clone()), twin.packet(frame));
+                }
+                product.cache.tell(0);
+                for entry in product.table.iter() {
+                    let count = twin.counts.get(&entry.flow.id).copied();
+                    prop_assert_eq!(Some(entry.stats(0).packets), count, "{:?}", entry.flow);
+                }
+            }
+        }
+        prop_assert_eq!(product.table.len(), twin.flows.len());
+    }
+    Ok([product.hits, product.composed])
+}
+
+#[test]
+fn walks_through_caches_are_as_walks_without() {
+    let minutes = std::env::var("HYPERSWITCH_TWIN_MINUTES")
+        .ok()
+        .and_then(|minutes| minutes.parse().ok());
+    let end = Instant::now() + Duration::from_secs(60 * minutes.unwrap_or(0));
+    let mut totals = [0; 2];
+    loop {
+        let config = Config {
+            failure_persistence: None,
+            max_shrink_iters: 500,
+            ..Config::with_cases(1500)
+        };
+        let seen = std::cell::Cell::new([0; 2]);
+        let result = TestRunner::new(config).run(&operations(), |case| {
+            let [hits, composed] = compare(case)?;
+            let [before, also] = seen.get();
+            seen.set([before + hits, also + composed]);
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{error}");
+        }
+        totals = [totals[0] + seen.get()[0], totals[1] + seen.get()[1]];
+        if Instant::now() >= end {
+            break;
+        }
+    }
+    assert!(
+        totals[0] > 3000 && totals[1] > 300,
+        "hits and composed decisions: {totals:?}"
+    );
+}
+
+/// Flows may send packets in circles, and many copies of them.
+#[test]
+fn circles_end() {
+    let mut product = Product::new();
+    let mut mask = FlowMask::ANY;
+    mask.0.set_recirc_id(u32::MAX);
+    for pass in 0..2 {
+        let mut key = FlowKey::default();
+        key.set_recirc_id(pass);
+        let actions = vec![Action::Recirc(1); 8];
+        let flow = Flow::new(FlowId(pass.into()), SwitchId(1), key, mask, actions);
+        product.table.insert(flow).unwrap();
+    }
+    let outcomes = product.packet(Frame::new(&frame(&[1; 12]), PortId(1)));
+    assert!(
+        outcomes
+            .iter()
+            .all(|outcome| *outcome == Outcome::Dropped(DropReason::TooDeep))
+    );
+    assert!(outcomes.len() < classifier::MAX_STEPS as usize);
+    assert_eq!((product.walker.uncomposed, product.composed), (1, 0));
+}

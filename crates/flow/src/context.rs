@@ -1,0 +1,45 @@
+//! What is known of few packets only: the tunnel they came through, labels and first packet of their connection, priority.
+//!
+//! It stands beside the key, so that keys and caches of other packets carry none of it. A packet without any of that has
+//! [`Context::NONE`].
+
+use crate::key::KEY_WORDS;
+use serde::{Deserialize, Serialize};
+
+/// The fields of words [`KEY_WORDS`] and above in [`FIELDS`](crate::FIELDS).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Context {
+    /// The packed words.
+    pub words: [u64; KEY_WORDS],
+}
+
+impl Context {
+    /// Nothing is known.
+    pub const NONE: Context = Context {
+        words: [0; KEY_WORDS],
+    };
+
+    /// Whether nothing is known.
+    pub fn is_none(&self) -> bool {
+        *self == Context::NONE
+    }
+
+    /// The context with every bit outside `mask` cleared.
+    #[must_use]
+    pub fn masked(&self, mask: &Context) -> Context {
+        let mut words = self.words;
+        for (word, mask) in words.iter_mut().zip(&mask.words) {
+            *word &= mask;
+        }
+        Context { words }
+    }
+}
+
+/// What a flow compares of contexts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ContextMatch {
+    /// Values to compare; bits outside `mask` are zero.
+    pub context: Context,
+    /// Which bits are compared.
+    pub mask: Context,
+}

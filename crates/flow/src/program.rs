@@ -1,0 +1,569 @@
+//! Actions as they run: a list of operations without nesting, compiled when a flow is installed.
+//!
+//! What an action does to a copy of the packet stands behind a [`Op::Save`]: the packet is set aside, and goes on at the
+//! place that the operation names once the copy has come to its [`Op::End`]. Places lie ahead always, so a program
+//! ends; and it is bounded in length, nesting and bytes, so that what one packet costs is. Where nothing follows that
+//! needs the packet, no copy is made.
+
+use crate::action::{Action, SetField, Userspace};
+use crate::{DropReason, FieldId, FlowMask, PortId, Stage};
+use std::fmt;
+
+/// Lists within lists.
+pub const MAX_NESTING: usize = 8;
+
+/// Operations of a program. The longest that a switch of ours needs floods to all ports, each in a form of its own.
+pub const MAX_OPS: usize = 4 * PortId::LIMIT as usize;
+
+/// Bytes for the controller in all of a program, as many as a flow's actions may have in the kernel.
+pub const MAX_BYTES: usize = 32 * 1024;
+
+/// A change of a packet's headers or metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Edit {
+    /// [`Action::Set`].
+    Set(SetField),
+    /// [`Action::PushVlan`].
+    PushVlan {
+        /// Tag protocol identifier.
+        tpid: u16,
+        /// Tag control information.
+        tci: u16,
+    },
+    /// [`Action::PopVlan`].
+    PopVlan,
+}
+
+/// An operation. Places are indices into [`Program::ops`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Send the packet to a port.
+    Output {
+        /// The port.
+        port: PortId,
+        /// Nothing else needs the packet: it is given away and done.
+        last: bool,
+    },
+    /// Hand a copy to the controller, with what stands at that place of [`Program::userspace`].
+    Userspace(u32),
+    /// Change the packet.
+    Edit(Edit),
+    /// Set the packet aside; what follows is done to a copy. At its end the packet goes on at `resume`.
+    Save {
+        /// Where.
+        resume: u32,
+    },
+    /// Go on at `otherwise`, but with that probability.
+    Sample {
+        /// See [`Action::Sample`].
+        probability: u32,
+        /// Where.
+        otherwise: u32,
+    },
+    /// Go on at `otherwise`, unless the packet is longer.
+    CheckPktLen {
+        /// See [`Action::CheckPktLen`].
+        len: u16,
+        /// Where.
+        otherwise: u32,
+    },
+    /// See [`Action::Truncate`].
+    Truncate(u32),
+    /// See [`Action::Hash`].
+    Hash {
+        /// Makes hashes differ.
+        basis: u32,
+    },
+    /// See [`Action::Meter`].
+    Meter(u32),
+    /// Look up again; the flow that is found takes the place of the rest.
+    Recirc(u32),
+    /// Look up in the next stage; the flow that is found takes the place of the rest.
+    Continue,
+    /// Drop the packet or copy, and end.
+    Drop(DropReason),
+    /// The packet or copy is done.
+    End,
+}
+
+/// Why actions were refused. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadActions {
+    /// Nested deeper than [`MAX_NESTING`].
+    TooDeep,
+    /// More than [`MAX_OPS`] operations.
+    TooLong,
+    /// More than [`MAX_BYTES`] for the controller.
+    TooManyBytes,
+    /// A field that cannot be set, or bits outside of it.
+    NotSettable(FieldId),
+    /// A tag protocol identifier other than 0x8100 and 0x88a8.
+    BadTpid(u16),
+    /// [`Action::Continue`] where no stage follows, or [`Action::Recirc`] outside the forward stage.
+    WrongStage(Stage),
+}
+
+impl fmt::Display for BadActions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BadActions::TooDeep => write!(f, "actions are nested more than {MAX_NESTING} deep"),
+            BadActions::TooLong => write!(f, "actions have more than {MAX_OPS} steps"),
+            BadActions::TooManyBytes => write!(f, "actions hold more than {MAX_BYTES} bytes of data"),
+            BadActions::NotSettable(field) => {
+                write!(f, "{} cannot be set, or not to this value", field.field().name)
+            }
+            BadActions::BadTpid(tpid) => write!(f, "{tpid:#06x} is no VLAN tag's protocol identifier"),
+            BadActions::WrongStage(stage) => write!(f, "an action of these has no meaning in stage {stage}"),
+        }
+    }
+}
+
+impl std::error::Error for BadActions {}
+
+/// Compiled actions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Program {
+    ops: Box<[Op]>,
+    userspace: Box<[Userspace]>,
+    looks_up: bool,
+}
+
+impl Program {
+    /// Compiles the actions of a flow of that stage.
+    ///
+    /// # Errors
+    ///
+    /// They exceed a bound, or mean nothing.
+    pub fn compile(actions: &[Action], stage: Stage) -> Result<Program, BadActions> {
+        let mut compiler = Compiler {
+            stage,
+            out: Builder::default(),
+            bytes: 0,
+        };
+        compiler.list(actions, 0)?;
+        Ok(compiler.out.finish())
+    }
+
+    /// The operations, each of which is followed by another one or ends what it is done to.
+    #[inline]
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// What goes to the controller.
+    #[inline]
+    pub fn userspace(&self, place: u32) -> Option<&Userspace> {
+        self.userspace.get(place as usize)
+    }
+
+    /// The port that packets just go to.
+    pub fn plain(&self) -> Option<PortId> {
+        match *self.ops {
+            [Op::Output { port, last: true }] => Some(port),
+            _ => None,
+        }
+    }
+
+    /// The changes that are made, and the port that packets go to then, if that is all. Marks for later passes are left
+    /// out, as there are none.
+    pub fn edited(&self) -> Option<(Box<[Edit]>, PortId)> {
+        let [edits @ .., Op::Output { port, last: true }] = &*self.ops else {
+            return None;
+        };
+        let is_mark = |edit: &Edit| matches!(edit, Edit::Set(set) if set.field == FieldId::SkbMark);
+        let edits = edits.iter().map(|op| match op {
+            Op::Edit(edit) => Some(*edit),
+            _ => None,
+        });
+        let edits: Option<Vec<_>> = edits.collect();
+        let edits = edits?.into_iter().filter(|edit| !is_mark(edit)).collect();
+        Some((edits, *port))
+    }
+
+    /// Whether it looks up by itself, besides what egress filters need.
+    #[inline]
+    pub fn looks_up(&self) -> bool {
+        self.looks_up
+    }
+
+    /// Ports that it may send to.
+    pub fn outputs(&self) -> impl Iterator<Item = PortId> + '_ {
+        self.ops.iter().filter_map(|op| match op {
+            Op::Output { port, .. } => Some(*port),
+            _ => None,
+        })
+    }
+
+    /// What it looks at of packets, so that a later look-up depends on it: what a hash is computed of.
+    pub fn looks_at(&self) -> FlowMask {
+        let mut mask = FlowMask::ANY;
+        if self.ops.iter().any(|op| matches!(op, Op::Hash { .. })) {
+            mask.0.set_eth_type(u16::MAX);
+            mask.0.set_ip_src(u128::MAX);
+            mask.0.set_ip_dst(u128::MAX);
+            mask.0.set_ip_proto(u8::MAX);
+            mask.0.set_ip_frag(u8::MAX);
+            mask.0.set_tp_src(u16::MAX);
+            mask.0.set_tp_dst(u16::MAX);
+        }
+        mask
+    }
+}
+
+/// Makes a program operation by operation.
+#[derive(Debug, Default)]
+pub struct Builder {
+    ops: Vec<Op>,
+    userspace: Vec<Userspace>,
+    /// The last place that was named.
+    named: usize,
+}
+
+impl Builder {
+    /// Appends an operation; returns its place.
+    pub fn push(&mut self, op: Op) -> usize {
+        self.ops.push(op);
+        self.ops.len() - 1
+    }
+
+    /// Appends [`Op::Userspace`].
+    pub fn userspace(&mut self, to: Userspace) {
+        let place = u32::try_from(self.userspace.len()).unwrap_or(u32::MAX);
+        self.userspace.push(to);
+        self.push(Op::Userspace(place));
+    }
+
+    /// Lets the operation at that place, which names one, name the next one.
+    pub fn name_next(&mut self, at: usize) {
+        let next = u32::try_from(self.ops.len()).unwrap_or(u32::MAX);
+        self.named = self.ops.len();
+        match self.ops.get_mut(at) {
+            Some(
+                Op::Save { resume: place }
+                | Op::Sample { otherwise: place, .. }
+                | Op::CheckPktLen { otherwise: place, .. },
+            ) => *place = next,
+            _ => debug_assert!(false, "names no place"),
+        }
+    }
+
+    /// Operations so far.
+    pub fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ops.is_empty()
+    }
+
+    /// Ends the packet or copy, if it has not ended.
+    pub fn end(&mut self) {
+        let ended = matches!(
+            self.ops.last(),
+            Some(Op::End | Op::Drop(_) | Op::Recirc(_) | Op::Continue | Op::Output { last: true, .. })
+        );
+        if !ended || self.named == self.ops.len() {
+            self.ops.push(Op::End);
+        }
+    }
+
+    /// The program.
+    pub fn finish(mut self) -> Program {
+        self.end();
+        let looks_up = self
+            .ops
+            .iter()
+            .any(|op| matches!(op, Op::Recirc(_) | Op::Continue));
+        Program {
+            ops: self.ops.into(),
+            userspace: self.userspace.into(),
+            looks_up,
+        }
+    }
+}
+
+struct Compiler {
+    stage: Stage,
+    out: Builder,
+    bytes: usize,
+}
+
+impl Compiler {
+    /// A list and its end.
+    fn list(&mut self, actions: &[Action], depth: usize) -> Result<(), BadActions> {
+        if depth > MAX_NESTING {
+            return Err(BadActions::TooDeep);
+        }
+        let mut rest = actions.iter();
+        while let Some(action) = rest.next() {
+            let last = rest.len() == 0;
+            if self.action(action, last, depth)? == Ends::Yes {
+                return Ok(());
+            }
+            if self.out.len() > MAX_OPS {
+                return Err(BadActions::TooLong);
+            }
+        }
+        self.out.end();
+        Ok(())
+    }
+
+    fn action(&mut self, action: &Action, last: bool, depth: usize) -> Result<Ends, BadActions> {
+        match action {
+            Action::Output(port) => {
+                self.out.push(Op::Output { port: *port, last });
+                return Ok(if last { Ends::Yes } else { Ends::No });
+            }
+            Action::PushVlan { tpid, tci } => self.push_vlan(*tpid, *tci)?,
+            Action::PopVlan => self.out.push(Op::Edit(Edit::PopVlan)),
+            Action::Userspace(to) => {
+                self.bytes += to.data.len();
+                if self.bytes > MAX_BYTES {
+                    return Err(BadActions::TooManyBytes);
+                }
+                self.out.userspace(to.clone());
+                return Ok(Ends::No);
+            }
+            Action::Set(set) if set.is_valid() => self.out.push(Op::Edit(Edit::Set(*set))),
+            Action::Set(set) => return Err(BadActions::NotSettable(set.field)),
+            Action::Truncate(len) => self.out.push(Op::Truncate(*len)),
+            Action::Hash { basis } => self.out.push(Op::Hash { basis: *basis }),
+            Action::Meter(meter) => self.out.push(Op::Meter(*meter)),
+            Action::Drop(reason) => {
+                self.out.push(Op::Drop(*reason));
+                return Ok(Ends::Yes);
+            }
+            Action::Recirc(id) if self.stage == Stage::Forward => {
+                return Ok(self.look_up(Op::Recirc(*id), last));
+            }
+            Action::Continue if self.stage != Stage::Forward => return Ok(self.look_up(Op::Continue, last)),
+            Action::Recirc(_) | Action::Continue => return Err(BadActions::WrongStage(self.stage)),
+            Action::Clone(nested) => return self.copy(last, |this| this.list(&nested.0, depth + 1)),
+            Action::Sample { probability, actions } => {
+                let sample = self.out.push(Op::Sample {
+                    probability: *probability,
+                    otherwise: 0,
+                });
+                self.copy(last, |this| this.list(&actions.0, depth + 1))?;
+                self.out.name_next(sample);
+                return Ok(Ends::No);
+            }
+            Action::CheckPktLen {
+                len,
+                greater,
+                otherwise,
+            } => {
+                return self.copy(last, |this| {
+                    let check = this.out.push(Op::CheckPktLen {
+                        len: *len,
+                        otherwise: 0,
+                    });
+                    this.list(&greater.0, depth + 1)?;
+                    this.out.name_next(check);
+                    this.list(&otherwise.0, depth + 1)
+                });
+            }
+        };
+        Ok(Ends::No)
+    }
+
+    fn push_vlan(&mut self, tpid: u16, tci: u16) -> Result<usize, BadActions> {
+        if !matches!(tpid, 0x8100 | 0x88a8) {
+            return Err(BadActions::BadTpid(tpid));
+        }
+        Ok(self.out.push(Op::Edit(Edit::PushVlan { tpid, tci })))
+    }
+
+    /// What `body` adds, for a copy of the packet if the packet is needed afterwards.
+    fn copy(
+        &mut self,
+        last: bool,
+        body: impl FnOnce(&mut Compiler) -> Result<(), BadActions>,
+    ) -> Result<Ends, BadActions> {
+        if last {
+            return body(self).map(|()| Ends::Yes);
+        }
+        let save = self.out.push(Op::Save { resume: 0 });
+        body(self)?;
+        self.out.name_next(save);
+        Ok(Ends::No)
+    }
+
+    fn look_up(&mut self, op: Op, last: bool) -> Ends {
+        if last {
+            self.out.push(op);
+            return Ends::Yes;
+        }
+        let save = self.out.push(Op::Save { resume: 0 });
+        self.out.push(op);
+        self.out.name_next(save);
+        Ends::No
+    }
+}
+
+/// Whether a list has come to its end with an action, so that no [`Op::End`] is needed.
+#[derive(PartialEq, Eq)]
+enum Ends {
+    Yes,
+    No,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::Nested;
+
+    fn compile(actions: &[Action]) -> Result<Program, BadActions> {
+        Program::compile(actions, Stage::Forward)
+    }
+
+    fn output(port: u32, last: bool) -> Op {
+        Op::Output {
+            port: PortId(port),
+            last,
+        }
+    }
+
+    fn nested(depth: usize) -> Action {
+        (1..depth).fold(Action::Clone(Nested::default()), |inner, _| {
+            Action::Clone(Nested(vec![inner, Action::PopVlan]))
+        })
+    }
+
+    #[test]
+    fn shapes() {
+        let to = Action::Output(PortId(7));
+        assert_eq!(
+            compile(std::slice::from_ref(&to)).unwrap().plain(),
+            Some(PortId(7))
+        );
+        let set = SetField::whole(FieldId::EthSrc, 5);
+        let mark = SetField::whole(FieldId::SkbMark, 5);
+        let edited = compile(&[Action::PopVlan, Action::Set(set), Action::Set(mark), to.clone()]).unwrap();
+        assert_eq!(edited.plain(), None);
+        let edits = [Edit::PopVlan, Edit::Set(set)];
+        assert_eq!(edited.edited(), Some((edits.into(), PortId(7))));
+        for other in [
+            vec![to.clone(), Action::PopVlan],
+            vec![],
+            vec![to.clone(), to.clone()],
+        ] {
+            assert_eq!(compile(&other).unwrap().edited(), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn copies_are_made_where_the_packet_is_needed_afterwards() {
+        let inner = || Nested(vec![Action::PopVlan, Action::Output(PortId(1))]);
+        let last = compile(&[Action::Clone(inner())]).unwrap();
+        assert_eq!(*last.ops, [Op::Edit(Edit::PopVlan), output(1, true)]);
+        let first = compile(&[Action::Clone(inner()), Action::Output(PortId(2))]).unwrap();
+        let expected = [
+            Op::Save { resume: 3 },
+            Op::Edit(Edit::PopVlan),
+            output(1, true),
+            output(2, true),
+        ];
+        assert_eq!(*first.ops, expected);
+    }
+
+    #[test]
+    fn branches_name_their_places() {
+        let to = |port| Nested(vec![Action::Output(PortId(port))]);
+        let check = Action::CheckPktLen {
+            len: 100,
+            greater: to(1),
+            otherwise: to(2),
+        };
+        let sample = Action::Sample {
+            probability: 9,
+            actions: to(3),
+        };
+        let program = compile(&[sample, check]).unwrap();
+        let expected = [
+            Op::Sample {
+                probability: 9,
+                otherwise: 3,
+            },
+            Op::Save { resume: 3 },
+            output(3, true),
+            Op::CheckPktLen {
+                len: 100,
+                otherwise: 5,
+            },
+            output(1, true),
+            output(2, true),
+        ];
+        assert_eq!(*program.ops, expected);
+    }
+
+    #[test]
+    fn bounds_are_kept() {
+        assert!(compile(&[nested(MAX_NESTING)]).is_ok());
+        assert_eq!(compile(&[nested(MAX_NESTING + 1)]), Err(BadActions::TooDeep));
+        assert_eq!(
+            compile(&vec![Action::PopVlan; MAX_OPS + 1]),
+            Err(BadActions::TooLong)
+        );
+        let data = Userspace {
+            data: vec![0; MAX_BYTES / 2 + 1].into(),
+            ..Userspace::default()
+        };
+        let data = Action::Userspace(data);
+        assert!(compile(std::slice::from_ref(&data)).is_ok());
+        assert_eq!(compile(&[data.clone(), data]), Err(BadActions::TooManyBytes));
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        let in_port = SetField::whole(FieldId::InPort, 1);
+        assert_eq!(
+            compile(&[Action::Set(in_port)]),
+            Err(BadActions::NotSettable(FieldId::InPort))
+        );
+        let outside = SetField {
+            field: FieldId::IpTtl,
+            value: 0x100,
+            mask: 0x1ff,
+        };
+        assert_eq!(
+            compile(&[Action::Set(outside)]),
+            Err(BadActions::NotSettable(FieldId::IpTtl))
+        );
+        let tag = Action::PushVlan { tpid: 0x0800, tci: 1 };
+        assert_eq!(compile(&[tag]), Err(BadActions::BadTpid(0x0800)));
+        assert_eq!(
+            compile(&[Action::Continue]),
+            Err(BadActions::WrongStage(Stage::Forward))
+        );
+        let filter = Stage::Ingress(0);
+        assert_eq!(
+            Program::compile(&[Action::Recirc(1)], filter),
+            Err(BadActions::WrongStage(filter))
+        );
+        assert!(Program::compile(&[Action::Continue], filter).unwrap().looks_up());
+    }
+
+    #[test]
+    fn places_lie_ahead() {
+        let inner = Nested(vec![nested(3), Action::Recirc(4), Action::Output(PortId(1))]);
+        let all = [
+            Action::Sample {
+                probability: 1,
+                actions: inner.clone(),
+            },
+            Action::Clone(inner),
+            Action::Recirc(3),
+        ];
+        let program = compile(&all).unwrap();
+        for (at, op) in program.ops.iter().enumerate() {
+            if let Op::Save { resume: place } | Op::Sample { otherwise: place, .. } = *op {
+                assert!(
+                    at < place as usize && (place as usize) < program.ops.len(),
+                    "{program:?}"
+                );
+            }
+        }
+    }
+}
