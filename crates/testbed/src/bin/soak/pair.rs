@@ -58,11 +58,11 @@ pub fn traffic(interval: f64) -> [String; 2] {
     ]
 }
 
-/// What an endpoint says of its TCP connections.
+/// What an endpoint says of its TCP connections, of the commands that it was told and has not reported, and of its processes.
 fn sockets(endpoint: &dyn Endpoint) -> String {
-    let said = endpoint.must("cat /proc/net/tcp; grep ^Tcp /proc/net/snmp");
+    let said = endpoint.must("cat /proc/net/tcp; grep ^Tcp /proc/net/snmp; ls /tmp; ps");
     let said = said.unwrap_or_else(|error| format!("{error:#}"));
-    format!("TCP of {}:\n{said}", endpoint.name())
+    format!("TCP, open commands and processes of {}:\n{said}", endpoint.name())
 }
 
 /// See the module's description.
