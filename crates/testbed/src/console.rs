@@ -6,7 +6,10 @@
 //! between any two of them; the byte counts tell whether something was lost, and then the command
 //! counts as failed rather than as having printed less.
 //!
-//! One thread per console reads; it ends with the guest. `@@ready` counts boots: a second one means the guest
+//! A User Mode Linux on a busy host sometimes does not see what came on its console until more comes, minutes later. So
+//! empty lines follow, which the agent skips, as long as a command has not ended.
+//!
+//! One thread per console reads; it ends with the guest, and so does the one that sends empty lines. `@@ready` counts boots: a second one means the guest
 //! rebooted, and that whatever ran before is gone.
 
 use crate::base64;
@@ -22,13 +25,16 @@ use std::time::{Duration, Instant};
 /// Lines of log kept.
 const LOG_LINES: usize = 200;
 
+/// Silence on a console after which an empty line is sent to a guest that has not reported a command's end.
+const NUDGE: Duration = Duration::from_secs(1);
+
 /// Status reported for a command whose output was damaged on the way.
 const DAMAGED: i32 = 125;
 
 /// The host's end of a guest's console.
 pub struct Console {
     name: String,
-    input: Mutex<Box<dyn Write + Send>>,
+    input: Arc<Mutex<Box<dyn Write + Send>>>,
     shared: Arc<Shared>,
     next_id: AtomicU64,
 }
@@ -91,9 +97,12 @@ impl Console {
             state.pending.clear();
             reader.changed.notify_all();
         });
+        let input: Arc<Mutex<Box<dyn Write + Send>>> = Arc::new(Mutex::new(Box::new(input)));
+        let (nudged, state) = (Arc::clone(&input), Arc::clone(&shared));
+        thread::spawn(move || nudge(&nudged, &state));
         Console {
             name: name.into(),
-            input: Mutex::new(Box::new(input)),
+            input,
             shared,
             next_id: AtomicU64::new(1),
         }
@@ -163,6 +172,23 @@ impl Console {
             .with_context(|| what.clone())?;
         let shared = Arc::clone(&self.shared);
         Ok(Running::in_guest(what, result, move || shared.state().tail(20)))
+    }
+}
+
+/// Sends empty lines while a command has not ended, until the guest has.
+fn nudge(input: &Mutex<Box<dyn Write + Send>>, shared: &Shared) {
+    let mut state = shared.state();
+    while !state.closed {
+        let wait = shared.changed.wait_timeout(state, NUDGE);
+        let (guard, result) = wait.expect("nobody panics with the lock");
+        let waiting = result.timed_out() && !guard.pending.is_empty();
+        drop(guard);
+        if waiting {
+            let mut input = input.lock().expect("nobody panics with the lock");
+            // Who waits for the command sees that the guest is gone.
+            let _ = input.write_all(b"\n").and_then(|()| input.flush());
+        }
+        state = shared.state();
     }
 }
 
@@ -251,6 +277,20 @@ mod tests {
 
     fn soon(running: Running) -> Result<Output> {
         running.wait(Duration::from_secs(5))
+    }
+
+    #[test]
+    fn a_command_that_has_not_ended_is_followed_by_empty_lines() {
+        let (console, mut guest, mut told) = console();
+        let running = console.start("true").expect("starts");
+        let mut lines = [String::new(), String::new()];
+        for line in &mut lines {
+            told.read_line(line).expect("the guest is told");
+        }
+        assert!(lines[0].starts_with("RUN 1 "));
+        assert_eq!(lines[1], "\n");
+        guest.write_all(b"@@end 1 0 0 0\n").expect("writes");
+        assert!(soon(running).expect("ends").success());
     }
 
     #[test]

@@ -69,6 +69,7 @@ report() {
 # busybox then forgets what it has read of the line.
 agent() {
     while read -r verb id code; do
+        [ -n "$verb" ] || continue
         if [ "$verb" != RUN ]; then
             echo "the agent cannot read: $verb $id $code"
             continue

@@ -32,15 +32,6 @@ pub fn options(switch: &Switch, port: &str, number: u8) -> GuestOptions {
         .address(&format!("{}/24", v4(number)))
 }
 
-/// Has a guest wake every second. An idle User Mode Linux that takes an interrupt just before it sleeps (`os_idle_sleep` looks
-/// at its timer only) does not run what the interrupt woke until the next one: a command waited for ever in a guest without
-/// traffic.
-pub fn keep_awake(guest: &Guest) -> Result<()> {
-    guest
-        .must("[ -e /tmp/awake ] || { touch /tmp/awake; while sleep 1; do :; done < /dev/null > /dev/null 2>&1 & }")
-        .map(drop)
-}
-
 /// Shell words that fetch the first guest's file to standard output.
 fn fetching() -> String {
     format!("busybox wget -q -O - http://{}/file", v4(1))
@@ -78,8 +69,6 @@ impl Pair {
     pub fn boot(switch: &Switch) -> Result<Pair> {
         let mut guests = UmlGuest::boot_all([options(switch, "a", 1), options(switch, "b", 2)])?.into_iter();
         let (a, b) = guests.next().zip(guests.next()).context("two guests")?;
-        keep_awake(&a)?;
-        keep_awake(&b)?;
         // Clients die in mid-transfer: TCP is to notice soon.
         a.must("echo 5 > /proc/sys/net/ipv4/tcp_retries2")?;
         a.must("mkdir /tmp/www; dd if=/dev/urandom of=/tmp/www/file bs=1M count=8 2>&1")?;

@@ -1,7 +1,7 @@
 //! A guest that fetches files and pings. It is killed, switched off from inside, or loses its port.
 
 use super::Visitor;
-use crate::pair::{Pair, keep_awake, options, traffic, v4};
+use crate::pair::{Pair, options, traffic, v4};
 use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 use std::thread;
@@ -85,7 +85,6 @@ impl Visitor for VirtualMachine {
     fn work(&mut self, _: &Switch, pair: &Pair, random: &mut Rng) -> Result<()> {
         let guest = self.guest.as_mut().context("it is here")?;
         guest.wait_ready()?;
-        keep_awake(guest)?;
         reachable(guest, &v4(1), PATIENCE)?;
         pair.fetch(guest)?;
         let interval = random.choice([0.002, 0.05, 1.0]).unwrap_or(1.0);
