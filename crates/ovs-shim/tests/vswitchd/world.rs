@@ -223,6 +223,14 @@ impl World {
         assert!(self.path("glue.sock").exists());
     }
 
+    /// Stops the glue process, which goes on living.
+    pub fn stop_glue(&self) {
+        let glue = self.glue.as_ref().unwrap().borrow();
+        let id = glue.child.id().cast_signed();
+        // SAFETY: plain integers; the process is a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(id, libc::SIGSTOP) }, 0);
+    }
+
     /// Waits until the library has said something on ovs-vswitchd's standard error.
     pub fn wait_for_output(&self, text: &str) {
         self.until(text, |world| {
