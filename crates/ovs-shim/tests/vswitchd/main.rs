@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod devices;
 mod glue;
 mod world;
 
