@@ -107,7 +107,8 @@ fn state(link: &Link) -> LinkState {
 
 fn event(kind: u16, link: &Link) -> Option<LinkEvent> {
     match (kind, link.moved_to) {
-        (libc::RTM_NEWLINK, _) => Some(LinkEvent::Is(state(link))),
+        // Some notices are about one thing alone, and leave the rest out.
+        (libc::RTM_NEWLINK, _) if link.mtu > 0 => Some(LinkEvent::Is(state(link))),
         (libc::RTM_DELLINK, Some(namespace)) => Some(LinkEvent::Moved {
             index: link.index,
             namespace,
@@ -147,5 +148,6 @@ mod tests {
         assert_eq!(event(libc::RTM_DELLINK, &link(Some(3), None)), moved(7));
         assert_eq!(event(libc::RTM_DELLINK, &link(Some(3), Some(9))), moved(9));
         assert_eq!(event(libc::RTM_DELLINK, &link(None, None)), None);
+        assert_eq!(event(libc::RTM_NEWLINK, &link(None, None)), None, "no MTU");
     }
 }

@@ -9,13 +9,13 @@ use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait before the glue is looked for again.
 const RETRY: Duration = Duration::from_millis(100);
 /// How often a waiting thread looks whether another one has read the answer.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the glue may take to open a socket or to change its groups.
+/// How long the glue may take to open a socket, to change its groups, or to make room for a request.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How often an answer that is due may be looked for in vain. One look takes up to twice [`LOOK`]: 30 s. Looks are counted, so
 /// that time in which this process was itself stopped does not count.
@@ -81,9 +81,14 @@ pub unsafe fn submit(fd: c_int, socket: &Socket, parts: *const iovec, count: usi
         return fail(libc::EMSGSIZE) as ssize_t;
     };
     let message = message(&all, count);
+    let start = Instant::now();
     // SAFETY: the message describes the header and memory that the caller promised.
     let sent = unsafe { real::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
     if sent < 0 {
+        // The socket's own timeout, [`PATIENCE`]: the glue takes nothing out of it. A socket that shall not wait fails at once.
+        if last_errno() == libc::EAGAIN && start.elapsed() >= PATIENCE {
+            end(HANGS);
+        }
         end_if_lost();
         return -1;
     }
