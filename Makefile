@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 RELEASE := $(TARGET)/release
 
 .PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-distributions \
-	test-package soak lint bench bench-p4 mutants simulate clean
+	test-package test-ovs soak lint bench bench-p4 mutants simulate clean
 
 all: build
 
@@ -94,6 +94,13 @@ test-end-to-end: ## The product with real guests
 test-attack: ## Guests and VMMs that break the rules beside two that do not: what each attack costs them
 	HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package datapath --test attack -- --test-threads=1 --nocapture
 
+test-ovs: ## An unmodified ovs-vswitchd on the glue and a data plane in memory
+	scripts/setup --ovs
+	mkdir -p build
+	scripts/as-root env HYPERSWITCH_OVS=require $(CARGO) test --package ovs-shim --package ovs-glue --package ovs-netlink \
+		> build/test-ovs.txt 2>&1 || { cat build/test-ovs.txt; exit 1; }
+	@grep -E '^test .*\.\.\. ok$$' build/test-ovs.txt | grep -v -e inside_ -e library_client
+	@echo "All passed; what they said is in build/test-ovs.txt"
 
 # RELEASES="trixie" tries one; COMMANDS="make test" tries another command than `make demo`.
 test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own

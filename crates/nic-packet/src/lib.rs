@@ -15,9 +15,11 @@ mod namespace;
 mod netlink;
 mod tap;
 mod uplink;
+mod watch;
 
 pub use tap::{Offloads, Tap, TapSpec};
 pub use uplink::{CONTROL_LEN, Uplink, VlanTag, vlan_tag};
+pub use watch::{LinkEvent, LinkState, LinkWatch, link_state};
 
 use std::io;
 

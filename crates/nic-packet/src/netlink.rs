@@ -23,6 +23,8 @@ const TUN_TYPE_TAP: u8 = 2;
 pub struct Link {
     pub index: u32,
     pub flags: u32,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
     pub alias: String,
     /// Driver kind, such as "veth"; empty for hardware.
     pub kind: String,
@@ -30,6 +32,10 @@ pub struct Link {
     pub multi_queue: bool,
     /// Open queues of a multi-queue TAP.
     pub queues: u32,
+    /// In the notice that it has left: the namespace that it went to.
+    pub moved_to: Option<i32>,
+    /// In such a notice: its index there, if that is another one.
+    pub new_index: Option<u32>,
 }
 
 impl Link {
@@ -179,7 +185,7 @@ impl Netlink {
 }
 
 /// The messages of one datagram: type, serial number, body.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::try_from(u32::from_ne_bytes(*bytes.first_chunk()?)).ok()?;
         let message = bytes
@@ -220,7 +226,8 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-fn parse_link(body: &[u8]) -> Link {
+/// The body of a message about a link.
+pub fn parse_link(body: &[u8]) -> Link {
     let word = |offset: usize| {
         body.get(offset..)
             .and_then(|bytes| bytes.first_chunk())
@@ -233,6 +240,9 @@ fn parse_link(body: &[u8]) -> Link {
     };
     for (kind, value) in attributes(body.get(LINK_LEN..).unwrap_or_default()) {
         match kind {
+            libc::IFLA_MTU => link.mtu = number(value).unwrap_or_default(),
+            libc::IFLA_NEW_NETNSID => link.moved_to = number(value).map(u32::cast_signed),
+            libc::IFLA_NEW_IFINDEX => link.new_index = number(value),
             libc::IFLA_IFALIAS => link.alias = text(value),
             libc::IFLA_LINKINFO => parse_kind(&mut link, value),
             _ => {}
@@ -260,6 +270,10 @@ fn parse_kind(link: &mut Link, info: &[u8]) {
             _ => {}
         }
     }
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
 fn text(value: &[u8]) -> String {

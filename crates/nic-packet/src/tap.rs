@@ -19,6 +19,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The alias of interfaces that we made.
 const ALIAS: &str = "hyperswitch";
+/// The alias of those that only stand for something.
+const PLACEHOLDER_ALIAS: &str = "hyperswitch placeholder";
 
 /// A TAP to be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -78,6 +80,7 @@ impl Tap {
 
     fn open_as(spec: &TapSpec, stale: &[(IpAddr, u8)], silent: bool) -> Result<Tap, NicError> {
         check_name(&spec.name)?;
+        let alias = if silent { PLACEHOLDER_ALIAS } else { ALIAS };
         // Before it is entered: if it is replaced meanwhile, we notice later.
         let netns = match &spec.netns {
             Some(name) => Some((name.clone(), namespace::id(name)?)),
@@ -100,16 +103,54 @@ impl Tap {
             let tap = Tap {
                 file,
                 name: spec.name.clone(),
-                made_by_us: existing.is_none() || link.alias == ALIAS,
+                made_by_us: existing.is_none() || link.alias == alias,
                 netns,
             };
             if silent {
                 tap.silence(&mut netlink, link.index)?;
             }
-            tap.set_up(&mut netlink, link.index, spec, stale)?;
+            tap.set_up(&mut netlink, link.index, spec, stale, alias)?;
             tap.persist(true)?;
             Ok(tap)
         })
+    }
+
+    /// Removes the placeholders of the caller's namespace that an earlier process has made and nobody has open, and returns their
+    /// names. Devices without a placeholder's alias stay.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused to list interfaces.
+    pub fn remove_idle_placeholders() -> Result<Vec<String>, NicError> {
+        let list = "/proc/thread-self/net/dev";
+        let text = std::fs::read_to_string(list).map_err(|error| NicError::refused(list, error))?;
+        let names = text.lines().skip(2).filter_map(|line| line.split_once(':'));
+        let mut netlink = Netlink::new()?;
+        let mut removed = Vec::new();
+        for (name, _) in names {
+            let name = name.trim();
+            let idle = |link: &Link| link.alias == PLACEHOLDER_ALIAS && check_takeover(name, link).is_ok();
+            if !netlink
+                .link(name)
+                .is_ok_and(|link| link.as_ref().is_some_and(idle))
+            {
+                continue;
+            }
+            let Ok(file) = attach(name) else { continue };
+            let tap = Tap {
+                file,
+                name: name.into(),
+                made_by_us: true,
+                netns: None,
+            };
+            // Somebody may have opened it, or made another one, meanwhile.
+            let alone = |link: &Link| link.alias == PLACEHOLDER_ALIAS && link.queues == 1;
+            if netlink.link(name)?.as_ref().is_some_and(alone) {
+                tap.remove()?;
+                removed.push(name.to_owned());
+            }
+        }
+        Ok(removed)
     }
 
     /// Tells the kernel what it may leave to us from now on.
@@ -165,6 +206,7 @@ impl Tap {
         index: u32,
         spec: &TapSpec,
         stale: &[(IpAddr, u8)],
+        alias: &str,
     ) -> Result<(), NicError> {
         self.set_int("TUNSETVNETHDRSZ", libc::TUNSETVNETHDRSZ, VNET_HEADER_LEN)?;
         self.set_int("TUNSETVNETLE", libc::TUNSETVNETLE, 1)?;
@@ -172,7 +214,7 @@ impl Tap {
             let name = &self.name;
             move |error: io::Error| NicError::refused(format!("{name}: {what}"), error)
         };
-        let alias = self.made_by_us.then_some(ALIAS);
+        let alias = self.made_by_us.then_some(alias);
         netlink
             .change(
                 index,

@@ -37,6 +37,15 @@ pub struct PortSpec {
     pub options: Option<Options>,
 }
 
+/// What was set at a port's network device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortState {
+    /// Whether it is administratively up; OpenFlow's port modification sets it.
+    pub up: bool,
+    /// Largest packet in bytes, without the Ethernet header.
+    pub mtu: u32,
+}
+
 /// How a flow is named.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FlowId {
@@ -158,6 +167,12 @@ pub trait Datapath {
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno>;
     /// Removes a port. Its flows stay.
     fn remove_port(&mut self, datapath: DatapathId, port: PortNo);
+    /// The port's device was made, or its state changed. While it is down, nothing leaves to the port, and what comes from it is
+    /// dropped. Called at once after a port with a device was added, and not for ports without.
+    fn set_port_state(&mut self, datapath: DatapathId, port: PortNo, state: PortState);
+    /// The next port whose guest connected or went away since the last call, and whether it is connected. A port whose guest
+    /// was never there counts as connected until the data plane says otherwise.
+    fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)>;
     /// Counters of a port since it was made, seen from the switch.
     fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
 

@@ -32,17 +32,21 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
         switch: Switch<D, P>,
     ) -> Result<Self, ServerError> {
         let server = Server::listen(path, instance, limits)?;
+        if let Some(changes) = switch.placeholders.changes() {
+            server.wake_for(changes)?;
+        }
         Ok(Self { server, switch })
     }
 
     /// Waits for requests, at most `timeout` (`None`: for ever), and serves them; then forwards upcalls. To be called again
-    /// when its descriptor is readable, and when the data plane has upcalls. `true`: there may be more upcalls.
+    /// when its descriptor is readable, and when the data plane has upcalls or carriers to tell. `true`: there may be more upcalls.
     ///
     /// # Errors
     ///
     /// The kernel refused to wait.
     pub fn turn(&mut self, timeout: Option<&Timespec>) -> Result<bool, ServerError> {
         self.server.turn(&mut self.switch, timeout)?;
+        self.switch.follow_devices();
         for _ in 0..UPCALL_BURST {
             if !self.forward_upcall() {
                 return Ok(false);

@@ -1,8 +1,8 @@
 //! A data plane that forwards nothing, for tests: it keeps what it is given and shows it.
 
 use crate::datapath::{
-    Datapath, DatapathId, Errno, Flow, FlowId, FlowSpec, MeterSeen, MeterSpec, PortNo, PortSpec, PutMode,
-    Seen, Upcall,
+    Datapath, DatapathId, Errno, Flow, FlowId, FlowSpec, MeterSeen, MeterSpec, PortNo, PortSpec, PortState,
+    PutMode, Seen, Upcall,
 };
 use ovs_netlink::action::Action;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
@@ -48,6 +48,10 @@ pub struct Memory {
     limits: BTreeMap<Zone, u32>,
     upcalls: VecDeque<Upcall>,
     last_place: u64,
+    /// What the ports' devices are.
+    pub states: BTreeMap<(DatapathId, PortNo), PortState>,
+    /// Guests that came and went, to be told.
+    pub carriers: VecDeque<(DatapathId, PortNo, bool)>,
     /// The packet that ovs-vswitchd has sent last, probes left out.
     pub last_sent: Option<Sent>,
     /// How many such packets there were.
@@ -106,6 +110,7 @@ impl Datapath for Memory {
 
     fn remove(&mut self, datapath: DatapathId) {
         self.planes.remove(&datapath);
+        self.states.retain(|(there, _), _| *there != datapath);
     }
 
     fn stats(&self, datapath: DatapathId) -> (Stats, MegaflowStats) {
@@ -127,6 +132,15 @@ impl Datapath for Memory {
         if let Ok(plane) = self.plane(datapath) {
             plane.ports.remove(&port);
         }
+        self.states.remove(&(datapath, port));
+    }
+
+    fn set_port_state(&mut self, datapath: DatapathId, port: PortNo, state: PortState) {
+        self.states.insert((datapath, port), state);
+    }
+
+    fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)> {
+        self.carriers.pop_front()
     }
 
     fn port_stats(&self, _: DatapathId, _: PortNo) -> vport::Stats {

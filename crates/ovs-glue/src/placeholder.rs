@@ -4,8 +4,21 @@
 //! local port by its device. A port of ours has no such device, so one is made in answer to the request that makes the port.
 //! Frames that the host sends into it reach nobody, so it is kept silent.
 
+use crate::datapath::PortState;
 use ovs_netlink::Errno;
-use std::collections::BTreeMap;
+use rustix::fd::BorrowedFd;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What the host's administrator, or ovs-vswitchd, has made of such a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceState {
+    /// Its interface index, in the namespace where it is.
+    pub index: u32,
+    /// The namespace where it is, by its number in the glue's; `None`: in the glue's.
+    pub namespace: Option<i32>,
+    /// Whether it is administratively up, and its MTU in bytes. `None`: not known, as it is in another namespace.
+    pub port: Option<PortState>,
+}
 
 /// Makes and removes such devices.
 pub trait Placeholders {
@@ -18,11 +31,22 @@ pub trait Placeholders {
     fn index(&mut self, name: &str) -> Option<u32>;
     /// Whether the device shows a link, as the guest behind the port is connected or not.
     fn set_carrier(&mut self, name: &str, up: bool) -> Result<(), Errno>;
+    /// Readable when [`Placeholders::next_change`] may have something to say.
+    fn changes(&self) -> Option<BorrowedFd<'_>>;
+    /// The next device made here that changed, and what it is now. The first change of each is that it was made.
+    fn next_change(&mut self) -> Option<(String, DeviceState)>;
+    /// Removes devices that an earlier process made and this one has not taken over; returns their number. Only such as are
+    /// surely ours.
+    fn remove_abandoned(&mut self) -> usize;
 }
 
 /// Devices that exist in memory only.
 #[derive(Debug, Default)]
 pub struct NoDevices {
+    /// What [`Placeholders::next_change`] will say.
+    pub changed: VecDeque<(String, DeviceState)>,
+    /// The links that were set last.
+    pub carriers: BTreeMap<String, bool>,
     devices: BTreeMap<String, u32>,
     made: u32,
 }
@@ -45,8 +69,22 @@ impl Placeholders for NoDevices {
         self.devices.get(name).copied()
     }
 
-    fn set_carrier(&mut self, name: &str, _: bool) -> Result<(), Errno> {
-        self.index(name).map(drop).ok_or(Errno::ENODEV)
+    fn set_carrier(&mut self, name: &str, up: bool) -> Result<(), Errno> {
+        self.index(name).ok_or(Errno::ENODEV)?;
+        self.carriers.insert(name.to_owned(), up);
+        Ok(())
+    }
+
+    fn changes(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn next_change(&mut self) -> Option<(String, DeviceState)> {
+        self.changed.pop_front()
+    }
+
+    fn remove_abandoned(&mut self) -> usize {
+        0
     }
 }
 

@@ -117,6 +117,7 @@ const DUMP_BURST: usize = 16;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 64;
 const LISTENER: u64 = u64::MAX;
+const OTHER: u64 = u64::MAX - 1;
 
 /// See the module.
 pub struct Server<S: Service> {
@@ -184,11 +185,21 @@ impl<S: Service> Server<S> {
             let key = event.data.u64();
             if key == LISTENER {
                 self.accept();
-            } else if self.serve(key, service).is_err() {
+            } else if key != OTHER && self.serve(key, service).is_err() {
                 self.end(key);
             }
         }
         Ok(())
+    }
+
+    /// Makes [`Server::turn`] return when something else is readable as well, which the caller then reads.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn wake_for(&self, other: impl AsFd) -> Result<(), ServerError> {
+        let data = epoll::EventData::new_u64(OTHER);
+        Ok(epoll::add(&self.events, other, data, epoll::EventFlags::IN)?)
     }
 
     /// Sends a datagram to a socket: an upcall.

@@ -4,7 +4,7 @@
 
 use crate::table::{self, Kind};
 use crate::{glue, probe};
-use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_nl, socklen_t, ssize_t};
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -67,45 +67,9 @@ functions! {
         call()
     }
 
-    #[always]
-    dup(fd: c_int) -> c_int |call| { table::copied(fd, call()) }
-
-    #[always]
-    dup2(fd: c_int, to: c_int) -> c_int |call| { table::copied(fd, call()) }
-
-    #[always]
-    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int |call| { table::copied(fd, call()) }
-
-    #[always]
-    fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int |call| {
-        if duplicates(command) { table::copied(fd, call()) } else { call() }
-    }
-
-    #[always]
-    fcntl64(fd: c_int, command: c_int, argument: *mut c_void) -> c_int |call| {
-        if duplicates(command) { table::copied(fd, call()) } else { call() }
-    }
-
-    // A redirected socket has its address already. Groups are joined one by one.
+    // A redirected socket is connected to the one peer that there is. It needs no `bind`: the kernel refuses one.
     #[ask]
-    bind(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int |kind| {
-        // SAFETY: the caller promised `length` bytes.
-        kind.socket().map(|socket| match unsafe { netlink_address(address, length) } {
-            Some(wanted) if wanted.nl_groups != 0 => glue::fail(libc::EOPNOTSUPP),
-            Some(wanted) if wanted.nl_pid == 0 || wanted.nl_pid == socket.port_id() => 0,
-            _ => glue::fail(libc::EINVAL),
-        })
-    }
-
-    // A redirected socket is connected to the one peer that there is.
-    #[ask]
-    connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int |kind| {
-        // SAFETY: the caller promised `length` bytes.
-        kind.socket().map(|_| match unsafe { netlink_address(address, length) } {
-            Some(wanted) if wanted.nl_pid == 0 => 0,
-            _ => glue::fail(libc::EINVAL),
-        })
-    }
+    connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int |kind| { kind.socket().map(|_| 0) }
 
     // The netlink port id that the glue has assigned.
     #[ask]
@@ -140,13 +104,6 @@ functions! {
         unsafe { send_parts(kind, fd, &part(data, length), 1, flags) }
     }
 
-    // The address does not matter: there is one peer.
-    #[ask]
-    sendto(fd: c_int, data: *const c_void, length: size_t, flags: c_int, to: *const sockaddr, to_length: socklen_t) -> ssize_t |kind| {
-        // SAFETY: the caller promised the data.
-        unsafe { send_parts(kind, fd, &part(data, length), 1, flags) }
-    }
-
     #[ask]
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t |kind| {
         // SAFETY: the caller promised a message and what it points to.
@@ -158,23 +115,6 @@ functions! {
         let mut part = part(data, length);
         // SAFETY: the caller promised the room.
         kind.socket().map(|socket| unsafe { glue::receive(fd, socket, &mut message(&mut part), flags) })
-    }
-
-    #[ask]
-    recvfrom(fd: c_int, data: *mut c_void, length: size_t, flags: c_int, from: *mut sockaddr, from_length: *mut socklen_t) -> ssize_t |kind| {
-        let mut part = part(data, length);
-        // SAFETY: the caller promised room for data and, if it wants it, address.
-        kind.socket().map(|socket| unsafe {
-            let mut message = message(&mut part);
-            if !from.is_null() {
-                (message.msg_name, message.msg_namelen) = (from.cast(), *from_length);
-            }
-            let received = glue::receive(fd, socket, &mut message, flags);
-            if received >= 0 && !from.is_null() {
-                *from_length = message.msg_namelen;
-            }
-            received
-        })
     }
 
     #[ask]
@@ -235,10 +175,6 @@ unsafe fn send_parts(
     })
 }
 
-fn duplicates(command: c_int) -> bool {
-    matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC)
-}
-
 fn part(data: *const c_void, length: size_t) -> iovec {
     iovec {
         iov_base: data.cast_mut(),
@@ -252,14 +188,4 @@ fn message(part: &mut iovec) -> msghdr {
     let mut message: msghdr = unsafe { std::mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (part, 1);
     message
-}
-
-/// The address, if it is one of a netlink socket. The caller promises `length` readable bytes.
-unsafe fn netlink_address(address: *const sockaddr, length: socklen_t) -> Option<sockaddr_nl> {
-    if address.is_null() || (length as usize) < size_of::<sockaddr_nl>() {
-        return None;
-    }
-    // SAFETY: there are enough bytes, of plain data for which all values are valid.
-    let address = unsafe { address.cast::<sockaddr_nl>().read_unaligned() };
-    (c_int::from(address.nl_family) == libc::AF_NETLINK).then_some(address)
 }

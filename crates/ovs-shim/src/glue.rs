@@ -9,12 +9,18 @@ use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long to wait before the glue is looked for again.
 const RETRY: Duration = Duration::from_millis(100);
 /// How often a waiting thread looks whether another one has read the answer.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long the glue may take to open a socket, to change its groups, or to make room for a request.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How often an answer that is due may be looked for in vain. One look takes up to twice [`LOOK`]: 30 s. Looks are counted, so
+/// that time in which this process was itself stopped does not count.
+const LOOKS: u32 = 150;
+const HANGS: &str = "no answer from the glue process for 30 s: it hangs";
 /// Longer scatter and gather lists are refused. ovs-vswitchd's have up to 128 (`MAX_IOVS`).
 const MAX_PARTS: usize = 256;
 
@@ -37,6 +43,7 @@ pub fn open(kind: c_int, protocol: c_int) -> c_int {
             }
             Ok((_, header, _)) if header.kind == REFUSED => return fail(header.number.cast_signed()),
             Ok(_) => return fail(libc::EPROTO),
+            Err(Errno::AGAIN) => end(HANGS),
             Err(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS)) => {
                 return fail(errno.raw_os_error());
             }
@@ -57,6 +64,7 @@ pub fn change_group(socket: &Socket, kind: u32, group: u32) -> c_int {
         Ok((_, header, _)) if header.kind == MARK => 0,
         Ok((_, header, _)) if header.kind == REFUSED => fail(header.number.cast_signed()),
         Ok(_) => fail(libc::EPROTO),
+        Err(Errno::AGAIN) => end(HANGS),
         Err(errno) => fail(errno.raw_os_error()),
     }
 }
@@ -73,9 +81,14 @@ pub unsafe fn submit(fd: c_int, socket: &Socket, parts: *const iovec, count: usi
         return fail(libc::EMSGSIZE) as ssize_t;
     };
     let message = message(&all, count);
+    let start = Instant::now();
     // SAFETY: the message describes the header and memory that the caller promised.
     let sent = unsafe { real::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
     if sent < 0 {
+        // The socket's own timeout, [`PATIENCE`]: the glue takes nothing out of it. A socket that shall not wait fails at once.
+        if last_errno() == libc::EAGAIN && start.elapsed() >= PATIENCE {
+            end(HANGS);
+        }
         end_if_lost();
         return -1;
     }
@@ -98,8 +111,10 @@ pub unsafe fn receive(fd: c_int, socket: &Socket, user: &mut msghdr, flags: c_in
         return fail(libc::EMSGSIZE) as ssize_t;
     };
     let may_wait = flags & libc::MSG_DONTWAIT == 0;
+    let mut looks = 0;
     loop {
-        let wait = may_wait || socket.waits();
+        let due = socket.waits();
+        let wait = may_wait || due;
         let mut message = message(&all, count);
         let blocking = if wait { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: the message describes the header and memory that the caller promised.
@@ -107,6 +122,10 @@ pub unsafe fn receive(fd: c_int, socket: &Socket, user: &mut msghdr, flags: c_in
         if received < 0 && wait && last_errno() == libc::EAGAIN {
             // The socket's own timeout: see what other threads have read. Or the user has made it non-blocking.
             wait_readable(fd);
+            looks = if due { looks + 1 } else { 0 };
+            if looks == LOOKS {
+                end(HANGS);
+            }
             continue;
         }
         if received < 0 {
@@ -222,6 +241,9 @@ fn wait_readable(fd: c_int) {
 fn exchange(first: Header, contents: &[u8]) -> Result<(OwnedFd, Header, u64), Errno> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, direction, Some(PATIENCE))?;
+    }
     let path = std::env::var_os(ovs_frame::SOCKET_VARIABLE).filter(|path| !path.is_empty());
     let path = path.unwrap_or_else(|| ovs_frame::DEFAULT_SOCKET.into());
     retry_on_intr(|| rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?))?;

@@ -13,6 +13,11 @@
 //! When the glue dies, the process aborts: its ports' ids would be unknown to the next glue, and ovs-vswitchd would spin
 //! on errors. The service manager starts it again.
 //!
+//! When the glue hangs, the process aborts as well, after half a minute in which an answer was due and nothing came.
+//!
+//! ovs-vswitchd duplicates no netlink socket (`lib/netlink-socket.c`), so `dup` and its like are not followed: a copy would be
+//! an ordinary Unix socket. A number that `dup2` gives to another file is noticed by its inode.
+//!
 //! The functions may be called from any thread, and after `fork`: there are no locks. A redirected socket that two processes
 //! share after `fork` must be used by one of them only; it does not survive `exec`. Only opening sockets and joining groups allocate.
 

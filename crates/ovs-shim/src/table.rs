@@ -13,21 +13,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Descriptors from this number on are not redirected: `socket` fails with `EMFILE`.
 const MAX_FDS: usize = 65_536;
-/// Redirected sockets at one time.
-const MAX_SOCKETS: usize = 4_096;
 
-/// Per descriptor: [`OTHER`], [`ROUTE`], or the index of a socket plus [`FIRST`].
-static FDS: [AtomicU32; MAX_FDS] = [const { AtomicU32::new(OTHER) }; MAX_FDS];
-const OTHER: u32 = 0;
-const ROUTE: u32 = 1;
-const FIRST: u32 = 2;
+/// By descriptor. Pages that no descriptor reaches take no memory.
+static FDS: [Socket; MAX_FDS] = [const { Socket::new() }; MAX_FDS];
 
-static SOCKETS: [Socket; MAX_SOCKETS] = [const { Socket::new() }; MAX_SOCKETS];
+/// [`Socket::inode`] of a descriptor that concerns nobody here.
+const OTHER: u64 = 0;
+/// [`Socket::inode`] of a socket of the kernel's rtnetlink. Inodes of sockets have 32 bits.
+const ROUTE: u64 = u64::MAX;
 
-/// A redirected socket; descriptors made by `dup` share it.
+/// A redirected socket.
 pub struct Socket {
-    /// Descriptors that refer to it; 0: unused.
-    references: AtomicU32,
     inode: AtomicU64,
     port_id: AtomicU32,
     sent: AtomicU32,
@@ -56,8 +52,7 @@ impl Kind {
 impl Socket {
     const fn new() -> Socket {
         Socket {
-            references: AtomicU32::new(0),
-            inode: AtomicU64::new(0),
+            inode: AtomicU64::new(OTHER),
             port_id: AtomicU32::new(0),
             sent: AtomicU32::new(0),
             answered: AtomicU32::new(0),
@@ -89,77 +84,47 @@ impl Socket {
 
 /// What a descriptor stands for, if it concerns this library.
 pub fn find(fd: c_int) -> Option<Kind> {
-    let value = slot(fd)?.load(Acquire);
-    if value == ROUTE {
-        return Some(Kind::Route);
+    let socket = slot(fd)?;
+    match socket.inode.load(Acquire) {
+        OTHER => None,
+        ROUTE => Some(Kind::Route),
+        known if inode(fd) == Some(known) => Some(Kind::Glue(socket)),
+        _ => {
+            forget(fd);
+            None
+        }
     }
-    let socket = socket(value)?;
-    if inode(fd) == Some(socket.inode.load(Relaxed)) {
-        return Some(Kind::Glue(socket));
-    }
-    forget(fd);
-    None
 }
 
 /// Notes a new redirected socket. `false`: there is no room.
 pub fn add(fd: c_int, port_id: u32) -> bool {
-    forget(fd);
-    let (Some(slot), Some(inode)) = (slot(fd), inode(fd)) else {
+    let (Some(socket), Some(inode)) = (slot(fd), inode(fd)) else {
         return false;
     };
-    for (index, socket) in (FIRST..).zip(&SOCKETS) {
-        if socket.references.compare_exchange(0, 1, AcqRel, Relaxed).is_ok() {
-            socket.inode.store(inode, Relaxed);
-            socket.port_id.store(port_id, Relaxed);
-            socket.sent.store(0, Relaxed);
-            socket.answered.store(0, Relaxed);
-            slot.store(index, Release);
-            return true;
-        }
-    }
-    false
+    socket.port_id.store(port_id, Relaxed);
+    socket.sent.store(0, Relaxed);
+    socket.answered.store(0, Relaxed);
+    socket.inode.store(inode, Release);
+    true
 }
 
 /// Notes a new rtnetlink socket.
 pub fn add_route(fd: c_int) {
-    forget(fd);
-    if let Some(slot) = slot(fd) {
-        slot.store(ROUTE, Release);
+    if let Some(socket) = slot(fd) {
+        socket.inode.store(ROUTE, Release);
     }
-}
-
-/// Notes that `copy`, if it is one, now refers to what `fd` refers to, and returns it.
-pub fn copied(fd: c_int, copy: c_int) -> c_int {
-    if fd == copy || copy < 0 {
-        return copy;
-    }
-    forget(copy);
-    if let (Some(from), Some(to)) = (slot(fd), slot(copy)) {
-        let value = from.load(Acquire);
-        if let Some(socket) = socket(value) {
-            socket.references.fetch_add(1, AcqRel);
-        }
-        to.store(value, Release);
-    }
-    copy
 }
 
 /// Notes that a descriptor is being closed: before it is, since its number may be given out again at once.
 pub fn forget(fd: c_int) {
     // Most descriptors are others', and cost no write.
-    if let Some(slot) = slot(fd).filter(|slot| slot.load(Relaxed) != OTHER)
-        && let Some(socket) = socket(slot.swap(OTHER, AcqRel))
-    {
-        socket.references.fetch_sub(1, AcqRel);
+    if let Some(socket) = slot(fd).filter(|socket| socket.inode.load(Relaxed) != OTHER) {
+        socket.inode.store(OTHER, Release);
     }
 }
 
-fn slot(fd: c_int) -> Option<&'static AtomicU32> {
+fn slot(fd: c_int) -> Option<&'static Socket> {
     FDS.get(usize::try_from(fd).ok()?)
-}
-
-fn socket(value: u32) -> Option<&'static Socket> {
-    SOCKETS.get(usize::try_from(value.checked_sub(FIRST)?).ok()?)
 }
 
 /// The inode of a socket; `None` for other files. Leaves `errno` alone.

@@ -85,6 +85,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             spec,
             name: name.clone(),
             interface: Some(interface),
+            namespace: None,
             sockets: vec![upcalls],
         };
         let mut bridge = Bridge {

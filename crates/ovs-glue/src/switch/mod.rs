@@ -4,6 +4,7 @@
 //! `net/openvswitch` and `net/netlink` of Linux 6.1.
 
 mod ct_limit;
+mod device;
 mod dp;
 mod dump;
 mod flow;
@@ -50,6 +51,8 @@ struct Vport {
     name: Name,
     /// Index of its network device, if it has one.
     interface: Option<u32>,
+    /// The namespace of that device, if it is another one.
+    namespace: Option<i32>,
     /// Sockets for upcalls, if they are named per port.
     sockets: Vec<u32>,
 }

@@ -100,6 +100,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                 spec,
                 name: wanted.name,
                 interface,
+                namespace: None,
                 sockets: wanted.sockets,
             };
             bridge.ports.insert(number, vport);
@@ -171,7 +172,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         }
     }
 
-    /// `ovs_vport_cmd_fill_info`. Without the namespace: the device is in the one that it was made in.
+    /// `ovs_vport_cmd_fill_info`.
     pub(super) fn tell_vport(&self, id: DatapathId, number: PortNo, command: Command) -> Result<Description> {
         let bridge = self.bridges.get(&id).ok_or(Errno::ENODEV)?;
         let port = bridge.ports.get(&number).ok_or(Errno::ENODEV)?;
@@ -190,7 +191,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             upcall_pids: port.sockets.iter().take(sockets).copied().collect(),
             stats: Some(self.datapath.port_stats(id, number)),
             ifindex: port.interface,
-            netns_id: None,
+            netns_id: port.namespace,
         })
     }
 }

@@ -2,13 +2,18 @@
 
 use ovs_glue::datapath::{DatapathId, PortNo, Seen, Upcall, UpcallKind};
 use ovs_glue::memory::Memory;
-use ovs_glue::server::Limits;
+use ovs_glue::placeholder::Placeholders;
+use ovs_glue::server::{Limits, Service};
 use ovs_glue::switch::Switch;
 use ovs_glue::tap::TapPlaceholders;
 use ovs_glue::{Capabilities, Glue};
 use ovs_netlink::action::Action;
+use ovs_netlink::attribute::Writer;
 use ovs_netlink::flow::Stats;
 use ovs_netlink::key::{Ethernet, Key};
+use ovs_netlink::message::{Header, messages};
+use ovs_netlink::name::Name;
+use ovs_netlink::{Reply, Request, vport};
 use std::io::BufRead;
 use std::path::Path;
 use std::sync::mpsc;
@@ -31,7 +36,7 @@ pub fn run(socket: &Path) {
             ..Capabilities::kernel()
         },
     };
-    let switch = Switch::new(Memory::default(), TapPlaceholders::default(), capabilities);
+    let switch = Switch::new(Memory::default(), TapPlaceholders::new().unwrap(), capabilities);
     let instance = u64::from(std::process::id());
     let mut glue = Glue::listen(socket, instance, Limits::default(), switch).unwrap();
     let (sender, commands) = mpsc::channel();
@@ -54,7 +59,28 @@ pub fn run(socket: &Path) {
     }
 }
 
+/// What the switch says of a port when it is asked.
+fn vport(glue: &mut TestGlue, port: &str) -> String {
+    let which = vport::Which {
+        name: Name::new(port),
+        datapath: 0,
+        port: None,
+    };
+    let mut writer = Writer::new();
+    Request::Vport(vport::Request::Get(which)).write(Header::default(), &mut writer);
+    let generic = libc::NETLINK_GENERIC.cast_unsigned();
+    let answer = glue.switch.request(generic, &writer.finish().unwrap());
+    let message = messages(&answer.datagrams[0]).next().unwrap().unwrap();
+    match Reply::read(&message).unwrap() {
+        Reply::Vport(told) => format!("namespace={:?} index={:?}", told.netns_id, told.ifindex),
+        other => panic!("{other:?}"),
+    }
+}
+
 fn carry_out(glue: &mut TestGlue, command: &str) -> String {
+    if let Some(port) = command.strip_prefix("vport ") {
+        return vport(glue, port);
+    }
     let memory = &mut glue.switch.datapath;
     match command.split(' ').collect::<Vec<_>>()[..] {
         ["ports"] => {
@@ -64,6 +90,16 @@ fn carry_out(glue: &mut TestGlue, command: &str) -> String {
             names.sort_unstable();
             names.join(" ")
         }
+        ["state", port] => {
+            let state = memory.states.get(&find(memory, port)).unwrap();
+            format!("up={} mtu={}", state.up, state.mtu)
+        }
+        ["carrier", port, connected] => {
+            let (datapath, number) = find(memory, port);
+            memory.carriers.push_back((datapath, number, connected == "on"));
+            String::new()
+        }
+        ["remove-abandoned"] => glue.switch.placeholders.remove_abandoned().to_string(),
         ["sent"] => memory.sent.to_string(),
         ["last"] => memory.last_sent.as_ref().map_or_else(String::new, |sent| {
             let output = |action: &Action| match action {

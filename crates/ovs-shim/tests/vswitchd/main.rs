@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod devices;
 mod glue;
 mod world;
 
@@ -46,6 +47,24 @@ fn ovs_vswitchd_makes_do_with_less() {
 #[test]
 fn ovs_vswitchd_survives_deaths() {
     inside("inside_deaths");
+}
+
+#[test]
+fn ovs_vswitchd_does_not_wait_for_a_glue_that_hangs() {
+    inside("inside_hang");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_hang() {
+    let Some(mut world) = World::new() else { return };
+    world.start_glue();
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    world.stop_glue();
+    // Its threads ask for flows and ports by themselves.
+    world.wait_for_output("it hangs");
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
 }
 
 #[test]

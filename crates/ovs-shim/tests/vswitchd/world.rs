@@ -19,7 +19,7 @@ pub const CLIENT: &str = "HYPERSWITCH_TEST_CLIENT";
 /// How long anything may take on a machine that is busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-const PROGRAMS: [&str; 8] = [
+const PROGRAMS: [&str; 9] = [
     "/usr/sbin/ovs-vswitchd",
     "/usr/sbin/ovsdb-server",
     "/usr/bin/ovsdb-tool",
@@ -27,6 +27,7 @@ const PROGRAMS: [&str; 8] = [
     "/usr/bin/ovs-appctl",
     "/usr/bin/ovs-ofctl",
     "/usr/bin/unshare",
+    "/usr/sbin/ip",
     SCHEMA,
 ];
 
@@ -41,6 +42,22 @@ pub fn missing() -> Option<String> {
         .chain(&["/dev/net/tun"])
         .find(|path| !Path::new(path).exists());
     missing.map(|path| format!("{path} is not there"))
+}
+
+/// A process that lives as long as this.
+pub struct Bystander(Child);
+
+impl Bystander {
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 pub struct World {
@@ -171,6 +188,24 @@ impl World {
         self.client("ovs-vsctl", &arguments.split(' ').collect::<Vec<_>>())
     }
 
+    /// A process in a network namespace of its own.
+    pub fn other_namespace(&self) -> Bystander {
+        let child = bound_to_us(Command::new("unshare"))
+            .args(["--net", "--", "sleep", "1000"])
+            .spawn();
+        let bystander = Bystander(child.unwrap());
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+        let id = bystander.id().to_string();
+        self.until("there is another namespace", |_| {
+            namespace(&id) != namespace("self")
+        });
+        bystander
+    }
+
+    pub fn ip(&self, arguments: &str) -> String {
+        run(Command::new("ip").args(arguments.split(' ')))
+    }
+
     pub fn ofctl(&self, arguments: &str) -> String {
         let arguments = format!("-O OpenFlow13 {arguments}");
         self.client("ovs-ofctl", &arguments.split(' ').collect::<Vec<_>>())
@@ -221,6 +256,14 @@ impl World {
         glue.child.wait().unwrap();
         // As a new process finds it: the file of the socket is still there.
         assert!(self.path("glue.sock").exists());
+    }
+
+    /// Stops the glue process, which goes on living.
+    pub fn stop_glue(&self) {
+        let glue = self.glue.as_ref().unwrap().borrow();
+        let id = glue.child.id().cast_signed();
+        // SAFETY: plain integers; the process is a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(id, libc::SIGSTOP) }, 0);
     }
 
     /// Waits until the library has said something on ovs-vswitchd's standard error.

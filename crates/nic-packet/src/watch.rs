@@ -1,0 +1,153 @@
+//! Changes of the interfaces of a network namespace, as rtnetlink tells them (`RTNLGRP_LINK`).
+
+use crate::NicError;
+use crate::netlink::{Link, Netlink, messages, parse_link};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use std::collections::VecDeque;
+
+/// An interface as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkState {
+    /// Its index in the watched namespace.
+    pub index: u32,
+    /// Whether it is administratively up (`IFF_UP`).
+    pub up: bool,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+}
+
+/// What happened to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// It was made, or changed.
+    Is(LinkState),
+    /// It was moved to another namespace.
+    Moved {
+        /// The index that it had.
+        index: u32,
+        /// The other namespace, by its number in this one (`RTM_NEWNSID`).
+        namespace: i32,
+        /// Its index there.
+        index_there: u32,
+    },
+    /// Notices were lost: whoever wants to know looks again.
+    Lost,
+}
+
+/// Watches the namespace of the thread that made it. Its descriptor is readable when there are events.
+#[derive(Debug)]
+pub struct LinkWatch {
+    socket: OwnedFd,
+    events: VecDeque<LinkEvent>,
+}
+
+impl LinkWatch {
+    /// Begins to watch.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused a socket.
+    pub fn new() -> Result<LinkWatch, NicError> {
+        let refused = |errno| NicError::refused("watching interfaces", errno);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)
+            .map_err(refused)?;
+        let group = SocketAddrNetlink::new(0, libc::RTMGRP_LINK.cast_unsigned());
+        rustix::net::bind(&socket, &group).map_err(refused)?;
+        Ok(LinkWatch {
+            socket,
+            events: VecDeque::new(),
+        })
+    }
+
+    /// The next event, if there is one. Does not wait.
+    pub fn next_event(&mut self) -> Option<LinkEvent> {
+        let mut buffer = vec![0; 32 * 1024];
+        while self.events.is_empty() {
+            match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) | Err(Errno::AGAIN) => return None,
+                Ok((length, _)) => self.events.extend(
+                    messages(&buffer[..length]).filter_map(|(kind, _, body)| event(kind, &parse_link(body))),
+                ),
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) => self.events.push_back(LinkEvent::Lost),
+                Err(_) => return None,
+            }
+        }
+        self.events.pop_front()
+    }
+}
+
+impl AsFd for LinkWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// An interface of the calling thread's namespace; `None` if there is none of this name.
+///
+/// # Errors
+///
+/// The name is none, or the kernel refused.
+pub fn link_state(name: &str) -> Result<Option<LinkState>, NicError> {
+    crate::check_name(name)?;
+    Ok(Netlink::new()?.link(name)?.map(|link| state(&link)))
+}
+
+fn state(link: &Link) -> LinkState {
+    LinkState {
+        index: link.index,
+        up: link.is_up(),
+        mtu: link.mtu,
+    }
+}
+
+fn event(kind: u16, link: &Link) -> Option<LinkEvent> {
+    match (kind, link.moved_to) {
+        // Some notices are about one thing alone, and leave the rest out.
+        (libc::RTM_NEWLINK, _) if link.mtu > 0 => Some(LinkEvent::Is(state(link))),
+        (libc::RTM_DELLINK, Some(namespace)) => Some(LinkEvent::Moved {
+            index: link.index,
+            namespace,
+            index_there: link.new_index.unwrap_or(link.index),
+        }),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_has_a_state() {
+        let state = link_state("lo").unwrap().unwrap();
+        assert_eq!(state.index, 1);
+        assert!(state.mtu >= 68);
+        assert_eq!(link_state("no-such-thing").unwrap(), None);
+    }
+
+    #[test]
+    fn a_move_is_told_with_index_and_namespace() {
+        let link = |moved_to, new_index| Link {
+            index: 7,
+            moved_to,
+            new_index,
+            ..Link::default()
+        };
+        let moved = |index_there| {
+            Some(LinkEvent::Moved {
+                index: 7,
+                namespace: 3,
+                index_there,
+            })
+        };
+        assert_eq!(event(libc::RTM_DELLINK, &link(Some(3), None)), moved(7));
+        assert_eq!(event(libc::RTM_DELLINK, &link(Some(3), Some(9))), moved(9));
+        assert_eq!(event(libc::RTM_DELLINK, &link(None, None)), None);
+        assert_eq!(event(libc::RTM_NEWLINK, &link(None, None)), None, "no MTU");
+    }
+}

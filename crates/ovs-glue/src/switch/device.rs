@@ -1,0 +1,39 @@
+//! What happens to the ports' network devices, and to the guests behind them.
+
+use super::Switch;
+use crate::datapath::Datapath;
+use crate::placeholder::{DeviceState, Placeholders};
+use ovs_netlink::name::Name;
+
+impl<D: Datapath, P: Placeholders> Switch<D, P> {
+    /// Tells the data plane what became of the devices, and the devices which guests are connected.
+    pub fn follow_devices(&mut self) {
+        while let Some((name, state)) = self.placeholders.next_change() {
+            self.device_changed(&name, state);
+        }
+        while let Some((datapath, number, connected)) = self.datapath.next_carrier() {
+            let bridge = self.bridges.get(&datapath);
+            // It may have been removed meanwhile.
+            let Some(port) = bridge.and_then(|bridge| bridge.ports.get(&number)) else {
+                continue;
+            };
+            if let Err(errno) = self.placeholders.set_carrier(&port.spec.name, connected) {
+                log::debug!("link of '{}': {errno}", port.spec.name);
+            }
+        }
+    }
+
+    fn device_changed(&mut self, name: &str, state: DeviceState) {
+        let found = Name::new(name).and_then(|name| self.names.get(&name).copied());
+        let Some((id, number)) = found else { return };
+        let bridge = self.bridges.get_mut(&id);
+        let Some(port) = bridge.and_then(|bridge| bridge.ports.get_mut(&number)) else {
+            return;
+        };
+        port.interface = Some(state.index);
+        port.namespace = state.namespace;
+        if let Some(state) = state.port {
+            self.datapath.set_port_state(id, number, state);
+        }
+    }
+}

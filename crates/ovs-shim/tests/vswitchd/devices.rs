@@ -1,0 +1,114 @@
+//! The ports' network devices: what is done to them is told to the data plane, and the other way round.
+
+use crate::inside;
+use crate::world::World;
+
+#[test]
+fn devices_and_guests_are_followed() {
+    inside("devices::inside_devices");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_devices() {
+    let Some(mut world) = World::new() else { return };
+    world.start_glue();
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    for port in ["vm1", "vm2"] {
+        world.vsctl(&format!(
+            "add-port br0 {port} -- set Interface {port} type=internal"
+        ));
+    }
+    let state_becomes = |world: &World, wanted: &str| {
+        world.until(wanted, |world| world.glue("state vm1") == wanted);
+        assert_eq!(world.glue("state vm2"), "up=true mtu=1500", "the other one");
+    };
+    let column_becomes = |world: &World, column: &str, wanted: &str| {
+        world.until(&format!("{column} {wanted}"), |world| {
+            world.vsctl(&format!("get Interface vm1 {column}")) == wanted
+        });
+    };
+    // Otherwise ovs-vswitchd gives all ports of a bridge the lowest MTU.
+    world.vsctl("set Interface vm2 mtu_request=1500");
+    state_becomes(&world, "up=true mtu=1500");
+    world.ofctl("mod-port br0 vm1 down");
+    state_becomes(&world, "up=false mtu=1500");
+    column_becomes(&world, "admin_state", "down");
+    world.ofctl("mod-port br0 vm1 up");
+    state_becomes(&world, "up=true mtu=1500");
+    world.vsctl("set Interface vm1 mtu_request=1400");
+    state_becomes(&world, "up=true mtu=1400");
+
+    for (guest, link) in [("off", "down"), ("on", "up")] {
+        world.glue(&format!("carrier vm1 {guest}"));
+        column_becomes(&world, "link_state", link);
+        assert_eq!(world.vsctl("get Interface vm2 link_state"), "up", "the other one");
+    }
+    world.check_log();
+}
+
+#[test]
+fn devices_of_ports_that_are_no_more_are_removed() {
+    inside("devices::inside_abandoned");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_abandoned() {
+    let Some(mut world) = World::new() else { return };
+    world.start_glue();
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    for port in ["vm1", "vm2"] {
+        world.vsctl(&format!(
+            "add-port br0 {port} -- set Interface {port} type=internal"
+        ));
+    }
+    world.kill_glue();
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
+    // Not ours: no alias, though it looks the same.
+    world.ip("tuntap add dev other mode tap multi_queue vnet_hdr");
+    world.vsctl("--no-wait del-port vm2");
+    world.start_glue();
+    world.start_vswitchd();
+    world.wait_until_configured();
+    assert!(world.has_device("vm2"), "nobody has said that it may go");
+    assert_eq!(world.glue("remove-abandoned"), "1");
+    assert!(!world.has_device("vm2"));
+    for device in ["vm1", "br0", "ovs-system", "other"] {
+        assert!(world.has_device(device), "{device}");
+    }
+    assert_eq!(world.glue("remove-abandoned"), "0");
+    world.check_log();
+}
+
+#[test]
+fn a_device_in_another_namespace_is_told_with_it() {
+    inside("devices::inside_moved");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_moved() {
+    let Some(mut world) = World::new() else { return };
+    world.start_glue();
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    world.vsctl("add-port br0 vm1 -- set Interface vm1 type=internal");
+    assert!(world.glue("vport vm1").starts_with("namespace=None "));
+    let other = world.other_namespace();
+    world.ip(&format!("link set vm1 netns {}", other.id()));
+    world.until("the namespace is told", |world| {
+        world
+            .glue("vport vm1")
+            .starts_with("namespace=Some(0) index=Some(")
+    });
+    assert!(!world.has_device("vm1"));
+    assert_eq!(world.ports(), ["br0", "ovs-system", "vm1"], "it is still a port");
+    world.vsctl("del-port vm1");
+    assert_eq!(world.ports(), ["br0", "ovs-system"]);
+    let devices = std::fs::read_to_string(format!("/proc/{}/net/dev", other.id())).unwrap();
+    assert!(!devices.contains("vm1"), "gone there as well: {devices}");
+    world.check_log();
+}
