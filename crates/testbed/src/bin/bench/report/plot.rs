@@ -46,7 +46,7 @@ pub fn draw(record: &Record, measure: &Measure) -> Result<Option<String>> {
     let highest = contenders
         .iter()
         .flat_map(|name| values(record, name, measure))
-        .map(|(_, spread)| spread.high)
+        .map(|(_, spread)| spread.upper)
         .fold(0.0, f64::max);
     let count = record.points.len();
     if count < 2 || highest <= 0.0 {
@@ -133,8 +133,9 @@ fn draw_chart(
         let marks = line
             .clone()
             .map(|position| Circle::new(position, 3, colour.filled()));
-        let bars = values(record, contender, measure)
-            .map(|(index, spread)| PathElement::new(vec![(index, spread.low), (index, spread.high)], colour));
+        let bars = values(record, contender, measure).map(|(index, spread)| {
+            PathElement::new(vec![(index, spread.lower), (index, spread.upper)], colour)
+        });
         let legend = move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(2));
         chart
             .draw_series(LineSeries::new(line, colour.stroke_width(2)))?
