@@ -25,8 +25,9 @@ pub struct WorkerReport {
     pub name: String,
     /// Number of the thread, in the data plane's PID name space.
     pub tid: u32,
-    /// Cycles in steps that moved at least one packet, everything included: fetching, looking up, copying, giving
-    /// back, calling guests. A step takes up to 8 bursts from one port. Looks that found nothing do not count.
+    /// Cycles in steps that moved at least one packet, everything included: the look that found it, messages, fetching,
+    /// looking up, copying, giving back, calling guests. A step takes up to 8 bursts from one port. Looks that found
+    /// nothing do not count.
     pub busy_cycles: u64,
     /// Cycles not asleep: `busy-cycles`, looks that found nothing, and whatever else wanted the core meanwhile.
     pub awake_cycles: u64,

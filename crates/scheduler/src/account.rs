@@ -1,9 +1,10 @@
 //! What each forwarding thread did, and what it cost, in an account of its own.
 //!
-//! Busy is meant as `ovs-appctl dpif-netdev/pmd-stats-show` means "processing cycles": the time of steps that moved
-//! at least one packet, however it was spent, and no others. The clock is read twice per step, not per packet, and
-//! twice per sleep. An account has one writer, so adding to it takes no locked instruction; readers see each counter
-//! as it was a moment ago, and not all of the same moment.
+//! Busy is meant as `ovs-appctl dpif-netdev/pmd-stats-show` means "processing cycles", which count whole iterations of
+//! the poll loop that moved packets: the time of a step that moved at least one packet, and of all that led to it since
+//! the thread woke, since the step before, or since it last looked in vain. The clock is read once per step and per look
+//! in vain, not per packet, and twice per sleep. An account has one writer, so adding to it takes no locked instruction;
+//! readers see each counter as it was a moment ago, and not all of the same moment.
 
 use clock::{Rate, cycles};
 use parking_lot::Mutex;
@@ -44,6 +45,8 @@ pub struct Account {
     kicks: AtomicU64,
     /// Up to when `awake_cycles` counts.
     awake_since: AtomicU64,
+    /// Up to when time was charged, to packets or to looks in vain.
+    charged_until: AtomicU64,
 }
 
 /// What an account says; all but `name` and `tid` only grow.
@@ -53,7 +56,7 @@ pub struct Record {
     pub name: String,
     /// Number of the thread.
     pub tid: u32,
-    /// Cycles in turns that moved at least one packet.
+    /// Cycles of steps that moved at least one packet, and of what led to them.
     pub busy_cycles: u64,
     /// Cycles not asleep.
     pub awake_cycles: u64,
@@ -90,12 +93,15 @@ fn add(counter: &AtomicU64, amount: u64) {
 }
 
 impl Account {
-    /// Adds what was done since the cycle counter showed `start`: the time only if packets were progress.
+    /// Adds what was done since time was charged last. The time counts as busy only if packets were progress.
     #[inline]
-    pub(crate) fn add(&self, start: u64, progress: Progress) {
+    pub(crate) fn add(&self, progress: Progress) {
+        let now = cycles();
         if progress.packets + progress.delivered > 0 {
-            add(&self.busy_cycles, cycles().wrapping_sub(start));
+            let since = self.charged_until.load(Relaxed);
+            add(&self.busy_cycles, now.wrapping_sub(since));
         }
+        self.charged_until.store(now, Relaxed);
         if progress != Progress::default() {
             add(&self.bursts, progress.bursts);
             add(&self.packets, progress.packets);
@@ -103,6 +109,12 @@ impl Account {
             add(&self.offloads, progress.offloads);
             add(&self.aborts, progress.aborts);
         }
+    }
+
+    /// What was done since time was charged last led to no packets.
+    #[inline]
+    pub(crate) fn in_vain(&self) {
+        self.charged_until.store(cycles(), Relaxed);
     }
 
     /// A round of looks at rings that are polled.
@@ -122,13 +134,24 @@ impl Account {
         add(&self.kicks, 1);
     }
 
-    /// Around a sleep: `sleep` waits, and says whether work came.
+    /// Around a sleep: `sleep` waits, and says whether work came. It says [`woken`](Self::woken) before it does more than
+    /// wait.
     pub fn asleep(&self, sleep: impl FnOnce() -> bool) {
         self.awake();
+        let since = self.awake_since.load(Relaxed);
         add(&self.sleeps, 1);
         let woken = sleep();
         add(&self.wakeups, u64::from(woken));
-        self.awake_since.store(cycles(), Relaxed);
+        if self.awake_since.load(Relaxed) == since {
+            self.woken();
+        }
+    }
+
+    /// The thread was asleep until now.
+    pub(crate) fn woken(&self) {
+        let now = cycles();
+        self.awake_since.store(now, Relaxed);
+        self.charged_until.store(now, Relaxed);
     }
 
     /// To be called now and then while awake, so that readers need not wait for the next sleep.
@@ -177,6 +200,7 @@ impl Ledger {
     /// An account for the calling thread.
     pub fn open(&self, name: &str) -> Arc<Account> {
         let zero = || AtomicU64::new(0);
+        let now = cycles();
         let account = Arc::new(Account {
             name: name.into(),
             tid: rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(),
@@ -191,7 +215,8 @@ impl Ledger {
             sleeps: zero(),
             wakeups: zero(),
             kicks: zero(),
-            awake_since: AtomicU64::new(cycles()),
+            awake_since: AtomicU64::new(now),
+            charged_until: AtomicU64::new(now),
         });
         self.accounts.lock().push(account.clone());
         account
@@ -213,5 +238,74 @@ impl Ledger {
     /// How fast the counter of cycles counts, per second.
     pub fn cycles_per_second(&self) -> u64 {
         self.rate.per_second()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spend(least: u64) {
+        let start = cycles();
+        while cycles().wrapping_sub(start) < least {
+            std::hint::spin_loop();
+        }
+    }
+
+    const PACKET: Progress = Progress {
+        packets: 1,
+        bursts: 1,
+        delivered: 0,
+        offloads: 0,
+        aborts: 0,
+    };
+
+    /// A busy machine makes every period longer, so what must not count is compared with all that passed.
+    #[test]
+    fn what_leads_to_packets_is_busy_and_what_leads_to_none_is_not() {
+        const LONG: u64 = 1_000_000;
+        let begin = cycles();
+        let ledger = Ledger::new();
+        let account = ledger.open("test");
+        spend(LONG);
+        account.in_vain();
+        spend(LONG);
+        account.add(Progress::default());
+        account.asleep(|| {
+            spend(LONG);
+            account.woken();
+            // The wake-up leads to the packet.
+            spend(LONG);
+            true
+        });
+        spend(LONG);
+        account.add(PACKET);
+        account.awake();
+        let all = cycles().wrapping_sub(begin);
+        let record = &ledger.records()[0];
+        assert!(record.busy_cycles >= 2 * LONG, "{record:?}");
+        assert!(record.busy_cycles + 3 * LONG <= all, "{record:?} of {all}");
+        assert!(record.awake_cycles >= record.busy_cycles + 2 * LONG, "{record:?}");
+        assert!(record.awake_cycles + LONG <= all, "{record:?} of {all}");
+        assert_eq!((record.sleeps, record.wakeups), (1, 1));
+    }
+
+    #[test]
+    fn a_sleep_that_ends_without_work_is_not_awake() {
+        const LONG: u64 = 1_000_000;
+        let begin = cycles();
+        let ledger = Ledger::new();
+        let account = ledger.open("test");
+        account.asleep(|| {
+            spend(LONG);
+            false
+        });
+        account.add(PACKET);
+        account.awake();
+        let all = cycles().wrapping_sub(begin);
+        let record = &ledger.records()[0];
+        assert!(record.awake_cycles + LONG <= all, "{record:?} of {all}");
+        assert!(record.busy_cycles <= record.awake_cycles, "{record:?}");
+        assert_eq!((record.sleeps, record.wakeups), (1, 0));
     }
 }

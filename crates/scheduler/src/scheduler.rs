@@ -6,7 +6,6 @@ use crate::executor::Executor;
 use crate::home::Homes;
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
-use clock::cycles;
 use std::sync::Arc;
 
 /// Who serves rings: the forwarder of one thread. Numbers of rings that do not exist (any more) have no effect.
@@ -72,12 +71,11 @@ impl<R: Rings> Scheduler<R> {
         true
     }
 
-    /// Does something, and accounts for it if packets were moved.
+    /// Does something, and accounts for it and what led to it if packets were moved.
     #[inline]
     pub fn accounted<T>(&mut self, account: &Account, work: impl FnOnce(&mut Scheduler<R>) -> T) -> T {
-        let start = cycles();
         let result = work(self);
-        account.add(start, std::mem::take(&mut self.schedule.progress));
+        account.add(std::mem::take(&mut self.schedule.progress));
         result
     }
 

@@ -203,6 +203,7 @@ impl<R: Rings> Worker<R> {
                     break (true, false);
                 }
                 std::hint::spin_loop();
+                self.account.in_vain();
                 continue;
             };
             let longest =
@@ -215,6 +216,7 @@ impl<R: Rings> Worker<R> {
                 Some(_) => std::hint::spin_loop(),
                 None => rustix::thread::sched_yield(),
             }
+            self.account.in_vain();
         };
         self.executor.set_activity(Activity::Working);
         if found {
@@ -232,7 +234,11 @@ impl<R: Rings> Worker<R> {
     /// One look at everything that is polled.
     fn look(&mut self) -> bool {
         self.account.polled();
-        self.read_messages() | self.scheduler.poll(usize::MAX)
+        let found = self.read_messages() | self.scheduler.poll(usize::MAX);
+        if !found {
+            self.account.in_vain();
+        }
+        found
     }
 
     /// Queues the rings that others ask for; true if there was something.
@@ -300,6 +306,7 @@ impl<R: Rings> Worker<R> {
             // Before anything is decided: the core of a worker that sleeps is somebody else's.
             if executor.activity() == Activity::Asleep {
                 executor.set_awake();
+                account.woken();
             }
             match wakeup {
                 Wakeup::Kick(ring) => {

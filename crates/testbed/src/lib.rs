@@ -35,6 +35,7 @@ pub mod polling;
 pub mod process;
 pub mod qemu;
 pub mod qmp;
+pub mod run_time;
 pub mod switch;
 pub mod testpmd;
 pub mod udp_rr;

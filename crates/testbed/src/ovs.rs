@@ -3,7 +3,7 @@
 //! The system's services are neither needed nor touched: `ovsdb-server` and `ovs-vswitchd` run from a temporary directory
 //! and end with their handle. One poll thread is pinned to the last processor and takes all of it, busy or not; everything
 //! else of the process stays on the first. Ports listen on vhost-user sockets. Packets follow what the `OpenFlow` table
-//! says; [`Forwarding`] has the two tables that are of use here.
+//! says; [`Forwarding`] has the tables that are of use here.
 
 use crate::endpoint::{Endpoint, Host};
 use crate::huge_pages::HugePages;
@@ -37,6 +37,30 @@ pub enum Forwarding {
     /// do. Each rule that does not match leaves its bits in the megaflow's mask (the tuple-space explosion of
     /// CVE-2019-25076).
     Filtered,
+    /// As [`Pairs`](Self::Pairs), behind a rule that looks at UDP ports and that no packet of use matches.
+    PairsByPorts,
+}
+
+/// How the caches before the flow table are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Caches {
+    /// As it comes: one of 100 packets that miss puts its flow into the exact match cache.
+    #[default]
+    AsTheyCome,
+    /// Every packet that misses does (`emc-insert-inv-prob=1`).
+    InsertAlways,
+    /// With the signature match cache besides (`smc-enable`).
+    Signatures,
+}
+
+impl Caches {
+    fn settings(self) -> &'static str {
+        match self {
+            Caches::AsTheyCome => "",
+            Caches::InsertAlways => "other_config:emc-insert-inv-prob=1",
+            Caches::Signatures => "other_config:smc-enable=true",
+        }
+    }
 }
 
 impl Forwarding {
@@ -45,6 +69,11 @@ impl Forwarding {
             Forwarding::Pairs => (1..=ports)
                 .map(|port| format!("in_port={port},actions=output:{}", ((port - 1) ^ 1) + 1))
                 .collect(),
+            Forwarding::PairsByPorts => {
+                let mut flows = Forwarding::Pairs.flows(ports);
+                flows.push("priority=40000,udp,tp_src=65535,tp_dst=65535,actions=drop".into());
+                flows
+            }
             Forwarding::Learning => vec!["actions=normal".into()],
             Forwarding::Filtered => [
                 "priority=0,actions=normal",
@@ -66,6 +95,8 @@ pub struct PmdStats {
     pub packets: u64,
     /// Cycles of the time stamp counter in rounds that found packets.
     pub busy_cycles: u64,
+    /// Cycles in all rounds: a poll thread never sleeps.
+    pub awake_cycles: u64,
 }
 
 /// A running instance; killed on drop.
@@ -86,7 +117,7 @@ impl OvsDpdk {
     }
 
     /// Starts an instance with these ports and waits until they listen.
-    pub fn start(ports: &[&str], forwarding: Forwarding) -> Result<OvsDpdk> {
+    pub fn start(ports: &[&str], forwarding: Forwarding, caches: Caches) -> Result<OvsDpdk> {
         ensure!(
             OvsDpdk::is_installed(),
             "Open vSwitch with DPDK is missing: run scripts/setup --bench"
@@ -97,8 +128,9 @@ impl OvsDpdk {
         let database = start_database(directory.path())?;
         let options = format!(
             "other_config:dpdk-init=true other_config:dpdk-socket-mem=512 other_config:dpdk-lcore-mask=0x1 \
-             other_config:pmd-cpu-mask={:#x} other_config:dpdk-extra='--no-pci --in-memory --no-telemetry'",
-            1_u64 << (last_processor().min(63))
+             other_config:pmd-cpu-mask={:#x} other_config:dpdk-extra='--no-pci --in-memory --no-telemetry' {}",
+            1_u64 << (last_processor().min(63)),
+            caches.settings()
         );
         vsctl(
             directory.path(),
@@ -172,6 +204,11 @@ impl OvsDpdk {
             .lines()
             .filter(|line| line.trim_start().starts_with("0x"))
             .count())
+    }
+
+    /// The process that starts the daemon.
+    pub fn pid(&self) -> u32 {
+        self.daemon.pid()
     }
 
     /// Processor seconds used so far.
@@ -272,8 +309,10 @@ fn parse_pmd_stats(text: &str) -> Option<PmdStats> {
                 .and_then(|word| word.parse::<u64>().ok());
             match (key.trim(), value) {
                 ("packets received", Some(packets)) => stats.packets += packets,
+                ("idle cycles", Some(cycles)) => stats.awake_cycles += cycles,
                 ("processing cycles", Some(cycles)) => {
                     stats.busy_cycles += cycles;
+                    stats.awake_cycles += cycles;
                     found = true;
                 }
                 _ => {}
@@ -304,6 +343,7 @@ main thread:
         let expected = PmdStats {
             packets: 1000,
             busy_cycles: 250_000,
+            awake_cycles: 5_250_000,
         };
         assert_eq!(parse_pmd_stats(text), Some(expected));
         assert_eq!(parse_pmd_stats("main thread:\n  packets received: 77\n"), None);
@@ -314,5 +354,8 @@ main thread:
         let flows = Forwarding::Pairs.flows(4);
         assert_eq!(flows[0], "in_port=1,actions=output:2");
         assert_eq!(flows[3], "in_port=4,actions=output:3");
+        let by_ports = Forwarding::PairsByPorts.flows(4);
+        assert_eq!(by_ports[..4], flows);
+        assert!(by_ports[4].contains("tp_src"), "{by_ports:?}");
     }
 }

@@ -134,7 +134,7 @@ impl Group {
     /// Processor seconds used so far by the leader and all that descends from it, user and system. (The leader may be a
     /// program that runs the real one in a process group and namespace of its own.)
     pub fn cpu_seconds(&self) -> f64 {
-        let family = descendants(self.pid());
+        let family = families(&[self.pid()], &all_processes());
         cpu_seconds(|stat| family.contains(&stat.pid))
     }
 }
@@ -191,13 +191,12 @@ pub fn all_processes() -> Vec<ProcStat> {
         .collect()
 }
 
-/// A process and all its descendants.
-fn descendants(root: u32) -> HashSet<u32> {
-    let processes = all_processes();
-    let mut family = HashSet::from([root]);
+/// Processes out of `all`, and all their descendants.
+pub fn families(roots: &[u32], all: &[ProcStat]) -> HashSet<u32> {
+    let mut family: HashSet<u32> = roots.iter().copied().collect();
     loop {
         let before = family.len();
-        let children = processes.iter().filter(|stat| family.contains(&stat.parent));
+        let children = all.iter().filter(|stat| family.contains(&stat.parent));
         let children: Vec<u32> = children.map(|stat| stat.pid).collect();
         family.extend(children);
         if family.len() == before {

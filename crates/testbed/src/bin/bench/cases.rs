@@ -23,7 +23,7 @@ use crate::record::{Better, Record};
 use anyhow::Result;
 use std::fmt::Display;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Something to measure.
 pub struct Case {
@@ -45,6 +45,7 @@ pub struct Case {
 pub const ALL: &[Case] = &[
     packet_loop::CASE,
     packet_loop::TESTPMD,
+    packet_loop::APART,
     stream::CASE,
     rr::CASE,
     rr::AWAKE,
@@ -121,37 +122,35 @@ impl<G> Rig<G> {
     /// which the case announces them. A peer that fails at a point is ended there, as it may still be at work, and the
     /// record says so; ours must not.
     fn sweep<P, const N: usize>(
-        mut rigs: Vec<Rig<G>>,
+        rigs: Vec<Rig<G>>,
         record: &mut Record,
         points: &[(String, P)],
         measure: impl Fn(&Network, &mut G, &P) -> Result<[f64; N]>,
     ) -> Result<()> {
-        for _ in 0..record.rounds {
-            for (label, point) in points {
-                let mut able = Vec::new();
-                for mut rig in rigs {
+        let mut rigs: Vec<Option<Rig<G>>> = rigs.into_iter().map(Some).collect();
+        let progress = Progress::of(record.rounds, points.len());
+        for round in 0..record.rounds {
+            for (index, (label, point)) in points.iter().enumerate() {
+                println!("  {}", progress.at(round, index));
+                for at in order(round + index, rigs.len()) {
+                    let Some(rig) = &mut rigs[at] else {
+                        continue;
+                    };
                     let name = rig.contender.name;
                     match rig.turn(|network, guests| measure(network, guests, point)) {
-                        Ok(values) => {
-                            record.add_all(label, name, &values)?;
-                            able.push(rig);
-                        }
+                        Ok(values) => record.add_all(label, name, &values)?,
                         Err(error) if rig.contender.is_ours() => {
                             return Err(error.context(format!("{label} on {name}")));
                         }
                         Err(error) => {
                             record.give_up(label, name, &error);
-                            rig.stop()?;
+                            rigs[at].take().map_or(Ok(()), Rig::stop)?;
                         }
                     }
                 }
-                // Nobody is always the first, or always after the same one.
-                let next = able.len().min(1);
-                able.rotate_left(next);
-                rigs = able;
             }
         }
-        rigs.into_iter().try_for_each(Rig::stop)
+        rigs.into_iter().flatten().try_for_each(Rig::stop)
     }
 
     /// Ends it, guests first.
@@ -162,7 +161,99 @@ impl<G> Rig<G> {
     }
 }
 
+/// The order of so many contenders in one turn of a point. Over the turns nobody is always the first, or always after the
+/// same one.
+fn order(turn: usize, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    if count > 0 {
+        order.rotate_left(turn % count);
+        if turn / count % 2 == 1 {
+            order.reverse();
+        }
+    }
+    order
+}
+
+/// How far a sweep is.
+struct Progress {
+    begin: Instant,
+    rounds: usize,
+    points: usize,
+}
+
+impl Progress {
+    fn of(rounds: usize, points: usize) -> Progress {
+        Progress {
+            begin: Instant::now(),
+            rounds,
+            points,
+        }
+    }
+
+    fn at(&self, round: usize, point: usize) -> String {
+        let (done, all) = (round * self.points + point, self.rounds * self.points);
+        let left = remaining(self.begin.elapsed(), done, all).map_or(String::new(), |left| {
+            format!(", {} left", crate::report::duration(left))
+        });
+        format!(
+            "round {} of {}, point {} of {}{left}",
+            round + 1,
+            self.rounds,
+            point + 1,
+            self.points
+        )
+    }
+}
+
+/// How long the rest takes if it goes on as it went.
+fn remaining(elapsed: Duration, done: usize, all: usize) -> Option<Duration> {
+    let [done, left] = [done, all.checked_sub(done)?].map(|count| u32::try_from(count).ok());
+    Some(elapsed.checked_div(done?)? * left?)
+}
+
 /// Points that are their own labels.
 fn labelled<P: Display + Copy>(points: &[P]) -> Vec<(String, P)> {
     points.iter().map(|point| (point.to_string(), *point)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn everybody_comes_first_as_often_and_after_everybody() {
+        assert_eq!(order(3, 0), [0; 0]);
+        for count in 1..5 {
+            let turns: Vec<_> = (0..2 * count).map(|turn| order(turn, count)).collect();
+            for contender in 0..count {
+                let first = turns.iter().filter(|order| order[0] == contender).count();
+                assert_eq!(first, 2, "{turns:?}");
+            }
+            for order in &turns {
+                assert_eq!(
+                    order.iter().collect::<BTreeSet<_>>().len(),
+                    count,
+                    "all take part"
+                );
+            }
+        }
+        let pairs: BTreeSet<_> = (0..6)
+            .flat_map(|turn| {
+                order(turn, 3)
+                    .windows(2)
+                    .map(<[usize]>::to_vec)
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        assert_eq!(pairs.len(), 6, "each after each other");
+    }
+
+    #[test]
+    fn the_rest_takes_as_long_as_what_is_done() {
+        let seconds = Duration::from_secs;
+        assert_eq!(remaining(seconds(10), 0, 20), None);
+        assert_eq!(remaining(seconds(10), 5, 20), Some(seconds(30)));
+        assert_eq!(remaining(seconds(10), 20, 20), Some(seconds(0)));
+    }
 }

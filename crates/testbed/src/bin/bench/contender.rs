@@ -1,7 +1,7 @@
 //! Who is measured: a switch and how it is configured. A new contender is one more constant, named in the cases in which
 //! it competes.
 
-use testbed::ovs::Forwarding;
+use testbed::ovs::{Caches, Forwarding};
 
 /// A switch, configured in a certain way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Kind {
         port: &'static str,
     },
     /// Open vSwitch with DPDK, one poll thread.
-    OvsDpdk(Forwarding),
+    OvsDpdk(Forwarding, Caches),
     /// The kernel's bridge with TAPs; for guests with a kernel only.
     Bridge,
 }
@@ -53,9 +53,13 @@ const fn ours_apart(name: &'static str, config: &'static str) -> Contender {
 }
 
 const fn ovs(name: &'static str, forwarding: Forwarding) -> Contender {
+    ovs_with(name, forwarding, Caches::AsTheyCome)
+}
+
+const fn ovs_with(name: &'static str, forwarding: Forwarding, caches: Caches) -> Contender {
     Contender {
         name,
-        kind: Kind::OvsDpdk(forwarding),
+        kind: Kind::OvsDpdk(forwarding, caches),
         dedicated: true,
     }
 }
@@ -79,6 +83,17 @@ pub const OVS_DPDK: Contender = ovs("ovs-dpdk", Forwarding::Pairs);
 pub const OVS_LEARNING: Contender = ovs("ovs-dpdk-learning", Forwarding::Learning);
 /// Open vSwitch with security groups, for attacks on its classifier.
 pub const OVS_FILTERED: Contender = ovs("ovs-dpdk-filtered", Forwarding::Filtered);
+/// Open vSwitch with a rule on transport ports, so that flows are told apart by them.
+pub const OVS_PORTS: Contender = ovs("ovs-dpdk-ports", Forwarding::PairsByPorts);
+/// The same, with every flow in its exact match cache.
+pub const OVS_PORTS_EMC: Contender = ovs_with(
+    "ovs-dpdk-ports-emc",
+    Forwarding::PairsByPorts,
+    Caches::InsertAlways,
+);
+/// The same, with its signature match cache.
+pub const OVS_PORTS_SMC: Contender =
+    ovs_with("ovs-dpdk-ports-smc", Forwarding::PairsByPorts, Caches::Signatures);
 /// The product with threads that are scheduled as all others.
 pub const NORMAL: Contender = ours(
     "hyperswitch-normal-priority",

@@ -27,9 +27,11 @@ mod report;
 use anyhow::{Result, bail, ensure};
 use cases::Case;
 use clap::Parser;
+use machine::Machine;
 use record::Record;
-use std::path::PathBuf;
-use std::time::Duration;
+use report::Results;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use testbed::build_dir;
 
 /// Measures Hyper-Switch beside its peers and writes tables and plots.
@@ -48,6 +50,9 @@ struct Arguments {
     /// Rounds, each of which measures every contender once
     #[arg(long, value_name = "NUMBER")]
     rounds: Option<usize>,
+    /// Leaves out cases that have results of this commit, unchanged, and of this machine
+    #[arg(long)]
+    resume: bool,
     /// Measures nothing and writes tables and plots from the results that are there
     #[arg(long)]
     report: bool,
@@ -137,20 +142,67 @@ fn main() -> Result<()> {
     }
     let effort = Effort::new(arguments.quick, arguments.rounds);
     ensure!(effort.rounds > 0, "nothing would be measured");
+    let before = report::read(&directory)?;
+    let cases = if arguments.resume {
+        left(cases, &before, &effort)
+    } else {
+        cases
+    };
+    let failed = measure(&cases, &effort, &directory, &before)?;
+    println!("\nresults are in {}", directory.display());
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
+    Ok(())
+}
+
+/// Those of the cases that have no results of this commit and machine.
+fn left(cases: Vec<&'static Case>, results: &Results, effort: &Effort) -> Vec<&'static Case> {
+    let (machine, commit) = (Machine::this(), record::commit());
+    let is_left = |case: &&Case| {
+        let record = results.cases.get(case.name);
+        let done = record.is_some_and(|record| record.is_of(&machine, &commit, effort.quick));
+        if done {
+            println!("{}: measured on commit {commit}", case.name);
+        }
+        !done
+    };
+    cases.into_iter().filter(is_left).collect()
+}
+
+/// Measures cases, and returns those that failed. `before` says how long they took.
+fn measure(
+    cases: &[&'static Case],
+    effort: &Effort,
+    directory: &Path,
+    before: &Results,
+) -> Result<Vec<&'static str>> {
     let mut failed = Vec::new();
-    for case in cases {
-        println!("\n{}: {}", case.name, case.about);
-        let mut record = Record::new(case, &effort);
-        match (case.run)(&effort, case.contenders, &mut record) {
+    for (index, case) in cases.iter().enumerate() {
+        let left = expected(&cases[index..], before, effort.quick).map_or(String::new(), |left| {
+            format!(", {} left if it takes as long as before", report::duration(left))
+        });
+        println!("\ncase {} of {}{left}", index + 1, cases.len());
+        println!("{}: {}", case.name, case.about);
+        let (mut record, begin) = (Record::new(case, effort), Instant::now());
+        match (case.run)(effort, case.contenders, &mut record) {
             Ok(()) if record.points.is_empty() => {}
-            Ok(()) => report::merge(&directory, record)?,
+            Ok(()) => {
+                record.seconds = begin.elapsed().as_secs();
+                report::merge(directory, record)?;
+            }
             Err(error) => {
                 println!("{}: {error:#}", case.name);
                 failed.push(case.name);
             }
         }
     }
-    println!("\nresults are in {}", directory.display());
-    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
-    Ok(())
+    Ok(failed)
+}
+
+/// How long cases took when they were measured before, if that is known of all of them.
+fn expected(cases: &[&Case], before: &Results, quick: bool) -> Option<Duration> {
+    let seconds = cases.iter().map(|case| {
+        let record = before.cases.get(case.name)?;
+        (record.quick == quick && record.seconds > 0).then_some(record.seconds)
+    });
+    seconds.sum::<Option<u64>>().map(Duration::from_secs)
 }

@@ -6,7 +6,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::thread;
 use testbed::masking::MaskingProxy;
-use testbed::{Bridge, GuestOptions, OvsDpdk, Switch};
+use testbed::run_time::{RunTime, softirq_threads};
+use testbed::{Bridge, Guest, GuestOptions, OvsDpdk, Switch};
 
 /// A running contender.
 pub struct Network {
@@ -28,20 +29,21 @@ pub struct Work {
     pub packets: f64,
     /// Cycles of the time stamp counter, without those spent on looking for work in vain.
     pub busy_cycles: f64,
+    /// Cycles not asleep, whatever they were spent on.
+    pub awake_cycles: f64,
 }
 
 impl Work {
-    /// Busy cycles per packet since `before`.
-    pub fn busy_cycles_per_packet(&self, before: &Work) -> Result<f64> {
-        let (packets, cycles) = (
-            self.packets - before.packets,
-            self.busy_cycles - before.busy_cycles,
-        );
+    /// Busy and awake cycles per packet since `before`.
+    pub fn cycles_per_packet(&self, before: &Work) -> Result<[f64; 2]> {
+        let packets = self.packets - before.packets;
+        let busy = self.busy_cycles - before.busy_cycles;
+        let awake = self.awake_cycles - before.awake_cycles;
         ensure!(
-            packets > 0.0 && cycles > 0.0,
-            "the switch has counted {packets} packets and {cycles} cycles"
+            packets > 0.0 && busy > 0.0 && awake > 0.0,
+            "the switch has counted {packets} packets, {busy} busy and {awake} awake cycles"
         );
-        Ok(cycles / packets)
+        Ok([busy / packets, awake / packets])
     }
 }
 
@@ -52,8 +54,8 @@ impl Network {
             Kind::Hyperswitch { config, port } => {
                 Switch::start(&configuration(config, port, ports)?).map(Running::Hyperswitch)
             }
-            Kind::OvsDpdk(forwarding) => {
-                OvsDpdk::start(ports, forwarding).map(|ovs| Running::OvsDpdk(ovs, Vec::new()))
+            Kind::OvsDpdk(forwarding, caches) => {
+                OvsDpdk::start(ports, forwarding, caches).map(|ovs| Running::OvsDpdk(ovs, Vec::new()))
             }
             Kind::Bridge => bridge(ports).map(Running::Bridge),
         };
@@ -102,6 +104,7 @@ impl Network {
                 Ok(Work {
                     packets: float(stats.packets),
                     busy_cycles: float(stats.busy_cycles),
+                    awake_cycles: float(stats.awake_cycles),
                 })
             }
             Running::Bridge(_) => bail!("a bridge does not count its work"),
@@ -115,6 +118,20 @@ impl Network {
             Running::OvsDpdk(ovs, _) => ovs.cpu_seconds(),
             Running::Bridge(_) => 0.0,
         }
+    }
+
+    /// Time that its processes ran so far, and that of these guests and the kernel's softirq threads, if there are any.
+    pub fn run_time(&self, guests: &[Guest]) -> RunTime {
+        let mut roots: Vec<u32> = guests.iter().map(Guest::pid).collect();
+        if !guests.is_empty() {
+            roots.extend(softirq_threads());
+        }
+        match &self.switch {
+            Running::Hyperswitch(switch) => roots.push(switch.supervisor()),
+            Running::OvsDpdk(ovs, _) => roots.push(ovs.pid()),
+            Running::Bridge(_) => {}
+        }
+        RunTime::of_families(&roots)
     }
 
     /// Proportional share of memory of its processes in bytes, without huge pages.
@@ -174,6 +191,7 @@ fn our_work(switch: &Switch) -> Result<Work> {
     Ok(Work {
         packets: float(workers.iter().map(|worker| worker.packets).sum()),
         busy_cycles: float(workers.iter().map(|worker| worker.busy_cycles).sum()),
+        awake_cycles: float(workers.iter().map(|worker| worker.awake_cycles).sum()),
     })
 }
 
@@ -189,4 +207,28 @@ fn bridge(ports: &[&str]) -> Result<Bridge> {
 #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
 pub fn float(count: u64) -> f64 {
     count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cycles_are_divided_by_packets() {
+        let work = |packets, busy_cycles, awake_cycles| Work {
+            packets,
+            busy_cycles,
+            awake_cycles,
+        };
+        let before = work(10.0, 1000.0, 5000.0);
+        let cycles = work(30.0, 3000.0, 11_000.0).cycles_per_packet(&before);
+        assert_eq!(cycles.expect("all have grown"), [100.0, 300.0]);
+        for still in [
+            work(10.0, 3000.0, 11_000.0),
+            work(30.0, 1000.0, 11_000.0),
+            work(30.0, 3000.0, 5000.0),
+        ] {
+            assert!(still.cycles_per_packet(&before).is_err(), "{still:?}");
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! What was measured: values of rounds, by point, contender and measure; their medians, and ratios.
 //!
 //! Rounds are interleaved, so the values of one round of two contenders were measured within moments of each other. A
-//! ratio is the median of the rounds' ratios, with the lowest and the highest as its spread. It is always turned so
-//! that more than 1 means that we are better.
+//! ratio is the median of the rounds' ratios, with their quartiles as its spread. It is always turned so that more than
+//! 1 means that we are better.
 
+use crate::machine::Machine;
 use crate::{Case, Effort};
 use anyhow::{Error, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -47,6 +48,15 @@ pub struct Record {
     pub rounds: usize,
     /// The commit that was measured.
     pub commit: String,
+    /// The machine that it was measured on, if that was noted.
+    #[serde(default)]
+    pub machine: Option<Machine>,
+    /// Whether it was a quick look.
+    #[serde(default)]
+    pub quick: bool,
+    /// How long all of it took.
+    #[serde(default)]
+    pub seconds: u64,
     pub measures: Vec<Measure>,
     pub points: Vec<Point>,
     /// Who gave up, where and why, a sentence each.
@@ -54,38 +64,56 @@ pub struct Record {
     pub gave_up: Vec<String>,
 }
 
-/// A median and the lowest and highest of what it was taken from.
+/// A median and the quartiles of what it was taken from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     pub median: f64,
-    pub low: f64,
-    pub high: f64,
+    pub lower: f64,
+    pub upper: f64,
 }
 
 impl Spread {
-    /// Of no values there is none.
+    /// Of no values there is none. Quartiles between two values are interpolated.
     pub fn of(values: &[f64]) -> Option<Spread> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let (low, high) = (*sorted.first()?, *sorted.last()?);
-        let middle = sorted.len() / 2;
-        let median = if sorted.len() % 2 == 1 {
-            sorted[middle]
-        } else {
-            f64::midpoint(sorted[middle - 1], sorted[middle])
-        };
-        Some(Spread { median, low, high })
+        Some(Spread {
+            median: quarters(&sorted, 2)?,
+            lower: quarters(&sorted, 1)?,
+            upper: quarters(&sorted, 3)?,
+        })
     }
 }
 
-fn commit() -> String {
-    let directory = build_dir::workspace();
-    let query = format!(
-        "git -c safe.directory='*' -C {} describe --always --dirty --exclude '*'",
-        directory.display()
+/// What so many quarters of the way from the first to the last of sorted values lead to.
+fn quarters(sorted: &[f64], count: usize) -> Option<f64> {
+    let way = sorted.len().checked_sub(1)? * count;
+    let (low, high) = (sorted[way / 4], sorted[way.div_ceil(4)]);
+    let part = [0.0, 0.25, 0.5, 0.75][way % 4];
+    Some((high - low).mul_add(part, low))
+}
+
+/// The commit that is there, with `-dirty` if files were changed since. Results are not: those of one case would make
+/// the next one another commit's.
+pub fn commit() -> String {
+    let git = format!(
+        "git -c safe.directory='*' -C {}",
+        build_dir::workspace().display()
     );
-    let output = Host.run(&query).map(|output| output.stdout);
-    output.map_or_else(|_| "unknown".into(), |text| text.trim().to_owned())
+    let run = |query: &str| Host.run(&format!("{git} {query}")).ok();
+    let head = run("rev-parse --short HEAD").filter(|output| output.success());
+    let changes = run("status --porcelain --untracked-files=no -- . ':(exclude)docs/performance'");
+    match (head, changes.filter(|output| output.success())) {
+        (Some(head), Some(changes)) => {
+            let dirty = if changes.stdout.trim().is_empty() {
+                ""
+            } else {
+                "-dirty"
+            };
+            format!("{}{dirty}", head.stdout.trim())
+        }
+        _ => "unknown".into(),
+    }
 }
 
 impl Record {
@@ -96,6 +124,9 @@ impl Record {
             axis: case.axis.into(),
             rounds: effort.rounds,
             commit: commit(),
+            machine: Some(Machine::this()),
+            quick: effort.quick,
+            seconds: 0,
             measures: case
                 .measures
                 .iter()
@@ -108,6 +139,12 @@ impl Record {
             points: Vec::new(),
             gave_up: Vec::new(),
         }
+    }
+
+    /// Whether this is what measuring on this machine would find: the same commit, without changes, and as thoroughly.
+    pub fn is_of(&self, machine: &Machine, commit: &str, quick: bool) -> bool {
+        let known = commit != "unknown" && !commit.ends_with("-dirty");
+        known && self.commit == commit && self.machine.as_ref() == Some(machine) && (quick || !self.quick)
     }
 
     /// Notes a value of one round. Fails if it is no number.
@@ -216,6 +253,9 @@ mod tests {
             axis: String::new(),
             rounds: 3,
             commit: String::new(),
+            machine: None,
+            quick: false,
+            seconds: 0,
             measures: vec![Measure {
                 name: "rate".into(),
                 unit: "1/s".into(),
@@ -233,28 +273,56 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_rounds_and_more_is_better() {
-        let spread = |median, low, high| Some(Spread { median, low, high });
+        let spread = |median, lower, upper| Some(Spread { median, lower, upper });
         let higher = record(Better::Higher);
         assert_eq!(
             higher.ratio("64", "hyperswitch", "bridge", "rate"),
-            spread(2.0, 1.0, 3.0)
+            spread(2.0, 1.5, 2.5)
         );
         let lower = record(Better::Lower);
         assert_eq!(
             lower.ratio("64", "hyperswitch", "bridge", "rate"),
-            spread(0.5, 1.0 / 3.0, 1.0)
+            spread(0.5, (1.0_f64 / 3.0).midpoint(0.5), 0.75)
         );
-        assert_eq!(higher.value("64", "bridge", "rate"), spread(3.0, 1.0, 4.0));
+        assert_eq!(higher.value("64", "bridge", "rate"), spread(3.0, 2.0, 3.5));
         assert_eq!(higher.ratio("64", "hyperswitch", "nobody", "rate"), None);
         assert_eq!(higher.contenders("rate"), ["hyperswitch", "bridge"]);
     }
 
     #[test]
-    fn medians() {
-        assert_eq!(Spread::of(&[]), None);
-        assert_eq!(
-            Spread::of(&[4.0, 1.0, 2.0, 3.0]).map(|spread| spread.median),
-            Some(2.5)
-        );
+    fn medians_and_quartiles() {
+        let of = |values: &[f64]| {
+            let spread = Spread::of(values)?;
+            Some([spread.lower, spread.median, spread.upper])
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[7.0]), Some([7.0; 3]));
+        assert_eq!(of(&[2.0, 1.0]), Some([1.25, 1.5, 1.75]));
+        assert_eq!(of(&[3.0, 1.0, 2.0]), Some([1.5, 2.0, 2.5]));
+        assert_eq!(of(&[4.0, 1.0, 2.0, 3.0]), Some([1.75, 2.5, 3.25]));
+        // One value that is far off moves none of the three.
+        assert_eq!(of(&[5.0, 1.0, 1000.0, 2.0, 3.0]), Some([2.0, 3.0, 5.0]));
+    }
+
+    #[test]
+    fn what_was_measured_on_this_commit_need_not_be_measured_again() {
+        let machine = Machine::this();
+        let mut record = record(Better::Higher);
+        record.commit = "abc".into();
+        assert!(!record.is_of(&machine, "abc", false), "nobody knows where");
+        record.machine = Some(machine.clone());
+        assert!(record.is_of(&machine, "abc", false) && record.is_of(&machine, "abc", true));
+        assert!(!record.is_of(&machine, "abd", false));
+        let other = Machine {
+            cores: machine.cores + 1,
+            ..machine.clone()
+        };
+        assert!(!record.is_of(&other, "abc", false));
+        record.quick = true;
+        assert!(!record.is_of(&machine, "abc", false) && record.is_of(&machine, "abc", true));
+        for commit in ["unknown", "abc-dirty"] {
+            record.commit = commit.into();
+            assert!(!record.is_of(&machine, commit, true), "{commit}");
+        }
     }
 }

@@ -13,11 +13,23 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 use testbed::build_dir;
+
+/// Time as people say it, to the minute, or to the second if it is less than two minutes.
+pub fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds.div_ceil(60) {
+        0..=2 if seconds < 120 => format!("{seconds} s"),
+        minutes if minutes < 60 => format!("{minutes} min"),
+        minutes => format!("{} h {:02} min", minutes / 60, minutes % 60),
+    }
+}
 
 /// All that was measured.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Results {
+    /// That of the last case measured.
     pub machine: Machine,
     /// By case.
     pub cases: BTreeMap<String, Record>,
@@ -39,6 +51,9 @@ pub fn read(directory: &Path) -> Result<Results> {
 /// Adds a case to what was measured before.
 pub fn merge(directory: &Path, record: Record) -> Result<()> {
     let mut results = read(directory)?;
+    for older in results.cases.values_mut() {
+        older.machine.get_or_insert_with(|| results.machine.clone());
+    }
     results.machine = Machine::this();
     results.cases.insert(record.case.clone(), record);
     write(directory, &results)
@@ -64,4 +79,27 @@ pub fn write(directory: &Path, results: &Results) -> Result<()> {
     }
     let text = table::all(results, &plots);
     build_dir::write(&directory.join("latest.md"), text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_read_well() {
+        let texts =
+            [0, 119, 120, 121, 3540, 3541, 7260].map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(
+            texts,
+            [
+                "0 s",
+                "119 s",
+                "2 min",
+                "3 min",
+                "59 min",
+                "1 h 00 min",
+                "2 h 01 min"
+            ]
+        );
+    }
 }

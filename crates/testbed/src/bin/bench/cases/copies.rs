@@ -20,6 +20,7 @@ pub const CASE: Case = Case {
     measures: &[
         ("throughput", "Gb/s", Higher),
         ("busy cycles", "cycles/frame", Lower),
+        ("awake cycles", "cycles/frame", Lower),
     ],
     contenders: &[HYPERSWITCH, DRIVER_DOMAIN],
     run,
@@ -44,7 +45,7 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
         let counters = || network.work();
         let (circulation, [before, after]) =
             on_processor(0, || guest.circulate(traffic, effort.short, counters))?;
-        let cycles = after.busy_cycles_per_packet(&before)?;
-        Ok([circulation.rate() * bits / 1e9, cycles])
+        let [busy, awake] = after.cycles_per_packet(&before)?;
+        Ok([circulation.rate() * bits / 1e9, busy, awake])
     })
 }

@@ -17,7 +17,12 @@ pub const CASE: Case = Case {
     name: "load",
     about: "processor time of the switch at part of its full load, 64-byte frames one by one",
     axis: "% of full load",
-    measures: &[("processor", "% of a core", Lower), ("delivered", "%", Higher)],
+    measures: &[
+        ("processor", "% of a core", Lower),
+        ("delivered", "%", Higher),
+        ("busy cycles", "cycles/packet", Lower),
+        ("awake cycles", "cycles/packet", Lower),
+    ],
     contenders: &[HYPERSWITCH, OVS_DPDK],
     run,
 };
@@ -38,14 +43,15 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     })
 }
 
-/// Percent of a core that the switch uses, and of frames that arrive, when there is one in every `pace`.
-fn measure(effort: &Effort, network: &Network, guest: &mut PollingGuest, pace: Duration) -> Result<[f64; 2]> {
+/// Percent of a core that the switch uses, by the scheduler's account, and of frames that arrive, when there is one in
+/// every `pace`; busy and awake cycles per packet.
+fn measure(effort: &Effort, network: &Network, guest: &mut PollingGuest, pace: Duration) -> Result<[f64; 4]> {
     let frame = Frame::udp(64, 0, 1);
     on_processor(0, || {
         // The other station must be known.
         guest.send(1, &Frame::udp(64, 1, 0))?;
         guest.flush(1);
-        let before = network.cpu_seconds();
+        let (work, before) = (network.work()?, network.run_time(&[]));
         let begin = Instant::now();
         let (mut sent, mut received) = (0_u32, 0_u32);
         let time = effort.long;
@@ -61,8 +67,10 @@ fn measure(effort: &Effort, network: &Network, guest: &mut PollingGuest, pace: D
             guest.receive(0, 64, |_| ())?;
             elapsed = begin.elapsed();
         }
-        let used = network.cpu_seconds() - before;
+        let used = network.run_time(&[]).since(&before).as_secs_f64();
+        let [busy, awake] = network.work()?.cycles_per_packet(&work)?;
         let delivered = 100.0 * f64::from(received) / f64::from(sent);
-        Ok([100.0 * used / elapsed.as_secs_f64(), delivered])
+        let percent = 100.0 * used / elapsed.as_secs_f64();
+        Ok([percent, delivered, busy, awake])
     })
 }

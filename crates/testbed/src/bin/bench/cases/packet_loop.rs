@@ -1,10 +1,13 @@
 //! The switch alone: frames circulate through it as fast as it can forward them, driven by one polling guest with two
 //! ports. The guest's thread has the first processor, the peer's poll thread the last; our workers may go where they
-//! want. Cycles are those of the time stamp counter in which the switch worked, by its own account, per packet.
+//! want. Cycles are those of the time stamp counter, by the switch's own account, per packet: busy ones, in which it did
+//! something for packets, looks that found them included, and all in which it was awake. A poll thread is always awake.
 
 use super::{Case, Rig, labelled};
 use crate::Effort;
-use crate::contender::{Contender, HYPERSWITCH, OVS_DPDK, OVS_LEARNING};
+use crate::contender::{
+    Contender, HYPERSWITCH, OVS_DPDK, OVS_LEARNING, OVS_PORTS, OVS_PORTS_EMC, OVS_PORTS_SMC,
+};
 use crate::machine::on_processor;
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
@@ -21,9 +24,28 @@ pub const CASE: Case = Case {
     measures: &[
         ("rate", "million packets/s", Higher),
         ("busy cycles", "cycles/packet", Lower),
+        ("awake cycles", "cycles/packet", Lower),
     ],
     contenders: &[HYPERSWITCH, OVS_DPDK, OVS_LEARNING],
     run,
+};
+
+/// Hyper-Switch's own switch has no rules on transport ports and sees one flow here, so it does not compete.
+pub const APART: Case = Case {
+    name: "flows-apart",
+    about: "the same loop through Open vSwitch with a rule on UDP ports: flows that differ in those are told apart",
+    axis: "frame bytes, flows, guest",
+    measures: CASE.measures,
+    contenders: &[OVS_PORTS, OVS_PORTS_EMC, OVS_PORTS_SMC],
+    run: |effort, contenders, record| {
+        let mut points = Vec::new();
+        for &flows in effort.choose(&[1, 1_000, 10_000, 100_000], &[1_000]) {
+            for &size in effort.choose(&SIZES, &[64]) {
+                points.push(many_flows(size, flows));
+            }
+        }
+        sweep(effort, contenders, record, &points)
+    },
 };
 
 pub const TESTPMD: Case = Case {
@@ -61,35 +83,46 @@ fn points(effort: &Effort) -> Vec<(String, Traffic)> {
         points.push((format!("64 io, bursts of {under_way}"), traffic));
     }
     for &flows in effort.choose(&[1_000, 100_000], &[100_000]) {
-        for &size in sizes {
-            let traffic = Traffic {
-                flows,
-                ..Traffic::new(size.into())
-            };
-            points.push((format!("{size} io, {flows} flows"), traffic));
-        }
+        points.extend(sizes.iter().map(|&size| many_flows(size, flows)));
     }
     points
 }
 
+fn many_flows(size: u16, flows: u32) -> (String, Traffic) {
+    let traffic = Traffic {
+        flows,
+        ..Traffic::new(size.into())
+    };
+    (format!("{size} io, {flows} flows"), traffic)
+}
+
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
+    sweep(effort, contenders, record, &points(effort))
+}
+
+fn sweep(
+    effort: &Effort,
+    contenders: &[Contender],
+    record: &mut Record,
+    points: &[(String, Traffic)],
+) -> Result<()> {
     let effort = &effort.finely(record);
     let rigs = Rig::start_all(contenders, record, &PORTS, |network, ports| {
         PollingGuest::connect(&network.sockets(ports)?, 1514)
     })?;
-    Rig::sweep(rigs, record, &points(effort), |network, guest, traffic| {
+    Rig::sweep(rigs, record, points, |network, guest, traffic| {
         // Counters of a thread that runs are not read in one piece: once in a while they make no sense.
         measure(effort, network, guest, traffic).or_else(|_| measure(effort, network, guest, traffic))
     })
 }
 
-/// Million packets per second, and busy cycles per packet.
+/// Million packets per second, and busy and awake cycles per packet.
 fn measure(
     effort: &Effort,
     network: &Network,
     guest: &mut PollingGuest,
     traffic: &Traffic,
-) -> Result<[f64; 2]> {
+) -> Result<[f64; 3]> {
     let counters = || network.work();
     let (circulation, [before, after]) =
         on_processor(0, || guest.circulate(traffic, effort.short, counters))?;
@@ -99,7 +132,8 @@ fn measure(
             circulation.lost, circulation.packets
         );
     }
-    Ok([circulation.rate() / 1e6, after.busy_cycles_per_packet(&before)?])
+    let [busy, awake] = after.cycles_per_packet(&before)?;
+    Ok([circulation.rate() / 1e6, busy, awake])
 }
 
 fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
@@ -122,7 +156,8 @@ fn run_testpmd(effort: &Effort, contenders: &[Contender], record: &mut Record) -
             let rate = testpmd.packets_per_second(effort.short)?;
             let after = network.work()?;
             testpmd.pause();
-            Ok([rate / 1e6, after.busy_cycles_per_packet(&before)?])
+            let [busy, awake] = after.cycles_per_packet(&before)?;
+            Ok([rate / 1e6, busy, awake])
         })?;
     }
     Ok(())

@@ -8,14 +8,50 @@ use std::ops::Range;
 
 const SIZE: (u32, u32) = (860, 420);
 
-const COLOURS: &[RGBColor] = &[
-    RGBColor(0, 90, 200),
+/// Contenders look the same in all plots.
+const COLOURS: &[(&str, RGBColor)] = &[
+    ("hyperswitch", RGBColor(0, 90, 200)),
+    ("hyperswitch-guests-together", RGBColor(90, 170, 240)),
+    ("hyperswitch-unbounded", RGBColor(0, 150, 150)),
+    ("hyperswitch-normal-priority", RGBColor(70, 70, 110)),
+    ("hyperswitch-poll", RGBColor(140, 60, 160)),
+    ("hyperswitch-thread-per-vnic", RGBColor(120, 120, 120)),
+    ("hyperswitch-driver-domain", RGBColor(220, 90, 160)),
+    ("ovs-dpdk", RGBColor(210, 80, 20)),
+    ("ovs-dpdk-learning", RGBColor(180, 150, 0)),
+    ("ovs-dpdk-filtered", RGBColor(130, 40, 10)),
+    ("ovs-dpdk-ports", RGBColor(240, 150, 60)),
+    ("ovs-dpdk-ports-emc", RGBColor(200, 30, 60)),
+    ("ovs-dpdk-ports-smc", RGBColor(110, 90, 30)),
+    ("bridge", RGBColor(30, 140, 60)),
+];
+
+/// Of contenders that are in one case only, in turn.
+const OTHERS: &[RGBColor] = &[
     RGBColor(210, 80, 20),
     RGBColor(30, 140, 60),
     RGBColor(140, 60, 160),
     RGBColor(120, 120, 120),
     RGBColor(180, 150, 0),
 ];
+
+fn known_colour(contender: &str) -> Option<RGBColor> {
+    let mut known = COLOURS.iter();
+    known
+        .find(|(name, _)| *name == contender)
+        .map(|(_, colour)| *colour)
+}
+
+/// Contenders with their colours.
+fn coloured<'a>(contenders: &[&'a str]) -> Vec<(&'a str, RGBColor)> {
+    let mut others = OTHERS.iter().cycle();
+    let colour = |name: &str| known_colour(name).or_else(|| others.next().copied());
+    let colours: Vec<_> = contenders.iter().copied().map(colour).collect();
+    let pairs = contenders.iter().copied().zip(colours);
+    pairs
+        .map(|(name, colour)| (name, colour.unwrap_or(BLACK)))
+        .collect()
+}
 
 /// An axis with the points of a case, each in the middle of its share.
 struct Axis {
@@ -46,7 +82,7 @@ pub fn draw(record: &Record, measure: &Measure) -> Result<Option<String>> {
     let highest = contenders
         .iter()
         .flat_map(|name| values(record, name, measure))
-        .map(|(_, spread)| spread.high)
+        .map(|(_, spread)| spread.upper)
         .fold(0.0, f64::max);
     let count = record.points.len();
     if count < 2 || highest <= 0.0 {
@@ -128,17 +164,18 @@ fn draw_chart(
         .x_desc(if upwards { "" } else { &record.axis })
         .y_desc(&measure.unit)
         .draw()?;
-    for (contender, colour) in contenders.iter().zip(COLOURS.iter().cycle()) {
+    for (contender, colour) in coloured(contenders) {
         let line = values(record, contender, measure).map(|(index, spread)| (index, spread.median));
         let marks = line
             .clone()
             .map(|position| Circle::new(position, 3, colour.filled()));
-        let bars = values(record, contender, measure)
-            .map(|(index, spread)| PathElement::new(vec![(index, spread.low), (index, spread.high)], colour));
+        let bars = values(record, contender, measure).map(|(index, spread)| {
+            PathElement::new(vec![(index, spread.lower), (index, spread.upper)], colour)
+        });
         let legend = move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(2));
         chart
             .draw_series(LineSeries::new(line, colour.stroke_width(2)))?
-            .label(*contender)
+            .label(contender)
             .legend(legend);
         chart.draw_series(marks)?;
         chart.draw_series(bars)?;
@@ -151,4 +188,33 @@ fn draw_chart(
         .draw()?;
     root.present()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cases;
+
+    #[test]
+    fn everybody_has_a_colour_of_its_own() {
+        for (index, (name, colour)) in COLOURS.iter().enumerate() {
+            let same = COLOURS[..index].iter().find(|(_, other)| other == colour);
+            assert_eq!(same, None, "{name}");
+        }
+        for case in cases::ALL.iter().filter(|case| case.name != "ablation") {
+            for contender in case.contenders {
+                assert!(known_colour(contender.name).is_some(), "{}", contender.name);
+            }
+            let names: Vec<_> = case.contenders.iter().map(|contender| contender.name).collect();
+            let alone: Vec<_> = names.iter().flat_map(|name| coloured(&[name])).collect();
+            assert_eq!(
+                alone.iter().map(|(_, colour)| *colour).collect::<Vec<_>>(),
+                coloured(&names)
+                    .iter()
+                    .map(|(_, colour)| *colour)
+                    .collect::<Vec<_>>()
+            );
+        }
+        assert_eq!(coloured(&["a", "hyperswitch", "b"])[2].1, OTHERS[1]);
+    }
 }

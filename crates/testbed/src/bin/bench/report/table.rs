@@ -3,50 +3,57 @@
 use super::{Results, target};
 use crate::cases;
 use crate::contender::HYPERSWITCH;
+use crate::machine::Machine;
 use crate::record::{Better, Measure, Record, Spread};
 use std::fmt::Write;
 
 /// The whole file. `plots` are names of files by case.
 pub fn all(results: &Results, plots: &[(String, String)]) -> String {
-    let machine = &results.machine;
-    let versions: Vec<String> = machine
-        .versions
-        .iter()
-        .map(|(package, version)| format!("{package} {version}"))
-        .collect();
-    let mut text = format!(
-        "# Measurements\n\nWritten by `make bench` on {}, {} processors, Linux {}{}, with {}. Absolute numbers of a shared \
-         machine mean little: a ratio is the median of those within interleaved rounds, followed by the lowest and the \
-         highest, and more than 1 means that Hyper-Switch is better.\n\n",
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        if machine.virtualised {
-            " (itself a virtual machine)"
-        } else {
-            ""
-        },
-        versions.join(", "),
-    );
+    let mut text = "# Measurements\n\nWritten by `make bench`. Values are medians of the rounds, followed by the quartiles. \
+                    Absolute numbers of a shared machine mean little: a ratio is the median of those within interleaved \
+                    rounds, followed by the quartiles, and more than 1 means that Hyper-Switch is better.\n\n"
+        .to_owned();
     text += "## Targets\n\n";
     text += &target::table(results);
     for case in cases::ALL {
         if let Some(record) = results.cases.get(case.name) {
-            section(&mut text, record, plots);
+            let machine = record.machine.as_ref().unwrap_or(&results.machine);
+            section(&mut text, record, machine, plots);
         }
     }
     text
 }
 
-fn section(text: &mut String, record: &Record, plots: &[(String, String)]) {
+fn machine_text(machine: &Machine) -> String {
+    let versions = machine.versions.iter();
+    let versions: Vec<String> = versions
+        .map(|(package, version)| format!("{package} {version}"))
+        .collect();
+    let virtualised = if machine.virtualised {
+        " (itself a virtual machine)"
+    } else {
+        ""
+    };
+    format!(
+        "{}, {} processors, Linux {}{virtualised}, with {}",
+        machine.processor,
+        machine.cores,
+        machine.kernel,
+        versions.join(", ")
+    )
+}
+
+fn section(text: &mut String, record: &Record, machine: &Machine, plots: &[(String, String)]) {
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        "\n## {}\n\n{}. {} rounds, commit {}.\n",
+        "\n## {}\n\n{}. {} {}rounds, commit {}, on {}.\n",
         record.case,
         capital(&record.about),
         record.rounds,
-        record.commit
+        if record.quick { "quick " } else { "" },
+        record.commit,
+        machine_text(machine)
     );
     for sentence in &record.gave_up {
         let _ = write!(text, "\n{sentence}.\n");
@@ -102,11 +109,7 @@ fn table(text: &mut String, record: &Record, measure: &Measure) {
         let _ = write!(text, "| {} |", point.label);
         for name in &contenders {
             let value = record.value(&point.label, name, &measure.name);
-            let _ = write!(
-                text,
-                " {} |",
-                value.map_or(String::new(), |value| digits(value.median))
-            );
+            let _ = write!(text, " {} |", value.map_or(String::new(), spread_text));
         }
         for peer in &peers {
             let ratio = record.ratio(&point.label, first, peer, &measure.name);
@@ -127,13 +130,13 @@ pub fn digits(value: f64) -> String {
     }
 }
 
-/// A median with its spread.
+/// A median with its quartiles.
 pub fn spread_text(spread: Spread) -> String {
     format!(
         "{} ({}..{})",
         digits(spread.median),
-        digits(spread.low),
-        digits(spread.high)
+        digits(spread.lower),
+        digits(spread.upper)
     )
 }
 

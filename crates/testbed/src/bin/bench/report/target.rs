@@ -11,6 +11,8 @@ struct Target {
     what: &'static str,
     case: &'static str,
     measure: &'static str,
+    /// A stricter account of the same; the less favourable of both counts, and one alone is no result.
+    also: Option<&'static str>,
     /// Which of ours.
     ours: &'static str,
     /// Who is to be outdone, by a factor. Without one, the value itself counts.
@@ -31,6 +33,7 @@ const fn alone(
         what,
         case,
         measure,
+        also: None,
         ours: HYPERSWITCH.name,
         peer: None,
         points,
@@ -52,6 +55,20 @@ const fn beside(
     }
 }
 
+/// By busy and by awake cycles.
+const fn in_cycles(
+    what: &'static str,
+    [case, peer]: [&'static str; 2],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        also: Some("awake cycles"),
+        ..beside(what, [case, "busy cycles", peer], points, floor, goal)
+    }
+}
+
 /// With guests on the same processor as the peer's.
 const fn beside_together(
     what: &'static str,
@@ -66,32 +83,38 @@ const fn beside_together(
     }
 }
 
-const LOOP: [&str; 3] = ["loop", "busy cycles", "ovs-dpdk"];
+const LOOP: [&str; 2] = ["loop", "ovs-dpdk"];
 const MANY_FLOWS: &[&str] = &["64 io, 1000 flows", "64 io, 100000 flows"];
 const LARGE: &[&str] = &["65536"];
 
 const TARGETS: &[Target] = &[
-    beside(
-        "busy cycles per packet, 64 B, 1 flow: OVS-DPDK / ours",
+    in_cycles(
+        "busy or awake cycles per packet, the stricter, 64 B, 1 flow: OVS-DPDK / ours",
         LOOP,
         &["64 io", "64 touch"],
         1.8,
         2.4,
     ),
-    beside("same, 512 B", LOOP, &["512 io", "512 touch"], 1.7, 2.1),
-    beside("same, 1500 B, touch", LOOP, &["1500 touch"], 1.6, 1.9),
-    beside("same, 1500 B, io", LOOP, &["1500 io"], 1.9, 2.2),
-    beside(
+    in_cycles("same, 512 B", LOOP, &["512 io", "512 touch"], 1.7, 2.1),
+    in_cycles("same, 1500 B, touch", LOOP, &["1500 touch"], 1.6, 1.9),
+    in_cycles("same, 1500 B, io", LOOP, &["1500 io"], 1.9, 2.2),
+    in_cycles(
         "same, 64 B, bursts of 1 to 4 packets",
         LOOP,
         &["64 io, bursts of 1", "64 io, bursts of 2", "64 io, bursts of 4"],
         2.0,
         3.0,
     ),
-    beside("same, 64 B, 1,000 and 100,000 flows", LOOP, MANY_FLOWS, 1.6, 2.1),
-    beside(
+    in_cycles(
+        "same, 64 B, 1,000 and 100,000 flows between two stations, which are one entry for ours",
+        LOOP,
+        MANY_FLOWS,
+        1.6,
+        2.1,
+    ),
+    in_cycles(
         "same, OVS-DPDK as a learning switch / ours",
-        ["loop", "busy cycles", "ovs-dpdk-learning"],
+        ["loop", "ovs-dpdk-learning"],
         MANY_FLOWS,
         1.6,
         2.1,
@@ -173,9 +196,9 @@ const TARGETS: &[Target] = &[
         1.3,
         1.6,
     ),
-    beside(
-        "32 KB frames: one copy / two copies (`driver-domain`), busy cycles",
-        ["copies", "busy cycles", "hyperswitch-driver-domain"],
+    in_cycles(
+        "32 KB frames: one copy / two copies (`driver-domain`), busy or awake cycles, the stricter",
+        ["copies", "hyperswitch-driver-domain"],
         &["32768 touch"],
         1.2,
         1.35,
@@ -275,16 +298,29 @@ impl Target {
         }
     }
 
-    /// The least favourable of the points that were measured.
+    /// The least favourable of the points that were measured, in the stricter measure.
     fn reached(&self, record: &Record) -> Option<Spread> {
+        let first = self.reached_in(record, self.measure)?;
+        match self.also {
+            None => Some(first),
+            Some(also) => Some(self.worse(record, first, self.reached_in(record, also)?)),
+        }
+    }
+
+    fn reached_in(&self, record: &Record, measure: &str) -> Option<Spread> {
         let measured = self.points.iter().filter_map(|point| match self.peer {
-            Some(peer) => record.ratio(point, self.ours, peer, self.measure),
-            None => record.value(point, self.ours, self.measure),
+            Some(peer) => record.ratio(point, self.ours, peer, measure),
+            None => record.value(point, self.ours, measure),
         });
-        let order = |a: &Spread, b: &Spread| a.median.total_cmp(&b.median);
+        measured.reduce(|a, b| self.worse(record, a, b))
+    }
+
+    fn worse(&self, record: &Record, a: Spread, b: Spread) -> Spread {
+        let a_is_less = a.median < b.median;
         match self.better(record) {
-            Better::Higher => measured.min_by(order),
-            Better::Lower => measured.max_by(order),
+            Better::Higher if a_is_less => a,
+            Better::Lower if !a_is_less => a,
+            _ => b,
         }
     }
 
@@ -335,13 +371,37 @@ mod tests {
                 .iter()
                 .find(|case| case.name == target.case)
                 .unwrap_or_else(|| panic!("no case {}", target.case));
-            let measured = case.measures.iter().any(|(name, ..)| *name == target.measure);
-            assert!(measured, "{} does not measure {}", target.case, target.measure);
+            for measure in [Some(target.measure), target.also].into_iter().flatten() {
+                let measured = case.measures.iter().any(|(name, ..)| *name == measure);
+                assert!(measured, "{} does not measure {measure}", target.case);
+            }
             for name in [Some(target.ours), target.peer].into_iter().flatten() {
                 let competes = case.contenders.iter().any(|contender| contender.name == name);
                 assert!(competes, "{name} does not compete in {}", target.case);
             }
         }
+    }
+
+    #[test]
+    fn the_stricter_account_counts() {
+        let is_loop = |target: &&Target| target.also.is_some() && target.points == ["1500 io"];
+        let target = TARGETS.iter().find(is_loop).expect("a target");
+        let case = cases::ALL.iter().find(|case| case.name == target.case);
+        let mut record = Record::new(case.expect("a case"), &crate::Effort::new(true, Some(1)));
+        let mut add = |contender: &str, measure: &str, value: f64| {
+            record
+                .add("1500 io", contender, measure, value)
+                .expect("a number");
+            target.reached(&record).map(|spread| spread.median)
+        };
+        assert_eq!(add("ovs-dpdk", "busy cycles", 400.0), None);
+        assert_eq!(
+            add("hyperswitch", "busy cycles", 100.0),
+            None,
+            "busy cycles alone"
+        );
+        assert_eq!(add("ovs-dpdk", "awake cycles", 450.0), None);
+        assert_eq!(add("hyperswitch", "awake cycles", 150.0), Some(3.0));
     }
 
     #[test]
