@@ -3,14 +3,16 @@
 //! Requests carry a serial number that the answer repeats; requests are executed in order. Answers that
 //! list things come in several messages of which all but the last have `more` set. Events come unasked.
 
+use crate::error::RequestError;
 use crate::work::WorkReport;
 use flow::{
-    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId, Userspace,
+    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, PutMode, SwitchId,
+    Userspace,
 };
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,8 +66,14 @@ pub enum Request {
     },
     /// Answer: [`Answer::Ports`].
     PortList,
-    /// Installs a flow, or replaces the one with the same id.
-    FlowPut(Flow),
+    /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, and with ENOSPC where a limit is
+    /// reached. Packets obey it from the answer on.
+    FlowPut {
+        /// The flow.
+        flow: Flow,
+        /// How it meets others.
+        mode: PutMode,
+    },
     /// Removes a flow; no error if there is none.
     FlowDel {
         /// Its switch.
@@ -134,8 +142,8 @@ pub enum FromDataPlane {
     Answer {
         /// The request's.
         serial: u32,
-        /// The result; the error text is for users.
-        result: Result<Answer, String>,
+        /// The result.
+        result: Result<Answer, RequestError>,
     },
     /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute` or `Discard`.
     Upcall(Upcall),

@@ -17,11 +17,11 @@ use crate::trust::{
     Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS, are_plausible,
 };
 use crate::users::Token;
-use control_protocol::Channel;
 use control_protocol::data_plane::{
     Answer, Execute, FromDataPlane, PortInfo, PortState, Request, ToDataPlane, Upcall, VERSION,
 };
-use flow::{DropReason, Flow, FlowId, FlowStats, PortId, SwitchId};
+use control_protocol::{Channel, RequestError};
+use flow::{DropReason, Flow, FlowId, FlowStats, PortId, PutMode, Statistics, SwitchId};
 use management::{DataPlaneStatus, Response};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -231,7 +231,7 @@ impl Control {
         }
     }
 
-    fn answered(&mut self, serial: u32, result: Result<Answer, String>) {
+    fn answered(&mut self, serial: u32, result: Result<Answer, RequestError>) {
         let Some(data_plane) = &mut self.data_plane else {
             return;
         };
@@ -266,7 +266,9 @@ impl Control {
                 data_plane.welcome = Some(DataPlaneStatus { pid, workers });
             }
             (Pending::Hello, result) => {
-                let error = result.err().unwrap_or_else(|| "no welcome".into());
+                let error = result
+                    .err()
+                    .map_or_else(|| "no welcome".into(), |error| error.text);
                 log::error!("the data plane does not understand us: {error}");
             }
             (Pending::Port(..), Ok(_)) => {}
@@ -274,7 +276,7 @@ impl Control {
                 log::warn!("port {name}: {error}");
                 let now_ms = self.now_ms();
                 if let Some(run) = self.ports.get_mut(&name) {
-                    run.refused(adding, error, now_ms);
+                    run.refused(adding, error.text, now_ms);
                 }
             }
             (Pending::Flow(..), Ok(_)) => {}
@@ -321,23 +323,25 @@ impl Control {
             }
             (Pending::User(token, question), Ok(answer)) => self.answer_for_user(token, question, answer),
             (Pending::SyncFlows(switch, _), result) => {
-                let error = result.err().unwrap_or_else(|| "no list".into());
+                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
                 telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
                 self.sync_flows(switch, Vec::new());
             }
             (Pending::PollFlows(switch, _), result) => {
-                let error = result.err().unwrap_or_else(|| "no list".into());
+                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
                 telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
                 self.polled(switch, Vec::new());
             }
             (Pending::SyncPorts(_), result) => {
-                let error = result.err().unwrap_or_else(|| "no list".into());
+                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
                 log::error!("ports of the data plane: {error}");
             }
             (pending, result) => {
                 if let Some(token) = pending.user() {
                     self.gathered.remove(&token);
-                    let refusal = result.err().map_or(Refusal::WrongAnswer, Refusal::DataPlane);
+                    let refusal = result
+                        .err()
+                        .map_or(Refusal::WrongAnswer, |error| Refusal::DataPlane(error.text));
                     self.users.answer(token, &Response::Error(refusal.to_string()));
                 }
             }
@@ -438,7 +442,9 @@ impl Control {
             match change {
                 FlowChange::Put { id, key, actions } => {
                     let flow = Flow::new(id, switch, key, MASK, actions);
-                    self.ask(Request::FlowPut(flow), Vec::new(), Pending::Flow(switch, id));
+                    let mode = PutMode::CreateOrModify(Statistics::New);
+                    let request = Request::FlowPut { flow, mode };
+                    self.ask(request, Vec::new(), Pending::Flow(switch, id));
                 }
                 FlowChange::Del(id) => self.ask_quietly(Request::FlowDel { switch, id }),
             }

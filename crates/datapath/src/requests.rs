@@ -3,13 +3,14 @@
 use crate::channel::{BATCH, Server};
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
+use crate::refusal::Refusal;
 use crate::report::work_report;
 use crate::trace::trace;
 use control_protocol::data_plane::{
     Answer, Connection, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
 };
 use control_protocol::{Channel, ChannelError};
-use flow::{DropReason, Flow, PortId, SwitchId};
+use flow::{DropReason, Flow, PortId, PutMode, SwitchId};
 use rustix::fd::OwnedFd;
 use scheduler::{Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -59,7 +60,7 @@ impl Server {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
             }),
-            Request::FlowPut(flow) => self.put_flow(flow).map(|()| Answer::Done),
+            Request::FlowPut { flow, mode } => self.put_flow(flow, mode).map(|()| Answer::Done),
             Request::FlowDel { switch, id } => {
                 self.datapath.switch(switch).flows.lock().remove(id);
                 Ok(Answer::Done)
@@ -79,14 +80,15 @@ impl Server {
                 self.capture(port, snap_length, fds).map(|()| Answer::Done)
             }
         };
-        self.send(FromDataPlane::Answer { serial, result });
+        self.send(FromDataPlane::Answer {
+            serial,
+            result: result.map_err(Refusal::into),
+        });
     }
 
-    fn hello(&mut self, version: u32) -> Result<Answer, String> {
+    fn hello(&mut self, version: u32) -> Result<Answer, Refusal> {
         if version != VERSION {
-            return Err(format!(
-                "protocol version {version}, this data plane speaks {VERSION}"
-            ));
+            return Err(Refusal::Version(version));
         }
         self.write_off();
         self.greeted = true;
@@ -97,47 +99,39 @@ impl Server {
         })
     }
 
-    fn port(&self, port: PortId) -> Result<Arc<Port>, String> {
-        self.datapath
-            .port(port)
-            .ok_or_else(|| format!("port {port} does not exist"))
+    fn port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
+        self.datapath.port(port).ok_or(Refusal::NoPort(port))
     }
 
-    fn add_port(&mut self, spec: PortSpec, fds: Vec<OwnedFd>) -> Result<(), String> {
+    fn add_port(&mut self, spec: PortSpec, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let id = spec.port;
         if id.0 >= PortId::LIMIT {
-            return Err(format!("port number {id} is not below {}", PortId::LIMIT));
+            return Err(Refusal::PortNumber(id));
         }
         if self.datapath.port(id).is_some() {
-            return Err(format!("port {id} exists"));
+            return Err(Refusal::PortExists(id));
         }
         let listener = match (spec.connection, fds.into_iter().next()) {
             (Connection::Listener, Some(fd)) => Some(UnixListener::from(fd)),
-            (Connection::Listener, None) => return Err("a listening port needs a descriptor".into()),
+            (Connection::Listener, None) => return Err(Refusal::NoDescriptor("a listening port")),
             (Connection::Attached | Connection::Driver, _) => None,
         };
-        let port = self.datapath.make_port(spec).map_err(|error| error.to_string())?;
+        let port = self.datapath.make_port(spec)?;
         let datapath = self.datapath.clone();
-        start_own(&self.datapath.crew, &port.home, move || Pipeline::new(datapath))
-            .map_err(|error| error.to_string())?;
+        start_own(&self.datapath.crew, &port.home, move || Pipeline::new(datapath))?;
         if let Some(listener) = listener {
-            port.listen(listener).map_err(|error| {
-                port.home.end_own();
-                error.to_string()
-            })?;
+            port.listen(listener).inspect_err(|_| port.home.end_own())?;
         }
         self.datapath.set_port(id, Some(port));
         Ok(())
     }
 
-    fn attach_port(&mut self, port: PortId, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let fd = fds.into_iter().next().ok_or("attaching needs a descriptor")?;
-        self.port(port)?
-            .attach(UnixStream::from(fd))
-            .map_err(|error| error.to_string())
+    fn attach_port(&mut self, port: PortId, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("attaching"))?;
+        Ok(self.port(port)?.attach(UnixStream::from(fd))?)
     }
 
-    fn delete_port(&mut self, id: PortId) -> Result<(), String> {
+    fn delete_port(&mut self, id: PortId) -> Result<(), Refusal> {
         let port = self.port(id)?;
         port.peer.stop();
         self.datapath.set_port(id, None);
@@ -151,14 +145,10 @@ impl Server {
         Ok(())
     }
 
-    fn put_flow(&mut self, flow: Flow) -> Result<(), String> {
+    fn put_flow(&mut self, flow: Flow, mode: PutMode) -> Result<(), Refusal> {
         let switch = self.datapath.switch(flow.switch);
-        switch
-            .flows
-            .lock()
-            .insert(flow)
-            .map(drop)
-            .map_err(|error| error.to_string())
+        switch.flows.lock().put(flow, mode)?;
+        Ok(())
     }
 
     fn list_ports(&mut self, serial: u32) {
@@ -269,18 +259,15 @@ impl Server {
         in_port: PortId,
         frame: Vec<u8>,
         actions: Option<&[flow::Action]>,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Refusal> {
         if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
-            return Err(format!(
-                "a frame has 14 to {MAX_FRAME} bytes, not {}",
-                frame.len()
-            ));
+            return Err(Refusal::FrameLength(frame.len()));
         }
         trace(&self.datapath, &self.port(in_port)?, frame, actions).map(Answer::Trace)
     }
 
-    fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let fd = fds.into_iter().next().ok_or("a capture needs a descriptor")?;
+    fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("a capture"))?;
         self.port(port)?.captures.add(Channel::from(fd), snap_length)
     }
 }

@@ -1,9 +1,9 @@
 //! The players around the control process: supervisor, data plane, driver domain, users.
 
-use control_protocol::Channel;
 use control_protocol::data_plane::*;
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::work::WorkReport;
+use control_protocol::{Channel, RequestError};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
 use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl Plane {
         &mut self,
         request: Request,
         mut fds: Vec<OwnedFd>,
-    ) -> (Option<Result<Answer, String>>, Option<PortId>) {
+    ) -> (Option<Result<Answer, RequestError>>, Option<PortId>) {
         self.log.push(request.clone());
         let mut connected = None;
         let answer = match request {
@@ -95,7 +95,7 @@ impl Plane {
                 ports: self.ports.values().cloned().collect(),
                 more: false,
             },
-            Request::FlowPut(flow) => {
+            Request::FlowPut { flow, .. } => {
                 self.flows.insert(flow.id, flow);
                 Answer::Done
             }

@@ -7,11 +7,15 @@ use control_protocol::data_plane::{
     Upcall, UpcallId, VERSION,
 };
 use control_protocol::supervisor::{Role, ToChild, VmStates};
-use control_protocol::{Channel, ChannelError};
-use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId};
+use control_protocol::{Channel, ChannelError, RequestError};
+use flow::{
+    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, PutMode,
+    Statistics, SwitchId,
+};
 use placement::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::sync::LazyLock;
@@ -190,7 +194,7 @@ impl Switch {
         self.serial
     }
 
-    fn answer(&mut self, expected: u32) -> Result<Answer, String> {
+    fn answer(&mut self, expected: u32) -> Result<Answer, RequestError> {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.take(end) {
@@ -204,12 +208,12 @@ impl Switch {
         }
     }
 
-    pub fn ask_with(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Answer, String> {
+    pub fn ask_with(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Answer, RequestError> {
         let serial = self.tell(request, fds);
         self.answer(serial)
     }
 
-    pub fn ask(&mut self, request: Request) -> Result<Answer, String> {
+    pub fn ask(&mut self, request: Request) -> Result<Answer, RequestError> {
         self.ask_with(request, &[])
     }
 
@@ -220,6 +224,14 @@ impl Switch {
             self.executed.remove(&port);
         }
         assert_eq!(self.ask(request), Ok(Answer::Done));
+    }
+
+    /// The number of the error with which the request is answered.
+    #[track_caller]
+    pub fn refused(&mut self, request: Request) -> Errno {
+        let error = self.ask(request).expect_err("an error");
+        assert!(!error.text.is_empty());
+        Errno::from_raw_os_error(error.errno)
     }
 
     /// The next upcall within `patience`.
@@ -337,10 +349,17 @@ impl Switch {
         }
     }
 
+    /// Installs a flow instead of what there is.
+    #[track_caller]
+    pub fn put(&mut self, flow: Flow) {
+        let mode = PutMode::CreateOrModify(Statistics::New);
+        self.done(Request::FlowPut { flow, mode });
+    }
+
     /// All packets from that port get these actions.
     pub fn flow(&mut self, in_port: u32, actions: &[Action]) {
         let flow = Self::port_flow(in_port, actions);
-        self.done(Request::FlowPut(flow));
+        self.put(flow);
     }
 
     /// Packets of `from` to the address of `to` go there.
@@ -354,13 +373,13 @@ impl Switch {
         let mut mask = FlowMask::default();
         mask.0.set_in_port(u32::MAX);
         mask.0.set_eth_dst(0xffff_ffff_ffff);
-        self.done(Request::FlowPut(Flow::new(
+        self.put(Flow::new(
             FlowId(u128::from(from) << 32 | u128::from(to)),
             SWITCH,
             key,
             mask,
             vec![Action::Output(PortId(to))],
-        )));
+        ));
     }
 
     pub fn port_flow(in_port: u32, actions: &[Action]) -> Flow {
