@@ -1,6 +1,7 @@
 //! Between the control process and the data plane.
 //!
-//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers that
+//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in the same order, but
+//! for those with statistics of flows that have ended, which may come later. Answers that
 //! list things come in several messages of which all but the last have `more` set. Events come unasked.
 
 use crate::error::RequestError;
@@ -67,14 +68,14 @@ pub enum Request {
     /// Answer: [`Answer::Ports`].
     PortList,
     /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, and with ENOSPC where a limit is
-    /// reached. Packets obey it from the answer on.
+    /// reached. Packets obey it from the answer on. Answer: [`Answer::Ended`].
     FlowPut {
         /// The flow.
         flow: Flow,
         /// How it meets others.
         mode: PutMode,
     },
-    /// Removes a flow; no error if there is none.
+    /// Removes a flow; no error if there is none. Answer: [`Answer::Ended`].
     FlowDel {
         /// Its switch.
         switch: SwitchId,
@@ -177,6 +178,14 @@ pub enum Answer {
         /// Another answer follows.
         more: bool,
     },
+    /// To `FlowPut` and `FlowDel`: the flows that ended with their statistics. Without any, it comes at once; else when all
+    /// forwarding threads have told what they counted for them.
+    Ended {
+        /// At most two: one with the same identifier, and one for the same packets.
+        flows: Vec<EndedFlow>,
+        /// False if a thread did not get to telling for seconds: what it had counted is missing.
+        complete: bool,
+    },
     /// To `FlowList`.
     Flows {
         /// Some of the flows.
@@ -188,6 +197,15 @@ pub enum Answer {
     Trace(Vec<TraceStep>),
     /// To `Work`.
     Work(WorkReport),
+}
+
+/// A flow that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedFlow {
+    /// Its identifier.
+    pub id: FlowId,
+    /// Its last statistics.
+    pub stats: FlowStats,
 }
 
 /// A port to be.

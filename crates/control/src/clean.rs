@@ -84,7 +84,11 @@ fn answer(answer: Answer) -> Answer {
             Answer::Ports { ports, more }
         }
         Answer::Work(report) => Answer::Work(work(report)),
-        Answer::Done | Answer::Welcome { .. } | Answer::Flows { .. } | Answer::Trace(_) => answer,
+        Answer::Done
+        | Answer::Welcome { .. }
+        | Answer::Ended { .. }
+        | Answer::Flows { .. }
+        | Answer::Trace(_) => answer,
     }
 }
 

@@ -454,7 +454,7 @@ impl Control {
     /// The data plane has answered a user's question.
     pub fn answer_for_user(&mut self, token: Token, question: Question, answer: Answer) {
         let response = match (question, answer) {
-            (Question::Settled(done), Answer::Done) => Some(Response::Ok(done)),
+            (Question::Settled(done), Answer::Ended { .. }) => Some(Response::Ok(done)),
             (Question::Capture, Answer::Done) => Some(Response::Ok(Reply::Done)),
             (Question::Work, Answer::Work(report)) => Some(Response::Ok(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {

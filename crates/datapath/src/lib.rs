@@ -9,6 +9,7 @@
 //! * `state`: ports, switches and flow tables as everybody shares them.
 //! * `channel`: what the control process is told and when, `requests`: what it asks for, and
 //!   `refusal`: why it does not get it.
+//! * `ended`: answers with last statistics of flows, and `grace`: when all threads have told them.
 //! * `events`: what happened to ports, for the control process, and `notices`: how the channel thread hears of it.
 //! * `trace`: a packet's way without the packet.
 //! * `report`: what forwarding threads did.
@@ -33,7 +34,9 @@ mod channel;
 #[cfg(test)]
 mod cycles;
 mod deliver;
+mod ended;
 mod events;
+mod grace;
 mod miss;
 mod notices;
 mod peer;

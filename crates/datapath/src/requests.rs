@@ -6,6 +6,7 @@ use crate::port::Port;
 use crate::refusal::Refusal;
 use crate::report::work_report;
 use crate::trace::trace;
+use classifier::FlowEntry;
 use control_protocol::data_plane::{
     Answer, Connection, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
 };
@@ -60,10 +61,13 @@ impl Server {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
             }),
-            Request::FlowPut { flow, mode } => self.put_flow(flow, mode).map(|()| Answer::Done),
+            Request::FlowPut { flow, mode } => match self.put_flow(flow, mode) {
+                Ok(ended) => return self.answer_with_ended(serial, ended),
+                Err(refusal) => Err(refusal),
+            },
             Request::FlowDel { switch, id } => {
-                self.datapath.switch(switch).flows.lock().remove(id);
-                Ok(Answer::Done)
+                let ended = self.datapath.switch(switch).flows.lock().remove(id);
+                return self.answer_with_ended(serial, ended.into_iter().collect());
             }
             Request::FlowFlush { switch } => {
                 self.datapath.switch(switch).flows.lock().flush();
@@ -145,10 +149,23 @@ impl Server {
         Ok(())
     }
 
-    fn put_flow(&mut self, flow: Flow, mode: PutMode) -> Result<(), Refusal> {
+    fn put_flow(&mut self, flow: Flow, mode: PutMode) -> Result<Vec<Arc<FlowEntry>>, Refusal> {
         let switch = self.datapath.switch(flow.switch);
-        switch.flows.lock().put(flow, mode)?;
-        Ok(())
+        let ended = switch.flows.lock().put(flow, mode)?;
+        Ok(ended)
+    }
+
+    /// Answers when the statistics of these flows are their last ones.
+    fn answer_with_ended(&mut self, serial: u32, flows: Vec<Arc<FlowEntry>>) {
+        if flows.is_empty() {
+            let result = Ok(Answer::Ended {
+                flows: Vec::new(),
+                complete: true,
+            });
+            return self.send(FromDataPlane::Answer { serial, result });
+        }
+        let (periods, now_ms) = (&self.datapath.periods, self.datapath.now_ms());
+        self.ended.push(serial, flows, periods, now_ms);
     }
 
     fn list_ports(&mut self, serial: u32) {

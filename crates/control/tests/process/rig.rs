@@ -97,11 +97,11 @@ impl Plane {
             },
             Request::FlowPut { flow, .. } => {
                 self.flows.insert(flow.id, flow);
-                Answer::Done
+                nothing_ended()
             }
             Request::FlowDel { id, .. } => {
                 self.flows.remove(&id);
-                Answer::Done
+                nothing_ended()
             }
             Request::FlowFlush { switch } => {
                 self.flows.retain(|_, flow| flow.switch != switch);
@@ -138,6 +138,13 @@ impl Plane {
             Request::Execute(_) | Request::Discard { .. } => return (None, None),
         };
         (Some(Ok(answer)), connected)
+    }
+}
+
+pub fn nothing_ended() -> Answer {
+    Answer::Ended {
+        flows: Vec::new(),
+        complete: true,
     }
 }
 

@@ -3,8 +3,8 @@
 use super::frames::mac;
 use super::{PATIENCE, eventually};
 use control_protocol::data_plane::{
-    Answer, Connection, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState, Request, ToDataPlane,
-    Upcall, UpcallId, VERSION,
+    Answer, Connection, EndedFlow, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState, Request,
+    ToDataPlane, Upcall, UpcallId, VERSION,
 };
 use control_protocol::supervisor::{Role, ToChild, VmStates};
 use control_protocol::{Channel, ChannelError, RequestError};
@@ -195,13 +195,17 @@ impl Switch {
     }
 
     fn answer(&mut self, expected: u32) -> Result<Answer, RequestError> {
+        let (serial, result) = self.any_answer();
+        assert_eq!(serial, expected, "{result:?}");
+        result
+    }
+
+    /// The next answer, with its number.
+    pub fn any_answer(&mut self) -> (u32, Result<Answer, RequestError>) {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.take(end) {
-                Some(FromDataPlane::Answer { serial, result }) => {
-                    assert_eq!(serial, expected, "{result:?}");
-                    return result;
-                }
+                Some(FromDataPlane::Answer { serial, result }) => return (serial, result),
                 Some(message) => self.note(message),
                 None => assert!(Instant::now() < end, "no answer in time"),
             }
@@ -223,7 +227,23 @@ impl Switch {
             self.removed = true;
             self.executed.remove(&port);
         }
-        assert_eq!(self.ask(request), Ok(Answer::Done));
+        let answer = self.ask(request);
+        assert!(
+            matches!(answer, Ok(Answer::Done | Answer::Ended { .. })),
+            "{answer:?}"
+        );
+    }
+
+    /// What flows that a request ends have counted in the end.
+    #[track_caller]
+    pub fn ended(&mut self, request: Request) -> Vec<EndedFlow> {
+        match self.ask(request) {
+            Ok(Answer::Ended {
+                flows,
+                complete: true,
+            }) => flows,
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The number of the error with which the request is answered.
