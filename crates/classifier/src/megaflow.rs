@@ -22,7 +22,8 @@ use crate::port_flows::{PortFlows, SharedList};
 use crate::refused::Refused;
 use crate::stages::{Lists, Place, Stages};
 use flow::{Filters, Flow, FlowId, FlowMask, MAX_FILTERS, PortId, PutMode, Stage, Statistics};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// Flows per table unless told otherwise, as in Open vSwitch (`flow-limit`).
@@ -39,7 +40,7 @@ const MASKS_PER_PORT: usize = 8;
 pub struct MegaflowTable {
     max_flows: usize,
     max_masks: usize,
-    flows: HashMap<FlowId, Arc<FlowEntry>>,
+    flows: BTreeMap<FlowId, Arc<FlowEntry>>,
     /// Those of the forward stage's first pass by input port; grown when a port is first named.
     ports: Vec<Arc<SharedList>>,
     /// Of these, flows whose mask does not compare the whole input port.
@@ -65,7 +66,7 @@ impl MegaflowTable {
         MegaflowTable {
             max_flows,
             max_masks,
-            flows: HashMap::new(),
+            flows: BTreeMap::new(),
             ports: Vec::new(),
             any_port: Arc::default(),
             stages: Arc::default(),
@@ -144,7 +145,7 @@ impl MegaflowTable {
             let lists = self.stages.change().clear();
             lists.iter().for_each(|list| list.clear());
         }
-        for (_, entry) in self.flows.drain() {
+        for entry in std::mem::take(&mut self.flows).into_values() {
             entry.kill();
         }
         self.port_flows.fill(0);
@@ -191,7 +192,15 @@ impl MegaflowTable {
         self.flows.get(&id)
     }
 
-    /// All flows, in no particular order.
+    /// Flows with identifiers above `after`, or all, in the order of identifiers.
+    pub fn iter_after(&self, after: Option<FlowId>) -> impl Iterator<Item = &Arc<FlowEntry>> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.flows
+            .range((begin, Bound::Unbounded))
+            .map(|(_, entry)| entry)
+    }
+
+    /// All flows, in the order of identifiers.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<FlowEntry>> {
         self.flows.values()
     }

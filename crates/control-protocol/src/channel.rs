@@ -24,6 +24,12 @@ thread_local! {
 /// Most descriptors on one message.
 pub const MAX_DESCRIPTORS: usize = 4;
 
+/// Bytes that something takes in a message.
+pub fn encoded_len<T: Serialize>(part: &T) -> usize {
+    // It fails for what cannot be sent either.
+    postcard::experimental::serialized_size(part).unwrap_or(usize::MAX)
+}
+
 /// Why a message was not sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
@@ -196,7 +202,7 @@ mod tests {
         };
         let second = ToDataPlane {
             serial: 2,
-            request: Request::FlowList {
+            request: Request::FlowFlush {
                 switch: flow::SwitchId(7),
             },
         };

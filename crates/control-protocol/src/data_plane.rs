@@ -1,8 +1,8 @@
 //! Between the control process and the data plane.
 //!
 //! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in the same order, but
-//! for those with statistics of flows that have ended, which may come later. Answers that
-//! list things come in several messages of which all but the last have `more` set. Events come unasked.
+//! for those with statistics of flows that have ended, which may come later. Lists of
+//! ports come in several messages of which all but the last have `more` set; lists of flows are asked for page by page. Events come unasked.
 
 use crate::error::RequestError;
 use crate::work::WorkReport;
@@ -87,10 +87,15 @@ pub enum Request {
         /// The switch.
         switch: SwitchId,
     },
-    /// Answer: [`Answer::Flows`].
+    /// Asks for a page of flows, in the order of identifiers. Whoever asks for all pages gets each flow that is there all the
+    /// time exactly once; other requests are served between pages. Answer: [`Answer::Flows`] or [`Answer::FlowStats`].
     FlowList {
         /// The switch.
         switch: SwitchId,
+        /// Flows with higher identifiers; all if `None`.
+        after: Option<FlowId>,
+        /// What to say of each.
+        detail: Detail,
     },
     /// Sends a packet back into the data plane, and ends its upcall if it was one. No answer.
     Execute(Execute),
@@ -186,17 +191,33 @@ pub enum Answer {
         /// False if a thread did not get to telling for seconds: what it had counted is missing.
         complete: bool,
     },
-    /// To `FlowList`.
+    /// To `FlowList` with [`Detail::Full`].
     Flows {
-        /// Some of the flows.
+        /// A page.
         flows: Vec<(Flow, FlowStats)>,
-        /// Another answer follows.
+        /// There are more, after the last of these.
+        more: bool,
+    },
+    /// To `FlowList` with [`Detail::Terse`].
+    FlowStats {
+        /// A page.
+        flows: Vec<(FlowId, FlowStats)>,
+        /// There are more, after the last of these.
         more: bool,
     },
     /// To `Trace` and `TraceActions`.
     Trace(Vec<TraceStep>),
     /// To `Work`.
     Work(WorkReport),
+}
+
+/// How much is said of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Detail {
+    /// Identifier and statistics.
+    Terse,
+    /// All.
+    Full,
 }
 
 /// A flow that has ended.

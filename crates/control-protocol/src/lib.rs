@@ -23,5 +23,5 @@ mod error;
 pub mod supervisor;
 pub mod work;
 
-pub use channel::{Channel, ChannelError, MAX_DESCRIPTORS, MAX_MESSAGE};
+pub use channel::{Channel, ChannelError, MAX_DESCRIPTORS, MAX_MESSAGE, encoded_len};
 pub use error::RequestError;

@@ -88,6 +88,7 @@ fn answer(answer: Answer) -> Answer {
         | Answer::Welcome { .. }
         | Answer::Ended { .. }
         | Answer::Flows { .. }
+        | Answer::FlowStats { .. }
         | Answer::Trace(_) => answer,
     }
 }

@@ -8,10 +8,10 @@ use crate::report::work_report;
 use crate::trace::trace;
 use classifier::FlowEntry;
 use control_protocol::data_plane::{
-    Answer, Connection, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
+    Answer, Connection, Detail, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
 };
-use control_protocol::{Channel, ChannelError};
-use flow::{DropReason, Flow, PortId, PutMode, SwitchId};
+use control_protocol::{Channel, ChannelError, MAX_MESSAGE, encoded_len};
+use flow::{DropReason, Flow, FlowId, PortId, PutMode, SwitchId};
 use rustix::fd::OwnedFd;
 use scheduler::{Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -20,8 +20,11 @@ use std::sync::atomic::Ordering;
 use vm_state::Slot;
 use vnic::{Host as _, MAX_FRAME};
 
-/// Entries per listing message, so that it fits: a flow is below 600 bytes, a port below 2,000.
-const FLOWS_PER_MESSAGE: usize = 64;
+/// Flows per page, and their bytes, so that it fits and takes a short time: identifier and statistics take 51 bytes at most.
+const FLOWS_PER_PAGE: usize = 64;
+const TERSE_FLOWS_PER_PAGE: usize = 512;
+const PAGE_BYTES: usize = MAX_MESSAGE / 2;
+/// Ports per message, so that it fits: a port is below 2,000 bytes.
 const PORTS_PER_MESSAGE: usize = 16;
 
 impl Server {
@@ -47,7 +50,11 @@ impl Server {
             Request::Execute(execute) => return self.execute(execute),
             Request::Discard { upcall, reason } => return self.discard(upcall, reason),
             Request::PortList => return self.list_ports(serial),
-            Request::FlowList { switch } => return self.list_flows(serial, switch),
+            Request::FlowList {
+                switch,
+                after,
+                detail,
+            } => Ok(self.list_flows(switch, after, detail)),
             Request::Hello { version } => self.hello(version),
             Request::PortAdd(spec) => self.add_port(spec, fds).map(|()| Answer::Done),
             Request::PortAttach { port } => self.attach_port(port, fds).map(|()| Answer::Done),
@@ -184,32 +191,40 @@ impl Server {
         }
     }
 
-    fn list_flows(&mut self, serial: u32, switch: SwitchId) {
-        let now_ms = self.datapath.now_ms();
-        let entries: Vec<_> = {
+    fn list_flows(&self, switch: SwitchId, after: Option<FlowId>, detail: Detail) -> Answer {
+        let most = match detail {
+            Detail::Terse => TERSE_FLOWS_PER_PAGE,
+            Detail::Full => FLOWS_PER_PAGE,
+        };
+        let mut page: Vec<_> = {
             let switch = self.datapath.switch(switch);
             let flows = switch.flows.lock();
-            // The control process asks every few seconds while there are flows: as good as a timer, and idle when it is.
-            flows.reorder();
-            flows.iter().cloned().collect()
-        };
-        let mut rest = entries.as_slice();
-        loop {
-            let (now, later) = rest.split_at(rest.len().min(FLOWS_PER_MESSAGE));
-            let flows = now
-                .iter()
-                .map(|entry| (entry.flow.clone(), entry.stats(now_ms)))
-                .collect();
-            let more = !later.is_empty();
-            self.send(FromDataPlane::Answer {
-                serial,
-                result: Ok(Answer::Flows { flows, more }),
-            });
-            if !more {
-                return;
+            if after.is_none() {
+                // The control process asks every few seconds while there are flows: as good as a timer, and idle when it is.
+                flows.reorder();
             }
-            rest = later;
+            flows.iter_after(after).take(most + 1).cloned().collect()
+        };
+        let mut more = page.len() > most;
+        page.truncate(most);
+        let now_ms = self.datapath.now_ms();
+        if detail == Detail::Terse {
+            let flows = page.iter().map(|entry| (entry.flow.id, entry.stats(now_ms)));
+            let flows = flows.collect();
+            return Answer::FlowStats { flows, more };
         }
+        let (mut flows, mut bytes) = (Vec::with_capacity(page.len()), 0);
+        for entry in page {
+            let flow = (entry.flow.clone(), entry.stats(now_ms));
+            bytes += encoded_len(&flow);
+            // One fits always: it came in a message.
+            if bytes > PAGE_BYTES && !flows.is_empty() {
+                more = true;
+                break;
+            }
+            flows.push(flow);
+        }
+        Answer::Flows { flows, more }
     }
 
     fn execute(&mut self, execute: Execute) {

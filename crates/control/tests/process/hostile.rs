@@ -198,10 +198,11 @@ fn list_without_end(channel: &Channel, part: &Answer, after: &Answer) {
         let answered = match request {
             Request::Hello { .. } => say(&Answer::Welcome { workers: 1, pid: 1 }),
             Request::PortList if !matches!(part, Answer::Ports { .. }) => say(after),
-            Request::PortList | Request::FlowList { .. } => {
+            Request::PortList => {
                 while say(part).is_ok() {}
                 return;
             }
+            Request::FlowList { .. } => say(part),
             _ => say(&Answer::Done),
         };
         if answered.is_err() {

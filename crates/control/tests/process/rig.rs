@@ -107,17 +107,31 @@ impl Plane {
                 self.flows.retain(|_, flow| flow.switch != switch);
                 Answer::Done
             }
-            Request::FlowList { switch } => {
+            Request::FlowList {
+                switch,
+                after,
+                detail,
+            } => {
+                // Pages of one, so that there are several.
                 let of_switch = self.flows.values().filter(|flow| flow.switch == switch);
+                let mut left = of_switch.filter(|flow| after.is_none_or(|after| flow.id > after));
+                let page = left.next();
+                let more = left.next().is_some();
                 let stats = FlowStats {
                     packets: 1,
                     bytes: 60,
                     idle_ms: Some(10),
                     tcp_flags: 0,
                 };
-                Answer::Flows {
-                    flows: of_switch.map(|flow| (flow.clone(), stats)).collect(),
-                    more: false,
+                match detail {
+                    Detail::Full => Answer::Flows {
+                        flows: page.map(|flow| (flow.clone(), stats)).into_iter().collect(),
+                        more,
+                    },
+                    Detail::Terse => Answer::FlowStats {
+                        flows: page.map(|flow| (flow.id, stats)).into_iter().collect(),
+                        more,
+                    },
                 }
             }
             Request::Work => Answer::Work(WorkReport {

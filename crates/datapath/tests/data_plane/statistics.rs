@@ -3,7 +3,7 @@
 use crate::support::control::SWITCH;
 use crate::support::frames::plain;
 use crate::support::{Guest, Setup, Switch, eventually};
-use control_protocol::data_plane::{Answer, Request};
+use control_protocol::data_plane::{Answer, Detail, Request};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortId, PutMode, Statistics};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -137,6 +137,64 @@ fn other_requests_do_not_wait_for_statistics() {
             (flows.len(), flows[0].stats.packets, flows[0].stats.bytes),
             (1, 1, 100)
         );
+    }
+    switch.finish();
+}
+
+/// The switch's flows by pages; after each of them a flow is put and one deleted.
+fn dump(switch: &mut Switch, detail: Detail) -> Vec<u128> {
+    let (mut all, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let request = Request::FlowList {
+            switch: SWITCH,
+            after,
+            detail,
+        };
+        let (page, more): (Vec<_>, bool) = match switch.ask(request) {
+            Ok(Answer::FlowStats { flows, more }) if detail == Detail::Terse => {
+                (flows.iter().map(|(id, _)| *id).collect(), more)
+            }
+            Ok(Answer::Flows { flows, more }) if detail == Detail::Full => {
+                (flows.iter().map(|(flow, _)| flow.id).collect(), more)
+            }
+            other => panic!("{other:?}"),
+        };
+        pages += 1;
+        after = page.last().copied();
+        all.extend(page.iter().map(|id| id.0));
+        if !more {
+            assert!(pages > 1);
+            return all;
+        }
+        switch.put(many(pages * 2 + 1, 1));
+        switch.done(del(pages * 2 - 1));
+    }
+}
+
+/// For packets to one of many addresses.
+fn many(id: u128, actions: usize) -> Flow {
+    let mut key = FlowKey::default();
+    key.set_in_port(1);
+    key.set_eth_dst(id as u64);
+    let mut mask = FlowMask::ANY;
+    mask.0.set_in_port(u32::MAX);
+    mask.0.set_eth_dst(0xffff_ffff_ffff);
+    let actions = vec![Action::Output(PortId(2)); actions];
+    Flow::new(FlowId(id), SWITCH, key, mask, actions)
+}
+
+#[test]
+fn dumps_show_each_flow_that_stays_once_whatever_changes_meanwhile() {
+    let mut switch = Switch::with_ports(2);
+    // Those with odd numbers come and go.
+    for id in 1..=700u128 {
+        switch.put(many(id * 2, 1 + id as usize % 5));
+    }
+    for detail in [Detail::Terse, Detail::Full] {
+        let ids = dump(&mut switch, detail);
+        let staying: Vec<_> = ids.iter().copied().filter(|id| id % 2 == 0).collect();
+        assert_eq!(staying, (1..=700).map(|id| id * 2).collect::<Vec<_>>());
+        assert!(ids.is_sorted());
     }
     switch.finish();
 }

@@ -3,8 +3,8 @@
 use super::frames::mac;
 use super::{PATIENCE, eventually};
 use control_protocol::data_plane::{
-    Answer, Connection, EndedFlow, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState, Request,
-    ToDataPlane, Upcall, UpcallId, VERSION,
+    Answer, Connection, Detail, EndedFlow, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState,
+    Request, ToDataPlane, Upcall, UpcallId, VERSION,
 };
 use control_protocol::supervisor::{Role, ToChild, VmStates};
 use control_protocol::{Channel, ChannelError, RequestError};
@@ -419,7 +419,12 @@ impl Switch {
     }
 
     pub fn flows(&mut self) -> Vec<(Flow, FlowStats)> {
-        let Ok(Answer::Flows { flows, more: false }) = self.ask(Request::FlowList { switch: SWITCH }) else {
+        let request = Request::FlowList {
+            switch: SWITCH,
+            after: None,
+            detail: Detail::Full,
+        };
+        let Ok(Answer::Flows { flows, more: false }) = self.ask(request) else {
             panic!("no list of flows")
         };
         flows
