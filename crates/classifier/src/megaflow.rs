@@ -19,10 +19,11 @@
 
 use crate::entry::FlowEntry;
 use crate::port_flows::{PortFlows, SharedList};
+use crate::refused::Refused;
 use crate::stages::{Lists, Place, Stages};
-use flow::{BadActions, Filters, Flow, FlowId, FlowMask, MAX_FILTERS, PortId, Stage};
-use std::collections::HashMap;
-use std::fmt;
+use flow::{Filters, Flow, FlowId, FlowMask, MAX_FILTERS, PortId, PutMode, Stage, Statistics};
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// Flows per table unless told otherwise, as in Open vSwitch (`flow-limit`).
@@ -34,82 +35,12 @@ pub const DEFAULT_MAX_MASKS: usize = 64;
 /// So many times as many masks a port may have in the lists of all stages and passes.
 const MASKS_PER_PORT: usize = 8;
 
-/// A flow was refused. Nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
-    /// Its actions cannot be run.
-    Actions(BadActions),
-    /// There is no such stage.
-    NoSuchStage(Stage),
-    /// The table holds as many flows as it may.
-    Flows {
-        /// How many that is.
-        limit: usize,
-    },
-    /// The input port has as many flows as the table has room for.
-    Share {
-        /// The port.
-        in_port: PortId,
-        /// How many flows it has.
-        flows: usize,
-    },
-    /// The input port has as many different masks as it may.
-    Masks {
-        /// The port, or `None` for flows that do not name one port.
-        in_port: Option<PortId>,
-        /// How many masks that is.
-        limit: usize,
-    },
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refused::Actions(bad) => bad.fmt(f),
-            Refused::NoSuchStage(stage) => write!(f, "there is no stage {stage}"),
-            Refused::Flows { limit } => write!(f, "the flow table is full ({limit} flows)"),
-            Refused::Share { in_port, flows } => write!(
-                f,
-                "port {in_port} has {flows} flows, and the table has no room for as many others"
-            ),
-            Refused::Masks {
-                in_port: Some(port),
-                limit,
-            } => write!(
-                f,
-                "port {port} has flows with {limit} different masks, and may not have more"
-            ),
-            Refused::Masks { in_port: None, limit } => write!(
-                f,
-                "flows for any port have {limit} different masks, and may not have more"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Refused {}
-
-impl From<BadActions> for Refused {
-    fn from(bad: BadActions) -> Self {
-        Refused::Actions(bad)
-    }
-}
-
-/// What becomes of a flow's statistics when another one takes its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Statistics {
-    /// The new flow begins with none.
-    New,
-    /// The new flow counts on.
-    Kept,
-}
-
 /// All flows of one switch.
 #[derive(Debug)]
 pub struct MegaflowTable {
     max_flows: usize,
     max_masks: usize,
-    flows: HashMap<FlowId, Arc<FlowEntry>>,
+    flows: BTreeMap<FlowId, Arc<FlowEntry>>,
     /// Those of the forward stage's first pass by input port; grown when a port is first named.
     ports: Vec<Arc<SharedList>>,
     /// Of these, flows whose mask does not compare the whole input port.
@@ -135,7 +66,7 @@ impl MegaflowTable {
         MegaflowTable {
             max_flows,
             max_masks,
-            flows: HashMap::new(),
+            flows: BTreeMap::new(),
             ports: Vec::new(),
             any_port: Arc::default(),
             stages: Arc::default(),
@@ -162,25 +93,38 @@ impl MegaflowTable {
     ///
     /// A limit is reached, or the flow makes no sense; the table is as before.
     pub fn insert(&mut self, flow: Flow) -> Result<Option<Arc<FlowEntry>>, Refused> {
-        self.put(flow, Statistics::New)
+        let ended = self.put(flow, PutMode::CreateOrModify(Statistics::New))?;
+        Ok(ended.into_iter().next())
     }
 
-    /// As [`insert`](Self::insert); says what becomes of the statistics of the flow that is returned.
+    /// As [`insert`](Self::insert), in one of several modes. Returns the flows that ended with their statistics: not the one
+    /// on whose statistics the new flow goes on, which is that with the same identifier, or else that for the same packets.
     ///
     /// # Errors
     ///
-    /// As there.
-    pub fn put(&mut self, mut flow: Flow, statistics: Statistics) -> Result<Option<Arc<FlowEntry>>, Refused> {
+    /// As there, and if the mode does not allow it.
+    pub fn put(&mut self, mut flow: Flow, mode: PutMode) -> Result<Vec<Arc<FlowEntry>>, Refused> {
         if !flow.stage.is_valid() {
             return Err(Refused::NoSuchStage(flow.stage));
         }
         crate::entry::reduce(&mut flow);
-        let replaced = self.replaced_by(&flow);
-        let before = replaced.first().filter(|_| statistics == Statistics::Kept);
+        let mut replaced = self.replaced_by(&flow);
+        let kept = match (mode, replaced.first()) {
+            (PutMode::Create, Some(there)) => return Err(Refused::Exists(there.flow.id)),
+            (PutMode::Modify(_), None) => return Err(Refused::Missing(flow.id)),
+            (PutMode::Create, None) => false,
+            (PutMode::Modify(statistics) | PutMode::CreateOrModify(statistics), _) => {
+                statistics == Statistics::Kept
+            }
+        };
+        let before = replaced.first().filter(|_| kept);
         let entry = Arc::new(FlowEntry::after(flow, before.map(|entry| &**entry))?);
         self.check_limits(&entry.flow, &replaced)?;
         self.exchange(&replaced, Some(entry));
-        Ok(replaced.into_iter().next())
+        if kept && !replaced.is_empty() {
+            replaced.remove(0);
+        }
+        Ok(replaced)
     }
 
     /// Removes a flow and ends it.
@@ -201,7 +145,7 @@ impl MegaflowTable {
             let lists = self.stages.change().clear();
             lists.iter().for_each(|list| list.clear());
         }
-        for (_, entry) in self.flows.drain() {
+        for entry in std::mem::take(&mut self.flows).into_values() {
             entry.kill();
         }
         self.port_flows.fill(0);
@@ -248,7 +192,15 @@ impl MegaflowTable {
         self.flows.get(&id)
     }
 
-    /// All flows, in no particular order.
+    /// Flows with identifiers above `after`, or all, in the order of identifiers.
+    pub fn iter_after(&self, after: Option<FlowId>) -> impl Iterator<Item = &Arc<FlowEntry>> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.flows
+            .range((begin, Bound::Unbounded))
+            .map(|(_, entry)| entry)
+    }
+
+    /// All flows, in the order of identifiers.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<FlowEntry>> {
         self.flows.values()
     }

@@ -1,7 +1,7 @@
 //! What a hostile guest can and cannot do to look-ups, and what caches keep alive.
 
 use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
-use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
+use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Stage, Statistics, SwitchId};
 use std::sync::Arc;
 
 fn flow(id: u128, port: u32, mac: u64, mac_mask: u64) -> Flow {
@@ -269,4 +269,58 @@ fn the_default_cache_is_small() {
     // Two cache lines per entry.
     assert!(MicroflowCache::default().capacity() * 128 < 1 << 20);
     assert_eq!(MicroflowCache::new(3).capacity(), 4);
+}
+
+/// What each mode does where there is no flow, one with the identifier, one for the same packets, and one of each.
+#[test]
+fn modes_say_what_may_be_replaced_and_which_statistics_end() {
+    use PutMode::{Create, CreateOrModify, Modify};
+    use Statistics::{Kept, New};
+    let modes = [
+        Create,
+        Modify(New),
+        Modify(Kept),
+        CreateOrModify(New),
+        CreateOrModify(Kept),
+    ];
+    let (same_id, same_match) = (flow(1, 1, 0xa, 0xff), flow(2, 1, 0xb, 0xff));
+    for mode in modes {
+        for (there, first) in [
+            (vec![], None),
+            (vec![&same_id], Some(1)),
+            (vec![&same_match], Some(2)),
+            (vec![&same_id, &same_match], Some(1)),
+        ] {
+            let mut table = MegaflowTable::default();
+            for flow in &there {
+                table.insert((*flow).clone()).unwrap();
+                table.get(flow.id).unwrap().record(flow.id.0 as u64, 100, 0, 0);
+            }
+            let result = table.put(flow(1, 1, 0xb, 0xff), mode);
+            let refused = match (mode, first) {
+                (Create, Some(id)) => Some(Refused::Exists(FlowId(id))),
+                (Modify(_), None) => Some(Refused::Missing(FlowId(1))),
+                _ => None,
+            };
+            if let Some(refused) = refused {
+                assert_eq!(result.unwrap_err(), refused);
+                assert_eq!(table.len(), there.len());
+                assert!(table.iter().all(|entry| entry.is_live()));
+                continue;
+            }
+            let kept = first.filter(|_| matches!(mode, Modify(Kept) | CreateOrModify(Kept)));
+            let entry = table.get(FlowId(1)).unwrap();
+            assert_eq!(
+                (table.len(), entry.stats(0).packets),
+                (1, kept.unwrap_or(0) as u64)
+            );
+            let ended: Vec<_> = result.unwrap().iter().map(|entry| entry.flow.id.0).collect();
+            let expected: Vec<_> = there
+                .iter()
+                .map(|flow| flow.id.0)
+                .filter(|id| kept != Some(*id))
+                .collect();
+            assert_eq!(ended, expected, "{mode:?}");
+        }
+    }
 }

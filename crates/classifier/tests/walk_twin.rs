@@ -9,12 +9,12 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use classifier::{
-    FlowEntry, MegaflowTable, MicroflowCache, NoTables, PortFlows, Shape, Stack, Start, Statistics, Subject,
-    Tables, Train, Walked, Walker, dp_hash, run,
+    FlowEntry, MegaflowTable, MicroflowCache, NoTables, PortFlows, Shape, Stack, Start, Subject, Tables,
+    Train, Walked, Walker, dp_hash, run,
 };
 use flow::{
     Action, Context, ContextMatch, DropReason, Edit, ExactKey, FieldId, Filters, Flow, FlowId, FlowKey,
-    FlowMask, Nested, PortId, SetField, Stage, SwitchId, Userspace,
+    FlowMask, Nested, PortId, PutMode, SetField, Stage, Statistics, SwitchId, Userspace,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -668,7 +668,10 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<[u64; 2], TestCa
                     } else {
                         Statistics::New
                     };
-                    product.table.put(flow.clone(), statistics).unwrap();
+                    product
+                        .table
+                        .put(flow.clone(), PutMode::CreateOrModify(statistics))
+                        .unwrap();
                     twin.put(flow, statistics);
                 }
             }

@@ -7,14 +7,28 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use serde::{Serialize, de::DeserializeOwned};
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
 /// Largest message in bytes: the largest frame (65,553 bytes) with room for everything around it.
 pub const MAX_MESSAGE: usize = 96 * 1024;
 
+thread_local! {
+    /// Where this thread receives messages; empty before the first one.
+    static RECEIVED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    /// Where it makes those that it sends.
+    static SENT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// Most descriptors on one message.
 pub const MAX_DESCRIPTORS: usize = 4;
+
+/// Bytes that something takes in a message.
+pub fn encoded_len<T: Serialize>(part: &T) -> usize {
+    // It fails for what cannot be sent either.
+    postcard::experimental::serialized_size(part).unwrap_or(usize::MAX)
+}
 
 /// Why a message was not sent or received.
 #[derive(Debug, thiserror::Error)]
@@ -96,8 +110,19 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<(), ChannelError> {
-        let bytes =
-            postcard::to_stdvec(message).map_err(|error| ChannelError::Malformed(error.to_string()))?;
+        let mut bytes = SENT.take();
+        bytes.clear();
+        let bytes = postcard::to_extend(message, bytes)
+            .map_err(|error| ChannelError::Malformed(error.to_string()))?;
+        let result = self.send_bytes(&bytes, fds, flags);
+        // What can never be sent is not kept.
+        if bytes.capacity() <= 2 * MAX_MESSAGE {
+            SENT.set(bytes);
+        }
+        result
+    }
+
+    fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> Result<(), ChannelError> {
         if bytes.len() > MAX_MESSAGE || fds.len() > MAX_DESCRIPTORS {
             return Err(ChannelError::Malformed(format!(
                 "{} bytes, {} descriptors",
@@ -111,7 +136,7 @@ impl Channel {
             let fits = control.push(SendAncillaryMessage::ScmRights(fds));
             debug_assert!(fits, "the buffer is sized for MAX_DESCRIPTORS");
         }
-        rustix::io::retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut control, flags))?;
+        rustix::io::retry_on_intr(|| sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags))?;
         Ok(())
     }
 
@@ -126,16 +151,23 @@ impl Channel {
     }
 
     fn recv_flags<M: DeserializeOwned>(&self, flags: RecvFlags) -> Result<(M, Vec<OwnedFd>), ChannelError> {
-        let mut bytes = vec![0u8; MAX_MESSAGE];
+        // Taken and put back, so that a thread makes it once; decoding makes its own copies of what it keeps.
+        let mut bytes = RECEIVED.take();
+        bytes.resize(MAX_MESSAGE, 0);
+        let result = self.recv_into(&mut bytes, flags);
+        RECEIVED.set(bytes);
+        result
+    }
+
+    fn recv_into<M: DeserializeOwned>(
+        &self,
+        bytes: &mut [u8],
+        flags: RecvFlags,
+    ) -> Result<(M, Vec<OwnedFd>), ChannelError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::io::retry_on_intr(|| {
-            recvmsg(
-                &self.socket,
-                &mut [IoSliceMut::new(&mut bytes)],
-                &mut control,
-                flags,
-            )
+            recvmsg(&self.socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)
         })?;
         let mut fds = Vec::new();
         for message in control.drain() {
@@ -170,7 +202,7 @@ mod tests {
         };
         let second = ToDataPlane {
             serial: 2,
-            request: Request::FlowList {
+            request: Request::FlowFlush {
                 switch: flow::SwitchId(7),
             },
         };
@@ -202,6 +234,28 @@ mod tests {
                 .dropped
                 .add(flow::DropReason::ALL[count * 5], u64::MAX / 2);
         }
+    }
+
+    #[test]
+    fn messages_share_buffers() {
+        let (a, b) = Channel::pair().unwrap();
+        let message = ToDataPlane {
+            serial: 1,
+            request: Request::Work,
+        };
+        let turn = || {
+            a.send(&message, &[]).unwrap();
+            assert_eq!(b.recv::<ToDataPlane>().unwrap().0, message);
+        };
+        turn();
+        let used = allocation_counter::measure(|| {
+            turn();
+            assert!(matches!(
+                b.try_recv::<ToDataPlane>(),
+                Err(ChannelError::WouldBlock)
+            ));
+        });
+        assert_eq!(used.bytes_total, 0, "{used:?}");
     }
 
     #[test]

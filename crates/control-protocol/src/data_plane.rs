@@ -1,16 +1,19 @@
 //! Between the control process and the data plane.
 //!
-//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers that
-//! list things come in several messages of which all but the last have `more` set. Events come unasked.
+//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in the same order, but
+//! for those with statistics of flows that have ended, which may come later. Lists of
+//! ports come in several messages of which all but the last have `more` set; lists of flows are asked for page by page. Events come unasked.
 
+use crate::error::RequestError;
 use crate::work::WorkReport;
 use flow::{
-    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId, Userspace,
+    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, PutMode, SwitchId,
+    Userspace,
 };
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,9 +67,15 @@ pub enum Request {
     },
     /// Answer: [`Answer::Ports`].
     PortList,
-    /// Installs a flow, or replaces the one with the same id.
-    FlowPut(Flow),
-    /// Removes a flow; no error if there is none.
+    /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, and with ENOSPC where a limit is
+    /// reached. Packets obey it from the answer on. Answer: [`Answer::Ended`].
+    FlowPut {
+        /// The flow.
+        flow: Flow,
+        /// How it meets others.
+        mode: PutMode,
+    },
+    /// Removes a flow; no error if there is none. Answer: [`Answer::Ended`].
     FlowDel {
         /// Its switch.
         switch: SwitchId,
@@ -78,10 +87,15 @@ pub enum Request {
         /// The switch.
         switch: SwitchId,
     },
-    /// Answer: [`Answer::Flows`].
+    /// Asks for a page of flows, in the order of identifiers. Whoever asks for all pages gets each flow that is there all the
+    /// time exactly once; other requests are served between pages. Answer: [`Answer::Flows`] or [`Answer::FlowStats`].
     FlowList {
         /// The switch.
         switch: SwitchId,
+        /// Flows with higher identifiers; all if `None`.
+        after: Option<FlowId>,
+        /// What to say of each.
+        detail: Detail,
     },
     /// Sends a packet back into the data plane, and ends its upcall if it was one. No answer.
     Execute(Execute),
@@ -134,8 +148,8 @@ pub enum FromDataPlane {
     Answer {
         /// The request's.
         serial: u32,
-        /// The result; the error text is for users.
-        result: Result<Answer, String>,
+        /// The result.
+        result: Result<Answer, RequestError>,
     },
     /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute` or `Discard`.
     Upcall(Upcall),
@@ -169,17 +183,50 @@ pub enum Answer {
         /// Another answer follows.
         more: bool,
     },
-    /// To `FlowList`.
+    /// To `FlowPut` and `FlowDel`: the flows that ended with their statistics. Without any, it comes at once; else when all
+    /// forwarding threads have told what they counted for them.
+    Ended {
+        /// At most two: one with the same identifier, and one for the same packets.
+        flows: Vec<EndedFlow>,
+        /// False if a thread did not get to telling for seconds: what it had counted is missing.
+        complete: bool,
+    },
+    /// To `FlowList` with [`Detail::Full`].
     Flows {
-        /// Some of the flows.
+        /// A page.
         flows: Vec<(Flow, FlowStats)>,
-        /// Another answer follows.
+        /// There are more, after the last of these.
+        more: bool,
+    },
+    /// To `FlowList` with [`Detail::Terse`].
+    FlowStats {
+        /// A page.
+        flows: Vec<(FlowId, FlowStats)>,
+        /// There are more, after the last of these.
         more: bool,
     },
     /// To `Trace` and `TraceActions`.
     Trace(Vec<TraceStep>),
     /// To `Work`.
     Work(WorkReport),
+}
+
+/// How much is said of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Detail {
+    /// Identifier and statistics.
+    Terse,
+    /// All.
+    Full,
+}
+
+/// A flow that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndedFlow {
+    /// Its identifier.
+    pub id: FlowId,
+    /// Its last statistics.
+    pub stats: FlowStats,
 }
 
 /// A port to be.

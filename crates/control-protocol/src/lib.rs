@@ -19,7 +19,9 @@
 mod channel;
 pub mod data_plane;
 pub mod driver;
+mod error;
 pub mod supervisor;
 pub mod work;
 
-pub use channel::{Channel, ChannelError, MAX_DESCRIPTORS, MAX_MESSAGE};
+pub use channel::{Channel, ChannelError, MAX_DESCRIPTORS, MAX_MESSAGE, encoded_len};
+pub use error::RequestError;

@@ -5,7 +5,7 @@
 
 use crate::data_plane::Pending;
 use crate::process::{Control, SwitchRun};
-use control_protocol::data_plane::Request;
+use control_protocol::data_plane::{Detail, Request};
 use flow::{FlowId, FlowStats, SwitchId};
 
 /// Longest time between questions about the use of flows, in milliseconds.
@@ -81,7 +81,11 @@ impl Control {
         }
         for switch in busy {
             self.ask(
-                Request::FlowList { switch },
+                Request::FlowList {
+                    switch,
+                    after: None,
+                    detail: Detail::Terse,
+                },
                 Vec::new(),
                 Pending::PollFlows(switch, Vec::new()),
             );

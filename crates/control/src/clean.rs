@@ -4,6 +4,7 @@
 //! print it. Whatever arrives is cleaned before anything is done with it: no character of it controls a terminal, forges
 //! a line, or changes the direction in which the rest is read, and none of it is long.
 
+use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer, FromDataPlane, PortState};
 use control_protocol::driver::{FromDriver, InterfaceState};
 use control_protocol::work::WorkReport;
@@ -52,7 +53,10 @@ pub fn data_plane(message: FromDataPlane) -> FromDataPlane {
     match message {
         FromDataPlane::Answer { serial, result } => FromDataPlane::Answer {
             serial,
-            result: result.map(answer).map_err(|error| text(&error)),
+            result: result.map(answer).map_err(|error| RequestError {
+                text: text(&error.text),
+                ..error
+            }),
         },
         FromDataPlane::PortState { port, state, peer } => FromDataPlane::PortState {
             port,
@@ -80,7 +84,12 @@ fn answer(answer: Answer) -> Answer {
             Answer::Ports { ports, more }
         }
         Answer::Work(report) => Answer::Work(work(report)),
-        Answer::Done | Answer::Welcome { .. } | Answer::Flows { .. } | Answer::Trace(_) => answer,
+        Answer::Done
+        | Answer::Welcome { .. }
+        | Answer::Ended { .. }
+        | Answer::Flows { .. }
+        | Answer::FlowStats { .. }
+        | Answer::Trace(_) => answer,
     }
 }
 
@@ -141,7 +150,10 @@ mod tests {
         assert!(clean(format!("{cleaned:?}")));
         let cleaned = data_plane(FromDataPlane::Answer {
             serial: 1,
-            result: Err(evil()),
+            result: Err(RequestError {
+                errno: 22,
+                text: evil(),
+            }),
         });
         assert!(clean(format!("{cleaned:?}")));
         let cleaned = driver(FromDriver::State {

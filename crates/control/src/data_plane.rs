@@ -9,6 +9,7 @@
 
 use crate::clean;
 use crate::l2::{FlowChange, MASK};
+use crate::pages::next_page;
 use crate::peer::{Lost, Peer};
 use crate::process::Control;
 use crate::refusal::Refusal;
@@ -17,11 +18,11 @@ use crate::trust::{
     Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS, are_plausible,
 };
 use crate::users::Token;
-use control_protocol::Channel;
 use control_protocol::data_plane::{
-    Answer, Execute, FromDataPlane, PortInfo, PortState, Request, ToDataPlane, Upcall, VERSION,
+    Answer, Detail, Execute, FromDataPlane, PortInfo, PortState, Request, ToDataPlane, Upcall, VERSION,
 };
-use flow::{DropReason, Flow, FlowId, FlowStats, PortId, SwitchId};
+use control_protocol::{Channel, RequestError};
+use flow::{DropReason, Flow, FlowId, FlowStats, PortId, PutMode, Statistics, SwitchId};
 use management::{DataPlaneStatus, Response};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -37,7 +38,7 @@ pub(crate) struct DataPlane {
     pub held: Vec<Upcall>,
     held_bytes: usize,
     /// What is in lists that are not complete.
-    listed: Listed,
+    pub listed: Listed,
     /// It has broken the protocol in a way that needs no second time.
     pub broken: bool,
     /// When it was met.
@@ -59,7 +60,7 @@ pub(crate) enum Pending {
     SyncFlows(SwitchId, Vec<(Flow, FlowStats)>),
     PollFlows(SwitchId, Vec<(FlowId, FlowStats)>),
     UserPorts(Token, Question, Vec<PortInfo>),
-    UserFlows(Token, Vec<(Flow, FlowStats)>),
+    UserFlows(Token, SwitchId, Vec<(Flow, FlowStats)>),
     User(Token, Question),
 }
 
@@ -142,7 +143,7 @@ impl Control {
     ) -> bool {
         let pending = match (&request, question) {
             (Request::PortList, question) => Pending::UserPorts(token, question, Vec::new()),
-            (Request::FlowList { .. }, _) => Pending::UserFlows(token, Vec::new()),
+            (Request::FlowList { switch, .. }, _) => Pending::UserFlows(token, *switch, Vec::new()),
             (_, question) => Pending::User(token, question),
         };
         self.ask(request, fds, pending)
@@ -231,7 +232,7 @@ impl Control {
         }
     }
 
-    fn answered(&mut self, serial: u32, result: Result<Answer, String>) {
+    fn answered(&mut self, serial: u32, result: Result<Answer, RequestError>) {
         let Some(data_plane) = &mut self.data_plane else {
             return;
         };
@@ -242,6 +243,7 @@ impl Control {
         let (entries, more) = match &result {
             Ok(Answer::Ports { ports, more }) => (ports.len(), *more),
             Ok(Answer::Flows { flows, more }) => (flows.len(), *more),
+            Ok(Answer::FlowStats { flows, more }) => (flows.len(), *more),
             _ => (0, false),
         };
         let ports = self.ports.len();
@@ -266,7 +268,9 @@ impl Control {
                 data_plane.welcome = Some(DataPlaneStatus { pid, workers });
             }
             (Pending::Hello, result) => {
-                let error = result.err().unwrap_or_else(|| "no welcome".into());
+                let error = result
+                    .err()
+                    .map_or_else(|| "no welcome".into(), |error| error.text);
                 log::error!("the data plane does not understand us: {error}");
             }
             (Pending::Port(..), Ok(_)) => {}
@@ -274,7 +278,7 @@ impl Control {
                 log::warn!("port {name}: {error}");
                 let now_ms = self.now_ms();
                 if let Some(run) = self.ports.get_mut(&name) {
-                    run.refused(adding, error, now_ms);
+                    run.refused(adding, error.text, now_ms);
                 }
             }
             (Pending::Flow(..), Ok(_)) => {}
@@ -289,18 +293,16 @@ impl Control {
                 self.gather(serial, more, all, Pending::SyncPorts, Self::sync_ports);
             }
             (Pending::SyncFlows(switch, mut all), Ok(Answer::Flows { flows, more })) => {
+                let next = next_page(more, switch, &flows, Detail::Full, |(flow, _)| flow.id);
                 all.extend(flows);
                 let again = |all| Pending::SyncFlows(switch, all);
-                self.gather(serial, more, all, again, |control, all| {
-                    control.sync_flows(switch, all)
-                });
+                self.gather_pages(next, all, again, |control, all| control.sync_flows(switch, all));
             }
-            (Pending::PollFlows(switch, mut all), Ok(Answer::Flows { flows, more })) => {
-                all.extend(flows.into_iter().map(|(flow, stats)| (flow.id, stats)));
+            (Pending::PollFlows(switch, mut all), Ok(Answer::FlowStats { flows, more })) => {
+                let next = next_page(more, switch, &flows, Detail::Terse, |(id, _)| *id);
+                all.extend(flows);
                 let again = |all| Pending::PollFlows(switch, all);
-                self.gather(serial, more, all, again, |control, all| {
-                    control.polled(switch, all)
-                });
+                self.gather_pages(next, all, again, |control, all| control.polled(switch, all));
             }
             (Pending::UserPorts(token, question, mut all), Ok(Answer::Ports { ports, more })) => {
                 all.extend(ports);
@@ -312,32 +314,35 @@ impl Control {
                     self.ports_for_user(token, question, all);
                 }
             }
-            (Pending::UserFlows(token, mut all), Ok(Answer::Flows { flows, more })) => {
+            (Pending::UserFlows(token, switch, mut all), Ok(Answer::Flows { flows, more })) => {
+                let next = next_page(more, switch, &flows, Detail::Full, |(flow, _)| flow.id);
                 all.extend(flows);
-                let again = |all| Pending::UserFlows(token, all);
-                self.gather(serial, more, all, again, |control, all| {
+                let again = |all| Pending::UserFlows(token, switch, all);
+                self.gather_pages(next, all, again, |control, all| {
                     control.flows_for_user(token, all)
                 });
             }
             (Pending::User(token, question), Ok(answer)) => self.answer_for_user(token, question, answer),
             (Pending::SyncFlows(switch, _), result) => {
-                let error = result.err().unwrap_or_else(|| "no list".into());
+                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
                 telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
                 self.sync_flows(switch, Vec::new());
             }
             (Pending::PollFlows(switch, _), result) => {
-                let error = result.err().unwrap_or_else(|| "no list".into());
+                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
                 telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
                 self.polled(switch, Vec::new());
             }
             (Pending::SyncPorts(_), result) => {
-                let error = result.err().unwrap_or_else(|| "no list".into());
+                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
                 log::error!("ports of the data plane: {error}");
             }
             (pending, result) => {
                 if let Some(token) = pending.user() {
                     self.gathered.remove(&token);
-                    let refusal = result.err().map_or(Refusal::WrongAnswer, Refusal::DataPlane);
+                    let refusal = result
+                        .err()
+                        .map_or(Refusal::WrongAnswer, |error| Refusal::DataPlane(error.text));
                     self.users.answer(token, &Response::Error(refusal.to_string()));
                 }
             }
@@ -438,7 +443,9 @@ impl Control {
             match change {
                 FlowChange::Put { id, key, actions } => {
                     let flow = Flow::new(id, switch, key, MASK, actions);
-                    self.ask(Request::FlowPut(flow), Vec::new(), Pending::Flow(switch, id));
+                    let mode = PutMode::CreateOrModify(Statistics::New);
+                    let request = Request::FlowPut { flow, mode };
+                    self.ask(request, Vec::new(), Pending::Flow(switch, id));
                 }
                 FlowChange::Del(id) => self.ask_quietly(Request::FlowDel { switch, id }),
             }
@@ -464,14 +471,14 @@ impl Pending {
     fn gathered(&self) -> usize {
         match self {
             Pending::UserPorts(_, _, all) => all.len(),
-            Pending::UserFlows(_, all) => all.len(),
+            Pending::UserFlows(_, _, all) => all.len(),
             _ => 0,
         }
     }
 
     fn user(&self) -> Option<Token> {
         match self {
-            Pending::UserPorts(token, ..) | Pending::UserFlows(token, _) | Pending::User(token, _) => {
+            Pending::UserPorts(token, ..) | Pending::UserFlows(token, ..) | Pending::User(token, _) => {
                 Some(*token)
             }
             _ => None,

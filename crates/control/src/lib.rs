@@ -10,7 +10,7 @@
 //! | desired state becomes changes | `plan` |
 //! | changes are applied | `apply` |
 //! | ports are connected, again and again | `links` |
-//! | data plane: upcalls, flows, answers | `data_plane` |
+//! | data plane: upcalls, flows, answers | `data_plane`, `pages` (lists of flows) |
 //! | data plane: meeting one | `sync` |
 //! | peers that have fallen to a guest | `trust` (bounds), `clean` (text) |
 //! | time | `ageing` |
@@ -36,6 +36,7 @@ mod edit;
 pub mod l2;
 mod links;
 mod pace;
+mod pages;
 mod peer;
 mod plan;
 mod process;

@@ -6,7 +6,9 @@
 use crate::process::Control;
 use crate::refusal::Refusal;
 use crate::users::Token;
-use control_protocol::data_plane::{self, Answer, PortInfo as DataPlanePort, TraceStep as Step, VERSION};
+use control_protocol::data_plane::{
+    self, Answer, Detail, PortInfo as DataPlanePort, TraceStep as Step, VERSION,
+};
 use flow::{Flow, FlowStats, PortId};
 use management::{
     Counters, MacInfo, PortStats, Process, ReloadSummary, Reply, Request, Response, Stats, Status,
@@ -372,7 +374,11 @@ impl Control {
             },
         );
         for switch in ids {
-            let request = data_plane::Request::FlowList { switch };
+            let request = data_plane::Request::FlowList {
+                switch,
+                after: None,
+                detail: Detail::Full,
+            };
             if let Some(refusal) = self.ask_user(token, request, vec![], Question::Flows) {
                 self.gathered.remove(&token);
                 return Some(refusal);
@@ -454,7 +460,7 @@ impl Control {
     /// The data plane has answered a user's question.
     pub fn answer_for_user(&mut self, token: Token, question: Question, answer: Answer) {
         let response = match (question, answer) {
-            (Question::Settled(done), Answer::Done) => Some(Response::Ok(done)),
+            (Question::Settled(done), Answer::Ended { .. }) => Some(Response::Ok(done)),
             (Question::Capture, Answer::Done) => Some(Response::Ok(Reply::Done)),
             (Question::Work, Answer::Work(report)) => Some(Response::Ok(Reply::Placement(report))),
             (Question::Trace { in_port, frame }, Answer::Trace(steps)) => {

@@ -6,7 +6,7 @@
 use crate::data_plane::Pending;
 use crate::links::PortRun;
 use crate::process::Control;
-use control_protocol::data_plane::{PortInfo, PortSpec, PortState, Request};
+use control_protocol::data_plane::{Detail, PortInfo, PortSpec, PortState, Request};
 use flow::{Flow, FlowStats, PortId, SwitchId};
 use std::collections::BTreeSet;
 
@@ -75,7 +75,11 @@ impl Control {
         }
         for switch in ids {
             self.ask(
-                Request::FlowList { switch },
+                Request::FlowList {
+                    switch,
+                    after: None,
+                    detail: Detail::Full,
+                },
                 Vec::new(),
                 Pending::SyncFlows(switch, Vec::new()),
             );

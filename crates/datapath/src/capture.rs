@@ -1,6 +1,7 @@
 //! Copies of packets for whoever captures at a port. Capturing must not slow the captured down by more than
 //! the copy: sockets are written without waiting, and what does not fit is counted as lost.
 
+use crate::refusal::Refusal;
 use control_protocol::data_plane::{CaptureDirection, CapturedPacket};
 use control_protocol::{Channel, ChannelError};
 use flow::DropReason;
@@ -27,10 +28,10 @@ struct Sink {
 
 impl Captures {
     /// Adds one; errors when there are too many.
-    pub fn add(&self, channel: Channel, snap_length: u32) -> Result<(), String> {
+    pub fn add(&self, channel: Channel, snap_length: u32) -> Result<(), Refusal> {
         let mut sinks = self.sinks.lock();
         if sinks.len() >= MAX_CAPTURES {
-            return Err(format!("the port is captured {MAX_CAPTURES} times already"));
+            return Err(Refusal::Captures(MAX_CAPTURES));
         }
         sinks.push(Sink {
             channel,

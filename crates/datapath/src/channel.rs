@@ -3,10 +3,11 @@
 //!
 //! It must never wait for the control process, which may be waiting for it: what cannot be sent at once is kept, and nothing
 //! else is read or made until it is sent. So what is kept is at most one request's answers, one event and
-//! one miss. Misses wait in their ports' bounded queues, events as one mark per port, and the two take turns: neither a
+//! one miss, and answers that wait for forwarding threads (`ended`). Misses wait in their ports' bounded queues, events as one mark per port, and the two take turns: neither a
 //! guest that makes up flows nor a VMM that connects and disconnects all the time holds up the other kind.
 
 use crate::Error;
+use crate::ended::Ended;
 use crate::events::Events;
 use crate::miss::Turns;
 use crate::pipeline::Pipeline;
@@ -31,6 +32,8 @@ use vnic::{Counters, Packet};
 const INJECTION_SLOTS: u32 = 512;
 /// Misses and events sent, and requests read, before the others get their turn.
 pub(crate) const BATCH: usize = 64;
+/// Between looks at whether forwarding threads have told what they counted, while an answer waits for that.
+const ENDED_PERIOD: Duration = Duration::from_millis(1);
 /// Things done for packets before requests get their turn.
 const STEPS: usize = 16;
 
@@ -72,6 +75,7 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
         outbox: VecDeque::new(),
         turns: Turns::default(),
         events: Events::default(),
+        ended: Ended::default(),
     };
     while server.turn(&supervisor)? {}
     crew.end();
@@ -131,6 +135,8 @@ pub(crate) struct Server {
     pub outbox: VecDeque<FromDataPlane>,
     turns: Turns,
     pub events: Events,
+    /// Answers that wait for forwarding threads.
+    pub ended: Ended,
 }
 
 impl Server {
@@ -176,6 +182,7 @@ impl Server {
         self.pulse.beat();
         self.scheduler.stop_polling(false);
         self.scheduler.rings.rest();
+        self.send_ended();
         Ok(true)
     }
 
@@ -184,7 +191,9 @@ impl Server {
         let events = self.events.next_due().filter(|_| self.control.is_some());
         let events =
             events.map(|due| Duration::from_millis(due.saturating_sub(self.datapath.now_ms()).max(1)));
-        [self.scheduler.schedule.next_deadline(), events]
+        let waits = !self.ended.is_empty() && self.outbox.is_empty();
+        let ended = waits.then_some(ENDED_PERIOD);
+        [self.scheduler.schedule.next_deadline(), events, ended]
             .into_iter()
             .flatten()
             .min()
@@ -208,6 +217,7 @@ impl Server {
         self.control = None;
         self.greeted = false;
         self.outbox.clear();
+        self.ended.clear();
         self.events.forget_told();
         self.write_off();
     }
@@ -254,6 +264,15 @@ impl Server {
                     self.outbox.pop_front();
                 }
             }
+        }
+    }
+
+    /// Answers requests for which forwarding threads have told what they counted.
+    fn send_ended(&mut self) {
+        while self.outbox.is_empty()
+            && let Some(answer) = self.ended.next(&self.datapath.periods, self.datapath.now_ms())
+        {
+            self.send(answer);
         }
     }
 

@@ -7,7 +7,9 @@
 //! * `miss`: packets for the control process, and `token_bucket`: how many of them.
 //! * `capture`: copies of packets for `hyperswitch capture`.
 //! * `state`: ports, switches and flow tables as everybody shares them.
-//! * `channel`: what the control process is told and when, and `requests`: what it asks for.
+//! * `channel`: what the control process is told and when, `requests`: what it asks for, and
+//!   `refusal`: why it does not get it.
+//! * `ended`: answers with last statistics of flows, and `grace`: when all threads have told them.
 //! * `events`: what happened to ports, for the control process, and `notices`: how the channel thread hears of it.
 //! * `trace`: a packet's way without the packet.
 //! * `report`: what forwarding threads did.
@@ -32,12 +34,15 @@ mod channel;
 #[cfg(test)]
 mod cycles;
 mod deliver;
+mod ended;
 mod events;
+mod grace;
 mod miss;
 mod notices;
 mod peer;
 pub mod pipeline;
 mod port;
+mod refusal;
 mod report;
 mod requests;
 mod sinks;

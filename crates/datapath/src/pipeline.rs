@@ -22,6 +22,7 @@
 use crate::actions::{Means, Sink, apply};
 use crate::burst::{Burst, PortSet, Verdict};
 use crate::deliver::{Sender, Step, empty, end_of_turn, vanished};
+use crate::grace::Member;
 use crate::port::Port;
 use crate::sinks::{FlowRun, Forward};
 use crate::state::{Datapath, Ports, transmit_ring};
@@ -49,6 +50,8 @@ pub(crate) struct Pipeline {
     walk: Walk,
     /// Those of the step.
     receivers: PortSet,
+    /// Of the threads that tell flows what they counted.
+    member: Member,
     /// When what the microflow cache counted was added to flows last.
     flushed_ms: u64,
 }
@@ -78,6 +81,9 @@ impl Rings for Pipeline {
     #[inline]
     fn refresh(&mut self) {
         let version = self.datapath.ports_version();
+        if self.ports.is_none() {
+            self.member.online();
+        }
         if self.ports.is_none() || version != self.ports_version {
             self.ports_version = version;
             self.ports = Some(self.datapath.ports());
@@ -145,8 +151,16 @@ impl Rings for Pipeline {
     }
 
     fn rest(&mut self) {
-        self.walk.microflows.tell(self.datapath.now_ms());
+        let now_ms = self.datapath.now_ms();
+        self.member.offline(|| self.walk.microflows.tell(now_ms));
         self.ports = None;
+    }
+}
+
+impl Drop for Pipeline {
+    /// What a thread counted last is not lost with it.
+    fn drop(&mut self) {
+        self.rest();
     }
 }
 
@@ -161,6 +175,7 @@ impl Pipeline {
                 burst: Burst::new(),
                 copies_twice: datapath.crew.placement.policy.copies_twice(),
             },
+            member: datapath.periods.join(),
             datapath,
             ports: None,
             ports_version: 0,
@@ -187,7 +202,7 @@ impl Pipeline {
     fn flush_stats_at(&mut self, now_ms: u64) {
         if self.flushed_ms != now_ms {
             self.flushed_ms = now_ms;
-            self.walk.microflows.tell(now_ms);
+            self.member.quiescent(|| self.walk.microflows.tell(now_ms));
         }
     }
 

@@ -3,13 +3,15 @@
 use crate::channel::{BATCH, Server};
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
+use crate::refusal::Refusal;
 use crate::report::work_report;
 use crate::trace::trace;
+use classifier::FlowEntry;
 use control_protocol::data_plane::{
-    Answer, Connection, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
+    Answer, Connection, Detail, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
 };
-use control_protocol::{Channel, ChannelError};
-use flow::{DropReason, Flow, PortId, SwitchId};
+use control_protocol::{Channel, ChannelError, MAX_MESSAGE, encoded_len};
+use flow::{DropReason, Flow, FlowId, PortId, PutMode, SwitchId};
 use rustix::fd::OwnedFd;
 use scheduler::{Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,8 +20,11 @@ use std::sync::atomic::Ordering;
 use vm_state::Slot;
 use vnic::{Host as _, MAX_FRAME};
 
-/// Entries per listing message, so that it fits: a flow is below 600 bytes, a port below 2,000.
-const FLOWS_PER_MESSAGE: usize = 64;
+/// Flows per page, and their bytes, so that it fits and takes a short time: identifier and statistics take 51 bytes at most.
+const FLOWS_PER_PAGE: usize = 64;
+const TERSE_FLOWS_PER_PAGE: usize = 512;
+const PAGE_BYTES: usize = MAX_MESSAGE / 2;
+/// Ports per message, so that it fits: a port is below 2,000 bytes.
 const PORTS_PER_MESSAGE: usize = 16;
 
 impl Server {
@@ -45,7 +50,11 @@ impl Server {
             Request::Execute(execute) => return self.execute(execute),
             Request::Discard { upcall, reason } => return self.discard(upcall, reason),
             Request::PortList => return self.list_ports(serial),
-            Request::FlowList { switch } => return self.list_flows(serial, switch),
+            Request::FlowList {
+                switch,
+                after,
+                detail,
+            } => Ok(self.list_flows(switch, after, detail)),
             Request::Hello { version } => self.hello(version),
             Request::PortAdd(spec) => self.add_port(spec, fds).map(|()| Answer::Done),
             Request::PortAttach { port } => self.attach_port(port, fds).map(|()| Answer::Done),
@@ -59,10 +68,13 @@ impl Server {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
             }),
-            Request::FlowPut(flow) => self.put_flow(flow).map(|()| Answer::Done),
+            Request::FlowPut { flow, mode } => match self.put_flow(flow, mode) {
+                Ok(ended) => return self.answer_with_ended(serial, ended),
+                Err(refusal) => Err(refusal),
+            },
             Request::FlowDel { switch, id } => {
-                self.datapath.switch(switch).flows.lock().remove(id);
-                Ok(Answer::Done)
+                let ended = self.datapath.switch(switch).flows.lock().remove(id);
+                return self.answer_with_ended(serial, ended.into_iter().collect());
             }
             Request::FlowFlush { switch } => {
                 self.datapath.switch(switch).flows.lock().flush();
@@ -79,14 +91,15 @@ impl Server {
                 self.capture(port, snap_length, fds).map(|()| Answer::Done)
             }
         };
-        self.send(FromDataPlane::Answer { serial, result });
+        self.send(FromDataPlane::Answer {
+            serial,
+            result: result.map_err(Refusal::into),
+        });
     }
 
-    fn hello(&mut self, version: u32) -> Result<Answer, String> {
+    fn hello(&mut self, version: u32) -> Result<Answer, Refusal> {
         if version != VERSION {
-            return Err(format!(
-                "protocol version {version}, this data plane speaks {VERSION}"
-            ));
+            return Err(Refusal::Version(version));
         }
         self.write_off();
         self.greeted = true;
@@ -97,47 +110,39 @@ impl Server {
         })
     }
 
-    fn port(&self, port: PortId) -> Result<Arc<Port>, String> {
-        self.datapath
-            .port(port)
-            .ok_or_else(|| format!("port {port} does not exist"))
+    fn port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
+        self.datapath.port(port).ok_or(Refusal::NoPort(port))
     }
 
-    fn add_port(&mut self, spec: PortSpec, fds: Vec<OwnedFd>) -> Result<(), String> {
+    fn add_port(&mut self, spec: PortSpec, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let id = spec.port;
         if id.0 >= PortId::LIMIT {
-            return Err(format!("port number {id} is not below {}", PortId::LIMIT));
+            return Err(Refusal::PortNumber(id));
         }
         if self.datapath.port(id).is_some() {
-            return Err(format!("port {id} exists"));
+            return Err(Refusal::PortExists(id));
         }
         let listener = match (spec.connection, fds.into_iter().next()) {
             (Connection::Listener, Some(fd)) => Some(UnixListener::from(fd)),
-            (Connection::Listener, None) => return Err("a listening port needs a descriptor".into()),
+            (Connection::Listener, None) => return Err(Refusal::NoDescriptor("a listening port")),
             (Connection::Attached | Connection::Driver, _) => None,
         };
-        let port = self.datapath.make_port(spec).map_err(|error| error.to_string())?;
+        let port = self.datapath.make_port(spec)?;
         let datapath = self.datapath.clone();
-        start_own(&self.datapath.crew, &port.home, move || Pipeline::new(datapath))
-            .map_err(|error| error.to_string())?;
+        start_own(&self.datapath.crew, &port.home, move || Pipeline::new(datapath))?;
         if let Some(listener) = listener {
-            port.listen(listener).map_err(|error| {
-                port.home.end_own();
-                error.to_string()
-            })?;
+            port.listen(listener).inspect_err(|_| port.home.end_own())?;
         }
         self.datapath.set_port(id, Some(port));
         Ok(())
     }
 
-    fn attach_port(&mut self, port: PortId, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let fd = fds.into_iter().next().ok_or("attaching needs a descriptor")?;
-        self.port(port)?
-            .attach(UnixStream::from(fd))
-            .map_err(|error| error.to_string())
+    fn attach_port(&mut self, port: PortId, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("attaching"))?;
+        Ok(self.port(port)?.attach(UnixStream::from(fd))?)
     }
 
-    fn delete_port(&mut self, id: PortId) -> Result<(), String> {
+    fn delete_port(&mut self, id: PortId) -> Result<(), Refusal> {
         let port = self.port(id)?;
         port.peer.stop();
         self.datapath.set_port(id, None);
@@ -151,14 +156,23 @@ impl Server {
         Ok(())
     }
 
-    fn put_flow(&mut self, flow: Flow) -> Result<(), String> {
+    fn put_flow(&mut self, flow: Flow, mode: PutMode) -> Result<Vec<Arc<FlowEntry>>, Refusal> {
         let switch = self.datapath.switch(flow.switch);
-        switch
-            .flows
-            .lock()
-            .insert(flow)
-            .map(drop)
-            .map_err(|error| error.to_string())
+        let ended = switch.flows.lock().put(flow, mode)?;
+        Ok(ended)
+    }
+
+    /// Answers when the statistics of these flows are their last ones.
+    fn answer_with_ended(&mut self, serial: u32, flows: Vec<Arc<FlowEntry>>) {
+        if flows.is_empty() {
+            let result = Ok(Answer::Ended {
+                flows: Vec::new(),
+                complete: true,
+            });
+            return self.send(FromDataPlane::Answer { serial, result });
+        }
+        let (periods, now_ms) = (&self.datapath.periods, self.datapath.now_ms());
+        self.ended.push(serial, flows, periods, now_ms);
     }
 
     fn list_ports(&mut self, serial: u32) {
@@ -177,32 +191,40 @@ impl Server {
         }
     }
 
-    fn list_flows(&mut self, serial: u32, switch: SwitchId) {
-        let now_ms = self.datapath.now_ms();
-        let entries: Vec<_> = {
+    fn list_flows(&self, switch: SwitchId, after: Option<FlowId>, detail: Detail) -> Answer {
+        let most = match detail {
+            Detail::Terse => TERSE_FLOWS_PER_PAGE,
+            Detail::Full => FLOWS_PER_PAGE,
+        };
+        let mut page: Vec<_> = {
             let switch = self.datapath.switch(switch);
             let flows = switch.flows.lock();
-            // The control process asks every few seconds while there are flows: as good as a timer, and idle when it is.
-            flows.reorder();
-            flows.iter().cloned().collect()
-        };
-        let mut rest = entries.as_slice();
-        loop {
-            let (now, later) = rest.split_at(rest.len().min(FLOWS_PER_MESSAGE));
-            let flows = now
-                .iter()
-                .map(|entry| (entry.flow.clone(), entry.stats(now_ms)))
-                .collect();
-            let more = !later.is_empty();
-            self.send(FromDataPlane::Answer {
-                serial,
-                result: Ok(Answer::Flows { flows, more }),
-            });
-            if !more {
-                return;
+            if after.is_none() {
+                // The control process asks every few seconds while there are flows: as good as a timer, and idle when it is.
+                flows.reorder();
             }
-            rest = later;
+            flows.iter_after(after).take(most + 1).cloned().collect()
+        };
+        let mut more = page.len() > most;
+        page.truncate(most);
+        let now_ms = self.datapath.now_ms();
+        if detail == Detail::Terse {
+            let flows = page.iter().map(|entry| (entry.flow.id, entry.stats(now_ms)));
+            let flows = flows.collect();
+            return Answer::FlowStats { flows, more };
         }
+        let (mut flows, mut bytes) = (Vec::with_capacity(page.len()), 0);
+        for entry in page {
+            let flow = (entry.flow.clone(), entry.stats(now_ms));
+            bytes += encoded_len(&flow);
+            // One fits always: it came in a message.
+            if bytes > PAGE_BYTES && !flows.is_empty() {
+                more = true;
+                break;
+            }
+            flows.push(flow);
+        }
+        Answer::Flows { flows, more }
     }
 
     fn execute(&mut self, execute: Execute) {
@@ -269,18 +291,15 @@ impl Server {
         in_port: PortId,
         frame: Vec<u8>,
         actions: Option<&[flow::Action]>,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Refusal> {
         if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
-            return Err(format!(
-                "a frame has 14 to {MAX_FRAME} bytes, not {}",
-                frame.len()
-            ));
+            return Err(Refusal::FrameLength(frame.len()));
         }
         trace(&self.datapath, &self.port(in_port)?, frame, actions).map(Answer::Trace)
     }
 
-    fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), String> {
-        let fd = fds.into_iter().next().ok_or("a capture needs a descriptor")?;
+    fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("a capture"))?;
         self.port(port)?.captures.add(Channel::from(fd), snap_length)
     }
 }

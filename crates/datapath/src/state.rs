@@ -3,6 +3,7 @@
 //! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on change, and
 //! used as it was at a burst's beginning.
 
+use crate::grace::GracePeriods;
 use crate::notices::Notices;
 use crate::port::{Port, Switch};
 use control_protocol::data_plane::PortSpec;
@@ -62,6 +63,8 @@ pub(crate) struct Datapath {
     pub switches: RwLock<HashMap<SwitchId, Arc<Switch>>>,
     pub crew: Arc<Crew>,
     pub notices: Arc<Notices>,
+    /// When forwarding threads have told flows what they counted.
+    pub periods: Arc<GracePeriods>,
     start_ms: u64,
 }
 
@@ -73,6 +76,7 @@ impl Datapath {
             switches: RwLock::default(),
             crew: Crew::new(placement),
             notices: Arc::new(Notices::new()?),
+            periods: Arc::default(),
             start_ms: clock::tick_ms(),
         }))
     }

@@ -2,6 +2,7 @@
 
 use crate::actions::{Means, Sink, apply};
 use crate::port::Port;
+use crate::refusal::Refusal;
 use crate::state::{Datapath, Ports};
 use classifier::{FlowEntry, Start, Tables};
 use control_protocol::data_plane::TraceStep;
@@ -16,16 +17,14 @@ pub(crate) fn trace(
     port: &Arc<Port>,
     frame: Vec<u8>,
     actions: Option<&[Action]>,
-) -> Result<Vec<TraceStep>, String> {
+) -> Result<Vec<TraceStep>, Refusal> {
     // Counters of its own: a trace leaves no trace.
     let account = Arc::new(vnic::Counters::default());
     let memory = Arc::new(guest_memory::GuestMemory::new());
     let mut pool = PoolOwner::new(64, || Packet::new(port.id(), account.clone(), memory.clone()));
-    let mut packet = pool.take().ok_or("no slot")?;
+    let mut packet = pool.take().ok_or(Refusal::BadFrame)?;
     packet.fill(port.id(), account.clone(), frame);
-    let key = packet
-        .parse_flow_key()
-        .map_err(|_| "the frame cannot be parsed".to_owned())?;
+    let key = packet.parse_flow_key().map_err(|_| Refusal::BadFrame)?;
     let mut steps = vec![TraceStep::Parsed(key)];
     let ports = datapath.ports();
     let flows = port.flows.read();
@@ -33,7 +32,7 @@ pub(crate) fn trace(
     let compiled;
     let start = match actions {
         Some(actions) => {
-            compiled = Program::compile(actions, Stage::Forward).map_err(|bad| bad.to_string())?;
+            compiled = Program::compile(actions, Stage::Forward)?;
             Start::Program(&compiled)
         }
         // Masks are shown where there is one list only.

@@ -70,6 +70,27 @@ impl Flow {
     }
 }
 
+/// What becomes of a flow's statistics when another one takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Statistics {
+    /// The new flow begins with none.
+    New,
+    /// The new flow counts on.
+    Kept,
+}
+
+/// How a flow meets those that a table has: one with the same identifier, and one that matches the same packets (equal
+/// stage, mask and masked key).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PutMode {
+    /// Neither must exist.
+    Create,
+    /// One must exist, and is replaced.
+    Modify(Statistics),
+    /// What exists is replaced.
+    CreateOrModify(Statistics),
+}
+
 /// What a flow has seen so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowStats {

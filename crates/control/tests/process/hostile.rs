@@ -34,12 +34,12 @@ fn connects_change_the_flows_that_they_concern_at_a_pace() {
     rig.set_state(b, PortState::Running);
     rig.flow(a, 1, 0xff, Some(&[Action::Output(b)]));
     rig.flow(a, 200, 0xfe, Some(&[Action::Output(b)]));
-    let puts = |request: &&Request| matches!(request, Request::FlowPut(_));
+    let puts = |request: &&Request| matches!(request, Request::FlowPut { .. });
     let changed = rig.plane.lock().unwrap().log.iter().filter(puts).count();
     assert!(changed < 600 * 400 / 4, "{changed} flows were changed");
     // The flow to a known station never was.
     let known = control::l2::flow_id(&crate::rig::key(a, 1, 0xee));
-    let again = |request: &&Request| matches!(request, Request::FlowPut(flow) if flow.id == known);
+    let again = |request: &&Request| matches!(request, Request::FlowPut { flow, .. } if flow.id == known);
     assert_eq!(rig.plane.lock().unwrap().log.iter().filter(again).count(), 0);
 }
 
@@ -198,10 +198,11 @@ fn list_without_end(channel: &Channel, part: &Answer, after: &Answer) {
         let answered = match request {
             Request::Hello { .. } => say(&Answer::Welcome { workers: 1, pid: 1 }),
             Request::PortList if !matches!(part, Answer::Ports { .. }) => say(after),
-            Request::PortList | Request::FlowList { .. } => {
+            Request::PortList => {
                 while say(part).is_ok() {}
                 return;
             }
+            Request::FlowList { .. } => say(part),
             _ => say(&Answer::Done),
         };
         if answered.is_err() {

@@ -218,7 +218,7 @@ fn a_miss_is_executed_before_its_flow_is_installed() {
     assert_eq!((execute.actions, execute.in_port), (vec![Action::Output(b)], a));
     assert_eq!(execute.packet.frame, vec![7; 60]);
     rig.flow(a, 1, 0xff, Some(&[Action::Output(b)]));
-    let put = |request: &Request| matches!(request, Request::FlowPut(flow) if flow.key.eth_src() == key(a, 1, 0xff).eth_src());
+    let put = |request: &Request| matches!(request, Request::FlowPut { flow, .. } if flow.key.eth_src() == key(a, 1, 0xff).eth_src());
     assert!(rig.plane.lock().unwrap().log.iter().position(put).unwrap() > position);
 
     // To itself: dropped, with a flow that drops.

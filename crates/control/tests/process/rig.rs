@@ -1,9 +1,9 @@
 //! The players around the control process: supervisor, data plane, driver domain, users.
 
-use control_protocol::Channel;
 use control_protocol::data_plane::*;
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::work::WorkReport;
+use control_protocol::{Channel, RequestError};
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
 use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ impl Plane {
         &mut self,
         request: Request,
         mut fds: Vec<OwnedFd>,
-    ) -> (Option<Result<Answer, String>>, Option<PortId>) {
+    ) -> (Option<Result<Answer, RequestError>>, Option<PortId>) {
         self.log.push(request.clone());
         let mut connected = None;
         let answer = match request {
@@ -95,29 +95,43 @@ impl Plane {
                 ports: self.ports.values().cloned().collect(),
                 more: false,
             },
-            Request::FlowPut(flow) => {
+            Request::FlowPut { flow, .. } => {
                 self.flows.insert(flow.id, flow);
-                Answer::Done
+                nothing_ended()
             }
             Request::FlowDel { id, .. } => {
                 self.flows.remove(&id);
-                Answer::Done
+                nothing_ended()
             }
             Request::FlowFlush { switch } => {
                 self.flows.retain(|_, flow| flow.switch != switch);
                 Answer::Done
             }
-            Request::FlowList { switch } => {
+            Request::FlowList {
+                switch,
+                after,
+                detail,
+            } => {
+                // Pages of one, so that there are several.
                 let of_switch = self.flows.values().filter(|flow| flow.switch == switch);
+                let mut left = of_switch.filter(|flow| after.is_none_or(|after| flow.id > after));
+                let page = left.next();
+                let more = left.next().is_some();
                 let stats = FlowStats {
                     packets: 1,
                     bytes: 60,
                     idle_ms: Some(10),
                     tcp_flags: 0,
                 };
-                Answer::Flows {
-                    flows: of_switch.map(|flow| (flow.clone(), stats)).collect(),
-                    more: false,
+                match detail {
+                    Detail::Full => Answer::Flows {
+                        flows: page.map(|flow| (flow.clone(), stats)).into_iter().collect(),
+                        more,
+                    },
+                    Detail::Terse => Answer::FlowStats {
+                        flows: page.map(|flow| (flow.id, stats)).into_iter().collect(),
+                        more,
+                    },
                 }
             }
             Request::Work => Answer::Work(WorkReport {
@@ -138,6 +152,13 @@ impl Plane {
             Request::Execute(_) | Request::Discard { .. } => return (None, None),
         };
         (Some(Ok(answer)), connected)
+    }
+}
+
+pub fn nothing_ended() -> Answer {
+    Answer::Ended {
+        flows: Vec::new(),
+        complete: true,
     }
 }
 

@@ -9,8 +9,9 @@ use crate::support::session::{
 };
 use crate::support::{Bystanders, Guest, Layout, Setup, Switch};
 use control_protocol::data_plane::{Connection, Packet, PortState, Request};
-use flow::{DropReason, PortId};
+use flow::{DropReason, PortId, PutMode, Statistics};
 use rustix::fd::AsFd;
+use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use vnic::features as f;
@@ -481,29 +482,51 @@ fn a_front_end_that_never_reads() {
 #[test]
 fn requests_control_must_not_make() {
     let mut switch = Switch::with_ports(1);
-    assert!(switch.ask(Request::PortAdd(Switch::spec(1))).is_err());
-    assert!(switch.ask(Request::PortAdd(Switch::spec(PortId::LIMIT))).is_err());
-    let mut spec = Switch::spec(2);
-    spec.connection = Connection::Listener;
-    assert!(switch.ask(Request::PortAdd(spec)).is_err());
-    assert!(switch.ask(Request::PortAttach { port: PortId(1) }).is_err());
-    assert!(
-        switch
-            .ask(Request::PortSet {
+    let mut listening = Switch::spec(2);
+    listening.connection = Connection::Listener;
+    let flow = Switch::port_flow(1, &[]);
+    let mut same_match = flow.clone();
+    same_match.id = flow::FlowId(99);
+    let put = |flow: &flow::Flow, mode| Request::FlowPut {
+        flow: flow.clone(),
+        mode,
+    };
+    let keeping = PutMode::Modify(Statistics::Kept);
+    let frame = |len| Request::Trace {
+        in_port: PortId(1),
+        frame: vec![0; len],
+    };
+    let (mtu, miss_rate, snap_length) = (1500, 100_000, 10);
+    assert_eq!(switch.refused(put(&flow, keeping)), Errno::NOENT);
+    switch.put(flow.clone());
+    for (request, errno) in [
+        (Request::PortAdd(Switch::spec(1)), Errno::EXIST),
+        (Request::PortAdd(Switch::spec(PortId::LIMIT)), Errno::INVAL),
+        (Request::PortAdd(listening), Errno::BADF),
+        (Request::PortAttach { port: PortId(1) }, Errno::BADF),
+        (Request::PortAttach { port: PortId(5) }, Errno::BADF),
+        (
+            Request::PortSet {
                 port: PortId(5),
-                mtu: 1500,
-                miss_rate: 100_000
-            })
-            .is_err()
-    );
-    assert!(
-        switch
-            .ask(Request::Capture {
+                mtu,
+                miss_rate,
+            },
+            Errno::NODEV,
+        ),
+        (
+            Request::Capture {
                 port: PortId(1),
-                snap_length: 10
-            })
-            .is_err()
-    );
+                snap_length,
+            },
+            Errno::BADF,
+        ),
+        (put(&flow, PutMode::Create), Errno::EXIST),
+        (put(&same_match, PutMode::Create), Errno::EXIST),
+        (frame(13), Errno::MSGSIZE),
+    ] {
+        assert_eq!(switch.refused(request.clone()), errno, "{request:?}");
+    }
+    assert_eq!(switch.flows()[0].0, flow);
     let unknown = control_protocol::data_plane::UpcallId {
         port: PortId(1),
         serial: 999,

@@ -30,7 +30,7 @@ fn a_miss_is_decided_once() {
     assert_eq!(upcall.packet.frame, frame);
     assert_eq!((upcall.key.in_port(), upcall.key.eth_type()), (1, 0x88b5));
     let flow = Switch::exact_flow(7, upcall.key, &[output(2)]);
-    switch.done(Request::FlowPut(flow.clone()));
+    switch.put(flow.clone());
     switch.execute(upcall, &[output(2)]);
     b.expect_plain(&frame);
 

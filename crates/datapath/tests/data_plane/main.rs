@@ -10,6 +10,7 @@
 //! * `known_failures`: what other switches got wrong, by CVE;
 //! * `fairness`: ports with little to send beside those whose rings are never empty;
 //! * `work`: who did the work;
+//! * `statistics`: what flows have counted;
 //! * `vm_state`: what guests do;
 //! * `random_guest`: anything in any order.
 
@@ -33,5 +34,6 @@ mod offloads;
 mod random_guest;
 mod slow;
 mod stall;
+mod statistics;
 mod vm_state;
 mod work;

@@ -3,15 +3,19 @@
 use super::frames::mac;
 use super::{PATIENCE, eventually};
 use control_protocol::data_plane::{
-    Answer, Connection, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState, Request, ToDataPlane,
-    Upcall, UpcallId, VERSION,
+    Answer, Connection, Detail, EndedFlow, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState,
+    Request, ToDataPlane, Upcall, UpcallId, VERSION,
 };
 use control_protocol::supervisor::{Role, ToChild, VmStates};
-use control_protocol::{Channel, ChannelError};
-use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, SwitchId};
+use control_protocol::{Channel, ChannelError, RequestError};
+use flow::{
+    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, PutMode,
+    Statistics, SwitchId,
+};
 use placement::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::net::UnixStream;
 use std::sync::LazyLock;
@@ -190,26 +194,30 @@ impl Switch {
         self.serial
     }
 
-    fn answer(&mut self, expected: u32) -> Result<Answer, String> {
+    fn answer(&mut self, expected: u32) -> Result<Answer, RequestError> {
+        let (serial, result) = self.any_answer();
+        assert_eq!(serial, expected, "{result:?}");
+        result
+    }
+
+    /// The next answer, with its number.
+    pub fn any_answer(&mut self) -> (u32, Result<Answer, RequestError>) {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.take(end) {
-                Some(FromDataPlane::Answer { serial, result }) => {
-                    assert_eq!(serial, expected, "{result:?}");
-                    return result;
-                }
+                Some(FromDataPlane::Answer { serial, result }) => return (serial, result),
                 Some(message) => self.note(message),
                 None => assert!(Instant::now() < end, "no answer in time"),
             }
         }
     }
 
-    pub fn ask_with(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Answer, String> {
+    pub fn ask_with(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Answer, RequestError> {
         let serial = self.tell(request, fds);
         self.answer(serial)
     }
 
-    pub fn ask(&mut self, request: Request) -> Result<Answer, String> {
+    pub fn ask(&mut self, request: Request) -> Result<Answer, RequestError> {
         self.ask_with(request, &[])
     }
 
@@ -219,7 +227,31 @@ impl Switch {
             self.removed = true;
             self.executed.remove(&port);
         }
-        assert_eq!(self.ask(request), Ok(Answer::Done));
+        let answer = self.ask(request);
+        assert!(
+            matches!(answer, Ok(Answer::Done | Answer::Ended { .. })),
+            "{answer:?}"
+        );
+    }
+
+    /// What flows that a request ends have counted in the end.
+    #[track_caller]
+    pub fn ended(&mut self, request: Request) -> Vec<EndedFlow> {
+        match self.ask(request) {
+            Ok(Answer::Ended {
+                flows,
+                complete: true,
+            }) => flows,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The number of the error with which the request is answered.
+    #[track_caller]
+    pub fn refused(&mut self, request: Request) -> Errno {
+        let error = self.ask(request).expect_err("an error");
+        assert!(!error.text.is_empty());
+        Errno::from_raw_os_error(error.errno)
     }
 
     /// The next upcall within `patience`.
@@ -337,10 +369,17 @@ impl Switch {
         }
     }
 
+    /// Installs a flow instead of what there is.
+    #[track_caller]
+    pub fn put(&mut self, flow: Flow) {
+        let mode = PutMode::CreateOrModify(Statistics::New);
+        self.done(Request::FlowPut { flow, mode });
+    }
+
     /// All packets from that port get these actions.
     pub fn flow(&mut self, in_port: u32, actions: &[Action]) {
         let flow = Self::port_flow(in_port, actions);
-        self.done(Request::FlowPut(flow));
+        self.put(flow);
     }
 
     /// Packets of `from` to the address of `to` go there.
@@ -354,13 +393,13 @@ impl Switch {
         let mut mask = FlowMask::default();
         mask.0.set_in_port(u32::MAX);
         mask.0.set_eth_dst(0xffff_ffff_ffff);
-        self.done(Request::FlowPut(Flow::new(
+        self.put(Flow::new(
             FlowId(u128::from(from) << 32 | u128::from(to)),
             SWITCH,
             key,
             mask,
             vec![Action::Output(PortId(to))],
-        )));
+        ));
     }
 
     pub fn port_flow(in_port: u32, actions: &[Action]) -> Flow {
@@ -380,7 +419,12 @@ impl Switch {
     }
 
     pub fn flows(&mut self) -> Vec<(Flow, FlowStats)> {
-        let Ok(Answer::Flows { flows, more: false }) = self.ask(Request::FlowList { switch: SWITCH }) else {
+        let request = Request::FlowList {
+            switch: SWITCH,
+            after: None,
+            detail: Detail::Full,
+        };
+        let Ok(Answer::Flows { flows, more: false }) = self.ask(request) else {
             panic!("no list of flows")
         };
         flows

@@ -1,0 +1,71 @@
+//! Why a table does not take a flow.
+
+use flow::{BadActions, FlowId, PortId, Stage};
+use std::fmt;
+
+/// A flow was refused. Nothing has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// Its actions cannot be run.
+    Actions(BadActions),
+    /// There is no such stage.
+    NoSuchStage(Stage),
+    /// There is a flow with the same identifier or for the same packets.
+    Exists(FlowId),
+    /// There is none to modify.
+    Missing(FlowId),
+    /// The table holds as many flows as it may.
+    Flows {
+        /// How many that is.
+        limit: usize,
+    },
+    /// The input port has as many flows as the table has room for.
+    Share {
+        /// The port.
+        in_port: PortId,
+        /// How many flows it has.
+        flows: usize,
+    },
+    /// The input port has as many different masks as it may.
+    Masks {
+        /// The port, or `None` for flows that do not name one port.
+        in_port: Option<PortId>,
+        /// How many masks that is.
+        limit: usize,
+    },
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::Actions(bad) => bad.fmt(f),
+            Refused::NoSuchStage(stage) => write!(f, "there is no stage {stage}"),
+            Refused::Exists(id) => write!(f, "flow {id} exists"),
+            Refused::Missing(id) => write!(f, "flow {id} does not exist"),
+            Refused::Flows { limit } => write!(f, "the flow table is full ({limit} flows)"),
+            Refused::Share { in_port, flows } => write!(
+                f,
+                "port {in_port} has {flows} flows, and the table has no room for as many others"
+            ),
+            Refused::Masks {
+                in_port: Some(port),
+                limit,
+            } => write!(
+                f,
+                "port {port} has flows with {limit} different masks, and may not have more"
+            ),
+            Refused::Masks { in_port: None, limit } => write!(
+                f,
+                "flows for any port have {limit} different masks, and may not have more"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<BadActions> for Refused {
+    fn from(bad: BadActions) -> Self {
+        Refused::Actions(bad)
+    }
+}

@@ -1,0 +1,69 @@
+//! Why a request is refused, and as which error number (errno(3)).
+
+use control_protocol::RequestError;
+use control_protocol::data_plane::VERSION;
+use flow::{BadActions, PortId};
+use rustix::io::Errno;
+use vnic::MAX_FRAME;
+
+/// A request was refused. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    #[error("protocol version {0}, this data plane speaks {VERSION}")]
+    Version(u32),
+    #[error("port number {0} is not below {limit}", limit = PortId::LIMIT)]
+    PortNumber(PortId),
+    #[error("port {0} exists")]
+    PortExists(PortId),
+    #[error("port {0} does not exist")]
+    NoPort(PortId),
+    #[error("{0} needs a descriptor")]
+    NoDescriptor(&'static str),
+    #[error("a frame has 14 to {MAX_FRAME} bytes, not {0}")]
+    FrameLength(usize),
+    #[error("the frame cannot be parsed")]
+    BadFrame,
+    #[error("the port is captured {0} times already")]
+    Captures(usize),
+    #[error(transparent)]
+    Flow(#[from] classifier::Refused),
+    #[error(transparent)]
+    Actions(#[from] BadActions),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+impl Refusal {
+    fn errno(&self) -> Errno {
+        match self {
+            Refusal::Version(_) => Errno::PROTO,
+            Refusal::PortNumber(_) | Refusal::BadFrame | Refusal::Actions(_) => Errno::INVAL,
+            Refusal::PortExists(_) => Errno::EXIST,
+            Refusal::NoPort(_) => Errno::NODEV,
+            Refusal::NoDescriptor(_) => Errno::BADF,
+            Refusal::FrameLength(_) => Errno::MSGSIZE,
+            Refusal::Captures(_) => Errno::BUSY,
+            Refusal::Flow(refused) => errno_of_flow(refused),
+            Refusal::Io(error) => Errno::from_io_error(error).unwrap_or(Errno::IO),
+        }
+    }
+}
+
+fn errno_of_flow(refused: &classifier::Refused) -> Errno {
+    use classifier::Refused;
+    match refused {
+        Refused::Actions(_) | Refused::NoSuchStage(_) => Errno::INVAL,
+        Refused::Exists(_) => Errno::EXIST,
+        Refused::Missing(_) => Errno::NOENT,
+        Refused::Flows { .. } | Refused::Share { .. } | Refused::Masks { .. } => Errno::NOSPC,
+    }
+}
+
+impl From<Refusal> for RequestError {
+    fn from(refusal: Refusal) -> Self {
+        RequestError {
+            errno: refusal.errno().raw_os_error(),
+            text: refusal.to_string(),
+        }
+    }
+}
