@@ -24,6 +24,7 @@ fn connects_change_the_flows_that_they_concern_at_a_pace() {
     }
     rig.executed(b, 0xee, 0xff);
     rig.executed(a, 1, 0xee);
+    rig.flow(a, 1, 0xee, Some(&[Action::Output(b)]));
     rig.plane.lock().unwrap().log.clear();
     for _ in 0..300 {
         rig.set_state(b, PortState::Disconnected);
