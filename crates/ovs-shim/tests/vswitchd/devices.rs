@@ -14,12 +14,7 @@ fn inside_devices() {
     let Some(mut world) = World::new() else { return };
     world.start_glue();
     world.start_vswitchd();
-    world.vsctl("add-br br0");
-    for port in ["vm1", "vm2"] {
-        world.vsctl(&format!(
-            "add-port br0 {port} -- set Interface {port} type=internal"
-        ));
-    }
+    world.add_bridge(&["vm1", "vm2"]);
     let state_becomes = |world: &World, wanted: &str| {
         world.until(wanted, |world| world.glue("state vm1") == wanted);
         assert_eq!(world.glue("state vm2"), "up=true mtu=1500", "the other one");
@@ -59,12 +54,7 @@ fn inside_abandoned() {
     let Some(mut world) = World::new() else { return };
     world.start_glue();
     world.start_vswitchd();
-    world.vsctl("add-br br0");
-    for port in ["vm1", "vm2"] {
-        world.vsctl(&format!(
-            "add-port br0 {port} -- set Interface {port} type=internal"
-        ));
-    }
+    world.add_bridge(&["vm1", "vm2"]);
     world.kill_glue();
     assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
     // Not ours: no alias, though it looks the same.
@@ -94,8 +84,7 @@ fn inside_moved() {
     let Some(mut world) = World::new() else { return };
     world.start_glue();
     world.start_vswitchd();
-    world.vsctl("add-br br0");
-    world.vsctl("add-port br0 vm1 -- set Interface vm1 type=internal");
+    world.add_bridge(&["vm1"]);
     assert!(world.glue("vport vm1").starts_with("namespace=None "));
     let other = world.other_namespace();
     world.ip(&format!("link set vm1 netns {}", other.id()));

@@ -242,8 +242,7 @@ fn inside_less() {
     let Some(mut world) = World::new() else { return };
     world.start_glue_with(Some(glue::FIRST));
     world.start_vswitchd();
-    world.vsctl("add-br br0");
-    world.vsctl("add-port br0 vm1 -- set Interface vm1 type=internal");
+    world.add_bridge(&["vm1"]);
     let features = world.appctl("dpif/show-dp-features br0");
     for line in [
         "Masked set action: Yes",
@@ -287,8 +286,7 @@ fn inside_deaths() {
     let Some(mut world) = World::new() else { return };
     world.start_glue();
     world.start_vswitchd();
-    world.vsctl("add-br br0");
-    world.vsctl("add-port br0 vm1 -- set Interface vm1 type=internal");
+    world.add_bridge(&["vm1"]);
     let number = world.vsctl("get Interface vm1 ofport ifindex");
 
     // ovs-vswitchd dies: ports stay, and it finds them again.

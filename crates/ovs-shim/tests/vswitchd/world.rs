@@ -188,6 +188,16 @@ impl World {
         self.client("ovs-vsctl", &arguments.split(' ').collect::<Vec<_>>())
     }
 
+    /// Adds `br0` with internal ports of these names.
+    pub fn add_bridge(&self, ports: &[&str]) {
+        self.vsctl("add-br br0");
+        for port in ports {
+            self.vsctl(&format!(
+                "add-port br0 {port} -- set Interface {port} type=internal"
+            ));
+        }
+    }
+
     /// A process in a network namespace of its own.
     pub fn other_namespace(&self) -> Bystander {
         let child = bound_to_us(Command::new("unshare"))
