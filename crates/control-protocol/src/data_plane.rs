@@ -153,7 +153,8 @@ pub enum FromDataPlane {
     },
     /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute` or `Discard`.
     Upcall(Upcall),
-    /// A port changed state.
+    /// A port changed state; or, if nothing is new, its guest sends while all threads that are known of it sleep: there may be
+    /// others by now.
     PortState {
         /// The port.
         port: PortId,

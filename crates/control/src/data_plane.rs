@@ -372,12 +372,16 @@ impl Control {
         let Some(name) = self.names.get(&port).cloned() else {
             return;
         };
-        self.port_state(&name, state);
         let Some(run) = self.ports.get_mut(&name) else {
             return;
         };
+        if state == PortState::Running && run.state == state && run.peer == peer {
+            self.look_at_guest(&name);
+            return;
+        }
         run.peer = peer;
         let switch = run.wanted.switch.clone();
+        self.port_state(&name, state);
         self.guest_changed(&name);
         self.up_changed(&switch, port);
     }

@@ -2,8 +2,8 @@
 //!
 //! The data plane says which process is behind a port, and may not look at it; we look up its vCPU threads in /proc,
 //! register them with the eBPF programs, and tell the data plane their places. That is done when a port is connected and
-//! when its rings are started for the first time after that, by when a VMM has made its vCPUs, and when one of the
-//! threads was seen to end. A look costs the more the more threads a VMM has, so looks are merged and have a
+//! when its rings are started for the first time after that, by when a VMM has made its vCPUs, when one of the
+//! threads was seen to end, and when the data plane has packets of a guest all of whose threads sleep. A look costs the more the more threads a VMM has, so looks are merged and have a
 //! [pace](crate::pace).
 //!
 //! Nothing depends on it: a thread that is not registered is one whose state nobody knows.
@@ -113,10 +113,15 @@ impl Control {
             (pid, ran || runs)
         });
         if run.looked_at != seen {
-            self.vcpus.waiting.add(name.to_owned());
-            let now_ms = self.now_ms();
-            self.watch_guests(now_ms);
+            self.look_at_guest(name);
         }
+    }
+
+    /// A port's guest is looked at, now or later.
+    pub fn look_at_guest(&mut self, name: &str) {
+        self.vcpus.waiting.add(name.to_owned());
+        let now_ms = self.now_ms();
+        self.watch_guests(now_ms);
     }
 
     /// Looks at guests as far as the time has come.

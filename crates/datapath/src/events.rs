@@ -3,7 +3,8 @@
 //! A VMM can cause thousands a second, and each costs the control process work for which others wait. So only the latest
 //! state counts: a port that has changed is marked (`Notices`), once until its state is read, and the state is read when
 //! there is room for the message. And each port has a rate: a second's worth at once after a pause, further ones when
-//! their time has come. A state that the control process has been told already is not told again. What is kept is thus one
+//! their time has come. A state that the control process has been told already is told again only when the guest's threads
+//! should be looked up anew. What is kept is thus one
 //! entry per port, and the last state is always told.
 
 use crate::miss::Turns;
@@ -82,7 +83,7 @@ impl Events {
             };
             let (state, peer) = (port.state(), port.peer.pid());
             let now = Some((state.clone(), peer));
-            if told.last != now {
+            if port.home.take_missed_threads() || told.last != now {
                 told.last = now;
                 let port = id;
                 return Some(FromDataPlane::PortState { port, state, peer });

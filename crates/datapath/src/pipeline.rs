@@ -146,6 +146,10 @@ impl Rings for Pipeline {
         transmit.release() || come
     }
 
+    fn missed_threads(&mut self, vnic: placement::Vnic) {
+        self.datapath.notices.changed(PortId(vnic.0));
+    }
+
     fn flush_stats(&mut self) {
         self.flush_stats_at(self.datapath.now_ms());
     }

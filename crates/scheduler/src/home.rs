@@ -14,6 +14,13 @@ use vm_state::Slot;
 /// Misdirected kicks in sequence after which a vNIC's home moves.
 const PATIENCE: u16 = 16;
 
+/// Times in sequence that a sender whose known threads all sleep has waited for its core, after which there must be another one.
+const UNSEEN: u32 = 16;
+
+/// Least time from one such suspicion to the next, in nanoseconds. It doubles as long as nothing new is found.
+const UNSEEN_PAUSE_NS: u64 = 1_000_000_000;
+const LONGEST_UNSEEN_PAUSE_NS: u64 = 64 * UNSEEN_PAUSE_NS;
+
 /// All vNICs, as the placement policy sees them.
 pub trait Homes {
     /// That of a vNIC, if it exists.
@@ -40,6 +47,11 @@ pub struct Home {
     /// nanoseconds of the placement's clock.
     waits: AtomicU32,
     waited_ns: AtomicU64,
+    /// When it may be suspected again that the guest has threads that are not known, and how long after that.
+    suspect_ns: AtomicU64,
+    suspect_pause_ns: AtomicU64,
+    /// There is a suspicion that nobody has taken.
+    suspected: AtomicBool,
     kicks: Mutex<Kicks>,
     /// Threads of the guest, as far as they are known.
     threads: Threads,
@@ -72,6 +84,9 @@ impl Home {
             misdirected: AtomicU16::new(0),
             waits: AtomicU32::new(0),
             waited_ns: AtomicU64::new(0),
+            suspect_ns: AtomicU64::new(0),
+            suspect_pause_ns: AtomicU64::new(UNSEEN_PAUSE_NS),
+            suspected: AtomicBool::new(false),
             kicks: Mutex::default(),
             threads: Threads::default(),
         }
@@ -158,6 +173,25 @@ impl Home {
         }
     }
 
+    /// All known threads of the guest sleep, and yet it sends. True if it has waited for its core so often meanwhile that one is not
+    /// known, and this is to be looked into now.
+    pub(crate) fn suspects_threads(&self, now_ns: u64) -> bool {
+        if self.waits.load(Ordering::Relaxed) < UNSEEN || now_ns < self.suspect_ns.load(Ordering::Relaxed) {
+            return false;
+        }
+        let pause_ns = self.suspect_pause_ns.load(Ordering::Relaxed);
+        self.suspect_ns.store(now_ns + pause_ns, Ordering::Relaxed);
+        let next_ns = (2 * pause_ns).min(LONGEST_UNSEEN_PAUSE_NS);
+        self.suspect_pause_ns.store(next_ns, Ordering::Relaxed);
+        self.suspected.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether it was noticed since the last call that the guest must have threads which are not known.
+    pub fn take_missed_threads(&self) -> bool {
+        self.suspected.swap(false, Ordering::Relaxed)
+    }
+
     fn move_to(&self, kicks: &mut Kicks, executor: &Arc<Executor>) {
         let Some(old) = kicks.executor.replace(executor.clone()) else {
             return;
@@ -223,6 +257,8 @@ impl Home {
     /// Says which threads of the guest are its vCPUs.
     pub fn set_threads(&self, threads: Box<[Slot]>) {
         self.threads.set(threads);
+        self.suspect_ns.store(0, Ordering::Relaxed);
+        self.suspect_pause_ns.store(UNSEEN_PAUSE_NS, Ordering::Relaxed);
     }
 }
 

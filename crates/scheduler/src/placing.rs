@@ -99,6 +99,13 @@ impl Schedule {
         handed_off
     }
 
+    /// Whether the guest must have threads that are not known: it waits for this core time and again, and all that are known sleep.
+    pub(crate) fn misses_threads(&self, home: &Home, homes: &impl Homes) -> bool {
+        let placement = &self.crew.placement;
+        matches!(placement.view(homes).vcpu(home.vnic()), VcpuState::Blocked(_))
+            && home.suspects_threads(placement.now_ns())
+    }
+
     /// Leaves work for another core's guest to somebody else, if this core is wanted.
     #[inline]
     pub(crate) fn gave_way(&mut self, ring: RingId, homes: &impl Homes) -> bool {

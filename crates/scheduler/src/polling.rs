@@ -72,6 +72,8 @@ impl<R: Rings> Scheduler<R> {
                 home.has_core();
             } else if self.schedule.handed_off(home, homes) {
                 continue;
+            } else if self.schedule.misses_threads(home, homes) {
+                self.rings.missed_threads(ring.vnic());
             }
             if self.rings.enable_kicks(ring) {
                 self.schedule.later(ring);

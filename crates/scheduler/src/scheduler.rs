@@ -6,6 +6,7 @@ use crate::executor::Executor;
 use crate::home::Homes;
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
+use placement::Vnic;
 use std::sync::Arc;
 
 /// Who serves rings: the forwarder of one thread. Numbers of rings that do not exist (any more) have no effect.
@@ -31,6 +32,9 @@ pub trait Rings {
     /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another thread holds the
     /// ring, which polls it from then on.
     fn enable_kicks(&mut self, ring: RingId) -> bool;
+
+    /// The guest of a vNIC sends while all threads that are known of it sleep: there may be others.
+    fn missed_threads(&mut self, vnic: Vnic);
 
     /// Adds what was counted to where others read it, if that was not done a moment ago.
     fn flush_stats(&mut self);

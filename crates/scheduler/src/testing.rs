@@ -39,6 +39,8 @@ pub(crate) struct Fake {
     pub looks: Vec<RingId>,
     /// Rings whose guests have to kick.
     pub kicks_on: HashSet<RingId>,
+    /// vNICs of whose guests threads are missed.
+    pub missed_threads: Vec<Vnic>,
 }
 
 impl Fake {
@@ -88,6 +90,10 @@ impl Rings for Fake {
     fn enable_kicks(&mut self, ring: RingId) -> bool {
         self.kicks_on.insert(ring);
         self.left(ring) > 0
+    }
+
+    fn missed_threads(&mut self, vnic: Vnic) {
+        self.missed_threads.push(vnic);
     }
 
     fn flush_stats(&mut self) {}

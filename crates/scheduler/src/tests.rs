@@ -295,6 +295,29 @@ fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
     assert_eq!(messages(&helper), [transmit(0)]);
 }
 
+#[test]
+fn a_guest_that_waits_while_its_threads_sleep_has_others() {
+    let (mut scheduler, _stage) = on_core_0(2);
+    let waits = |scheduler: &mut Scheduler<Fake>, vnic, times| {
+        for _ in 0..times {
+            scheduler.schedule.poll_from_now(transmit(vnic), true);
+            assert!(!scheduler.stop_polling(true));
+        }
+    };
+    waits(&mut scheduler, 0, 15);
+    waits(&mut scheduler, 1, 15);
+    assert!(scheduler.rings.missed_threads.is_empty());
+    waits(&mut scheduler, 0, 50);
+    assert_eq!(scheduler.rings.missed_threads, [Vnic(0)], "once a second at most");
+    let home = &scheduler.rings.table.0[0];
+    assert!(home.take_missed_threads() && !home.take_missed_threads());
+    // Whose thread waits has none that is missed.
+    let (mut scheduler, stage) = on_core_0(1);
+    stage.thread(GUEST, ThreadState::Runnable(0)).unwrap();
+    waits(&mut scheduler, 0, 50);
+    assert!(scheduler.rings.missed_threads.is_empty());
+}
+
 /// A forwarder that says what it serves to the test.
 struct Telling(Arc<Table>, Sender<RingId>);
 
@@ -322,6 +345,8 @@ impl Rings for Telling {
     fn enable_kicks(&mut self, _ring: RingId) -> bool {
         false
     }
+
+    fn missed_threads(&mut self, _vnic: Vnic) {}
 
     fn flush_stats(&mut self) {}
 

@@ -117,6 +117,14 @@ fn a_guest_is_looked_at_once_per_connection() {
     wait("it is gone", || (threads(&rig) == 0).then_some(()));
     rig.set_peer(a, PortState::Connected, peer);
     wait("another look", || (threads(&rig) == before + 1).then_some(()));
+    // It runs, and the data plane says so once more, since it has packets while all these threads sleep.
+    rig.set_peer(a, PortState::Running, peer);
+    running(&rig, 2);
+    vmm.start_thread();
+    rig.set_peer(a, PortState::Running, peer);
+    wait("the thread that sends", || {
+        (threads(&rig) == before + 2).then_some(())
+    });
 }
 
 /// Resident memory of a process in megabytes.
