@@ -445,6 +445,11 @@ impl Program {
 }
 
 #[cfg(test)]
+mod interpreter;
+#[cfg(test)]
+mod twin;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
