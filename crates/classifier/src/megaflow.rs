@@ -301,26 +301,24 @@ impl MegaflowTable {
             .unwrap_or(0)
     }
 
-    /// Has all that a new flow looks at be significant, before it can be found.
+    /// Adds all that a new flow looks at to the mask unions of its ports, before the flow can be found.
     fn widen(&mut self, entry: &FlowEntry, place: &Place) {
         let actions = entry.program().looks_at();
         if self.looks_at.union(&actions) != self.looks_at {
             self.looks_at = self.looks_at.union(&actions);
-            self.ports
-                .iter()
-                .for_each(|list| list.significant.widen(&actions));
+            self.ports.iter().for_each(|list| list.mask_union.widen(&actions));
         }
         self.concerned(place.in_port)
             .iter()
-            .for_each(|list| list.significant.widen(&entry.flow.mask));
+            .for_each(|list| list.mask_union.widen(&entry.flow.mask));
     }
 
-    /// Has no more be significant than what is in masks, after some of flows for that port, or any, have gone.
+    /// Takes from the mask unions what no flow looks at any more, after flows for that port, or for any, have gone.
     fn narrow(&self, in_port: Option<u32>) {
         let lists = self.stages.read();
         let any_port = self.union_for_any(&lists);
         for list in self.concerned(in_port) {
-            list.significant.set(&self.union_of(list, &any_port, &lists));
+            list.mask_union.set(&self.union_of(list, &any_port, &lists));
         }
     }
 
@@ -378,7 +376,7 @@ impl MegaflowTable {
             self.ports.resize_with(port + 1, Arc::default);
             let any_port = self.union_for_any(&self.stages.read());
             for list in &self.ports[known..] {
-                list.significant.set(&any_port);
+                list.mask_union.set(&any_port);
             }
         }
         &self.ports[port]

@@ -1,7 +1,7 @@
 //! The exact-match cache of one worker thread.
 //!
 //! Most packets are treated like one that came a moment ago. The cache remembers the decision for a key, or rather for what
-//! of it makes a difference to any flow ([`PortFlows::significant`](crate::PortFlows::significant)), so that packets need
+//! of it makes a difference to any flow ([`PortFlows::mask_union`](crate::PortFlows::mask_union)), so that packets need
 //! one hash and one comparison, whatever the number of masks. A slot is two cache lines: the hash, the flow and all of a
 //! usual packet's key in one; and in the other the rest, with what was counted since the flow's own counters were told,
 //! which are shared with other threads and therefore dear.
@@ -78,8 +78,8 @@ impl Slot {
         self.hash == hash && self.key.is_equal_in(key, mask) && self.decision.is_some()
     }
 
-    /// Tells the flows what was counted.
-    fn tell(&mut self, now_ms: u64) {
+    /// Adds what was counted to the flows' statistics.
+    fn flush_stats(&mut self, now_ms: u64) {
         let train = std::mem::take(&mut self.train);
         if let Some(decision) = self.decision.as_ref().filter(|_| train.packets > 0) {
             decision.record(train.packets.into(), train.bytes, train.tcp_flags, now_ms);
@@ -96,7 +96,7 @@ pub struct MicroflowCache {
     entries: usize,
     set_mask: usize,
     seed: &'static Seed,
-    /// Sets and ways with counts that their flows have not been told.
+    /// Sets and ways with counts that are not yet in their flows' statistics.
     counted: Vec<(u32, u8)>,
     insertions: u32,
 }
@@ -132,8 +132,8 @@ impl MicroflowCache {
         }
     }
 
-    /// What was decided about a key, if that is known and holds. Counts the packets, of which flows are told by
-    /// [`tell`](Self::tell).
+    /// What was decided about a key, if that is known and holds. Counts the packets; [`flush_stats`](Self::flush_stats) adds
+    /// them to the flows' statistics.
     #[inline]
     pub fn hit(
         &mut self,
@@ -160,10 +160,10 @@ impl MicroflowCache {
         Some(decision)
     }
 
-    /// Tells all flows what was counted. To be called every few milliseconds, and before the thread sleeps.
-    pub fn tell(&mut self, now_ms: u64) {
+    /// Adds what was counted to all flows' statistics. The thread calls this every few milliseconds, and before it sleeps.
+    pub fn flush_stats(&mut self, now_ms: u64) {
         for (set, way) in self.counted.drain(..) {
-            self.sets[set as usize][usize::from(way)].tell(now_ms);
+            self.sets[set as usize][usize::from(way)].flush_stats(now_ms);
         }
     }
 
@@ -190,7 +190,7 @@ impl MicroflowCache {
         };
         let [slot, other] = in_order(set, way);
         let counted = slot.counted;
-        slot.tell(now_ms);
+        slot.flush_stats(now_ms);
         // Still on the list.
         slot.counted = counted;
         slot.hash = hash;

@@ -11,7 +11,7 @@
 use crate::compose::{Walked, Walker};
 use crate::entry::FlowEntry;
 use crate::list::SubtableList;
-use crate::significant::Significant;
+use crate::mask_union::MaskUnion;
 use crate::stages::{Lists, Stages};
 use crate::walk::Tables;
 use flow::{Context, ExactKey, Filters, FlowKey, FlowMask, PortId, Stage};
@@ -27,7 +27,7 @@ pub(crate) struct SharedList {
     /// Of the list, so that an empty one is not locked.
     masks: AtomicUsize,
     /// What of its port's packets flows look at, those for any port included.
-    pub significant: Significant,
+    pub mask_union: MaskUnion,
 }
 
 impl SharedList {
@@ -92,12 +92,12 @@ pub struct PortFlows {
 }
 
 impl PortFlows {
-    /// The mask of what makes a difference to the port's flows in keys of the form of this one, by word. It covers the mask
-    /// of each flow that was found before it is read and is alive afterwards; among those are all that a [`Reading`] finds
-    /// which is there meanwhile.
+    /// The union of the masks of the port's flows, by word, for keys of this one's form. It covers the mask of each flow that
+    /// was found before the union is read and is still alive afterwards. A flow found through a [`Reading`] that exists
+    /// meanwhile is such a flow.
     #[inline]
-    pub fn significant<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
-        self.own.significant.mask(key)
+    pub fn mask_union<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
+        self.own.mask_union.mask(key)
     }
 
     /// For look-ups, of a burst at most: changes wait until the end.
@@ -185,7 +185,7 @@ impl Reading<'_> {
     fn count(&self, own: bool, number: usize) {
         let mut run = self.run.get();
         if (run.own, run.number) != (own, number) {
-            self.tell(run);
+            self.flush(run);
             run = Run {
                 own,
                 number,
@@ -196,7 +196,7 @@ impl Reading<'_> {
         self.run.set(run);
     }
 
-    fn tell(&self, run: Run) {
+    fn flush(&self, run: Run) {
         let list = if run.own { &self.own } else { &self.any_port };
         if let Some(list) = list
             && run.count > 0
@@ -208,7 +208,7 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.tell(self.run.get());
+        self.flush(self.run.get());
     }
 }
 

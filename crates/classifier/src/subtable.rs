@@ -172,7 +172,7 @@ impl Subtable {
             if !self.networks.may_have(folded(sum)) {
                 return None;
             }
-            sum = sum.wrapping_add(self.rest(key));
+            sum = sum.wrapping_add(self.transport(key));
         }
         let hash = self.seed.finish(sum);
         let found = self.flows.find(hash, |flow| self.is(flow, hash, key, context))?;
@@ -205,7 +205,7 @@ impl Subtable {
     }
 
     #[inline]
-    fn rest(&self, key: &FlowKey) -> u128 {
+    fn transport(&self, key: &FlowKey) -> u128 {
         let transport = self.seed.pair(4, [0, self.word(9, key)]);
         if self.depth == Depth::NeighbourDiscovery {
             (5..METADATA / 2).fold(transport, |sum, number| sum.wrapping_add(self.pair(number, key)))
@@ -270,7 +270,7 @@ impl Subtable {
         let sum = match self.depth {
             Depth::Link => link,
             Depth::Network => network,
-            Depth::Transport | Depth::NeighbourDiscovery => network.wrapping_add(self.rest(key)),
+            Depth::Transport | Depth::NeighbourDiscovery => network.wrapping_add(self.transport(key)),
         };
         self.seed.finish(sum)
     }

@@ -181,7 +181,7 @@ impl Server {
         let _ = (0..STEPS).all(|_| self.scheduler.accounted(&self.work, Scheduler::step));
         self.pulse.beat();
         self.scheduler.stop_polling(false);
-        self.scheduler.rings.rest();
+        self.scheduler.rings.before_sleep();
         self.send_ended();
         Ok(true)
     }
