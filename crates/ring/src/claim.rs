@@ -128,6 +128,20 @@ mod tests {
         let guard = claim.try_claim().unwrap();
         assert!(!guard.release());
     }
+
+    #[test]
+    fn a_claim_is_held_until_its_guard_is_released_or_dropped() {
+        let claim = Claim::new(0);
+        assert!(!claim.is_held());
+        let guard = claim.try_claim().unwrap();
+        assert!(claim.is_held());
+        let _ = guard.release();
+        assert!(!claim.is_held());
+        drop(claim.try_claim().unwrap());
+        assert!(!claim.is_held());
+        drop(claim.claim_blocking());
+        assert!(claim.try_claim().is_some());
+    }
 }
 
 #[cfg(all(test, loom))]

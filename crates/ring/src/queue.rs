@@ -146,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_queued_is_dropped_with_the_consumer() {
+        let (queue, receiver) = Queue::new(4);
+        let value = Arc::new(());
+        for _ in 0..3 {
+            queue.push(value.clone()).unwrap();
+        }
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+
+    #[test]
     fn every_value_arrives_once_and_in_the_order_of_its_producer() {
         let (queue, mut receiver) = Queue::new(16);
         let producers: Vec<_> = (0..4u64)
