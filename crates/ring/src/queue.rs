@@ -113,8 +113,8 @@ impl<T> Receiver<T> {
 }
 
 impl<T> Drop for Receiver<T> {
-    /// Drops what is queued. What is pushed later stays until the queue itself goes, undropped; callers
-    /// push only while the consumer lives.
+    /// Drops the values that are queued. A value that is pushed later is never dropped, so callers push only while the consumer
+    /// lives.
     fn drop(&mut self) {
         while self.pop().is_some() {}
     }
