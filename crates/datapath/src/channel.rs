@@ -110,7 +110,7 @@ fn costs(topology: &Topology) -> std::io::Result<Costs> {
     Ok(costs)
 }
 
-/// Maps what says what cores and guests do. Without it, that is unknown.
+/// Maps the area in which the supervisor publishes the state of cores and guests. Without it, their state is unknown.
 fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
     let state = VmState::map(fds.first()?.as_fd());
     state
