@@ -140,8 +140,8 @@ MUTANTS ?= classifier flow wire ring placement
 mutants: ## Changes to the code that a test should find, by cargo-mutants; what no test finds is in build/mutants
 	command -v cargo-mutants > /dev/null || $(CARGO) install --locked cargo-mutants
 	set -e; for crate in $(MUTANTS); do \
-		$(CARGO) mutants --package $$crate --output build/mutants/$$crate \
-			$$(test $$crate != placement || echo "--file crates/placement/src/policy*"); \
+		$(CARGO) mutants --package $$crate --output build/mutants/$$crate --timeout 60 \
+			$$(test $$crate != placement || printf -- '--file %s ' crates/placement/src/policy.rs crates/placement/src/policy/*.rs); \
 	done
 
 simulate: ## The placement policy on modelled machines; results go to docs/performance

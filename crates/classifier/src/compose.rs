@@ -1,12 +1,13 @@
 //! From a walk to a decision.
 //!
-//! The walk is made on the key alone: fields that are set are constants for later look-ups, and what is done on the way is noted as one
-//! program. It is composed if all its look-ups are made for every packet of the kind: none after a meter or on one side of a
-//! branch, and none after headers were moved, since later masks speak of the packet as it is then, and the cache's key is the packet
-//! as it came. Anything else is walked each time, with the packet at hand, and counted.
+//! A walk sees the key alone: fields that actions set are constants for later look-ups, and the operations met on the way are
+//! noted as one program. The program becomes a decision if every packet of the kind makes the same look-ups. That is so
+//! unless a look-up stands after a meter or on one side of a branch, or after headers were moved: masks found after a
+//! move speak of the moved packet, while the cache's key is the packet as it came. Packets of other kinds are walked one by
+//! one, and counted.
 //!
-//! The flows that are met decide what the program is. So a walk first notes the flows, and asks whether a decision for them is known:
-//! only a new one allocates.
+//! The flows that are met determine the program. So a walk first notes the flows, and asks whether a decision for them is
+//! known; only a new decision allocates.
 
 use crate::decision::{Decision, compose, known};
 use crate::entry::FlowEntry;
@@ -28,16 +29,16 @@ pub const MAX_PARTS: usize = 64;
 pub enum Walked<'a> {
     /// The first stage has no flow for the packet.
     Missing(Stage),
-    /// One flow decides.
+    /// One flow says all that is done.
     Own(&'a Arc<Decision>),
-    /// Several flows decide.
+    /// Several flows together say what is done.
     Composed(Arc<Decision>),
-    /// The packet has to be walked with [`run`] from that stage on, each time.
+    /// Each packet has to be walked with [`run`] from that stage on.
     Each(Stage),
 }
 
 impl Walked<'_> {
-    /// What may be remembered.
+    /// The decision, if one may be remembered.
     #[inline]
     pub fn decision(&self) -> Option<&Arc<Decision>> {
         match self {
@@ -48,7 +49,7 @@ impl Walked<'_> {
     }
 }
 
-/// A thread's means of walking.
+/// What a thread keeps for its walks.
 #[derive(Debug, Default)]
 pub struct Walker {
     parts: Vec<Arc<FlowEntry>>,
@@ -63,7 +64,7 @@ impl Walker {
         Walked::Each(Stage::Forward)
     }
 
-    /// A walk where there are filters or later passes.
+    /// Walks in a switch that has filters or later passes.
     pub(crate) fn walk<'a>(
         &mut self,
         key: &FlowKey,
@@ -87,7 +88,7 @@ impl Walker {
                 Some(compose(program.finish(), &self.parts))
             }),
         };
-        // No flow is kept alive from here.
+        // The list of flows must keep none of them alive.
         self.parts.clear();
         match decision {
             Some(decision) => Walked::Composed(decision),
@@ -123,7 +124,7 @@ impl Walker {
     }
 }
 
-/// Whether nothing is looked up after the flow, whatever its packets are.
+/// Whether the flow is the last look-up for each of its packets.
 fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
     let has_egress = |port| lists.filters(port).egress > 0;
     let program = entry.program();
@@ -131,12 +132,12 @@ fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
     !looks_up
 }
 
-/// What is known of the packet on its way.
+/// What a walk knows of the packet on its way.
 #[derive(Clone, Copy, Debug)]
 struct State {
     key: FlowKey,
     context: Context,
-    /// All packets of the kind come here with this key, so that a look-up holds for all.
+    /// All packets of the kind come here with this key, so that one look-up holds for all of them.
     fixed: bool,
 }
 
@@ -181,7 +182,7 @@ impl Subject for Composer<'_> {
     }
 
     fn userspace(&mut self, to: &Userspace) {
-        // What the controller is told of a later pass is in no packet.
+        // The key of a later pass, which the controller is told, is in no packet.
         let first_pass = self.state.key.recirc_id() == 0 && self.state.key.dp_hash() == 0;
         self.composable &= first_pass;
         if let Some(program) = &mut self.program {
@@ -261,8 +262,8 @@ impl Subject for Composer<'_> {
     }
 }
 
-/// Whether all packets with this key, which is the one after the change, have had the field in all the bits that were set. When
-/// in doubt, no: the packet is walked then.
+/// Whether all packets with this key, which is the key after the change, have the field whose bits were set. In doubt the
+/// answer is no, and the packet is walked.
 fn surely_has(key: &FlowKey, set: &SetField) -> bool {
     const IPV6: u16 = 0x86dd;
     const IPV4: u16 = 0x0800;

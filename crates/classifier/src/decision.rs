@@ -1,12 +1,13 @@
-//! What was decided about packets of a kind: the value of the microflow cache.
+//! What is done with packets of one kind: the value of the microflow cache.
 //!
-//! A flow that looks up nothing further has a decision of its own, made when it is installed. What a walk through several
-//! flows found is composed into one program, and stands on all of them: when one of them ends, so does the decision, before
-//! the change is answered. Whoever composes one notes it with its parts first and then looks whether they live; whoever ends a
-//! part marks it first and then looks what is noted. So one of the two finds the other.
+//! A flow that looks up nothing further has a decision of its own, made when the flow is installed. What a walk through several
+//! flows found is composed into one program, which stands on all of them: when one of the flows ends, so does the
+//! decision, before the change is answered. A thread that composes a decision first notes it with its flows and then looks
+//! whether they live; a thread that ends a flow first marks the flow and then looks which decisions are noted. So one of the
+//! two finds the other.
 //!
-//! Counters are independent statistics, so they are updated without ordering between them: a reader may see a packet before
-//! its bytes, never a count that goes back. `live` goes from true to false once and never back.
+//! Counters are independent statistics, updated without ordering between them: a reader may see a packet before its bytes, but
+//! never a count that goes back. `live` goes from true to false once and never back.
 
 use crate::entry::FlowEntry;
 use flow::{Edit, FlowStats, PortId, Program};
@@ -46,18 +47,18 @@ pub struct Decision {
     counts: Counts,
 }
 
-/// Who is told what was counted.
+/// Which flows' statistics grow with what was counted.
 #[derive(Debug)]
 enum Counts {
-    /// The decision of a flow counts for it.
+    /// This decision is a flow's own, and holds the flow's statistics.
     Own(Seen),
-    /// As that one does, which is a flow's own.
+    /// Those of this decision, which is a flow's own.
     Of(Arc<Decision>),
-    /// These flows' own decisions.
+    /// Those of each of these decisions, which are flows' own.
     Parts(Box<[Arc<FlowEntry>]>),
 }
 
-/// What is written for every batch, apart from what is read for every packet.
+/// Written for every batch; on cache lines apart from those that are read for every packet.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Seen {
@@ -109,7 +110,7 @@ impl Decision {
         }
     }
 
-    /// That of a flow, which counts on from where `before` is, if that is given.
+    /// A flow's own decision. Its statistics go on from those of `before`, if that is given.
     pub(crate) fn of_flow(program: Program, before: Option<&Arc<Decision>>) -> Decision {
         let counts = match before {
             None => Counts::Own(Seen::default()),
@@ -127,7 +128,7 @@ impl Decision {
         &self.program
     }
 
-    /// The flows it was composed of; none for a flow's own.
+    /// The flows of which the decision was composed; none for a flow's own decision.
     pub fn parts(&self) -> &[Arc<FlowEntry>] {
         match &self.counts {
             Counts::Parts(parts) => parts,
@@ -135,8 +136,8 @@ impl Decision {
         }
     }
 
-    /// Counts packets, at `now_ms` of a clock that the caller also uses for [`stats`](Self::stats), for all flows it
-    /// stands on.
+    /// Counts packets for all flows that the decision stands on. `now_ms` comes from the clock that the caller also uses for
+    /// [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         match &self.counts {
@@ -148,7 +149,7 @@ impl Decision {
         }
     }
 
-    /// What was counted so far for a flow; `now_ms` is the time to compute idleness for.
+    /// A flow's statistics so far. Idle time is computed for `now_ms`.
     pub(crate) fn stats(&self, now_ms: u64) -> FlowStats {
         match &self.counts {
             Counts::Own(seen) => seen.stats(now_ms),
@@ -157,13 +158,13 @@ impl Decision {
         }
     }
 
-    /// Whether it holds. One that has ended must not decide about packets any more.
+    /// Whether the decision holds. One that has ended must not be used for packets any more.
     #[inline]
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 
-    /// From now on caches treat it as a miss.
+    /// Ends the decision: from now on caches treat it as a miss.
     pub(crate) fn end(&self) {
         self.live.store(false, Ordering::Release);
     }
@@ -179,11 +180,11 @@ struct Noted {
     decision: Weak<Decision>,
 }
 
-/// Below this many, those that are gone are not looked for.
+/// Lists shorter than this are not searched for decisions that are gone.
 const FEW: usize = 16;
 
 impl Dependents {
-    /// A decision that holds and has these parts in this order, of which this is the first one's.
+    /// A decision that holds and was composed of these flows in this order, the first of which this list belongs to.
     fn find(&self, hash: u64, parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
         let noted = self.0.lock();
         let candidates = noted.iter_hash(hash).filter(|noted| noted.hash == hash);
@@ -194,7 +195,7 @@ impl Dependents {
     fn note(&self, hash: u64, decision: &Arc<Decision>) {
         let decision = Arc::downgrade(decision);
         let mut noted = self.0.lock();
-        // At each doubling, so that what is gone costs little time and at most as much memory again.
+        // Decisions that are gone are removed at each doubling: that takes little time, and at most twice the memory.
         if noted.len() >= FEW && noted.len() == noted.capacity() {
             noted.retain(|noted| noted.decision.strong_count() > 0);
         }
@@ -218,7 +219,7 @@ fn same(parts: &[Arc<FlowEntry>], others: &[Arc<FlowEntry>]) -> bool {
             .all(|(part, other)| Arc::ptr_eq(part, other))
 }
 
-/// Of which flows, in which order. Addresses of flows are no guest's choice, so nothing secret is needed.
+/// A hash of flows in their order. Guests do not choose the addresses of flows, so the hash needs no secret.
 fn hash(parts: &[Arc<FlowEntry>]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mixed = parts.iter().fold(FACTOR, |hash, part| {
@@ -229,12 +230,12 @@ fn hash(parts: &[Arc<FlowEntry>]) -> u64 {
     mixed ^ mixed >> 29
 }
 
-/// The decision for a walk through these flows, if there is one that holds.
+/// The decision for a walk through these flows, if one exists and holds.
 pub(crate) fn known(parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
     parts.first()?.dependents.find(hash(parts), parts)
 }
 
-/// Makes the decision for a walk through these flows. One that has ended meanwhile ends it.
+/// Makes the decision for a walk through these flows. If one of them has ended meanwhile, so has the decision.
 pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>]) -> Arc<Decision> {
     let decision = Arc::new(Decision::new(program, Counts::Parts(parts.into())));
     let hash = hash(parts);

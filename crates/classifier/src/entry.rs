@@ -1,4 +1,4 @@
-//! An installed flow. Shared by the table, the decisions that stand on it, and the caches of all workers.
+//! An installed flow. The table, the decisions that stand on the flow, and the caches of all workers share it.
 
 use crate::decision::{Decision, Dependents};
 use flow::{BadActions, Flow, FlowStats, Program};
@@ -7,15 +7,15 @@ use std::sync::Arc;
 /// A flow in a table, or on its way out of one.
 #[derive(Debug)]
 pub struct FlowEntry {
-    /// What was installed, with all bits outside the masks cleared.
+    /// The flow, with all bits outside its masks cleared.
     pub flow: Flow,
-    /// What its actions are by themselves.
+    /// The decision that the flow's own actions make.
     pub decision: Arc<Decision>,
     pub(crate) dependents: Dependents,
 }
 
 impl FlowEntry {
-    /// A live entry that has seen nothing.
+    /// A live entry without statistics.
     ///
     /// # Errors
     ///
@@ -24,7 +24,7 @@ impl FlowEntry {
         FlowEntry::after(flow, None)
     }
 
-    /// A live entry that counts on from where another one is.
+    /// A live entry whose statistics go on from those of another one.
     pub(crate) fn after(mut flow: Flow, before: Option<&FlowEntry>) -> Result<FlowEntry, BadActions> {
         reduce(&mut flow);
         let program = Program::compile(&flow.actions, flow.stage)?;
@@ -42,31 +42,31 @@ impl FlowEntry {
         self.decision.program()
     }
 
-    /// Counts packets that matched, at `now_ms` of a clock that the caller also uses for [`stats`](Self::stats).
+    /// Counts packets that matched. `now_ms` comes from the clock that the caller also uses for [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         self.decision.record(packets, bytes, tcp_flags, now_ms);
     }
 
-    /// What was counted so far; `now_ms` is the time to compute idleness for.
+    /// The statistics so far. Idle time is computed for `now_ms`.
     pub fn stats(&self, now_ms: u64) -> FlowStats {
         self.decision.stats(now_ms)
     }
 
-    /// Whether the entry is still in its table. A dead one must not decide about packets any more.
+    /// Whether the entry is still in its table. A dead one must not be used for packets any more.
     #[inline]
     pub fn is_live(&self) -> bool {
         self.decision.is_live()
     }
 
-    /// Ends the entry, and what stands on it: from now on caches treat it as a miss.
+    /// Ends the entry and the decisions that stand on it: from now on caches treat them as misses.
     pub(crate) fn kill(&self) {
         self.decision.end();
         self.dependents.end();
     }
 }
 
-/// Clears what the masks do not have.
+/// Clears the bits outside the masks.
 pub(crate) fn reduce(flow: &mut Flow) {
     flow.key = flow.key.masked(&flow.mask);
     if let Some(context) = &mut flow.context {

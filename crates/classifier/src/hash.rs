@@ -1,6 +1,6 @@
 //! Keyed hashing of flow keys.
 //!
-//! Guests choose keys, and one that could predict which keys collide could fill a bucket and make every look-up
+//! Guests choose keys. A guest that could predict which keys collide could fill a bucket and make every look-up
 //! in it slow. So the hash is NH (Black et al., *UMAC*, CRYPTO 1999; RFC 4418 5.2): word pairs are added to
 //! secret words, multiplied, and summed. Two different keys collide in its 128 bits with a probability of 2^-64
 //! over the choice of the secret, whatever the keys are; and the multiplications do not wait for each other. A
@@ -21,13 +21,13 @@ pub(crate) const PAIRS: usize = KEY_WORDS / 2;
 #[derive(Debug)]
 pub(crate) struct Seed {
     words: [u64; KEY_WORDS],
-    /// For contexts.
+    /// The secret for contexts.
     context: [u64; KEY_WORDS],
     last: u64,
 }
 
 impl Seed {
-    /// The same one for all tables and caches of the process.
+    /// The secret of all tables and caches of the process.
     pub(crate) fn process() -> &'static Seed {
         static SEED: OnceLock<Seed> = OnceLock::new();
         SEED.get_or_init(|| Seed {

@@ -1,20 +1,19 @@
-//! Which flow a packet belongs to.
+//! Finds the flow that a packet belongs to.
 //!
-//! Two levels, as in Pfaff et al., *The Design and Implementation of Open vSwitch* (NSDI 2015): each worker
-//! thread remembers keys in a [`MicroflowCache`] of its own; behind it stands the switch's
-//! [`MegaflowTable`], searched mask by mask. Nothing has a priority: whoever installs flows keeps them
-//! disjoint, and where they are not, any match is as good as another.
+//! There are two levels, as in Pfaff et al., *The Design and Implementation of Open vSwitch* (NSDI 2015): each worker
+//! thread remembers keys in a [`MicroflowCache`] of its own; behind it stands the switch's [`MegaflowTable`], searched mask
+//! by mask. Flows have no priorities: the control plane keeps flows disjoint, and where they overlap, any match is as good
+//! as another.
 //!
-//! What a flow, or a walk through several, says is a [`Decision`] that both levels share. Removing a flow from the table ends the
-//! decisions that stand on it, and one that has ended is a miss wherever it still lies, so that nobody has to reach into
-//! another thread's cache.
+//! What a flow, or a walk through several flows, does with packets is a [`Decision`] that both levels share. Removing a flow
+//! from the table ends the decisions that stand on it. A decision that has ended is a miss in every cache that still holds
+//! it, so no thread has to reach into another thread's cache.
 //!
-//! Guests choose the keys. What they must not be able to choose is the cost: hashing is keyed by a secret,
-//! tables are bounded, and the masks made for one port are never searched for another (CVE-2019-25076 is what
-//! happens otherwise).
+//! Guests choose the keys, and must not be able to choose the cost: hashing is keyed by a secret, tables are bounded, and
+//! the masks made for one port are never searched for another (CVE-2019-25076 shows what happens otherwise).
 //!
-//! Only the megaflow table is shared between threads: one changes it, others look up through [`PortFlows`], behind a lock
-//! per port that changes hold for less than a microsecond.
+//! Only the megaflow table is shared between threads: one thread changes it, others look up through [`PortFlows`], behind a
+//! lock per port that changes hold for less than a microsecond.
 
 #![forbid(unsafe_code)]
 
@@ -23,12 +22,12 @@ mod decision;
 mod entry;
 mod hash;
 mod list;
+mod mask_union;
 mod megaflow;
 mod microflow;
 mod port_flows;
 mod prefixes;
 mod refused;
-mod significant;
 mod stages;
 mod subtable;
 mod walk;

@@ -1,8 +1,8 @@
 //! Subtables that are searched together, one after the other: those of one input port.
 //!
-//! What is hit often moves to the front, at every so many changes and whenever the owner says so. Nothing
-//! here takes long, as look-ups wait meanwhile: what a change needs is prepared before ([`SubtableList::room_for`]), and
-//! what it frees is returned.
+//! Subtables that are hit often move to the front, after a number of changes and whenever the owner says so. Nothing here
+//! takes long, as look-ups wait meanwhile: a change prepares beforehand what it needs ([`SubtableList::room_for`]), and the
+//! caller drops what a change replaced.
 
 #![expect(
     clippy::vec_box,
@@ -15,7 +15,7 @@ use flow::{Context, Flow, FlowKey, FlowMask};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// A list is put in order at every so many of its changes, and costs at most one sort of `max_masks` numbers.
+/// A list is sorted once per this many of its changes. A sort is one of at most `max_masks` numbers.
 const CHANGES_BETWEEN_ORDERING: u32 = 64;
 
 #[derive(Debug, Default)]
@@ -29,13 +29,13 @@ impl SubtableList {
         self.subtables.len()
     }
 
-    /// What any of the masks compares.
+    /// The union of the masks.
     pub fn union(&self) -> FlowMask {
         let masks = self.subtables.iter().map(|subtable| subtable.mask());
         masks.fold(FlowMask::ANY, FlowMask::union)
     }
 
-    /// Flows with the masks of that one.
+    /// The subtable for flows with the masks of this one.
     pub fn flows_like(&self, flow: &Flow) -> usize {
         self.position(flow)
             .map_or(0, |position| self.subtables[position].len())
@@ -68,12 +68,12 @@ impl SubtableList {
         None
     }
 
-    /// Look-ups ended in the subtable of that number.
+    /// Counts look-ups that ended in the subtable with that number.
     pub fn hit(&self, number: usize, count: u64) {
         self.subtables[number].hit(count);
     }
 
-    /// What [`replace`](Self::replace) needs for a flow like that: a subtable, if there is none or it is full.
+    /// The subtable that [`replace`](Self::replace) needs for such a flow, if there is none yet or it is full.
     pub fn room_for(&self, flow: &Flow) -> Option<Box<Subtable>> {
         match self.position(flow) {
             None => Some(Box::new(Subtable::for_flow(flow))),
@@ -84,8 +84,8 @@ impl SubtableList {
         }
     }
 
-    /// Takes out those of `old` that are here, and puts `new` in. `room` is what was prepared for it. Returns what is
-    /// to be dropped.
+    /// Removes those of `old` that are in the list, and adds `new`. `room` is the subtable that was prepared for `new`.
+    /// Returns what the caller has to drop.
     pub fn replace(
         &mut self,
         old: &[Arc<FlowEntry>],

@@ -1,19 +1,18 @@
 //! The megaflow table of one switch: tuple space search (Srinivasan et al., SIGCOMM 1999).
 //!
-//! Flows are in lists, by stage, pass and input port; nearly all are in those of the forward stage's first pass.
+//! Flows are kept in lists by stage, pass and input port; nearly all are in the lists of the forward stage's first pass.
 //!
-//! There is one subtable per mask, and a look-up asks one after the other. So its cost is the number of masks,
-//! and masks are what a guest can make the control plane produce by sending many kinds of packets. Two
-//! things bound that: a port may have a limited number of masks, and the subtables of flows that name an
-//! input port, which are nearly all flows, are kept in a list of that port's own. A guest that exhausts
-//! its masks makes its own misses dearer by a bounded amount, and nobody else's.
+//! There is one subtable per mask, and a look-up searches one after the other. So its cost is the number of masks, and a
+//! guest can make the control plane produce masks by sending many kinds of packets. Two things bound that: a port may have a
+//! limited number of masks, and flows that name an input port, which are nearly all flows, have their subtables in a list
+//! of that port's own. A guest that exhausts its masks makes its own misses dearer by a bounded amount, and nobody else's.
 //!
-//! Neither can it use up the table: a port may have as many flows as there is still room for (the dynamic thresholds
-//! that switches share packet buffers by; Choudhury and Hahne, 1998). One greedy port gets half of the table, two get a
+//! Nor can a guest use up the table: a port may have as many flows as there is still room for (the dynamic thresholds
+//! by which switches share packet buffers; Choudhury and Hahne, 1998). One greedy port gets half of the table, two get a
 //! third each, and so on: there is always room left, and nothing to configure.
 //!
-//! A flow that would exceed a limit is refused and the table left as it was: its packets then keep missing, which is slow
-//! and right, and bounded by how many misses a port may have.
+//! A flow that would exceed a limit is refused, and the table stays as it was: the flow's packets then keep missing, which
+//! is slow and correct, and bounded by the number of misses that a port may have.
 //!
 //! One thread at a time changes the table; look-ups go on meanwhile, through [`PortFlows`].
 
@@ -32,7 +31,7 @@ pub const DEFAULT_MAX_FLOWS: usize = 200_000;
 /// Masks per list unless told otherwise. A look-up that tries them all takes less than a microsecond.
 pub const DEFAULT_MAX_MASKS: usize = 64;
 
-/// So many times as many masks a port may have in the lists of all stages and passes.
+/// A port may have this many times `max_masks` masks in the lists of all stages and passes together.
 const MASKS_PER_PORT: usize = 8;
 
 /// All flows of one switch.
@@ -41,15 +40,15 @@ pub struct MegaflowTable {
     max_flows: usize,
     max_masks: usize,
     flows: BTreeMap<FlowId, Arc<FlowEntry>>,
-    /// Those of the forward stage's first pass by input port; grown when a port is first named.
+    /// The lists of the forward stage's first pass, by input port; grown when a port is first named.
     ports: Vec<Arc<SharedList>>,
-    /// Of these, flows whose mask does not compare the whole input port.
+    /// The list of the same pass for flows whose mask does not compare the whole input port.
     any_port: Arc<SharedList>,
-    /// All others, and filters.
+    /// All other lists, and which filters ports have.
     stages: Arc<Stages>,
     /// How many flows each port has.
     port_flows: Vec<usize>,
-    /// What actions look at, of any flow since the table was last empty.
+    /// The fields that actions of any flow have read since the table was last empty.
     looks_at: FlowMask,
 }
 
@@ -75,7 +74,7 @@ impl MegaflowTable {
         }
     }
 
-    /// The flows for packets of a port, present and future. A port number that cannot be has those for any port only.
+    /// The present and future flows for packets of a port. An impossible port number has only the flows for any port.
     pub fn port(&mut self, port: PortId) -> PortFlows {
         let place = usize::try_from(port.0).ok().filter(|_| port.0 < PortId::LIMIT);
         PortFlows {
@@ -154,8 +153,7 @@ impl MegaflowTable {
         count
     }
 
-    /// Gives a port filters, none of which has flows yet that it would have had before. Decisions that were made without
-    /// them end; flows stay, with their statistics.
+    /// Gives a port filters. Decisions that were made without them end; flows stay, with their statistics.
     pub fn set_filters(&mut self, port: PortId, filters: Filters) {
         let filters = Filters {
             ingress: filters.ingress.min(MAX_FILTERS),
@@ -223,8 +221,8 @@ impl MegaflowTable {
         own.map_or(0, |list| list.read().masks()) + self.any_port.read().masks()
     }
 
-    /// Puts the masks that are hit most first. Happens by itself now and then while flows come and go; worth
-    /// calling every few seconds when they do not.
+    /// Sorts the masks that are hit most to the front. Lists do so by themselves now and then while flows come and go;
+    /// otherwise the caller should do it every few seconds.
     pub fn reorder(&self) {
         self.ports
             .iter()
@@ -250,8 +248,8 @@ impl MegaflowTable {
         same_id.into_iter().chain(same_match).collect()
     }
 
-    /// Takes flows out and puts one in: the whole of a change. Look-ups in the new one's list find either all old ones there or
-    /// the new one.
+    /// Removes flows and adds one: the whole of a change. Look-ups in the new flow's list find either all old flows or the
+    /// new one.
     fn exchange(&mut self, old: &[Arc<FlowEntry>], new: Option<Arc<FlowEntry>>) {
         for old in old {
             self.flows.remove(&old.flow.id);
@@ -301,30 +299,28 @@ impl MegaflowTable {
             .unwrap_or(0)
     }
 
-    /// Has all that a new flow looks at be significant, before it can be found.
+    /// Adds all that a new flow looks at to the mask unions of its ports, before the flow can be found.
     fn widen(&mut self, entry: &FlowEntry, place: &Place) {
         let actions = entry.program().looks_at();
         if self.looks_at.union(&actions) != self.looks_at {
             self.looks_at = self.looks_at.union(&actions);
-            self.ports
-                .iter()
-                .for_each(|list| list.significant.widen(&actions));
+            self.ports.iter().for_each(|list| list.mask_union.widen(&actions));
         }
         self.concerned(place.in_port)
             .iter()
-            .for_each(|list| list.significant.widen(&entry.flow.mask));
+            .for_each(|list| list.mask_union.widen(&entry.flow.mask));
     }
 
-    /// Has no more be significant than what is in masks, after some of flows for that port, or any, have gone.
+    /// Takes from the mask unions what no flow looks at any more, after flows for that port, or for any, have gone.
     fn narrow(&self, in_port: Option<u32>) {
         let lists = self.stages.read();
         let any_port = self.union_for_any(&lists);
         for list in self.concerned(in_port) {
-            list.significant.set(&self.union_of(list, &any_port, &lists));
+            list.mask_union.set(&self.union_of(list, &any_port, &lists));
         }
     }
 
-    /// The first lists of ports to whose packets flows for that port, or any, may apply.
+    /// The first list of each port whose packets may match flows for `in_port`; `None` stands for all ports.
     fn concerned(&self, in_port: Option<u32>) -> &[Arc<SharedList>] {
         match in_port.and_then(|port| usize::try_from(port).ok()) {
             None => &self.ports,
@@ -332,14 +328,14 @@ impl MegaflowTable {
         }
     }
 
-    /// What flows for any port look at, in all stages.
+    /// The union of the masks of flows for any port, in all stages.
     fn union_for_any(&self, lists: &Lists) -> FlowMask {
         let union = self.any_port.read().union().union(&self.looks_at);
         let others = lists.iter().filter(|(place, _)| place.in_port.is_none());
         others.fold(union, |union, (_, list)| union.union(&list.read().union()))
     }
 
-    /// What flows for the packets of a port look at, the first list of which this is.
+    /// The union of the masks of flows for the packets of a port, whose first list this is.
     fn union_of(&self, first: &Arc<SharedList>, any_port: &FlowMask, lists: &Lists) -> FlowMask {
         let port = self.ports.iter().position(|list| Arc::ptr_eq(list, first));
         let is_of = |place: &Place| {
@@ -360,7 +356,7 @@ impl MegaflowTable {
     }
 
     fn list_or_new(&mut self, place: &Place) -> Arc<SharedList> {
-        // Significance is held by the port's first list, whatever else there is.
+        // The mask union is in the port's first list, whatever other lists there are.
         let port = place.in_port.and_then(|port| usize::try_from(port).ok());
         let own = port.map(|port| Arc::clone(self.own(port)));
         if place.is_first() {
@@ -378,13 +374,13 @@ impl MegaflowTable {
             self.ports.resize_with(port + 1, Arc::default);
             let any_port = self.union_for_any(&self.stages.read());
             for list in &self.ports[known..] {
-                list.significant.set(&any_port);
+                list.mask_union.set(&any_port);
             }
         }
         &self.ports[port]
     }
 
-    /// Whether `flow` may come when those go from the table that it replaces.
+    /// Whether there is room for `flow` once the flows that it replaces are gone.
     fn check_limits(&self, flow: &Flow, replaced: &[Arc<FlowEntry>]) -> Result<(), Refused> {
         let place = Place::of(flow);
         let in_port = place.in_port.map(PortId);

@@ -1,17 +1,16 @@
 //! The exact-match cache of one worker thread.
 //!
-//! Most packets are treated like one that came a moment ago. The cache remembers the decision for a key, or rather for what
-//! of it makes a difference to any flow ([`PortFlows::significant`](crate::PortFlows::significant)), so that packets need
-//! one hash and one comparison, whatever the number of masks. A slot is two cache lines: the hash, the flow and all of a
-//! usual packet's key in one; and in the other the rest, with what was counted since the flow's own counters were told,
-//! which are shared with other threads and therefore dear.
+//! Most packets are treated like one that came a moment ago. The cache remembers the decision for a key, or rather for the bits
+//! of the key that make a difference to any flow ([`PortFlows::mask_union`](crate::PortFlows::mask_union)), so that
+//! packets need one hash and one comparison, whatever the number of masks. A slot is two cache lines. The first has the
+//! hash, the flow and all of a usual packet's key. The second has the rest of the key, and what was counted since the counts
+//! were last flushed to the flows' statistics, which other threads share and which are therefore slow to write.
 //!
-//! Two ways per set, no chains: a packet that finds both taken replaces the one used less recently, so neither
-//! look-up nor insertion ever takes longer than the other. When there are more connections than slots, replacing
-//! helps nobody: a slot that is in use is then given away only now and then ([`STUBBORNNESS`]).
+//! Each set has two ways, and no chains: a packet that finds both taken replaces the one used less recently, so neither
+//! look-up nor insertion ever takes longer than usual. When there are more connections than slots, replacing does not help:
+//! a slot that is in use is then given away only once in [`STUBBORNNESS`] insertions.
 //!
-//! An entry that has ended is a miss, and is let go when its place is needed; it is safe to be late with that, as it
-//! costs only memory.
+//! A decision that has ended is a miss, and is dropped when its place is needed; dropping it late costs only memory.
 //!
 //! A key names its input port, and ports are unique in the process, so one cache serves all switches.
 
@@ -28,17 +27,17 @@ const WAYS: usize = 2;
 /// Places that the same keys can take.
 type Set = [Slot; WAYS];
 
-/// One in so many insertions replaces a flow that is in use.
+/// One in this many insertions replaces a slot that is in use.
 const STUBBORNNESS: u32 = 8;
 
-/// Packets of one key.
+/// Packets with one key, which are counted together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Train {
-    /// Of all frames.
+    /// Bytes of all frames.
     pub bytes: u64,
-    /// How many.
+    /// Number of packets.
     pub packets: u32,
-    /// Of any.
+    /// TCP flags that any of them has.
     pub tcp_flags: u16,
 }
 
@@ -55,13 +54,13 @@ impl Train {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 struct Slot {
-    /// Of the key, if there is a decision.
+    /// Hash of the key, if there is a decision.
     hash: u64,
     decision: Option<Arc<Decision>>,
     key: ExactKey,
     /// Used later than the other way of the set.
     recent: bool,
-    /// On the list of those that were counted.
+    /// On the list of slots with counts.
     counted: bool,
     train: Train,
 }
@@ -72,14 +71,14 @@ impl Slot {
         self.decision.as_ref().is_some_and(|decision| decision.is_live())
     }
 
-    /// Whether it is for that key, live or not.
+    /// Whether the slot is for that key, live or not.
     #[inline]
     fn is_for(&self, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64) -> bool {
         self.hash == hash && self.key.is_equal_in(key, mask) && self.decision.is_some()
     }
 
-    /// Tells the flows what was counted.
-    fn tell(&mut self, now_ms: u64) {
+    /// Adds what was counted to the flows' statistics.
+    fn flush_stats(&mut self, now_ms: u64) {
         let train = std::mem::take(&mut self.train);
         if let Some(decision) = self.decision.as_ref().filter(|_| train.packets > 0) {
             decision.record(train.packets.into(), train.bytes, train.tcp_flags, now_ms);
@@ -88,15 +87,15 @@ impl Slot {
     }
 }
 
-/// Keys and what was decided about them.
+/// Keys with their decisions.
 #[derive(Debug)]
 pub struct MicroflowCache {
-    /// None before the first insertion, as not every thread has one.
+    /// Empty before the first insertion, as not every thread inserts.
     sets: Box<[Set]>,
     entries: usize,
     set_mask: usize,
     seed: &'static Seed,
-    /// Sets and ways with counts that their flows have not been told.
+    /// Sets and ways with counts that are not yet in their flows' statistics.
     counted: Vec<(u32, u8)>,
     insertions: u32,
 }
@@ -121,7 +120,7 @@ impl MicroflowCache {
         }
     }
 
-    /// The hash of what is in the mask, to be passed to the other functions with both.
+    /// The hash of the key under the mask. The other functions take it together with key and mask.
     #[inline]
     pub fn hash(&self, key: &ExactKey, mask: impl Fn(usize) -> u64) -> u64 {
         let word = |word: usize| key.words[word] & mask(word);
@@ -132,8 +131,8 @@ impl MicroflowCache {
         }
     }
 
-    /// What was decided about a key, if that is known and holds. Counts the packets, of which flows are told by
-    /// [`tell`](Self::tell).
+    /// The decision about a key, if one is known and holds. Counts the packets; [`flush_stats`](Self::flush_stats) adds
+    /// them to the flows' statistics.
     #[inline]
     pub fn hit(
         &mut self,
@@ -160,14 +159,14 @@ impl MicroflowCache {
         Some(decision)
     }
 
-    /// Tells all flows what was counted. To be called every few milliseconds, and before the thread sleeps.
-    pub fn tell(&mut self, now_ms: u64) {
+    /// Adds what was counted to all flows' statistics. The thread calls this every few milliseconds, and before it sleeps.
+    pub fn flush_stats(&mut self, now_ms: u64) {
         for (set, way) in self.counted.drain(..) {
-            self.sets[set as usize][usize::from(way)].tell(now_ms);
+            self.sets[set as usize][usize::from(way)].flush_stats(now_ms);
         }
     }
 
-    /// Remembers that `decision` is for `key`, instead of whatever was known of it - if there is a place for it.
+    /// Remembers the decision for a key, in place of an earlier one, if there is a slot for it.
     #[inline]
     pub fn insert(
         &mut self,
@@ -190,7 +189,7 @@ impl MicroflowCache {
         };
         let [slot, other] = in_order(set, way);
         let counted = slot.counted;
-        slot.tell(now_ms);
+        slot.flush_stats(now_ms);
         // Still on the list.
         slot.counted = counted;
         slot.hash = hash;
@@ -199,7 +198,7 @@ impl MicroflowCache {
         (slot.recent, other.recent) = (true, false);
     }
 
-    /// Keys it can hold.
+    /// Keys that the cache can hold.
     pub fn capacity(&self) -> usize {
         self.entries
     }
@@ -213,7 +212,7 @@ impl MicroflowCache {
             .count()
     }
 
-    /// Whether none is held.
+    /// Whether the cache holds no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,17 +1,17 @@
-//! How look-ups and changes meet.
+//! The flows of one input port, between threads that look up and the thread that changes them.
 //!
-//! The flows of an input port are behind a lock of their own. A port's transmit ring has one reader at a time, so the lock
-//! is mostly its alone, and a look-up takes it once per burst; a change of other ports' flows touches something else.
-//! Who changes this port's flows prepares everything before, and takes apart what was replaced afterwards, so that
+//! The flows of an input port are behind a lock of their own. A port's transmit ring has one reader at a time, so the lock is
+//! rarely contended, and a look-up takes it once per burst; a change of other ports' flows touches other locks. The thread
+//! that changes a port's flows prepares everything before it takes the lock, and takes apart what was replaced afterwards. So
 //! it holds the lock for a hash and a few stores.
 //!
-//! Flows of later passes and of filters are in lists of their own ([`crate::stages`]). A switch that has none does not look
-//! there.
+//! Flows of later passes and of filters are in lists of their own ([`crate::stages`]). In a switch that has none, look-ups do
+//! not read them.
 
 use crate::compose::{Walked, Walker};
 use crate::entry::FlowEntry;
 use crate::list::SubtableList;
-use crate::significant::Significant;
+use crate::mask_union::MaskUnion;
 use crate::stages::{Lists, Stages};
 use crate::walk::Tables;
 use flow::{Context, ExactKey, Filters, FlowKey, FlowMask, PortId, Stage};
@@ -24,14 +24,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct SharedList {
     list: RwLock<SubtableList>,
-    /// Of the list, so that an empty one is not locked.
+    /// Whether the list has flows; an empty one is not locked.
     masks: AtomicUsize,
-    /// What of its port's packets flows look at, those for any port included.
-    pub significant: Significant,
+    /// The union of the masks of flows for the port's packets, flows for any port included.
+    pub mask_union: MaskUnion,
 }
 
 impl SharedList {
-    /// For whoever changes it: nobody else does.
+    /// Locks the list for the one thread that changes it.
     pub fn read(&self) -> RwLockReadGuard<'_, SubtableList> {
         self.list.read()
     }
@@ -59,7 +59,7 @@ impl SharedList {
         drop(freed);
     }
 
-    /// A flow that matches; found seldom enough to be counted at once.
+    /// A flow that matches. Such look-ups are rare, and counted at once.
     pub fn look_up(&self, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
         let list = self.read_unless_empty()?;
         let (number, entry) = list.lookup(key, context, &mut |_, _| ())?;
@@ -83,7 +83,7 @@ impl SharedList {
     }
 }
 
-/// The flows that packets of one port may belong to. Stays the same for the port's life.
+/// The flows that packets of one port may belong to: the same value for as long as the port exists.
 #[derive(Clone, Debug)]
 pub struct PortFlows {
     pub(crate) own: Arc<SharedList>,
@@ -92,28 +92,28 @@ pub struct PortFlows {
 }
 
 impl PortFlows {
-    /// The mask of what makes a difference to the port's flows in keys of the form of this one, by word. It covers the mask
-    /// of each flow that was found before it is read and is alive afterwards; among those are all that a [`Reading`] finds
-    /// which is there meanwhile.
+    /// The union of the masks of the port's flows, by word, for keys of this one's form. It covers the mask of each flow that
+    /// was found before the union is read and is still alive afterwards. A flow found through a [`Reading`] that exists
+    /// meanwhile is such a flow.
     #[inline]
-    pub fn significant<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
-        self.own.significant.mask(key)
+    pub fn mask_union<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
+        self.own.mask_union.mask(key)
     }
 
-    /// For look-ups, of a burst at most: changes wait until the end.
+    /// Locks the flows for the look-ups of a burst at most: changes wait until the end.
     #[inline]
     pub fn read(&self) -> Reading<'_> {
         Reading {
             own: self.own.read_unless_empty(),
             any_port: self.any_port.read_unless_empty(),
-            // Last: filters that come when the flows above are already held end these flows.
+            // Last: filters that come while the lists above are held end the flows in them.
             stages: self.stages.read_if_used(),
             run: Cell::default(),
         }
     }
 }
 
-/// Flows that do not change for a moment.
+/// Flows that are locked, and so do not change.
 #[derive(Debug)]
 pub struct Reading<'a> {
     own: Option<RwLockReadGuard<'a, SubtableList>>,
@@ -122,7 +122,7 @@ pub struct Reading<'a> {
     run: Cell<Run>,
 }
 
-/// Look-ups one after the other that ended in the same subtable, of which it is told once.
+/// Successive look-ups that ended in the same subtable, which are counted there at once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     own: bool,
@@ -137,7 +137,7 @@ impl Reading<'_> {
         self.search(key, &Context::NONE, &mut |_, _| ())
     }
 
-    /// As [`lookup`](Self::lookup), telling `observe` each mask that was tried and whether it matched, in order.
+    /// As [`lookup`](Self::lookup). Calls `observe` with each mask that was tried, in order, and whether it matched.
     pub fn lookup_observed(
         &self,
         key: &FlowKey,
@@ -146,7 +146,7 @@ impl Reading<'_> {
         self.search(key, &Context::NONE, &mut |mask, matched| observe(mask, matched))
     }
 
-    /// What is done with packets that come from the port with this key and context.
+    /// The actions for packets that come from the port with this key and context.
     #[inline]
     pub fn walk(&self, key: &FlowKey, context: &Context, walker: &mut Walker) -> Walked<'_> {
         if let Some(lists) = &self.stages {
@@ -185,7 +185,7 @@ impl Reading<'_> {
     fn count(&self, own: bool, number: usize) {
         let mut run = self.run.get();
         if (run.own, run.number) != (own, number) {
-            self.tell(run);
+            self.flush(run);
             run = Run {
                 own,
                 number,
@@ -196,7 +196,7 @@ impl Reading<'_> {
         self.run.set(run);
     }
 
-    fn tell(&self, run: Run) {
+    fn flush(&self, run: Run) {
         let list = if run.own { &self.own } else { &self.any_port };
         if let Some(list) = list
             && run.count > 0
@@ -208,7 +208,7 @@ impl Reading<'_> {
 
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
-        self.tell(self.run.get());
+        self.flush(self.run.get());
     }
 }
 

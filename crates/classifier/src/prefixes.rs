@@ -1,22 +1,23 @@
-//! Which beginnings of keys the flows of a subtable have: a counting filter.
+//! A counting filter of the beginnings of keys that the flows of a subtable have.
 //!
 //! It answers "perhaps" or "no". A wrong "perhaps" costs the rest of a look-up; a wrong "no" would lose packets, so
 //! counts that have reached their end stay there.
 
-/// Counters per flow, or up to twice as many: with all beginnings different, at most a quarter of others passes.
+/// Counters per flow; rounding makes them up to twice as many. If all flows begin differently, at most a quarter of the
+/// beginnings of other keys pass.
 const COUNTERS_PER_FLOW: usize = 4;
 
-/// A cache line of them.
+/// A cache line of counters.
 const FEWEST: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Prefixes {
-    /// By hash; a power of two.
+    /// Counters by hash; a power of two of lines.
     counts: Box<[u16]>,
 }
 
 impl Prefixes {
-    /// Of none of up to `flows` flows.
+    /// An empty filter for up to `flows` flows.
     pub fn new(flows: usize) -> Prefixes {
         let counters = (flows * COUNTERS_PER_FLOW).max(FEWEST).next_power_of_two();
         Prefixes {

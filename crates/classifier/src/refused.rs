@@ -1,4 +1,4 @@
-//! Why a table does not take a flow.
+//! Reasons for which a table refuses a flow.
 
 use flow::{BadActions, FlowId, PortId, Stage};
 use std::fmt;
@@ -12,7 +12,7 @@ pub enum Refused {
     NoSuchStage(Stage),
     /// There is a flow with the same identifier or for the same packets.
     Exists(FlowId),
-    /// There is none to modify.
+    /// There is no flow to modify.
     Missing(FlowId),
     /// The table holds as many flows as it may.
     Flows {

@@ -1,7 +1,7 @@
 //! Flows of filters and of later passes, and which filters ports have.
 //!
-//! One list per stage, pass and input port, so that a look-up searches the masks of its own pass only. Most switches have none
-//! of it, and then nobody looks here.
+//! There is one list per stage, pass and input port, so that a look-up searches the masks of its own pass only. Most
+//! switches have no such list, and then look-ups do not come here.
 
 use crate::entry::FlowEntry;
 use crate::port_flows::SharedList;
@@ -11,13 +11,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A list's place.
+/// What the flows of a list are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub stage: Stage,
     /// Recirculation id; 0 in filters.
     pub pass: u32,
-    /// `None`: for any port, as all egress filters are.
+    /// The input port; `None` for flows of any port, as in all egress filters.
     pub in_port: Option<u32>,
 }
 
@@ -32,7 +32,7 @@ impl Place {
         }
     }
 
-    /// Whether it is where all packets without filters go first.
+    /// Whether this is the forward stage's first pass, where packets of ports without filters begin.
     pub fn is_first(&self) -> bool {
         self.stage == Stage::Forward && self.pass == 0
     }
@@ -46,10 +46,10 @@ impl Place {
     }
 }
 
-/// The lists of a switch, behind a lock that look-ups take if there is anything.
+/// The lists of a switch, behind a lock that look-ups take if there is any list or filter.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
-    /// Never false again.
+    /// Whether there ever was a list or filter. It never becomes false again.
     used: AtomicBool,
     lists: RwLock<Lists>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Stages {
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
     lists: HashMap<Place, Arc<SharedList>>,
-    /// Of ports that have some.
+    /// Filters of the ports that have some.
     filters: HashMap<PortId, Filters>,
 }
 
@@ -87,7 +87,7 @@ impl Lists {
         self.lists.entry(place).or_default()
     }
 
-    /// Lets go of a list without flows.
+    /// Drops a list without flows.
     pub fn remove(&mut self, place: &Place) {
         self.lists.remove(place);
     }

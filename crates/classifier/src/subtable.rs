@@ -1,11 +1,11 @@
 //! All flows with one mask of keys and contexts: a hash table over the bits the mask has, searched in stages.
 //!
 //! A mask that reaches into several layers is hashed layer by layer (Pfaff et al., NSDI 2015, 5.3): link, network,
-//! transport, which are a prefix of the key's words each. After each layer but the last, a filter tells
-//! whether any flow begins like that; mostly none does, and the look-up ends there.
+//! transport, each of which is a prefix of the key's words. After each layer but the last, a filter says
+//! whether any flow may begin like the key; mostly none does, and the look-up ends there.
 //!
-//! A subtable never grows by itself, as that takes time in proportion to its flows, while look-ups wait:
-//! [`Subtable::is_full`] says when [`Subtable::grown`] has to make another one, which it does while look-ups go on.
+//! A subtable never grows by itself: growing takes time in proportion to the flows, while look-ups would wait. When
+//! [`Subtable::is_full`], the owner makes a larger one with [`Subtable::grown`] while look-ups go on.
 
 use crate::entry::FlowEntry;
 use crate::hash::Seed;
@@ -67,10 +67,10 @@ struct Hashed {
 #[derive(Debug)]
 pub(crate) struct Subtable {
     mask: FlowMask,
-    /// What of contexts is compared, if anything.
+    /// The mask of contexts, if the flows compare any of their bits.
     context: Option<Box<Context>>,
     depth: Depth,
-    /// The mask has some of the last words.
+    /// Whether the mask has bits in the last words.
     metadata: bool,
     /// Link layers of flows, if the mask reaches further.
     links: Prefixes,
@@ -81,13 +81,13 @@ pub(crate) struct Subtable {
     hits: Hits,
 }
 
-/// Look-ups that ended here, for ordering only. Apart from what look-ups read.
+/// Number of look-ups that ended here, by which subtables are sorted. On a cache line apart from what look-ups read.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Hits(AtomicU64);
 
 impl Subtable {
-    /// For flows with the masks of that one.
+    /// An empty subtable for flows with the masks of this one.
     pub(crate) fn for_flow(flow: &Flow) -> Subtable {
         let context = flow.context.as_ref().map(|context| Box::new(context.mask));
         Subtable::with_room(flow.mask, context, LEAST_ROOM)
@@ -115,7 +115,7 @@ impl Subtable {
         self.flows.len() == self.flows.capacity()
     }
 
-    /// The same with room for half as many flows again.
+    /// A copy with room for half as many flows again.
     pub(crate) fn grown(&self) -> Subtable {
         let room = self.flows.len() + (self.flows.len() / 2).max(LEAST_ROOM);
         let mut grown = Subtable::with_room(self.mask, self.context.clone(), room);
@@ -153,7 +153,7 @@ impl Subtable {
         self.hits.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Lets old hits count half, so that the order follows the traffic.
+    /// Halves the count of hits, so that the order of subtables follows the traffic.
     pub(crate) fn age_hits(&mut self) {
         *self.hits.0.get_mut() /= 2;
     }
@@ -172,7 +172,7 @@ impl Subtable {
             if !self.networks.may_have(folded(sum)) {
                 return None;
             }
-            sum = sum.wrapping_add(self.rest(key));
+            sum = sum.wrapping_add(self.transport(key));
         }
         let hash = self.seed.finish(sum);
         let found = self.flows.find(hash, |flow| self.is(flow, hash, key, context))?;
@@ -205,7 +205,7 @@ impl Subtable {
     }
 
     #[inline]
-    fn rest(&self, key: &FlowKey) -> u128 {
+    fn transport(&self, key: &FlowKey) -> u128 {
         let transport = self.seed.pair(4, [0, self.word(9, key)]);
         if self.depth == Depth::NeighbourDiscovery {
             (5..METADATA / 2).fold(transport, |sum, number| sum.wrapping_add(self.pair(number, key)))
@@ -256,7 +256,7 @@ impl Subtable {
         }
     }
 
-    /// Has the filters count a flow in or out; returns its hash.
+    /// Counts a flow in or out in the filters; returns its hash.
     fn count(&mut self, flow: &Flow, change: impl Fn(&mut Prefixes, u64)) -> u64 {
         let key = &flow.key;
         let link = self.link(key, context_of(flow));
@@ -270,7 +270,7 @@ impl Subtable {
         let sum = match self.depth {
             Depth::Link => link,
             Depth::Network => network,
-            Depth::Transport | Depth::NeighbourDiscovery => network.wrapping_add(self.rest(key)),
+            Depth::Transport | Depth::NeighbourDiscovery => network.wrapping_add(self.transport(key)),
         };
         self.seed.finish(sum)
     }
@@ -320,7 +320,7 @@ mod tests {
         Flow::new(FlowId(id), SwitchId(0), key, mask, Vec::new())
     }
 
-    /// With the secrets known, another key has the hash of a flow's, in all layers, and is none of its.
+    /// With known secrets two keys have the same hashes in all layers, and are different keys all the same.
     #[test]
     fn keys_with_equal_hashes_are_told_apart() {
         let [one, other] = [key([1, 2]), key([2, 1])];

@@ -1,23 +1,23 @@
 //! Running programs, and walking from flow to flow.
 //!
-//! One loop does it for all: for packets, for the composer of decisions, for traces. What is done to the packet is the
-//! [`Subject`]'s; what is found is the [`Tables`]'. Copies that are set aside stand on a stack of bounded height instead of
-//! the thread's, and the number of operations and look-ups per packet is bounded, as flows may send packets in circles.
+//! One loop serves packets, the composer of decisions, and traces. The [`Subject`] says what an operation does to the
+//! packet; the [`Tables`] find flows. Copies that are set aside are on a stack of bounded height apart from the thread's
+//! stack. The number of operations and look-ups per packet is bounded, as flows may send packets in circles.
 
 use crate::entry::FlowEntry;
 use flow::{Context, DropReason, Edit, Filters, FlowKey, Op, PortId, Program, Stage, Userspace};
 use std::sync::Arc;
 
-/// Look-ups in the way of one copy of a packet.
+/// Most look-ups on the way of one copy of a packet.
 pub const MAX_LOOKS: u32 = 16;
 
-/// Operations for one packet with all its copies, twice as many as the longest program has.
+/// Most operations for one packet with all its copies: twice as many as the longest program has.
 pub const MAX_STEPS: u32 = 2 * flow::MAX_OPS as u32;
 
-/// Copies that are set aside at a time.
+/// Most copies that are set aside at a time.
 const MAX_SAVED: usize = 64;
 
-/// Where flows are found.
+/// Finds flows.
 pub trait Tables {
     /// The flow for a packet that comes to a stage.
     fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>>;
@@ -25,7 +25,7 @@ pub trait Tables {
     fn filters(&self, port: PortId) -> Filters;
 }
 
-/// For programs whose look-ups are done.
+/// Finds nothing: for programs whose look-ups are done.
 #[derive(Clone, Copy, Debug)]
 pub struct NoTables;
 
@@ -39,53 +39,53 @@ impl Tables for NoTables {
     }
 }
 
-/// What a program is run on: a packet, or what stands for it. After an output that is the last one it holds no packet, until
-/// one that was saved is restored.
+/// What a program is run on: a packet, or what stands for it. After the last output it holds no packet, until one that was
+/// saved is restored.
 pub trait Subject {
     /// A packet that was set aside.
     type Saved;
 
     /// The packet's key and context, as it is now.
     fn key(&mut self) -> (&FlowKey, &Context);
-    /// A flow was found.
+    /// Notes that a flow was found.
     fn found(&mut self, _entry: &Arc<FlowEntry>) {}
-    /// No flow of the stage matches the packet: its provider is asked, and the packet ends here.
+    /// No flow of the stage matches the packet: it goes to the control process and ends here.
     fn missed(&mut self, stage: Stage);
-    /// The packet, or a copy if it is not the last output, goes to a port.
+    /// Sends the packet to a port, or a copy of it unless this is the last output.
     fn output(&mut self, port: PortId, last: bool);
-    /// A copy goes to the controller.
+    /// Sends a copy to the controller.
     fn userspace(&mut self, to: &Userspace);
-    /// The packet ends here.
+    /// Drops the packet.
     fn dropped(&mut self, reason: DropReason);
     /// Changes the packet.
     ///
     /// # Errors
     ///
-    /// It cannot be changed so, and ends.
+    /// The packet cannot be changed so, and is dropped.
     fn edit(&mut self, edit: &Edit) -> Result<(), DropReason>;
-    /// Has a recirculation id in its key from now on.
+    /// Puts a recirculation id into the packet's key.
     fn recirculate(&mut self, id: u32);
-    /// Has a hash in its key from now on, which [`dp_hash`](crate::dp_hash) computes.
+    /// Puts a hash, which [`dp_hash`](crate::dp_hash) computes, into the packet's key.
     fn hash(&mut self, basis: u32);
-    /// The next output is not longer than this.
+    /// Cuts the next output to at most this many bytes.
     fn truncate(&mut self, len: u32);
-    /// Whether the packet, or its longest segment, is longer than that.
+    /// Whether the packet, or its longest segment, has more than this many bytes.
     fn is_longer(&mut self, len: u16) -> bool;
     /// Whether a meter lets the packet pass.
     fn passes(&mut self, meter: u32) -> bool;
-    /// Whether the packet is one of so many of 2^32.
+    /// Whether the packet is one of the sample: `probability` in 2^32.
     fn is_sampled(&mut self, probability: u32) -> bool;
     /// Sets the packet aside; what stays is a copy.
     fn save(&mut self) -> Self::Saved;
-    /// Takes it up again.
+    /// Takes a packet up again that was set aside.
     fn restore(&mut self, saved: Self::Saved);
-    /// Whether there is any use in going on.
+    /// Whether going on has any use.
     fn goes_on(&self) -> bool {
         true
     }
 }
 
-/// Where to begin.
+/// Where a walk begins.
 #[derive(Clone, Copy, Debug)]
 pub enum Start<'a> {
     /// With a program that stands in the forward stage, or that is complete.
@@ -94,7 +94,7 @@ pub enum Start<'a> {
     LookUp(Stage),
 }
 
-/// A packet that was set aside, and where it goes on.
+/// A packet that was set aside, and the place where it goes on.
 #[derive(Debug)]
 struct Frame<S> {
     saved: S,
@@ -163,7 +163,7 @@ struct Run<'a, S: Subject, T> {
     stack: &'a mut Vec<Frame<S::Saved>>,
     tables: &'a T,
     subject: &'a mut S,
-    /// What was begun with, unless that was a look-up.
+    /// The program that the walk began with, unless it began with a look-up.
     program: Option<&'a Program>,
     /// The flow whose program runs instead.
     entry: Option<Arc<FlowEntry>>,
@@ -172,7 +172,7 @@ struct Run<'a, S: Subject, T> {
 }
 
 impl<S: Subject, T: Tables> Run<'_, S, T> {
-    /// Does one operation. False when the packet, or copy, has ended.
+    /// Executes one operation. False when the packet, or copy, has ended.
     fn step(&mut self) -> bool {
         let entry = self.entry.as_ref().map(|entry| entry.program());
         let Some(op) = entry
@@ -242,7 +242,7 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
         (last || self.save(next)) && self.look_up(Stage::Egress(port, 0))
     }
 
-    /// To the next stage.
+    /// Goes to the next stage.
     fn go_on(&mut self) -> bool {
         let port = match self.place.stage {
             Stage::Egress(port, _) => port,
@@ -259,7 +259,7 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
         }
     }
 
-    /// Has the flow that is found take over. False when there is none.
+    /// Looks up; the flow that is found takes over. False when there is none.
     fn look_up(&mut self, stage: Stage) -> bool {
         if self.place.looks == MAX_LOOKS {
             return self.dropped(DropReason::TooDeep);
@@ -295,7 +295,7 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
         true
     }
 
-    /// Takes up what was set aside last. False when there is nothing.
+    /// Takes up the packet that was set aside last. False when there is none.
     fn resume(&mut self) -> bool {
         let Some(Frame { saved, place, entry }) = self.stack.pop() else {
             return false;

@@ -41,7 +41,7 @@ fn look_ups_allocate_nothing() {
     let mut cache = MicroflowCache::default();
     let entry = Arc::clone(table.get(FlowId(3)).unwrap());
     let exact = ExactKey::of(&key(3));
-    let mask = flows.significant(&exact);
+    let mask = flows.mask_union(&exact);
     let hash = cache.hash(&exact, mask);
     cache.insert(hash, &exact, mask, &entry.decision, 0);
     let mut found = 0;
@@ -57,7 +57,7 @@ fn look_ups_allocate_nothing() {
                     .is_some(),
             );
             cache.insert(hash, &exact, mask, &entry.decision, 1);
-            cache.tell(1);
+            cache.flush_stats(1);
         }
     });
     assert_eq!(found, 100 * 21);

@@ -251,16 +251,16 @@ fn nothing_that_was_counted_is_lost() {
     assert!((0..5).all(|_| hit(&mut cache, &key(1, 0))));
     assert!(hit(&mut cache, &key(1, 1)));
     assert_eq!((packets(0), packets(1)), (0, 0));
-    cache.tell(7);
+    cache.flush_stats(7);
     assert_eq!((packets(0), packets(1)), (5, 1));
     assert_eq!(entry(0).stats(7).bytes, 500);
     // Replaced, it tells before it goes, and the newcomer begins at zero.
     assert!(hit(&mut cache, &key(1, 0)) && hit(&mut cache, &key(1, 1)));
     (0..8).for_each(|_| insert(&mut cache, &key(1, 2), &entry(2)));
     assert!(hit(&mut cache, &key(1, 2)));
-    cache.tell(8);
+    cache.flush_stats(8);
     assert_eq!((packets(0), packets(1), packets(2)), (6, 2, 1));
-    cache.tell(9);
+    cache.flush_stats(9);
     assert_eq!((packets(0), packets(1), packets(2)), (6, 2, 1));
 }
 

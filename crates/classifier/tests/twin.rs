@@ -174,7 +174,7 @@ proptest! {
                 Operation::Lookup(key) => {
                     let flows = table.port(PortId(key.in_port()));
                     let exact = ExactKey::of(&key);
-                    let mask = flows.significant(&exact);
+                    let mask = flows.mask_union(&exact);
                     let hash = cache.hash(&exact, mask);
                     let cached = cache.hit(hash, &exact, mask, &Train::default()).cloned();
                     let found = flows.read().lookup(&key).cloned();

@@ -365,9 +365,9 @@ impl Product {
         };
         let mut train = Train::default();
         train.add(100, 0);
-        let significant = flows.significant(&exact);
-        let hash = self.cache.hash(&exact, significant);
-        let found = self.cache.hit(hash, &exact, significant, &train).cloned();
+        let mask = flows.mask_union(&exact);
+        let hash = self.cache.hash(&exact, mask);
+        let found = self.cache.hit(hash, &exact, mask, &train).cloned();
         self.hits += u64::from(found.is_some());
         let reading = flows.read();
         let decision = found.or_else(|| {
@@ -377,9 +377,9 @@ impl Product {
             let decision = walked.decision().cloned()?;
             decision.record(1, 0, 0, 0);
             if !exact.is_none() {
-                let significant = flows.significant(&exact);
-                let hash = self.cache.hash(&exact, significant);
-                self.cache.insert(hash, &exact, significant, &decision, 0);
+                let mask = flows.mask_union(&exact);
+                let hash = self.cache.hash(&exact, mask);
+                self.cache.insert(hash, &exact, mask, &decision, 0);
             }
             Some(decision)
         });
@@ -660,7 +660,7 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<[u64; 2], TestCa
         match operation {
             Operation::Put(puts) => {
                 // What the cache holds is of the flows that are replaced.
-                product.cache.tell(0);
+                product.cache.flush_stats(0);
                 for (id, put) in puts {
                     let flow = put.flow(id, salt);
                     let statistics = if put.kept {
@@ -677,7 +677,7 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<[u64; 2], TestCa
             }
             Operation::Remove(id) => {
                 let removed = product.table.remove(FlowId(id));
-                product.cache.tell(0);
+                product.cache.flush_stats(0);
                 twin.flows.retain(|flow| flow.id != FlowId(id));
                 let last = removed.map(|entry| entry.stats(0).packets);
                 prop_assert_eq!(last, twin.counts.remove(&FlowId(id)));
@@ -697,7 +697,7 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<[u64; 2], TestCa
                     let frame = Frame::new(&frame(bits), PortId(u32::from(bits[0]) % PORTS));
                     prop_assert_eq!(product.packet(frame.clone()), twin.packet(frame));
                 }
-                product.cache.tell(0);
+                product.cache.flush_stats(0);
                 for entry in product.table.iter() {
                     let count = twin.counts.get(&entry.flow.id).copied();
                     prop_assert_eq!(Some(entry.stats(0).packets), count, "{:?}", entry.flow);

@@ -110,7 +110,7 @@ fn costs(topology: &Topology) -> std::io::Result<Costs> {
     Ok(costs)
 }
 
-/// Maps what says what cores and guests do. Without it, that is unknown.
+/// Maps the area in which the supervisor publishes the state of cores and guests. Without it, their state is unknown.
 fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
     let state = VmState::map(fds.first()?.as_fd());
     state
@@ -181,7 +181,7 @@ impl Server {
         let _ = (0..STEPS).all(|_| self.scheduler.accounted(&self.work, Scheduler::step));
         self.pulse.beat();
         self.scheduler.stop_polling(false);
-        self.scheduler.rings.rest();
+        self.scheduler.rings.before_sleep();
         self.send_ended();
         Ok(true)
     }

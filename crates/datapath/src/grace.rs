@@ -1,40 +1,41 @@
-//! Grace periods: when has every forwarding thread told flows what it counted for them?
+//! Grace periods: when has every forwarding thread flushed its counts into the flows' statistics?
 //!
-//! Threads count in caches of their own, and tell flows every few milliseconds, and before they sleep. So the statistics of a
-//! flow that has ended are its last ones once every thread has told after the end: the quiescent states of RCU (McKenney and
-//! Slingwine, 1998). A thread is *offline* while it sleeps, having told, and holds up no period then.
+//! A thread counts in a cache of its own, and flushes the counts every few milliseconds and before it sleeps. So the
+//! statistics of a flow that has ended are final once every thread has flushed after the end: the quiescent states of RCU
+//! (McKenney and Slingwine, 1998). A thread that sleeps has flushed, is *offline*, and holds up no period.
 //!
-//! One who ends flows begins a period and then looks which threads are online; a thread goes online and then looks which flows
-//! live. A fence on each side, none of them per packet, has one of the two see the other.
+//! A thread that ends flows begins a period, and then looks which threads are online. A thread that wakes goes online, and
+//! then looks which flows live. Each side has a fence between the two steps, so that one of them sees the other; no packet
+//! costs a fence.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// What a thread that is offline has seen.
+/// In place of a period: the thread is offline.
 const OFFLINE: u64 = u64::MAX;
 
 /// All forwarding threads of a data plane.
 #[derive(Default)]
 pub(crate) struct GracePeriods {
-    /// The one that began last.
+    /// The period that began last.
     current: AtomicU64,
     members: Mutex<Vec<Arc<Seen>>>,
 }
 
-/// The last period that had begun when a thread told last, or [`OFFLINE`]; on a cache line of its own.
+/// The last period that had begun when a thread flushed last, or [`OFFLINE`]; on a cache line of its own.
 #[repr(align(64))]
 struct Seen(AtomicU64);
 
 impl GracePeriods {
-    /// Begins a period. What was ended before is what it is about.
+    /// Begins a period, for all flows that have ended before.
     pub fn begin(&self) -> u64 {
         let period = self.current.fetch_add(1, Ordering::SeqCst) + 1;
         fence(Ordering::SeqCst);
         period
     }
 
-    /// Whether all threads have told since that period began: their counts can be read then.
+    /// Whether all threads have flushed since that period began, so that statistics of flows that had ended are final.
     pub fn is_over(&self, period: u64) -> bool {
         let members = self.members.lock();
         members
@@ -42,7 +43,7 @@ impl GracePeriods {
             .all(|seen| seen.0.load(Ordering::Acquire) >= period)
     }
 
-    /// A thread that is offline.
+    /// Adds a thread, which is offline.
     pub fn join(self: &Arc<Self>) -> Member {
         let seen = Arc::new(Seen(AtomicU64::new(OFFLINE)));
         self.members.lock().push(seen.clone());
@@ -60,23 +61,23 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// To be called before flows are looked up, after the thread was offline.
+    /// The thread calls this after it was offline, before it looks flows up.
     pub fn online(&self) {
         let current = self.periods.current.load(Ordering::Acquire);
         self.seen.0.store(current, Ordering::SeqCst);
         fence(Ordering::SeqCst);
     }
 
-    /// The thread tells all that it has counted, and holds no decision that it has not looked at again afterwards.
-    pub fn quiescent(&self, tell: impl FnOnce()) {
+    /// The thread flushes its counts, and looks at each decision that it holds again before using it.
+    pub fn quiescent(&self, flush: impl FnOnce()) {
         let current = self.periods.current.load(Ordering::Acquire);
-        tell();
+        flush();
         self.seen.0.store(current, Ordering::Release);
     }
 
-    /// As [`quiescent`](Self::quiescent), and no flow is looked up until it is online again.
-    pub fn offline(&self, tell: impl FnOnce()) {
-        tell();
+    /// As [`quiescent`](Self::quiescent); the thread looks no flow up until it is online again.
+    pub fn offline(&self, flush: impl FnOnce()) {
+        flush();
         self.seen.0.store(OFFLINE, Ordering::Release);
     }
 }

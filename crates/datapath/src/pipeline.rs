@@ -50,7 +50,7 @@ pub(crate) struct Pipeline {
     walk: Walk,
     /// Those of the step.
     receivers: PortSet,
-    /// Of the threads that tell flows what they counted.
+    /// This thread's part in grace periods: it flushes what it counted into flows' statistics.
     member: Member,
     /// When what the microflow cache counted was added to flows last.
     flushed_ms: u64,
@@ -154,9 +154,9 @@ impl Rings for Pipeline {
         self.flush_stats_at(self.datapath.now_ms());
     }
 
-    fn rest(&mut self) {
+    fn before_sleep(&mut self) {
         let now_ms = self.datapath.now_ms();
-        self.member.offline(|| self.walk.microflows.tell(now_ms));
+        self.member.offline(|| self.walk.microflows.flush_stats(now_ms));
         self.ports = None;
     }
 }
@@ -164,7 +164,7 @@ impl Rings for Pipeline {
 impl Drop for Pipeline {
     /// What a thread counted last is not lost with it.
     fn drop(&mut self) {
-        self.rest();
+        self.before_sleep();
     }
 }
 
@@ -206,7 +206,7 @@ impl Pipeline {
     fn flush_stats_at(&mut self, now_ms: u64) {
         if self.flushed_ms != now_ms {
             self.flushed_ms = now_ms;
-            self.member.quiescent(|| self.walk.microflows.tell(now_ms));
+            self.member.quiescent(|| self.walk.microflows.flush_stats(now_ms));
         }
     }
 
@@ -363,16 +363,16 @@ impl Walk {
         let (mut at, mut missing) = (0, false);
         while at < count {
             let (first, begin, mut train) = (&keys[at], at, Train::default());
-            let significant = port.flows.significant(first);
+            let mask = port.flows.mask_union(first);
             loop {
                 train.add(packets[at].frame_len(), keys[at].tcp_flags());
                 at += 1;
-                if at == count || !first.is_equal_in(&keys[at], significant) {
+                if at == count || !first.is_equal_in(&keys[at], mask) {
                     break;
                 }
             }
-            let hash = self.microflows.hash(first, significant);
-            let cached = self.microflows.hit(hash, first, significant, &train);
+            let hash = self.microflows.hash(first, mask);
+            let cached = self.microflows.hit(hash, first, mask, &train);
             missing |= cached.is_none();
             let verdict = cached.map_or(Verdict::Miss, |decision| {
                 Verdict::of(decision, &mut self.burst.decisions)
@@ -406,9 +406,9 @@ impl Walk {
             run.count(decision, packet.frame_len(), key.tcp_flags(), now_ms);
             burst.verdicts[at] = Verdict::of(decision, &mut burst.decisions);
             if !key.is_none() {
-                let significant = port.flows.significant(key);
-                let hash = self.microflows.hash(key, significant);
-                self.microflows.insert(hash, key, significant, decision, now_ms);
+                let mask = port.flows.mask_union(key);
+                let hash = self.microflows.hash(key, mask);
+                self.microflows.insert(hash, key, mask, decision, now_ms);
             }
         }
         run.flush(now_ms);

@@ -1,4 +1,4 @@
-//! What can be done to a packet.
+//! Actions: what a flow does to a packet.
 
 use crate::field::{Field, FieldId, Layer};
 use crate::program::MAX_NESTING;
@@ -28,9 +28,9 @@ pub enum Action {
     Drop(DropReason),
     /// Change bits of a field. A packet without the field is dropped.
     Set(SetField),
-    /// Apply a list to a copy of the packet, to some of them.
+    /// Apply a list to copies of some of the packets.
     Sample {
-        /// How many of 2^32 - 1 packets, about.
+        /// Of 2^32 - 1 packets, about how many.
         probability: u32,
         /// What is done to the copy.
         actions: Nested,
@@ -41,18 +41,19 @@ pub enum Action {
     Truncate(u32),
     /// Apply one of two lists to a copy of the packet.
     CheckPktLen {
-        /// Longest frame for `otherwise`, in bytes; for a frame to be segmented, its longest segment counts.
+        /// Length of the longest frame that `otherwise` applies to, in bytes. For a frame to be segmented, its longest segment
+        /// counts.
         len: u16,
-        /// For longer ones.
+        /// For longer frames.
         greater: Nested,
-        /// For others.
+        /// For other frames.
         otherwise: Nested,
     },
     /// Look a copy of the packet up again in the forward stage, with that recirculation id in its key.
     Recirc(u32),
     /// Compute `dp_hash` over addresses, protocol and transport ports; never 0.
     Hash {
-        /// Makes hashes differ.
+        /// Seed: other numbers make other hashes.
         basis: u32,
     },
     /// Drop the packet, and end the list, when the meter with that number says so.
@@ -64,13 +65,13 @@ pub enum Action {
 /// What goes to the controller with a packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Userspace {
-    /// Which of its sockets is meant (`OVS_USERSPACE_ATTR_PID`).
+    /// The controller's socket that gets the packet (`OVS_USERSPACE_ATTR_PID`).
     pub pid: u32,
-    /// Returned unchanged.
+    /// Data that the controller gets back unchanged.
     pub data: Box<[u8]>,
-    /// Port of a tunnel that the packet would leave through, whose metadata are wanted.
+    /// Port of the tunnel through which the packet would leave, if the controller wants the tunnel's metadata.
     pub egress: Option<PortId>,
-    /// The flow's actions are wanted with the packet.
+    /// Whether the controller wants the flow's actions with the packet.
     pub with_actions: bool,
 }
 
@@ -96,14 +97,14 @@ impl SetField {
         }
     }
 
-    /// Whether the field can be set at all, and the bits are in it. `OVS_ACTION_ATTR_SET` of the kernel, and what it leaves
-    /// to the user: ARP, neighbour discovery, ICMP.
+    /// Whether the field can be set at all, and has these bits. The fields are those of the kernel's `OVS_ACTION_ATTR_SET`, and
+    /// those that the kernel leaves to user space: ARP, neighbour discovery, ICMP.
     pub fn is_valid(&self) -> bool {
         let Field { layer, .. } = self.field.field();
         let settable = match layer {
             Layer::Metadata => matches!(self.field, FieldId::SkbMark | FieldId::SkbPriority),
             Layer::Link => matches!(self.field, FieldId::EthDst | FieldId::EthSrc),
-            // Protocol means ARP's operation here.
+            // The protocol that can be set is ARP's operation.
             Layer::Network => self.field != FieldId::IpFrag,
             Layer::Transport => self.field != FieldId::TcpFlags,
             Layer::NeighbourDiscovery | Layer::Tunnel => true,
@@ -115,7 +116,7 @@ impl SetField {
     }
 }
 
-/// A list in an action. Reading one is bounded in depth, as others write it.
+/// A list of actions within an action. Other processes write such lists, so reading one is bounded in depth.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize)]
 pub struct Nested(pub Vec<Action>);
 

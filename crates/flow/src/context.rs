@@ -1,7 +1,7 @@
-//! What is known of few packets only: the tunnel they came through, labels and first packet of their connection, priority.
+//! Metadata that few packets have: the tunnel they came through, labels and first packet of their connection, priority.
 //!
-//! It stands beside the key, so that keys and caches of other packets carry none of it. A packet without any of that has
-//! [`Context::NONE`].
+//! A context stands beside the key, so that keys and caches of other packets carry none of it. A packet without such metadata
+//! has [`Context::NONE`].
 
 use crate::key::KEY_WORDS;
 use serde::{Deserialize, Serialize};
@@ -14,12 +14,12 @@ pub struct Context {
 }
 
 impl Context {
-    /// Nothing is known.
+    /// The context of a packet without such metadata.
     pub const NONE: Context = Context {
         words: [0; KEY_WORDS],
     };
 
-    /// Whether nothing is known.
+    /// Whether there are no such metadata.
     pub fn is_none(&self) -> bool {
         *self == Context::NONE
     }
@@ -35,7 +35,7 @@ impl Context {
     }
 }
 
-/// What a flow compares of contexts.
+/// The bits of contexts that a flow compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContextMatch {
     /// Values to compare; bits outside `mask` are zero.

@@ -1,4 +1,4 @@
-//! What the data plane counts per port.
+//! Counters that the data plane keeps per port.
 
 use crate::DropCounts;
 use serde::{Deserialize, Serialize};
@@ -31,9 +31,9 @@ pub struct PortCounters {
     pub transmitted: u64,
     /// Bytes of those.
     pub transmitted_bytes: u64,
-    /// Bytes of frames that were copied on their way: heads and misses when they are read from this port's
-    /// guest, everything when it is written to it. Where frames are long, the sum over all ports exceeds the sum of
-    /// `transmitted_bytes` by little: payload is copied once.
+    /// Bytes of frames that were copied: heads and misses when they are read from this port's guest, and everything that
+    /// is written to it. Where frames are long, the sum over all ports exceeds the sum of `transmitted_bytes` by little,
+    /// as payload is copied once.
     pub copied_bytes: u64,
     /// Packets meant for this port that were dropped on its side; each also counts in its origin's `dropped`.
     pub egress_dropped: DropCounts,

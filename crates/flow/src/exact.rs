@@ -1,17 +1,17 @@
-//! The exact-match key: all that a flow key says of a packet, in the shortest form.
+//! The exact-match key: the fields of a flow key in the shortest form.
 
 use crate::key::{FlowKey, FlowMask, KEY_WORDS};
 use std::ops::BitOr;
 
-/// What tells a packet's flow key from that of any other packet: packets with equal exact keys have equal flow keys.
-/// They are compared and hashed, whole or under masks of their own, and [turned](Self::flow_key) into flow keys; flows have
-/// masks of flow keys.
+/// A short form of a packet's flow key: packets with equal exact keys have equal flow keys. Caches compare and hash exact
+/// keys, whole or under masks of their own. Flows have masks of flow keys, into which exact keys can be
+/// [turned](Self::flow_key).
 ///
-/// There are two forms. Usual packets - TCP and UDP in IPv4 without tags, options and fragments - have their header
-/// bytes as they are, in the first [`SHORT_WORDS`](Self::SHORT_WORDS) words, and anything in the others. Other packets
-/// have the words of their flow key that are not zero but for neighbour discovery; neighbour discovery has no exact
-/// key. Equal flow keys make equal exact keys within a form: an unusual packet may differ from a usual one in what no flow
-/// key has, such as a wrong version or the encapsulation of RFC 1042.
+/// There are two forms. The key of a usual packet - TCP or UDP in IPv4 without tags, options and fragments - has the header
+/// bytes as they are, in the first [`SHORT_WORDS`](Self::SHORT_WORDS) words, and anything in the others. The key of
+/// another packet has the words of its flow key, except those that only neighbour discovery uses; neighbour discovery
+/// has no exact key. Within a form, equal flow keys make equal exact keys. An unusual packet may differ from a usual
+/// one in something that no flow key has, such as a wrong version or the encapsulation of RFC 1042.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct ExactKey {
     /// The words. TCP flags are where a flow key has them.
@@ -33,22 +33,22 @@ impl ExactKey {
     pub const WORDS: usize = 10;
     /// Words of a usual packet's key.
     pub const SHORT_WORDS: usize = 6;
-    /// That of a packet that has none.
+    /// The value for a packet that has no exact key.
     pub const NONE: ExactKey = {
         let mut words = [0; ExactKey::WORDS];
         words[3] = NONE;
         ExactKey { words }
     };
 
-    /// Makes it that of a usual packet: input port and transport ports, two words of Ethernet header, the fields of
-    /// word 4 that are not in those, and addresses.
+    /// Makes this the key of a usual packet, from input port and transport ports, two words of Ethernet header, those fields
+    /// of word 4 that are not in these words, and addresses.
     #[inline]
     pub fn set_short(&mut self, ports: u64, ethernet: [u64; 2], ip: u64, addresses: u64) {
         let [first, second] = ethernet;
         self.words[..Self::SHORT_WORDS].copy_from_slice(&[ports, first, second, SHORT, ip, addresses]);
     }
 
-    /// That of any other packet.
+    /// The key of any other packet.
     pub fn of(key: &FlowKey) -> ExactKey {
         const { assert!(ExactKey::WORDS < KEY_WORDS) }
         match key.words.split_first_chunk() {
@@ -82,7 +82,7 @@ impl ExactKey {
         Some(key)
     }
 
-    /// How many words say something.
+    /// How many words of the key have a meaning.
     #[inline]
     fn len(&self) -> usize {
         if self.is_short() {
@@ -92,7 +92,7 @@ impl ExactKey {
         }
     }
 
-    /// The key with every bit outside a mask for its form cleared, of which `mask` gives the words.
+    /// The key with every bit outside the mask cleared. `mask` gives the words of a mask for this key's form.
     #[inline]
     pub fn masked(&self, mask: impl Fn(usize) -> u64) -> ExactKey {
         let mut key = ExactKey::default();
@@ -102,7 +102,7 @@ impl ExactKey {
         key
     }
 
-    /// Whether a key equals `other` but for bits outside a mask for this key's form, of which `mask` gives the words.
+    /// Whether the key equals `other` in all bits of the mask. `mask` gives the words of a mask for this key's form.
     #[inline]
     pub fn is_equal_in(&self, other: &ExactKey, mask: impl Fn(usize) -> u64) -> bool {
         let difference = |word| (self.words[word] ^ other.words[word]) & mask(word);
@@ -111,8 +111,8 @@ impl ExactKey {
             && (self.is_short() || (Self::SHORT_WORDS..Self::WORDS).all(|word| difference(word) == 0))
     }
 
-    /// Of usual packets' keys the bits that flows with masks within `mask` look at, as [`flow_key`](Self::flow_key) has
-    /// them, and those that always make a difference: the input port and the form.
+    /// The mask for keys of usual packets that compares what `mask` compares of their [flow keys](Self::flow_key), and always
+    /// the input port and the form.
     pub fn short_mask(mask: &FlowMask) -> [u64; Self::WORDS] {
         let [_, destination, source, _, ip, _, from, _, to, transport, ..] = mask.0.words;
         let ports = (transport >> 48) as u32 | (transport >> 32 << 16) as u32;
@@ -130,7 +130,7 @@ impl ExactKey {
         key.words
     }
 
-    /// The same of other packets' keys.
+    /// The same for keys of other packets.
     pub fn long_mask(mask: &FlowMask) -> [u64; Self::WORDS] {
         let mut words = [0; Self::WORDS];
         words.copy_from_slice(&mask.0.words[..Self::WORDS]);
@@ -139,13 +139,13 @@ impl ExactKey {
         words
     }
 
-    /// Whether it has only the first [`SHORT_WORDS`](Self::SHORT_WORDS) words.
+    /// Whether this is the key of a usual packet, which has only the first [`SHORT_WORDS`](Self::SHORT_WORDS) words.
     #[inline]
     pub fn is_short(&self) -> bool {
         self.words[3] & SHORT != 0
     }
 
-    /// Whether there is no key.
+    /// Whether the packet has no exact key.
     #[inline]
     pub fn is_none(&self) -> bool {
         self.words[3] & NONE != 0

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 /// What a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
-    /// What is known of a packet besides its bytes. Zero in a packet that comes from a guest, but for the port.
+    /// Facts about a packet that are not in its bytes. Zero in a packet that comes from a guest, except for the port.
     Metadata,
     /// Ethernet and VLAN tags.
     Link,
@@ -29,7 +29,7 @@ pub enum Layer {
     Nsh,
     /// The tunnel a packet came through, or is sent into.
     Tunnel,
-    /// The connection a packet belongs to, as its first packet was.
+    /// The packet's connection, described by the fields of its first packet.
     Connection,
 }
 
@@ -38,7 +38,7 @@ pub enum Layer {
 pub struct Field {
     /// Name, as in `ovs-fields(7)` where the field exists there.
     pub name: &'static str,
-    /// What it belongs to.
+    /// The layer it belongs to.
     pub layer: Layer,
     /// Index of its word, or of the higher one of two; from [`KEY_WORDS`] on in the context.
     pub word: usize,
@@ -54,7 +54,7 @@ impl Field {
         self.word >= KEY_WORDS
     }
 
-    /// Whether the field is metadata: no byte of the packet says it.
+    /// Whether the field is metadata, which no byte of the packet holds.
     pub const fn is_metadata(&self) -> bool {
         matches!(self.layer, Layer::Metadata | Layer::Tunnel | Layer::Connection)
     }
@@ -87,7 +87,7 @@ impl Field {
         u128::from(words[word] >> self.shift) & self.ones()
     }
 
-    /// Gives those bits of the field that are set in `mask` the values they have in `value`.
+    /// Sets those bits of the field that are in `mask` to their values in `value`.
     #[inline]
     pub fn set(&self, words: &mut [u64; KEY_WORDS], value: u128, mask: u128) {
         let word = self.word % KEY_WORDS;

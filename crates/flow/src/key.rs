@@ -22,7 +22,7 @@ pub struct FlowKey {
     pub words: [u64; KEY_WORDS],
 }
 
-/// Which bits of a key matter: ones are compared.
+/// Bits of a key that a flow compares: those that are set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(transparent)]
 pub struct FlowMask(pub FlowKey);
@@ -50,7 +50,7 @@ impl FlowMask {
         words: [0; KEY_WORDS],
     });
 
-    /// Compares what either does.
+    /// Compares what either mask compares.
     #[must_use]
     pub fn union(mut self, other: &FlowMask) -> FlowMask {
         for (word, other) in self.0.words.iter_mut().zip(&other.0.words) {

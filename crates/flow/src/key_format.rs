@@ -15,7 +15,7 @@ pub struct Masked<'a> {
 }
 
 impl FlowKey {
-    /// For printing what of the key matters under `mask`.
+    /// The fields of the key that `mask` compares, as text.
     pub fn display<'a>(&'a self, mask: &'a FlowMask) -> Masked<'a> {
         Masked { key: self, mask }
     }

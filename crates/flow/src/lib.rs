@@ -1,12 +1,11 @@
-//! The contract between whoever decides about packets and whoever forwards them.
+//! The contract between the control plane, which decides about packets, and the data plane, which forwards them.
 //!
 //! A *flow* is a set of packets that are treated alike: a [`FlowKey`] compared under a [`FlowMask`],
 //! and the [`Action`]s applied to what matches. The semantics follow the Open vSwitch kernel datapath
 //! (`linux/openvswitch.h`), because that is the contract under which an unmodified OVS control plane can
-//! drive this data plane. The data plane's table has no priorities: whoever installs flows keeps them
-//! disjoint.
+//! drive this data plane. The data plane's table has no priorities: the control plane keeps flows disjoint.
 //!
-//! Everything a packet can die of is a [`DropReason`]; everything that is counted is in [`PortCounters`].
+//! Each reason for which a packet can be dropped is a [`DropReason`]; all counters of a port are in [`PortCounters`].
 
 #![forbid(unsafe_code)]
 
@@ -39,17 +38,17 @@ use serde::{Deserialize, Serialize};
 /// `stage`. Those of the forward stage are for one pass, that of the key's recirculation id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flow {
-    /// Unique among the flows of its switch; chosen by whoever installs the flow.
+    /// Unique among the flows of its switch; chosen by the control plane.
     pub id: FlowId,
     /// The switch whose table holds the flow.
     pub switch: SwitchId,
-    /// The list of flows that it is in.
+    /// The stage that the flow belongs to.
     pub stage: Stage,
     /// Values to compare; bits outside `mask` are zero.
     pub key: FlowKey,
     /// Which bits of the key are compared.
     pub mask: FlowMask,
-    /// What is compared of the context, if anything.
+    /// The bits of the context that are compared, if any.
     pub context: Option<Box<ContextMatch>>,
     /// What happens to a matching packet. An empty list drops it as [`DropReason::NoAction`].
     pub actions: Vec<Action>,

@@ -1,21 +1,22 @@
 //! Actions as they run: a list of operations without nesting, compiled when a flow is installed.
 //!
-//! What an action does to a copy of the packet stands behind a [`Op::Save`]: the packet is set aside, and goes on at the
-//! place that the operation names once the copy has come to its [`Op::End`]. Places lie ahead always, so a program
-//! ends; and it is bounded in length, nesting and bytes, so that what one packet costs is. Where nothing follows that
-//! needs the packet, no copy is made.
+//! Operations on a copy of the packet stand behind a [`Op::Save`]: the packet is set aside, and once the copy has come to its
+//! [`Op::End`], the packet goes on at the place that the save names. Places always lie ahead, so each program ends. Length,
+//! nesting and bytes of a program are bounded, and so is the cost of one packet. Where no later operation needs the
+//! packet, no copy is made.
 
 use crate::action::{Action, SetField, Userspace};
 use crate::{DropReason, FieldId, FlowMask, PortId, Stage};
 use std::fmt;
 
-/// Lists within lists.
+/// Most levels of lists within lists.
 pub const MAX_NESTING: usize = 8;
 
-/// Operations of a program. The longest that a switch of ours needs floods to all ports, each in a form of its own.
+/// Most operations of a program. The longest program that a switch of ours needs floods to all ports, to each in a form of
+/// its own.
 pub const MAX_OPS: usize = 4 * PortId::LIMIT as usize;
 
-/// Bytes for the controller in all of a program, as many as a flow's actions may have in the kernel.
+/// Most bytes for the controller in a program: as many as a flow's actions may have in the kernel.
 pub const MAX_BYTES: usize = 32 * 1024;
 
 /// A change of a packet's headers or metadata.
@@ -41,26 +42,26 @@ pub enum Op {
     Output {
         /// The port.
         port: PortId,
-        /// Nothing else needs the packet: it is given away and done.
+        /// No later operation needs the packet: the packet itself is sent, and its program ends.
         last: bool,
     },
-    /// Hand a copy to the controller, with what stands at that place of [`Program::userspace`].
+    /// Hand a copy to the controller, with the data at that place of [`Program::userspace`].
     Userspace(u32),
     /// Change the packet.
     Edit(Edit),
-    /// Set the packet aside; what follows is done to a copy. At its end the packet goes on at `resume`.
+    /// Set the packet aside; the operations that follow are on a copy. When the copy ends, the packet goes on at `resume`.
     Save {
         /// Where.
         resume: u32,
     },
-    /// Go on at `otherwise`, but with that probability.
+    /// Go on with the next operation with that probability, else at `otherwise`.
     Sample {
         /// See [`Action::Sample`].
         probability: u32,
         /// Where.
         otherwise: u32,
     },
-    /// Go on at `otherwise`, unless the packet is longer.
+    /// Go on with the next operation if the packet is longer than `len`, else at `otherwise`.
     CheckPktLen {
         /// See [`Action::CheckPktLen`].
         len: u16,
@@ -156,7 +157,7 @@ impl Program {
         self.userspace.get(place as usize)
     }
 
-    /// The port that packets just go to.
+    /// The port to which the program sends packets as they are, if it does nothing else.
     pub fn plain(&self) -> Option<PortId> {
         match *self.ops {
             [Op::Output { port, last: true }] => Some(port),
@@ -164,8 +165,8 @@ impl Program {
         }
     }
 
-    /// The changes that are made, and the port that packets go to then, if that is all. Marks for later passes are left
-    /// out, as there are none.
+    /// The changes of packets and the port that they are sent to, if the program does nothing else. Marks for later passes
+    /// are left out, as no pass follows.
     pub fn edited(&self) -> Option<(Box<[Edit]>, PortId)> {
         let [edits @ .., Op::Output { port, last: true }] = &*self.ops else {
             return None;
@@ -180,13 +181,13 @@ impl Program {
         Some((edits, *port))
     }
 
-    /// Whether it looks up by itself, besides what egress filters need.
+    /// Whether the program looks flows up, apart from look-ups for egress filters.
     #[inline]
     pub fn looks_up(&self) -> bool {
         self.looks_up
     }
 
-    /// Ports that it may send to.
+    /// Ports to which the program may send packets.
     pub fn outputs(&self) -> impl Iterator<Item = PortId> + '_ {
         self.ops.iter().filter_map(|op| match op {
             Op::Output { port, .. } => Some(*port),
@@ -194,7 +195,7 @@ impl Program {
         })
     }
 
-    /// What it looks at of packets, so that a later look-up depends on it: what a hash is computed of.
+    /// The fields of packets that the program reads and on which a later look-up depends: those that a hash is computed of.
     pub fn looks_at(&self) -> FlowMask {
         let mut mask = FlowMask::ANY;
         if self.ops.iter().any(|op| matches!(op, Op::Hash { .. })) {
@@ -215,7 +216,7 @@ impl Program {
 pub struct Builder {
     ops: Vec<Op>,
     userspace: Vec<Userspace>,
-    /// The last place that was named.
+    /// The last place that an operation names.
     named: usize,
 }
 
@@ -233,7 +234,7 @@ impl Builder {
         self.push(Op::Userspace(place));
     }
 
-    /// Lets the operation at that place, which names one, name the next one.
+    /// Makes the operation at this place, which names another, name the next operation.
     pub fn name_next(&mut self, at: usize) {
         let next = u32::try_from(self.ops.len()).unwrap_or(u32::MAX);
         self.named = self.ops.len();
@@ -252,7 +253,7 @@ impl Builder {
         self.ops.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.ops.is_empty()
     }
@@ -375,7 +376,7 @@ impl Compiler {
         Ok(self.out.push(Op::Edit(Edit::PushVlan { tpid, tci })))
     }
 
-    /// What `body` adds, for a copy of the packet if the packet is needed afterwards.
+    /// Adds the operations of `body`: on a copy of the packet if the packet is needed afterwards.
     fn copy(
         &mut self,
         last: bool,

@@ -1,4 +1,4 @@
-//! Stages: the lists of flows that a packet meets, in its order.
+//! Stages: the lists of flows in which a packet is looked up, in their order.
 
 use crate::PortId;
 use serde::{Deserialize, Serialize};
@@ -7,13 +7,13 @@ use std::fmt;
 /// Most ingress filters of a port, and most egress filters.
 pub const MAX_FILTERS: u8 = 4;
 
-/// A list of flows, by its place in a packet's way. A packet meets the ingress filters of the port it came from, then
+/// A list of flows, by its place on a packet's way. A packet passes the ingress filters of the port it came from, then
 /// [`Forward`](Self::Forward), then, for each port that it is sent to, that port's egress filters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Stage {
     /// An ingress filter by number, below [`MAX_FILTERS`].
     Ingress(u8),
-    /// Where it is decided where a packet goes.
+    /// The forwarding stage, which decides where a packet goes.
     #[default]
     Forward,
     /// An egress filter of a port, by number.

@@ -1,11 +1,11 @@
-//! How much of the data plane's address space guests' memory may take.
+//! Bounds for the data plane's address space that guests' memory takes.
 //!
 //! A memory file's size costs its owner nothing: a sparse one of 2^47 bytes fills our whole address space, and then other
 //! ports cannot be mapped and the next allocation fails. So both bytes and regions are counted, per port and in all.
 //!
-//! Of either, every port has a share that is set aside for it: whatever others do, a guest within it is mapped. What is
-//! above comes from a common pool, up to a limit per port. Usual guests need the pool only for their bytes; to use it up
-//! takes several ports at their limits, and costs others only guests that are larger than their share.
+//! Every port has a share of each that is set aside for it: whatever other ports do, a guest within its share is mapped.
+//! Larger guests take from a common pool, up to a limit per port. Usual guests need the pool only for their bytes. Using
+//! the pool up takes several ports at their limits, and keeps out only guests that are larger than their share.
 //!
 //! A port holds what is mapped on its behalf until it is unmapped: a new table counts beside the old one, and so do
 //! tables in which packets under way lie.
@@ -19,11 +19,11 @@ const PORTS: u64 = 4096;
 const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
-/// What bounds one countable thing.
+/// The bounds of one countable thing.
 struct Limits {
     /// Always there for a port.
     share: u64,
-    /// What a port may have.
+    /// Most that one port may have.
     most: u64,
     /// For all ports' needs above their shares.
     common: u64,
@@ -48,14 +48,14 @@ const REGIONS: Limits = Limits {
 /// Regions that can be mapped at a time, at most.
 pub(crate) const ALL_REGIONS: usize = (PORTS * REGIONS.share + REGIONS.common) as usize;
 
-/// What somebody holds.
+/// Bytes and regions that are held.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     bytes: u64,
     regions: u64,
 }
 
-/// What ports hold above their shares.
+/// Bytes and regions that ports hold above their shares.
 static COMMON: Mutex<Held> = Mutex::new(Held { bytes: 0, regions: 0 });
 
 /// Which bound is reached.
@@ -106,7 +106,7 @@ fn lock(held: &Mutex<Held>) -> MutexGuard<'_, Held> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What of a port's holding comes from the common pool.
+/// The part of a port's holding that comes from the common pool.
 fn above(limits: &Limits, held: u64) -> u64 {
     held.saturating_sub(limits.share)
 }

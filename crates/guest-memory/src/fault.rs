@@ -1,4 +1,4 @@
-//! What to do when mapped memory turns out to be gone.
+//! Survives accesses to mapped memory that turns out to be gone.
 //!
 //! The handler may run at any instruction that touches guest memory, in any thread. It reads a fixed table of
 //! atomics and makes one system call; both are allowed in a signal handler.

@@ -1,23 +1,23 @@
-//! Unsafe code lives here: guest memory as the data plane sees it.
+//! Guest memory as the data plane sees it. Unsafe code lives here.
 //!
 //! A [`GuestMemory`] is an immutable set of mapped regions. Changing a guest's memory makes a new set that
-//! shares the mappings that stayed; a mapping goes when the last set that has it goes, so a packet that is
+//! shares the mappings that stayed. A mapping ends with the last set that has it, so a packet that is
 //! still queued keeps the memory it lies in. Everything outside names memory by [`GuestRange`] - region, offset,
 //! length, never a pointer - and every access checks the range against the set it is used with.
 //! Guests write their memory whenever they like; accesses here are plain byte copies of which each byte is
 //! some value the guest had there, and callers never read a byte twice to decide.
 //!
-//! A VMM can shorten the file behind a mapping. Touching what is gone raises SIGBUS; [`survive_truncation`]
+//! A VMM can shorten the file behind a mapping. Touching a page that is gone raises SIGBUS; [`survive_truncation`]
 //! installs a handler that replaces the whole mapping by anonymous zero pages, remembers that it did
 //! ([`GuestMemory::is_broken`]), and lets the access go on. So the worst a VMM can do this way is to
 //! break its own port. How much may be mapped is bounded (`budget.rs`), and a thread of its own unmaps (`unmap.rs`).
 //!
-//! What remains is that it can punch holes. Whoever touches such a page next gets a zeroed one from the kernel, which
+//! A VMM can still punch holes. The next thread that touches such a page gets a zeroed one from the kernel, which
 //! takes 7 us for 4 KiB (Linux 6.18) and grows with the size of huge pages: a page of 2 MiB costs as much as copying it,
 //! one of 1 GiB holds a forwarding thread for a tenth of a second or more. No seal forbids it as long as the guest may
 //! write, and pages that a guest has never touched are as good as holes, so they cannot be refused. A turn's time bounds
-//! it for pages up to 2 MiB; larger ones belong to guests that are trusted so far. The pages count for whoever touched
-//! them first, so the data plane must not be given a memory limit that guests can fill.
+//! it for pages up to 2 MiB; guests with larger pages are trusted so far. The kernel charges pages to the process that
+//! touched them first, so the data plane must not be given a memory limit that guests can fill.
 
 mod budget;
 mod copy;

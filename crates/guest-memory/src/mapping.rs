@@ -46,7 +46,7 @@ pub enum MapError {
     Budget {
         /// With whole pages.
         bytes: u64,
-        /// What it would exceed.
+        /// The bound that it would exceed.
         bound: Bound,
     },
     /// The system refused.
@@ -173,7 +173,7 @@ impl Account {
     }
 }
 
-/// What is to be mapped, as a VMM said it.
+/// A region to be mapped, as the VMM describes it.
 struct Span {
     guest_address: u64,
     front_end_address: u64,
@@ -254,7 +254,7 @@ impl Span {
     }
 }
 
-/// What the system knows of a file, if it is one that lives in memory. No other file is asked: only the kernel's own
+/// The kernel's description of a file, if that lives in memory. No other file is asked: only the kernel's own
 /// memory files have seals, and the kernel tells by their kind (fcntl(2), F_GET_SEALS).
 fn memory_file(file: BorrowedFd<'_>) -> Result<Stat, MapError> {
     rustix::fs::fcntl_get_seals(file).map_err(|_| MapError::Kind)?;

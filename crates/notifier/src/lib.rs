@@ -1,4 +1,4 @@
-//! Unsafe code lives here: eventfds that somebody else chose, told from other files and signalled without waiting.
+//! Tells eventfds that a VMM passed from other files, and signals them without waiting. Unsafe code lives here.
 //!
 //! A VMM passes descriptors and says that they are eventfds. Two questions must not be answered by the usual calls:
 //!
@@ -11,7 +11,7 @@
 //! notice of asynchronous I/O (io_submit(2), `IOCB_FLAG_RESFD`). It compares the file's kind itself, and signals as
 //! drivers do, where a full counter stays full. So a signal is an operation without effect whose completion is
 //! announced there; and the question of the kind is an operation that the kernel refuses *after* it has looked at the
-//! eventfd, so that the error tells which of the two it disliked.
+//! eventfd, so that the error says whether the eventfd or the operation was refused.
 //!
 //! One context serves the process. It is made by [`prepare`] or on first use; where the kernel has none to give
 //! (`CONFIG_AIO` is off, `fs.aio-max-nr` is used up), [`is_eventfd`] and [`signal`] say so, and callers have to do with
@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Operations whose completions may wait to be noted. Nobody reads them: room is made when it runs out.
+/// Operations whose completions may wait to be noted. No thread waits for them: room is made when it runs out.
 const EVENTS: u32 = 256;
 
 /// Of `struct iocb`: the field `aio_resfd` is valid.
@@ -35,7 +35,8 @@ const UNKNOWN_FLAG: i32 = 1 << 30;
 /// Rounds of making room before a signal is given up: other threads may use what one has made.
 const ROUNDS: usize = 8;
 
-/// The beginning of what the kernel maps for a context (`struct aio_ring` of fs/aio.c, which user space may read).
+/// The beginning of the memory that the kernel maps for a context (`struct aio_ring` of fs/aio.c, which user space may
+/// read).
 #[repr(C)]
 struct CompletionRing {
     id: u32,
@@ -70,7 +71,7 @@ pub fn is_eventfd(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     context()?.is_eventfd(fd)
 }
 
-/// Adds 1 to an eventfd's counter and wakes who waits for it. Never waits, whatever its flags are; a counter that is
+/// Adds 1 to an eventfd's counter and wakes its waiters. Never waits, whatever its flags are; a counter that is
 /// full stays so.
 ///
 /// # Errors

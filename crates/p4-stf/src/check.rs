@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use p4_ir::Checked;
 
+use crate::error::{Difference, Expected};
 use crate::script::{Command, Expectation, Line};
 use crate::session::Session;
 
@@ -21,8 +22,8 @@ struct Port<'a> {
 /// # Errors
 ///
 /// The first difference: a command that cannot be done or a counter that differs, else the first packet.
-pub fn run(program: Checked, script: &[Line]) -> Result<(), String> {
-    let mut session = Session::new(program)?;
+pub fn run(program: Checked, script: &[Line]) -> Result<(), Difference> {
+    let mut session = Session::new(program).map_err(Difference::Program)?;
     let mut ports: BTreeMap<u32, Port<'_>> = BTreeMap::new();
     // What leaves on ports that no line names is not looked at.
     for line in script {
@@ -38,9 +39,10 @@ pub fn run(program: Checked, script: &[Line]) -> Result<(), String> {
                 .expected
                 .push((line.line, expectation));
         }
-        let sent = session
-            .run(&line.command)
-            .map_err(|problem| format!("line {}: {problem}", line.line))?;
+        let sent = session.run(&line.command).map_err(|error| Difference::Command {
+            line: line.line,
+            error,
+        })?;
         for (port, bytes) in sent {
             if let Some(port) = ports.get_mut(&port) {
                 port.sent.push(bytes);
@@ -57,35 +59,32 @@ pub fn run(program: Checked, script: &[Line]) -> Result<(), String> {
     }
 }
 
-fn difference(number: u32, port: &Port<'_>) -> Option<(usize, String)> {
+fn difference(number: u32, port: &Port<'_>) -> Option<(usize, Difference)> {
     for (index, (line, expected)) in port.expected.iter().enumerate() {
-        let place = format!("line {line}: port {number}, packet {}", index + 1);
+        let at = Expected {
+            line: *line,
+            port: number,
+            packet: index + 1,
+        };
+        let wanted = shown(expected);
         let Some(sent) = port.sent.get(index) else {
-            return Some((
-                *line,
-                format!("{place}: expected {}, nothing left", shown(expected)),
-            ));
+            let expected = wanted;
+            return Some((*line, Difference::NothingLeft { at, expected }));
         };
         let sent = digits(sent);
         if !matches(expected, &sent) {
-            let text = format!(
-                "{place}: expected {}\n{:indent$}got {sent}",
-                shown(expected),
-                "",
-                indent = 6
-            );
-            return Some((*line, text));
+            let expected = wanted;
+            return Some((*line, Difference::OtherLeft { at, expected, sent }));
         }
     }
-    let more = port.sent.get(port.expected.len())?;
-    let (sent, expected) = (port.sent.len(), port.expected.len());
-    Some((
-        usize::MAX,
-        format!(
-            "port {number}: {sent} packets left, {expected} were expected; the next is {}",
-            digits(more)
-        ),
-    ))
+    let next = digits(port.sent.get(port.expected.len())?);
+    let difference = Difference::MoreLeft {
+        port: number,
+        sent: port.sent.len(),
+        expected: port.expected.len(),
+        next,
+    };
+    Some((usize::MAX, difference))
 }
 
 fn matches(expected: &Expectation, sent: &str) -> bool {
@@ -156,7 +155,7 @@ mod tests {
                 .map(|(index, one)| (index + 5, one))
                 .collect(),
         };
-        let told = |sent: &[&[u8]]| difference(3, &port(sent)).map(|(_, text)| text);
+        let told = |sent: &[&[u8]]| difference(3, &port(sent)).map(|(_, difference)| difference.to_string());
         assert_eq!(told(&[&[0, 7], &[1]]), None);
         assert_eq!(
             told(&[&[0]]).unwrap(),

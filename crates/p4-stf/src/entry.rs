@@ -6,17 +6,18 @@
 use p4_ir::{Action, Key, MatchKind, Program, Table};
 use p4_tables::{KeyLayout, Match, Pattern, Target, Words};
 
+use crate::error::{CommandError, NameError};
 use crate::names;
 use crate::number::{Digits, and, ones};
 use crate::script::{Add, KeyValue};
 
 /// The pattern for an entry of a table with this layout.
-pub(crate) fn pattern(table: &Table, layout: &KeyLayout, add: &Add) -> Result<Pattern, String> {
+pub(crate) fn pattern(table: &Table, layout: &KeyLayout, add: &Add) -> Result<Pattern, CommandError> {
     let mut given: Vec<Option<&KeyValue>> = vec![None; table.keys.len()];
     for (name, value) in &add.keys {
         let key = names::key(table, name)?;
         if given[key].replace(value).is_some() {
-            return Err(format!("key `{name}` is given twice"));
+            return Err(CommandError::RepeatedKey(name.clone()));
         }
     }
     let values = table
@@ -26,13 +27,14 @@ pub(crate) fn pattern(table: &Table, layout: &KeyLayout, add: &Add) -> Result<Pa
         .map(|(key, value)| meaning(key, value));
     let values = values.collect::<Result<Vec<_>, _>>()?;
     let matches: Vec<Match<'_>> = values.iter().map(Meaning::as_match).collect();
-    layout
-        .pattern(&matches)
-        .map_err(|error| format!("table `{}`: {error}", table.identity.name))
+    layout.pattern(&matches).map_err(|error| CommandError::Entry {
+        table: table.identity.name.clone(),
+        error,
+    })
 }
 
 /// The action that an entry of a table names, with its arguments.
-pub(crate) fn target(program: &Program, table: &Table, add: &Add) -> Result<Target, String> {
+pub(crate) fn target(program: &Program, table: &Table, add: &Add) -> Result<Target, CommandError> {
     let number = names::action(program, table, &add.action)?;
     let action = &program.actions[number];
     let mut values: Vec<Option<&Digits>> = vec![None; action.parameters.len()];
@@ -43,15 +45,17 @@ pub(crate) fn target(program: &Program, table: &Table, add: &Add) -> Result<Targ
             .position(|parameter| parameter.name == *name);
         let position = position.ok_or_else(|| no_parameter(action, name))?;
         if values[position].replace(value).is_some() {
-            return Err(format!("argument `{name}` is given twice"));
+            return Err(CommandError::RepeatedArgument(name.clone()));
         }
     }
     let mut arguments = Words::new();
     for (parameter, value) in action.parameters.iter().zip(values) {
-        let value = value.ok_or_else(|| format!("argument `{}` is missing", parameter.name))?;
+        let value = value.ok_or_else(|| CommandError::MissingArgument(parameter.name.clone()))?;
         let width = u32::from(parameter.width);
-        let value = fitted(&value.value, width)
-            .ok_or_else(|| format!("argument `{}` does not fit in {width} bits", parameter.name))?;
+        let value = fitted(&value.value, width).ok_or_else(|| CommandError::ArgumentTooLarge {
+            name: parameter.name.clone(),
+            width,
+        })?;
         arguments.extend(value);
     }
     Ok(Target::Action {
@@ -60,17 +64,13 @@ pub(crate) fn target(program: &Program, table: &Table, add: &Add) -> Result<Targ
     })
 }
 
-fn no_parameter(action: &Action, name: &str) -> String {
-    let names: Vec<&str> = action
-        .parameters
-        .iter()
-        .map(|parameter| parameter.name.as_str())
-        .collect();
-    format!(
-        "action `{}` has no parameter `{name}`, but {}",
-        action.identity.name,
-        names.join(", ")
-    )
+fn no_parameter(action: &Action, name: &str) -> NameError {
+    let parameters = action.parameters.iter();
+    NameError::UnknownParameter {
+        action: action.identity.name.clone(),
+        name: name.to_owned(),
+        known: parameters.map(|parameter| parameter.name.clone()).collect(),
+    }
 }
 
 /// A number in as many words as its width has; `None` if it does not fit.
@@ -109,10 +109,10 @@ impl Meaning {
     }
 }
 
-fn meaning(key: &Key, value: Option<&KeyValue>) -> Result<Meaning, String> {
+fn meaning(key: &Key, value: Option<&KeyValue>) -> Result<Meaning, CommandError> {
     let width = u32::from(key.width);
     let any = || Meaning::Range(Words::new(), ones(width));
-    let wrong = || Err(format!("key `{}` wants another kind of value", key.name));
+    let wrong = || Err(CommandError::WrongKind(key.name.clone()));
     Ok(match (key.kind, value) {
         (MatchKind::Exact, None) => Meaning::Exact(Words::new()),
         (MatchKind::Lpm, None) => Meaning::Lpm(Words::new(), 0),

@@ -7,10 +7,12 @@
 
 use std::fmt::Write;
 use std::fs;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use crate::check;
+use crate::error::{Failure, Unreadable};
 use crate::script;
 
 /// A test.
@@ -27,14 +29,14 @@ pub struct Test {
 }
 
 /// A test and its first difference.
-pub type Outcome = (Test, Result<(), String>);
+pub type Outcome = (Test, Result<(), Failure>);
 
 /// All tests of a folder, or of the folders in it, by name.
 ///
 /// # Errors
 ///
 /// A folder that cannot be read.
-pub fn find(folder: &Path) -> Result<Vec<Test>, String> {
+pub fn find(folder: &Path) -> Result<Vec<Test>, Unreadable> {
     let mut tests = in_folder(folder)?;
     for inner in entries(folder)?.into_iter().filter(|path| path.is_dir()) {
         tests.extend(in_folder(&inner)?);
@@ -43,25 +45,29 @@ pub fn find(folder: &Path) -> Result<Vec<Test>, String> {
 }
 
 /// Runs a test.
-pub fn run(test: &Test) -> Result<(), String> {
+///
+/// # Errors
+///
+/// Its first difference, or why it could not be run.
+pub fn run(test: &Test) -> Result<(), Failure> {
     let result = catch_unwind(AssertUnwindSafe(|| run_once(test, None)));
-    let result = result.unwrap_or_else(|_| Err("the engine panicked".to_owned()));
+    let result = result.unwrap_or(Err(Failure::Panicked));
     let Some(p4info) = test.p4info.as_deref().filter(|_| result.is_ok()) else {
         return result;
     };
     let joined = catch_unwind(AssertUnwindSafe(|| run_once(test, Some(p4info))));
-    let joined = joined.unwrap_or_else(|_| Err("the engine panicked".to_owned()));
-    joined.map_err(|difference| format!("with P4Info: {difference}"))
+    let joined = joined.unwrap_or(Err(Failure::Panicked));
+    joined.map_err(|failure| Failure::WithP4Info(Box::new(failure)))
 }
 
-fn run_once(test: &Test, p4info: Option<&Path>) -> Result<(), String> {
-    let read = |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
+fn run_once(test: &Test, p4info: Option<&Path>) -> Result<(), Failure> {
+    let read = |path: &Path| fs::read(path).map_err(|error| unreadable(path, error));
     let json = read(&test.program)?;
     let p4info = p4info.map(read).transpose()?;
-    let program = p4_bmv2::load(&json, p4info.as_deref()).map_err(|error| format!("program: {error}"))?;
-    let text = String::from_utf8(read(&test.script)?).map_err(|error| format!("script: {error}"))?;
-    let lines = script::parse(&text).map_err(|error| format!("script: {error}"))?;
-    check::run(program, &lines)
+    let program = p4_bmv2::load(&json, p4info.as_deref())?;
+    let text = String::from_utf8(read(&test.script)?)?;
+    let lines = script::parse(&text)?;
+    Ok(check::run(program, &lines)?)
 }
 
 /// Each failing test with its first difference, and a line that sums up.
@@ -90,8 +96,8 @@ pub fn report(title: &str, outcomes: &[Outcome]) -> String {
     text
 }
 
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let error = |error: std::io::Error| format!("{}: {error}", folder.display());
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, Unreadable> {
+    let error = |error| unreadable(folder, error);
     let entries = fs::read_dir(folder).map_err(error)?;
     let mut paths = entries
         .map(|entry| entry.map(|entry| entry.path()))
@@ -101,7 +107,14 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-fn in_folder(folder: &Path) -> Result<Vec<Test>, String> {
+fn unreadable(path: &Path, error: io::Error) -> Unreadable {
+    Unreadable {
+        path: path.to_owned(),
+        error,
+    }
+}
+
+fn in_folder(folder: &Path) -> Result<Vec<Test>, Unreadable> {
     let name = folder
         .canonicalize()
         .ok()

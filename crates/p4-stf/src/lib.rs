@@ -16,12 +16,14 @@
 //! | `entry` | entries from names and values |
 //! | `session` | commands on an engine and its state |
 //! | `check` | expectations |
+//! | `error` | what can be wrong with a script, a command, a packet, a folder |
 //! | [`folder`] | folders of tests, and the report |
 
 #![forbid(unsafe_code)]
 
 mod check;
 mod entry;
+mod error;
 pub mod folder;
 mod names;
 mod number;
@@ -29,5 +31,6 @@ pub mod script;
 mod session;
 
 pub use check::run;
+pub use error::{CommandError, Difference, Expected, Failure, NameError, Problem, ScriptError, Unreadable};
 pub use number::{Digits, MAX_DIGITS};
 pub use session::{Sent, Session};

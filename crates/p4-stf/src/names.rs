@@ -1,6 +1,8 @@
-//! Whom a script means: tables, actions, keys, counters by their names or the ends of them.
+//! Which table, action, key or counter a name in a script means: the whole name, or its end.
 
 use p4_ir::{Program, Table};
+
+use crate::error::NameError;
 
 /// The thing whose name is `name`; else the only one whose name ends with `.name`; else the only one whose name ends with it.
 ///
@@ -11,7 +13,7 @@ pub(crate) fn find<'a>(
     what: &str,
     name: &str,
     all: impl Iterator<Item = (usize, &'a str)> + Clone,
-) -> Result<usize, String> {
+) -> Result<usize, NameError> {
     let component = format!(".{name}");
     let rules: [&dyn Fn(&str) -> bool; 3] = [
         &|other| other == name,
@@ -23,16 +25,27 @@ pub(crate) fn find<'a>(
         match (matching.next(), matching.next()) {
             (Some((index, _)), None) => return Ok(index),
             (Some((_, one)), Some((_, other))) => {
-                return Err(format!("{what} `{name}` may be `{one}` or `{other}`"));
+                return Err(ambiguous(what, name, one, other));
             }
             _ => {}
         }
     }
-    Err(format!("there is no {what} `{name}`"))
+    Err(NameError::Unknown {
+        what: what.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+fn ambiguous(what: &str, name: &str, one: &str, other: &str) -> NameError {
+    NameError::Ambiguous {
+        what: what.to_owned(),
+        name: name.to_owned(),
+        candidates: [one.to_owned(), other.to_owned()],
+    }
 }
 
 /// The position of a table.
-pub(crate) fn table(program: &Program, name: &str) -> Result<usize, String> {
+pub(crate) fn table(program: &Program, name: &str) -> Result<usize, NameError> {
     let all = program
         .tables
         .iter()
@@ -42,14 +55,14 @@ pub(crate) fn table(program: &Program, name: &str) -> Result<usize, String> {
 }
 
 /// The position of an action in the program, among those of a table.
-pub(crate) fn action(program: &Program, table: &Table, name: &str) -> Result<usize, String> {
+pub(crate) fn action(program: &Program, table: &Table, name: &str) -> Result<usize, NameError> {
     let actions = table.actions.iter().map(|action| action.action.index());
     let all = actions.map(|index| (index, program.actions[index].identity.name.as_str()));
     find(&format!("action of table `{}`", table.identity.name), name, all)
 }
 
 /// The position of a key in a table: by its name, that of its validity, or the end of its name.
-pub(crate) fn key(table: &Table, name: &str) -> Result<usize, String> {
+pub(crate) fn key(table: &Table, name: &str) -> Result<usize, NameError> {
     let name = with_brackets(name);
     let stem = name.strip_suffix(".valid").unwrap_or(&name);
     let mut exact = vec![name.clone(), format!("{name}$"), format!("{name}.$valid$")];
@@ -68,20 +81,17 @@ pub(crate) fn key(table: &Table, name: &str) -> Result<usize, String> {
             (Some(index), None) => return Ok(index),
             (Some(one), Some(other)) => {
                 let (one, other) = (&table.keys[one].name, &table.keys[other].name);
-                return Err(format!(
-                    "key `{name}` of table `{}` may be `{one}` or `{other}`",
-                    table.identity.name
-                ));
+                let what = format!("key of table `{}`", table.identity.name);
+                return Err(ambiguous(&what, &name, one, other));
             }
             _ => {}
         }
     }
-    let names: Vec<&str> = table.keys.iter().map(|key| key.name.as_str()).collect();
-    Err(format!(
-        "table `{}` has no key `{name}`, but {}",
-        table.identity.name,
-        names.join(", ")
-    ))
+    Err(NameError::UnknownKey {
+        table: table.identity.name.clone(),
+        known: table.keys.iter().map(|key| key.name.clone()).collect(),
+        name,
+    })
 }
 
 /// `extra$0.h` is written for `extra[0].h`.
@@ -107,7 +117,8 @@ mod tests {
     #[test]
     fn names_ends_and_what_is_ambiguous() {
         let all = ["a.t", "b.t", "b.xt", "c.u", "u"];
-        let find = |name| find("table", name, all.iter().copied().enumerate());
+        let find =
+            |name| find("table", name, all.iter().copied().enumerate()).map_err(|error| error.to_string());
         assert_eq!(find("a.t"), Ok(0));
         assert_eq!(find("u"), Ok(4));
         assert_eq!(find("xt"), Ok(2));

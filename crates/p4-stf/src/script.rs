@@ -4,8 +4,9 @@
 //! tests are written in (`testdata/p4_16_samples/*.stf` of p4lang/p4c), with BMv2's command line for replication,
 //! registers and meters. Whatever a script holds, reading it ends with commands or an error that names the line.
 
-use thiserror::Error;
+use std::fmt;
 
+use crate::error::{Problem, ScriptError};
 use crate::number::Digits;
 
 /// Most bytes of a script.
@@ -16,16 +17,6 @@ pub const MAX_LINE: usize = 1 << 20;
 pub const MAX_PACKET: usize = 65_536;
 /// Largest port.
 pub const MAX_PORT: u32 = 511;
-
-/// A script that could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("line {line}: {problem}")]
-pub struct ScriptError {
-    /// Line, from 1 on.
-    pub line: usize,
-    /// What is wrong with it.
-    pub problem: String,
-}
 
 /// A command and its line, from 1 on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +80,15 @@ pub enum Unit {
     Packets,
     /// Bytes.
     Bytes,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Unit::Packets => "packets",
+            Unit::Bytes => "bytes",
+        })
+    }
 }
 
 /// A comparison.
@@ -201,7 +201,7 @@ pub enum Shown {
     Meter,
 }
 
-type Parsed<T> = Result<T, String>;
+type Parsed<T> = Result<T, Problem>;
 
 /// Reads a script.
 ///
@@ -210,7 +210,7 @@ type Parsed<T> = Result<T, String>;
 /// The first line that is no command.
 pub fn parse(text: &str) -> Result<Vec<Line>, ScriptError> {
     if text.len() > MAX_SCRIPT {
-        let problem = format!("the script has {} bytes, {MAX_SCRIPT} are the limit", text.len());
+        let problem = Problem::ScriptTooLong(text.len());
         return Err(ScriptError { line: 1, problem });
     }
     let mut lines = Vec::new();
@@ -220,7 +220,7 @@ pub fn parse(text: &str) -> Result<Vec<Line>, ScriptError> {
             problem,
         };
         if line.len() > MAX_LINE {
-            return Err(error(format!("{} bytes, {MAX_LINE} are the limit", line.len())));
+            return Err(error(Problem::LineTooLong(line.len())));
         }
         let line = line.split('#').next().unwrap_or_default().trim();
         if !line.is_empty() {
@@ -301,8 +301,8 @@ fn by_words(word: &str, arguments: &[&str]) -> Parsed<Command> {
             | "wait"
             | "remove",
             _,
-        ) => return Err(format!("`{word}` has wrong arguments")),
-        _ => return Err(format!("there is no command `{}`", shortened(word))),
+        ) => return Err(Problem::WrongArguments(word.to_owned())),
+        _ => return Err(Problem::NoCommand(shortened(word))),
     })
 }
 
@@ -312,18 +312,18 @@ fn show(what: Shown, name: &str, index: &str) -> Parsed<Command> {
 
 fn number<T: TryFrom<u64>>(text: &str) -> Parsed<T> {
     let number = Digits::small(text).and_then(|number| T::try_from(number).ok());
-    number.ok_or_else(|| format!("`{}` is not a number that could be here", shortened(text)))
+    number.ok_or_else(|| malformed(text, "a number that could be here"))
 }
 
 fn digits(text: &str) -> Parsed<Digits> {
     let digits = Digits::parse(text).filter(|digits| !digits.has_gaps());
-    digits.ok_or_else(|| format!("`{}` is not a number", shortened(text)))
+    digits.ok_or_else(|| malformed(text, "a number"))
 }
 
 fn port(text: &str) -> Parsed<u32> {
     match number(text)? {
         port if port <= MAX_PORT => Ok(port),
-        port => Err(format!("port {port} is larger than {MAX_PORT}")),
+        port => Err(Problem::PortTooLarge(port)),
     }
 }
 
@@ -335,13 +335,12 @@ fn rates(texts: &[&str]) -> Parsed<[Rate; 2]> {
     let rate = |text: &&str| -> Parsed<Rate> {
         let (rate, burst) = text
             .split_once(':')
-            .ok_or_else(|| format!("`{}` is not RATE:BURST", shortened(text)))?;
+            .ok_or_else(|| malformed(text, "RATE:BURST"))?;
         let per_microsecond = rate
             .parse::<f64>()
             .ok()
             .filter(|rate| (0.0..=1e12).contains(rate));
-        let per_microsecond =
-            per_microsecond.ok_or_else(|| format!("`{}` is not a rate", shortened(rate)))?;
+        let per_microsecond = per_microsecond.ok_or_else(|| malformed(rate, "a rate"))?;
         Ok(Rate {
             per_second: (per_microsecond * 1e6).round() as u64,
             burst: number(burst)?,
@@ -349,7 +348,7 @@ fn rates(texts: &[&str]) -> Parsed<[Rate; 2]> {
     };
     match texts {
         [committed, peak] => Ok([rate(committed)?, rate(peak)?]),
-        _ => Err("a meter has two rates: committed and peak".to_owned()),
+        _ => Err(Problem::Missing("a meter has two rates: committed and peak")),
     }
 }
 
@@ -363,19 +362,16 @@ fn port_and_digits(rest: &str) -> Parsed<(u32, String)> {
 fn packet(rest: &str) -> Parsed<Command> {
     let (port, digits) = port_and_digits(rest)?;
     if digits.is_empty() {
-        return Err("a packet has bytes".to_owned());
+        return Err(Problem::Missing("a packet has bytes"));
     }
     if let Some(wrong) = digits.chars().find(|letter| !letter.is_ascii_hexdigit()) {
-        return Err(format!("`{wrong}` is not a hexadecimal digit"));
+        return Err(Problem::NotHexadecimal(wrong));
     }
     if digits.len() % 2 == 1 {
-        return Err("half a byte is missing".to_owned());
+        return Err(Problem::HalfByte);
     }
     if digits.len() / 2 > MAX_PACKET {
-        return Err(format!(
-            "{} bytes, {MAX_PACKET} are the limit of a packet",
-            digits.len() / 2
-        ));
+        return Err(Problem::PacketTooLong(digits.len() / 2));
     }
     let nibble = |digit: u8| char::from(digit).to_digit(16).unwrap_or(0) as u8;
     let bytes = digits
@@ -394,7 +390,7 @@ fn expect(rest: &str) -> Parsed<Command> {
         .chars()
         .find(|&letter| !letter.is_ascii_hexdigit() && letter != '*')
     {
-        return Err(format!("`{wrong}` is neither a hexadecimal digit nor `*`"));
+        return Err(Problem::NotExpectable(wrong));
     }
     let digits = (complete || !digits.is_empty()).then_some(digits);
     Ok(Command::Expect(port, Expectation { digits, complete }))
@@ -404,13 +400,15 @@ fn expect(rest: &str) -> Parsed<Command> {
 fn add(rest: &str) -> Parsed<Add> {
     let end = rest
         .rfind(')')
-        .ok_or("the action has no arguments in parentheses")?;
+        .ok_or(Problem::Missing("the action has no arguments in parentheses"))?;
     let (before, after) = (&rest[..end], rest[end + 1..].trim());
-    let open = before.rfind('(').ok_or("a parenthesis is missing")?;
+    let open = before
+        .rfind('(')
+        .ok_or(Problem::Missing("a parenthesis is missing"))?;
     let id = match (after.strip_prefix('='), after.is_empty()) {
         (Some(id), _) if !id.trim().is_empty() => Some(id.trim().to_owned()),
         (None, true) => None,
-        _ => return Err(format!("`{}` is not `= ID`", shortened(after))),
+        _ => return Err(malformed(after, "`= ID`")),
     };
     let arguments = before[open + 1..]
         .split(',')
@@ -419,7 +417,7 @@ fn add(rest: &str) -> Parsed<Add> {
     let arguments = arguments.map(|argument| {
         let (name, value) = argument
             .split_once(':')
-            .ok_or_else(|| format!("`{}` is not NAME:NUMBER", shortened(argument)))?;
+            .ok_or_else(|| malformed(argument, "NAME:NUMBER"))?;
         Ok((name.trim().to_owned(), digits(value.trim())?))
     });
     let arguments = arguments.collect::<Parsed<Vec<_>>>()?;
@@ -430,9 +428,11 @@ fn add(rest: &str) -> Parsed<Add> {
     let action = words
         .pop()
         .filter(|word| !word.contains(':'))
-        .ok_or("there is no action")?;
+        .ok_or(Problem::Missing("there is no action"))?;
     let mut words = words.into_iter().peekable();
-    let table = words.next().ok_or("there is no table, or no action")?;
+    let table = words
+        .next()
+        .ok_or(Problem::Missing("there is no table, or no action"))?;
     let priority = match words.peek() {
         Some(word) if !word.contains(':') => number(word)?,
         _ => 0,
@@ -441,7 +441,7 @@ fn add(rest: &str) -> Parsed<Add> {
     let keys = words.map(|word| {
         let (name, value) = word
             .rsplit_once(':')
-            .ok_or_else(|| format!("`{}` is not KEY:VALUE", shortened(&word)))?;
+            .ok_or_else(|| malformed(&word, "KEY:VALUE"))?;
         Ok((name.to_owned(), key_value(value)?))
     });
     Ok(Add {
@@ -455,8 +455,7 @@ fn add(rest: &str) -> Parsed<Add> {
 }
 
 fn key_value(text: &str) -> Parsed<KeyValue> {
-    let gaps =
-        |text: &str| Digits::parse(text).ok_or_else(|| format!("`{}` is not a value", shortened(text)));
+    let gaps = |text: &str| Digits::parse(text).ok_or_else(|| malformed(text, "a value"));
     if let Some((low, high)) = text.split_once("->") {
         return Ok(KeyValue::Range(digits(low)?, digits(high)?));
     }
@@ -473,7 +472,7 @@ fn without_blanks_at_colons(text: &str) -> String {
 fn set_default(rest: &str) -> Parsed<Command> {
     let default = add(rest)?;
     if !default.keys.is_empty() || default.id.is_some() {
-        return Err("a default has neither keys nor a name".to_owned());
+        return Err(Problem::KeyedDefault);
     }
     Ok(Command::SetDefault(default))
 }
@@ -481,8 +480,10 @@ fn set_default(rest: &str) -> Parsed<Command> {
 fn check_counter(rest: &str) -> Parsed<Command> {
     let (name, rest) = rest
         .split_once('(')
-        .ok_or("the counter has no cell in parentheses")?;
-    let (cell, condition) = rest.split_once(')').ok_or("a parenthesis is missing")?;
+        .ok_or(Problem::Missing("the counter has no cell in parentheses"))?;
+    let (cell, condition) = rest
+        .split_once(')')
+        .ok_or(Problem::Missing("a parenthesis is missing"))?;
     let cell = match cell.trim().strip_prefix('$') {
         Some(id) => Cell::Entry(id.to_owned()),
         None => Cell::Index(number(cell.trim())?),
@@ -497,7 +498,7 @@ fn check_counter(rest: &str) -> Parsed<Command> {
 }
 
 fn condition(text: &str) -> Parsed<(Unit, Comparison, u64)> {
-    let wrong = || format!("`{}` is not a condition", shortened(text));
+    let wrong = || malformed(text, "a condition");
     let lower = text.to_ascii_lowercase();
     let (unit, rest) = match (lower.strip_prefix("packets"), lower.strip_prefix("bytes")) {
         (Some(rest), _) => (Unit::Packets, rest.trim()),
@@ -518,6 +519,13 @@ fn condition(text: &str) -> Parsed<(Unit, Comparison, u64)> {
         .find_map(|sign| Some((sign, rest.strip_prefix(sign.sign())?)));
     let (sign, value) = found.ok_or_else(wrong)?;
     Ok((unit, sign, number(value.trim())?))
+}
+
+fn malformed(text: &str, form: &'static str) -> Problem {
+    Problem::Malformed {
+        text: shortened(text),
+        form,
+    }
 }
 
 /// What an error shows of a script's text.

@@ -7,13 +7,14 @@ use p4_ir::{Checked, CounterId, Implementation, MeterId, RegisterId, TableId};
 use p4_tables::{Change, Count, Entry, Handle, MeterRates, Pattern, Target};
 
 use crate::entry::{fitted, pattern, target};
+use crate::error::{CommandError, NameError};
 use crate::names;
 use crate::script::{Add, Cell, Command, Comparison, Rate, Shown, Unit};
 
 /// Nanoseconds between two packets.
 const STEP: u64 = 1000;
 /// Most nodes of multicast groups that a script may make.
-const MAX_NODES: usize = 4096;
+pub(crate) const MAX_NODES: usize = 4096;
 
 /// Port and bytes of each packet that left, in order.
 pub type Sent = Vec<(u32, Vec<u8>)>;
@@ -46,9 +47,9 @@ impl Session {
     /// # Errors
     ///
     /// Why the program cannot run.
-    pub fn new(program: Checked) -> Result<Session, String> {
-        let engine = Engine::new(program).map_err(|error| error.to_string())?;
-        let state = State::new(&engine, StateLimits::default()).map_err(|error| error.to_string())?;
+    pub fn new(program: Checked) -> Result<Session, p4_interpreter::Error> {
+        let engine = Engine::new(program)?;
+        let state = State::new(&engine, StateLimits::default())?;
         let context = Context::new(&engine, 1);
         Ok(Session {
             engine,
@@ -93,7 +94,7 @@ impl Session {
     /// # Errors
     ///
     /// What is wrong with it, or how a counter differs.
-    pub fn run(&mut self, command: &Command) -> Result<Sent, String> {
+    pub fn run(&mut self, command: &Command) -> Result<Sent, CommandError> {
         match command {
             Command::Packet(port, bytes) => return Ok(self.send(*port, bytes)),
             Command::Expect(..) | Command::Wait => {}
@@ -111,11 +112,8 @@ impl Session {
             Command::RegisterWrite(name, index, value) => {
                 let register = self.register(name)?;
                 let width = u32::from(self.engine.program().registers[register.index()].width);
-                let words = fitted(&value.value, width)
-                    .ok_or_else(|| format!("the value has more than {width} bits"))?;
-                self.state
-                    .set_register(register, *index, &words)
-                    .map_err(|error| error.to_string())?;
+                let words = fitted(&value.value, width).ok_or(CommandError::ValueTooLarge(width))?;
+                self.state.set_register(register, *index, &words)?;
             }
             Command::RegisterReset(name) => self.state.reset_register(self.register(name)?),
             Command::MeterRates(name, index, rates) => self.set_rates(name, *index, rates)?,
@@ -125,11 +123,11 @@ impl Session {
         Ok(Vec::new())
     }
 
-    fn table(&self, name: &str) -> Result<usize, String> {
+    fn table(&self, name: &str) -> Result<usize, NameError> {
         names::table(self.engine.program(), name)
     }
 
-    fn add(&mut self, add: &Add) -> Result<(), String> {
+    fn add(&mut self, add: &Add) -> Result<(), CommandError> {
         let number = self.table(&add.table)?;
         let program = self.engine.program();
         let table = &program.tables[number];
@@ -169,7 +167,7 @@ impl Session {
         Ok(())
     }
 
-    fn set_default(&mut self, add: &Add) -> Result<(), String> {
+    fn set_default(&mut self, add: &Add) -> Result<(), CommandError> {
         let number = self.table(&add.table)?;
         let program = self.engine.program();
         let target = target(program, &program.tables[number], add)?;
@@ -179,11 +177,11 @@ impl Session {
         }])
     }
 
-    fn remove_all(&mut self) -> Result<(), String> {
+    fn remove_all(&mut self) -> Result<(), CommandError> {
         let mut changes = Vec::new();
         for number in 0..self.engine.program().tables.len() as u32 {
             let tables = self.state.tables().look();
-            let table = tables.table(number).map_err(|error| error.to_string())?;
+            let table = tables.table(number)?;
             let handles = table.handles().filter(|&handle| !table.is_constant(handle));
             let patterns = handles.filter_map(|handle| table.pattern(handle));
             changes.extend(patterns.map(|(pattern, priority)| Change::Remove {
@@ -199,14 +197,14 @@ impl Session {
         Ok(())
     }
 
-    fn apply(&self, changes: &[Change]) -> Result<(), String> {
+    fn apply(&self, changes: &[Change]) -> Result<(), CommandError> {
         self.state
             .tables()
             .apply(changes, self.now)
-            .map_err(|refused| refused.error.to_string())
+            .map_err(|refused| refused.error.into())
     }
 
-    fn counter(&self, name: &str) -> Result<CounterId, String> {
+    fn counter(&self, name: &str) -> Result<CounterId, NameError> {
         let counters = self.engine.program().counters.iter().enumerate();
         let number = names::find(
             "counter",
@@ -216,7 +214,7 @@ impl Session {
         Ok(CounterId(number as u16))
     }
 
-    fn register(&self, name: &str) -> Result<RegisterId, String> {
+    fn register(&self, name: &str) -> Result<RegisterId, NameError> {
         let registers = self.engine.program().registers.iter().enumerate();
         let number = names::find(
             "register",
@@ -226,7 +224,7 @@ impl Session {
         Ok(RegisterId(number as u16))
     }
 
-    fn meter(&self, name: &str) -> Result<MeterId, String> {
+    fn meter(&self, name: &str) -> Result<MeterId, NameError> {
         let meters = self.engine.program().meters.iter().enumerate();
         let number = names::find(
             "meter",
@@ -236,37 +234,37 @@ impl Session {
         Ok(MeterId(number as u16))
     }
 
-    fn counted(&self, name: &str, cell: &Cell) -> Result<CounterValue, String> {
+    fn counted(&self, name: &str, cell: &Cell) -> Result<CounterValue, CommandError> {
         let counter = self.counter(name)?;
         let direct = self.engine.program().counters[counter.index()].table;
         let (table, handle) = match (cell, direct) {
             (Cell::Index(index), None) => {
-                return self
-                    .state
-                    .counter(counter, *index)
-                    .map_err(|error| error.to_string());
+                return self.state.counter(counter, *index).map_err(CommandError::from);
             }
             (Cell::Index(index), Some(table)) => (table.index(), self.handle(table, *index)?),
             (Cell::Entry(id), _) => {
                 let (table, pattern, priority) = self
                     .entries
                     .get(id)
-                    .ok_or_else(|| format!("no entry was named `{id}`"))?;
+                    .ok_or_else(|| CommandError::UnknownEntry(id.clone()))?;
                 if self.engine.program().tables[*table].counter != Some(counter) {
-                    return Err(format!("`{name}` does not count the table of entry `{id}`"));
+                    return Err(CommandError::OtherTable {
+                        counter: name.to_owned(),
+                        entry: id.clone(),
+                    });
                 }
                 let tables = self.state.tables().look();
-                let found = tables.table(*table as u32).map_err(|error| error.to_string())?;
+                let found = tables.table(*table as u32)?;
                 (
                     *table,
                     found
                         .find(pattern, *priority)
-                        .ok_or_else(|| format!("entry `{id}` is gone"))?,
+                        .ok_or_else(|| CommandError::RemovedEntry(id.clone()))?,
                 )
             }
         };
         let tables = self.state.tables().look();
-        let table = tables.table(table as u32).map_err(|error| error.to_string())?;
+        let table = tables.table(table as u32)?;
         let count = table.counted(handle).unwrap_or_default();
         Ok(CounterValue {
             packets: count.packets,
@@ -275,57 +273,52 @@ impl Session {
     }
 
     /// The entry of a table with a number as BMv2 gives them: from 0 on in the order in which they were added.
-    fn handle(&self, table: TableId, index: u64) -> Result<Handle, String> {
+    fn handle(&self, table: TableId, index: u64) -> Result<Handle, CommandError> {
         let tables = self.state.tables().look();
-        let entries = tables
-            .table(u32::from(table.0))
-            .map_err(|error| error.to_string())?;
+        let entries = tables.table(u32::from(table.0))?;
         let wanted = index
             .checked_add(1)
             .and_then(|number| Handle::try_from(number).ok());
         let found = wanted.filter(|&wanted| entries.pattern(wanted).is_some());
-        found.ok_or_else(|| {
-            let name = &self.engine.program().tables[table.index()].identity.name;
-            format!("table `{name}` has no entry number {index}")
+        found.ok_or_else(|| CommandError::NoSuchEntry {
+            table: self.engine.program().tables[table.index()].identity.name.clone(),
+            index,
         })
     }
 
-    fn write_counter(&self, name: &str, index: u64, value: CounterValue) -> Result<(), String> {
+    fn write_counter(&self, name: &str, index: u64, value: CounterValue) -> Result<(), CommandError> {
         let counter = self.counter(name)?;
         let Some(table) = self.engine.program().counters[counter.index()].table else {
             return self
                 .state
                 .set_counter(counter, index, value)
-                .map_err(|error| error.to_string());
+                .map_err(CommandError::from);
         };
         let handle = self.handle(table, index)?;
         let tables = self.state.tables().look();
-        let table = tables
-            .table(u32::from(table.0))
-            .map_err(|error| error.to_string())?;
+        let table = tables.table(u32::from(table.0))?;
         let count = Count {
             packets: value.packets,
             bytes: value.bytes,
         };
-        table
-            .set_counted(handle, count)
-            .map_err(|error| error.to_string())
+        table.set_counted(handle, count).map_err(CommandError::from)
     }
 
     /// Sets the rates of a table's direct meters: of one entry, or of all that there are.
-    fn set_direct_rates(&self, table: TableId, index: Option<u64>, rates: MeterRates) -> Result<(), String> {
+    fn set_direct_rates(
+        &self,
+        table: TableId,
+        index: Option<u64>,
+        rates: MeterRates,
+    ) -> Result<(), CommandError> {
         let one = index.map(|index| self.handle(table, index)).transpose()?;
         let tables = self.state.tables().look();
-        let table = tables
-            .table(u32::from(table.0))
-            .map_err(|error| error.to_string())?;
+        let table = tables.table(u32::from(table.0))?;
         let handles = table
             .handles()
             .filter(|&handle| one.is_none_or(|one| one == handle));
         for meter in handles.filter_map(|handle| table.meter(handle)) {
-            meter
-                .set(Some(rates), self.now)
-                .map_err(|error| error.to_string())?;
+            meter.set(Some(rates), self.now)?;
         }
         Ok(())
     }
@@ -335,32 +328,42 @@ impl Session {
         name: &str,
         cell: &Cell,
         condition: Option<(Unit, Comparison, u64)>,
-    ) -> Result<(), String> {
+    ) -> Result<(), CommandError> {
         let CounterValue { packets, bytes } = self.counted(name, cell)?;
         let Some((unit, comparison, wanted)) = condition else {
             let zero = packets == 0 && bytes == 0;
             return if zero {
                 Ok(())
             } else {
-                Err(format!("{name}: {packets} packets, {bytes} bytes, not 0"))
+                Err(CommandError::NotZero {
+                    counter: name.to_owned(),
+                    packets,
+                    bytes,
+                })
             };
         };
-        let (value, unit) = match unit {
-            Unit::Packets => (packets, "packets"),
-            Unit::Bytes => (bytes, "bytes"),
+        let value = match unit {
+            Unit::Packets => packets,
+            Unit::Bytes => bytes,
         };
-        let holds = comparison.holds(value, wanted);
-        if holds {
-            Ok(())
-        } else {
-            Err(format!(
-                "{name}: {value} {unit}, not {} {wanted}",
-                comparison.sign()
-            ))
+        if comparison.holds(value, wanted) {
+            return Ok(());
         }
+        Err(CommandError::OtherCount {
+            counter: name.to_owned(),
+            value,
+            unit,
+            comparison,
+            wanted,
+        })
     }
 
-    fn set_rates(&self, name: &str, index: Option<u64>, [committed, peak]: &[Rate; 2]) -> Result<(), String> {
+    fn set_rates(
+        &self,
+        name: &str,
+        index: Option<u64>,
+        [committed, peak]: &[Rate; 2],
+    ) -> Result<(), CommandError> {
         let meter = self.meter(name)?;
         let rates = MeterRates {
             cir: committed.per_second,
@@ -376,15 +379,13 @@ impl Session {
             None => 0..self.state.meter_cells(meter),
         };
         for cell in cells {
-            self.state
-                .set_meter(meter, cell, Some(rates), self.now)
-                .map_err(|error| error.to_string())?;
+            self.state.set_meter(meter, cell, Some(rates), self.now)?;
         }
         Ok(())
     }
 
     /// Commands that only show: that what they name exists is all a test can want.
-    fn show(&self, what: Shown, name: &str, index: u64) -> Result<(), String> {
+    fn show(&self, what: Shown, name: &str, index: u64) -> Result<(), CommandError> {
         match what {
             Shown::Mirroring => Ok(()),
             Shown::Counter => self.counted(name, &Cell::Index(index)).map(|_| ()),
@@ -392,17 +393,17 @@ impl Session {
                 .state
                 .register(self.register(name)?, index)
                 .map(|_| ())
-                .map_err(|error| error.to_string()),
+                .map_err(CommandError::from),
             Shown::Meter => self
                 .state
                 .meter(self.meter(name)?, index)
                 .map(|_| ())
-                .map_err(|error| error.to_string()),
+                .map_err(CommandError::from),
         }
     }
 
     /// Clone sessions and multicast groups.
-    fn replicate(&mut self, command: &Command) -> Result<(), String> {
+    fn replicate(&mut self, command: &Command) -> Result<(), CommandError> {
         let session = |replicas: &[Replica], group| p4_interpreter::Session {
             replicas: replicas.into(),
             group,
@@ -430,12 +431,12 @@ impl Session {
                 });
                 Ok(())
             }
-            Command::NodeCreate(..) => return Err(format!("{MAX_NODES} nodes are the limit")),
+            Command::NodeCreate(..) => return Err(CommandError::TooManyNodes),
             Command::NodeUpdate(node, ports) => {
                 let known = self
                     .nodes
                     .get_mut(*node)
-                    .ok_or_else(|| format!("there is no node {node}"))?;
+                    .ok_or(CommandError::UnknownNode(*node))?;
                 known.ports.clone_from(ports);
                 let groups: Vec<u64> = self
                     .groups
@@ -447,21 +448,21 @@ impl Session {
             }
             Command::NodeAssociate(group, node) => {
                 if *node >= self.nodes.len() {
-                    return Err(format!("there is no node {node}"));
+                    return Err(CommandError::UnknownNode(*node));
                 }
                 let nodes = self
                     .groups
                     .get_mut(group)
-                    .ok_or_else(|| format!("there is no group {group}"))?;
+                    .ok_or(CommandError::UnknownGroup(*group))?;
                 nodes.push(*node);
                 return self.set_group(*group);
             }
             _ => Ok(()),
         };
-        done.map_err(|error| error.to_string())
+        done.map_err(CommandError::from)
     }
 
-    fn set_group(&self, group: u64) -> Result<(), String> {
+    fn set_group(&self, group: u64) -> Result<(), CommandError> {
         let nodes = self
             .groups
             .get(&group)
@@ -470,8 +471,6 @@ impl Session {
             .filter_map(|&node| self.nodes.get(node));
         let replicas = nodes.flat_map(|node| node.ports.iter().map(|&port| Replica { port, rid: node.rid }));
         let replicas: Vec<Replica> = replicas.take(p4_interpreter::MAX_COPIES + 1).collect();
-        self.state
-            .set_group(group, &replicas)
-            .map_err(|error| error.to_string())
+        self.state.set_group(group, &replicas).map_err(CommandError::from)
     }
 }

@@ -6,7 +6,7 @@
 //! | preemptive copy, bounded for a blocked receiver | 3.2, 3.4 | [`Policy::copier`] |
 //! | VM-state-aware batching of notifications and of kicks | 3.3 | [`Policy::notify`], [`Policy::leave`] |
 //! | offload to idle cores, cache awareness, spreading | 3.4, 5.2.3 | `helper` |
-//! | relief of a sender that never blocks | | [`Policy::relief`] |
+//! | hand-off of a sender that never blocks | | [`Policy::hand_off`] |
 //! | hysteresis | 3.4 | [`Policy::linger_ns`], [`Policy::linger_for_ns`] |
 //! | aborting for other tasks | 3.4 | [`Policy::must_give_way`], [`Policy::heir`] |
 //! | helpers that poll transmit rings | 3.4 | [`Policy::polls`] |
@@ -177,7 +177,7 @@ impl Policy {
         }
         let (home, helper) = match self.vcpu(view, sender) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu)
-                if view.is_kept(cpu) =>
+                if view.is_contended(cpu) =>
             {
                 (cpu, self.helper(view, cpu, cpu, sender, u64::MAX))
             }
@@ -195,22 +195,24 @@ impl Policy {
         Executor::Core(helper.unwrap_or_else(|| self.usable(home, sender)))
     }
 
-    /// Who goes on serving the transmit ring of `sender`, which waits for core `here` where that was done, as it did
-    /// `times` times in a sequence without breaks in which a helper would have gone to sleep ([`linger_ns`](Self::linger_ns)):
-    /// a helper, once that has cost more than waking one does, and at once if the core is known to be kept. Who has it would
-    /// otherwise lose it to us for each batch. Not to be asked of a sender that comes back to a core which we kept awake:
-    /// it has lost nothing, and would find the core asleep if somebody else served it.
-    pub fn relief(&self, view: &impl View, here: Cpu, sender: Vnic, times: u32) -> Option<Executor> {
-        let kept = view.is_kept(here);
+    /// The helper to which the worker of core `here` hands the transmit ring of `sender`, whose vCPU waits for that core.
+    /// `times` says how often it has waited, without a break in which a helper would have gone to sleep
+    /// ([`linger_ns`](Self::linger_ns)). A helper is asked once the waits have cost more than waking it does, and at once
+    /// on a contended core, whose task would otherwise lose it to the worker for each batch.
+    ///
+    /// Not to be asked about a sender that comes back to a core which a worker kept awake: the sender has lost nothing,
+    /// and would find the core asleep if a helper served it.
+    pub fn hand_off(&self, view: &impl View, here: Cpu, sender: Vnic, times: u32) -> Option<Executor> {
+        let contended = view.is_contended(here);
         let waits = match self.vcpu(view, sender) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) => cpu == here,
-            VcpuState::Blocked(cpu) => cpu == here && kept,
+            VcpuState::Blocked(cpu) => cpu == here && contended,
             VcpuState::Unknown => false,
         };
         if self.config.mode != Mode::Hyperswitch || !waits {
             return None;
         }
-        let lost_ns = if kept {
+        let lost_ns = if contended {
             u64::MAX
         } else {
             u64::from(times) * self.costs.take_core_ns

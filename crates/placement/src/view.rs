@@ -63,8 +63,8 @@ pub trait View {
     /// Whether a task that is not ours waits for this core.
     fn wanted(&self, cpu: Cpu) -> bool;
 
-    /// Whether who runs on this core, besides our worker, keeps it instead of blocking now and then.
-    fn is_kept(&self, cpu: Cpu) -> bool;
+    /// Whether another task than our worker runs on this core and keeps it, instead of blocking now and then.
+    fn is_contended(&self, cpu: Cpu) -> bool;
 
     /// Whether a vCPU that waits for something ran on this core last and is expected back.
     fn expects_vcpu(&self, cpu: Cpu) -> bool;

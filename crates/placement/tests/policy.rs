@@ -17,7 +17,7 @@ struct Still {
     vcpus: Vec<VcpuState>,
     copying: Option<Cpu>,
     expects: Vec<Cpu>,
-    kept: Vec<Cpu>,
+    contended: Vec<Cpu>,
 }
 
 impl View for Still {
@@ -36,8 +36,8 @@ impl View for Still {
         self.wanted.get(usize::from(cpu.0)).copied().unwrap_or(true)
     }
 
-    fn is_kept(&self, cpu: Cpu) -> bool {
-        self.kept.contains(&cpu)
+    fn is_contended(&self, cpu: Cpu) -> bool {
+        self.contended.contains(&cpu)
     }
 
     fn expects_vcpu(&self, cpu: Cpu) -> bool {
@@ -80,7 +80,7 @@ fn opteron(sender: VcpuState, receiver: VcpuState) -> Still {
         vcpus: vec![sender, receiver],
         copying: None,
         expects: Vec::new(),
-        kept: Vec::new(),
+        contended: Vec::new(),
     }
 }
 
@@ -286,12 +286,12 @@ fn a_sender_that_runs_is_served_on_its_core_even_if_others_are_idle() {
 #[test]
 fn a_sender_that_keeps_its_core_is_served_elsewhere_if_others_are_idle() {
     let mut still = running_pair();
-    still.kept = vec![Cpu(0)];
+    still.contended = vec![Cpu(0)];
     let policy = policy(Config::default());
     let helper = core(policy.switcher(&still, Vnic(0)));
     assert_eq!(still.core(helper), IDLE);
     assert_eq!(
-        policy.relief(&still, Cpu(0), Vnic(0), 1),
+        policy.hand_off(&still, Cpu(0), Vnic(0), 1),
         Some(Executor::Core(helper))
     );
     // Who was woken for it stays with it.
@@ -300,30 +300,30 @@ fn a_sender_that_keeps_its_core_is_served_elsewhere_if_others_are_idle() {
     assert_eq!(core(policy.switcher(&still, Vnic(0))), helper);
     still.cores.fill(CoreState::Guest);
     assert_eq!(core(policy.switcher(&still, Vnic(0))), Cpu(0));
-    assert_eq!(policy.relief(&still, Cpu(0), Vnic(0), 1), None);
+    assert_eq!(policy.hand_off(&still, Cpu(0), Vnic(0), 1), None);
 }
 
 #[test]
-fn a_sender_that_waits_for_its_core_time_and_again_is_relieved() {
+fn a_sender_that_waits_for_its_core_time_and_again_is_handed_off() {
     let still = running_pair();
     let policy = policy(Config::default());
-    let relief = |still: &Still, here, times| policy.relief(still, Cpu(here), Vnic(0), times).map(core);
+    let hand_off = |still: &Still, here, times| policy.hand_off(still, Cpu(here), Vnic(0), times).map(core);
     let costs = Costs::default();
     let enough = u32::try_from(costs.wake_waker_ns / costs.take_core_ns).unwrap() + 1;
-    assert_eq!(relief(&still, 0, enough - 1), None);
-    let helper = relief(&still, 0, enough).unwrap();
+    assert_eq!(hand_off(&still, 0, enough - 1), None);
+    let helper = hand_off(&still, 0, enough).unwrap();
     assert_eq!(still.core(helper), IDLE);
     // An awake helper costs nothing.
     let mut awake = still.clone();
     awake.cores[6] = POLLING;
-    assert_eq!(relief(&awake, 0, 1), Some(Cpu(6)));
+    assert_eq!(hand_off(&awake, 0, 1), Some(Cpu(6)));
     // It waits for no core, or not for this one, or nobody could help.
     let blocked = opteron(VcpuState::Blocked(Cpu(0)), VcpuState::Unknown);
-    assert_eq!(relief(&blocked, 0, 100), None);
-    assert_eq!(relief(&still, 4, 100), None);
+    assert_eq!(hand_off(&blocked, 0, 100), None);
+    assert_eq!(hand_off(&still, 4, 100), None);
     let mut busy = still.clone();
     busy.cores.fill(CoreState::Guest);
-    assert_eq!(relief(&busy, 0, 100), None);
+    assert_eq!(hand_off(&busy, 0, 100), None);
 }
 
 #[test]
@@ -619,7 +619,7 @@ fn scene() -> impl Strategy<Value = Scene> {
                     vcpus,
                     copying,
                     expects,
-                    kept,
+                    contended,
                     here,
                     (packets, bytes),
                     config,
@@ -633,7 +633,7 @@ fn scene() -> impl Strategy<Value = Scene> {
                             vcpus,
                             copying,
                             expects,
-                            kept,
+                            contended,
                         },
                         config,
                         here,

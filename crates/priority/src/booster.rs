@@ -14,7 +14,7 @@ pub enum Rest {
     Patient,
 }
 
-/// Keeps the calling thread's class: raised while it has tokens, and else as everybody. Belongs to that thread; all calls
+/// Keeps the calling thread's class: raised while it has tokens, and normal otherwise. Belongs to that thread; all calls
 /// must come from it.
 ///
 /// | the thread | calls |
@@ -71,7 +71,7 @@ impl Booster {
         self.since = now;
     }
 
-    /// To be called now and then while it is awake: a raised thread whose tokens are used up is lowered.
+    /// Lowers a raised thread whose tokens are used up. The thread calls this now and then while it is awake.
     #[inline]
     pub fn check(&mut self) {
         if self.is_raised() {
@@ -82,7 +82,7 @@ impl Booster {
         }
     }
 
-    /// Has the thread compete as everybody until it sleeps next.
+    /// Puts the thread into the normal class until it sleeps next.
     pub fn lower(&mut self) {
         self.account();
         self.enter(Level::NORMAL);

@@ -1,8 +1,8 @@
 //! The token bucket that bounds a thread's time in the raised class. Tokens are nanoseconds.
 //!
-//! It fills only while the thread sleeps. That is what makes it fair under a flood: a thread that uses less than its share
-//! of a core sleeps, and may be raised for as long as it works; one that would use more is runnable all the time, gets no
-//! tokens, and competes in the normal class.
+//! The bucket fills only while the thread sleeps, which makes it fair under a flood. A thread that uses less than its share
+//! of a core sleeps, and may be raised for as long as it works. A thread that would use more is runnable all the time, gets
+//! no tokens, and competes in the normal class.
 
 /// See the module's description. Time awake is counted as if the thread ran all the time, which errs towards others.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! How forwarding threads stand among the other tasks of a core.
+//! The scheduling class of forwarding threads among the other tasks of a core.
 //!
 //! On a host whose cores are busy, a thread that is woken for a packet waits until the running task has used up its time slice:
 //! milliseconds, where the kernel's own bridge forwards in the sender's context at once. So forwarding threads belong to a
@@ -14,7 +14,7 @@
 //!
 //! A raised thread takes from others, so its time there is bounded by a token bucket ([`Bucket`]), which fills only while the
 //! thread sleeps. A thread that is flooded never sleeps, gets no tokens, falls to the normal class and has its fair share
-//! there like everybody else. [`Booster`] keeps the bucket and makes the calls; while tokens last, it makes none.
+//! there like any other thread. [`Booster`] keeps the bucket and makes the calls; while tokens last, it makes none.
 //!
 //! The safe direction of error is the normal class: whatever the kernel refuses leaves a thread there. Should a bug keep a
 //! thread in the real-time class, the kernel ends the process ([`RUNAWAY`]), and the supervisor starts it again.
@@ -44,7 +44,7 @@ pub const RUNAWAY: u64 = 10_000_000;
 pub struct Grant {
     /// The class; never [`Priority::Auto`].
     pub class: Priority,
-    /// What was refused before, for users; empty if nothing was.
+    /// The classes that were refused before, for users; empty if none was.
     pub refused: String,
     /// Children need `CAP_SYS_NICE` for it, since the limits may not be raised (which takes `CAP_SYS_RESOURCE`).
     pub by_capability: bool,

@@ -99,7 +99,7 @@ pub fn supervisor_channel() -> io::Result<OwnedFd> {
     Ok(channel)
 }
 
-/// Process at the other end of a Unix stream socket: whoever connected it or, seen from there, called listen(2), or
+/// Process at the other end of a Unix stream socket: the one that connected it or, seen from there, called listen(2), or
 /// made the pair. `None` for one in a PID name space that cannot be seen from here.
 #[must_use]
 pub fn peer_process(socket: BorrowedFd<'_>) -> Option<u32> {
@@ -145,8 +145,9 @@ pub fn raise_descriptor_limit() {
     );
 }
 
-/// From now on, freed blocks of 128 KiB and more go back to the system at once. By default the allocator keeps those that
-/// are as large as one it has seen freed, for each of many threads: what guests needed would stay when they have gone.
+/// From now on, freed blocks of 128 KiB and more go back to the system at once. By default the allocator keeps blocks that
+/// are as large as one it has seen freed, for each of many threads: memory that guests needed would stay when they have
+/// gone.
 pub fn return_freed_memory() {
     // SAFETY: mallopt() takes two integers and may be called at any time. It refuses no value of this parameter's range.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, 128 * 1024) };

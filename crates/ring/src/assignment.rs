@@ -1,45 +1,45 @@
-//! Who empties a queue.
+//! The thread that empties a queue.
 //!
-//! A thread that finds somebody assigned after it put something into the queue leaves it to that one. Whoever is assigned
-//! resigns when the queue is empty, and then looks at it once more. A fence between the two steps of each makes one of
-//! them see what the other did: what is queued is seen by the one who resigns, or its producer sees that nobody is
-//! assigned and sees to it.
+//! A producer puts something into the queue and then looks whether a thread is assigned to it; if so, the producer leaves the
+//! queue to that thread. An assigned thread that finds the queue empty resigns, and then looks at the queue once more. A
+//! fence between the two steps on each side makes one of them see what the other did: either the thread that resigns sees
+//! what was queued, or the producer sees that no thread is assigned, and arranges for the queue to be emptied.
 //!
-//! An assignment gives no right to the queue: a [`Claim`](crate::Claim) does. Direction of error: two that empty one queue get
-//! in each other's way; a queue whose assigned thread never looks stays full.
+//! An assignment gives no right to the queue: a [`Claim`](crate::Claim) does. Direction of error: two threads that empty one
+//! queue get in each other's way; a queue whose assigned thread never looks stays full.
 
 use crate::sync::{AtomicU16, Ordering, fence};
 
-/// The number of a thread, or nobody. See the module's description.
+/// The number of the assigned thread, if there is one. See the module's description.
 #[derive(Debug)]
 pub struct Assignment {
-    /// The number plus one; 0 for nobody.
+    /// The thread's number plus one; 0 for none.
     assigned: AtomicU16,
 }
 
 impl Assignment {
-    /// Nobody is assigned.
+    /// No thread is assigned.
     pub fn nobody() -> Self {
         Assignment {
             assigned: AtomicU16::new(0),
         }
     }
 
-    /// Who is assigned. Only after [`announce`](Self::announce) something may be left to that one.
+    /// The assigned thread. A producer may leave something to it only after [`announce`](Self::announce).
     pub fn get(&self) -> Option<u16> {
         self.assigned.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// To be called between putting something into the queue and asking who is assigned.
+    /// A producer calls this after it has put something into the queue, and before it asks for the assigned thread.
     pub fn announce(&self) {
         fence(Ordering::SeqCst);
     }
 
-    /// Assigns a thread, whose number is below `u16::MAX` and which then must be told to look at the queue. After `None` the
-    /// caller must look at it once more.
+    /// Assigns the thread with this number, which is below `u16::MAX`; the caller then tells it to look at the queue. After
+    /// `None` the caller must look at the queue once more.
     pub fn set(&self, number: Option<u16>) {
         let assigned = number.map_or(0, |number| number + 1);
-        // Many read it: only what is new is written.
+        // Many threads read the line: it is written only when the number changes.
         if self.assigned.load(Ordering::Relaxed) != assigned {
             self.assigned.store(assigned, Ordering::Relaxed);
         }

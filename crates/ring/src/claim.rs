@@ -3,14 +3,13 @@
 //! A ring has one writer at any time, but which thread that is changes from burst to burst. A [`Claim`] is a
 //! lock of which only the "try" half is used on the data path: a thread that finds it taken leaves a mark and
 //! goes on to other work, and the holder, on release, learns that it was wanted and must look again.
-//! So work that was announced (a packet queued, a chain completed) before a failed claim is seen by
-//! somebody after it.
+//! So a thread sees the work that was announced (a packet queued, a chain completed) before a failed claim.
 //!
 //! | state | allowed |
 //! |---|---|
 //! | `FREE` | claim -> `HELD` |
 //! | `HELD` | failed claim -> `HELD_WANTED`; release -> `FREE`, nothing to do |
-//! | `HELD_WANTED` | release -> `FREE`, and the releaser must see to the work |
+//! | `HELD_WANTED` | release -> `FREE`, and the releaser must have the work done |
 //!
 //! Direction of error: a spurious mark costs one useless look; a lost mark would strand packets, so the mark
 //! is set with an atomic read-modify-write that orders all earlier writes before it.
@@ -33,8 +32,8 @@ pub struct Claim<T> {
 // access between threads needs `T: Send` and no more.
 unsafe impl<T: Send> Sync for Claim<T> {}
 
-/// Exclusive access to a claimed value. Let go with [`Guard::release`], which says whether somebody else
-/// wanted it; dropping it instead loses that answer and is only right where nobody can have work for it.
+/// Exclusive access to a claimed value. [`Guard::release`] ends it, and says whether another thread wanted it. Dropping the
+/// guard instead loses that answer, which is right only where no other thread can have work for the value.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     claim: &'a Claim<T>,
@@ -49,7 +48,7 @@ impl<T> Claim<T> {
         }
     }
 
-    /// Whether somebody holds it at the moment.
+    /// Whether a thread holds the claim at the moment.
     #[inline]
     pub fn is_held(&self) -> bool {
         self.state.load(Ordering::Relaxed) != FREE
@@ -90,7 +89,7 @@ impl<T> Claim<T> {
 }
 
 impl<T> Guard<'_, T> {
-    /// Lets go. True when somebody failed to claim in the meantime: the caller must then see to it that the
+    /// Ends the access. True when another thread failed to claim in the meantime: the caller must then make sure that the
     /// value is claimed and looked at again.
     #[inline]
     #[must_use = "somebody may have left work behind"]
@@ -127,6 +126,20 @@ mod tests {
         assert!(guard.release());
         let guard = claim.try_claim().unwrap();
         assert!(!guard.release());
+    }
+
+    #[test]
+    fn a_claim_is_held_until_its_guard_is_released_or_dropped() {
+        let claim = Claim::new(0);
+        assert!(!claim.is_held());
+        let guard = claim.try_claim().unwrap();
+        assert!(claim.is_held());
+        let _ = guard.release();
+        assert!(!claim.is_held());
+        drop(claim.try_claim().unwrap());
+        assert!(!claim.is_held());
+        drop(claim.claim_blocking());
+        assert!(claim.try_claim().is_some());
     }
 }
 

@@ -1,18 +1,18 @@
 //! Messages for a thread that sleeps when there are none.
 //!
-//! The reader says that it sleeps, looks at its messages once more, and then waits for its bell. A sender leaves its message
-//! and then looks whether the reader sleeps. A fence between the two steps of each makes one of them see what the other
-//! did: the reader finds the message, or the sender is told to ring. The bell itself, a system call, is the caller's;
-//! it must stay rung until the reader waits.
+//! The reader notes that it sleeps, looks at its messages once more, and then waits for its bell. A sender leaves its message
+//! and then looks whether the reader sleeps. A fence between the two steps on each side makes one of them see what the other
+//! did: either the reader finds the message, or the sender learns that it has to ring. The caller rings the bell, which is
+//! a system call; the bell must stay rung until the reader waits.
 //!
-//! Direction of error: a bell rung for nothing costs a wake-up; one that is not rung leaves a message unread for as long as
-//! nothing else happens.
+//! Direction of error: a bell rung for nothing costs a wake-up; a bell that is not rung leaves a message unread for as long
+//! as nothing else happens.
 
 use crate::queue::{Queue, Receiver};
 use crate::sync::{AtomicU8, AtomicU16, Ordering, fence};
 use std::sync::Arc;
 
-/// What the reader does.
+/// The reader's activity.
 ///
 /// | state | senders |
 /// |---|---|
@@ -22,15 +22,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Activity {
-    /// Waits for its bell, or is about to.
+    /// The reader waits for its bell, or is about to.
     Asleep,
-    /// Looks for something to do.
+    /// The reader looks for work.
     Polling,
-    /// Looks at its messages when it has done what it does.
+    /// The reader works, and looks at its messages afterwards.
     Working,
 }
 
-/// The senders' side, and what everybody may know of the reader. See the module's description.
+/// The senders' side, and the reader's activity, which any thread may read. See the module's description.
 #[derive(Debug)]
 pub struct Mailbox<T> {
     messages: Arc<Queue<T>>,
@@ -65,12 +65,13 @@ impl<T> Mailbox<T> {
         Some(message)
     }
 
-    /// Messages that wait, as it was a moment ago; far too many for a moment if one was taken before it was counted.
+    /// Number of messages that waited a moment ago. For a moment it is far too large when a message is taken before it is
+    /// counted.
     pub fn depth(&self) -> u16 {
         self.depth.load(Ordering::Relaxed)
     }
 
-    /// What the reader does.
+    /// The reader's activity.
     pub fn activity(&self) -> Activity {
         match self.activity.load(Ordering::Relaxed) {
             0 => Activity::Asleep,
@@ -79,7 +80,8 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// For the reader. After `Asleep` it must look at its messages once more before it waits.
+    /// Sets the reader's activity; only the reader calls this. After `Asleep` it must look at its messages once more before it
+    /// waits.
     pub fn set_activity(&self, activity: Activity) {
         self.activity.store(activity as u8, Ordering::Relaxed);
         if activity == Activity::Asleep {

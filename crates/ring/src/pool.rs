@@ -328,6 +328,34 @@ mod tests {
     }
 
     #[test]
+    fn slots_are_counted_where_they_are() {
+        let mut owner = PoolOwner::new(3, || 0);
+        let counts = |owner: &PoolOwner<i32>| (owner.available(), owner.outstanding(), owner.has_returned());
+        assert_eq!(counts(&owner), (3, 0, false));
+        assert!(owner.has_above(2) && !owner.has_above(3) && !owner.has_above(4));
+        let [one, other] = [owner.take().unwrap(), owner.take().unwrap()];
+        assert_eq!(counts(&owner), (1, 2, false));
+        drop(one.share());
+        assert_eq!(counts(&owner), (1, 2, true), "back and not yet reclaimed");
+        assert_eq!(owner.reclaim(|_| {}), 1);
+        assert_eq!(counts(&owner), (2, 1, false));
+        owner.put_back(other);
+        assert_eq!(counts(&owner), (3, 0, false));
+        assert_eq!(format!("{owner:?}"), "PoolOwner(3 of 3 free)");
+    }
+
+    #[test]
+    fn a_slot_put_back_elsewhere_goes_home() {
+        let (mut home, mut other) = (PoolOwner::new(1, || 7), PoolOwner::new(1, || 8));
+        let slot = home.take().unwrap();
+        assert_eq!(format!("{slot:?}"), "7");
+        other.put_back(slot);
+        assert_eq!((other.available(), home.has_returned()), (1, true));
+        assert_eq!(home.reclaim(|value| assert_eq!(*value, 7)), 1);
+        assert_eq!(format!("{:?}", home.take().unwrap().share()), "7");
+    }
+
+    #[test]
     fn slots_come_back_in_order_and_only_after_the_last_reference() {
         let mut pool = PoolOwner::new(4, || 0u32);
         let handles: Vec<_> = (1..=4)

@@ -113,8 +113,8 @@ impl<T> Receiver<T> {
 }
 
 impl<T> Drop for Receiver<T> {
-    /// Drops what is queued. What is pushed later stays until the queue itself goes, undropped; callers
-    /// push only while the consumer lives.
+    /// Drops the values that are queued. A value that is pushed later is never dropped, so callers push only while the consumer
+    /// lives.
     fn drop(&mut self) {
         while self.pop().is_some() {}
     }
@@ -143,6 +143,17 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_queued_is_dropped_with_the_consumer() {
+        let (queue, receiver) = Queue::new(4);
+        let value = Arc::new(());
+        for _ in 0..3 {
+            queue.push(value.clone()).unwrap();
+        }
+        drop(receiver);
+        assert_eq!(Arc::strong_count(&value), 1);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What each process gives up, for good, before it hears of anything but the supervisor.
+//! The rights that each process gives up, for good, before it receives anything but from the supervisor.
 //!
 //! | step | data plane | control process | driver domain |
 //! |---|---|---|---|
@@ -16,7 +16,7 @@
 //!
 //! Data plane and driver domain keep SYS_NICE as well where that is how their threads are raised ([`Kept`]).
 //!
-//! Why control keeps DAC_OVERRIDE: the sockets of VMMs belong to whoever runs those. Why the driver domain keeps
+//! Why control keeps DAC_OVERRIDE: the sockets of VMMs belong to the users who run them. Why the driver domain keeps
 //! SYS_ADMIN: setns(2) takes it.
 
 use crate::filter::{self, Filtered};
@@ -28,7 +28,7 @@ use std::path::Path;
 
 pub use crate::separate::DATA_PLANE_USER;
 
-/// What becomes of a process that makes a call it may not make. The call is not executed in either case.
+/// The consequence for a process that makes a call it may not make. The call is not executed in either case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// The kernel ends it with `SIGSYS`, which the supervisor logs.
@@ -67,7 +67,7 @@ impl Kept {
     }
 }
 
-/// What of a process's isolation could not be had, each with the reason, for users. Usually nothing when the supervisor is
+/// The parts of a process's isolation that could not be had, each with the reason, for users. Usually nothing when the supervisor is
 /// root.
 pub type Missing = Vec<String>;
 

@@ -1,4 +1,4 @@
-//! Which files a process may open, for those that may open some (landlock(7)).
+//! Limits the files that a process may open, where it may open some (landlock(7)).
 //!
 //! A system call filter cannot read paths. Landlock can: all rights to files are taken, except what a rule gives back
 //! for a directory and what is below it, or for one file. It takes no privilege, holds for all capabilities, and needs
@@ -37,7 +37,7 @@ mod right {
 
 const READ: u64 = right::READ_FILE | right::READ_DIR;
 
-/// Rules: what is given back, and for which file or directory.
+/// Rules: the rights that are given back, and the file or directory for which.
 #[derive(Debug)]
 pub(crate) struct Files {
     rules: Vec<(PathBuf, u64)>,

@@ -174,7 +174,7 @@ impl<H: Homes> View for MachineView<'_, H> {
         facts.is_some_and(|facts| facts.wanted(cpu.0.into()))
     }
 
-    fn is_kept(&self, cpu: Cpu) -> bool {
+    fn is_contended(&self, cpu: Cpu) -> bool {
         let executor = self.placement.by_cpu.get(usize::from(cpu.0));
         executor
             .and_then(Option::as_ref)

@@ -90,8 +90,8 @@ impl Schedule {
         // After a longer break a helper would sleep again.
         let within_ns = placement.policy.linger_ns().unwrap_or(u64::MAX);
         let times = home.waits_for_core(placement.now_ns(), within_ns);
-        let relief = placement.policy.relief(&view, here, home.vnic(), times);
-        let helper = relief.and_then(|helper| placement.find(helper, homes));
+        let helper = placement.policy.hand_off(&view, here, home.vnic(), times);
+        let helper = helper.and_then(|helper| placement.find(helper, homes));
         let handed_off = helper.is_some_and(|helper| helper.send(RingId::transmit(home.vnic())));
         if handed_off {
             home.has_core();

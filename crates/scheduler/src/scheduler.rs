@@ -40,7 +40,7 @@ pub trait Rings {
     fn flush_stats(&mut self);
 
     /// The thread will sleep: counts are flushed, and nothing is kept that others may wait for.
-    fn rest(&mut self);
+    fn before_sleep(&mut self);
 }
 
 /// The work of one forwarding thread.

@@ -98,5 +98,5 @@ impl Rings for Fake {
 
     fn flush_stats(&mut self) {}
 
-    fn rest(&mut self) {}
+    fn before_sleep(&mut self) {}
 }

@@ -350,7 +350,7 @@ impl Rings for Telling {
 
     fn flush_stats(&mut self) {}
 
-    fn rest(&mut self) {}
+    fn before_sleep(&mut self) {}
 }
 
 #[test]

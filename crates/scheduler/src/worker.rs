@@ -255,7 +255,7 @@ impl<R: Rings> Worker<R> {
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) {
-        self.scheduler.rings.rest();
+        self.scheduler.rings.before_sleep();
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
             let timeout = self.settle_down(timeout);

@@ -3,16 +3,17 @@
 //! Every crate logs through the `log` facade. Lines go to standard error, one `write` per line. In a process that users
 //! start ([`init`]) they are complete: time or priority, level, role. In a supervised process ([`init_child`]) standard
 //! error is a pipe to the supervisor, and a line is level and message; the supervisor adds the rest ([`relay`]), so that
-//! no process speaks in another's name. There are no files and no rotation: whoever collects the supervisor's standard
-//! error does that better.
+//! no process speaks in another's name. There are no files and no rotation: the service manager that collects the
+//! supervisor's standard error does that better.
 //!
-//! A line that a guest can cause goes through [`limited_by!`], which lets a burst per call site and port pass and counts
-//! the rest, so that no guest silences what is said of another; or [`limited!`], where there is no port to name. The safe direction of error is to say too little: a suppressed line is only counted, whereas a
-//! line per bad descriptor would let a guest fill a disk and slow its neighbours down. For the same reason
-//! guest-caused lines must not be the only place where something is told; counters are.
+//! A line that a guest can cause goes through [`limited_by!`], which passes a burst per call site and port and counts the
+//! rest, so that no guest suppresses lines about another; or through [`limited!`], where there is no port to name. The
+//! safe direction of error is to log too little: a suppressed line is only counted, whereas a line per bad descriptor would
+//! let a guest fill a disk and slow its neighbours down. For the same reason every event that a guest can cause is
+//! counted, and not only logged.
 //!
 //! [`init`] or [`init_child`] is called once by the main thread. Everything else may be called from any thread and takes no
-//! locks of ours; a line that is let through may wait for whoever reads standard error.
+//! locks of ours; a line that passes may wait for the reader of standard error.
 
 #![forbid(unsafe_code)]
 

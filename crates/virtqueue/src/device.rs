@@ -56,7 +56,7 @@ pub enum QueueError {
     Head(u16),
 }
 
-/// A queue being served. What it reads is checked; what is inconsistent is an error, never a wrong access.
+/// A queue being served. Everything it reads is checked: an inconsistency is an error, never a wrong access.
 #[derive(Debug)]
 pub struct DeviceQueue {
     memory: Arc<GuestMemory>,
@@ -76,7 +76,7 @@ pub struct DeviceQueue {
     next_used: u16,
     /// Used index that the driver can see.
     shown_used: u16,
-    /// Whether reads of the driver's wish are sure to come after it could see `shown_used`.
+    /// Whether reads of the driver's notification suppression are sure to come after it could see `shown_used`.
     ordered: bool,
     /// Used index as of the last [`publish`](Self::publish).
     published_used: u16,
@@ -454,27 +454,27 @@ impl DeviceQueue {
         }
         let (shown, ordered) = (self.shown_used == self.next_used, self.ordered);
         (self.shown_used, self.ordered) = (self.next_used, true);
-        let wish = if self.event_idx {
+        let suppression = if self.event_idx {
             self.available_word(2 + usize::from(self.layout.size))
         } else {
             self.available_word(0)
         };
-        // The index must be visible before the driver's wish is read, or both sides could wait (2.7.10).
+        // The index must be visible before the driver's suppression is read, or both sides could wait (2.7.10).
         if !shown {
             // One order for these two accesses costs less than a fence for all. Both cache lines are fetched at the same
             // time.
-            prefetch(wish, Access::Read);
+            prefetch(suppression, Access::Read);
             self.used_word(1).store(self.next_used.to_le(), Ordering::SeqCst);
         } else if !ordered {
             full_fence();
         }
-        let wish = u16::from_le(wish.load(Ordering::SeqCst));
+        let suppression = u16::from_le(suppression.load(Ordering::SeqCst));
         self.published_used = self.next_used;
         let signalled = self.signalled_used.replace(self.next_used);
         if self.event_idx {
-            signalled.is_none_or(|signalled| passed(wish, self.next_used, signalled))
+            signalled.is_none_or(|signalled| passed(suppression, self.next_used, signalled))
         } else {
-            wish & AVAIL_F_NO_INTERRUPT == 0
+            suppression & AVAIL_F_NO_INTERRUPT == 0
         }
     }
 
@@ -487,7 +487,7 @@ impl DeviceQueue {
         } else {
             self.used_word(0).store(0, Ordering::Relaxed);
         }
-        // The wish must be visible before the index is read again.
+        // Our suppression must be visible before the index is read again.
         full_fence();
         self.look()?;
         Ok(self.seen_available != seen)

@@ -1,4 +1,4 @@
-//! The driver side of a split virtqueue (VIRTIO 1.2, 2.7): what a guest's kernel does, done by us, in memory
+//! The driver side of a split virtqueue (VIRTIO 1.2, 2.7): the part of a guest's kernel, played by us, in memory
 //! that we own and share with the device.
 //!
 //! Little endian, without legacy layouts. A buffer is one descriptor; nothing here needs chains, because a
@@ -105,7 +105,7 @@ impl Layout {
     }
 }
 
-/// Who writes a buffer.
+/// The side that writes a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The device reads it.
@@ -220,7 +220,7 @@ impl DriverQueue {
         self.memory
             .atomic_u16(self.layout.available_index())
             .store(self.added.to_le(), Ordering::Release);
-        // The device stores its wish and then loads our index; we do the opposite. One of us sees the other.
+        // The device stores its notification suppression and then loads our index; we do the opposite. One sees the other.
         fence(Ordering::SeqCst);
         if self.event_idx {
             let event = self.load(self.layout.available_event(), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What is in a split ring's memory (VIRTIO 1.2, 2.7), for device and driver alike.
+//! The layout of a split ring's memory (VIRTIO 1.2, 2.7), for device and driver alike.
 
 /// Bytes of a descriptor.
 pub const DESC_LEN: usize = 16;

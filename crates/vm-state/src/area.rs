@@ -17,7 +17,7 @@
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-/// Cores that can be told of; those with higher numbers stay unknown.
+/// Cores whose state can be published; cores with higher numbers stay unknown.
 pub(crate) const CORES: usize = 1024;
 /// Buckets of the hash table; a power of two.
 pub(crate) const BUCKETS: usize = 1024;
@@ -81,7 +81,7 @@ pub(crate) const LONG_NS: usize = 1_000_000;
 /// Where a [`Kind`] begins in [`Thread::state`]; below it is a core.
 pub(crate) const KIND_SHIFT: u32 = 16;
 
-/// What a thread does; the upper half of [`Thread::state`].
+/// The kind of a thread's state; the upper half of [`Thread::state`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {

@@ -1,4 +1,4 @@
-//! The programs: what happens at each tracepoint.
+//! The programs, one for each tracepoint.
 //!
 //! | tracepoint | runqueue lock held | publishes |
 //! |---|---|---|
@@ -12,8 +12,8 @@
 //!
 //! Events can go unseen: a program that is interrupted is not run again inside itself, and on one virtual machine no
 //! tracer at all (perf, ftrace, these programs) was told when threads of one process were switched from; why was not
-//! found. So each event sets all that it knows instead of stepping from state to state: what one left unsaid, the next
-//! one says.
+//! found. So each event sets all that it knows instead of stepping from state to state: the next event makes up for one
+//! that was not seen.
 //!
 //! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the verifier
 //! lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no formatting of a trace
@@ -44,7 +44,7 @@ const TASK_DEAD: i32 = 0x80;
 /// `TASK_ON_RQ_MIGRATING` (`kernel/sched/sched.h`): taken off one queue to be put on another.
 const ON_RQ_MIGRATING: i32 = 2;
 
-/// Where this kernel keeps what the programs read.
+/// Offsets of the fields that the programs read, in this kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kernel {
     /// `task_struct.pid`.
@@ -443,6 +443,11 @@ impl Program {
         self.code.store(Size::Word, R2, RUNNABLE, R3);
     }
 }
+
+#[cfg(test)]
+mod interpreter;
+#[cfg(test)]
+mod twin;
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! Who has the privilege loads the programs, and keeps them attached.
+//! The privileged process loads the programs, and keeps them attached.
 
 use crate::btf::Btf;
 use crate::kernel;
@@ -24,7 +24,7 @@ pub enum Unavailable {
     /// The kernel refuses a step.
     #[error("cannot {0}: {1}")]
     Refused(&'static str, io::Error),
-    /// The programs run, but what they say is not about the threads that this process sees.
+    /// The programs would run, but count threads by other numbers than this process sees.
     #[error("threads are not seen under the numbers that /proc has for them (a PID name space?)")]
     OtherNumbers,
 }

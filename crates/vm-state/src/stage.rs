@@ -1,5 +1,5 @@
-//! The shared memory without a kernel that writes to it, for tests and measurements of readers: what the programs would
-//! publish is said by calls.
+//! The shared memory without a kernel that writes to it, for tests and measurements of readers: calls publish what the
+//! programs would.
 
 use crate::area::{Area, BUCKETS, KNOWN, Kind, WAYS};
 use crate::kernel::Mapping;
@@ -27,7 +27,7 @@ impl Stage {
         Ok(Stage { memory, area })
     }
 
-    /// What readers map.
+    /// The memory that readers map.
     pub fn area(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }

@@ -1,4 +1,4 @@
-//! Reading what is published, and saying which threads matter.
+//! Reading the published state, and registering threads.
 
 use crate::area::{Area, BUCKETS, KIND_SHIFT, KNOWN, Kind, PREEMPTED, Thread, WAYS};
 use crate::kernel::Mapping;
@@ -17,7 +17,7 @@ impl Slot {
     pub const LIMIT: u16 = (BUCKETS * WAYS) as u16;
 }
 
-/// What a core does.
+/// A core's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoreState {
     /// Nothing.
@@ -26,11 +26,11 @@ pub enum CoreState {
     Vcpu(Slot),
     /// It runs the thread with this number, which is not registered. (Workers know each other by their numbers.)
     Task(u32),
-    /// Nobody knows: it has not switched since the programs were attached, or its number is above 1023.
+    /// Unknown: the core has not switched since the programs were attached, or its number is above 1023.
     Unknown,
 }
 
-/// What a registered thread does; in each case the core is the one it is on or was on last.
+/// A registered thread's state. The core in each case is the one it is on or was on last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ThreadState {
     /// It runs there.
@@ -41,7 +41,7 @@ pub enum ThreadState {
     Blocked(u32),
     /// It has ended.
     Dead,
-    /// Nobody knows: it was running when it was registered, or there is no such thread.
+    /// Unknown: the thread was running when it was registered, or does not exist.
     Unknown,
 }
 
@@ -121,12 +121,12 @@ impl Area {
     }
 }
 
-/// What is published, to be read by any thread at any time: each answer is a load or two of lines that others write.
+/// The published state. Any thread may read it at any time; each answer takes a load or two of cache lines that others write.
 pub struct VmState(Mapping);
 
 impl VmState {
-    /// Maps the shared memory for reading. The descriptor, that of [`Publisher::area`](crate::Publisher::area), is not
-    /// needed afterwards.
+    /// Maps the shared memory for reading. The descriptor is [`Publisher::area`](crate::Publisher::area), and is not needed
+    /// afterwards.
     ///
     /// # Errors
     /// As mmap(2).
@@ -134,21 +134,21 @@ impl VmState {
         Mapping::new(area, false).map(VmState)
     }
 
-    /// What a core does.
+    /// A core's state.
     #[inline]
     #[must_use]
     pub fn core(&self, cpu: u32) -> CoreState {
         self.0.core_state(cpu)
     }
 
-    /// What a registered thread does.
+    /// A registered thread's state.
     #[inline]
     #[must_use]
     pub fn thread(&self, slot: Slot) -> ThreadState {
         self.0.thread_state(slot)
     }
 
-    /// Of the cores from `64 * word` on, a bit for each that is idle; none where nobody knows.
+    /// Of the cores from `64 * word` on, a bit for each that is known to be idle.
     #[inline]
     #[must_use]
     pub fn idle(&self, word: usize) -> u64 {
@@ -162,8 +162,8 @@ impl VmState {
         self.0.expects(cpu)
     }
 
-    /// Whether a task wants this core besides the one that has it: who only helps there gives way. The task may be any,
-    /// also one with a lower priority. False for a core that nobody knows.
+    /// Whether a task wants this core besides the one that has it, so that a helper there should give way. The task may be any,
+    /// also one with a lower priority. False for a core whose state is unknown.
     #[inline]
     #[must_use]
     pub fn wanted(&self, cpu: u32) -> bool {
@@ -174,7 +174,7 @@ impl VmState {
     }
 
     /// Whether the task that has this core took it from another one that had had it for a millisecond and still wanted
-    /// it. False for a core that nobody knows.
+    /// it. False for a core whose state is unknown.
     #[inline]
     #[must_use]
     pub fn preempted(&self, cpu: u32) -> bool {
@@ -182,8 +182,8 @@ impl VmState {
         core.is_some_and(|core| core.task.load(Relaxed) & PREEMPTED != 0)
     }
 
-    /// What a guest with these threads does: the liveliest of them decides. Unknown without threads, and if only a
-    /// thread could decide of which nobody knows what it does.
+    /// The state of a guest with these threads: that of the liveliest one. Unknown without threads, and if the liveliest may be
+    /// a thread whose state is unknown.
     #[must_use]
     pub fn guest(&self, threads: &[Slot]) -> ThreadState {
         let mut best = ThreadState::Dead;
@@ -205,7 +205,7 @@ impl VmState {
     }
 }
 
-/// Says which threads matter. There is one at a time; a new one starts from nothing.
+/// Registers the threads whose states are published. There is one registry at a time; a new one starts without threads.
 pub struct Registry(Mapping);
 
 impl Registry {
@@ -222,7 +222,7 @@ impl Registry {
     /// Registers a thread of the PID name space that /proc shows, if it is not. `None` when its bucket is full, or
     /// for no thread's number: its state then stays unknown.
     ///
-    /// What it does is known at once if it waits for something, and otherwise from its next switch on.
+    /// The thread's state is known at once if it waits for something, and otherwise from its next switch on.
     pub fn add(&self, tid: u32) -> Option<Slot> {
         let free = || {
             self.0
@@ -247,7 +247,7 @@ impl Registry {
         Some(slot)
     }
 
-    /// Forgets a thread. Who still asks for its slot is told `Unknown`, or what another thread does later.
+    /// Forgets a thread. The state of its slot is `Unknown` from then on, until another thread is registered there.
     pub fn remove(&self, slot: Slot) {
         if let Some(thread) = self.0.thread(slot) {
             thread.tid.store(0, Release);
@@ -255,13 +255,13 @@ impl Registry {
         }
     }
 
-    /// What a registered thread does.
+    /// A registered thread's state.
     #[must_use]
     pub fn thread(&self, slot: Slot) -> ThreadState {
         self.0.thread_state(slot)
     }
 
-    /// What a core does.
+    /// A core's state.
     #[must_use]
     pub fn core(&self, cpu: u32) -> CoreState {
         self.0.core_state(cpu)

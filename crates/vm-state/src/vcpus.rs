@@ -1,4 +1,4 @@
-//! Which threads of a VMM are vCPUs, as /proc tells.
+//! Finds the threads of a VMM that are vCPUs, in /proc.
 //!
 //! | VMM | its vCPU threads |
 //! |---|---|

@@ -1,21 +1,21 @@
 //! Packets that wait for a receiver's buffers, and how much of their senders they may hold meanwhile.
 //!
-//! A packet that waits holds a slot of its sender, and a chain of its ring. A sender with one receiver is to be held up by
-//! it: that is back-pressure, and nothing is lost. But a sender that serves several, as a gateway or an uplink does,
-//! would give all of them the pace of the slowest, who might post a buffer now and then on purpose: each one is a sign of
-//! life. So time is counted from when a packet began to wait, whatever was delivered since:
+//! A packet that waits holds a slot of its sender, and a chain of its ring. A sender with one receiver should be held up by
+//! it: that is back-pressure, and nothing is lost. But a sender that serves several receivers, as a gateway or an uplink
+//! does, would give all of them the pace of the slowest. That one might post a buffer now and then on purpose, and each
+//! buffer is a sign of life. So time is counted from when a packet began to wait, whatever was delivered since:
 //!
 //! | receiver | enters when | senders that serve several lend it | others |
 //! |---|---|---|---|
 //! | in time | at first; or nothing has waited long for [`FORGOTTEN_US`] | everything | everything |
 //! | slow | a packet has waited for buffers longer than it may | a quarter of their free slots, for [`SHARED_AGE_US`] | everything, for [`MAX_AGE_US`] |
 //!
-//! How long it may, the receiver earns: [`CREDIT_US`] for each packet that it took since it had its last one wait, at least
-//! and at most [`PATIENCE_US`]. So a guest that takes a ring full at once and then has to wait for its core is in time, and
-//! one that posts a buffer now and then is not.
+//! The receiver earns the time that a packet may wait: [`CREDIT_US`] for each packet that it took since it last let one wait,
+//! within the bounds of [`PATIENCE_US`]. So a guest that takes a ring full at once and then has to wait for its core is in
+//! time, and a guest that posts a buffer now and then is not.
 //!
-//! What exceeds that is dropped as `receiver-slow`, newest first. A quarter of what is free bounds all slow receivers of a
-//! sender together: the more they hold, the less each one gets (as in Choudhury and Hahn, "Dynamic queue length
+//! Packets beyond that are dropped as `receiver-slow`, newest first. A quarter of the free slots bounds all slow receivers of
+//! a sender together: the more they hold, the less each one gets (as in Choudhury and Hahn, "Dynamic queue length
 //! thresholds for shared-memory packet switches", 1998), so that others always find slots. A receiver that has taken
 //! nothing at all since a packet came is dealt with by [`Wait`](crate::Wait).
 //!
@@ -59,7 +59,7 @@ const CAPACITY: usize = 1024;
 /// Time between two looks at the age of everything that waits, in microseconds.
 const REVIEW_US: u64 = 10_000;
 
-/// What others need to know about a sender, as its transmit side last said.
+/// A sender's state for other threads, as its transmit side published it last.
 #[derive(Debug)]
 pub struct Lender {
     /// Slots that were free.
@@ -127,7 +127,7 @@ struct Waiting {
     since_us: u64,
 }
 
-/// What waits of one sender.
+/// One sender's packets that wait.
 #[derive(Debug)]
 struct Held {
     origin: PortId,

@@ -1,4 +1,4 @@
-//! How a guest's driver is told that its rings changed.
+//! Calls: notifications to a guest's driver that its rings changed.
 
 use crate::counters::{Calls, add_alone};
 use crate::descriptor::{self, Kind, WrongKind};

@@ -1,7 +1,7 @@
-//! Descriptors from outside: of which kind they are, found out without asking the files themselves.
+//! The kind of descriptors from outside, found out without asking the files themselves.
 //!
 //! A file can be anything: one on a FUSE mount, behind which the VMM itself sits and answers or does not; a nested
-//! epoll instance; a socket that lingers. `fstat`, `poll` and `epoll_ctl` would ask it. What is asked here is the kernel,
+//! epoll instance; a socket that lingers. `fstat`, `poll` and `epoll_ctl` would ask the file. This module asks the kernel,
 //! which compares its own tables of operations.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::fmt;
 
-/// What a descriptor is.
+/// The kind of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// An eventfd: never makes an epoll instance wait, and can be signalled without waiting.

@@ -1,7 +1,7 @@
 //! A guest interface: the vhost-user session, the transmit side, the receive side, the offloads.
 //!
-//! [`Vnic`] is what workers share. A worker claims `transmit`, fetches a burst of [`Packet`]s, decides about
-//! them (that is `datapath`'s business), and enqueues them at other interfaces; whoever claims `receive` there
+//! Workers share a [`Vnic`]. A worker claims `transmit`, fetches a burst of [`Packet`]s, decides about
+//! them (in crate `datapath`), and enqueues them at other interfaces; the worker that claims `receive` there
 //! copies them into that guest's buffers. [`Session`] is the other user of an interface: one thread per
 //! connected VMM (behind a [`gate`]) that runs the vhost-user protocol and starts and stops the rings.
 //!

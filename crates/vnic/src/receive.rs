@@ -55,10 +55,10 @@ use write::Gathered;
 /// scheduling delays, shorter than anybody's patience.
 pub const STALL_TIMEOUT_MS: u64 = 100;
 
-/// After what part of that time the receiver's driver is owed a call once more, in milliseconds.
+/// After this part of that time the receiver's driver is called once more, in milliseconds.
 const RENOTIFY_MS: u64 = STALL_TIMEOUT_MS / 5;
 
-/// What becomes of packets is told here, besides being counted.
+/// Learns the outcome of each packet, besides the counters.
 pub trait Observer {
     /// The packet is in the receiver's ring.
     fn delivered(&mut self, packet: &Packet);
@@ -186,7 +186,7 @@ enum Outcome {
     Broken(QueueError),
 }
 
-/// What becomes of a packet that lacks buffers.
+/// The outcome of a packet that lacks buffers.
 enum MustWait {
     Yes,
     /// More have come.
@@ -385,7 +385,7 @@ impl ReceiveSide {
         result.map(|()| !waits && (self.pending.is_some() || self.has_others()))
     }
 
-    /// What is to be delivered next.
+    /// The packet to be delivered next.
     fn next(&mut self) -> Option<Pending> {
         if let Some(pending) = self.pending.take() {
             return Some(pending);
@@ -543,7 +543,7 @@ impl ReceiveSide {
         }
     }
 
-    /// Counts what was delivered, before it is shown: whoever sees a packet sees it counted.
+    /// Counts delivered packets before they are shown, so that a guest that sees a packet sees it counted.
     fn count(&mut self) {
         self.tally.flush(&self.account);
         if let Some(ring) = &mut self.ring
@@ -553,7 +553,7 @@ impl ReceiveSide {
         }
     }
 
-    /// Whether the driver wants to be called for what it was shown. Whoever delivered sees to that, with
+    /// Whether the driver wants to be called for what it was shown. The thread that delivered calls it, with
     /// [`call`](Self::call), at once or soon.
     #[inline]
     pub fn owes_call(&self) -> bool {

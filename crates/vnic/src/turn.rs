@@ -1,6 +1,6 @@
-//! What a turn may cost.
+//! Bounds for the cost of a turn at a ring.
 //!
-//! A guest chooses what a packet costs: its bytes, its descriptors, the buffers it needs at the receiver, the segments
+//! A guest determines the cost of a packet: its bytes, its descriptors, the buffers it needs at the receiver, the segments
 //! it is cut into. So a turn at a ring is bounded by *work* and by time, and not by packets alone: work is counted in bytes
 //! that are copied, and a descriptor or buffer counts for as many as take about as long. A turn that is over
 //! leaves the rest for the next one, after others have had theirs.
@@ -18,7 +18,7 @@ pub(crate) const BURST_WORK: u64 = 256 * 1024;
 /// Work between two looks at the clock: some microseconds.
 const LOOK_WORK: u64 = 32 * 1024;
 
-/// What may be done until others have their turn. It allows at least one packet, however late it is.
+/// The work that is left before others have their turn. It allows at least one packet, however late it is.
 #[derive(Debug)]
 pub struct Turn {
     packets: usize,

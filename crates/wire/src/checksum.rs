@@ -153,6 +153,11 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
+    fn a_pseudo_header_has_both_halves_of_the_length() {
+        assert_eq!(pseudo(&[0, 1, 0, 2], 6, 0x0003_0004).fold(), 1 + 2 + 6 + 3 + 4);
+    }
+
+    #[test]
     fn rfc_1071_example() {
         let sum = Sum::of(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(sum.fold(), 0xddf2);

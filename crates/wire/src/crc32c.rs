@@ -1,8 +1,8 @@
-//! CRC32c of what lies behind a change (RFC 9260, appendix A).
+//! How a CRC32c changes with bytes that it covers (RFC 9260, appendix A).
 //!
-//! The CRC is linear: two messages of the same length have CRCs that differ by the CRC, without initial value and inversion,
-//! of what they differ in. And a run of zero bytes multiplies it by a power of x, which takes as many steps as the
-//! length has bits.
+//! The CRC is linear: the CRCs of two messages of the same length differ by the CRC, without initial value and inversion,
+//! of the messages' difference. Zero bytes that follow multiply a CRC by a power of x, which takes as many steps as their
+//! number has bits.
 
 /// The polynomial of Castagnoli, bit-reversed as SCTP has it.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -22,7 +22,7 @@ fn multiply(mut left: u32, right: u32) -> u32 {
     product
 }
 
-/// The difference that a difference of four bytes, as a little-endian number, makes to the CRC with `zeros` bytes behind
+/// The change of the CRC when four bytes, read as a little-endian number, change by `difference` and `zeros` bytes follow
 /// them.
 pub(crate) fn carried(difference: u32, zeros: usize) -> u32 {
     // The four bytes themselves carry the number by 32 bits.

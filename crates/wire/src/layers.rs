@@ -40,12 +40,12 @@ pub enum L4 {
 /// `l4` lie within the head that was parsed, `payload` within the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layers {
-    /// Behind the Ethernet type that says what comes (behind LLC/SNAP, if there is one).
+    /// Network layer: behind the Ethernet type (behind LLC/SNAP, if there is one).
     pub l3: u16,
-    /// Behind IP header, options and extension headers. Known for every sound IP packet except a later
+    /// Transport layer: behind IP header, options and extension headers. Known for every sound IP packet except a later
     /// fragment, whatever its protocol.
     pub l4: u16,
-    /// Behind the L4 header; known only when `l4_kind` is.
+    /// Payload: behind the L4 header; known only when `l4_kind` is.
     pub payload: u16,
     /// What lies at `l3`.
     pub l3_kind: L3,

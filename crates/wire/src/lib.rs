@@ -1,11 +1,11 @@
-//! What a frame looks like: parsing into a flow key, the virtio-net header, checksums, segmentation.
+//! Formats of frames: parsing into a flow key, the virtio-net header, checksums, segmentation.
 //!
 //! Everything here works on the private copy of a packet's head ([`Snapshot`]) and on numbers; nothing
 //! touches guest memory, allocates or keeps state, so any thread may call anything.
 //!
 //! The path through the crate is the packet's: [`parse`] turns the head into a key and the offsets of its
 //! [`Layers`]; [`Offload::check`] compares what the sender's [`VnetHeader`] asks for with what was parsed; a
-//! receiver without the offload gets [`segments`] or [`finish_checksum`]. What a flow changes of headers is [`set_field`].
+//! receiver without the offload gets [`segments`] or [`finish_checksum`]. [`set_field`] changes header fields as flows say.
 //!
 //! All offsets come from bytes a guest wrote. Where they are used, slices are taken with `get`, so that a
 //! wrong offset costs an answer and never a panic.

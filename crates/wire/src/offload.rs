@@ -1,4 +1,4 @@
-//! What the sender asks to be done to its frame, checked against the frame.
+//! The sender's request for checksum and segmentation, checked against its frame.
 //!
 //! A virtio-net header is a request by an untrusted guest, and it travels on to the receiver, whose driver
 //! may believe it. So it is checked once, against the private copy of the headers, and replaced by one that
@@ -6,10 +6,10 @@
 //! that a checksum was verified. The safe direction is to reject; the packet is then dropped as
 //! [`flow::DropReason::BadOffload`].
 //!
-//! Offered and therefore accepted is TCP segmentation over IPv4 and IPv6, with or without ECN, and checksum
-//! completion anywhere behind the IP header, so that a tunnel's inner checksum can be left to us. The
-//! checksum field may lie deeper than the head: then whoever completes it has to write it where the rest of the frame is
-//! ([`crate::finish_checksum`] refuses).
+//! The switch offers, and therefore accepts, TCP segmentation over IPv4 and IPv6, with or without ECN, and checksum
+//! completion anywhere behind the IP header, so that a tunnel's inner checksum can be left to the switch. The
+//! checksum field may lie deeper than the head: then the caller that completes it has to write it where the rest of the
+//! frame is ([`crate::finish_checksum`] refuses).
 
 use crate::layers::{L3, L4, Layers};
 use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VnetHeader};
@@ -46,7 +46,7 @@ pub struct Offload {
 }
 
 impl Offload {
-    /// Nothing is asked for: the frame is complete.
+    /// The request of a complete frame, which asks for nothing.
     pub const NONE: Offload = Offload {
         header: VnetHeader {
             flags: 0,
@@ -114,7 +114,7 @@ impl Offload {
         self.header.flags & NEEDS_CSUM != 0
     }
 
-    /// Whether that is the checksum at `offset` of what begins at `start`.
+    /// Whether the checksum to be completed covers the bytes from `start` on, and is `offset` bytes behind `start`.
     #[inline]
     pub fn is_checksum_at(&self, start: usize, offset: usize) -> bool {
         let VnetHeader {

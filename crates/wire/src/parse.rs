@@ -10,7 +10,7 @@
 //! extension headers, count as truncated. That is the safe direction: fields are zero rather than guessed, and a
 //! rule that asks for a port does not match.
 //!
-//! Called for every packet on worker threads; one pass, no allocation, no loop that is not bounded by the
+//! Worker threads parse every packet: one pass, no allocation, no loop that is not bounded by the
 //! length of the head.
 
 mod rare;
@@ -83,8 +83,8 @@ pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
     parser.parsed
 }
 
-/// Writes the exact key of a frame and its layers, whatever was there; as [`parse`], but without taking apart what
-/// most packets have alike.
+/// Writes the exact key of a frame and its layers over earlier ones. It does what [`parse`] does, but does not take the
+/// headers of usual packets apart.
 #[inline]
 pub fn exact_key(head: &[u8], frame_len: usize, in_port: PortId, key: &mut ExactKey, layers: &mut Layers) {
     let head = &head[..head.len().min(frame_len)];
@@ -111,7 +111,7 @@ fn usual(
 ) -> Option<()> {
     const L4_AT: usize = ETHERNET_HEADER + 20;
     let header: &[u8; L4_AT + 8] = head.first_chunk()?;
-    // As they lie there, whatever their order is.
+    // The bytes as they lie in memory, whatever the machine's byte order.
     let word = |at: usize| {
         let bytes = *header[at..].first_chunk().unwrap_or(&[0; 8]);
         u64::from_le_bytes(bytes)

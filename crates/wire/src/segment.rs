@@ -65,7 +65,7 @@ impl Segment {
         self.header_len + self.payload_len
     }
 
-    /// For a receiver that completes checksums itself, `num_buffers` 0. Not to be used after
+    /// The virtio-net header for a receiver that completes checksums itself, with `num_buffers` 0. Do not use it after
     /// [`finish`](Self::finish).
     #[inline]
     pub fn vnet_header(&self) -> VnetHeader {
@@ -184,7 +184,7 @@ impl Iterator for Segments<'_> {
         Some(segment)
     }
 
-    /// Passes over `count` segments without making them, so that going on where one stopped costs the same anywhere.
+    /// Passes over `count` segments without making them, at a cost that does not depend on `count`.
     #[inline]
     fn nth(&mut self, count: usize) -> Option<Segment> {
         let skipped = count.saturating_mul(self.gso_size);

@@ -1,11 +1,11 @@
 //! Changes of header fields on the private head.
 //!
-//! Checksums are brought up to date by the difference that a change makes (RFC 1624), so a right one stays right and a wrong one
-//! wrong, without a look at the payload. Where a checksum is still to be completed, its field holds the pseudo header's sum, and
-//! follows the addresses only. SCTP's CRC32c is linear as well: the change of two ports, carried through as many zero
-//! bytes as follow them, is the change of the CRC.
+//! A change moves a checksum by the difference that it makes (RFC 1624). So a right checksum stays right, a wrong one stays
+//! wrong, and the payload is not read. Where a checksum is still to be completed, its field holds the pseudo header's sum, which
+//! follows the addresses only. SCTP's CRC32c is linear as well: the change of two ports, carried through as many zero bytes as
+//! follow them, is the change of the CRC.
 //!
-//! A field that the packet does not have, or not in its head, is an error, and nothing has changed.
+//! A field that the packet does not have, or not in its head, is an error, and the head stays as it was.
 
 use crate::checksum::Sum;
 use crate::crc32c;
@@ -158,7 +158,7 @@ struct Setter<'a> {
 }
 
 impl Setter<'_> {
-    /// Writes the field; returns the difference that makes to a sum which begins at `anchor`.
+    /// Writes the field; returns the change of a sum that begins at `anchor`.
     fn write(&mut self, place: Place, set: &SetField, anchor: usize) -> u16 {
         let Place { at, len, shift } = place;
         let start = at.saturating_sub(at.wrapping_sub(anchor) & 1);
@@ -194,7 +194,7 @@ impl Setter<'_> {
         *field = (sum.fold() ^ flip).to_be_bytes();
     }
 
-    /// The transport header has changed, or else the addresses in its pseudo header.
+    /// Updates the transport checksum after a change of the transport header or of the addresses in its pseudo header.
     fn l4_changed(&mut self, difference: u16, pseudo_header: bool) {
         let offset = match self.layers.l4_kind {
             L4::Tcp => TCP_CHECKSUM,

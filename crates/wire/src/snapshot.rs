@@ -4,10 +4,10 @@
 //! once and from then on reads and changes only the copy. Header changes happen in place: free space before
 //! the first byte lets tags be pushed by moving twelve bytes of MAC addresses instead of the packet.
 //!
-//! Pushing or popping moves the boundary between the copy and the rest of the frame in the sender's
-//! memory only in appearance: the rest still begins at the number of bytes that were filled in, while the
-//! snapshot is 4 bytes longer or shorter per tag. Whoever changes tags also moves the offsets that depend on
-//! them, see [`Layers::moved`](crate::Layers::moved) and [`Offload::moved`](crate::Offload::moved).
+//! Pushing or popping a tag makes the snapshot 4 bytes longer or shorter, and does not move the boundary between the copy
+//! and the rest of the frame in the sender's memory: the rest still begins after the bytes that were filled in. The
+//! caller that changes tags also moves the offsets that depend on them, see [`Layers::moved`](crate::Layers::moved) and
+//! [`Offload::moved`](crate::Offload::moved).
 //!
 //! A snapshot has one owner at a time; nothing here synchronises.
 
@@ -54,7 +54,7 @@ impl Snapshot {
         }
     }
 
-    /// Forgets what was there and returns `len` bytes, at most [`CAPACITY`](Self::CAPACITY), to be
+    /// Empties the snapshot and returns `len` bytes, at most [`CAPACITY`](Self::CAPACITY), to be
     /// overwritten by the head of a frame. They hold old data until then.
     #[inline]
     pub fn fill(&mut self, len: usize) -> &mut [u8] {
@@ -90,14 +90,14 @@ impl Snapshot {
         usize::from(self.end - self.start)
     }
 
-    /// Forgets what is behind the first `len` bytes.
+    /// Cuts the snapshot to its first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         let len = len.min(self.len());
         // No more than the end that there is.
         self.end = self.start + len as u16;
     }
 
-    /// Whether nothing is held.
+    /// Whether the snapshot is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.end == self.start

@@ -45,7 +45,7 @@ pub struct VnetHeader {
 impl VnetHeader {
     /// Bytes on the ring with `VIRTIO_F_VERSION_1` or `VIRTIO_NET_F_MRG_RXBUF`.
     pub const LEN: usize = 12;
-    /// Without either, as in legacy devices.
+    /// Bytes on the ring of a device with neither, a legacy device.
     pub const SHORT_LEN: usize = 10;
 
     /// Reads a header from its little-endian form.

@@ -43,7 +43,7 @@ struct Summary {
 /// When a file cannot be read or written or makes no sense, or the program is not sound.
 pub fn run(args: &P4RunArgs, json: bool) -> Result<()> {
     let program = super::load(&args.program, args.p4info.as_deref())?;
-    let session = Session::new(program).map_err(anyhow::Error::msg);
+    let session = Session::new(program);
     let session = session.with_context(|| args.program.display().to_string())?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     let mut runner = Runner {
@@ -100,7 +100,6 @@ impl Runner<'_> {
             for (number, command) in wanted.commands.iter().enumerate() {
                 self.session
                     .run(command)
-                    .map_err(anyhow::Error::msg)
                     .with_context(|| format!("entry {number}"))?;
             }
             for (number, session) in wanted.sessions {
@@ -117,10 +116,7 @@ impl Runner<'_> {
                 }
                 Command::Expect(..) => {}
                 command => {
-                    self.session
-                        .run(command)
-                        .map_err(anyhow::Error::msg)
-                        .with_context(at)?;
+                    self.session.run(command).with_context(at)?;
                 }
             }
         }

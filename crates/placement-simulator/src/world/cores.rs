@@ -1,7 +1,7 @@
 //! Cores and their scheduler: fair among tasks that want to run, with the least virtual time next, as Linux's CFS. A
 //! task that slept is ahead of those that ran, within bounds, and so preempts them at the end of their step. Workers
 //! that help others run only where nothing else wants to, and workers that wait for vCPUs to block preempt them only after
-//! a time slice, and hurry for a while then.
+//! a time slice. A core where that has happened counts as contended for a while, and its worker preempts at once.
 
 use super::{Event, Index, Task, World};
 use placement::{Cpu, Duty};
@@ -12,11 +12,11 @@ const GRANULARITY: u64 = 1_000_000;
 /// By how much a task that slept is ahead at most, in nanoseconds (CFS's `sched_latency`, halved).
 const CREDIT: u64 = 3_000_000;
 
-/// Who waits for a task gets the core after so long, in nanoseconds.
+/// A worker that waits for a task to block gets the core after so long, in nanoseconds.
 const SLICE: u64 = 3_000_000;
 
-/// How long a worker does not wait, once it has waited in vain, in nanoseconds (`datapath::manners`).
-const HURRY: u64 = 250_000_000;
+/// After a fruitless wait a worker skips waiting for this long, in nanoseconds (`scheduler::patience`).
+const CONTENDED: u64 = 250_000_000;
 
 /// One core.
 #[derive(Debug, Default)]
@@ -157,12 +157,12 @@ impl World<'_> {
     }
 
     fn is_patient(&self, worker: usize) -> bool {
-        self.policy.serves_on_block() && !self.hurries(worker)
+        self.policy.serves_on_block() && !self.is_contended_for(worker)
     }
 
-    /// Whether a worker takes its core from guests at once, because it has waited in vain.
-    pub(super) fn hurries(&self, worker: usize) -> bool {
-        self.workers[worker].hurries_until > self.now
+    /// Whether a worker's core is contended: the worker has waited in vain, and takes the core from guests at once.
+    pub(super) fn is_contended_for(&self, worker: usize) -> bool {
+        self.workers[worker].contended_until > self.now
     }
 
     fn is_helping(&self, task: Task) -> bool {
@@ -236,7 +236,7 @@ impl World<'_> {
             if let (Task::Worker(worker), Task::Guest(_)) = (next, task)
                 && self.is_patient(worker)
             {
-                self.workers[worker].hurries_until = self.now + HURRY;
+                self.workers[worker].contended_until = self.now + CONTENDED;
             }
             self.scheduled(task).state = State::Ready;
             self.cores[cpu].current = None;

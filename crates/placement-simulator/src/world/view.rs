@@ -44,9 +44,9 @@ impl View for World<'_> {
             .any(|task| matches!(task, Task::Guest(_)))
     }
 
-    fn is_kept(&self, cpu: Cpu) -> bool {
+    fn is_contended(&self, cpu: Cpu) -> bool {
         let worker = self.by_executor.get(&Executor::Core(cpu));
-        worker.is_some_and(|worker| self.hurries(*worker))
+        worker.is_some_and(|worker| self.is_contended_for(*worker))
     }
 
     fn expects_vcpu(&self, cpu: Cpu) -> bool {

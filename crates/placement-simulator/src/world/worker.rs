@@ -45,8 +45,8 @@ pub(super) struct Worker {
     /// Packets copied since their receiver was last considered for a notification.
     copied: u32,
     /// Until when it takes its core from guests at once.
-    pub hurries_until: u64,
-    /// Since when it polls, and for the how manieth time.
+    pub contended_until: u64,
+    /// Since when it polls, and for the how many times so far.
     polling: Option<u64>,
     turn: u64,
 }
@@ -62,7 +62,7 @@ impl Worker {
             doing: Doing::Nothing,
             at_once: None,
             copied: 0,
-            hurries_until: 0,
+            contended_until: 0,
             polling: None,
             turn: 0,
         }

@@ -1,4 +1,4 @@
-//! What the control process does besides the common calls: sockets of VMMs and of users, all of them Unix sockets; its
+//! System calls of the control process besides the common ones: sockets of VMMs and of users, all of them Unix sockets; its
 //! state and the configuration file; `/proc`, for the threads of VMMs. Which files, that is for Landlock to say
 //! (`landlock.rs`): a filter cannot read paths.
 

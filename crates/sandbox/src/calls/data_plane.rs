@@ -1,4 +1,4 @@
-//! What the data plane does besides the common calls. It opens nothing and connects to nobody: connections arrive by
+//! System calls of the data plane besides the common ones. It opens nothing and connects to nobody: connections arrive by
 //! accept4() or with a message.
 
 use super::Calls;

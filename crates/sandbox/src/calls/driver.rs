@@ -1,4 +1,4 @@
-//! What the driver domain does besides the common calls: TAPs (`/dev/net/tun` and its requests), packet sockets, netlink
+//! System calls of the driver domain besides the common ones: TAPs (`/dev/net/tun` and its requests), packet sockets, netlink
 //! to configure interfaces, network namespaces to do so in, and memory shared with the data plane.
 
 use super::Calls;

@@ -16,7 +16,7 @@ pub(crate) mod driver;
 
 use libc::c_int;
 
-/// What happens to a call.
+/// The verdict on a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
     /// Allowed.

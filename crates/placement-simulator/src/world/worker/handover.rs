@@ -52,7 +52,7 @@ impl World<'_> {
     /// Polls for as long as the policy says.
     pub(super) fn poll(&mut self, number: usize) {
         match self.policy.linger_ns() {
-            Some(0) => self.rest(number, true),
+            Some(0) => self.leave_rings_and_sleep(number, true),
             linger => {
                 let worker = &mut self.workers[number];
                 worker.polling = Some(self.now);
@@ -79,13 +79,13 @@ impl World<'_> {
     pub(in crate::world) fn stop_polling(&mut self, number: usize) {
         if let Some(since) = self.workers[number].polling.take() {
             self.counters.polling_ns += self.now - since;
-            self.rest(number, self.now == since);
+            self.leave_rings_and_sleep(number, self.now == since);
         }
     }
 
     /// Leaves its rings, all of which are empty, and sleeps. Whoever wants the core may have waited `at_once`, when the work
     /// was done.
-    fn rest(&mut self, number: usize, at_once: bool) {
+    fn leave_rings_and_sleep(&mut self, number: usize, at_once: bool) {
         self.leave_rings(number, at_once);
         self.sleep(Task::Worker(number));
     }
@@ -95,7 +95,7 @@ impl World<'_> {
             if self.ports[vnic].watcher != Some(number) || self.ports[vnic].look_again.is_some() {
                 continue;
             }
-            if self.relieve(number, vnic, at_once) {
+            if self.hand_off(number, vnic, at_once) {
                 continue;
             }
             match self.policy.leave(self, Vnic(vnic as u32)) {
@@ -109,7 +109,7 @@ impl World<'_> {
     }
 
     /// Leaves a ring to a helper, if its guest waits for this core often enough.
-    fn relieve(&mut self, number: usize, vnic: usize, at_once: bool) -> bool {
+    fn hand_off(&mut self, number: usize, vnic: usize, at_once: bool) -> bool {
         let here = self.workers[number].cpu;
         let port = &mut self.ports[vnic];
         if self.cores[here.index()].ready.is_empty() || !at_once {
@@ -123,7 +123,7 @@ impl World<'_> {
         port.waits += 1;
         let times = port.waits;
         let port = Vnic(vnic as u32);
-        let Some(executor) = self.policy.relief(self, here, port, times) else {
+        let Some(executor) = self.policy.hand_off(self, here, port, times) else {
             return false;
         };
         let helper = self.worker(executor);

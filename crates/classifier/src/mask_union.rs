@@ -1,12 +1,12 @@
-//! What of packets makes a difference: the union of flows' masks.
+//! The union of the masks of a port's flows: the bits of a packet's key that make a difference.
 //!
-//! Caches compare no more of a key than that, so that packets which all flows treat alike share an entry: where flows look at
-//! nothing but Ethernet addresses, one serves all connections between two stations.
+//! Caches compare these bits of a key and no others, so packets that all flows treat alike share a cache entry. Where flows
+//! look at Ethernet addresses only, one entry serves all connections between two stations.
 //!
-//! It changes while others look at it, and they need not see all of a change at once. An entry was made when the union
-//! covered its flow's mask. The union is widened before a flow can be found, and narrowed after flows have ended; so
-//! whoever reads it and then finds that the flow lives has read all bits of its mask, in each word. Two keys that are equal
-//! under two such unions are equal under that mask.
+//! The union changes while other threads read it, and a reader need not see all of a change at once. When a cache entry was
+//! made, the union covered its flow's mask. The union is widened before a flow can be found, and narrowed after flows have
+//! ended. So a thread that reads the union and then finds the flow alive has read all bits of the flow's mask, in each
+//! word. Two keys that are equal under two such unions are equal under that mask.
 
 use flow::{ExactKey, FlowMask};
 use std::array;
@@ -15,40 +15,41 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Bits of a key, by word.
 type Words = [AtomicU64; ExactKey::WORDS];
 
-/// See the module's description. One thread at a time changes it. Apart from what is written more often.
+/// See the module's description. One thread at a time changes it. It has cache lines of its own, apart from memory that is
+/// written more often.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Significant {
-    /// Of usual packets' keys.
+pub(crate) struct MaskUnion {
+    /// For keys of usual packets.
     short: Words,
-    /// Of other packets' keys.
+    /// For keys of other packets.
     long: Words,
 }
 
-impl Default for Significant {
-    /// All of it.
+impl Default for MaskUnion {
+    /// All bits.
     fn default() -> Self {
-        Significant {
+        MaskUnion {
             short: array::from_fn(|_| AtomicU64::new(u64::MAX)),
             long: array::from_fn(|_| AtomicU64::new(u64::MAX)),
         }
     }
 }
 
-impl Significant {
-    /// The words of the mask for keys of the form of this one, as they are when they are asked for.
+impl MaskUnion {
+    /// The mask for keys of this one's form, by word. Each word is read at the time of the call.
     #[inline]
     pub fn mask<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
         let words = if key.is_short() { &self.short } else { &self.long };
         |word| words[word].load(Ordering::Acquire)
     }
 
-    /// No more than these masks' union, as no other flow is left.
+    /// Becomes this union, as no flow with another mask is left.
     pub fn set(&self, union: &FlowMask) {
         self.change(union, |_, bits| bits);
     }
 
-    /// Also that mask.
+    /// Adds this mask.
     pub fn widen(&self, mask: &FlowMask) {
         self.change(mask, |before, bits| before | bits);
     }

@@ -37,7 +37,7 @@ fn flow(id: u128, key: FlowKey, [port, mac, transport]: [bool; 3]) -> Flow {
 /// Whether packets of two transport ports are told apart.
 fn tells_apart(flows: &PortFlows) -> bool {
     let [one, other] = [1, 2].map(|transport| ExactKey::of(&key(1, transport)));
-    !one.is_equal_in(&other, flows.significant(&one))
+    !one.is_equal_in(&other, flows.mask_union(&one))
 }
 
 #[test]
@@ -73,8 +73,8 @@ fn flows_for_any_port_look_at_all_ports() {
     assert!(!tells_apart(&before) && !tells_apart(&after));
     // A number that no port has.
     let nobody = table.port(PortId(PortId::LIMIT));
-    let significant = nobody.significant(&ExactKey::default());
-    assert!((0..ExactKey::WORDS).all(|word| significant(word) == u64::MAX));
+    let mask = nobody.mask_union(&ExactKey::default());
+    assert!((0..ExactKey::WORDS).all(|word| mask(word) == u64::MAX));
 }
 
 /// Packets of all kinds while flows come and go whose masks differ: what the cache finds matches, or has ended meanwhile.
@@ -97,7 +97,7 @@ fn entries_are_right_while_masks_come_and_go() {
                 for number in 0..16 {
                     let key = key(number / 4, number as u16 % 4);
                     let exact = ExactKey::of(&key);
-                    let mask = flows.significant(&exact);
+                    let mask = flows.mask_union(&exact);
                     let hash = cache.hash(&exact, mask);
                     if let Some(decision) = cache.hit(hash, &exact, mask, &Train::default()) {
                         let entry = &entries[&Arc::as_ptr(decision)];
@@ -106,7 +106,7 @@ fn entries_are_right_while_masks_come_and_go() {
                         continue;
                     }
                     let reading = flows.read();
-                    let mask = flows.significant(&exact);
+                    let mask = flows.mask_union(&exact);
                     if let Some(entry) = reading.lookup(&key) {
                         cache.insert(cache.hash(&exact, mask), &exact, mask, &entry.decision, 0);
                         entries.insert(Arc::as_ptr(&entry.decision), Arc::clone(entry));

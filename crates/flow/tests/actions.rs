@@ -1,0 +1,113 @@
+//! What fields can be set, how actions read, and what of a packet they look at.
+
+use flow::{Action, DropReason, FIELDS, FieldId, Layer, Nested, PortId, SetField, Userspace};
+
+#[test]
+fn fields_that_the_kernel_lets_be_set_can_be_set() {
+    // `ovs_key_attr` values that `validate_set` of the kernel refuses, and metadata that say where a packet came from.
+    let refused = |field: FieldId| {
+        let layer = field.field().layer;
+        matches!(
+            field,
+            FieldId::InPort
+                | FieldId::RecircId
+                | FieldId::DpHash
+                | FieldId::EthType
+                | FieldId::VlanTci
+                | FieldId::VlanTpid
+                | FieldId::InnerTci
+                | FieldId::InnerTpid
+                | FieldId::IpFrag
+                | FieldId::TcpFlags
+                | FieldId::NshMdtype
+                | FieldId::NshNp
+        ) || layer == Layer::Connection
+            || layer == Layer::Mpls && field != FieldId::MplsLse
+            || layer == Layer::Metadata && !matches!(field, FieldId::SkbMark | FieldId::SkbPriority)
+    };
+    for &field in FieldId::ALL {
+        let set = SetField::whole(field, u128::MAX);
+        assert_eq!(
+            (set.value, set.mask),
+            (set.mask, field.field().ones()),
+            "{field:?}"
+        );
+        assert_eq!(set.is_valid(), !refused(field), "{field:?}");
+        assert_eq!(SetField::whole(field, 0).value, 0);
+    }
+    assert_eq!(FieldId::ALL.len(), FIELDS.len());
+}
+
+#[test]
+fn bits_outside_the_field_or_its_mask_are_refused() {
+    let set = |value, mask| SetField {
+        field: FieldId::TpDst,
+        value,
+        mask,
+    };
+    assert!(set(0x80, 0xff).is_valid() && set(0, 0).is_valid());
+    assert!(!set(0, 0x1_0000).is_valid(), "the mask has a bit too many");
+    assert!(
+        !set(0x100, 0xff).is_valid(),
+        "the value has a bit that is not changed"
+    );
+}
+
+#[test]
+fn actions_read_as_those_of_open_vswitch() {
+    let pop = || Nested(vec![Action::PopVlan, Action::Truncate(64)]);
+    let cases = [
+        (Action::Output(PortId(7)), "output(7)"),
+        (
+            Action::PushVlan {
+                tpid: 0x8100,
+                tci: 0xa00a,
+            },
+            "push_vlan(tpid=0x8100,vid=10)",
+        ),
+        (
+            Action::Userspace(Userspace {
+                pid: 5,
+                data: [1, 2].into(),
+                ..Userspace::default()
+            }),
+            "userspace(pid=5,2 bytes)",
+        ),
+        (Action::Drop(DropReason::Metered), "drop(meter)"),
+        (
+            Action::Set(SetField::whole(FieldId::IpTtl, 64)),
+            "set(ip_ttl=0x40)",
+        ),
+        (
+            Action::Set(SetField {
+                field: FieldId::IpTtl,
+                value: 4,
+                mask: 0xc,
+            }),
+            "set(ip_ttl=0x4/0xc)",
+        ),
+        (
+            Action::Sample {
+                probability: u32::MAX / 4,
+                actions: pop(),
+            },
+            "sample(25.0%,pop_vlan,trunc(64))",
+        ),
+        (Action::Clone(pop()), "clone(pop_vlan,trunc(64))"),
+        (
+            Action::CheckPktLen {
+                len: 1500,
+                greater: pop(),
+                otherwise: Nested::default(),
+            },
+            "check_pkt_len(size=1500,gt(pop_vlan,trunc(64)),le())",
+        ),
+        (Action::Recirc(0x1f), "recirc(0x1f)"),
+        (Action::Hash { basis: 3 }, "hash(l4(3))"),
+        (Action::Meter(9), "meter(9)"),
+        (Action::Continue, "continue"),
+    ];
+    for (action, text) in cases {
+        assert_eq!(action.to_string(), text);
+    }
+}
