@@ -23,7 +23,11 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("ovs-dpdk-ports", RGBColor(240, 150, 60)),
     ("ovs-dpdk-ports-emc", RGBColor(200, 30, 60)),
     ("ovs-dpdk-ports-smc", RGBColor(110, 90, 30)),
+    ("ovs-dpdk-ports-batching", RGBColor(90, 60, 90)),
+    ("hyperswitch-ports", RGBColor(0, 90, 200)),
+    ("testpmd-vhost", RGBColor(100, 100, 0)),
     ("bridge", RGBColor(30, 140, 60)),
+    ("none", RGBColor(150, 150, 150)),
 ];
 
 /// Of contenders that are in one case only, in turn.
