@@ -89,7 +89,7 @@ fn tails_are_copied_to_memory_that_is_used_again() {
     let mut driver = Driver::new();
     let account = Arc::new(Counters::default());
     let mut side = TransmitSide::new(driver.setup(VERSION_1), PortId(1), account.clone()).unwrap();
-    let mut places = Vec::new();
+    let (mut places, mut taken) = (Vec::new(), Vec::new());
     for (head, len, byte) in [(0, 9000_u32, 1_u8), (1, 300, 2), (2, 9000, 3)] {
         driver.put(DATA, &vec![byte; len as usize]);
         driver.descriptor(0, head, DATA, len, 0);
@@ -98,6 +98,8 @@ fn tails_are_copied_to_memory_that_is_used_again() {
         assert_eq!(driver.take_used(), Some((head.into(), 0)), "the chain is free");
         assert_eq!(tail, vec![byte; len as usize - 12 - Snapshot::CAPACITY]);
         places.push(place);
+        // What was freed, if anything, is somebody else's now.
+        taken.push(tail.clone());
     }
     assert_eq!(places, [places[0]; 3]);
 }

@@ -19,6 +19,7 @@ mod rate;
 mod rr;
 mod stream;
 mod uplink;
+mod vcpus;
 
 use crate::Effort;
 use crate::contender::Contender;
@@ -71,6 +72,7 @@ pub const ALL: &[Case] = &[
     rate::CASE,
     flood::CASE,
     hackbench::CASE,
+    vcpus::CASE,
 ];
 
 /// A contender that runs, and what a case connects to it.

@@ -163,6 +163,9 @@ pub const BRIDGE: Contender = Contender {
     ports: USUAL,
 };
 
+/// The product without knowledge of what cores and guests do.
+pub const WITHOUT_VM_STATE: Contender =
+    ours("hyperswitch-without-vm-state", "[placement]\nvm-state = false\n");
 /// No switch at all.
 pub const NONE: Contender = Contender {
     name: "none",
