@@ -24,7 +24,8 @@ pub struct Network {
 
 enum Running {
     Hyperswitch(Switch),
-    ByPorts(Mutex<Controlled>),
+    /// With the number of its flows, which nobody changes.
+    ByPorts(Mutex<Controlled>, usize),
     OvsDpdk(OvsDpdk),
     Testpmd(Mutex<VhostSwitch>),
     Bridge(Bridge),
@@ -65,7 +66,7 @@ impl Network {
             Kind::Hyperswitch { config, port } => {
                 Switch::start(&configuration(config, port, contender.ports, ports)?).map(Running::Hyperswitch)
             }
-            Kind::ByPorts => by_ports(ports).map(|plane| Running::ByPorts(plane.into())),
+            Kind::ByPorts => by_ports(ports).map(|(plane, flows)| Running::ByPorts(plane.into(), flows)),
             Kind::OvsDpdk(forwarding, caches) => OvsDpdk::start(ports, forwarding, caches)
                 .and_then(|ovs| ovs.set_mtu(ports, contender.ports.mtu).map(|()| ovs))
                 .map(Running::OvsDpdk),
@@ -91,7 +92,7 @@ impl Network {
     fn socket(&self, port: &str) -> Result<PathBuf> {
         match &self.switch {
             Running::Hyperswitch(switch) => Ok(switch.socket(port)),
-            Running::ByPorts(plane) => Ok(lock(plane).socket(port)),
+            Running::ByPorts(plane, _) => Ok(lock(plane).socket(port)),
             Running::OvsDpdk(ovs) => Ok(ovs.socket(port)),
             Running::Testpmd(switch) => Ok(lock(switch).socket(port)),
             Running::Bridge(_) => bail!("a bridge has no sockets"),
@@ -146,7 +147,7 @@ impl Network {
     /// Flows that its data plane can look up, where whoever asks can know.
     pub fn flows(&self) -> Result<usize> {
         match &self.switch {
-            Running::ByPorts(plane) => lock(plane).flows(),
+            Running::ByPorts(_, flows) => Ok(*flows),
             Running::OvsDpdk(ovs) => {
                 // What was measured meanwhile looked to it like a search that took seconds.
                 ovs.reset_flow_limit()?;
@@ -168,7 +169,7 @@ impl Network {
     pub fn work(&self) -> Result<Work> {
         match &self.switch {
             Running::Hyperswitch(switch) => Ok(our_work(&switch.placement()?)),
-            Running::ByPorts(plane) => Ok(our_work(&lock(plane).work()?)),
+            Running::ByPorts(plane, _) => Ok(our_work(&lock(plane).work()?)),
             Running::Testpmd(switch) => {
                 let [packets, busy_cycles, awake_cycles] = lock(switch).work()?;
                 Ok(Work {
@@ -193,7 +194,7 @@ impl Network {
     pub fn cpu_seconds(&self) -> f64 {
         match &self.switch {
             Running::Hyperswitch(switch) => switch.cpu_seconds(),
-            Running::ByPorts(plane) => lock(plane).cpu_seconds(),
+            Running::ByPorts(plane, _) => lock(plane).cpu_seconds(),
             Running::OvsDpdk(ovs) => ovs.cpu_seconds(),
             Running::Testpmd(switch) => lock(switch).cpu_seconds(),
             Running::Bridge(_) => 0.0,
@@ -208,7 +209,7 @@ impl Network {
         }
         match &self.switch {
             Running::Hyperswitch(switch) => roots.push(switch.supervisor()),
-            Running::ByPorts(plane) => roots.push(lock(plane).pid()),
+            Running::ByPorts(plane, _) => roots.push(lock(plane).pid()),
             Running::OvsDpdk(ovs) => roots.push(ovs.pid()),
             Running::Testpmd(switch) => roots.push(lock(switch).pid()),
             Running::Bridge(_) => {}
@@ -220,7 +221,7 @@ impl Network {
     pub fn memory(&self) -> u64 {
         match &self.switch {
             Running::Hyperswitch(switch) => switch.memory(),
-            Running::ByPorts(plane) => lock(plane).memory(),
+            Running::ByPorts(plane, _) => lock(plane).memory(),
             Running::OvsDpdk(ovs) => ovs.memory(),
             Running::Testpmd(_) | Running::Bridge(_) => 0,
         }
@@ -231,7 +232,7 @@ impl Network {
     pub fn pause(&mut self) {
         match &mut self.switch {
             Running::Hyperswitch(switch) => switch.pause(),
-            Running::ByPorts(plane) => lock(plane).pause(),
+            Running::ByPorts(plane, _) => lock(plane).pause(),
             Running::OvsDpdk(ovs) => ovs.pause(),
             Running::Testpmd(switch) => lock(switch).pause(),
             Running::Bridge(_) => {}
@@ -242,7 +243,7 @@ impl Network {
     pub fn resume(&mut self) {
         match &mut self.switch {
             Running::Hyperswitch(switch) => switch.resume(),
-            Running::ByPorts(plane) => lock(plane).resume(),
+            Running::ByPorts(plane, _) => lock(plane).resume(),
             Running::OvsDpdk(ovs) => ovs.resume(),
             Running::Testpmd(switch) => lock(switch).resume(),
             Running::Bridge(_) => {}
@@ -256,7 +257,7 @@ impl Network {
                 switch.settle()?;
                 switch.stop()
             }
-            Running::ByPorts(plane) => plane.into_inner().unwrap_or_else(PoisonError::into_inner).stop(),
+            Running::ByPorts(plane, _) => plane.into_inner().unwrap_or_else(PoisonError::into_inner).stop(),
             Running::OvsDpdk(_) | Running::Testpmd(_) | Running::Bridge(_) => Ok(()),
         }
     }
@@ -291,11 +292,12 @@ fn our_work(report: &WorkReport) -> Work {
 }
 
 /// With all flows in place before the first packet.
-fn by_ports(ports: &[&str]) -> Result<Controlled> {
+fn by_ports(ports: &[&str]) -> Result<(Controlled, usize)> {
     let mut plane = Controlled::start(ports)?;
     plane.join_by_udp_ports((0..MOST_FLOWS / 2).map(udp_ports))?;
     plane.is_our_guest(ports)?;
-    Ok(plane)
+    let flows = plane.flows()?;
+    Ok((plane, flows))
 }
 
 fn bridge(ports: &[&str], mtu: u16) -> Result<Bridge> {

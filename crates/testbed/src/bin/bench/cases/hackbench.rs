@@ -25,7 +25,7 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
         println!("  left out: there is no perf (package linux-perf)");
         return Ok(());
     }
-    let loops = if effort.quick { 500 } else { 2000 };
+    let loops = if effort.quick { 500 } else { 4000 };
     for round in 0..record.rounds {
         for (point, groups) in [1_usize, 10].into_iter().enumerate() {
             for at in order(round + point, contenders.len()) {

@@ -62,15 +62,6 @@ const BUILDS: &[(&str, Build, bool)] = &[
         true,
     ),
     (
-        ", huge pages",
-        Build {
-            ring: 256,
-            pages: Pages::Huge,
-            merges: true,
-        },
-        false,
-    ),
-    (
         ", huge pages, 1024 entries",
         Build {
             ring: 1024,
@@ -186,7 +177,6 @@ fn measure(
 }
 
 fn run_apart(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let effort = &effort.finely(record);
     let builds = effort.choose(BUILDS, &BUILDS[BUILDS.len() - 1..]);
     for &(name, build, all_sizes) in builds {
         let sizes = effort.choose(if all_sizes { &SIZES } else { &[64, 1500] }, &[64]);

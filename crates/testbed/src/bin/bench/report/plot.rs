@@ -4,9 +4,9 @@
 
 mod panel;
 
-use crate::record::{Measure, Record, Spread};
+use crate::record::{Better, Measure, Record, Spread};
 use anyhow::{Result, anyhow};
-use panel::{Line, Panel, Rule};
+use panel::{Line, Panel};
 use plotters::prelude::*;
 
 const WIDTH: u32 = 900;
@@ -67,36 +67,47 @@ fn coloured<'a>(contenders: &[&'a str]) -> Vec<(&'a str, RGBColor)> {
         .collect()
 }
 
-/// Points of one kind: what they have in common, and label and place along the axis of each.
+/// Points of one kind: what they have in common, what they differ in, and label and place along the axis of each.
 #[derive(Debug, PartialEq, Eq)]
 struct Kind<'a> {
     name: String,
+    axis: String,
     points: Vec<(&'a str, String)>,
 }
 
-/// What a point is: of which kind, and where along the axis. Frame sizes come first and are followed by what else there is to
-/// say; bursts are compared by their length.
-fn place(label: &str) -> (String, String) {
-    if let Some((traffic, burst)) = label.split_once(", bursts of ") {
-        return (format!("{traffic}, by frames under way"), burst.to_owned());
-    }
-    match label.split_once(' ') {
-        Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
-            (rest.to_owned(), number.to_owned())
+/// What a point is: of which kind, what points of that kind differ in, and where along that axis it is. `axis` is the case's, by
+/// what labels begin with: frame sizes are followed by what else there is to say. Bursts are compared by their length, attacks by
+/// their rate.
+fn place(label: &str, axis: &str) -> [String; 3] {
+    let first = axis.split(", ").next().unwrap_or(axis);
+    let parts = if let Some((traffic, burst)) = label.split_once(", bursts of ") {
+        [traffic, "frames under way", burst]
+    } else if let Some((flows, rate)) = label.split_once(", ").filter(|(_, rate)| rate.ends_with("/s")) {
+        return [format!("{first}: {flows}"), "attack".to_owned(), rate.to_owned()];
+    } else {
+        match label.split_once(' ').filter(|(number, _)| is_number(number)) {
+            Some((number, rest)) => [rest, first, number],
+            None => ["", axis, label],
         }
-        _ => (String::new(), label.to_owned()),
-    }
+    };
+    parts.map(str::to_owned)
 }
 
-/// All kinds, in the order of the case. Kinds of one point each are no lines: they are put along one axis.
-fn kinds<'a>(labels: &[&'a str]) -> Vec<Kind<'a>> {
+fn is_number(text: &str) -> bool {
+    let text = text.trim_end_matches("/s");
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',')
+}
+
+/// All kinds, in the order of the case. Kinds of one point each are put along one axis.
+fn kinds<'a>(labels: &[&'a str], axis: &str) -> Vec<Kind<'a>> {
     let mut kinds: Vec<Kind<'a>> = Vec::new();
     for label in labels {
-        let (name, at) = place(label);
+        let [name, axis, at] = place(label, axis);
         match kinds.iter_mut().find(|kind| kind.name == name) {
             Some(kind) => kind.points.push((label, at)),
             None => kinds.push(Kind {
                 name,
+                axis,
                 points: vec![(label, at)],
             }),
         }
@@ -105,6 +116,7 @@ fn kinds<'a>(labels: &[&'a str]) -> Vec<Kind<'a>> {
         let points = labels.iter().map(|label| (*label, (*label).to_owned()));
         return vec![Kind {
             name: String::new(),
+            axis: axis.to_owned(),
             points: points.collect(),
         }];
     }
@@ -118,7 +130,7 @@ pub fn draw(record: &Record, measure: &Measure) -> Result<Option<String>> {
     if labels.len() < 2 || contenders.is_empty() {
         return Ok(None);
     }
-    let kinds = kinds(&labels);
+    let kinds = kinds(&labels, &record.axis);
     let lines = u32::try_from(contenders.len().div_ceil(LEGEND_NAMES))?;
     let head = HEAD + lines * LEGEND_LINE;
     let height = head + ROW * u32::try_from(kinds.len())?;
@@ -144,11 +156,15 @@ fn draw_all(
 ) -> Drawn {
     root.fill(&WHITE)?;
     let (top, rows) = root.split_vertically(head);
-    legend(
-        &top,
-        &format!("{}: {}, {}", record.case, measure.name, measure.unit),
-        contenders,
-    )?;
+    let good = match measure.better {
+        Better::Higher => "more",
+        Better::Lower => "less",
+    };
+    let caption = format!(
+        "{}: {}, {} ({good} is better)",
+        record.case, measure.name, measure.unit
+    );
+    legend(&top, &caption, contenders)?;
     let ours = contenders[0].0;
     let compares = ours.starts_with(crate::contender::HYPERSWITCH.name) && contenders.len() > 1;
     for (row, kind) in rows.split_evenly((kinds.len(), 1)).iter().zip(kinds) {
@@ -161,29 +177,26 @@ fn draw_all(
                 })
                 .collect()
         };
-        let axis = Panel {
+        let beneath = Panel {
             points: kind.points.iter().map(|(_, at)| at.as_str()).collect(),
+            axis: kind.axis.clone(),
             title: kind.name.clone(),
             unit: measure.unit.clone(),
             rule: None,
         };
         let value = |label: &str, name: &str| record.value(label, name, &measure.name);
         if !compares {
-            axis.draw(row, &line(&value, 0))?;
+            beneath.draw(row, &line(&value, 0))?;
             continue;
         }
         let (left, right) = row.split_horizontally(WIDTH / 2);
-        axis.draw(&left, &line(&value, 0))?;
+        beneath.draw(&left, &line(&value, 0))?;
         let ratio = |label: &str, name: &str| record.ratio(label, ours, name, &measure.name);
         let beside = Panel {
-            title: if kind.name.is_empty() {
-                "how many times better ours is".to_owned()
-            } else {
-                format!("{}: how many times better ours is", kind.name)
-            },
+            title: format!("{ours} is better by this factor"),
             unit: String::new(),
-            rule: Some(Rule { at: 1.0 }),
-            ..axis
+            rule: Some(1.0),
+            ..beneath
         };
         beside.draw(&right, &line(&ratio, 1))?;
     }
@@ -256,7 +269,7 @@ mod tests {
             "64 io, bursts of 4",
             "64 io, 1000 flows",
         ];
-        let found: Vec<(String, Vec<String>)> = kinds(&labels)
+        let found: Vec<(String, Vec<String>)> = kinds(&labels, "frame bytes, flows, guest")
             .into_iter()
             .map(|kind| (kind.name, kind.points.into_iter().map(|(_, at)| at).collect()))
             .collect();
@@ -268,7 +281,7 @@ mod tests {
             found,
             [
                 kind("io", &["64", "1500"]),
-                kind("64 io, by frames under way", &["1", "4"]),
+                kind("64 io", &["1", "4"]),
                 kind("io, 1000 flows", &["64"]),
             ]
         );
@@ -277,11 +290,11 @@ mod tests {
             ["none", "all, nice 0"],
             ["1, 1,000/s", "1, 10,000/s"],
         ] {
-            let kinds = kinds(&plain);
+            let kinds = kinds(&plain, "axis");
             assert_eq!(kinds.len(), 1, "{plain:?}");
             assert_eq!(kinds[0].points.len(), 2);
         }
-        let ports = kinds(&["none", "100 unused", "500 connected"]);
+        let ports = kinds(&["none", "100 unused", "500 connected"], "ports");
         assert_eq!(ports[0].points.len(), 3, "each is a kind of its own: one axis");
     }
 }

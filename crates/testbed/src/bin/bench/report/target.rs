@@ -137,7 +137,6 @@ const TARGETS: &[Target] = &[
         "same, 64 B, 1,000 flows told apart, OVS-DPDK at its best, any guest",
         &[
             "64 io, 1000 flows",
-            "64 io, 1000 flows, huge pages",
             "64 io, 1000 flows, huge pages, 1024 entries",
             "64 io, 1000 flows, huge pages, 1024 entries, no mrg_rxbuf",
         ],
@@ -146,7 +145,6 @@ const TARGETS: &[Target] = &[
         "same, 100,000 flows told apart",
         &[
             "64 io, 100000 flows",
-            "64 io, 100000 flows, huge pages",
             "64 io, 100000 flows, huge pages, 1024 entries",
             "64 io, 100000 flows, huge pages, 1024 entries, no mrg_rxbuf",
         ],
