@@ -20,6 +20,7 @@ pub mod base64;
 pub mod bridge;
 pub mod build_dir;
 pub mod console;
+pub mod controlled;
 pub mod cpio;
 pub mod endpoint;
 pub mod guest;
@@ -42,6 +43,7 @@ pub mod udp_rr;
 pub mod uml;
 
 pub use bridge::Bridge;
+pub use controlled::Controlled;
 pub use endpoint::{Endpoint, Output, Running};
 pub use guest::{Guest, GuestOptions, Network};
 pub use iperf::{IperfOptions, IperfResult};

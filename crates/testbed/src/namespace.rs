@@ -4,8 +4,9 @@
 //! handle, and the interfaces made in it with the namespace; one whose process was killed is removed by the next.
 
 use crate::endpoint::{Endpoint, Host, Running};
-use crate::process;
+use crate::{build_dir, process};
 use anyhow::Result;
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -58,6 +59,14 @@ fn remove_orphans() {
     }
 }
 
+/// Where programs are looked for: those that guests have in their initrd are at hand here, too.
+fn with_our_programs() -> Option<OsString> {
+    let ours = build_dir::sibling("udp-rr")?;
+    let others = std::env::var_os("PATH").unwrap_or_default();
+    let all = std::iter::once(ours.parent()?.to_path_buf()).chain(std::env::split_paths(&others));
+    std::env::join_paths(all).ok()
+}
+
 impl Endpoint for Namespace {
     fn name(&self) -> &str {
         &self.name
@@ -66,6 +75,9 @@ impl Endpoint for Namespace {
     fn start(&self, command: &str) -> Result<Running> {
         let mut shell = process::command("ip");
         shell.args(["netns", "exec", &self.netns, "sh", "-c", command]);
+        if let Some(path) = with_our_programs() {
+            shell.env("PATH", path);
+        }
         Running::local(format!("{}: `{command}`", self.name), shell)
     }
 }

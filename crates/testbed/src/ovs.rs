@@ -37,7 +37,10 @@ pub enum Forwarding {
     /// do. Each rule that does not match leaves its bits in the megaflow's mask (the tuple-space explosion of
     /// CVE-2019-25076).
     Filtered,
-    /// As [`Pairs`](Self::Pairs), behind a rule that looks at UDP ports and that no packet of use matches.
+    /// As [`Pairs`](Self::Pairs), but UDP packets have their ports copied to registers first. Nobody reads those, but whoever
+    /// copies a field looks at all of it: there is a megaflow for each pair of UDP ports. (A rule on ports that no packet
+    /// matches would not do: of the fields of such a rule a megaflow has only the bits that rule it out, which is one
+    /// or two of them.)
     PairsByPorts,
 }
 
@@ -49,16 +52,23 @@ pub enum Caches {
     AsTheyCome,
     /// Every packet that misses does (`emc-insert-inv-prob=1`).
     InsertAlways,
-    /// With the signature match cache besides (`smc-enable`).
+    /// With the signature match cache besides (`smc-enable`), and as in `InsertAlways`.
     Signatures,
+    /// As `InsertAlways`, and packets for guests wait up to 50 us for others (`tx-flush-interval`).
+    Batching,
 }
+
+/// What is in all of them: flows are kept for as long as a measurement may take, and there may be as many as there are. By
+/// default flows end that were not used for 10 s, and there are at most 200,000.
+const KEPT: &str = "other_config:max-idle=3600000 other_config:flow-limit=1000000";
 
 impl Caches {
     fn settings(self) -> &'static str {
         match self {
             Caches::AsTheyCome => "",
             Caches::InsertAlways => "other_config:emc-insert-inv-prob=1",
-            Caches::Signatures => "other_config:smc-enable=true",
+            Caches::Signatures => "other_config:emc-insert-inv-prob=1 other_config:smc-enable=true",
+            Caches::Batching => "other_config:emc-insert-inv-prob=1 other_config:tx-flush-interval=50",
         }
     }
 }
@@ -71,7 +81,13 @@ impl Forwarding {
                 .collect(),
             Forwarding::PairsByPorts => {
                 let mut flows = Forwarding::Pairs.flows(ports);
-                flows.push("priority=40000,udp,tp_src=65535,tp_dst=65535,actions=drop".into());
+                flows.extend((1..=ports).map(|port| {
+                    format!(
+                        "priority=40000,udp,in_port={port},actions=move:NXM_OF_UDP_SRC[]->NXM_NX_REG0[0..15],\
+                         move:NXM_OF_UDP_DST[]->NXM_NX_REG1[0..15],output:{}",
+                        ((port - 1) ^ 1) + 1
+                    )
+                }));
                 flows
             }
             Forwarding::Learning => vec!["actions=normal".into()],
@@ -97,6 +113,8 @@ pub struct PmdStats {
     pub busy_cycles: u64,
     /// Cycles in all rounds: a poll thread never sleeps.
     pub awake_cycles: u64,
+    /// Packets found in the exact match cache, in the signature match cache, among megaflows, and nowhere.
+    pub hits: [u64; 4],
 }
 
 /// A running instance; killed on drop.
@@ -128,7 +146,7 @@ impl OvsDpdk {
         let database = start_database(directory.path())?;
         let options = format!(
             "other_config:dpdk-init=true other_config:dpdk-socket-mem=512 other_config:dpdk-lcore-mask=0x1 \
-             other_config:pmd-cpu-mask={:#x} other_config:dpdk-extra='--no-pci --in-memory --no-telemetry' {}",
+             other_config:pmd-cpu-mask={:#x} other_config:dpdk-extra='--no-pci --in-memory --no-telemetry' {KEPT} {}",
             1_u64 << (last_processor().min(63)),
             caches.settings()
         );
@@ -175,6 +193,17 @@ impl OvsDpdk {
         Ok(())
     }
 
+    /// Sets the largest IP packet of ports.
+    pub fn set_mtu(&self, ports: &[&str], mtu: u16) -> Result<()> {
+        for port in ports.iter().filter(|_| mtu != 1500) {
+            vsctl(
+                self.directory.path(),
+                &format!("set interface {port} mtu_request={mtu}"),
+            )?;
+        }
+        Ok(())
+    }
+
     /// The socket on which a port listens.
     pub fn socket(&self, port: &str) -> PathBuf {
         self.directory.path().join(port)
@@ -195,6 +224,17 @@ impl OvsDpdk {
     pub fn pmd_stats(&self) -> Result<PmdStats> {
         parse_pmd_stats(&self.appctl("dpif-netdev/pmd-stats-show")?)
             .context("cannot read dpif-netdev/pmd-stats-show")
+    }
+
+    /// Flows in the data plane's tables, and how many there may be: Open vSwitch lowers the limit when looking through them
+    /// took long, which it believes after a pause.
+    pub fn flows(&self) -> Result<(usize, usize)> {
+        parse_flows(&self.appctl("upcall/show")?).context("cannot read upcall/show")
+    }
+
+    /// Sets the limit anew.
+    pub fn reset_flow_limit(&self) -> Result<()> {
+        self.appctl("upcall/set-flow-limit 1000000").map(drop)
     }
 
     /// Masks of the flows in the data plane's tables.
@@ -296,6 +336,16 @@ fn vsctl(directory: &Path, command: &str) -> Result<()> {
     .map(drop)
 }
 
+/// Reads `flows         : (current 7) (avg 8) (max 9) (limit 200000)`.
+fn parse_flows(text: &str) -> Option<(usize, usize)> {
+    let line = text.lines().find(|line| line.trim_start().starts_with("flows"))?;
+    let number = |key: &str| {
+        let (_, rest) = line.split_once(key)?;
+        rest.split_once(')')?.0.trim().parse().ok()
+    };
+    Some((number("(current")?, number("(limit")?))
+}
+
 /// Sums up blocks of `pmd thread ...`; the main thread's is left out.
 fn parse_pmd_stats(text: &str) -> Option<PmdStats> {
     let (mut stats, mut found, mut in_pmd) = (PmdStats::default(), false, false);
@@ -309,6 +359,12 @@ fn parse_pmd_stats(text: &str) -> Option<PmdStats> {
                 .and_then(|word| word.parse::<u64>().ok());
             match (key.trim(), value) {
                 ("packets received", Some(packets)) => stats.packets += packets,
+                ("emc hits", Some(count)) => stats.hits[0] += count,
+                ("smc hits", Some(count)) => stats.hits[1] += count,
+                ("megaflow hits", Some(count)) => stats.hits[2] += count,
+                ("miss with success upcall" | "miss with failed upcall", Some(count)) => {
+                    stats.hits[3] += count;
+                }
                 ("idle cycles", Some(cycles)) => stats.awake_cycles += cycles,
                 ("processing cycles", Some(cycles)) => {
                     stats.busy_cycles += cycles;
@@ -332,6 +388,10 @@ mod tests {
   packets received: 1000
   packet recirculations: 0
   emc hits: 999
+  smc hits: 0
+  megaflow hits: 0
+  miss with success upcall: 1
+  miss with failed upcall: 0
   idle cycles: 5000000 (98.00%)
   processing cycles: 250000 (2.00%)
   avg cycles per packet: 5250.00 (5250000/1000)
@@ -344,8 +404,11 @@ main thread:
             packets: 1000,
             busy_cycles: 250_000,
             awake_cycles: 5_250_000,
+            hits: [999, 0, 0, 1],
         };
         assert_eq!(parse_pmd_stats(text), Some(expected));
+        let flows = "netdev@ovs-netdev:\n  flows         : (current 7) (avg 8) (max 9) (limit 200000)\n";
+        assert_eq!(parse_flows(flows), Some((7, 200_000)));
         assert_eq!(parse_pmd_stats("main thread:\n  packets received: 77\n"), None);
     }
 
@@ -356,6 +419,9 @@ main thread:
         assert_eq!(flows[3], "in_port=4,actions=output:3");
         let by_ports = Forwarding::PairsByPorts.flows(4);
         assert_eq!(by_ports[..4], flows);
-        assert!(by_ports[4].contains("tp_src"), "{by_ports:?}");
+        assert!(
+            by_ports[4].contains("in_port=1") && by_ports[4].ends_with("output:2"),
+            "{by_ports:?}"
+        );
     }
 }

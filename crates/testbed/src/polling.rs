@@ -12,17 +12,39 @@ mod circulate;
 mod frame;
 
 pub use circulate::{Circulation, Traffic};
-pub use frame::{Frame, HEADER_LEN};
+pub use frame::{Frame, HEADER_LEN, udp_ports};
 
 use anyhow::{Context, Result, ensure};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use vhost_driver::{Bells, Connection, GUEST_BASE, feature};
+pub use virtqueue::driver::Pages;
 use virtqueue::driver::{Access, DriverQueue, Layout, SharedMemory, Span};
 
-/// Entries of each ring, and so the most frames under way in each direction of a port.
-pub const RING: u16 = 256;
+/// Entries of each ring unless said otherwise.
+const RING: u16 = 256;
+
+/// How a guest is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Build {
+    /// Entries of each ring, a power of two up to 1024.
+    pub ring: u16,
+    /// What its memory is made of; huge pages must have been reserved, 2 MiB for every 512 buffers of 4 KiB.
+    pub pages: Pages,
+    /// Whether it takes frames that are spread over several buffers (`mrg_rxbuf`).
+    pub merges: bool,
+}
+
+impl Default for Build {
+    fn default() -> Build {
+        Build {
+            ring: RING,
+            pages: Pages::Small,
+            merges: true,
+        }
+    }
+}
 
 const FEATURES: u64 = feature::VERSION_1
     | feature::NET_MRG_RXBUF
@@ -70,26 +92,36 @@ pub struct PollingGuest {
     /// Offsets of buffers in no ring.
     free: Vec<usize>,
     buffer_len: usize,
+    build: Build,
 }
 
 impl PollingGuest {
     /// Connects one port to each socket on which the switch listens. `largest` is the size of the largest frame in
     /// bytes; each frame lies in one buffer.
     pub fn connect<P: AsRef<Path>>(sockets: &[P], largest: usize) -> Result<PollingGuest> {
+        PollingGuest::connect_as(Build::default(), sockets, largest)
+    }
+
+    /// The same with a guest that is made like that.
+    pub fn connect_as<P: AsRef<Path>>(build: Build, sockets: &[P], largest: usize) -> Result<PollingGuest> {
         // An odd number of cache lines: buffers a power of two apart would begin in the same few sets of the cache. DPDK's
         // pools spread theirs as well.
         let buffer_len = (HEADER_LEN + largest).next_multiple_of(128) + 64;
         let mut layouts = Vec::new();
         let mut end = 0;
         for _ in sockets {
-            let receive = Layout::new(end, RING);
-            let transmit = Layout::new(receive.end, RING);
+            let receive = Layout::new(end, build.ring);
+            let transmit = Layout::new(receive.end, build.ring);
             end = transmit.end;
             layouts.push((receive, transmit));
         }
-        let buffers = 2 * usize::from(RING) * sockets.len();
+        let buffers = 2 * usize::from(build.ring) * sockets.len();
         let start = end.next_multiple_of(4096);
-        let memory = Arc::new(SharedMemory::new("polling-guest", start + buffers * buffer_len)?);
+        let memory = Arc::new(SharedMemory::of(
+            build.pages,
+            "polling-guest",
+            start + buffers * buffer_len,
+        )?);
         let mut guest = PollingGuest {
             memory,
             ports: Vec::new(),
@@ -98,6 +130,7 @@ impl PollingGuest {
                 .map(|number| start + number * buffer_len)
                 .collect(),
             buffer_len,
+            build,
         };
         for (socket, (receive, transmit)) in sockets.iter().zip(layouts) {
             let socket = socket.as_ref();
@@ -110,7 +143,17 @@ impl PollingGuest {
     }
 
     fn connect_port(&mut self, socket: &Path, receive: Layout, transmit: Layout) -> Result<Port> {
-        let connection = Connection::negotiate(UnixStream::connect(socket)?, FEATURES)?;
+        let unwanted = if self.build.merges {
+            0
+        } else {
+            feature::NET_MRG_RXBUF
+        };
+        let connection = Connection::negotiate(UnixStream::connect(socket)?, FEATURES & !unwanted)?;
+        let merges = connection.features() & feature::NET_MRG_RXBUF != 0;
+        ensure!(
+            merges == self.build.merges,
+            "the switch and the guest do not agree about mergeable buffers"
+        );
         connection.share(&self.memory)?;
         let mut port = Port {
             receive: DriverQueue::new(self.memory.clone(), receive, GUEST_BASE, false),

@@ -27,6 +27,8 @@ pub struct QemuOptions {
     pub queue_size: Option<u16>,
     /// Whether the VMM connects again, after a second, when the switch goes away.
     pub reconnect: bool,
+    /// Virtual processors; one if `None`.
+    pub processors: Option<u8>,
     /// Emulate the processor even where KVM works.
     pub emulate: bool,
 }
@@ -113,9 +115,8 @@ fn start(options: GuestOptions, qemu: &QemuOptions, accelerator: &'static str) -
             "stdio",
             "-M",
             "pc",
-            "-smp",
-            "1",
         ])
+        .args(["-smp", &qemu.processors.unwrap_or(1).to_string()])
         .args([
             "-accel",
             accelerator,

@@ -4,6 +4,7 @@
 //! is lost. Its memory is one shared file, without huge pages unless asked for. testpmd is driven over its
 //! interactive prompt; its processor use is one whole core while forwarding, as polling drivers do.
 
+use crate::huge_pages::HugePages;
 use crate::process::{self, Group};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
@@ -246,6 +247,94 @@ impl Testpmd {
     }
 }
 
+/// Pages of 2 MiB for it.
+const HUGE_PAGES: u64 = 160;
+
+/// testpmd as a switch: pairs of vhost ports, each forwarding what it receives to the other one. It looks at no packet, so
+/// it is the least that DPDK can do with vhost's two copies. Its thread stays on the last processor.
+#[derive(Debug)]
+pub struct VhostSwitch {
+    testpmd: Testpmd,
+    directory: TempDir,
+    begin: Instant,
+    _pages: HugePages,
+}
+
+impl VhostSwitch {
+    /// Starts it with these ports, which listen.
+    pub fn start(ports: &[&str]) -> Result<VhostSwitch> {
+        let directory = tempfile::Builder::new().prefix("hs-vhost-").tempdir()?;
+        let pages = HugePages::reserve(HUGE_PAGES)?;
+        let sockets: Vec<PathBuf> = ports
+            .iter()
+            .map(|port| directory.path().join(format!("{port}.sock")))
+            .collect();
+        let mut options = TestpmdOptions::switch(&sockets);
+        options.processor = thread::available_parallelism().ok().map(|count| count.get() - 1);
+        options.huge_pages = true;
+        let mut testpmd = Testpmd::start(&options)?;
+        testpmd.command("set record-core-cycles on")?;
+        testpmd.command("start")?;
+        Ok(VhostSwitch {
+            testpmd,
+            directory,
+            begin: Instant::now(),
+            _pages: pages,
+        })
+    }
+
+    /// The socket of a port.
+    pub fn socket(&self, port: &str) -> PathBuf {
+        self.directory.path().join(format!("{port}.sock"))
+    }
+
+    /// Packets received so far, cycles of the time stamp counter in rounds that found packets, and cycles that passed.
+    pub fn work(&mut self) -> Result<[f64; 3]> {
+        let text = self.testpmd.command("show fwd stats all")?;
+        let elapsed = self.begin.elapsed().as_secs_f64();
+        let [packets, busy, hertz] = parse_cycles(&text)
+            .with_context(|| format!("testpmd does not say what packets cost:\n{text}"))?;
+        Ok([packets, busy, elapsed * hertz])
+    }
+
+    /// Processor seconds used so far.
+    pub fn cpu_seconds(&self) -> f64 {
+        self.testpmd.group.cpu_seconds()
+    }
+
+    /// Process identifier of the leader of its process group.
+    pub fn pid(&self) -> u32 {
+        self.testpmd.pid()
+    }
+
+    /// Stops it where it is.
+    pub fn pause(&mut self) {
+        self.testpmd.pause();
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self) {
+        self.testpmd.resume();
+    }
+}
+
+/// Reads `CPU cycles/packet=61.25 (total cycles=24500 / total io packets=400) at 2445 MHz Clock`: packets, cycles, Hz.
+fn parse_cycles(text: &str) -> Option<[f64; 3]> {
+    let line = text.lines().find(|line| line.contains("CPU cycles/packet="))?;
+    let number = |key: &str| -> Option<f64> {
+        let (_, rest) = line.split_once(key)?;
+        let end = rest
+            .find(|character: char| !character.is_ascii_digit())
+            .unwrap_or(rest.len());
+        rest[..end].parse().ok()
+    };
+    Some([
+        number("packets=")?,
+        number("total cycles=")?,
+        1e6 * number(") at ")?,
+    ])
+}
+
 fn read_all(stdout: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -305,5 +394,9 @@ testpmd> ";
             }
         );
         assert_eq!((stats[1].received, stats[1].sent), (5, 6));
+        let cycles =
+            "\n  CPU cycles/packet=61.25 (total cycles=24500 / total io packets=400) at 2445 MHz Clock\n";
+        assert_eq!(parse_cycles(cycles), Some([400.0, 24_500.0, 2.445e9]));
+        assert_eq!(parse_cycles(text), None);
     }
 }

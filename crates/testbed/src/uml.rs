@@ -44,7 +44,10 @@ impl UmlGuest {
             Network::VhostUser(socket) => (format!("virtio_uml.device={}:1", socket.display()), "eth0", None),
             Network::VhostUserServer(_) => bail!("User Mode Linux cannot listen on a vhost-user socket"),
             Network::Tap { interface, namespace } => (
-                format!("vec0:transport=tap,ifname={interface},depth=128,gro=1"),
+                format!(
+                    "vec0:transport=tap,ifname={interface},depth=128,gro=1,mtu={}",
+                    options.mtu.unwrap_or(1500)
+                ),
                 "vec0",
                 namespace.clone(),
             ),

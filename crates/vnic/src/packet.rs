@@ -38,6 +38,9 @@ pub struct Packet {
     memory: Arc<GuestMemory>,
     pub(crate) chain: Chain,
     elsewhere: Elsewhere,
+    /// Room for a tail that was copied out of its guest's memory, kept by the slot: slots that come back last are used first,
+    /// so it is in the cache. As long as the longest tail so far; what is behind the present one is left from others.
+    copy: Vec<u8>,
 }
 
 /// Where a tail is that does not lie in the packet's own chain.
@@ -47,6 +50,8 @@ enum Elsewhere {
     Of(Shared<Packet>),
     /// In our memory.
     Bytes(Vec<u8>),
+    /// In the slot's `copy`.
+    Copied,
     /// Nowhere.
     #[default]
     None,
@@ -69,6 +74,7 @@ impl Packet {
             chain: Chain::default(),
             memory,
             elsewhere: Elsewhere::None,
+            copy: Vec::new(),
         }
     }
 
@@ -210,14 +216,21 @@ impl Packet {
 
     /// Copies the tail to our memory, so that the chain is not needed any more; returns its length.
     pub(crate) fn detach(&mut self) -> usize {
-        let mut bytes = vec![0; self.tail_len as usize];
+        let len = self.tail_len as usize;
+        let mut copy = std::mem::take(&mut self.copy);
+        if copy.len() < len {
+            copy.resize(len, 0);
+        }
         let mut done = 0;
         self.tail(0, self.tail_len).for_each(|piece| {
             if let Piece::Guest(memory, range) = piece {
-                done += memory.read(range, &mut bytes[done..]);
+                done += memory.read(range, &mut copy[done..len]);
             }
         });
-        self.elsewhere = Elsewhere::Bytes(bytes);
+        // Of memory that has vanished nothing is read, and an earlier packet is nobody's business.
+        copy[done..len].fill(0);
+        self.copy = copy;
+        self.elsewhere = Elsewhere::Copied;
         (self.holds_chain, self.is_copy) = (false, true);
         done
     }
@@ -243,9 +256,11 @@ impl Packet {
             };
         }
         let bytes = match &owner.elsewhere {
-            Elsewhere::Bytes(bytes) => bytes.get(offset as usize..).unwrap_or(&[]),
+            Elsewhere::Bytes(bytes) => &bytes[..],
+            Elsewhere::Copied => &owner.copy[..owner.tail_len as usize],
             Elsewhere::Of(_) | Elsewhere::None => &[],
         };
+        let bytes = bytes.get(offset as usize..).unwrap_or(&[]);
         TailPart::Bytes(&bytes[..bytes.len().min(len as usize)])
     }
 
@@ -278,7 +293,7 @@ impl Packet {
         self.account = account.clone();
     }
 
-    /// Forgets the tail, so that a slot at rest keeps no other packet and no memory.
+    /// Forgets the tail, so that a slot at rest keeps no other packet, no guest's memory, and of ours only its `copy`.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if self.is_copy {

@@ -7,7 +7,7 @@
 //! number into each frame it forwards, which costs four bytes written and is the same for every switch.
 
 use super::frame::{ETHERNET, FLOW, flow_bytes, mac};
-use super::{Frame, HEADER_LEN, PollingGuest, RING};
+use super::{Frame, HEADER_LEN, PollingGuest};
 use anyhow::{Context, Result, ensure};
 use std::time::{Duration, Instant};
 use virtqueue::driver::{Access, Used};
@@ -17,7 +17,7 @@ use virtqueue::driver::{Access, Used};
 pub struct Traffic {
     /// Bytes of each frame without checksum, 60 to 1514, or more with `large`.
     pub size: usize,
-    /// Number of flows, met in turn.
+    /// Number of flows, met in turn: one, or an even number, half of them in each direction.
     pub flows: u32,
     /// Whether the guest reads and writes all of the payload.
     pub touch: bool,
@@ -80,7 +80,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 struct Run<'a> {
     guest: &'a mut PollingGuest,
     traffic: Traffic,
-    flow: u32,
+    /// How many frames were given a flow, by the port they are sent from.
+    next: [u32; 2],
     scratch: Vec<u8>,
 }
 
@@ -94,13 +95,13 @@ impl PollingGuest {
         mut measured: impl FnMut() -> Result<T>,
     ) -> Result<(Circulation, [T; 2])> {
         ensure!(
-            self.ports.len() >= 2 && traffic.under_way <= RING / 2,
+            self.ports.len() >= 2 && traffic.under_way <= self.build.ring / 2 && traffic.flows != 0,
             "cannot circulate"
         );
         let mut run = Run {
             guest: self,
             traffic: *traffic,
-            flow: 0,
+            next: [0; 2],
             scratch: vec![0; HEADER_LEN + traffic.size],
         };
         run.introduce()?;
@@ -133,9 +134,11 @@ impl Run<'_> {
         u64::from(self.traffic.under_way) * 2
     }
 
-    fn next_flow(&mut self) -> u32 {
-        self.flow = (self.flow + 1) % self.traffic.flows;
-        self.flow
+    /// Of a frame that is sent from `port`.
+    fn next_flow(&mut self, port: usize) -> u32 {
+        let next = &mut self.next[port];
+        *next = (*next + 1) % (self.traffic.flows / 2).max(1);
+        *next
     }
 
     /// Sends a single frame each way until one has arrived: packets of a flow that is new wait for a decision, few may wait,
@@ -153,7 +156,7 @@ impl Run<'_> {
                 let sent = Instant::now();
                 while !arrived && sent.elapsed() < LATE {
                     let look = |frame: &[u8]| arrived |= frame.starts_with(&ours);
-                    self.guest.receive(to.into(), usize::from(RING), look)?;
+                    self.guest.receive(to.into(), BURST, look)?;
                 }
             }
         }
@@ -165,7 +168,7 @@ impl Run<'_> {
             let mut frame = self.traffic.frame(u32::from(port), u32::from(1 - port));
             for _ in 0..self.traffic.under_way {
                 if self.traffic.flows > 1 {
-                    frame.set_flow(self.next_flow());
+                    frame.set_flow(self.next_flow(port.into()));
                 }
                 ensure!(self.guest.send(port.into(), &frame)?, "a drained ring has room");
             }
@@ -236,7 +239,7 @@ impl Run<'_> {
             self.guest.memory.write(outgoing.offset, &[0; HEADER_LEN]);
         }
         if self.traffic.flows > 1 {
-            let flow = flow_bytes(self.next_flow());
+            let flow = flow_bytes(self.next_flow(to));
             self.guest.memory.write(outgoing.offset + FLOW, &flow);
         }
         outgoing.len = used.written;
@@ -258,7 +261,7 @@ impl Run<'_> {
             for port in 0..2_u8 {
                 let ours = mac(port.into());
                 let port = usize::from(port);
-                self.guest.receive(port, usize::from(RING), |frame| {
+                self.guest.receive(port, BURST, |frame| {
                     arrived += u64::from(frame.starts_with(&ours));
                 })?;
                 self.guest.ports[port].reclaim(&mut self.guest.free)?;

@@ -125,6 +125,12 @@ impl Frame {
     }
 }
 
+/// Source and destination UDP port of a flow (see [`Frame::set_flow`]).
+pub fn udp_ports(number: u32) -> (u16, u16) {
+    let [a, b, c, d] = flow_bytes(number);
+    (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+}
+
 /// UDP ports of flow `number` (less than 2^24): the source port counts, the destination port carries on.
 pub(super) fn flow_bytes(number: u32) -> [u8; 4] {
     let [_, high, middle, low] = number.to_be_bytes();

@@ -2,11 +2,13 @@
 
 use crate::rig::{finish, guests, private, reaches_with, v4};
 use anyhow::{Result, ensure};
+use control_protocol::work::WorkReport;
 use std::time::Duration;
 use testbed::ping::PingOptions;
+use testbed::polling::{Traffic, udp_ports};
 use testbed::process::own_memory;
 use testbed::switch::Role;
-use testbed::{Endpoint, Lab, Switch, Testpmd, TestpmdOptions};
+use testbed::{Controlled, Endpoint, Lab, PollingGuest, Switch, Testpmd, TestpmdOptions};
 
 #[test]
 fn packets_circle_through_testpmd() -> Result<()> {
@@ -48,6 +50,34 @@ fn packets_circle_through_testpmd() -> Result<()> {
         finish(switch, [])?;
     }
     Ok(())
+}
+
+/// The data plane alone, with a controller that is played by the test bed: packets go by their UDP ports, and those of which no
+/// flow knows are lost.
+#[test]
+fn a_played_controller_tells_flows_apart() -> Result<()> {
+    let Some(_lab) = Lab::enter("a_played_controller_tells_flows_apart") else {
+        return Ok(());
+    };
+    let ports = ["p1", "p2"];
+    let mut plane = Controlled::start(&ports)?;
+    plane.join_by_udp_ports((0..100).map(udp_ports))?;
+    ensure!(plane.flows()? == 200, "a flow for each way");
+    let mut guest = PollingGuest::connect(&ports.map(|port| plane.socket(port)), 1514)?;
+    plane.is_our_guest(&ports)?;
+    let of_flows = |flows| Traffic {
+        flows,
+        ..Traffic::new(64)
+    };
+    let (known, [before, after]) =
+        guest.circulate(&of_flows(200), Duration::from_millis(200), || plane.work())?;
+    ensure!(known.lost == 0 && known.packets > 0, "{known:?}");
+    let packets = |work: &WorkReport| work.workers.iter().map(|worker| worker.packets).sum::<u64>();
+    ensure!(packets(&after) > packets(&before), "its work is known");
+    let (unknown, _) = guest.circulate(&of_flows(400), Duration::from_millis(200), || Ok(()))?;
+    ensure!(unknown.lost > 0, "half of the flows are not in the table");
+    drop(guest);
+    plane.stop()
 }
 
 /// What the data plane had for drivers goes back to the system with them, whichever of its threads it was for.

@@ -51,13 +51,47 @@ unsafe impl Send for SharedMemory {}
 // SAFETY: as above; `&self` methods never create references to non-atomic data in the mapping.
 unsafe impl Sync for SharedMemory {}
 
+/// Pages that memory is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// 4 KiB.
+    #[default]
+    Small,
+    /// 2 MiB, which must have been reserved.
+    Huge,
+}
+
+impl Pages {
+    const fn len(self) -> usize {
+        match self {
+            Pages::Small => 4096,
+            Pages::Huge => 2 << 20,
+        }
+    }
+}
+
 impl SharedMemory {
     /// Makes `len` bytes of zeros (at least one), rounded up to whole pages. `name` shows in `/proc/PID/maps`.
     pub fn new(name: &str, len: usize) -> io::Result<Self> {
-        let len = len.max(1).next_multiple_of(4096);
+        SharedMemory::of(Pages::Small, name, len)
+    }
+
+    /// The same, of pages of that size.
+    pub fn of(pages: Pages, name: &str, len: usize) -> io::Result<Self> {
+        let len = len.max(1).next_multiple_of(pages.len());
+        let (file_flags, map_flags) = match pages {
+            Pages::Small => (0, libc::MAP_NORESERVE),
+            // Without enough of them the mapping is refused, where a later access would end the process.
+            Pages::Huge => (libc::MFD_HUGETLB | libc::MFD_HUGE_2MB, 0),
+        };
         let name = CString::new(name).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: `name` is a NUL-terminated string that outlives the call.
-        let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        let fd = unsafe {
+            libc::memfd_create(
+                name.as_ptr(),
+                libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | file_flags,
+            )
+        };
         check(fd)?;
         // SAFETY: `fd` was just created and nobody else owns it.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -75,7 +109,7 @@ impl SharedMemory {
                 std::ptr::null_mut(),
                 len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                libc::MAP_SHARED | map_flags,
                 fd,
                 0,
             )

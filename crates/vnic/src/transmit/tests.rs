@@ -1,5 +1,6 @@
 use super::*;
 use crate::features::VERSION_1;
+use crate::packet::Piece;
 use crate::testing::{DATA, Driver};
 
 const INDIRECT: u64 = RING_INDIRECT_DESC | VERSION_1;
@@ -63,4 +64,42 @@ fn large_tables_cost_no_more_than_their_bound() {
         assert!(bursts.iter().all(|&chains| chains <= 2), "{entries}: {bursts:?}");
         assert_eq!(account.read().dropped.get(DropReason::ChainTooLong), 64);
     }
+}
+
+/// The only packet there is, detached: where its tail lies, and what it is.
+fn detached(side: &mut TransmitSide) -> (*const u8, Vec<u8>) {
+    let mut burst = Vec::with_capacity(BURST);
+    side.fetch(&mut burst).unwrap();
+    side.detach(&mut burst);
+    let [packet] = &burst[..] else {
+        panic!("{} packets", burst.len())
+    };
+    let mut tail = None;
+    packet.tail(0, packet.tail_len).for_each(|piece| match piece {
+        Piece::Bytes(bytes) => tail = Some((bytes.as_ptr(), bytes.to_vec())),
+        Piece::Guest(..) => panic!("the tail lies in the guest's memory"),
+    });
+    side.finish(burst.drain(..));
+    side.publish();
+    tail.unwrap()
+}
+
+#[test]
+fn tails_are_copied_to_memory_that_is_used_again() {
+    let mut driver = Driver::new();
+    let account = Arc::new(Counters::default());
+    let mut side = TransmitSide::new(driver.setup(VERSION_1), PortId(1), account.clone()).unwrap();
+    let (mut places, mut taken) = (Vec::new(), Vec::new());
+    for (head, len, byte) in [(0, 9000_u32, 1_u8), (1, 300, 2), (2, 9000, 3)] {
+        driver.put(DATA, &vec![byte; len as usize]);
+        driver.descriptor(0, head, DATA, len, 0);
+        driver.offer(head);
+        let (place, tail) = detached(&mut side);
+        assert_eq!(driver.take_used(), Some((head.into(), 0)), "the chain is free");
+        assert_eq!(tail, vec![byte; len as usize - 12 - Snapshot::CAPACITY]);
+        places.push(place);
+        // What was freed, if anything, is somebody else's now.
+        taken.push(tail.clone());
+    }
+    assert_eq!(places, [places[0]; 3]);
 }

@@ -5,16 +5,21 @@ mod ablation;
 mod attack;
 mod copies;
 mod flood;
+mod frames;
 mod full;
 mod guests;
+mod hackbench;
 mod idle;
 mod load;
 mod many;
 mod misses;
 mod packet_loop;
+mod ports;
 mod rate;
 mod rr;
 mod stream;
+mod uplink;
+mod vcpus;
 
 use crate::Effort;
 use crate::contender::Contender;
@@ -46,7 +51,10 @@ pub const ALL: &[Case] = &[
     packet_loop::CASE,
     packet_loop::TESTPMD,
     packet_loop::APART,
+    ports::CASE,
     stream::CASE,
+    frames::CASE,
+    uplink::CASE,
     rr::CASE,
     rr::AWAKE,
     many::PAIRS,
@@ -63,6 +71,8 @@ pub const ALL: &[Case] = &[
     full::CONTAINERS,
     rate::CASE,
     flood::CASE,
+    hackbench::CASE,
+    vcpus::CASE,
 ];
 
 /// A contender that runs, and what a case connects to it.

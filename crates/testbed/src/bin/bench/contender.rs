@@ -12,12 +12,39 @@ pub struct Contender {
     pub kind: Kind,
     /// Whether guests leave it the last processor.
     pub dedicated: bool,
+    /// What its ports are like.
+    pub ports: Ports,
 }
+
+/// What ports are like; by default as they come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// Largest IP packet in bytes.
+    pub mtu: u16,
+    /// Whether there is a way to the outside besides them.
+    pub uplink: bool,
+}
+
+const USUAL: Ports = Ports {
+    mtu: 1500,
+    uplink: false,
+};
 
 impl Contender {
     /// Whether it is Hyper-Switch, in whatever mode.
     pub fn is_ours(&self) -> bool {
-        matches!(self.kind, Kind::Hyperswitch { .. })
+        matches!(self.kind, Kind::Hyperswitch { .. } | Kind::ByPorts)
+    }
+
+    /// The same with other ports.
+    pub fn with_ports(self, ports: Ports) -> Contender {
+        Contender { ports, ..self }
+    }
+}
+
+impl Default for Ports {
+    fn default() -> Ports {
+        USUAL
     }
 }
 
@@ -31,10 +58,16 @@ pub enum Kind {
         /// Lines of each port.
         port: &'static str,
     },
+    /// Our data plane with a flow for each pair of UDP ports, installed by a controller that is played here.
+    ByPorts,
     /// Open vSwitch with DPDK, one poll thread.
     OvsDpdk(Forwarding, Caches),
+    /// DPDK's testpmd with two vhost ports, which forwards between them without looking.
+    Testpmd,
     /// The kernel's bridge with TAPs; for guests with a kernel only.
     Bridge,
+    /// Nobody, where something else of the host is measured.
+    None,
 }
 
 const fn ours(name: &'static str, config: &'static str) -> Contender {
@@ -42,6 +75,7 @@ const fn ours(name: &'static str, config: &'static str) -> Contender {
         name,
         kind: Kind::Hyperswitch { config, port: "" },
         dedicated: false,
+        ports: USUAL,
     }
 }
 
@@ -61,6 +95,7 @@ const fn ovs_with(name: &'static str, forwarding: Forwarding, caches: Caches) ->
         name,
         kind: Kind::OvsDpdk(forwarding, caches),
         dedicated: true,
+        ports: USUAL,
     }
 }
 
@@ -76,6 +111,14 @@ pub const UNBOUNDED: Contender = Contender {
         port: "miss-rate = 1000000\n",
     },
     dedicated: false,
+    ports: USUAL,
+};
+/// Our data plane with a flow for each pair of UDP ports, as [`OVS_PORTS`] has it.
+pub const BY_PORTS: Contender = Contender {
+    name: "hyperswitch-ports",
+    kind: Kind::ByPorts,
+    dedicated: false,
+    ports: USUAL,
 };
 /// Open vSwitch doing least: ports joined in pairs.
 pub const OVS_DPDK: Contender = ovs("ovs-dpdk", Forwarding::Pairs);
@@ -83,7 +126,7 @@ pub const OVS_DPDK: Contender = ovs("ovs-dpdk", Forwarding::Pairs);
 pub const OVS_LEARNING: Contender = ovs("ovs-dpdk-learning", Forwarding::Learning);
 /// Open vSwitch with security groups, for attacks on its classifier.
 pub const OVS_FILTERED: Contender = ovs("ovs-dpdk-filtered", Forwarding::Filtered);
-/// Open vSwitch with a rule on transport ports, so that flows are told apart by them.
+/// Open vSwitch with rules that copy transport ports, so that there is a megaflow for each pair of them.
 pub const OVS_PORTS: Contender = ovs("ovs-dpdk-ports", Forwarding::PairsByPorts);
 /// The same, with every flow in its exact match cache.
 pub const OVS_PORTS_EMC: Contender = ovs_with(
@@ -91,9 +134,22 @@ pub const OVS_PORTS_EMC: Contender = ovs_with(
     Forwarding::PairsByPorts,
     Caches::InsertAlways,
 );
-/// The same, with its signature match cache.
+/// The same, with its signature match cache besides.
 pub const OVS_PORTS_SMC: Contender =
     ovs_with("ovs-dpdk-ports-smc", Forwarding::PairsByPorts, Caches::Signatures);
+/// With every flow in the exact match cache, and packets that wait for others on their way out.
+pub const OVS_PORTS_BATCHING: Contender = ovs_with(
+    "ovs-dpdk-ports-batching",
+    Forwarding::PairsByPorts,
+    Caches::Batching,
+);
+/// DPDK's own example of a switch: two vhost ports, no table at all, one copy into its buffers and one out of them.
+pub const TESTPMD: Contender = Contender {
+    name: "testpmd-vhost",
+    kind: Kind::Testpmd,
+    dedicated: true,
+    ports: USUAL,
+};
 /// The product with threads that are scheduled as all others.
 pub const NORMAL: Contender = ours(
     "hyperswitch-normal-priority",
@@ -104,6 +160,17 @@ pub const BRIDGE: Contender = Contender {
     name: "bridge",
     kind: Kind::Bridge,
     dedicated: false,
+    ports: USUAL,
+};
+
+/// The product without knowledge of what cores and guests do.
+pub const WITHOUT_VM_STATE: Contender =
+    ours("hyperswitch-without-vm-state", "[placement]\nvm-state = false\n");
+/// No switch at all.
+pub const NONE: Contender = Contender {
+    name: "none",
+    kind: Kind::None,
+    ..BRIDGE
 };
 
 /// Ours with dedicated cores that poll, as DPDK switches have them.

@@ -76,7 +76,7 @@ pub struct Effort {
 
 impl Effort {
     fn new(quick: bool, rounds: Option<usize>) -> Effort {
-        let (default, short, long) = if quick { (2, 100, 1) } else { (5, 500, 3) };
+        let (default, short, long) = if quick { (2, 100, 1) } else { (10, 250, 2) };
         Effort {
             rounds: rounds.unwrap_or(default),
             short: Duration::from_millis(short),
@@ -88,7 +88,7 @@ impl Effort {
     /// The same time in more and shorter turns, where a turn needs no preparation: a shared machine is another one from one
     /// moment to the next, and the shorter the turns, the more do contenders meet the same one.
     fn finely(mut self, record: &mut Record) -> Effort {
-        const TIMES: u16 = 5;
+        const TIMES: u16 = 2;
         if !self.quick {
             self.rounds *= usize::from(TIMES);
             self.short /= TIMES.into();

@@ -1,26 +1,38 @@
 //! A contender that runs, with ports for guests, in one shape for all of them.
 
-use crate::contender::{Contender, Kind};
+use crate::contender::{Contender, Kind, Ports};
 use anyhow::{Context, Result, bail, ensure};
+use control_protocol::work::WorkReport;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use testbed::masking::MaskingProxy;
+use testbed::polling::udp_ports;
 use testbed::run_time::{RunTime, softirq_threads};
-use testbed::{Bridge, Guest, GuestOptions, OvsDpdk, Switch};
+use testbed::testpmd::VhostSwitch;
+use testbed::{Bridge, Controlled, Endpoint, Guest, GuestOptions, Namespace, OvsDpdk, Switch};
 
 /// A running contender.
 pub struct Network {
     switch: Running,
+    ports: Ports,
+    proxies: Vec<MaskingProxy>,
     /// Processors on which its guests run, from the first one on.
     for_guests: usize,
 }
 
 enum Running {
     Hyperswitch(Switch),
-    OvsDpdk(OvsDpdk, Vec<MaskingProxy>),
+    /// With the number of its flows, which nobody changes.
+    ByPorts(Mutex<Controlled>, usize),
+    OvsDpdk(OvsDpdk),
+    Testpmd(Mutex<VhostSwitch>),
     Bridge(Bridge),
 }
+
+/// Flows that [`Kind::ByPorts`] has in both directions together.
+pub const MOST_FLOWS: u32 = 100_000;
 
 /// What a switch has done since it started.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,26 +64,37 @@ impl Network {
     pub fn start(contender: &Contender, ports: &[&str]) -> Result<Network> {
         let switch = match contender.kind {
             Kind::Hyperswitch { config, port } => {
-                Switch::start(&configuration(config, port, ports)?).map(Running::Hyperswitch)
+                Switch::start(&configuration(config, port, contender.ports, ports)?).map(Running::Hyperswitch)
             }
-            Kind::OvsDpdk(forwarding, caches) => {
-                OvsDpdk::start(ports, forwarding, caches).map(|ovs| Running::OvsDpdk(ovs, Vec::new()))
-            }
-            Kind::Bridge => bridge(ports).map(Running::Bridge),
+            Kind::ByPorts => by_ports(ports).map(|(plane, flows)| Running::ByPorts(plane.into(), flows)),
+            Kind::OvsDpdk(forwarding, caches) => OvsDpdk::start(ports, forwarding, caches)
+                .and_then(|ovs| ovs.set_mtu(ports, contender.ports.mtu).map(|()| ovs))
+                .map(Running::OvsDpdk),
+            Kind::Testpmd => VhostSwitch::start(ports).map(|switch| Running::Testpmd(switch.into())),
+            Kind::None => bail!("there is no switch"),
+            Kind::Bridge => bridge(ports, contender.ports.mtu).map(Running::Bridge),
         };
         let processors = thread::available_parallelism()?.get();
         let dedicated = usize::from(contender.dedicated && processors > 1);
         Ok(Network {
             switch: switch.with_context(|| format!("cannot start {}", contender.name))?,
+            ports: contender.ports,
+            proxies: Vec::new(),
             for_guests: processors - dedicated,
         })
     }
 
     /// The sockets of ports, for a polling guest.
     pub fn sockets(&self, ports: &[&str]) -> Result<Vec<PathBuf>> {
+        ports.iter().map(|port| self.socket(port)).collect()
+    }
+
+    fn socket(&self, port: &str) -> Result<PathBuf> {
         match &self.switch {
-            Running::Hyperswitch(switch) => Ok(ports.iter().map(|port| switch.socket(port)).collect()),
-            Running::OvsDpdk(ovs, _) => Ok(ports.iter().map(|port| ovs.socket(port)).collect()),
+            Running::Hyperswitch(switch) => Ok(switch.socket(port)),
+            Running::ByPorts(plane, _) => Ok(lock(plane).socket(port)),
+            Running::OvsDpdk(ovs) => Ok(ovs.socket(port)),
+            Running::Testpmd(switch) => Ok(lock(switch).socket(port)),
             Running::Bridge(_) => bail!("a bridge has no sockets"),
         }
     }
@@ -83,23 +106,79 @@ impl Network {
 
     /// Connects a guest with a kernel to a port.
     pub fn attach(&mut self, port: &str, guest: GuestOptions) -> Result<GuestOptions> {
-        Ok(match &mut self.switch {
-            Running::Hyperswitch(switch) => guest.vhost_user(switch.socket(port)),
-            Running::OvsDpdk(ovs, proxies) => {
-                let proxy = MaskingProxy::start(&ovs.socket(port))?;
-                let guest = guest.vhost_user(proxy.socket());
-                proxies.push(proxy);
-                guest
+        let guest = match self.ports.mtu {
+            1500 => guest,
+            mtu => guest.mtu(mtu),
+        };
+        if let Running::Bridge(bridge) = &self.switch {
+            return Ok(guest.tap(port, Some(bridge.namespace().netns())));
+        }
+        let socket = self.socket(port)?;
+        if !matches!(self.switch, Running::OvsDpdk(_) | Running::Testpmd(_)) {
+            return Ok(guest.vhost_user(socket));
+        }
+        let proxy = MaskingProxy::start(&socket)?;
+        let guest = guest.vhost_user(proxy.socket());
+        self.proxies.push(proxy);
+        Ok(guest)
+    }
+
+    /// Joins it to a namespace outside, by a pair of interfaces of which one, `eth0`, appears there.
+    pub fn join_outside(&self, outside: &Namespace) -> Result<()> {
+        let link = format!(
+            "ip link add up0 type veth peer name eth0 netns {} && ip link set up0 up",
+            outside.netns()
+        );
+        match &self.switch {
+            Running::Hyperswitch(switch) => {
+                switch.host().must(&link)?;
+                switch.wait_port("sw0:uplink", "running")
             }
-            Running::Bridge(bridge) => guest.tap(port, Some(bridge.namespace().netns())),
-        })
+            Running::Bridge(bridge) => {
+                let inside = bridge.namespace();
+                inside
+                    .must(&format!("{link} && ip link set up0 master br0"))
+                    .map(drop)
+            }
+            _ => bail!("it has no way to the outside"),
+        }
+    }
+
+    /// Flows that its data plane can look up, where whoever asks can know.
+    pub fn flows(&self) -> Result<usize> {
+        match &self.switch {
+            Running::ByPorts(_, flows) => Ok(*flows),
+            Running::OvsDpdk(ovs) => {
+                // What was measured meanwhile looked to it like a search that took seconds.
+                ovs.reset_flow_limit()?;
+                Ok(ovs.flows()?.0)
+            }
+            _ => bail!("nobody counts its flows"),
+        }
+    }
+
+    /// Packets of Open vSwitch by where their flow was found; `None` of others.
+    pub fn hits(&self) -> Result<Option<[u64; 4]>> {
+        match &self.switch {
+            Running::OvsDpdk(ovs) => Ok(Some(ovs.pmd_stats()?.hits)),
+            _ => Ok(None),
+        }
     }
 
     /// What it has done so far.
     pub fn work(&self) -> Result<Work> {
         match &self.switch {
-            Running::Hyperswitch(switch) => our_work(switch),
-            Running::OvsDpdk(ovs, _) => {
+            Running::Hyperswitch(switch) => Ok(our_work(&switch.placement()?)),
+            Running::ByPorts(plane, _) => Ok(our_work(&lock(plane).work()?)),
+            Running::Testpmd(switch) => {
+                let [packets, busy_cycles, awake_cycles] = lock(switch).work()?;
+                Ok(Work {
+                    packets,
+                    busy_cycles,
+                    awake_cycles,
+                })
+            }
+            Running::OvsDpdk(ovs) => {
                 let stats = ovs.pmd_stats()?;
                 Ok(Work {
                     packets: float(stats.packets),
@@ -115,7 +194,9 @@ impl Network {
     pub fn cpu_seconds(&self) -> f64 {
         match &self.switch {
             Running::Hyperswitch(switch) => switch.cpu_seconds(),
-            Running::OvsDpdk(ovs, _) => ovs.cpu_seconds(),
+            Running::ByPorts(plane, _) => lock(plane).cpu_seconds(),
+            Running::OvsDpdk(ovs) => ovs.cpu_seconds(),
+            Running::Testpmd(switch) => lock(switch).cpu_seconds(),
             Running::Bridge(_) => 0.0,
         }
     }
@@ -128,7 +209,9 @@ impl Network {
         }
         match &self.switch {
             Running::Hyperswitch(switch) => roots.push(switch.supervisor()),
-            Running::OvsDpdk(ovs, _) => roots.push(ovs.pid()),
+            Running::ByPorts(plane, _) => roots.push(lock(plane).pid()),
+            Running::OvsDpdk(ovs) => roots.push(ovs.pid()),
+            Running::Testpmd(switch) => roots.push(lock(switch).pid()),
             Running::Bridge(_) => {}
         }
         RunTime::of_families(&roots)
@@ -138,8 +221,9 @@ impl Network {
     pub fn memory(&self) -> u64 {
         match &self.switch {
             Running::Hyperswitch(switch) => switch.memory(),
-            Running::OvsDpdk(ovs, _) => ovs.memory(),
-            Running::Bridge(_) => 0,
+            Running::ByPorts(plane, _) => lock(plane).memory(),
+            Running::OvsDpdk(ovs) => ovs.memory(),
+            Running::Testpmd(_) | Running::Bridge(_) => 0,
         }
     }
 
@@ -148,7 +232,9 @@ impl Network {
     pub fn pause(&mut self) {
         match &mut self.switch {
             Running::Hyperswitch(switch) => switch.pause(),
-            Running::OvsDpdk(ovs, _) => ovs.pause(),
+            Running::ByPorts(plane, _) => lock(plane).pause(),
+            Running::OvsDpdk(ovs) => ovs.pause(),
+            Running::Testpmd(switch) => lock(switch).pause(),
             Running::Bridge(_) => {}
         }
     }
@@ -157,7 +243,9 @@ impl Network {
     pub fn resume(&mut self) {
         match &mut self.switch {
             Running::Hyperswitch(switch) => switch.resume(),
-            Running::OvsDpdk(ovs, _) => ovs.resume(),
+            Running::ByPorts(plane, _) => lock(plane).resume(),
+            Running::OvsDpdk(ovs) => ovs.resume(),
+            Running::Testpmd(switch) => lock(switch).resume(),
             Running::Bridge(_) => {}
         }
     }
@@ -169,13 +257,21 @@ impl Network {
                 switch.settle()?;
                 switch.stop()
             }
-            Running::OvsDpdk(..) | Running::Bridge(_) => Ok(()),
+            Running::ByPorts(plane, _) => plane.into_inner().unwrap_or_else(PoisonError::into_inner).stop(),
+            Running::OvsDpdk(_) | Running::Testpmd(_) | Running::Bridge(_) => Ok(()),
         }
     }
 }
 
-fn configuration(tables: &str, of_port: &str, ports: &[&str]) -> Result<String> {
-    let mut text = format!("{tables}\n[[switch]]\nname = \"sw0\"\n");
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn configuration(tables: &str, of_port: &str, like: Ports, ports: &[&str]) -> Result<String> {
+    let mut text = format!("{tables}\n[[switch]]\nname = \"sw0\"\nmtu = {}\n", like.mtu);
+    if like.uplink {
+        text += "type = \"external\"\nuplink = \"up0\"\n";
+    }
     for port in ports {
         write!(
             text,
@@ -186,19 +282,31 @@ fn configuration(tables: &str, of_port: &str, ports: &[&str]) -> Result<String> 
 }
 
 /// All forwarding threads together.
-fn our_work(switch: &Switch) -> Result<Work> {
-    let workers = switch.placement()?.workers;
-    Ok(Work {
+fn our_work(report: &WorkReport) -> Work {
+    let workers = &report.workers;
+    Work {
         packets: float(workers.iter().map(|worker| worker.packets).sum()),
         busy_cycles: float(workers.iter().map(|worker| worker.busy_cycles).sum()),
         awake_cycles: float(workers.iter().map(|worker| worker.awake_cycles).sum()),
-    })
+    }
 }
 
-fn bridge(ports: &[&str]) -> Result<Bridge> {
+/// With all flows in place before the first packet.
+fn by_ports(ports: &[&str]) -> Result<(Controlled, usize)> {
+    let mut plane = Controlled::start(ports)?;
+    plane.join_by_udp_ports((0..MOST_FLOWS / 2).map(udp_ports))?;
+    plane.is_our_guest(ports)?;
+    let flows = plane.flows()?;
+    Ok((plane, flows))
+}
+
+fn bridge(ports: &[&str], mtu: u16) -> Result<Bridge> {
     let bridge = Bridge::new("bridge", None)?;
     for port in ports {
         bridge.add_tap(port, "")?;
+        bridge
+            .namespace()
+            .must(&format!("ip link set {port} mtu {mtu}"))?;
     }
     Ok(bridge)
 }

@@ -56,7 +56,7 @@ enum Load {
 }
 
 /// Runs without and runs under attack in a round.
-const RUNS: u32 = 40;
+const RUNS: u32 = 8;
 
 /// Which part of a measurement of a switch alone a run is.
 const PART: u32 = 10;

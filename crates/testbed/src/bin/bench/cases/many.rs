@@ -36,7 +36,7 @@ pub const MESH: Case = Case {
     measures: PAIRS.measures,
     contenders: &[HYPERSWITCH, BRIDGE, OVS_LEARNING],
     run: |effort, contenders, record| {
-        let counts = effort.choose(&[2, 4, 6, 8], &[3]);
+        let counts = effort.choose(&[2, 4, 8], &[3]);
         run(effort, contenders, record, counts, |guests| Layout {
             guests,
             streams: (0..guests)

@@ -40,7 +40,7 @@ pub const AWAKE: Case = Case {
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let sizes = effort.choose(&[1, 64, 256, 1024, 4096, 16_384], &[64]);
+    let sizes = effort.choose(&[64, 1024, 4096, 16_384], &[64]);
     let rigs = Rig::start_all(contenders, record, names(2), boot_echo)?;
     Rig::sweep(rigs, record, &labelled(sizes), |network, guests, size| {
         measure(effort, network, guests, *size)

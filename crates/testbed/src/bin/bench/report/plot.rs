@@ -1,12 +1,21 @@
-//! Plots: one measure of one case, a line per contender, points in the order of the case.
+//! Plots: one measure of one case. A row per kind of traffic, values on the left and how many times better ours is on the right;
+//! along the axis what points of a kind differ in, frame bytes for instance. A line is of medians, its band reaches from
+//! quartile to quartile.
 
-use crate::record::{Measure, Record, Spread};
+mod panel;
+
+use crate::record::{Better, Measure, Record, Spread};
 use anyhow::{Result, anyhow};
-use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
+use panel::{Line, Panel};
 use plotters::prelude::*;
-use std::ops::Range;
 
-const SIZE: (u32, u32) = (860, 420);
+const WIDTH: u32 = 900;
+/// Of caption and legend, which has so many names per line.
+const HEAD: u32 = 34;
+const LEGEND_LINE: u32 = 18;
+const LEGEND_NAMES: usize = 4;
+/// Of a row.
+const ROW: u32 = 230;
 
 /// Contenders look the same in all plots.
 const COLOURS: &[(&str, RGBColor)] = &[
@@ -23,7 +32,12 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("ovs-dpdk-ports", RGBColor(240, 150, 60)),
     ("ovs-dpdk-ports-emc", RGBColor(200, 30, 60)),
     ("ovs-dpdk-ports-smc", RGBColor(110, 90, 30)),
+    ("ovs-dpdk-ports-batching", RGBColor(90, 60, 90)),
+    ("hyperswitch-ports", RGBColor(20, 50, 130)),
+    ("testpmd-vhost", RGBColor(100, 100, 0)),
     ("bridge", RGBColor(30, 140, 60)),
+    ("hyperswitch-without-vm-state", RGBColor(60, 130, 190)),
+    ("none", RGBColor(150, 150, 150)),
 ];
 
 /// Of contenders that are in one case only, in turn.
@@ -53,140 +67,168 @@ fn coloured<'a>(contenders: &[&'a str]) -> Vec<(&'a str, RGBColor)> {
         .collect()
 }
 
-/// An axis with the points of a case, each in the middle of its share.
-struct Axis {
-    count: usize,
+/// Points of one kind: what they have in common, what they differ in, and label and place along the axis of each.
+#[derive(Debug, PartialEq, Eq)]
+struct Kind<'a> {
+    name: String,
+    axis: String,
+    points: Vec<(&'a str, String)>,
 }
 
-impl Ranged for Axis {
-    type FormatOption = DefaultFormatting;
-    type ValueType = usize;
+/// What a point is: of which kind, what points of that kind differ in, and where along that axis it is. `axis` is the case's, by
+/// what labels begin with: frame sizes are followed by what else there is to say. Bursts are compared by their length, attacks by
+/// their rate.
+fn place(label: &str, axis: &str) -> [String; 3] {
+    let first = axis.split(", ").next().unwrap_or(axis);
+    let parts = if let Some((traffic, burst)) = label.split_once(", bursts of ") {
+        [traffic, "frames under way", burst]
+    } else if let Some((flows, rate)) = label.split_once(", ").filter(|(_, rate)| rate.ends_with("/s")) {
+        return [format!("{first}: {flows}"), "attack".to_owned(), rate.to_owned()];
+    } else {
+        match label.split_once(' ').filter(|(number, _)| is_number(number)) {
+            Some((number, rest)) => [rest, first, number],
+            None => ["", axis, label],
+        }
+    };
+    parts.map(str::to_owned)
+}
 
-    fn map(&self, value: &usize, (low, high): (i32, i32)) -> i32 {
-        let at = |count: usize| i32::try_from(count).unwrap_or(i32::MAX / 2);
-        low + (high - low) * (2 * at(*value) + 1) / (2 * at(self.count))
-    }
+fn is_number(text: &str) -> bool {
+    let text = text.trim_end_matches("/s");
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',')
+}
 
-    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<usize> {
-        (0..self.count).collect()
+/// All kinds, in the order of the case. Kinds of one point each are put along one axis.
+fn kinds<'a>(labels: &[&'a str], axis: &str) -> Vec<Kind<'a>> {
+    let mut kinds: Vec<Kind<'a>> = Vec::new();
+    for label in labels {
+        let [name, axis, at] = place(label, axis);
+        match kinds.iter_mut().find(|kind| kind.name == name) {
+            Some(kind) => kind.points.push((label, at)),
+            None => kinds.push(Kind {
+                name,
+                axis,
+                points: vec![(label, at)],
+            }),
+        }
     }
-
-    fn range(&self) -> Range<usize> {
-        0..self.count
+    if kinds.iter().all(|kind| kind.points.len() == 1) {
+        let points = labels.iter().map(|label| (*label, (*label).to_owned()));
+        return vec![Kind {
+            name: String::new(),
+            axis: axis.to_owned(),
+            points: points.collect(),
+        }];
     }
+    kinds
 }
 
 /// The plot as SVG; `None` if there is nothing to compare along a line.
 pub fn draw(record: &Record, measure: &Measure) -> Result<Option<String>> {
-    let contenders = record.contenders(&measure.name);
-    let highest = contenders
-        .iter()
-        .flat_map(|name| values(record, name, measure))
-        .map(|(_, spread)| spread.upper)
-        .fold(0.0, f64::max);
-    let count = record.points.len();
-    if count < 2 || highest <= 0.0 {
+    let contenders = coloured(&record.contenders(&measure.name));
+    let labels: Vec<&str> = record.points.iter().map(|point| point.label.as_str()).collect();
+    if labels.len() < 2 || contenders.is_empty() {
         return Ok(None);
     }
+    let kinds = kinds(&labels, &record.axis);
+    let lines = u32::try_from(contenders.len().div_ceil(LEGEND_NAMES))?;
+    let head = HEAD + lines * LEGEND_LINE;
+    let height = head + ROW * u32::try_from(kinds.len())?;
     let mut text = String::new();
     {
-        let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
-        draw_chart(&root, record, measure, &contenders, highest * 1.1)
+        let root = SVGBackend::with_string(&mut text, (WIDTH, height)).into_drawing_area();
+        draw_all(&root, head, record, measure, &contenders, &kinds)
             .map_err(|error| anyhow!("cannot draw {} of {}: {error}", measure.name, record.case))?;
     }
     Ok(Some(text))
 }
 
-/// Index of the point and what was measured there.
-fn values<'a>(
-    record: &'a Record,
-    contender: &'a str,
-    measure: &'a Measure,
-) -> impl Iterator<Item = (usize, Spread)> + Clone + 'a {
-    record
-        .points
-        .iter()
-        .enumerate()
-        .filter_map(move |(index, point)| {
-            Some((index, record.value(&point.label, contender, &measure.name)?))
-        })
-}
-
 type Canvas<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-fn draw_chart(
+fn draw_all(
     root: &Canvas,
+    head: u32,
     record: &Record,
     measure: &Measure,
-    contenders: &[&str],
-    top: f64,
-) -> Result<(), Box<dyn std::error::Error>> {
+    contenders: &[(&str, RGBColor)],
+    kinds: &[Kind],
+) -> Drawn {
     root.fill(&WHITE)?;
-    let count = record.points.len();
-    // Long labels are written upwards.
-    let longest = record
-        .points
-        .iter()
-        .map(|point| point.label.len())
-        .max()
-        .unwrap_or(0);
-    let upwards = longest * count > 90;
-    let below = if upwards {
-        20 + 6 * u32::try_from(longest)?
-    } else {
-        40
+    let (top, rows) = root.split_vertically(head);
+    let good = match measure.better {
+        Better::Higher => "more",
+        Better::Lower => "less",
     };
-    let mut chart = ChartBuilder::on(root)
-        .caption(format!("{}: {}", record.case, measure.name), ("sans-serif", 18))
-        .margin(10)
-        .x_label_area_size(below)
-        .y_label_area_size(70)
-        .build_cartesian_2d(Axis { count }, 0.0..top)?;
-    let label = |index: &usize| record.points[*index].label.clone();
-    let style = ("sans-serif", 12).into_text_style(root);
-    let style = if upwards {
-        style
-            .transform(FontTransform::Rotate270)
-            .pos(plotters::style::text_anchor::Pos::new(
-                plotters::style::text_anchor::HPos::Right,
-                plotters::style::text_anchor::VPos::Center,
-            ))
-    } else {
-        style
-    };
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .max_light_lines(0)
-        .x_labels(count)
-        .x_label_style(style)
-        .x_label_formatter(&label)
-        .x_desc(if upwards { "" } else { &record.axis })
-        .y_desc(&measure.unit)
-        .draw()?;
-    for (contender, colour) in coloured(contenders) {
-        let line = values(record, contender, measure).map(|(index, spread)| (index, spread.median));
-        let marks = line
-            .clone()
-            .map(|position| Circle::new(position, 3, colour.filled()));
-        let bars = values(record, contender, measure).map(|(index, spread)| {
-            PathElement::new(vec![(index, spread.lower), (index, spread.upper)], colour)
-        });
-        let legend = move |(x, y)| PathElement::new(vec![(x, y), (x + 16, y)], colour.stroke_width(2));
-        chart
-            .draw_series(LineSeries::new(line, colour.stroke_width(2)))?
-            .label(contender)
-            .legend(legend);
-        chart.draw_series(marks)?;
-        chart.draw_series(bars)?;
+    let caption = format!(
+        "{}: {}, {} ({good} is better)",
+        record.case, measure.name, measure.unit
+    );
+    legend(&top, &caption, contenders)?;
+    let ours = contenders[0].0;
+    let compares = ours.starts_with(crate::contender::HYPERSWITCH.name) && contenders.len() > 1;
+    for (row, kind) in rows.split_evenly((kinds.len(), 1)).iter().zip(kinds) {
+        let line = |value: &dyn Fn(&str, &str) -> Option<Spread>, from: usize| -> Vec<Line> {
+            contenders[from..]
+                .iter()
+                .map(|&(name, colour)| Line {
+                    colour,
+                    values: values(kind, |label| value(label, name)),
+                })
+                .collect()
+        };
+        let beneath = Panel {
+            points: kind.points.iter().map(|(_, at)| at.as_str()).collect(),
+            axis: kind.axis.clone(),
+            title: kind.name.clone(),
+            unit: measure.unit.clone(),
+            rule: None,
+        };
+        let value = |label: &str, name: &str| record.value(label, name, &measure.name);
+        if !compares {
+            beneath.draw(row, &line(&value, 0))?;
+            continue;
+        }
+        let (left, right) = row.split_horizontally(WIDTH / 2);
+        beneath.draw(&left, &line(&value, 0))?;
+        let ratio = |label: &str, name: &str| record.ratio(label, ours, name, &measure.name);
+        let beside = Panel {
+            title: format!("{ours} is better by this factor"),
+            unit: String::new(),
+            rule: Some(1.0),
+            ..beneath
+        };
+        beside.draw(&right, &line(&ratio, 1))?;
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.2))
-        .draw()?;
     root.present()?;
+    Ok(())
+}
+
+/// Places along the axis with what was measured there.
+fn values(kind: &Kind, value: impl Fn(&str) -> Option<Spread>) -> Vec<(usize, Spread)> {
+    let points = kind.points.iter().enumerate();
+    points
+        .filter_map(|(at, (label, _))| Some((at, value(label)?)))
+        .collect()
+}
+
+fn legend(area: &Canvas, caption: &str, contenders: &[(&str, RGBColor)]) -> Drawn {
+    area.draw(&Text::new(caption.to_owned(), (12, 8), ("sans-serif", 17)))?;
+    let across = i32::try_from(WIDTH)? / i32::try_from(LEGEND_NAMES)?;
+    for (number, (name, colour)) in contenders.iter().enumerate() {
+        let x = 12 + across * i32::try_from(number % LEGEND_NAMES)?;
+        let y =
+            i32::try_from(HEAD)? + 8 + i32::try_from(LEGEND_LINE)? * i32::try_from(number / LEGEND_NAMES)?;
+        area.draw(&PathElement::new(
+            vec![(x, y), (x + 18, y)],
+            colour.stroke_width(3),
+        ))?;
+        area.draw(&Text::new(
+            (*name).to_owned(),
+            (x + 23, y - 7),
+            ("sans-serif", 13),
+        ))?;
+    }
     Ok(())
 }
 
@@ -216,5 +258,43 @@ mod tests {
             );
         }
         assert_eq!(coloured(&["a", "hyperswitch", "b"])[2].1, OTHERS[1]);
+    }
+
+    #[test]
+    fn kinds_of_traffic_have_panels_and_frame_sizes_an_axis() {
+        let labels = [
+            "64 io",
+            "64 io, bursts of 1",
+            "1500 io",
+            "64 io, bursts of 4",
+            "64 io, 1000 flows",
+        ];
+        let found: Vec<(String, Vec<String>)> = kinds(&labels, "frame bytes, flows, guest")
+            .into_iter()
+            .map(|kind| (kind.name, kind.points.into_iter().map(|(_, at)| at).collect()))
+            .collect();
+        let kind = |name: &str, points: &[&str]| {
+            let points = points.iter().map(|point| (*point).to_owned());
+            (name.to_owned(), points.collect::<Vec<_>>())
+        };
+        assert_eq!(
+            found,
+            [
+                kind("io", &["64", "1500"]),
+                kind("64 io", &["1", "4"]),
+                kind("io, 1000 flows", &["64"]),
+            ]
+        );
+        for plain in [
+            ["64", "256"],
+            ["none", "all, nice 0"],
+            ["1, 1,000/s", "1, 10,000/s"],
+        ] {
+            let kinds = kinds(&plain, "axis");
+            assert_eq!(kinds.len(), 1, "{plain:?}");
+            assert_eq!(kinds[0].points.len(), 2);
+        }
+        let ports = kinds(&["none", "100 unused", "500 connected"], "ports");
+        assert_eq!(ports[0].points.len(), 3, "each is a kind of its own: one axis");
     }
 }

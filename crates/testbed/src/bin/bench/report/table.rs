@@ -83,7 +83,7 @@ fn table(text: &mut String, record: &Record, measure: &Measure) {
     let peers: Vec<&str> = contenders
         .iter()
         .copied()
-        .filter(|name| first == HYPERSWITCH.name && *name != first)
+        .filter(|name| first.starts_with(HYPERSWITCH.name) && *name != first)
         .collect();
     let direction = match measure.better {
         Better::Higher => "more",

@@ -2,7 +2,9 @@
 
 use super::Results;
 use super::table::{digits, spread_text};
-use crate::contender::{HYPERSWITCH, TOGETHER};
+use crate::contender::{
+    BY_PORTS, HYPERSWITCH, OVS_PORTS, OVS_PORTS_BATCHING, OVS_PORTS_EMC, OVS_PORTS_SMC, TESTPMD, TOGETHER,
+};
 use crate::record::{Better, Record, Spread};
 use std::fmt::Write;
 
@@ -17,6 +19,8 @@ struct Target {
     ours: &'static str,
     /// Who is to be outdone, by a factor. Without one, the value itself counts.
     peer: Option<&'static str>,
+    /// More of them, of whom the best counts, as the peer does.
+    others: &'static [&'static str],
     points: &'static [&'static str],
     floor: f64,
     goal: f64,
@@ -36,6 +40,7 @@ const fn alone(
         also: None,
         ours: HYPERSWITCH.name,
         peer: None,
+        others: &[],
         points,
         floor,
         goal,
@@ -66,6 +71,15 @@ const fn in_cycles(
     Target {
         also: Some("awake cycles"),
         ..beside(what, [case, "busy cycles", peer], points, floor, goal)
+    }
+}
+
+/// A flow for each pair of UDP ports, whatever guests and caches are like.
+const fn apart(what: &'static str, points: &'static [&'static str]) -> Target {
+    Target {
+        ours: BY_PORTS.name,
+        others: &[OVS_PORTS_EMC.name, OVS_PORTS_SMC.name, OVS_PORTS_BATCHING.name],
+        ..in_cycles(what, ["flows-apart", OVS_PORTS.name], points, 1.3, 1.8)
     }
 }
 
@@ -118,6 +132,29 @@ const TARGETS: &[Target] = &[
         MANY_FLOWS,
         1.6,
         2.1,
+    ),
+    apart(
+        "same, 64 B, 1,000 flows told apart, OVS-DPDK at its best, any guest",
+        &[
+            "64 io, 1000 flows",
+            "64 io, 1000 flows, huge pages, 1024 entries",
+            "64 io, 1000 flows, huge pages, 1024 entries, no mrg_rxbuf",
+        ],
+    ),
+    apart(
+        "same, 100,000 flows told apart",
+        &[
+            "64 io, 100000 flows",
+            "64 io, 100000 flows, huge pages, 1024 entries",
+            "64 io, 100000 flows, huge pages, 1024 entries, no mrg_rxbuf",
+        ],
+    ),
+    in_cycles(
+        "busy or awake cycles per packet, 64 B, 1 flow: testpmd with two vhost ports / ours",
+        ["loop", TESTPMD.name],
+        &["64 io", "64 touch"],
+        1.0,
+        1.5,
     ),
     beside(
         "UML pair TCP: ours / bridge and TAP",
@@ -308,10 +345,15 @@ impl Target {
     }
 
     fn reached_in(&self, record: &Record, measure: &str) -> Option<Spread> {
-        let measured = self.points.iter().filter_map(|point| match self.peer {
-            Some(peer) => record.ratio(point, self.ours, peer, measure),
-            None => record.value(point, self.ours, measure),
-        });
+        let at = |point: &&str| -> Vec<Spread> {
+            let peers = self.peer.iter().chain(self.others);
+            let ratios = peers.filter_map(|peer| record.ratio(point, self.ours, peer, measure));
+            let alone = record
+                .value(point, self.ours, measure)
+                .filter(|_| self.peer.is_none());
+            ratios.chain(alone).collect()
+        };
+        let measured = self.points.iter().flat_map(at);
         measured.reduce(|a, b| self.worse(record, a, b))
     }
 
@@ -375,7 +417,8 @@ mod tests {
                 let measured = case.measures.iter().any(|(name, ..)| *name == measure);
                 assert!(measured, "{} does not measure {measure}", target.case);
             }
-            for name in [Some(target.ours), target.peer].into_iter().flatten() {
+            let names = [Some(target.ours), target.peer].into_iter().flatten();
+            for name in names.chain(target.others.iter().copied()) {
                 let competes = case.contenders.iter().any(|contender| contender.name == name);
                 assert!(competes, "{name} does not compete in {}", target.case);
             }
@@ -402,6 +445,27 @@ mod tests {
         );
         assert_eq!(add("ovs-dpdk", "awake cycles", 450.0), None);
         assert_eq!(add("hyperswitch", "awake cycles", 150.0), Some(3.0));
+    }
+
+    #[test]
+    fn the_best_of_several_peers_counts() {
+        let is_apart = |target: &&Target| target.case == "flows-apart";
+        let target = TARGETS.iter().find(is_apart).expect("a target");
+        let case = cases::ALL.iter().find(|case| case.name == target.case);
+        let mut record = Record::new(case.expect("a case"), &crate::Effort::new(true, Some(1)));
+        for (contender, cycles) in [
+            (BY_PORTS, 100.0),
+            (OVS_PORTS, 300.0),
+            (OVS_PORTS_EMC, 150.0),
+            (OVS_PORTS_SMC, 200.0),
+        ] {
+            for measure in ["busy cycles", "awake cycles"] {
+                record
+                    .add(target.points[0], contender.name, measure, cycles)
+                    .expect("a number");
+            }
+        }
+        assert_eq!(target.reached(&record).map(|spread| spread.median), Some(1.5));
     }
 
     #[test]
