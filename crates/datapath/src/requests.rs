@@ -31,7 +31,7 @@ const PAGE_BYTES: usize = MAX_MESSAGE / 2;
 const PORTS_PER_MESSAGE: usize = 16;
 
 /// Requests read before others get their turn.
-const BATCH: usize = 64;
+pub(crate) const BATCH: usize = 64;
 /// How long a controller's turn takes, in microseconds: no request is begun later.
 const TURN_US: u64 = 1000;
 
