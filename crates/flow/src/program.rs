@@ -6,7 +6,7 @@
 //! packet, no copy is made.
 
 use crate::action::{Action, SetField, Userspace};
-use crate::{DropReason, FieldId, FlowMask, PortId, Stage};
+use crate::{ControllerId, DropReason, FieldId, FlowMask, PortId, Stage};
 use std::fmt;
 
 /// Most levels of lists within lists.
@@ -14,7 +14,7 @@ pub const MAX_NESTING: usize = 8;
 
 /// Most operations of a program. The longest program that a switch of ours needs floods to all ports, to each in a form of
 /// its own.
-pub const MAX_OPS: usize = 4 * PortId::LIMIT as usize;
+pub const MAX_OPS: usize = 4 * ControllerId::PORTS as usize;
 
 /// Most bytes for the controller in a program: as many as a flow's actions may have in the kernel.
 pub const MAX_BYTES: usize = 32 * 1024;
