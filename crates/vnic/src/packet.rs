@@ -227,7 +227,7 @@ impl Packet {
                 done += memory.read(range, &mut copy[done..len]);
             }
         });
-        // Of memory that has vanished nothing is read, and an earlier packet is nobody's business.
+        // What could not be read is zeros, as memory that vanished is: an earlier packet is nobody's business.
         copy[done..len].fill(0);
         self.copy = copy;
         self.elsewhere = Elsewhere::Copied;

@@ -103,3 +103,31 @@ fn tails_are_copied_to_memory_that_is_used_again() {
     }
     assert_eq!(places, [places[0]; 3]);
 }
+
+#[test]
+fn what_cannot_be_read_shows_nothing_of_earlier_packets() {
+    let mut driver = Driver::new();
+    let account = Arc::new(Counters::default());
+    let mut side = TransmitSide::new(driver.setup(VERSION_1), PortId(1), account).unwrap();
+    driver.put(DATA, &[7; 2000]);
+    for (head, len) in [(0, 2000), (1, 1000)] {
+        driver.descriptor(0, head, DATA, len, 0);
+        driver.offer(head);
+        let mut burst = Vec::with_capacity(BURST);
+        side.fetch(&mut burst).unwrap();
+        // More than its chain has.
+        burst[0].tail_len = 1800;
+        side.detach(&mut burst);
+        let read = len as usize - 12 - Snapshot::CAPACITY;
+        burst[0].tail(0, 1800).for_each(|piece| {
+            let Piece::Bytes(bytes) = piece else {
+                panic!("the tail lies in the guest's memory")
+            };
+            let (there, beyond) = bytes.split_at(read.min(1800));
+            assert!(there.iter().all(|byte| *byte == 7), "{head}");
+            assert!(beyond.iter().all(|byte| *byte == 0), "{head}: {beyond:?}");
+        });
+        side.finish(burst.drain(..));
+        side.publish();
+    }
+}

@@ -107,16 +107,17 @@ impl Drop for HaltPolling {
     }
 }
 
-/// Runs `work` in a thread that stays on one processor.
-pub fn on_processor<T: Send>(number: usize, work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            let mut set = rustix::thread::CpuSet::new();
-            set.set(number);
-            // A processor that is not there leaves the thread where the kernel wants it.
-            let _ = rustix::thread::sched_setaffinity(None, &set);
-            work()
-        });
-        thread.join().expect("measurements do not panic")
-    })
+/// Runs `work` on one processor. It is this thread that does, as a virtual processor's lives as long as its guest: the switch has
+/// known it since the guest was connected, which a thread that comes and goes with the measurement would not be.
+pub fn on_processor<T>(number: usize, work: impl FnOnce() -> T) -> T {
+    let before = rustix::thread::sched_getaffinity(None);
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(number);
+    // A processor that is not there leaves the thread where the kernel wants it.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+    let result = work();
+    if let Ok(before) = before {
+        let _ = rustix::thread::sched_setaffinity(None, &before);
+    }
+    result
 }

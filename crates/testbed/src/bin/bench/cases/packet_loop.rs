@@ -93,7 +93,7 @@ pub const TESTPMD: Case = Case {
     about: "the same loop with DPDK's own driver (testpmd, two virtio-user ports, io)",
     axis: "frame bytes",
     measures: CASE.measures,
-    contenders: &[HYPERSWITCH, OVS_DPDK, TESTPMD_VHOST],
+    contenders: &[HYPERSWITCH, OVS_DPDK, OVS_LEARNING, TESTPMD_VHOST],
     run: run_testpmd,
 };
 
