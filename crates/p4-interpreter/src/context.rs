@@ -12,9 +12,9 @@ pub(crate) const SNAPSHOTS: usize = 32;
 /// Copies that one packet that came may have in all.
 pub const MAX_COPIES: usize = 512;
 
-/// What one pass has asked for.
+/// Operations that a pass has asked for, which are carried out at the end of its control.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct Deferred {
     pub clone: Option<(u64, Option<FieldListId>)>,
     pub digest: Option<DigestId>,
     pub resubmit: Option<Option<FieldListId>>,
@@ -87,7 +87,7 @@ pub struct Context {
     pub(crate) truncate: usize,
     /// Bytes of the packet when its pass through ingress began.
     pub(crate) length: usize,
-    pub(crate) wishes: Wishes,
+    pub(crate) deferred: Deferred,
     pub(crate) out: Vec<u8>,
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) snapshots: Vec<Snapshot>,
@@ -135,7 +135,7 @@ impl Context {
             checksum_error: false,
             truncate: usize::MAX,
             length: 0,
-            wishes: Wishes::default(),
+            deferred: Deferred::default(),
             out: vec![0; sizes.out + SLACK],
             jobs: VecDeque::with_capacity(MAX_COPIES),
             snapshots: vec![snapshot; SNAPSHOTS],
@@ -194,7 +194,7 @@ impl Context {
         snapshot.at = self.at;
         snapshot.truncate = self.truncate;
         snapshot.length = self.length;
-        snapshot.recirculate = self.wishes.recirculate;
+        snapshot.recirculate = self.deferred.recirculate;
         Some(at as u16)
     }
 
@@ -211,6 +211,6 @@ impl Context {
         self.at = snapshot.at;
         self.truncate = snapshot.truncate;
         self.length = snapshot.length;
-        self.wishes.recirculate = snapshot.recirculate;
+        self.deferred.recirculate = snapshot.recirculate;
     }
 }

@@ -195,7 +195,7 @@ macro_rules! roles {
 roles! {
     /// Port by which the packet came (9 bits).
     IngressPort = "standard_metadata.ingress_port",
-    /// Port to leave by, as ingress wishes; 511 is drop.
+    /// Port to leave by, as ingress sets it; 511 is drop.
     EgressSpec = "standard_metadata.egress_spec",
     /// Port that it leaves by; egress reads it.
     EgressPort = "standard_metadata.egress_port",

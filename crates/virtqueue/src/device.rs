@@ -245,8 +245,8 @@ impl DeviceQueue {
         Ok(Some(self.chain(head, direction, 0, chain)))
     }
 
-    /// Takes as many chains as are waiting and `heads` has room for, and returns their number; what they are is found
-    /// out by [`chain`](Self::chain), or [`buffer`](Self::buffer), one burst later, when the descriptors are in the cache.
+    /// Takes as many chains as are waiting and `heads` has room for, and returns their number. [`chain`](Self::chain), or
+    /// [`buffer`](Self::buffer), reads their descriptors one burst later, when these are in the cache.
     #[inline]
     pub fn take_heads(&mut self, heads: &mut [u16]) -> Result<usize, QueueError> {
         let mut waiting = usize::from(self.seen_available.wrapping_sub(self.next_available));
@@ -427,7 +427,7 @@ impl DeviceQueue {
         self.next_used != self.published_used
     }
 
-    /// Lets the driver see the chains given back so far if it looks, and does not wait for that. It is not notified before
+    /// Shows the driver the chains given back so far, without waiting until it can see them. The driver is not notified before
     /// [`publish`](Self::publish).
     #[inline]
     pub fn show(&mut self) {
@@ -437,8 +437,8 @@ impl DeviceQueue {
         }
     }
 
-    /// As [`show`](Self::show) for two queues, and waits until both drivers can see it. What each one's
-    /// [`publish`](Self::publish) has to wait for otherwise is waited for once, at the same time.
+    /// As [`show`](Self::show) for two queues, with a fence after which both drivers can see the chains. It takes the place of
+    /// the fences of each one's [`publish`](Self::publish).
     #[inline]
     pub fn show_both(&mut self, other: &mut DeviceQueue) {
         self.show();

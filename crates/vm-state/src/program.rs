@@ -447,6 +447,8 @@ impl Program {
 #[cfg(test)]
 mod interpreter;
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod twin;
 
 #[cfg(test)]

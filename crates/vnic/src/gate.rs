@@ -1,18 +1,17 @@
-//! What a VMM's messages pass before the thread that serves it sees them.
+//! The gate between a VMM's socket and the session that serves it.
 //!
-//! Whoever receives a descriptor must close it some day, and `close` asks the file: a FUSE daemon that does not answer
-//! holds the caller, and the end of its process, for as long as it likes; a socket may linger, and so may one that
-//! waits to be received from another socket. So a thread of its own with its own table of descriptors receives them
-//! (`process::spawn_apart`), and nobody waits for that thread. It passes on what cannot hold anybody up - eventfds, UNIX
-//! sockets, memory files - and puts a harmless descriptor of no such kind in place of everything else, which the session
-//! then refuses. What it has received and may not close at once it keeps, and closes after everybody else has let go of
-//! the connection; then only this thread waits, if it comes to that.
+//! A thread that receives a descriptor must close it some day, and `close` asks the file: a FUSE daemon that does not answer
+//! holds the caller, and the end of its process, for as long as it likes; a socket may linger, and so may a socket that waits
+//! to be received from another one. So a thread of its own with its own table of descriptors receives them
+//! (`process::spawn_apart`), and no other thread waits for it. It passes on descriptors that cannot hold a thread up -
+//! eventfds, UNIX sockets, memory files - and puts a harmless descriptor of no such kind in place of each other one, which the
+//! session then refuses. It keeps the descriptors that it may not close at once, and closes them after all other threads
+//! have dropped the connection; if a `close` then waits, only this thread does.
 //!
 //! The gate also keeps time. A message that has begun must be complete within [`HALF_MESSAGE`]. A connection may send
-//! [`BURST`] messages at once, more than a VMM needs to start, and then [`PER_SECOND`]; those after half of the burst
-//! share [`ALL_PER_SECOND`] with all other connections that send so many, so that many VMMs together do not keep the
-//! process busy either, and do not delay who says little.
-//! Further messages wait in the VMM's own socket. Replies pass unchanged.
+//! [`BURST`] messages at once, more than a VMM needs to start, and then [`PER_SECOND`]; messages after half of the burst
+//! share [`ALL_PER_SECOND`] with all other connections that send so many. So many VMMs together do not keep the process busy
+//! either, and do not delay VMMs that send little. Further messages wait in the VMM's own socket. Replies pass unchanged.
 
 use crate::descriptor::Kind;
 use crate::rate::Rate;

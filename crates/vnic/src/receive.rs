@@ -245,7 +245,7 @@ impl ReceiveSide {
         Ok(())
     }
 
-    /// Ends the ring; returns its base. What is queued is dropped by the next [`run`](Self::run).
+    /// Ends the ring; returns its base. Queued packets are dropped by the next [`run`](Self::run).
     pub fn stop(&mut self) -> Option<u16> {
         self.ring.take().map(|mut ring| {
             ring.put_back();
@@ -289,10 +289,10 @@ impl ReceiveSide {
         self.wait
     }
 
-    /// Delivers packets of one port, whose transmit side the caller holds, that nobody else has seen, without a detour
-    /// through the inbox: as many as possible from the first on, and returns how many. The others must be queued: those
-    /// that need more than copying, all if packets are queued already, and those for which the ring is malformed, so that
-    /// this is dealt with in one place. The driver sees them after [`publish_with`](Self::publish_with).
+    /// Delivers packets of one port without a detour through the inbox: as many as possible from the first on. Returns their
+    /// number. The caller holds the port's transmit side, and no other thread has seen the packets. The caller must queue the
+    /// others: packets that need more than copying, all if packets are queued already, and those that meet a malformed ring,
+    /// so that one place deals with it. The driver sees them after [`publish_with`](Self::publish_with).
     pub fn deliver_now(&mut self, packets: &[Unique<Packet>]) -> usize {
         let queued = self.pending.is_some() || self.wait != Wait::No || self.has_others();
         let Some(ring) = self.ring.as_mut().filter(|_| !queued) else {
@@ -300,7 +300,7 @@ impl ReceiveSide {
         };
         let (mut done, mut bytes) = (0, 0);
         ring.work = 0;
-        // What takes long is left to `run`, which has an eye on the clock.
+        // Packets that take long are left to `run`, which looks at the clock.
         while done < packets.len() && ring.work < BURST_WORK {
             let before = ring.copied;
             done += ring.deliver_burst(&packets[done..]);
@@ -321,7 +321,7 @@ impl ReceiveSide {
         done
     }
 
-    /// Delivers what is queued, as far as the turn goes, and shows it to the guest, whose driver may be
+    /// Delivers queued packets, as far as the turn goes, and publishes them to the guest, whose driver may be
     /// [owed a call](Self::owes_call) afterwards. Returns whether there is more to do at once. On an error the ring
     /// is gone.
     pub fn run(
@@ -508,7 +508,7 @@ impl ReceiveSide {
         observer.delivered(packet);
     }
 
-    /// Drops the packet that was to be delivered, and lets go of the buffers that were found for it.
+    /// Drops the packet that was to be delivered, and releases the buffers that were found for it.
     fn give_up(&mut self, packet: &Packet, reason: DropReason, observer: &mut impl Observer) {
         if let Some(ring) = &mut self.ring {
             ring.put_back();
@@ -516,8 +516,8 @@ impl ReceiveSide {
         drop_packet(&self.account, packet, reason, observer);
     }
 
-    /// Shows the guest what was [delivered](Self::deliver_now), and the sender's what of it is done: waits once for both. The
-    /// receiver's driver may be [owed a call](Self::owes_call) afterwards.
+    /// Publishes the packets that were [delivered](Self::deliver_now) to the receiver, and their chains to the sender, with one
+    /// fence for both. The receiver's driver may be [owed a call](Self::owes_call) afterwards.
     pub fn publish_with(&mut self, sender: &mut TransmitSide) {
         self.count();
         if let Some(ring) = &mut self.ring {
@@ -526,7 +526,7 @@ impl ReceiveSide {
         self.publish_counted();
     }
 
-    /// Shows the guest what was delivered.
+    /// Publishes the delivered packets to the guest.
     fn publish(&mut self) {
         self.count();
         self.publish_counted();

@@ -1,9 +1,9 @@
-//! One connection of a VMM: the vhost-user protocol (its wire side is the `vhost` crate's), and which rings run.
+//! One connection of a VMM: the vhost-user protocol, whose messages the `vhost` crate reads, and the rings that run.
 //!
 //! A ring runs when it has everything: addresses, a kick descriptor, memory in which the addresses lie, and it
 //! is enabled (by message, or from the start for a front end that does not know protocol features, as UML's).
-//! Each message changes one of these and then [`Session::settle`] starts or stops what must be; so any order of
-//! messages ends in the right state or in an error that closes the connection.
+//! Each message changes one of these, and then [`Session::settle`] starts or stops rings accordingly. So any order of
+//! messages ends in the right state, or in an error that closes the connection.
 
 use crate::features::{Features, NET_MAC, NET_MTU, NET_STATUS, OFFERED, VHOST_USER_PROTOCOL};
 use crate::quirk::{Message, acknowledge, take};
@@ -24,7 +24,7 @@ const QUEUES: usize = 2;
 /// How long a stopping transmit ring waits for packets under way. Receivers that stall give up before.
 const DRAIN_MS: u32 = 1_000;
 
-/// What a session needs from the data plane around it.
+/// The data plane's services for a session.
 pub trait Host: Send + Sync {
     /// Calls [`Host::schedule`]'s worker whenever the descriptor is signalled.
     fn watch(&self, queue: usize, kick: BorrowedFd<'_>) -> std::io::Result<()>;
@@ -36,7 +36,7 @@ pub trait Host: Send + Sync {
     fn changed(&self);
 }
 
-/// What is offered to the guest.
+/// The features and values that are offered to the guest.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceConfig {
     /// MAC address in the configuration space.
@@ -165,7 +165,8 @@ impl Session {
         self.host.changed();
     }
 
-    /// Passes on what was found good. What was not is refused, and said by the port's state: the VMM may not tell its user.
+    /// Passes on a descriptor that was found good. Others are refused, and the port's state says so, as the VMM may not tell its
+    /// user.
     fn accept<T, E: std::fmt::Display>(&self, result: std::result::Result<T, E>) -> Result<T> {
         result.map_err(|error| {
             let port = self.vnic.port;
@@ -182,7 +183,7 @@ impl Session {
             .ok_or_else(|| refuse(format!("queue {index} does not exist")))
     }
 
-    /// Starts what has become complete and stops what no longer is.
+    /// Starts rings that have become complete, and stops those that no longer are.
     fn settle(&mut self) -> Result<()> {
         for index in 0..QUEUES {
             let ring = &self.rings[index];

@@ -1,8 +1,7 @@
 //! The transmit side: from the guest's ring to packet slots.
 //!
-//! A burst is fetched in two passes, so that the second finds in the cache what the first asked for:
-//! translate all chains, then copy all headers. Slots hold the chain until its payload was copied wherever it
-//! goes; a frame that is complete in its snapshot gives its chain back at once. When no slot is free, chains stay in
+//! A burst is fetched in two passes: translate all chains, then copy all headers. The first pass prefetches the lines that
+//! the second reads. A slot holds its chain until the payload was copied to all receivers; a frame that is complete in its snapshot gives its chain back at once. When no slot is free, chains stay in
 //! the ring: the guest's own queue is the back-pressure. A burst ends after [`BURST`] packets, or earlier after as much
 //! work as a turn may have.
 
@@ -60,7 +59,7 @@ pub struct TransmitSide {
     owes_call: bool,
 }
 
-/// What a ring needs to start, as vhost-user negotiated it.
+/// The parameters of a ring, as vhost-user negotiated them.
 #[derive(Debug)]
 pub(crate) struct RingSetup {
     pub memory: Arc<GuestMemory>,
@@ -235,7 +234,7 @@ impl TransmitSide {
         }
     }
 
-    /// Takes packets back that nobody else has seen and that have gone where they go.
+    /// Takes back packets that were delivered and that no other thread has seen.
     #[inline]
     pub fn finish(&mut self, packets: impl Iterator<Item = Unique<Packet>>) {
         for mut packet in packets {
@@ -285,8 +284,7 @@ impl TransmitSide {
         }
     }
 
-    /// A packet that is a copy with another head lets go of what it is a copy of when it is reclaimed itself: hence several
-    /// rounds.
+    /// A packet that is a copy with another head drops the original when it is reclaimed itself, which takes further rounds.
     #[inline(never)]
     fn reclaim_all(&mut self) {
         let queue = &mut self.queue;
@@ -300,7 +298,7 @@ impl TransmitSide {
         }
     }
 
-    /// Shows the guest what was given back, and calls it if it wants to know.
+    /// Publishes the chains that were given back, and calls the driver if it asked for that.
     #[inline]
     pub fn publish(&mut self) {
         if self.owes_call || self.queue.has_unpublished() {

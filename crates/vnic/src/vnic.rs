@@ -14,13 +14,13 @@ use virtqueue::QueueError;
 /// Places in a port's internal receive queue.
 const INBOX: usize = 1024;
 
-/// Why a queue does not take a packet, which comes back.
+/// The reason for which a queue refuses a packet, and the packet.
 pub type Refused = (DropReason, Shared<Packet>);
 
 /// The two rings of a guest, its internal receive queue and its counters.
 ///
-/// What is not a worker changes rings through `claim_blocking`, and has a worker look at the port afterwards:
-/// one that failed to claim meanwhile has left.
+/// A thread that is no worker changes rings through `claim_blocking`, and asks a worker to look at the port afterwards, as a
+/// worker that failed to claim meanwhile has gone on to other work.
 pub struct Vnic {
     /// The port's number.
     pub port: PortId,
@@ -91,7 +91,7 @@ impl Vnic {
             .map_err(|packet| (DropReason::QueueFull, packet))
     }
 
-    /// Why this packet would not arrive, as far as can be told without looking at the ring.
+    /// The reason for which this packet would not arrive, if one can be seen without a look at the ring.
     pub fn would_refuse(&self, packet: &Packet) -> Option<DropReason> {
         if !self.is_open() {
             Some(DropReason::PortDown)
@@ -135,7 +135,7 @@ impl Vnic {
         self.features.store(features, Ordering::Relaxed);
     }
 
-    /// What the guest did wrong, if its rings were stopped for it.
+    /// The guest's error for which its rings were stopped, if any.
     pub fn broken(&self) -> Option<String> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -211,7 +211,7 @@ impl Vnic {
         }
     }
 
-    /// Ends the receive ring; `None` if it did not run, else its base. What is queued is dropped by the next
+    /// Ends the receive ring; `None` if it did not run, else its base. Queued packets are dropped by the next
     /// worker that looks.
     pub(crate) fn stop_receive(&self) -> Option<u16> {
         self.open.store(false, Ordering::Relaxed);

@@ -200,12 +200,12 @@ impl<O: Observer> Machine<'_, O> {
                 let value = if span == 0 { random } else { low + random % span };
                 self.set_reg(*to, value);
             }
-            Slow::Digest { digest } => self.ctx.wishes.digest = Some(*digest),
+            Slow::Digest { digest } => self.ctx.deferred.digest = Some(*digest),
             Slow::CloneIngress { session, list } | Slow::CloneEgress { session, list } => {
-                self.ctx.wishes.clone = Some((self.reg(*session), *list));
+                self.ctx.deferred.clone = Some((self.reg(*session), *list));
             }
-            Slow::Resubmit { list } => self.ctx.wishes.resubmit = Some(*list),
-            Slow::Recirculate { list } => self.ctx.wishes.recirculate = Some(*list),
+            Slow::Resubmit { list } => self.ctx.deferred.resubmit = Some(*list),
+            Slow::Recirculate { list } => self.ctx.deferred.recirculate = Some(*list),
             _ => {}
         }
         if O::ACTIVE {

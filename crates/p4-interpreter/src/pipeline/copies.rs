@@ -2,7 +2,7 @@
 
 use super::{After, Run, instance};
 use crate::bits;
-use crate::context::{Job, JobKind, MAX_COPIES, Wishes};
+use crate::context::{Deferred, Job, JobKind, MAX_COPIES};
 use crate::engine::MAX_PASSES;
 use crate::observe::{Observer, Outcome};
 use crate::packet::Drop;
@@ -66,7 +66,7 @@ impl<O: Observer> Run<'_, '_, O> {
     }
 
     pub(super) fn multicast(&mut self, group: u64) -> After {
-        self.machine.ctx.wishes.recirculate = None;
+        self.machine.ctx.deferred.recirculate = None;
         let replicas = self.machine.state.group(group);
         let passes = self.passes;
         match replicas {
@@ -116,7 +116,7 @@ impl<O: Observer> Run<'_, '_, O> {
         self.forget_metadata();
         self.machine.set(engine.standard.ingress_port, port);
         self.parse();
-        self.machine.ctx.wishes = Wishes::default();
+        self.machine.ctx.deferred = Deferred::default();
         self.keep(saved, list);
         self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
         let passes = self.passes;
@@ -145,7 +145,7 @@ impl<O: Observer> Run<'_, '_, O> {
         };
         self.machine.ctx.snapshots[usize::from(saved)].users = 1;
         self.keep(saved, list);
-        self.machine.ctx.wishes = Wishes::default();
+        self.machine.ctx.deferred = Deferred::default();
         self.machine.ctx.truncate = session.max_length.unwrap_or(usize::MAX);
         let passes = self.passes + 1;
         self.replicate(

@@ -18,7 +18,7 @@ use crate::bits;
 mod copies;
 
 use crate::code::Pc;
-use crate::context::{Context, Job, JobKind, Wishes};
+use crate::context::{Context, Deferred, Job, JobKind};
 use crate::engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES};
 use crate::machine::{Ended, Machine};
 use crate::observe::{Observer, Outcome, Stage, View};
@@ -191,7 +191,7 @@ impl<O: Observer> Run<'_, '_, O> {
         self.machine.set(standard.instance_type, u64::from(instance));
         self.machine.set(standard.packet_length, length);
         self.machine.set(standard.ingress_timestamp, now);
-        self.machine.ctx.wishes = Wishes::default();
+        self.machine.ctx.deferred = Deferred::default();
         self.parse();
         if !engine.program().checksums.is_empty() {
             self.stage(Stage::Verify);
@@ -225,17 +225,17 @@ impl<O: Observer> Run<'_, '_, O> {
 
     fn end_of_ingress(&mut self) -> After {
         let engine = self.machine.engine;
-        let wishes = self.machine.ctx.wishes;
-        if let Some((session, list)) = wishes.clone {
+        let deferred = self.machine.ctx.deferred;
+        if let Some((session, list)) = deferred.clone {
             self.clone_as_it_came(session, list);
         }
-        if let Some(digest) = wishes.digest {
+        if let Some(digest) = deferred.digest {
             self.exec(engine.code.digests[digest.index()]);
             self.machine.ctx.counts.digests += 1;
             let values = self.machine.gathered();
             self.sink.digest(digest, values);
         }
-        if let Some(list) = wishes.resubmit {
+        if let Some(list) = deferred.resubmit {
             return self.resubmit(list);
         }
         let group = self.machine.get(engine.standard.mcast_grp);
@@ -261,9 +261,9 @@ impl<O: Observer> Run<'_, '_, O> {
         let (now, length) = (self.machine.now / 1000, self.machine.ctx.length as u64);
         let machine = &mut self.machine;
         // Ingress may have asked for recirculation, which is for the end of egress.
-        machine.ctx.wishes = Wishes {
-            recirculate: machine.ctx.wishes.recirculate,
-            ..Wishes::default()
+        machine.ctx.deferred = Deferred {
+            recirculate: machine.ctx.deferred.recirculate,
+            ..Deferred::default()
         };
         machine.set(standard.instance_type, u64::from(instance));
         machine.set(standard.egress_port, u64::from(port));
@@ -274,8 +274,8 @@ impl<O: Observer> Run<'_, '_, O> {
         machine.set(standard.egress_timestamp, now);
         self.stage(Stage::Egress(port));
         self.exec(engine.code.egress);
-        let wishes = self.machine.ctx.wishes;
-        if let Some((session, list)) = wishes.clone {
+        let deferred = self.machine.ctx.deferred;
+        if let Some((session, list)) = deferred.clone {
             self.clone_as_it_is(session, list);
         }
         if self.machine.get(standard.egress_spec) == DROP_PORT {
@@ -288,7 +288,7 @@ impl<O: Observer> Run<'_, '_, O> {
             self.machine.observer.emitted(&view);
         }
         let head = self.deparse();
-        match wishes.recirculate {
+        match deferred.recirculate {
             Some(list) => self.recirculate(list, head),
             None => self.output(port, head),
         }
