@@ -39,7 +39,10 @@ const MASKS_PER_PORT: usize = 8;
 pub struct MegaflowTable {
     max_flows: usize,
     max_masks: usize,
+    max_bytes: usize,
     flows: BTreeMap<FlowId, Arc<FlowEntry>>,
+    /// Bytes of their compiled actions.
+    bytes: usize,
     /// The lists of the forward stage's first pass, by input port, of ports that were ever named.
     ports: BTreeMap<u32, Arc<SharedList>>,
     /// The list of the same pass for flows whose mask does not compare the whole input port.
@@ -65,7 +68,9 @@ impl MegaflowTable {
         MegaflowTable {
             max_flows,
             max_masks,
+            max_bytes: usize::MAX,
             flows: BTreeMap::new(),
+            bytes: 0,
             ports: BTreeMap::new(),
             any_port: Arc::default(),
             stages: Arc::default(),
@@ -74,9 +79,10 @@ impl MegaflowTable {
         }
     }
 
-    /// Changes how many flows the table holds at most. Flows that are there stay, and can be replaced.
-    pub fn set_max_flows(&mut self, max_flows: usize) {
-        self.max_flows = max_flows;
+    /// Changes how many flows the table holds at most, and how many bytes their compiled actions may take. Flows that are there
+    /// stay, and can be replaced by flows that take no more.
+    pub fn set_limits(&mut self, max_flows: usize, max_bytes: usize) {
+        (self.max_flows, self.max_bytes) = (max_flows, max_bytes);
     }
 
     /// The present and future flows for packets of a port. An impossible port number has only the flows for any port.
@@ -123,6 +129,7 @@ impl MegaflowTable {
         };
         let before = replaced.first().filter(|_| kept);
         let entry = Arc::new(FlowEntry::after(flow, before.map(|entry| &**entry))?);
+        self.check_bytes(&entry, &replaced)?;
         self.check_limits(&entry.flow, &replaced)?;
         self.exchange(&replaced, Some(entry));
         if kept && !replaced.is_empty() {
@@ -153,6 +160,7 @@ impl MegaflowTable {
             entry.kill();
         }
         self.port_flows.clear();
+        self.bytes = 0;
         self.looks_at = FlowMask::ANY;
         self.narrow(None);
         count
@@ -213,6 +221,11 @@ impl MegaflowTable {
         self.flows.len()
     }
 
+    /// Bytes of the flows' compiled actions.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
@@ -257,6 +270,7 @@ impl MegaflowTable {
         for old in old {
             self.flows.remove(&old.flow.id);
             self.count(&Place::of(&old.flow), -1);
+            self.bytes -= old.program().bytes();
         }
         let place_of_new = new.as_ref().map(|new| Place::of(&new.flow));
         let is_here = |old: &&Arc<FlowEntry>| Some(Place::of(&old.flow)) == place_of_new;
@@ -265,6 +279,7 @@ impl MegaflowTable {
             self.widen(&new, &place);
             self.flows.insert(new.flow.id, Arc::clone(&new));
             self.count(&place, 1);
+            self.bytes += new.program().bytes();
             let here: Vec<_> = old.iter().filter(is_here).cloned().collect();
             list.replace(&here, Some(new));
         }
@@ -374,6 +389,16 @@ impl MegaflowTable {
             self.ports.insert(port, list);
         }
         &self.ports[&port]
+    }
+
+    /// Whether there is room for a flow's compiled actions once the flows that it replaces are gone.
+    fn check_bytes(&self, entry: &FlowEntry, replaced: &[Arc<FlowEntry>]) -> Result<(), Refused> {
+        let freed: usize = replaced.iter().map(|entry| entry.program().bytes()).sum();
+        let (needed, limit) = (entry.program().bytes(), self.max_bytes);
+        if needed > freed && self.bytes - freed + needed > limit {
+            return Err(Refused::Bytes { limit });
+        }
+        Ok(())
     }
 
     /// Whether there is room for `flow` once the flows that it replaces are gone.

@@ -281,72 +281,19 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::Engine;
-    use crate::pipeline::Pipeline;
-    use crate::requests::{BATCH as REQUESTS, Serving};
-    use control_protocol::data_plane::{Request, UpcallId};
     use flow::{Flow, FlowId, FlowKey, FlowMask, PutMode, SwitchId};
     use placement::{Config, Costs, Policy, Topology};
-    use scheduler::{Placement, Scheduler};
-
-    fn engine() -> Engine {
-        let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
-        let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
-        let crew = datapath.crew.clone();
-        Engine {
-            work: crew.ledger.open("test"),
-            scheduler: Scheduler::new(crew, None, Pipeline::new(datapath.clone())),
-            datapath,
-            workers: 0,
-        }
-    }
-
-    fn connected(engine: &Engine) -> (Controller, Channel) {
-        let mut controller = Controller::new(ControllerId(1));
-        let (ours, theirs) = Channel::pair().unwrap();
-        controller.connect(theirs, &engine.datapath);
-        (controller, ours)
-    }
-
-    #[test]
-    fn a_turn_ends_however_many_requests_wait() {
-        let mut engine = engine();
-        let (mut controller, channel) = connected(&engine);
-        let upcall = UpcallId {
-            port: PortId(ControllerId::PORTS),
-            serial: 1,
-        };
-        let reason = DropReason::Policy;
-        let request = Request::Discard { upcall, reason };
-        let message = ToDataPlane { serial: 1, request };
-        let mut waiting = 0;
-        while waiting < 2 * REQUESTS + 1 {
-            // Every other one is none.
-            match waiting % 2 {
-                0 => channel.try_send(&message, &[]).unwrap(),
-                _ => channel.try_send(&0xffu8, &[]).unwrap(),
-            }
-            waiting += 1;
-        }
-        Serving {
-            controller: &mut controller,
-            engine: &mut engine,
-        }
-        .read_requests();
-        let mut left = 0;
-        while !matches!(controller.receive(&engine.datapath), Heard::Nothing) {
-            left += 1;
-        }
-        assert!(left >= waiting - REQUESTS, "{left} of {waiting} are left");
-        assert!(left < waiting, "nothing was read");
-    }
+    use scheduler::Placement;
 
     #[test]
     fn a_successor_is_not_answered_what_others_asked() {
-        let engine = engine();
-        let (mut controller, first) = connected(&engine);
+        let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
+        let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
+        let mut controller = Controller::new(ControllerId(1));
+        let (first, theirs) = Channel::pair().unwrap();
+        controller.connect(theirs, &datapath);
         // A thread that has not told yet.
-        let member = engine.datapath.periods.join();
+        let member = datapath.periods.join();
         member.online();
         let flow = Flow::new(
             FlowId(1),
@@ -358,16 +305,16 @@ mod tests {
         let end = |controller: &mut Controller, serial| {
             controller.switches.put(flow.clone(), PutMode::Create).unwrap();
             let ended = controller.switches.remove(SwitchId(1), FlowId(1));
-            controller.answer_with_ended(serial, ended.into_iter().collect(), &engine.datapath);
-            controller.send_ended(&engine.datapath);
+            controller.answer_with_ended(serial, ended.into_iter().collect(), &datapath);
+            controller.send_ended(&datapath);
         };
         end(&mut controller, 1);
         assert!(first.try_recv::<FromDataPlane>().is_err(), "too early");
         let (second, theirs) = Channel::pair().unwrap();
-        controller.connect(theirs, &engine.datapath);
+        controller.connect(theirs, &datapath);
         end(&mut controller, 2);
         member.offline(|| {});
-        controller.send_ended(&engine.datapath);
+        controller.send_ended(&datapath);
         let Ok((FromDataPlane::Answer { serial, .. }, _)) = second.try_recv() else {
             panic!("no answer")
         };

@@ -178,6 +178,24 @@ fn survivors_get_channels_to_whoever_was_started_again() {
 }
 
 #[test]
+fn whoever_serves_controllers_hears_which_one_it_is() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    // Any child can be one; here it is one that is none otherwise.
+    let (server, controller) = (Role::Driver, Role::DataPlane);
+    scene
+        .supervisor
+        .join(server, controller, ControllerId(3))
+        .unwrap();
+    let (pid, pid_of_controller) = (scene.pid(server), scene.pid(controller));
+    scene.until("they meet", |scene| {
+        let log = scene.log();
+        log.contains(&format!("{server} {pid} met controller 3 {pid_of_controller}\n"))
+            && log.contains(&format!("{controller} {pid_of_controller} met {server} {pid}\n"))
+    });
+}
+
+#[test]
 fn a_child_that_always_dies_is_started_less_and_less_often() {
     let mut scene = Scene::start(Some((Role::Driver, "/bin/false")));
     let end = Instant::now() + Duration::from_millis(1300);
