@@ -13,7 +13,7 @@ use flow::{
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +67,11 @@ pub enum Request {
     },
     /// Answer: [`Answer::Ports`].
     PortList,
+    /// Answer: [`Answer::Ports`] with one.
+    PortGet {
+        /// The port.
+        port: PortId,
+    },
     /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, and with ENOSPC where a limit is
     /// reached. Packets obey it from the answer on. Answer: [`Answer::Ended`].
     FlowPut {
@@ -87,6 +92,13 @@ pub enum Request {
         /// The switch.
         switch: SwitchId,
     },
+    /// Answer: [`Answer::FlowStats`] with one, or none if there is no such flow.
+    FlowGet {
+        /// Its switch.
+        switch: SwitchId,
+        /// The flow.
+        id: FlowId,
+    },
     /// Asks for a page of flows, in the order of identifiers. Whoever asks for all pages gets each flow that is there all the
     /// time exactly once; other requests are served between pages. Answer: [`Answer::Flows`] or [`Answer::FlowStats`].
     FlowList {
@@ -105,6 +117,12 @@ pub enum Request {
         upcall: UpcallId,
         /// Why.
         reason: DropReason,
+    },
+    /// Ends an upcall whose packet somebody else decides about now: it may come back by [`Request::Execute`] as a packet of
+    /// its own, or not. No answer.
+    Taken {
+        /// The upcall.
+        upcall: UpcallId,
     },
     /// Runs a packet through the real tables without forwarding it. Answer: [`Answer::Trace`].
     Trace {
@@ -151,7 +169,7 @@ pub enum FromDataPlane {
         /// The result.
         result: Result<Answer, RequestError>,
     },
-    /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute` or `Discard`.
+    /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute`, `Discard` or `Taken`.
     Upcall(Upcall),
     /// A port changed state.
     PortState {

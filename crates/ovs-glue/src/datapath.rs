@@ -232,6 +232,8 @@ pub trait Datapath {
     /// Counters of a datapath.
     fn stats(&self, datapath: DatapathId) -> (DatapathStats, MegaflowStats);
 
+    /// The number under which a port of this name is known from before, if it is.
+    fn number_of(&self, name: &str) -> Option<PortNo>;
     /// Adds a port.
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno>;
     /// Removes a port. Its flows stay.

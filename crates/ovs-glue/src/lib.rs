@@ -8,6 +8,7 @@
 //! | [`switch`] | datapaths, ports and requests, with the kernel's answers and error numbers |
 //! | [`capabilities`] | what may be in keys and actions, which ovs-vswitchd finds out by probes |
 //! | [`datapath`] | what is asked of a data plane; [`memory`] is one for tests |
+//! | [`plane`] | our own data plane, behind its channel; [`translate`] what it understands |
 //! | [`placeholder`] | the ports' network devices at the host; [`tap`] makes real ones |
 //! | [`glue`] | all of that in one loop |
 //!
@@ -23,9 +24,12 @@ pub mod datapath;
 pub mod glue;
 pub mod memory;
 pub mod placeholder;
+pub mod plane;
 pub mod server;
+mod socket;
 pub mod switch;
 pub mod tap;
+pub mod translate;
 
 pub use capabilities::Capabilities;
 pub use connection::Delivery;

@@ -215,6 +215,10 @@ impl Datapath for Memory {
         (stats.unwrap_or_default(), MegaflowStats::default())
     }
 
+    fn number_of(&self, _: &str) -> Option<PortNo> {
+        None
+    }
+
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno> {
         self.plane(datapath)?.ports.insert(port.number, port.clone());
         Ok(())

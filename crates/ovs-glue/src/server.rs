@@ -5,12 +5,13 @@
 //! root or run under the server's user.
 
 use crate::connection::{Connection, Delivery, Gone, Received};
+use crate::socket;
 use ovs_frame::{Header, JOIN, LEAVE, MARK, OPEN, REFUSED, REQUEST, WELCOME};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, Mode};
+use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketFlags, SocketType, sockopt};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -112,8 +113,6 @@ const MAX_DATAGRAM: usize = 256 * 1024;
 const SEND_BUFFER: usize = 1 << 20;
 /// Answers sent on before requests have their turn.
 const ANSWER_BURST: usize = 256;
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 64;
 const LISTENER: u64 = u64::MAX;
 const OTHER: u64 = u64::MAX - 1;
 
@@ -141,7 +140,7 @@ impl Server {
     ///
     /// The path cannot be bound.
     pub fn listen(path: &Path, instance: u64, limits: Limits) -> Result<Self, ServerError> {
-        let listener = bind(path).map_err(|source| ServerError::Listen {
+        let listener = socket::listen(path, SocketType::SEQPACKET, Mode::RUSR | Mode::WUSR).map_err(|source| ServerError::Listen {
             path: path.to_owned(),
             source,
         })?;
@@ -477,24 +476,6 @@ impl Drop for Server {
         // It may be gone, or its directory.
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-/// Binds the path, for its owner only from the first moment on.
-fn bind(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let address = SocketAddrUnix::new(path)?;
-    match rustix::fs::lstat(path) {
-        Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Socket => rustix::fs::unlink(path)?,
-        // Whatever it is, it is not ours: `bind` refuses.
-        Ok(_) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    // The mode of a socket that is bound follows the descriptor's (unix(7)), so that there is no moment of a wider one.
-    rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&listener, &address)?;
-    rustix::net::listen(&listener, BACKLOG)?;
-    Ok(listener)
 }
 
 /// Says no, if the socket has room for it, which a new one has.

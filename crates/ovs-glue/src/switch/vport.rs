@@ -77,11 +77,15 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
 
     fn new_vport(&mut self, datapath: u32, wanted: Wanted) -> Result<(DatapathId, PortNo)> {
         let (id, bridge) = self.bridge(datapath)?;
-        let number = free_number(bridge, wanted.number, self.capabilities.ports)?;
+        let name = text(&wanted.name)?.to_owned();
+        let known = self.datapath.number_of(&name);
+        let known = known.filter(|number| *number != LOCAL && !bridge.ports.contains_key(number));
+        let preferred = wanted.number.or(known.map(|number| number.0));
+        let number = free_number(bridge, preferred, self.capabilities.ports)?;
         self.capabilities.check_port(wanted.kind)?;
         let spec = PortSpec {
             number,
-            name: text(&wanted.name)?.to_owned(),
+            name,
             kind: wanted.kind,
             options: wanted.options,
         };

@@ -8,7 +8,9 @@
 
 mod client;
 mod devices;
+mod forwarding;
 mod glue;
+mod plane;
 mod world;
 
 use std::process::Command;
@@ -93,7 +95,12 @@ fn library_client() {
 #[test]
 #[ignore = "started by the tests above"]
 fn glue_process() {
-    if let Some(socket) = std::env::var_os(world::GLUE) {
+    let Some(socket) = std::env::var_os(world::GLUE) else {
+        return;
+    };
+    if std::env::var_os(plane::PLANE).is_some() {
+        plane::run(socket.as_ref());
+    } else {
         glue::run(socket.as_ref());
     }
 }
@@ -315,4 +322,30 @@ fn inside_deaths() {
         "the same device and port"
     );
     world.check_log();
+}
+
+#[test]
+fn packets_go_as_ovs_vswitchd_says() {
+    inside("inside_forwarding");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_forwarding() {
+    if let Some(mut world) = World::new() {
+        forwarding::normal_forwards(&mut world);
+    }
+}
+
+#[test]
+fn forwarding_outlives_ovs_vswitchd_and_the_glue() {
+    inside("inside_forwarding_deaths");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_forwarding_deaths() {
+    if let Some(mut world) = World::new() {
+        forwarding::forwarding_outlives(&mut world);
+    }
 }
