@@ -140,10 +140,13 @@ impl Server {
     ///
     /// The path cannot be bound.
     pub fn listen(path: &Path, instance: u64, limits: Limits) -> Result<Self, ServerError> {
-        let listener = socket::listen(path, SocketType::SEQPACKET, Mode::RUSR | Mode::WUSR).map_err(|source| ServerError::Listen {
-            path: path.to_owned(),
-            source,
-        })?;
+        let listener =
+            socket::listen(path, SocketType::SEQPACKET, Mode::RUSR | Mode::WUSR).map_err(|source| {
+                ServerError::Listen {
+                    path: path.to_owned(),
+                    source,
+                }
+            })?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(LISTENER);
         epoll::add(&events, &listener, data, epoll::EventFlags::IN)?;

@@ -70,7 +70,8 @@ impl Link {
         self.serial = self.serial.wrapping_add(1);
         let serial = self.serial;
         if self.channel.is_some() {
-            self.waiting.push_back((ToDataPlane { serial, request }, descriptors));
+            self.waiting
+                .push_back((ToDataPlane { serial, request }, descriptors));
         }
         serial
     }

@@ -48,7 +48,13 @@ mod tests {
     fn tcp(payload: usize) -> Vec<u8> {
         let length = u16::try_from(40 + payload).unwrap().to_be_bytes();
         let ethernet = [&[2; 6][..], &[4; 6], &[8, 0]].concat();
-        let ip = [&[0x45, 0][..], &length, &[0, 1, 0, 0, 64, 6, 0, 0], &[10, 0, 0, 1, 10, 0, 0, 2]].concat();
+        let ip = [
+            &[0x45, 0][..],
+            &length,
+            &[0, 1, 0, 0, 64, 6, 0, 0],
+            &[10, 0, 0, 1, 10, 0, 0, 2],
+        ]
+        .concat();
         let tcp = [&[0, 80, 0, 81][..], &[0; 8], &[0x50, 0x18, 1, 0], &[0; 4]].concat();
         let payload: Vec<u8> = (0..payload).map(|byte| byte as u8).collect();
         [ethernet, ip, tcp, payload].concat()

@@ -4,9 +4,7 @@ use super::{Pending, Plane};
 use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
 use crate::translate::Ports as Numbers;
-use control_protocol::data_plane::{
-    Connection, PortInfo, PortSpec as Wanted, PortState as Life, Request,
-};
+use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState as Life, Request};
 use flow::{PortCounters, PortId};
 use ovs_netlink::vport::Stats;
 use rustix::fd::OwnedFd;
@@ -228,10 +226,8 @@ impl Plane {
     }
 
     pub(super) fn set_mtu(&mut self, number: PortNo, mtu: u32) {
-        let (Some(port), Some(id)) = (
-            self.ports.ports.get_mut(&number),
-            self.options.ports.id(number),
-        ) else {
+        let (Some(port), Some(id)) = (self.ports.ports.get_mut(&number), self.options.ports.id(number))
+        else {
             return;
         };
         let mtu = u16::try_from(mtu).unwrap_or(u16::MAX).max(LEAST_MTU);

@@ -2,9 +2,7 @@
 
 use super::flows::Stored;
 use super::{Plane, now_ms};
-use crate::datapath::{
-    Answer, Detail, Errno, Flow, FlowSpec, PortNo, PutMode, Question, Seen, Ticket,
-};
+use crate::datapath::{Answer, Detail, Errno, Flow, FlowSpec, PortNo, PutMode, Question, Seen, Ticket};
 use crate::translate::{actions, flow_match};
 use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer as Told, Detail as Extent, FromDataPlane, Request};
@@ -146,12 +144,7 @@ impl Plane {
         }
     }
 
-    fn put(
-        &mut self,
-        ticket: Ticket,
-        flow: &FlowSpec,
-        mode: PutMode,
-    ) -> Result<(Request, Pending), Errno> {
+    fn put(&mut self, ticket: Ticket, flow: &FlowSpec, mode: PutMode) -> Result<(Request, Pending), Errno> {
         if let Some(place) = self.flows.place(&flow.id) {
             let there = self.flows.at(place).ok_or(Errno::EIO)?.rule()?;
             return match mode {
@@ -222,7 +215,11 @@ impl Plane {
         let told = result.map_err(|error| {
             log::debug!("the data plane refused: {error}");
             let errno = Errno(error.errno);
-            if (1..=MAX_ERRNO).contains(&errno.0) { errno } else { Errno::EIO }
+            if (1..=MAX_ERRNO).contains(&errno.0) {
+                errno
+            } else {
+                Errno::EIO
+            }
         });
         let ticket = pending.ticket();
         let answer = match (pending, told) {
@@ -277,7 +274,10 @@ impl Plane {
             }
             (Pending::Flow(_, place, detail), Ok(Told::FlowStats { flows, .. })) => {
                 let wanted = self.flow_id(place);
-                let (_, stats) = flows.first().filter(|(id, _)| *id == wanted).ok_or(Errno::ENOENT)?;
+                let (_, stats) = flows
+                    .first()
+                    .filter(|(id, _)| *id == wanted)
+                    .ok_or(Errno::ENOENT)?;
                 let stored = self.flows.at(place).ok_or(Errno::ENOENT)?;
                 Ok(Answer::Flow(tell(stored, stats, detail)?))
             }

@@ -40,10 +40,7 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
             tci: tci & !TAG_PRESENT,
         },
         Action::PopVlan => Step::PopVlan,
-        Action::Sample {
-            probability,
-            actions,
-        } => Step::Sample {
+        Action::Sample { probability, actions } => Step::Sample {
             probability: *probability,
             actions: nested(actions)?,
         },
@@ -83,7 +80,12 @@ fn push_set(set: &Set, steps: &mut Vec<Step>) -> Result<(), Errno> {
         Set::Mark(change) => whole(FieldId::SkbMark, change, steps),
         Set::Ethernet(change) => {
             put(FieldId::EthSrc, change, |of: &Ethernet| mac(of.source), steps);
-            put(FieldId::EthDst, change, |of: &Ethernet| mac(of.destination), steps);
+            put(
+                FieldId::EthDst,
+                change,
+                |of: &Ethernet| mac(of.destination),
+                steps,
+            );
         }
         Set::Ipv4(change) => {
             put(FieldId::IpSrc, change, |of: &Ipv4| of.source.into(), steps);
@@ -100,7 +102,12 @@ fn push_set(set: &Set, steps: &mut Vec<Step>) -> Result<(), Errno> {
         }
         Set::Tcp(change) | Set::Udp(change) | Set::Sctp(change) => {
             put(FieldId::TpSrc, change, |of: &L4Ports| of.source.into(), steps);
-            put(FieldId::TpDst, change, |of: &L4Ports| of.destination.into(), steps);
+            put(
+                FieldId::TpDst,
+                change,
+                |of: &L4Ports| of.destination.into(),
+                steps,
+            );
         }
         Set::Tunnel(_)
         | Set::Mpls(_)
@@ -114,7 +121,12 @@ fn push_set(set: &Set, steps: &mut Vec<Step>) -> Result<(), Errno> {
 }
 
 fn whole(field: FieldId, change: &Change<u32>, steps: &mut Vec<Step>) {
-    push_field(field, change.value.into(), change.mask.unwrap_or(u32::MAX).into(), steps);
+    push_field(
+        field,
+        change.value.into(),
+        change.mask.unwrap_or(u32::MAX).into(),
+        steps,
+    );
 }
 
 fn put<T: Layout + Copy>(

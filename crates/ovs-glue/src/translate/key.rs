@@ -7,8 +7,8 @@ use super::{NOBODY, Ports};
 use crate::datapath::Errno;
 use flow::{Context, ContextMatch, FlowKey, FlowMask};
 use ovs_netlink::key::{
-    Arp, Connection, Ethernet, Icmp, Ipv4, Ipv6, Key, Labels, MAX_LABELS, Match, Metadata, NeighbourDiscovery,
-    Network, Nsh, NshBase, Ports as L4Ports, TAG_PRESENT, Transport, Vlan, ether, ip,
+    Arp, Connection, Ethernet, Icmp, Ipv4, Ipv6, Key, Labels, MAX_LABELS, Match, Metadata,
+    NeighbourDiscovery, Network, Nsh, NshBase, Ports as L4Ports, TAG_PRESENT, Transport, Vlan, ether, ip,
 };
 use ovs_netlink::layout::Mac;
 
@@ -32,7 +32,11 @@ pub fn flow_match(
     if key_of(&values.0, &values.1, ports) != *key {
         return Err(Errno::EINVAL);
     }
-    let port_mask = if mask.0.metadata.in_port.is_some() { u32::MAX } else { 0 };
+    let port_mask = if mask.0.metadata.in_port.is_some() {
+        u32::MAX
+    } else {
+        0
+    };
     let (mut bits, context_bits) = write(&mask.0, port_mask);
     bits.set_recirc_id(u32::MAX);
     let is_length = mask.0.eth_type != 0 || cut_tag(key).is_some();
@@ -56,7 +60,11 @@ pub fn key_of(flow: &FlowKey, context: &Context, ports: Ports) -> Key {
             recirc_id: flow.recirc_id(),
             dp_hash: flow.dp_hash(),
             priority: context.skb_priority(),
-            in_port: if in_port == NOBODY { None } else { ports.from_key(in_port) },
+            in_port: if in_port == NOBODY {
+                None
+            } else {
+                ports.from_key(in_port)
+            },
             mark: flow.skb_mark(),
             tunnel: None,
             connection: Connection {
@@ -134,7 +142,11 @@ fn network(flow: &FlowKey) -> Network {
                     next_protocol: flow.nsh_np(),
                     path: flow.nsh_path_hdr(),
                 },
-                context: if fixed { c1 << 96 | c2 << 64 | c3 << 32 | c4 } else { 0 },
+                context: if fixed {
+                    c1 << 96 | c2 << 64 | c3 << 32 | c4
+                } else {
+                    0
+                },
             })
         }
         _ => Network::None,
@@ -176,13 +188,11 @@ fn transport(flow: &FlowKey, network: &Network) -> Transport {
         ip::ICMP if !over_ipv6 => Transport::Icmp(icmp),
         ip::ICMPV6 if over_ipv6 => Transport::Icmpv6 {
             icmp,
-            neighbour: ip::NEIGHBOUR
-                .contains(&icmp.kind)
-                .then(|| NeighbourDiscovery {
-                    target: flow.nd_target(),
-                    source_mac: mac(flow.nd_sll()),
-                    target_mac: mac(flow.nd_tll()),
-                }),
+            neighbour: ip::NEIGHBOUR.contains(&icmp.kind).then(|| NeighbourDiscovery {
+                target: flow.nd_target(),
+                source_mac: mac(flow.nd_sll()),
+                target_mac: mac(flow.nd_tll()),
+            }),
         },
         _ => Transport::None,
     }
@@ -278,10 +288,7 @@ fn write_transport(transport: &Transport, flow: &mut FlowKey) {
     };
     match transport {
         Transport::None => {}
-        Transport::Tcp {
-            ports: of_tcp,
-            flags,
-        } => {
+        Transport::Tcp { ports: of_tcp, flags } => {
             ports(of_tcp);
             flow.set_tcp_flags(*flags);
         }
