@@ -41,14 +41,14 @@ pub struct MegaflowTable {
     max_flows: usize,
     max_masks: usize,
     flows: BTreeMap<FlowId, Arc<FlowEntry>>,
-    /// Those of the forward stage's first pass by input port; grown when a port is first named.
-    ports: Vec<Arc<SharedList>>,
+    /// Those of the forward stage's first pass by input port, of ports that were ever named.
+    ports: BTreeMap<u32, Arc<SharedList>>,
     /// Of these, flows whose mask does not compare the whole input port.
     any_port: Arc<SharedList>,
     /// All others, and filters.
     stages: Arc<Stages>,
-    /// How many flows each port has.
-    port_flows: Vec<usize>,
+    /// How many flows each port has that has any.
+    port_flows: BTreeMap<u32, usize>,
     /// What actions look at, of any flow since the table was last empty.
     looks_at: FlowMask,
 }
@@ -67,19 +67,24 @@ impl MegaflowTable {
             max_flows,
             max_masks,
             flows: BTreeMap::new(),
-            ports: Vec::new(),
+            ports: BTreeMap::new(),
             any_port: Arc::default(),
             stages: Arc::default(),
-            port_flows: Vec::new(),
+            port_flows: BTreeMap::new(),
             looks_at: FlowMask::ANY,
         }
     }
 
+    /// Holds up to so many flows from now on. What there is stays, and can be replaced.
+    pub fn set_max_flows(&mut self, max_flows: usize) {
+        self.max_flows = max_flows;
+    }
+
     /// The flows for packets of a port, present and future. A port number that cannot be has those for any port only.
     pub fn port(&mut self, port: PortId) -> PortFlows {
-        let place = usize::try_from(port.0).ok().filter(|_| port.0 < PortId::LIMIT);
+        let own = Some(port.0).filter(|port| *port < PortId::LIMIT);
         PortFlows {
-            own: place.map(|port| Arc::clone(self.own(port))).unwrap_or_default(),
+            own: own.map(|port| Arc::clone(self.own(port))).unwrap_or_default(),
             any_port: Arc::clone(&self.any_port),
             stages: Arc::clone(&self.stages),
         }
@@ -138,7 +143,7 @@ impl MegaflowTable {
     pub fn flush(&mut self) -> usize {
         let count = self.flows.len();
         self.ports
-            .iter()
+            .values()
             .chain([&self.any_port])
             .for_each(|list| list.clear());
         if self.has_stages() {
@@ -148,7 +153,7 @@ impl MegaflowTable {
         for entry in std::mem::take(&mut self.flows).into_values() {
             entry.kill();
         }
-        self.port_flows.fill(0);
+        self.port_flows.clear();
         self.looks_at = FlowMask::ANY;
         self.narrow(None);
         count
@@ -217,9 +222,7 @@ impl MegaflowTable {
 
     /// Masks that a look-up of the forward stage's first pass for `in_port` tries at most.
     pub fn masks(&self, in_port: PortId) -> usize {
-        let own = usize::try_from(in_port.0)
-            .ok()
-            .and_then(|port| self.ports.get(port));
+        let own = self.ports.get(&in_port.0);
         own.map_or(0, |list| list.read().masks()) + self.any_port.read().masks()
     }
 
@@ -227,7 +230,7 @@ impl MegaflowTable {
     /// calling every few seconds when they do not.
     pub fn reorder(&self) {
         self.ports
-            .iter()
+            .values()
             .chain([&self.any_port])
             .for_each(|list| list.reorder());
         self.stages.read().iter().for_each(|(_, list)| list.reorder());
@@ -285,20 +288,19 @@ impl MegaflowTable {
     }
 
     fn count(&mut self, place: &Place, change: isize) {
-        let Some(port) = place.in_port.and_then(|port| usize::try_from(port).ok()) else {
+        let Some(port) = place.in_port else {
             return;
         };
-        if port >= self.port_flows.len() {
-            self.port_flows.resize(port + 1, 0);
+        let flows = self.flows_of(port).saturating_add_signed(change);
+        if flows == 0 {
+            self.port_flows.remove(&port);
+        } else {
+            self.port_flows.insert(port, flows);
         }
-        self.port_flows[port] = self.port_flows[port].saturating_add_signed(change);
     }
 
     fn flows_of(&self, port: u32) -> usize {
-        let port = usize::try_from(port).ok();
-        port.and_then(|port| self.port_flows.get(port))
-            .copied()
-            .unwrap_or(0)
+        self.port_flows.get(&port).copied().unwrap_or(0)
     }
 
     /// Has all that a new flow looks at be significant, before it can be found.
@@ -307,28 +309,27 @@ impl MegaflowTable {
         if self.looks_at.union(&actions) != self.looks_at {
             self.looks_at = self.looks_at.union(&actions);
             self.ports
-                .iter()
+                .values()
                 .for_each(|list| list.significant.widen(&actions));
         }
         self.concerned(place.in_port)
-            .iter()
-            .for_each(|list| list.significant.widen(&entry.flow.mask));
+            .for_each(|(_, list)| list.significant.widen(&entry.flow.mask));
     }
 
     /// Has no more be significant than what is in masks, after some of flows for that port, or any, have gone.
     fn narrow(&self, in_port: Option<u32>) {
         let lists = self.stages.read();
         let any_port = self.union_for_any(&lists);
-        for list in self.concerned(in_port) {
-            list.significant.set(&self.union_of(list, &any_port, &lists));
+        for (port, list) in self.concerned(in_port) {
+            list.significant.set(&self.union_of(*port, &any_port, &lists));
         }
     }
 
     /// The first lists of ports to whose packets flows for that port, or any, may apply.
-    fn concerned(&self, in_port: Option<u32>) -> &[Arc<SharedList>] {
-        match in_port.and_then(|port| usize::try_from(port).ok()) {
-            None => &self.ports,
-            Some(port) => self.ports.get(port..=port).unwrap_or_default(),
+    fn concerned(&self, in_port: Option<u32>) -> impl Iterator<Item = (&u32, &Arc<SharedList>)> {
+        match in_port {
+            None => self.ports.range(..),
+            Some(port) => self.ports.range(port..=port),
         }
     }
 
@@ -339,30 +340,26 @@ impl MegaflowTable {
         others.fold(union, |union, (_, list)| union.union(&list.read().union()))
     }
 
-    /// What flows for the packets of a port look at, the first list of which this is.
-    fn union_of(&self, first: &Arc<SharedList>, any_port: &FlowMask, lists: &Lists) -> FlowMask {
-        let port = self.ports.iter().position(|list| Arc::ptr_eq(list, first));
-        let is_of = |place: &Place| {
-            place.in_port.is_some() && place.in_port.and_then(|port| usize::try_from(port).ok()) == port
-        };
-        let union = any_port.union(&first.read().union());
-        let others = lists.iter().filter(|(place, _)| is_of(place));
+    /// What flows for the packets of a port look at.
+    fn union_of(&self, port: u32, any_port: &FlowMask, lists: &Lists) -> FlowMask {
+        let first = self.ports.get(&port);
+        let union = first.map_or(*any_port, |first| any_port.union(&first.read().union()));
+        let others = lists.iter().filter(|(place, _)| place.in_port == Some(port));
         others.fold(union, |union, (_, list)| union.union(&list.read().union()))
     }
 
     /// The list at a place, if there is one.
     fn list(&self, place: &Place) -> Option<Arc<SharedList>> {
-        match place.in_port.and_then(|port| usize::try_from(port).ok()) {
+        match place.in_port {
             _ if !place.is_first() => self.stages.read().get(place).cloned(),
-            Some(port) => self.ports.get(port).cloned(),
+            Some(port) => self.ports.get(&port).cloned(),
             None => Some(Arc::clone(&self.any_port)),
         }
     }
 
     fn list_or_new(&mut self, place: &Place) -> Arc<SharedList> {
         // Significance is held by the port's first list, whatever else there is.
-        let port = place.in_port.and_then(|port| usize::try_from(port).ok());
-        let own = port.map(|port| Arc::clone(self.own(port)));
+        let own = place.in_port.map(|port| Arc::clone(self.own(port)));
         if place.is_first() {
             return own.unwrap_or_else(|| Arc::clone(&self.any_port));
         }
@@ -372,23 +369,20 @@ impl MegaflowTable {
         }
     }
 
-    fn own(&mut self, port: usize) -> &Arc<SharedList> {
-        if port >= self.ports.len() {
-            let known = self.ports.len();
-            self.ports.resize_with(port + 1, Arc::default);
-            let any_port = self.union_for_any(&self.stages.read());
-            for list in &self.ports[known..] {
-                list.significant.set(&any_port);
-            }
+    fn own(&mut self, port: u32) -> &Arc<SharedList> {
+        if !self.ports.contains_key(&port) {
+            let list = Arc::<SharedList>::default();
+            list.significant.set(&self.union_for_any(&self.stages.read()));
+            self.ports.insert(port, list);
         }
-        &self.ports[port]
+        &self.ports[&port]
     }
 
     /// Whether `flow` may come when those go from the table that it replaces.
     fn check_limits(&self, flow: &Flow, replaced: &[Arc<FlowEntry>]) -> Result<(), Refused> {
         let place = Place::of(flow);
         let in_port = place.in_port.map(PortId);
-        let free = self.max_flows - (self.flows.len() - replaced.len());
+        let free = self.max_flows.saturating_sub(self.flows.len() - replaced.len());
         if free == 0 {
             return Err(Refused::Flows {
                 limit: self.max_flows,

@@ -1,4 +1,8 @@
-//! Between the control process and the data plane.
+//! Between a controller, as the control process is one, and the data plane.
+//!
+//! There may be several, each with a channel of its own. What one says is about its own ports, switches and flows: others'
+//! do not exist for it. It may number its ports as [`ControllerId::port`](flow::ControllerId::port) says; numbers of
+//! others are refused with EPERM, in flows too.
 //!
 //! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in the same order, but
 //! for those with statistics of flows that have ended, which may come later. Lists of
@@ -7,13 +11,13 @@
 use crate::error::RequestError;
 use crate::work::WorkReport;
 use flow::{
-    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, PutMode, SwitchId,
-    Userspace,
+    Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId,
+    PutMode, SwitchId, Userspace,
 };
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,7 +35,7 @@ pub struct ToDataPlane {
     reason = "a message lives for one send or receive; a box would only add an allocation"
 )]
 pub enum Request {
-    /// First message on a channel. Packets that an earlier control process still held are written off.
+    /// First message on a channel. Packets that an earlier one of this controller still held are written off.
     Hello {
         /// [`VERSION`].
         version: u32,
@@ -72,8 +76,8 @@ pub enum Request {
         /// The port.
         port: PortId,
     },
-    /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, and with ENOSPC where a limit is
-    /// reached. Packets obey it from the answer on. Answer: [`Answer::Ended`].
+    /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, with ENOSPC where a limit is
+    /// reached, and with EPERM if it names another controller's port. Packets obey it from the answer on. Answer: [`Answer::Ended`].
     FlowPut {
         /// The flow.
         flow: Flow,
@@ -189,6 +193,8 @@ pub enum Answer {
     Done,
     /// To `Hello`.
     Welcome {
+        /// Which one the asker is.
+        controller: ControllerId,
         /// What the data plane runs with, for `status`: worker threads, and so on.
         workers: u32,
         /// Process identifier.

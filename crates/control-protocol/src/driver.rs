@@ -1,4 +1,7 @@
-//! Between the control process and a driver domain.
+//! Between a controller, as the control process is one, and a driver domain.
+//!
+//! There may be several, each with a channel of its own. Each names interfaces by its own ports of the data plane, and hears of
+//! these only.
 //!
 //! The driver domain is a vhost-user *front end*: for each interface it gets one end of a connected Unix
 //! stream whose other end the data plane serves as a port, just as it serves a VM's VMM.

@@ -12,7 +12,8 @@
 //! | driver | driver domain -> control | [`driver::FromDriver`] |
 //!
 //! A child inherits the supervisor channel as descriptor [`supervisor::CHANNEL_FD`]. The other channels
-//! reach it over that one, again each time its peer was restarted: the newest replaces the older.
+//! reach it over that one, again each time its peer was restarted: the newest replaces the older. The control process is one
+//! of several *controllers* that data plane and driver domain may have, each with channels of its own ([`flow::ControllerId`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,6 @@
 //! From the supervisor to its children.
 
+use flow::ControllerId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -40,8 +41,11 @@ impl fmt::Display for Role {
 /// What a supervised process is told.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToChild {
-    /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one.
+    /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one. For controllers.
     Peer(Role),
+    /// A fresh channel to a controller is attached (one descriptor); it replaces any earlier one to the same. For those who
+    /// serve controllers: data plane and driver domain.
+    Controller(ControllerId),
     /// Status of all processes, for the control process to show. Sent at each change.
     Processes(Vec<ProcessStatus>),
     /// Whether it is known what cores and vCPU threads do. For data plane and control process, before any channel between

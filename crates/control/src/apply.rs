@@ -8,7 +8,7 @@ use crate::refusal::Problem;
 use crate::state::PortState;
 use crate::ups::Ups;
 use control_protocol::data_plane::{PortState as Life, Request};
-use flow::{PortId, SwitchId};
+use flow::{ControllerId, PortId, SwitchId};
 use std::collections::BTreeSet;
 
 /// Flows shared out among ports.
@@ -129,8 +129,8 @@ impl Control {
             while taken.contains_key(&PortId(next)) {
                 next += 1;
             }
-            if next >= PortId::LIMIT {
-                run.problem = Some(Problem::NoNumber(PortId::LIMIT - 1));
+            if !ControllerId::BUILT_IN.owns(PortId(next)) {
+                run.problem = Some(Problem::NoNumber(ControllerId::PORTS - 1));
                 continue;
             }
             run.id = Some(PortId(next));

@@ -264,7 +264,7 @@ impl Control {
             (Pending::Quiet(what), Err(error)) => {
                 telemetry::limited!(log::Level::Error, "{what}: {error}");
             }
-            (Pending::Hello, Ok(Answer::Welcome { workers, pid })) => {
+            (Pending::Hello, Ok(Answer::Welcome { workers, pid, .. })) => {
                 data_plane.welcome = Some(DataPlaneStatus { pid, workers });
             }
             (Pending::Hello, result) => {

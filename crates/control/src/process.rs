@@ -253,7 +253,7 @@ impl Control {
                 Ok(Some((ToChild::Peer(role), fds))) => self.attach_peer(role, fds),
                 Ok(Some((ToChild::Processes(processes), _))) => self.processes = processes,
                 Ok(Some((ToChild::VmState(states), fds))) => self.vcpus.attach(states, &fds),
-                Ok(Some((ToChild::Placement(_), _))) => {}
+                Ok(Some((ToChild::Placement(_) | ToChild::Controller(_), _))) => {}
                 Ok(Some((ToChild::Priority(priority), _))) => self.priority = Some(priority),
                 Ok(Some((ToChild::Reload, _))) => match self.reload() {
                     Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),

@@ -7,7 +7,7 @@ use crate::data_plane::Pending;
 use crate::links::PortRun;
 use crate::process::Control;
 use control_protocol::data_plane::{Detail, PortInfo, PortSpec, PortState, Request};
-use flow::{Flow, FlowStats, PortId, SwitchId};
+use flow::{ControllerId, Flow, FlowStats, SwitchId};
 use std::collections::BTreeSet;
 
 impl Control {
@@ -93,7 +93,10 @@ impl Control {
             let Some(run) = self.ports.get_mut(&spec.name) else {
                 continue;
             };
-            if run.id.is_none() && spec.port.0 < PortId::LIMIT && !self.names.contains_key(&spec.port) {
+            if run.id.is_none()
+                && ControllerId::BUILT_IN.owns(spec.port)
+                && !self.names.contains_key(&spec.port)
+            {
                 run.id = Some(spec.port);
                 self.names.insert(spec.port, spec.name.clone());
             }

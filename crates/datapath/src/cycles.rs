@@ -11,8 +11,9 @@
 mod support;
 
 use crate::pipeline::Pipeline;
-use crate::port::Port;
+use crate::port::{Port, Switch};
 use crate::state::{Datapath, transmit_ring};
+use crate::switches::Switches;
 use ::placement::{Config, Costs, Policy, Topology};
 use control_protocol::data_plane::{Connection, PortSpec};
 use flow::{Action, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
@@ -37,14 +38,14 @@ struct Loop {
     scheduler: Scheduler<Pipeline>,
     sender: Guest,
     receiver: Guest,
-    _ports: [Arc<Port>; 2],
+    ports: [Arc<Port>; 2],
     /// Of the reading of the clock, in nanoseconds.
     overhead: u128,
     /// Number of the next packet, if there are several flows.
     serial: usize,
 }
 
-fn port(datapath: &Arc<Datapath>, number: u32) -> (Arc<Port>, Guest) {
+fn port(datapath: &Arc<Datapath>, switch: &Arc<Switch>, number: u32) -> (Arc<Port>, Guest) {
     let spec = PortSpec {
         port: PortId(number),
         switch: SwitchId(1),
@@ -55,7 +56,7 @@ fn port(datapath: &Arc<Datapath>, number: u32) -> (Arc<Port>, Guest) {
         mac: None,
         masked_features: 0,
     };
-    let port = datapath.make_port(spec).unwrap();
+    let port = datapath.make_port(spec, switch.clone()).unwrap();
     datapath.set_port(port.id(), Some(port.clone()));
     let (ours, theirs) = UnixStream::pair().unwrap();
     port.attach(ours).unwrap();
@@ -86,7 +87,7 @@ fn frame(len: usize, flow: u16) -> Vec<u8> {
 }
 
 /// From the sender to the receiver, for frames to a station.
-fn put_flow(datapath: &Datapath, station: u64, mask: FlowMask) {
+fn put_flow(switch: &Switch, station: u64, mask: FlowMask) {
     let mut key = FlowKey::default();
     key.set_in_port(1);
     key.set_eth_dst(0x0200_0000_0000 + station);
@@ -97,26 +98,27 @@ fn put_flow(datapath: &Datapath, station: u64, mask: FlowMask) {
         mask,
         vec![Action::Output(PortId(2))],
     );
-    datapath.switch(SwitchId(1)).flows.lock().insert(flow).unwrap();
+    switch.flows.lock().insert(flow).unwrap();
 }
 
 impl Loop {
     fn new() -> Loop {
         let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
         let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
-        let (first, sender) = port(&datapath, 1);
-        let (second, receiver) = port(&datapath, 2);
+        let switch = Switches::default().get_or_new(SwitchId(1)).unwrap().clone();
+        let (first, sender) = port(&datapath, &switch, 1);
+        let (second, receiver) = port(&datapath, &switch, 2);
         let mut mask = FlowMask::ANY;
         mask.0.set_in_port(u32::MAX);
         mask.0.set_eth_dst(u64::MAX);
-        put_flow(&datapath, 2, mask);
+        put_flow(&switch, 2, mask);
         let mut readings: Vec<_> = (0..1000).map(|_| Instant::now().elapsed().as_nanos()).collect();
         readings.sort_unstable();
         Loop {
             scheduler: Scheduler::new(datapath.crew.clone(), None, Pipeline::new(datapath)),
             sender,
             receiver,
-            _ports: [first, second],
+            ports: [first, second],
             overhead: readings[500],
             serial: 0,
         }
@@ -272,7 +274,7 @@ fn cycles() {
     }
     for [len, flows, burst, apart] in cases {
         if apart > 0 {
-            put_flow(&all.scheduler.rings.datapath, 3, FlowMask::EXACT);
+            put_flow(&all.ports[0].switch, 3, FlowMask::EXACT);
         }
         let ns = all.measure(len, flows, burst);
         println!(

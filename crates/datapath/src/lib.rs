@@ -7,8 +7,9 @@
 //! * `miss`: packets for the control process, and `token_bucket`: how many of them.
 //! * `capture`: copies of packets for `hyperswitch capture`.
 //! * `state`: ports, switches and flow tables as everybody shares them.
-//! * `channel`: what the control process is told and when, `requests`: what it asks for, and
-//!   `refusal`: why it does not get it.
+//! * `channel`: the channel thread, which serves controllers in turn; `controller`: what one of them is told and when;
+//!   `requests`: what it asks for, and `refusal`: why it does not get it.
+//! * `switches`: a controller's switches, and `ownership`: which ports its flows may name.
 //! * `ended`: answers with last statistics of flows, and `grace`: when all threads have told them.
 //! * `events`: what happened to ports, for the control process, and `notices`: how the channel thread hears of it.
 //! * `trace`: a packet's way without the packet.
@@ -16,7 +17,7 @@
 //!
 //! Which ring is served next, and by which thread, is in crate `scheduler`.
 //!
-//! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the control process, as
+//! Threads: one *channel thread* (the caller of [`run`]) that serves the supervisor and the controllers, as
 //! many *workers* as processors (or as the mode says), and one *session thread* per port, with a *gate* before it that
 //! receives a VMM's descriptors. Workers and the channel thread forward packets; session threads only start and stop
 //! rings. Nothing here opens a file or connects a socket: [`run`] is called under seccomp, and all descriptors come over
@@ -31,6 +32,7 @@ mod actions;
 mod burst;
 mod capture;
 mod channel;
+mod controller;
 #[cfg(test)]
 mod cycles;
 mod deliver;
@@ -39,6 +41,7 @@ mod events;
 mod grace;
 mod miss;
 mod notices;
+mod ownership;
 mod peer;
 pub mod pipeline;
 mod port;
@@ -47,6 +50,7 @@ mod report;
 mod requests;
 mod sinks;
 mod state;
+mod switches;
 mod token_bucket;
 mod trace;
 

@@ -143,13 +143,16 @@ impl Port {
         self.peer.attach(self.clone(), connection)
     }
 
+    /// Whether it is at the same switch, and so of the same controller: packets never cross to another one.
+    #[inline]
+    pub fn is_beside(&self, other: &Port) -> bool {
+        Arc::ptr_eq(&self.switch, &other.switch)
+    }
+
     /// Whether packets of `sender` may be copied here without anybody being told.
     #[inline]
     pub fn takes_at_once_from(&self, sender: &Port) -> bool {
-        self.switch.id == sender.switch.id
-            && self.vnic.is_open()
-            && !self.vnic.is_stalled()
-            && !self.captures.active()
+        self.is_beside(sender) && self.vnic.is_open() && !self.vnic.is_stalled() && !self.captures.active()
     }
 
     /// Stops serving a guest that broke the rules, until it sets its rings up again.

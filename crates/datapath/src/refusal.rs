@@ -13,6 +13,10 @@ pub(crate) enum Refusal {
     Version(u32),
     #[error("port number {0} is not below {limit}", limit = PortId::LIMIT)]
     PortNumber(PortId),
+    #[error("port number {0} is another controller's")]
+    ForeignPort(PortId),
+    #[error("there are {0} switches already")]
+    Switches(usize),
     #[error("port {0} exists")]
     PortExists(PortId),
     #[error("port {0} does not exist")]
@@ -38,6 +42,8 @@ impl Refusal {
         match self {
             Refusal::Version(_) => Errno::PROTO,
             Refusal::PortNumber(_) | Refusal::BadFrame | Refusal::Actions(_) => Errno::INVAL,
+            Refusal::ForeignPort(_) => Errno::PERM,
+            Refusal::Switches(_) => Errno::NOSPC,
             Refusal::PortExists(_) => Errno::EXIST,
             Refusal::NoPort(_) => Errno::NODEV,
             Refusal::NoDescriptor(_) => Errno::BADF,

@@ -1,16 +1,19 @@
-//! What the control process asks for, one function per kind of request.
+//! What a controller asks for, one function per kind of request. Ports, switches and flows of others do not exist for it.
 
-use crate::channel::{BATCH, Server};
+use crate::channel::Engine;
+use crate::controller::{Controller, Heard};
+use crate::ownership::foreign_port;
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
 use crate::refusal::Refusal;
 use crate::report::work_report;
 use crate::trace::trace;
 use classifier::FlowEntry;
+use clock::Deadline;
 use control_protocol::data_plane::{
     Answer, Connection, Detail, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
 };
-use control_protocol::{Channel, ChannelError, MAX_MESSAGE, encoded_len};
+use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use flow::{DropReason, Flow, FlowId, PortId, PutMode, SwitchId};
 use rustix::fd::OwnedFd;
 use scheduler::{Scheduler, start_own};
@@ -27,20 +30,29 @@ const PAGE_BYTES: usize = MAX_MESSAGE / 2;
 /// Ports per message, so that it fits: a port is below 2,000 bytes.
 const PORTS_PER_MESSAGE: usize = 16;
 
-impl Server {
+/// Requests read before others get their turn.
+const BATCH: usize = 64;
+/// How long a controller's turn takes, in microseconds: no request is begun later.
+const TURN_US: u64 = 1000;
+
+/// A controller in its turn.
+pub(crate) struct Serving<'a> {
+    pub controller: &'a mut Controller,
+    pub engine: &'a mut Engine,
+}
+
+impl Serving<'_> {
+    /// Serves requests as long as there are some and the controller takes the answers, for a bounded time.
     pub fn read_requests(&mut self) {
+        let ends = Deadline::after_us(TURN_US);
         for _ in 0..BATCH {
-            let Some(control) = &self.control else { return };
-            if !self.outbox.is_empty() {
-                return;
+            match self.controller.receive(&self.engine.datapath) {
+                Heard::Request(ToDataPlane { serial, request }, fds) => self.serve(serial, request, fds),
+                Heard::Nonsense => {}
+                Heard::Nothing => return,
             }
-            match control.try_recv::<ToDataPlane>() {
-                Ok((ToDataPlane { serial, request }, fds)) => self.serve(serial, request, fds),
-                Err(ChannelError::WouldBlock) => return,
-                Err(ChannelError::Malformed(error)) => {
-                    telemetry::limited!(log::Level::Error, "control process: {error}");
-                }
-                Err(_) => return self.lose_control(),
+            if ends.has_passed() {
+                return;
             }
         }
     }
@@ -82,14 +94,14 @@ impl Server {
                 Err(refusal) => Err(refusal),
             },
             Request::FlowDel { switch, id } => {
-                let ended = self.datapath.switch(switch).flows.lock().remove(id);
+                let ended = self.controller.switches.remove(switch, id);
                 return self.answer_with_ended(serial, ended.into_iter().collect());
             }
             Request::FlowFlush { switch } => {
-                self.datapath.switch(switch).flows.lock().flush();
+                self.controller.switches.flush(switch);
                 Ok(Answer::Done)
             }
-            Request::Work => Ok(Answer::Work(work_report(&self.datapath))),
+            Request::Work => Ok(Answer::Work(work_report(&self.engine.datapath))),
             Request::Trace { in_port, frame } => self.trace(in_port, frame, None),
             Request::TraceActions {
                 in_port,
@@ -110,17 +122,24 @@ impl Server {
         if version != VERSION {
             return Err(Refusal::Version(version));
         }
-        self.write_off();
-        self.greeted = true;
-        let workers = u32::try_from(self.workers).unwrap_or(u32::MAX);
+        self.controller.greet(&self.engine.datapath);
+        let workers = u32::try_from(self.engine.workers).unwrap_or(u32::MAX);
         Ok(Answer::Welcome {
+            controller: self.controller.id,
             workers,
             pid: std::process::id(),
         })
     }
 
+    /// A port of the controller's own.
     fn port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
-        self.datapath.port(port).ok_or(Refusal::NoPort(port))
+        let own = Some(port).filter(|port| self.controller.id.owns(*port));
+        own.and_then(|own| self.engine.datapath.port(own))
+            .ok_or(Refusal::NoPort(port))
+    }
+
+    fn send(&mut self, message: FromDataPlane) {
+        self.controller.send(message, &self.engine.datapath);
     }
 
     fn add_port(&mut self, spec: PortSpec, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
@@ -128,7 +147,10 @@ impl Server {
         if id.0 >= PortId::LIMIT {
             return Err(Refusal::PortNumber(id));
         }
-        if self.datapath.port(id).is_some() {
+        if !self.controller.id.owns(id) {
+            return Err(Refusal::ForeignPort(id));
+        }
+        if self.engine.datapath.port(id).is_some() {
             return Err(Refusal::PortExists(id));
         }
         let listener = match (spec.connection, fds.into_iter().next()) {
@@ -136,13 +158,15 @@ impl Server {
             (Connection::Listener, None) => return Err(Refusal::NoDescriptor("a listening port")),
             (Connection::Attached | Connection::Driver, _) => None,
         };
-        let port = self.datapath.make_port(spec)?;
-        let datapath = self.datapath.clone();
-        start_own(&self.datapath.crew, &port.home, move || Pipeline::new(datapath))?;
+        let switch = self.controller.switches.get_or_new(spec.switch)?.clone();
+        let datapath = &self.engine.datapath;
+        let port = datapath.make_port(spec, switch)?;
+        let forwarder = datapath.clone();
+        start_own(&datapath.crew, &port.home, move || Pipeline::new(forwarder))?;
         if let Some(listener) = listener {
             port.listen(listener).inspect_err(|_| port.home.end_own())?;
         }
-        self.datapath.set_port(id, Some(port));
+        datapath.set_port(id, Some(port));
         Ok(())
     }
 
@@ -154,38 +178,36 @@ impl Server {
     fn delete_port(&mut self, id: PortId) -> Result<(), Refusal> {
         let port = self.port(id)?;
         port.peer.stop();
-        self.datapath.set_port(id, None);
+        let Engine {
+            datapath, scheduler, ..
+        } = &mut *self.engine;
+        datapath.set_port(id, None);
         port.home.end_own();
-        let Scheduler { rings, schedule } = &mut self.scheduler;
+        let Scheduler { rings, schedule } = scheduler;
         rings.empty(&port, schedule);
         let lost = port.misses.clear() + port.misses.write_off();
         port.vnic.account.discarded(DropReason::PortRemoved, lost);
-        self.events.forget(id);
-        self.datapath.notices.heard(id);
+        self.controller.events.forget(id);
+        datapath.notices.heard(id);
         Ok(())
     }
 
     fn put_flow(&mut self, flow: Flow, mode: PutMode) -> Result<Vec<Arc<FlowEntry>>, Refusal> {
-        let switch = self.datapath.switch(flow.switch);
-        let ended = switch.flows.lock().put(flow, mode)?;
-        Ok(ended)
+        match foreign_port(self.controller.id, &flow) {
+            Some(port) => Err(Refusal::ForeignPort(port)),
+            None => self.controller.switches.put(flow, mode),
+        }
     }
 
     /// Answers when the statistics of these flows are their last ones.
     fn answer_with_ended(&mut self, serial: u32, flows: Vec<Arc<FlowEntry>>) {
-        if flows.is_empty() {
-            let result = Ok(Answer::Ended {
-                flows: Vec::new(),
-                complete: true,
-            });
-            return self.send(FromDataPlane::Answer { serial, result });
-        }
-        let (periods, now_ms) = (&self.datapath.periods, self.datapath.now_ms());
-        self.ended.push(serial, flows, periods, now_ms);
+        self.controller
+            .answer_with_ended(serial, flows, &self.engine.datapath);
     }
 
     fn list_ports(&mut self, serial: u32) {
-        let mut infos: Vec<_> = self.datapath.ports().iter().map(|port| port.info()).collect();
+        let ports = self.engine.datapath.ports();
+        let mut infos: Vec<_> = ports.of(self.controller.id).map(|port| port.info()).collect();
         loop {
             let rest = infos.split_off(infos.len().min(PORTS_PER_MESSAGE));
             let more = !rest.is_empty();
@@ -201,9 +223,9 @@ impl Server {
     }
 
     fn get_flow(&self, switch: SwitchId, id: FlowId) -> Answer {
-        let switch = self.datapath.switch(switch);
-        let found = switch.flows.lock().get(id).cloned();
-        let flow = found.map(|entry| (id, entry.stats(self.datapath.now_ms())));
+        let switch = self.controller.switches.get(switch);
+        let found = switch.and_then(|switch| switch.flows.lock().get(id).cloned());
+        let flow = found.map(|entry| (id, entry.stats(self.engine.datapath.now_ms())));
         Answer::FlowStats {
             flows: flow.into_iter().collect(),
             more: false,
@@ -216,7 +238,18 @@ impl Server {
             Detail::Full => FLOWS_PER_PAGE,
         };
         let mut page: Vec<_> = {
-            let switch = self.datapath.switch(switch);
+            let Some(switch) = self.controller.switches.get(switch) else {
+                return match detail {
+                    Detail::Terse => Answer::FlowStats {
+                        flows: Vec::new(),
+                        more: false,
+                    },
+                    Detail::Full => Answer::Flows {
+                        flows: Vec::new(),
+                        more: false,
+                    },
+                };
+            };
             let flows = switch.flows.lock();
             if after.is_none() {
                 // The control process asks every few seconds while there are flows: as good as a timer, and idle when it is.
@@ -226,7 +259,7 @@ impl Server {
         };
         let mut more = page.len() > most;
         page.truncate(most);
-        let now_ms = self.datapath.now_ms();
+        let now_ms = self.engine.datapath.now_ms();
         if detail == Detail::Terse {
             let flows = page.iter().map(|entry| (entry.flow.id, entry.stats(now_ms)));
             let flows = flows.collect();
@@ -251,7 +284,7 @@ impl Server {
         if execute.upcall.is_some() && !self.finish_upcall(execute.upcall) {
             return;
         }
-        let Some(port) = self.datapath.port(execute.in_port) else {
+        let Ok(port) = self.port(execute.in_port) else {
             return;
         };
         let account = &port.vnic.account;
@@ -260,14 +293,15 @@ impl Server {
         if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
             return account.dropped(DropReason::ShortFrame, 1);
         }
-        self.reclaim();
-        let Some(mut packet) = self.pool.take() else {
+        let injection = &mut self.controller.injection;
+        injection.reclaim();
+        let Some(mut packet) = injection.pool.take() else {
             return account.dropped(DropReason::QueueFull, 1);
         };
         packet.fill(port.id(), account.clone(), frame);
         packet.header = execute.packet.vnet_header;
         match packet.parse_flow_key() {
-            Ok(key) => self.scheduler.accounted(&self.work, |scheduler| {
+            Ok(key) => self.engine.scheduler.accounted(&self.engine.work, |scheduler| {
                 let injected = Injected {
                     port: &port,
                     packet,
@@ -275,31 +309,24 @@ impl Server {
                     actions: &execute.actions,
                 };
                 let Scheduler { rings, schedule } = scheduler;
-                rings.execute(injected, &mut self.pool, schedule);
+                rings.execute(injected, &mut injection.pool, schedule);
             }),
             Err(_) => account.dropped(DropReason::BadOffload, 1),
         }
-        self.reclaim();
-    }
-
-    /// Makes slots free again, with nothing in them that belongs to a port.
-    fn reclaim(&mut self) {
-        let account = &self.account;
-        self.pool.reclaim(|packet| packet.rest(account));
+        injection.reclaim();
     }
 
     /// True if the upcall was outstanding.
     fn finish_upcall(&self, upcall: Option<UpcallId>) -> bool {
         upcall.is_some_and(|upcall| {
-            self.datapath
-                .port(upcall.port)
-                .is_some_and(|port| port.misses.answered(upcall.serial))
+            self.port(upcall.port)
+                .is_ok_and(|port| port.misses.answered(upcall.serial))
         })
     }
 
     fn discard(&mut self, upcall: UpcallId, reason: DropReason) {
         if self.finish_upcall(Some(upcall))
-            && let Some(port) = self.datapath.port(upcall.port)
+            && let Ok(port) = self.port(upcall.port)
         {
             port.vnic.account.discarded(reason, 1);
         }
@@ -314,7 +341,7 @@ impl Server {
         if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
             return Err(Refusal::FrameLength(frame.len()));
         }
-        trace(&self.datapath, &self.port(in_port)?, frame, actions).map(Answer::Trace)
+        trace(&self.engine.datapath, &self.port(in_port)?, frame, actions).map(Answer::Trace)
     }
 
     fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), Refusal> {

@@ -100,10 +100,7 @@ pub(crate) fn enqueue(
     ports: &Ports,
     receivers: &mut PortSet,
 ) {
-    let Some(receiver) = ports
-        .get(to)
-        .filter(|receiver| receiver.switch.id == sender.switch.id)
-    else {
+    let Some(receiver) = ports.get(to).filter(|receiver| receiver.is_beside(sender)) else {
         return packet.account.dropped(DropReason::NoSuchPort, 1);
     };
     match receiver.vnic.enqueue(packet) {

@@ -1,4 +1,4 @@
-//! What all threads share: ports and switches.
+//! What all threads share: ports, and what belongs to forwarding threads.
 //!
 //! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on change, and
 //! used as it was at a burst's beginning.
@@ -7,33 +7,58 @@ use crate::grace::GracePeriods;
 use crate::notices::Notices;
 use crate::port::{Port, Switch};
 use control_protocol::data_plane::PortSpec;
-use flow::{PortId, SwitchId};
-use parking_lot::{Mutex, RwLock};
+use flow::{ControllerId, PortId};
+use parking_lot::RwLock;
 use placement::Vnic;
 use scheduler::{Crew, Home, Homes, Placement, RingId};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Ports by number.
 #[derive(Clone, Default)]
-pub(crate) struct Ports(Vec<Option<Arc<Port>>>);
+pub(crate) struct Ports {
+    table: Vec<Option<Arc<Port>>>,
+    /// The numbers of those that exist: there are gaps, above all between controllers.
+    present: Vec<PortId>,
+}
 
 impl Ports {
     /// No ports.
     pub const fn new() -> Ports {
-        Ports(Vec::new())
+        Ports {
+            table: Vec::new(),
+            present: Vec::new(),
+        }
     }
 
     /// A port, if it exists.
     #[inline]
     pub fn get(&self, port: PortId) -> Option<&Arc<Port>> {
-        self.0.get(port.0 as usize)?.as_ref()
+        self.table.get(port.0 as usize)?.as_ref()
     }
 
     /// Those that exist.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Port>> {
-        self.0.iter().flatten()
+        self.present.iter().filter_map(|port| self.get(*port))
+    }
+
+    /// Those of a controller.
+    pub fn of(&self, controller: ControllerId) -> impl Iterator<Item = &Arc<Port>> {
+        self.iter().filter(move |port| controller.owns(port.id()))
+    }
+
+    /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].
+    fn set(&mut self, id: PortId, port: Option<Arc<Port>>) {
+        let index = id.0 as usize;
+        if self.table.len() <= index {
+            self.table.resize(index + 1, None);
+        }
+        match (self.present.binary_search(&id), &port) {
+            (Ok(place), None) => drop(self.present.remove(place)),
+            (Err(place), Some(_)) => self.present.insert(place, id),
+            (Ok(_), Some(_)) | (Err(_), None) => {}
+        }
+        self.table[index] = port;
     }
 }
 
@@ -43,9 +68,14 @@ impl Homes for Ports {
         self.get(PortId(vnic.0)).map(|port| &port.home)
     }
 
-    fn limit(&self) -> u32 {
+    fn count(&self) -> u32 {
         // Ports' numbers are 32 bits long.
-        self.0.len() as u32
+        self.present.len() as u32
+    }
+
+    fn nth(&self, place: u32) -> Option<&Home> {
+        let port = self.present.get(place as usize)?;
+        self.get(*port).map(|port| &port.home)
     }
 }
 
@@ -60,7 +90,6 @@ pub(crate) struct Datapath {
     ports: RwLock<Arc<Ports>>,
     /// Counts changes of `ports`.
     ports_version: AtomicU64,
-    pub switches: RwLock<HashMap<SwitchId, Arc<Switch>>>,
     pub crew: Arc<Crew>,
     pub notices: Arc<Notices>,
     /// When forwarding threads have told flows what they counted.
@@ -73,7 +102,6 @@ impl Datapath {
         Ok(Arc::new(Datapath {
             ports: RwLock::default(),
             ports_version: AtomicU64::new(0),
-            switches: RwLock::default(),
             crew: Crew::new(placement),
             notices: Arc::new(Notices::new()?),
             periods: Arc::default(),
@@ -82,8 +110,7 @@ impl Datapath {
     }
 
     /// A port that is in no table yet. Fails if it needs an executor and there are no descriptors left.
-    pub fn make_port(&self, spec: PortSpec) -> std::io::Result<Arc<Port>> {
-        let switch = self.switch(spec.switch);
+    pub fn make_port(&self, spec: PortSpec, switch: Arc<Switch>) -> std::io::Result<Arc<Port>> {
         Port::new(spec, switch, self.crew.clone(), self.notices.clone())
     }
 
@@ -109,26 +136,7 @@ impl Datapath {
 
     /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].
     pub fn set_port(&self, id: PortId, port: Option<Arc<Port>>) {
-        let mut ports = self.ports.write();
-        let table = &mut Arc::make_mut(&mut ports).0;
-        let index = id.0 as usize;
-        if table.len() <= index {
-            table.resize(index + 1, None);
-        }
-        table[index] = port;
-        drop(ports);
+        Arc::make_mut(&mut self.ports.write()).set(id, port);
         self.ports_version.fetch_add(1, Ordering::Release);
-    }
-
-    /// The switch, made if it is new.
-    pub fn switch(&self, id: SwitchId) -> Arc<Switch> {
-        let mut switches = self.switches.write();
-        let make = || {
-            Arc::new(Switch {
-                id,
-                flows: Mutex::default(),
-            })
-        };
-        switches.entry(id).or_insert_with(make).clone()
     }
 }

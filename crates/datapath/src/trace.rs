@@ -77,7 +77,7 @@ impl Sink for Notes<'_> {
         let receiver = self
             .ports
             .get(port)
-            .filter(|receiver| receiver.switch.id == self.port.switch.id);
+            .filter(|receiver| receiver.is_beside(self.port));
         let reason = match receiver {
             None => Some(DropReason::NoSuchPort),
             Some(receiver) => receiver.vnic.would_refuse(&packet),

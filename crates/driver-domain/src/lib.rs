@@ -5,7 +5,8 @@
 //! packet socket. So the data plane needs no code for devices, and a crash here is a guest that disconnects.
 //!
 //! ```text
-//!   process    the main thread: channels to supervisor and control process, one worker per port
+//!   process    the main thread: channels to supervisor and controllers, one worker per port
+//!   controller one controller: its channel, and what it is owed
 //!   interface  a worker: life of one interface, waiting, trying again
 //!   nic        opening a TAP or uplink; one frame in, one frame out
 //!   session    vhost-user negotiation, memory, rings
@@ -18,11 +19,12 @@
 //! interface and sleeps whenever there is nothing to do.
 //!
 //! Nothing that happens to one interface reaches another, and nothing ends the process except the supervisor.
-//! Without a control process, forwarding goes on.
+//! Without its controller, forwarding goes on.
 
 #![forbid(unsafe_code)]
 
 mod area;
+mod controller;
 mod forward;
 mod interface;
 mod nic;

@@ -1,14 +1,16 @@
-//! The main thread: talks to supervisor and control process, and keeps one worker per port.
+//! The main thread: talks to supervisor and controllers, and keeps one worker per port.
 //!
 //! It never waits for anything but its channels and its workers' ends. A worker that is to end, or whose stream is
-//! replaced, may be waiting for the data plane; shutting the stream down gets it out of that. A control process that does
-//! not read is not waited for either: what it has not been told is remembered, one state per port.
+//! replaced, may be waiting for the data plane; shutting the stream down gets it out of that. A controller that does
+//! not read is not waited for either: what it has not been told is remembered, one state per port. Controllers take turns, and
+//! each reaches its own ports only: a port belongs to the controller whose number it has.
 
+use crate::controller::{Controller, Heard};
 use crate::interface::{Command, Report, Start, Worker};
-use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriver};
-use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::supervisor::ToChild;
 use control_protocol::{Channel, ChannelError};
-use flow::PortId;
+use flow::{ControllerId, PortId};
 use priority::Priority;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
@@ -32,6 +34,9 @@ pub enum DriverError {
     Io(#[from] io::Error),
 }
 
+/// Messages of a controller that are read before others get their turn.
+const BATCH: usize = 16;
+
 /// Runs the driver domain until the supervisor says so, or is gone. Then TAPs made by this process, or taken
 /// over by it, disappear. Takes CAP_NET_ADMIN, CAP_NET_RAW and, to enter network namespaces, CAP_SYS_ADMIN.
 pub fn run(supervisor: Channel) -> Result<(), DriverError> {
@@ -42,12 +47,10 @@ pub fn run(supervisor: Channel) -> Result<(), DriverError> {
 }
 
 struct Domain {
-    control: Option<Channel>,
+    controllers: BTreeMap<ControllerId, Controller>,
     ports: BTreeMap<PortId, Port>,
     /// Number of the last worker started.
     generation: u64,
-    /// Answers owed to `List`.
-    lists: u32,
     reports: Receiver<Report>,
     reporter: Sender<Report>,
     reported: Arc<Doorbell>,
@@ -58,7 +61,7 @@ struct Domain {
 struct Port {
     spec: InterfaceSpec,
     state: InterfaceState,
-    /// The control process has not been told this state.
+    /// Its controller has not been told this state.
     untold: bool,
     generation: u64,
     commands: Sender<Command>,
@@ -78,10 +81,9 @@ impl Domain {
     fn new() -> io::Result<Domain> {
         let (reporter, reports) = mpsc::channel();
         Ok(Domain {
-            control: None,
+            controllers: BTreeMap::new(),
             ports: BTreeMap::new(),
             generation: 0,
-            lists: 0,
             reports,
             reporter,
             reported: Arc::new(Doorbell::new()?),
@@ -102,7 +104,7 @@ impl Domain {
             if let Next::End = self.on_supervisor(supervisor)? {
                 return Ok(());
             }
-            self.on_control();
+            self.on_controllers();
             while let Ok(report) = self.reports.try_recv() {
                 self.note(report);
             }
@@ -114,14 +116,17 @@ impl Domain {
             PollFd::new(supervisor, PollFlags::IN),
             PollFd::new(reported, PollFlags::IN),
         ];
-        if let Some(control) = &self.control {
-            let owing = self.lists > 0 || self.ports.values().any(|port| port.untold);
-            let flags = if owing {
+        for controller in self.controllers.values() {
+            let Some(channel) = &controller.channel else {
+                continue;
+            };
+            let untold = |(id, port): (&PortId, &Port)| port.untold && controller.id.owns(*id);
+            let flags = if controller.is_owed() || self.ports.iter().any(untold) {
                 PollFlags::IN | PollFlags::OUT
             } else {
                 PollFlags::IN
             };
-            fds.push(PollFd::new(control, flags));
+            fds.push(PollFd::new(channel, flags));
         }
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -143,12 +148,7 @@ impl Domain {
     fn on_supervisor(&mut self, supervisor: &Channel) -> Result<Next, DriverError> {
         loop {
             match supervisor.try_recv::<ToChild>() {
-                Ok((ToChild::Peer(Role::Control), mut fds)) if fds.len() == 1 => {
-                    self.control = fds.pop().map(Channel::from);
-                    // A new control process asks for what it wants to know.
-                    self.lists = 0;
-                    self.ports.values_mut().for_each(|port| port.untold = false);
-                }
+                Ok((ToChild::Controller(id), fds)) => self.connect(id, fds),
                 Ok((ToChild::Priority(granted), _)) => self.priority = granted.class,
                 Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(Next::End),
                 Ok((other, _)) => log::debug!("not for a driver domain: {other:?}"),
@@ -159,20 +159,62 @@ impl Domain {
         }
     }
 
-    fn on_control(&mut self) {
-        while let Some(control) = &self.control {
-            match control.try_recv::<ToDriver>() {
-                Ok((ToDriver::Attach { port, spec }, fds)) => self.attach(port, spec, fds),
-                Ok((ToDriver::Detach { port }, _)) => self.detach(port),
-                Ok((ToDriver::List, _)) => self.lists = self.lists.saturating_add(1),
-                Err(ChannelError::WouldBlock) => return,
-                Err(ChannelError::Malformed(error)) => log::error!("from the control process: {error}"),
-                Err(error) => {
-                    log::info!("control process: {error}; forwarding goes on");
-                    self.control = None;
+    /// A controller is reached over a new channel. It asks for what it wants to know.
+    fn connect(&mut self, id: ControllerId, mut fds: Vec<OwnedFd>) {
+        let Some(fd) = fds.pop().filter(|_| id.0 < ControllerId::LIMIT) else {
+            return log::error!("controller {id} cannot be: no channel, or no such number");
+        };
+        let controller = Controller::new(id, Channel::from(fd));
+        self.controllers.insert(id, controller);
+        let own = self.ports.iter_mut().filter(|(port, _)| id.owns(**port));
+        own.for_each(|(_, port)| port.untold = false);
+    }
+
+    fn on_controllers(&mut self) {
+        for id in (0..ControllerId::LIMIT).map(ControllerId) {
+            for _ in 0..BATCH {
+                let Some(controller) = self.controllers.get_mut(&id) else {
+                    break;
+                };
+                match controller.hear() {
+                    Heard::Message(message, fds) => self.obey(id, message, fds),
+                    Heard::Nonsense => {}
+                    Heard::Nothing => break,
                 }
             }
         }
+    }
+
+    fn obey(&mut self, controller: ControllerId, message: ToDriver, fds: Vec<OwnedFd>) {
+        match message {
+            ToDriver::Attach { port, spec } => match self.objection(controller, port, &spec) {
+                None => self.attach(port, spec, fds),
+                Some(reason) => {
+                    if let Some(controller) = self.controllers.get_mut(&controller) {
+                        controller.refuse(port, reason);
+                    }
+                }
+            },
+            ToDriver::Detach { port } if controller.owns(port) => self.detach(port),
+            ToDriver::Detach { port } => log::debug!("port {port} is not controller {controller}'s"),
+            ToDriver::List => {
+                if let Some(controller) = self.controllers.get_mut(&controller) {
+                    controller.lists = controller.lists.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// Why a controller cannot have that interface as that port.
+    fn objection(&self, controller: ControllerId, port: PortId, spec: &InterfaceSpec) -> Option<String> {
+        if !controller.owns(port) {
+            return Some(format!("port number {port} is another controller's"));
+        }
+        let is_taken = |(other, taken): (&PortId, &Port)| {
+            !controller.owns(*other) && taken.spec.name == spec.name && netns(&taken.spec) == netns(spec)
+        };
+        let taken = self.ports.iter().any(is_taken);
+        taken.then(|| format!("{} is another controller's", spec.name))
     }
 
     fn attach(&mut self, id: PortId, spec: InterfaceSpec, mut fds: Vec<OwnedFd>) {
@@ -254,28 +296,29 @@ impl Domain {
         }
     }
 
-    /// Tells the control process what it does not know, as far as it listens.
+    /// Tells controllers what they do not know, as far as they listen.
     fn tell(&mut self) {
-        let Some(control) = &self.control else { return };
-        for (id, port) in self.ports.iter_mut().filter(|(_, port)| port.untold) {
-            let message = FromDriver::State {
-                port: *id,
-                state: port.state.clone(),
-            };
-            if !sent(control, &message) {
-                return;
+        for controller in self.controllers.values_mut() {
+            controller.tell_refusals();
+            let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
+            for (id, port) in own.filter(|(_, port)| port.untold) {
+                let message = FromDriver::State {
+                    port: *id,
+                    state: port.state.clone(),
+                };
+                if !controller.send(&message) {
+                    break;
+                }
+                port.untold = false;
             }
-            port.untold = false;
-        }
-        while self.lists > 0 {
-            let all = self
-                .ports
-                .iter()
-                .map(|(id, port)| (*id, port.spec.clone(), port.state.clone()));
-            if !sent(control, &FromDriver::Interfaces(all.collect())) {
-                return;
+            while controller.lists > 0 {
+                let own = self.ports.iter().filter(|(id, _)| controller.id.owns(**id));
+                let all = own.map(|(id, port)| (*id, port.spec.clone(), port.state.clone()));
+                if !controller.send(&FromDriver::Interfaces(all.collect())) {
+                    break;
+                }
+                controller.lists -= 1;
             }
-            self.lists -= 1;
         }
     }
 
@@ -306,15 +349,10 @@ impl Port {
     }
 }
 
-/// Whether the message was sent, or cannot ever be.
-fn sent(control: &Channel, message: &FromDriver) -> bool {
-    match control.try_send(message, &[]) {
-        Ok(()) => true,
-        Err(ChannelError::WouldBlock) => false,
-        // The end of the channel is noticed where it is read.
-        Err(error) => {
-            log::debug!("to the control process: {error}");
-            true
-        }
+/// The name space in which an interface is.
+fn netns(spec: &InterfaceSpec) -> Option<&str> {
+    match &spec.kind {
+        InterfaceKind::Tap { netns, .. } => netns.as_deref(),
+        InterfaceKind::Uplink => None,
     }
 }

@@ -18,22 +18,94 @@ macro_rules! id {
 }
 
 id! {
-    /// A port of the data plane, unique in the process whatever its switch. Chosen by the control process,
-    /// below [`PortId::LIMIT`], so that the data plane can index a table with it.
+    /// A port of the data plane, unique in the process whatever its switch and controller. Chosen by its controller among the
+    /// numbers that are its own ([`ControllerId::port`]), below [`PortId::LIMIT`], so that the data plane can index a table
+    /// with it.
     PortId(u32)
 }
 
 impl PortId {
     /// Port numbers are below this.
-    pub const LIMIT: u32 = 4096;
+    pub const LIMIT: u32 = ControllerId::LIMIT as u32 * ControllerId::PORTS;
+
+    /// Whose number it is. For numbers below [`LIMIT`](Self::LIMIT) that is one that there may be.
+    #[inline]
+    pub const fn controller(self) -> ControllerId {
+        let number = self.0 / ControllerId::PORTS;
+        ControllerId(if number < u8::MAX as u32 {
+            number as u8
+        } else {
+            u8::MAX
+        })
+    }
 }
 
 id! {
-    /// A switch: a set of ports and one flow table. Packets never cross from one to another.
+    /// Who decides for some of the data plane's ports: the built-in control process, or another one beside it. Each has
+    /// numbers of its own for ports, switches and flows.
+    ControllerId(u8)
+}
+
+impl ControllerId {
+    /// Controllers are numbered below this.
+    pub const LIMIT: u8 = 4;
+
+    /// Most ports of a controller.
+    pub const PORTS: u32 = 4096;
+
+    /// The control process that users talk to. Its ports' numbers begin at 0.
+    pub const BUILT_IN: ControllerId = ControllerId(0);
+
+    /// Open vSwitch's control plane.
+    pub const OVS: ControllerId = ControllerId(1);
+
+    /// Its port of that number, below [`PORTS`](Self::PORTS); `None` for numbers that are not.
+    pub const fn port(self, number: u32) -> Option<PortId> {
+        if number < ControllerId::PORTS {
+            Some(PortId(self.0 as u32 * ControllerId::PORTS + number))
+        } else {
+            None
+        }
+    }
+
+    /// Whether that is a number of its own.
+    pub const fn owns(self, port: PortId) -> bool {
+        port.0 < PortId::LIMIT && port.controller().0 == self.0
+    }
+}
+
+id! {
+    /// A switch: a set of ports and one flow table. Packets never cross from one to another. Each controller has numbers of its
+    /// own.
     SwitchId(u32)
 }
 
 id! {
-    /// Unique flow identifier (OVS: UFID), 128 bits.
+    /// Unique flow identifier (OVS: UFID), 128 bits. Each switch has its own.
     FlowId(u128)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controllers_share_the_numbers_of_ports() {
+        let mut next = 0;
+        for controller in (0..ControllerId::LIMIT).map(ControllerId) {
+            for number in [0, 1, ControllerId::PORTS - 1] {
+                let port = controller.port(number).unwrap();
+                assert_eq!(port.0, next + number);
+                assert!(controller.owns(port) && port.controller() == controller);
+                assert!(!ControllerId(controller.0 + 1).owns(port));
+            }
+            assert_eq!(controller.port(ControllerId::PORTS), None);
+            next += ControllerId::PORTS;
+        }
+        assert_eq!(next, PortId::LIMIT);
+        for nobodys in [PortId::LIMIT, u32::MAX] {
+            let port = PortId(nobodys);
+            assert!(!port.controller().owns(port) && port.controller().0 >= ControllerId::LIMIT);
+        }
+    }
 }

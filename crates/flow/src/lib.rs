@@ -28,7 +28,7 @@ pub use counters::PortCounters;
 pub use drop_reason::{DropCounts, DropReason};
 pub use exact::ExactKey;
 pub use field::{FIELDS, Field, FieldId, Layer};
-pub use id::{FlowId, PortId, SwitchId};
+pub use id::{ControllerId, FlowId, PortId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use program::{BadActions, Builder, Edit, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
 pub use stage::{Filters, MAX_FILTERS, Stage};

@@ -6,14 +6,14 @@
 //! needs the packet, no copy is made.
 
 use crate::action::{Action, SetField, Userspace};
-use crate::{DropReason, FieldId, FlowMask, PortId, Stage};
+use crate::{ControllerId, DropReason, FieldId, FlowMask, PortId, Stage};
 use std::fmt;
 
 /// Lists within lists.
 pub const MAX_NESTING: usize = 8;
 
 /// Operations of a program. The longest that a switch of ours needs floods to all ports, each in a form of its own.
-pub const MAX_OPS: usize = 4 * PortId::LIMIT as usize;
+pub const MAX_OPS: usize = 4 * ControllerId::PORTS as usize;
 
 /// Bytes for the controller in all of a program, as many as a flow's actions may have in the kernel.
 pub const MAX_BYTES: usize = 32 * 1024;

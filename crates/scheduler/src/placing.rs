@@ -32,8 +32,12 @@ impl Homes for NoHomes {
         None
     }
 
-    fn limit(&self) -> u32 {
+    fn count(&self) -> u32 {
         0
+    }
+
+    fn nth(&self, _place: u32) -> Option<&Home> {
+        None
     }
 }
 

@@ -1,10 +1,10 @@
 //! Rounds of polling: rings whose guests need not kick, and a few of others.
 
-use crate::home::Homes as _;
+use crate::home::{Home, Homes as _};
 use crate::ring_id::RingId;
 use crate::scheduler::{Rings, Scheduler};
 use crate::timers::Due;
-use placement::{Kicks, VcpuState, View as _, Vnic};
+use placement::{Kicks, VcpuState, View as _};
 
 /// Transmit rings that others serve looked at in one round of polling.
 const SCAN: u32 = 4;
@@ -36,13 +36,14 @@ impl<R: Rings> Scheduler<R> {
             return false;
         };
         self.rings.refresh();
-        let limit = self.rings.homes().limit();
-        for _ in 0..SCAN.min(limit) {
-            self.schedule.scan_cursor = (self.schedule.scan_cursor + 1) % limit;
-            let vnic = Vnic(self.schedule.scan_cursor);
+        let count = self.rings.homes().count();
+        for _ in 0..SCAN.min(count) {
+            self.schedule.scan_cursor = (self.schedule.scan_cursor + 1) % count;
             let (homes, placement) = (self.rings.homes(), &self.schedule.crew.placement);
-            if homes.home(vnic).is_some()
-                && !self.schedule.polled.contains(RingId::transmit(vnic))
+            let Some(vnic) = homes.nth(self.schedule.scan_cursor).map(Home::vnic) else {
+                continue;
+            };
+            if !self.schedule.polled.contains(RingId::transmit(vnic))
                 && placement.policy.polls(&placement.view(homes), here, vnic)
             {
                 self.look_at(RingId::transmit(vnic));

@@ -22,8 +22,12 @@ impl Homes for Table {
         self.0.get(vnic.0 as usize)
     }
 
-    fn limit(&self) -> u32 {
+    fn count(&self) -> u32 {
         self.0.len() as u32
+    }
+
+    fn nth(&self, place: u32) -> Option<&Home> {
+        self.0.get(place as usize)
     }
 }
 

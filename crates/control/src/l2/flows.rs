@@ -1,7 +1,7 @@
 //! The flows a switch has had installed, with what is needed to know which of them a change concerns.
 
 use super::mac_table::Station;
-use flow::{Action, FlowId, FlowKey, FlowMask, PortId, VLAN_PRESENT};
+use flow::{Action, ControllerId, FlowId, FlowKey, FlowMask, PortId, VLAN_PRESENT};
 use std::collections::{HashMap, HashSet};
 
 /// What all flows compare: ingress port, Ethernet source and destination, outer VLAN tag, and whether there is an inner
@@ -25,7 +25,7 @@ pub fn flow_id(key: &FlowKey) -> FlowId {
         0x88a8 => 2,
         _ => 3,
     };
-    let port = u128::from(key.in_port() % PortId::LIMIT);
+    let port = u128::from(key.in_port() % ControllerId::PORTS);
     let nested = u128::from(super::vlan::is_nested(key));
     FlowId(
         u128::from(key.eth_src()) << 80

@@ -1,6 +1,6 @@
 //! A data plane that has fallen to a guest, and what guests and VMMs can make an honest one say.
 
-use crate::rig::{Rig, wait};
+use crate::rig::{Rig, wait, welcome};
 use crate::{running, two_ports};
 use control_protocol::Channel;
 use control_protocol::data_plane::*;
@@ -197,7 +197,7 @@ fn list_without_end(channel: &Channel, part: &Answer, after: &Answer) {
             channel.send(&FromDataPlane::Answer { serial, result }, &[])
         };
         let answered = match request {
-            Request::Hello { .. } => say(&Answer::Welcome { workers: 1, pid: 1 }),
+            Request::Hello { .. } => say(&welcome(1)),
             Request::PortList if !matches!(part, Answer::Ports { .. }) => say(after),
             Request::PortList => {
                 while say(part).is_ok() {}
@@ -271,7 +271,7 @@ fn packets_without_end_are_not_kept() {
                 let (ToDataPlane { serial, request }, _) = channel.recv::<ToDataPlane>().unwrap();
                 let (ports, more) = (ports.clone(), false);
                 let result = Ok(match request {
-                    Request::Hello { .. } => Answer::Welcome { workers: 1, pid: 1 },
+                    Request::Hello { .. } => welcome(1),
                     Request::PortList => Answer::Ports { ports, more },
                     Request::FlowList { .. } => Answer::Flows {
                         flows: Vec::new(),

@@ -4,7 +4,7 @@ use control_protocol::data_plane::*;
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::work::WorkReport;
 use control_protocol::{Channel, RequestError};
-use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
+use flow::{Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
 use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,6 +31,15 @@ pub struct Plane {
     pub threads: BTreeMap<PortId, Vec<u16>>,
 }
 
+/// Answer to a hello.
+pub fn welcome(pid: u32) -> Answer {
+    Answer::Welcome {
+        controller: ControllerId::BUILT_IN,
+        workers: 2,
+        pid,
+    }
+}
+
 impl Plane {
     pub fn port(&self, name: &str) -> Option<&PortInfo> {
         self.ports.values().find(|info| info.spec.name == name)
@@ -45,7 +54,7 @@ impl Plane {
         self.log.push(request.clone());
         let mut connected = None;
         let answer = match request {
-            Request::Hello { .. } => Answer::Welcome { workers: 2, pid: 42 },
+            Request::Hello { .. } => welcome(42),
             Request::PortAdd(spec) => {
                 assert_eq!(fds.len(), usize::from(spec.connection == Connection::Listener));
                 if let Some(fd) = fds.pop() {

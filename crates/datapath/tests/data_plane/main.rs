@@ -5,6 +5,7 @@
 //! * `layouts`: chains, ring sizes and notifications;
 //! * `stall`: receivers that post no buffers; `slow`: receivers that post few;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
+//! * `controllers`: several of them, each with ports and flows of its own;
 //! * `bad_rings`, `bad_memory`, `bad_messages`, `bad_descriptors`: guests that break rules cost nobody but themselves;
 //! * `events`: ports that connect, run and stop all the time;
 //! * `known_failures`: what other switches got wrong, by CVE;
@@ -25,6 +26,7 @@ mod bad_memory;
 mod bad_messages;
 mod bad_rings;
 mod control_lost;
+mod controllers;
 mod events;
 mod fairness;
 mod forwarding;

@@ -1,4 +1,5 @@
-//! The data plane under test, its supervisor, and its control process, which does what the test says.
+//! The data plane under test, its supervisor, and its controllers, which do what the test says. Most tests have one: the
+//! control process.
 
 use super::frames::mac;
 use super::{PATIENCE, eventually};
@@ -6,19 +7,20 @@ use control_protocol::data_plane::{
     Answer, Connection, Detail, EndedFlow, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState,
     Request, ToDataPlane, Upcall, UpcallId, VERSION,
 };
-use control_protocol::supervisor::{Role, ToChild, VmStates};
+use control_protocol::supervisor::{ToChild, VmStates};
 use control_protocol::{Channel, ChannelError, RequestError};
 use flow::{
-    Action, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId, PutMode,
-    Statistics, SwitchId,
+    Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId,
+    PutMode, Statistics, SwitchId,
 };
 use placement::Mode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vm_state::{Publisher, Registry};
@@ -26,9 +28,32 @@ use vm_state::{Publisher, Registry};
 /// All tests use this one unless they are about switches.
 pub const SWITCH: SwitchId = SwitchId(1);
 
+/// A data plane with a control process.
 pub struct Switch {
-    supervisor: Option<Channel>,
+    supervisor: Arc<Channel>,
     thread: Option<JoinHandle<Result<(), datapath::Error>>>,
+    controller: Controller,
+}
+
+/// Usually it is the control process that is meant.
+impl Deref for Switch {
+    type Target = Controller;
+
+    fn deref(&self) -> &Controller {
+        &self.controller
+    }
+}
+
+impl DerefMut for Switch {
+    fn deref_mut(&mut self) -> &mut Controller {
+        &mut self.controller
+    }
+}
+
+/// A controller of the data plane.
+pub struct Controller {
+    pub id: ControllerId,
+    supervisor: Weak<Channel>,
     pub control: Option<Channel>,
     serial: u32,
     pub upcalls: VecDeque<Upcall>,
@@ -100,18 +125,22 @@ impl Switch {
             .unwrap();
         let topology = placement::Topology::of_machine();
         let thread = std::thread::spawn(move || datapath::run(child, topology));
-        let mut switch = Switch {
-            supervisor: Some(supervisor),
+        let supervisor = Arc::new(supervisor);
+        Switch {
+            controller: Controller::new(ControllerId::BUILT_IN, &supervisor),
+            supervisor,
             thread: Some(thread),
-            control: None,
-            serial: 0,
-            upcalls: VecDeque::new(),
-            states: Vec::new(),
-            executed: HashMap::new(),
-            removed: false,
-        };
-        switch.connect();
-        switch
+        }
+    }
+
+    /// Another controller of the same data plane.
+    pub fn controller(&self, number: u8) -> Controller {
+        Controller::new(ControllerId(number), &self.supervisor)
+    }
+
+    /// Says something as the supervisor.
+    pub fn order(&self, order: &ToChild, fds: &[BorrowedFd<'_>]) {
+        self.supervisor.send(order, fds).unwrap();
     }
 
     /// A data plane with `guests` ports, numbered from 1.
@@ -125,21 +154,90 @@ impl Switch {
         self
     }
 
+    /// A port spec with nothing special.
+    pub fn spec(port: u32) -> PortSpec {
+        PortSpec {
+            port: PortId(port),
+            switch: SWITCH,
+            name: format!("vm{port}"),
+            connection: Connection::Attached,
+            mtu: 1500,
+            miss_rate: 100_000,
+            mac: Some([2, 0, 0, 0, 0, port as u8]),
+            masked_features: 0,
+        }
+    }
+
+    pub fn port_flow(in_port: u32, actions: &[Action]) -> Flow {
+        let mut key = FlowKey::default();
+        key.set_in_port(in_port);
+        let mut mask = FlowMask::default();
+        mask.0.set_in_port(u32::MAX);
+        Flow::new(FlowId(in_port.into()), SWITCH, key, mask, actions.to_vec())
+    }
+
+    /// A flow for exactly this key.
+    pub fn exact_flow(id: u128, key: FlowKey, actions: &[Action]) -> Flow {
+        let mask = FlowMask(FlowKey {
+            words: [u64::MAX; flow::KEY_WORDS],
+        });
+        Flow::new(FlowId(id), SWITCH, key, mask, actions.to_vec())
+    }
+
+    /// At the end of every test: all is accounted for, on every port.
+    #[track_caller]
+    pub fn finish(mut self) {
+        self.controller.settle();
+        self.stop();
+    }
+
+    /// Ends the data plane in an orderly way.
+    pub fn stop(&mut self) {
+        // The last one, as controllers hold it only while they use it.
+        self.supervisor = Arc::new(Channel::pair().unwrap().0);
+        if let Some(thread) = self.thread.take() {
+            eventually("the data plane ends", || thread.is_finished());
+            thread.join().expect("no panic").expect("an orderly end");
+        }
+    }
+}
+
+impl Controller {
+    fn new(id: ControllerId, supervisor: &Arc<Channel>) -> Controller {
+        let mut controller = Controller {
+            id,
+            supervisor: Arc::downgrade(supervisor),
+            control: None,
+            serial: 0,
+            upcalls: VecDeque::new(),
+            states: Vec::new(),
+            executed: HashMap::new(),
+            removed: false,
+        };
+        controller.connect();
+        controller
+    }
+
+    /// Its port of that number.
+    pub fn own(&self, number: u32) -> u32 {
+        self.id.port(number).unwrap().0
+    }
+
     /// Gives the data plane a new control channel and says hello on it.
     pub fn connect(&mut self) {
         self.connect_silently();
         let hello = self.ask(Request::Hello { version: VERSION });
         assert!(
-            matches!(hello, Ok(Answer::Welcome { workers: 1.., .. })),
+            matches!(hello, Ok(Answer::Welcome { controller, workers: 1.., .. }) if controller == self.id),
             "{hello:?}"
         );
     }
 
     pub fn connect_silently(&mut self) {
         let (control, theirs) = Channel::pair().unwrap();
-        let supervisor = self.supervisor.as_ref().unwrap();
+        let supervisor = self.supervisor.upgrade().expect("the data plane runs");
         supervisor
-            .send(&ToChild::Peer(Role::Control), &[theirs.as_fd()])
+            .send(&ToChild::Controller(self.id), &[theirs.as_fd()])
             .unwrap();
         self.control = Some(control);
         self.upcalls.clear();
@@ -271,23 +369,9 @@ impl Switch {
         self.upcall_within(PATIENCE).expect("an upcall")
     }
 
-    /// A port spec with nothing special.
-    pub fn spec(port: u32) -> PortSpec {
-        PortSpec {
-            port: PortId(port),
-            switch: SWITCH,
-            name: format!("vm{port}"),
-            connection: Connection::Attached,
-            mtu: 1500,
-            miss_rate: 100_000,
-            mac: Some([2, 0, 0, 0, 0, port as u8]),
-            masked_features: 0,
-        }
-    }
-
     #[track_caller]
     pub fn add(&mut self, port: u32) {
-        self.done(Request::PortAdd(Self::spec(port)));
+        self.done(Request::PortAdd(Switch::spec(port)));
         if let Some((_, registry)) = &*KNOWN {
             // The thread of the test is all its guests.
             let me = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
@@ -378,7 +462,7 @@ impl Switch {
 
     /// All packets from that port get these actions.
     pub fn flow(&mut self, in_port: u32, actions: &[Action]) {
-        let flow = Self::port_flow(in_port, actions);
+        let flow = Switch::port_flow(in_port, actions);
         self.put(flow);
     }
 
@@ -400,22 +484,6 @@ impl Switch {
             mask,
             vec![Action::Output(PortId(to))],
         ));
-    }
-
-    pub fn port_flow(in_port: u32, actions: &[Action]) -> Flow {
-        let mut key = FlowKey::default();
-        key.set_in_port(in_port);
-        let mut mask = FlowMask::default();
-        mask.0.set_in_port(u32::MAX);
-        Flow::new(FlowId(in_port.into()), SWITCH, key, mask, actions.to_vec())
-    }
-
-    /// A flow for exactly this key.
-    pub fn exact_flow(id: u128, key: FlowKey, actions: &[Action]) -> Flow {
-        let mask = FlowMask(FlowKey {
-            words: [u64::MAX; flow::KEY_WORDS],
-        });
-        Flow::new(FlowId(id), SWITCH, key, mask, actions.to_vec())
     }
 
     pub fn flows(&mut self) -> Vec<(Flow, FlowStats)> {
@@ -467,9 +535,9 @@ impl Switch {
         self.tell(Request::Discard { upcall, reason }, &[]);
     }
 
-    /// At the end of every test: all is accounted for, on every port.
+    /// All is accounted for, on every port.
     #[track_caller]
-    pub fn finish(mut self) {
+    pub fn settle(&mut self) {
         if self.control.is_none() {
             self.connect();
         }
@@ -503,21 +571,11 @@ impl Switch {
             self.removed || delivered == transmitted,
             "what was delivered was received by some port"
         );
-        self.stop();
     }
 
     fn is_settled(&self, port: &PortInfo) -> bool {
         let counters = &port.counters;
         let executed = self.executed.get(&port.spec.port).copied().unwrap_or(0);
         counters.in_flight() == 0 && counters.upcalls == executed + counters.discarded.total()
-    }
-
-    /// Ends the data plane in an orderly way.
-    pub fn stop(&mut self) {
-        self.supervisor = None;
-        if let Some(thread) = self.thread.take() {
-            eventually("the data plane ends", || thread.is_finished());
-            thread.join().expect("no panic").expect("an orderly end");
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! a buffer that was used without the call that was asked for is a failure.
 
 use super::PATIENCE;
-use super::control::Switch;
+use super::control::Controller;
 use super::memory::{FILE_OFFSET, GUEST_BASE, Memory, USER_BASE};
 use super::ring::Ring;
 pub use super::ring::{INDIRECT, NEXT, WRITE};
@@ -105,7 +105,7 @@ pub struct Guest {
 impl Guest {
     /// A guest whose driver runs.
     #[track_caller]
-    pub fn start(switch: &mut Switch, port: u32, setup: Setup) -> Guest {
+    pub fn start(switch: &mut Controller, port: u32, setup: Setup) -> Guest {
         let stream = switch.attach(port);
         let mut guest = Guest::new(port, stream, setup);
         guest.bring_up();
@@ -114,7 +114,7 @@ impl Guest {
     }
 
     #[track_caller]
-    pub fn usual(switch: &mut Switch, port: u32) -> Guest {
+    pub fn usual(switch: &mut Controller, port: u32) -> Guest {
         Self::start(switch, port, Setup::default())
     }
 
@@ -175,7 +175,7 @@ impl Guest {
 
     /// Connects again, as after a crash of the VMM.
     #[track_caller]
-    pub fn reconnect(&mut self, switch: &mut Switch) {
+    pub fn reconnect(&mut self, switch: &mut Controller) {
         self.session = Session::new(switch.attach(self.port));
         self.forget();
         self.bring_up();
@@ -244,7 +244,7 @@ impl Guest {
 
     /// Stops both rings and starts afresh, as when a driver is unloaded and loaded again.
     #[track_caller]
-    pub fn restart(&mut self, switch: &mut Switch) {
+    pub fn restart(&mut self, switch: &mut Controller) {
         self.session.stop(RECEIVE).expect("a base");
         self.session.stop(TRANSMIT).expect("a base");
         self.forget();

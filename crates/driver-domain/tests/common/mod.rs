@@ -6,8 +6,8 @@ pub mod backend;
 
 use control_protocol::Channel;
 use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
-use control_protocol::supervisor::{Role, ToChild};
-use flow::PortId;
+use control_protocol::supervisor::ToChild;
+use flow::{ControllerId, PortId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -181,7 +181,7 @@ impl Driver {
     }
 
     fn with(supervisor: Channel, runs: Runs) -> Driver {
-        let control = connect(&supervisor);
+        let control = connect(&supervisor, ControllerId::BUILT_IN);
         Driver {
             supervisor,
             control,
@@ -192,7 +192,7 @@ impl Driver {
 
     /// As if the control process had been restarted.
     pub fn new_control(&mut self) {
-        self.control = connect(&self.supervisor);
+        self.control = connect(&self.supervisor, ControllerId::BUILT_IN);
     }
 
     pub fn attach(&self, port: u32, spec: &InterfaceSpec, stream: UnixStream) {
@@ -290,10 +290,10 @@ impl Drop for Driver {
     }
 }
 
-fn connect(supervisor: &Channel) -> Channel {
+fn connect(supervisor: &Channel, id: ControllerId) -> Channel {
     let (control, theirs) = Channel::pair().unwrap();
     supervisor
-        .send(&ToChild::Peer(Role::Control), &[theirs.as_fd()])
+        .send(&ToChild::Controller(id), &[theirs.as_fd()])
         .unwrap();
     control
 }

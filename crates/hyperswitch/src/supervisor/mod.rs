@@ -18,6 +18,7 @@ use anyhow::{Context, Result};
 use child::{Event, Supervised};
 use control_protocol::Channel;
 use control_protocol::supervisor::{PriorityStatus, Role, ToChild, VmStates};
+use flow::ControllerId;
 use process::{Signal, Signals};
 use ready::Probe;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -29,8 +30,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use vm_state::{Publisher, Unavailable};
 
-/// Which roles talk to each other.
-const PEERS: [(Role, Role); 2] = [(Role::DataPlane, Role::Control), (Role::Control, Role::Driver)];
+/// Which roles talk to each other: one that serves controllers, a controller, and as which it is known there.
+const JOINED: [(Role, Role, ControllerId); 2] = [
+    (Role::DataPlane, Role::Control, ControllerId::BUILT_IN),
+    (Role::Driver, Role::Control, ControllerId::BUILT_IN),
+];
 
 /// Order of ending: those who depend on others first, so that nobody reports the loss of a peer.
 const ENDING: [Role; 3] = [Role::Control, Role::Driver, Role::DataPlane];
@@ -175,12 +179,22 @@ impl Supervisor {
         let priority = ToChild::Priority(self.priority.clone());
         self.child(role).tell(&priority, &[]);
         self.tell_vm_state(role);
-        for (a, b) in PEERS {
-            if (role == a || role == b) && self.child(a).is_running() && self.child(b).is_running() {
-                let (to_a, to_b) = Channel::pair()?;
-                self.child(a).tell(&ToChild::Peer(b), &[to_a.as_fd()]);
-                self.child(b).tell(&ToChild::Peer(a), &[to_b.as_fd()]);
+        for (server, controller, id) in JOINED {
+            if role == server || role == controller {
+                self.join(server, controller, id)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Gives a controller and one who serves controllers a fresh channel to each other, if both run.
+    fn join(&mut self, server: Role, controller: Role, id: ControllerId) -> Result<()> {
+        if self.child(server).is_running() && self.child(controller).is_running() {
+            let (to_server, to_controller) = Channel::pair()?;
+            self.child(server)
+                .tell(&ToChild::Controller(id), &[to_server.as_fd()]);
+            self.child(controller)
+                .tell(&ToChild::Peer(server), &[to_controller.as_fd()]);
         }
         Ok(())
     }

@@ -4,6 +4,7 @@
 
 use super::*;
 use control_protocol::supervisor::FromChild;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 const ROLE: &str = "SUPERVISOR_TEST_ROLE";
@@ -27,16 +28,18 @@ fn child() {
     let me = std::process::id();
     let supervisor = Channel::from(process::supervisor_channel().unwrap());
     let mut peers = Vec::new();
+    let mut meet = |peer: &str, fds: Vec<OwnedFd>| {
+        let channel = Channel::from(fds.into_iter().next().unwrap());
+        // A peer may be gone before it is met.
+        if let (Ok(()), Ok((other, _))) = (channel.send(&me, &[]), channel.recv::<u32>()) {
+            say(format!("{role} {me} met {peer} {other}"));
+        }
+        peers.push(channel);
+    };
     while let Ok((message, fds)) = supervisor.recv::<ToChild>() {
         match message {
-            ToChild::Peer(peer) => {
-                let channel = Channel::from(fds.into_iter().next().unwrap());
-                // A peer may be gone before it is met.
-                if let (Ok(()), Ok((other, _))) = (channel.send(&me, &[]), channel.recv::<u32>()) {
-                    say(format!("{role} {me} met {peer} {other}"));
-                }
-                peers.push(channel);
-            }
+            ToChild::Peer(peer) => meet(peer.name(), fds),
+            ToChild::Controller(id) => meet(&format!("controller {id}"), fds),
             ToChild::Processes(all) => {
                 let all: Vec<String> = all
                     .iter()
@@ -123,9 +126,12 @@ impl Scene {
 
     /// Both ends of every pair have met each other as they are now.
     fn all_have_met(&mut self) -> bool {
-        PEERS.iter().flat_map(|&(a, b)| [(a, b), (b, a)]).all(|(a, b)| {
-            let (pid_a, pid_b) = (self.pid(a), self.pid(b));
-            self.log().contains(&format!("{a} {pid_a} met {b} {pid_b}\n"))
+        JOINED.into_iter().all(|(server, controller, id)| {
+            let (pid, pid_of_controller) = (self.pid(server), self.pid(controller));
+            let log = self.log();
+            log.contains(&format!(
+                "{server} {pid} met controller {id} {pid_of_controller}\n"
+            )) && log.contains(&format!("{controller} {pid_of_controller} met {server} {pid}\n"))
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::glue::ANSWER;
 use control_protocol::Channel;
-use control_protocol::supervisor::{Role, ToChild, VmStates};
-use flow::SwitchId;
+use control_protocol::supervisor::{ToChild, VmStates};
+use flow::{ControllerId, SwitchId};
 use ovs_glue::datapath::Datapath;
 use ovs_glue::plane::{Options, Plane, Plug, Sockets};
 use ovs_glue::server::Limits;
@@ -49,7 +49,7 @@ impl DataPlane {
 
     fn channel(&self) -> Channel {
         let (ours, theirs) = Channel::pair().unwrap();
-        let peer = ToChild::Peer(Role::Control);
+        let peer = ToChild::Controller(ControllerId::OVS);
         self.supervisor.send(&peer, &[theirs.as_fd()]).unwrap();
         ours
     }
@@ -58,8 +58,8 @@ impl DataPlane {
         let options = Options {
             switch: SwitchId(1),
             ports: Ports {
-                first: 0,
-                count: 4096,
+                first: ControllerId::OVS.port(0).unwrap().0,
+                count: ControllerId::PORTS,
             },
             miss_rate: 50_000,
             sockets: Sockets {

@@ -1,0 +1,279 @@
+//! One controller, as the channel thread serves it: its channel, what it is told and when, and what is its own.
+//!
+//! The thread must never wait for a controller, which may be waiting for it: what cannot be sent at once is kept, and nothing
+//! else is read or made for this controller until it is sent. So what is kept is at most one request's answers, one event and
+//! one miss, and answers that wait for forwarding threads (`ended`). Misses wait in their ports' bounded queues, events as one
+//! mark per port, and the two take turns: neither a guest that makes up flows nor a VMM that connects and disconnects all the
+//! time holds up the other kind. Nothing of it is shared with another controller, which so notices nothing.
+//!
+//! Ports, flows and what waits for a controller outlive its channel: a successor gets a new one and finds them.
+
+use crate::ended::Ended;
+use crate::events::Events;
+use crate::miss::Turns;
+use crate::state::Datapath;
+use crate::switches::Switches;
+use classifier::FlowEntry;
+use control_protocol::data_plane::{Answer, FromDataPlane, ToDataPlane};
+use control_protocol::{Channel, ChannelError};
+use flow::{ControllerId, DropReason, PortId};
+use ring::PoolOwner;
+use rustix::event::PollFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use vnic::{Counters, Packet};
+
+/// Slots for packets that a controller sends.
+const INJECTION_SLOTS: u32 = 512;
+/// Misses and events sent before others get their turn.
+const BATCH: usize = 64;
+/// Between looks at whether forwarding threads have told what they counted, while an answer waits for that.
+const ENDED_PERIOD: Duration = Duration::from_millis(1);
+
+/// See the module's description.
+pub(crate) struct Controller {
+    pub id: ControllerId,
+    channel: Option<Channel>,
+    /// It has said hello, which decides what its predecessor held.
+    greeted: bool,
+    /// What could not be sent yet: answers to one request, an event and a miss.
+    outbox: VecDeque<FromDataPlane>,
+    turns: Turns,
+    pub events: Events,
+    /// Answers that wait for forwarding threads.
+    ended: Ended,
+    pub switches: Switches,
+    pub injection: Injection,
+}
+
+/// What comes from a controller.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it lives from receipt to service; a box would only add an allocation"
+)]
+pub(crate) enum Heard {
+    /// A request, with its descriptors.
+    Request(ToDataPlane, Vec<OwnedFd>),
+    /// Something that is none.
+    Nonsense,
+    /// Nothing now.
+    Nothing,
+}
+
+/// Packets of a controller under way.
+pub(crate) struct Injection {
+    pub pool: PoolOwner<Packet>,
+    /// For slots at rest.
+    account: Arc<Counters>,
+}
+
+impl Injection {
+    fn new() -> Injection {
+        let memory = Arc::new(guest_memory::GuestMemory::new());
+        let account = Arc::new(Counters::default());
+        Injection {
+            pool: PoolOwner::new(INJECTION_SLOTS, || {
+                Packet::new(PortId(0), account.clone(), memory.clone())
+            }),
+            account,
+        }
+    }
+
+    /// Makes slots free again, with nothing in them that belongs to a port.
+    pub fn reclaim(&mut self) {
+        let account = &self.account;
+        self.pool.reclaim(|packet| packet.rest(account));
+    }
+}
+
+impl Controller {
+    /// One without ports and without a channel.
+    pub fn new(id: ControllerId) -> Controller {
+        Controller {
+            id,
+            channel: None,
+            greeted: false,
+            outbox: VecDeque::new(),
+            turns: Turns::default(),
+            events: Events::default(),
+            ended: Ended::default(),
+            switches: Switches::default(),
+            injection: Injection::new(),
+        }
+    }
+
+    /// It is reached over this channel from now on. What its predecessor held is lost.
+    pub fn connect(&mut self, channel: Channel, datapath: &Datapath) {
+        self.lose(datapath);
+        self.channel = Some(channel);
+    }
+
+    /// Forgets who was there; what it held is lost.
+    fn lose(&mut self, datapath: &Datapath) {
+        self.channel = None;
+        self.greeted = false;
+        self.outbox.clear();
+        self.ended.clear();
+        self.events.forget_told();
+        self.write_off(datapath);
+    }
+
+    /// It has said hello: it has nothing, and hears of misses from now on.
+    pub fn greet(&mut self, datapath: &Datapath) {
+        self.write_off(datapath);
+        self.greeted = true;
+    }
+
+    fn write_off(&mut self, datapath: &Datapath) {
+        for port in datapath.ports().of(self.id) {
+            let lost = port.misses.write_off();
+            if lost > 0 {
+                port.vnic.account.discarded(DropReason::ControlLost, lost);
+            }
+            if port.misses.is_waiting() {
+                self.turns.add(port.id());
+            }
+        }
+    }
+
+    /// Whether it has to take what was sent before anything is done for it.
+    pub fn is_blocked(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// What to wait for.
+    pub fn watched(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let events = if self.is_blocked() {
+            PollFlags::OUT
+        } else {
+            PollFlags::IN
+        };
+        self.channel.as_ref().map(|channel| (channel.as_fd(), events))
+    }
+
+    /// How long there is nothing to tell it unless something happens.
+    pub fn timeout(&self, now_ms: u64) -> Option<Duration> {
+        let events = self.events.next_due().filter(|_| self.channel.is_some());
+        let events = events.map(|due| Duration::from_millis(due.saturating_sub(now_ms).max(1)));
+        let waits = !self.ended.is_empty() && !self.is_blocked();
+        let ended = waits.then_some(ENDED_PERIOD);
+        events.into_iter().chain(ended).min()
+    }
+
+    /// A port of its own has misses.
+    pub fn note_miss(&mut self, port: PortId) {
+        self.turns.add(port);
+    }
+
+    /// The next message of its channel, unless it has to take something first.
+    pub fn receive(&mut self, datapath: &Datapath) -> Heard {
+        let Some(channel) = self.channel.as_ref().filter(|_| !self.is_blocked()) else {
+            return Heard::Nothing;
+        };
+        match channel.try_recv() {
+            Ok((request, fds)) => Heard::Request(request, fds),
+            Err(ChannelError::WouldBlock) => Heard::Nothing,
+            Err(ChannelError::Malformed(error)) => {
+                telemetry::limited_by!(
+                    self.id.0.into(),
+                    log::Level::Error,
+                    "controller {}: {error}",
+                    self.id
+                );
+                Heard::Nonsense
+            }
+            Err(_) => {
+                self.lose(datapath);
+                Heard::Nothing
+            }
+        }
+    }
+
+    /// Answers a request.
+    pub fn send(&mut self, message: FromDataPlane, datapath: &Datapath) {
+        if self.channel.is_some() {
+            self.outbox.push_back(message);
+            self.send_outbox(datapath);
+        }
+    }
+
+    pub fn send_outbox(&mut self, datapath: &Datapath) {
+        while let (Some(channel), Some(message)) = (&self.channel, self.outbox.front()) {
+            match channel.try_send(message, &[]) {
+                Ok(()) => drop(self.outbox.pop_front()),
+                Err(ChannelError::WouldBlock) => return,
+                Err(ChannelError::Closed) => return self.lose(datapath),
+                Err(error) => {
+                    telemetry::limited_by!(
+                        self.id.0.into(),
+                        log::Level::Error,
+                        "cannot tell controller {}: {error}",
+                        self.id
+                    );
+                    self.outbox.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Answers the request when the statistics of these flows, which have ended just now, are their last ones.
+    pub fn answer_with_ended(&mut self, serial: u32, flows: Vec<Arc<FlowEntry>>, datapath: &Datapath) {
+        if flows.is_empty() {
+            let result = Ok(Answer::Ended {
+                flows: Vec::new(),
+                complete: true,
+            });
+            return self.send(FromDataPlane::Answer { serial, result }, datapath);
+        }
+        self.ended
+            .push(serial, flows, &datapath.periods, datapath.now_ms());
+    }
+
+    /// Answers requests for which forwarding threads have told what they counted.
+    pub fn send_ended(&mut self, datapath: &Datapath) {
+        while !self.is_blocked()
+            && let Some(answer) = self.ended.next(&datapath.periods, datapath.now_ms())
+        {
+            self.send(answer, datapath);
+        }
+    }
+
+    /// Sends what nobody asked for as far as there is room: an event, a miss, an event, and so on.
+    pub fn send_news(&mut self, datapath: &Datapath) {
+        self.events.wake(datapath.now_ms());
+        for _ in 0..BATCH {
+            if self.channel.is_none() || self.is_blocked() {
+                return;
+            }
+            let news = [self.events.next(datapath), self.next_miss(datapath)];
+            if news.iter().all(Option::is_none) {
+                return;
+            }
+            self.outbox.extend(news.into_iter().flatten());
+            self.send_outbox(datapath);
+        }
+        if !self.turns.is_empty() || self.events.is_ready() {
+            datapath.notices.again();
+        }
+    }
+
+    /// The next packet for it, one port after the other.
+    fn next_miss(&mut self, datapath: &Datapath) -> Option<FromDataPlane> {
+        while self.greeted {
+            let id = self.turns.next()?;
+            let Some(port) = datapath.port(id) else {
+                continue;
+            };
+            let Some((upcall, more)) = port.misses.pop(datapath.now_ms()) else {
+                continue;
+            };
+            if more {
+                self.turns.add(id);
+            }
+            return Some(FromDataPlane::Upcall(upcall));
+        }
+        None
+    }
+}
