@@ -63,6 +63,15 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
         Ok(true)
     }
 
+    /// Makes [`Glue::turn`] return when something else is readable as well, which the caller then reads.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn wake_for(&self, other: impl AsFd) -> Result<(), ServerError> {
+        self.server.wake_for(other)
+    }
+
     /// What happened to connections so far.
     pub fn counters(&self) -> ServerCounters {
         self.server.counters()

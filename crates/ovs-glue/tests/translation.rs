@@ -59,6 +59,8 @@ fn matches() -> impl Strategy<Value = Match> {
     strategies::keys::flow().prop_map(|Match { key, mut mask }| {
         let key = ours(key);
         mask.0.ethernet.get_or_insert_default();
+        // Only packets that ovs-vswitchd makes up come from no port.
+        mask.0.metadata.in_port = mask.0.metadata.in_port.filter(|_| key.metadata.in_port.is_some());
         Match { key, mask }
     })
 }
@@ -79,6 +81,15 @@ fn packet(matches: &Match, seed: &[u64; 32], pick: u64) -> (FlowKey, Context) {
         if pick >> (word + 16) & 1 != 0 {
             of.words[word] ^= seed[word + 16] & seed[(word + 5) % 16 + 16];
         }
+    }
+    // A tag that is not there is zero.
+    if key.vlan_tci() & flow::VLAN_PRESENT == 0 {
+        key.set_vlan_tci(0);
+        key.set_vlan_tpid(0);
+    }
+    if key.inner_tci() & flow::VLAN_PRESENT == 0 {
+        key.set_inner_tci(0);
+        key.set_inner_tpid(0);
     }
     (key, of)
 }

@@ -255,6 +255,23 @@ impl Plane {
         self.make_port(&spec)
     }
 
+    /// From now on these ports have that at their other ends, and no others.
+    pub fn plug_all(&mut self, plugs: &BTreeMap<String, Plug>) {
+        if self.options.sockets.plugged.iter().eq(plugs.keys()) {
+            return;
+        }
+        let is_plugged = |port: &&Port| port.is_guests != plugs.contains_key(&port.spec.name);
+        let changed = self.ports.ports.values().filter(is_plugged);
+        let changed: Vec<_> = changed.map(|port| port.spec.clone()).collect();
+        self.options.sockets.plugged = plugs.keys().cloned().collect();
+        for spec in changed {
+            self.drop_port(spec.number);
+            if let Err(errno) = self.make_port(&spec) {
+                log::error!("port '{}': {errno}", spec.name);
+            }
+        }
+    }
+
     /// Takes in some of the ports that the data plane has.
     pub(super) fn take_ports(&mut self, infos: Vec<PortInfo>, more: bool) {
         for info in infos {

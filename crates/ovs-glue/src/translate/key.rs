@@ -63,7 +63,7 @@ pub fn key_of(flow: &FlowKey, context: &Context, ports: Ports) -> Key {
             in_port: if in_port == NOBODY {
                 None
             } else {
-                ports.from_key(in_port)
+                ports.told(in_port)
             },
             mark: flow.skb_mark(),
             tunnel: None,

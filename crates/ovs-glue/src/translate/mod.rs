@@ -48,7 +48,7 @@ impl Ports {
         }
     }
 
-    fn from_key(self, port: u32) -> Option<u32> {
+    fn told(self, port: u32) -> Option<u32> {
         let number = self.number(PortId(port))?.0;
         (number < NO_PORT).then_some(number)
     }

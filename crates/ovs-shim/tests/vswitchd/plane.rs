@@ -124,6 +124,9 @@ pub fn run(socket: &Path) {
                     ..DataPlane::start()
                 };
                 glue.switch.datapath.connect(data_plane.channel()).unwrap();
+                while !glue.switch.datapath.is_ready() {
+                    glue.turn(Some(&pause)).unwrap();
+                }
                 String::new()
             }
             _ => panic!("{command}"),
