@@ -2,6 +2,7 @@
 
 use crate::plane::PLANE;
 use crate::world::World;
+use serde_json::json;
 use std::time::{Duration, Instant};
 use testbed::polling::{Frame, PollingGuest};
 
@@ -23,7 +24,7 @@ struct Guest {
 
 impl Guest {
     fn connect(world: &World, name: &'static str, station: u32) -> Guest {
-        let socket = world.path(&format!("{name}.sock"));
+        let socket = world.guest_socket(name);
         world.until("the socket is there", |_| socket.exists());
         let ports = PollingGuest::connect(&[socket], 2000).unwrap();
         Guest {
@@ -251,6 +252,53 @@ pub fn forwarding_outlives(world: &mut World) {
     b.reach(&mut a);
     world.until("no counter goes back", |_| received().unwrap() > before);
     world.check_log();
+}
+
+/// The product, with its supervisor and sandboxes.
+pub fn product_forwards(world: &mut World, program: std::path::PathBuf) {
+    world.start_product(program);
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    for port in ["vm1", "vm2"] {
+        world.vsctl(&format!(
+            "add-port br0 {port} -- set Interface {port} type=internal external_ids:vhost-user=server"
+        ));
+    }
+    // What is said later holds as well.
+    world.vsctl("add-port br0 vm3 -- set Interface vm3 type=internal");
+    world.vsctl("set Interface vm3 external_ids:vhost-user=server");
+    let guests = [("vm1", 1), ("vm2", 2), ("vm3", 3)];
+    let [mut a, mut b, mut c] = guests.map(|(name, station)| Guest::connect(world, name, station));
+    for [from, to] in [[&mut a, &mut b], [&mut b, &mut c], [&mut c, &mut a]] {
+        from.reach(to);
+        to.reach(from);
+        from.reach(to);
+    }
+    a.reach(&mut b);
+    let before = process(world, "ovs");
+    assert_eq!((&before["missing"], &before["restarts"]), (&json!([]), &json!(0)));
+    // Installed flows forward without the process, and it comes back by itself.
+    let pid = i32::try_from(before["pid"].as_u64().unwrap()).unwrap();
+    // SAFETY: plain integers; the process is one of the product under test.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
+    all_arrive(100, &mut a, &mut b);
+    world.start_vswitchd();
+    world.wait_until_configured();
+    assert_eq!(process(world, "ovs")["restarts"], json!(1));
+    // The same sockets and connections.
+    a.reach(&mut b);
+    b.reach(&mut a);
+    world.vsctl("del-port vm3");
+    world.until("its socket is gone", |world| !world.guest_socket("vm3").exists());
+    world.check_log();
+}
+
+fn process(world: &World, role: &str) -> serde_json::Value {
+    let status: serde_json::Value = serde_json::from_str(&world.product("status --json")).unwrap();
+    let processes = status["processes"].as_array().unwrap();
+    let found = processes.iter().find(|process| process["role"] == role);
+    found.unwrap_or_else(|| panic!("{status}")).clone()
 }
 
 /// A flow is there when its first packet arrives, so that none of those behind it is lost.

@@ -349,3 +349,29 @@ fn inside_forwarding_deaths() {
         forwarding::forwarding_outlives(&mut world);
     }
 }
+
+/// The executable as cargo has built it beside this one.
+fn product() -> Option<std::path::PathBuf> {
+    testbed::build_dir::sibling("hyperswitch")
+}
+
+#[test]
+fn the_product_forwards_as_ovs_vswitchd_says() {
+    if product().is_none() {
+        assert!(
+            std::env::var("HYPERSWITCH_OVS").as_deref() != Ok("require"),
+            "hyperswitch is not built"
+        );
+        eprintln!("left out: hyperswitch is not built");
+        return;
+    }
+    inside("inside_product");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_product() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        forwarding::product_forwards(&mut world, program);
+    }
+}
