@@ -58,6 +58,7 @@ pub fn ovs(run_dir: &Path, database: PathBuf) -> Result<ExitCode> {
         .mode(0o700)
         .create(&directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
+    ovs_glue::process::prepare();
     isolated(&supervisor, sandbox::isolate_ovs(violation(), run_dir)?)?;
     let options = ovs_glue::process::Options {
         socket: run_dir.join("ovs.sock"),
