@@ -3,7 +3,6 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../ovs-netlink/tests/strategies/mod.rs"]
-#[allow(dead_code, reason = "shared with the codec's tests")]
 mod strategies;
 
 use flow::{Action as Step, Context, FieldId, FlowKey, Program, Stage};
