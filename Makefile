@@ -94,9 +94,10 @@ test-end-to-end: ## The product with real guests
 test-attack: ## Guests and VMMs that break the rules beside two that do not: what each attack costs them
 	HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package datapath --test attack -- --test-threads=1 --nocapture
 
-test-ovs: ## An unmodified ovs-vswitchd on the glue and a data plane in memory
+test-ovs: ## An unmodified ovs-vswitchd on the glue, over a data plane in memory and over our own
 	scripts/setup --ovs
 	mkdir -p build
+	$(CARGO) build --package hyperswitch
 	scripts/as-root env HYPERSWITCH_OVS=require $(CARGO) test --package ovs-shim --package ovs-glue --package ovs-netlink \
 		> build/test-ovs.txt 2>&1 || { cat build/test-ovs.txt; exit 1; }
 	@grep -E '^test .*\.\.\. ok$$' build/test-ovs.txt | grep -v -e inside_ -e library_client

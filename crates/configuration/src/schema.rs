@@ -22,10 +22,32 @@ pub struct Config {
     /// Where the data plane does its work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub placement: placement_config::Config,
+    /// Open vSwitch's control plane. Changes take effect when the switch is started again.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub ovs: OvsConfig,
 }
 
-fn is_default(placement: &placement_config::Config) -> bool {
-    *placement == placement_config::Config::default()
+fn is_default<T: Default + PartialEq>(part: &T) -> bool {
+    *part == T::default()
+}
+
+/// Whether an ovs-vswitchd may drive switches in the data plane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct OvsConfig {
+    /// It may.
+    pub enabled: bool,
+    /// The socket of its database.
+    pub database: PathBuf,
+}
+
+impl Default for OvsConfig {
+    fn default() -> Self {
+        OvsConfig {
+            enabled: false,
+            database: "/run/openvswitch/db.sock".into(),
+        }
+    }
 }
 
 /// One switch.

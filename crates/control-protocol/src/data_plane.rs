@@ -17,7 +17,7 @@ use flow::{
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +71,11 @@ pub enum Request {
     },
     /// Answer: [`Answer::Ports`].
     PortList,
+    /// Answer: [`Answer::Ports`] with one.
+    PortGet {
+        /// The port.
+        port: PortId,
+    },
     /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, with ENOSPC where a limit is
     /// reached, and with EPERM if it names another controller's port. Packets obey it from the answer on. Answer: [`Answer::Ended`].
     FlowPut {
@@ -91,6 +96,13 @@ pub enum Request {
         /// The switch.
         switch: SwitchId,
     },
+    /// Answer: [`Answer::FlowStats`] with one, or none if there is no such flow.
+    FlowGet {
+        /// Its switch.
+        switch: SwitchId,
+        /// The flow.
+        id: FlowId,
+    },
     /// Asks for a page of flows, in the order of identifiers. Whoever asks for all pages gets each flow that is there all the
     /// time exactly once; other requests are served between pages. Answer: [`Answer::Flows`] or [`Answer::FlowStats`].
     FlowList {
@@ -109,6 +121,12 @@ pub enum Request {
         upcall: UpcallId,
         /// Why.
         reason: DropReason,
+    },
+    /// Ends an upcall whose packet somebody else decides about now: it may come back by [`Request::Execute`] as a packet of
+    /// its own, or not. No answer.
+    Taken {
+        /// The upcall.
+        upcall: UpcallId,
     },
     /// Runs a packet through the real tables without forwarding it. Answer: [`Answer::Trace`].
     Trace {
@@ -155,7 +173,7 @@ pub enum FromDataPlane {
         /// The result.
         result: Result<Answer, RequestError>,
     },
-    /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute` or `Discard`.
+    /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute`, `Discard` or `Taken`.
     Upcall(Upcall),
     /// A port changed state; or, if nothing is new, its guest sends while all threads that are known of it sleep: there may be
     /// others by now.

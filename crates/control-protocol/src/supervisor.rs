@@ -16,11 +16,13 @@ pub enum Role {
     Control,
     /// Owns TAPs and network devices.
     Driver,
+    /// Answers Open vSwitch's control plane, where that is wanted.
+    Ovs,
 }
 
 impl Role {
     /// All roles, in the order they are started.
-    pub const ALL: [Role; 3] = [Role::DataPlane, Role::Driver, Role::Control];
+    pub const ALL: [Role; 4] = [Role::DataPlane, Role::Driver, Role::Control, Role::Ovs];
 
     /// As shown to users and used as the hidden subcommand.
     pub const fn name(self) -> &'static str {
@@ -28,6 +30,7 @@ impl Role {
             Role::DataPlane => "data-plane",
             Role::Control => "control",
             Role::Driver => "driver",
+            Role::Ovs => "ovs",
         }
     }
 }

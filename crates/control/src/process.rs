@@ -277,7 +277,7 @@ impl Control {
         match role {
             Role::DataPlane => self.attach_data_plane(Channel::from(fd)),
             Role::Driver => self.attach_driver(Channel::from(fd)),
-            Role::Control => log::error!("a control process needs no channel to itself"),
+            Role::Control | Role::Ovs => log::error!("a control process needs no channel to {role}"),
         }
     }
 

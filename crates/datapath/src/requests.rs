@@ -69,7 +69,16 @@ impl Serving<'_> {
         let result = match request {
             Request::Execute(execute) => return self.execute(execute),
             Request::Discard { upcall, reason } => return self.discard(upcall, reason),
+            Request::Taken { upcall } => {
+                self.finish_upcall(Some(upcall));
+                return;
+            }
             Request::PortList => return self.list_ports(serial),
+            Request::PortGet { port } => self.port(port).map(|port| Answer::Ports {
+                ports: vec![port.info()],
+                more: false,
+            }),
+            Request::FlowGet { switch, id } => Ok(self.get_flow(switch, id)),
             Request::FlowList {
                 switch,
                 after,
@@ -218,6 +227,16 @@ impl Serving<'_> {
                 return;
             }
             infos = rest;
+        }
+    }
+
+    fn get_flow(&self, switch: SwitchId, id: FlowId) -> Answer {
+        let switch = self.controller.switches.get(switch);
+        let found = switch.and_then(|switch| switch.flows.lock().get(id).cloned());
+        let flow = found.map(|entry| (id, entry.stats(self.engine.datapath.now_ms())));
+        Answer::FlowStats {
+            flows: flow.into_iter().collect(),
+            more: false,
         }
     }
 

@@ -56,6 +56,9 @@ impl ControllerId {
     /// The control process that users talk to. Its ports' numbers begin at 0.
     pub const BUILT_IN: ControllerId = ControllerId(0);
 
+    /// Open vSwitch's control plane.
+    pub const OVS: ControllerId = ControllerId(1);
+
     /// Its port of that number, below [`PORTS`](Self::PORTS); `None` for numbers that are not.
     pub const fn port(self, number: u32) -> Option<PortId> {
         if number < ControllerId::PORTS {

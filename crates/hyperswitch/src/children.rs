@@ -6,7 +6,8 @@ use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, Role};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use sandbox::{Kept, Missing, Violation};
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Environment variable: `report` makes a process say which forbidden system call it made.
@@ -46,6 +47,25 @@ pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
     let missing = sandbox::isolate_control(violation(), &run_dir, config.as_deref())?;
     isolated(&supervisor, missing)?;
     end(control::run(supervisor, control::Options { run_dir, config }).map_err(Into::into))
+}
+
+/// Open vSwitch's control plane. The sockets of its virtual machines are in a directory of its own.
+pub fn ovs(run_dir: &Path, database: PathBuf) -> Result<ExitCode> {
+    let supervisor = begin(Role::Ovs)?;
+    let directory = run_dir.join("ovs");
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(&directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    ovs_glue::process::prepare();
+    isolated(&supervisor, sandbox::isolate_ovs(violation(), run_dir)?)?;
+    let options = ovs_glue::process::Options {
+        socket: run_dir.join("ovs.sock"),
+        directory,
+        database,
+    };
+    end(ovs_glue::process::run(&supervisor, &options).map_err(Into::into))
 }
 
 fn begin(role: Role) -> Result<Channel> {

@@ -48,6 +48,11 @@ pub enum Verb {
     #[command(hide = true)]
     Driver,
     #[command(hide = true)]
+    Ovs {
+        #[arg(long)]
+        database: PathBuf,
+    },
+    #[command(hide = true)]
     Control {
         #[arg(long)]
         config: Option<PathBuf>,

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Verb::Run { config } => supervisor::run(&cli.run_dir, config.as_deref()),
         Verb::DataPlane => children::data_plane(),
         Verb::Driver => children::driver(),
+        Verb::Ovs { database } => children::ovs(&cli.run_dir, database),
         Verb::Control { config } => children::control(cli.run_dir, config),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),

@@ -141,7 +141,7 @@ fn every_key_is_documented() {
     let known = |text: &str| -> BTreeSet<String> {
         let message = management::parse(text, "x").unwrap_err().message;
         let list = message
-            .split("expected one of ")
+            .split(", expected ")
             .nth(1)
             .unwrap_or_else(|| panic!("{message}"));
         list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
@@ -159,6 +159,7 @@ fn every_key_is_documented() {
         known(&format!("{switch}[[switch.port]]\nname = \"b\"\nnonsense = 1\n"))
     );
     assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
+    assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));
 }
 
 /// Links between documents lead somewhere.

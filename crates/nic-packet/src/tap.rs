@@ -263,6 +263,8 @@ impl Tap {
             Ok(()) => {}
             // The kernel has no IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // A service whose kernel settings are protected: the host sends frames that reach nobody.
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {}
             Err(error) => return Err(NicError::refused(ipv6, error)),
         }
         let change = Change {

@@ -104,6 +104,16 @@ impl Capabilities {
         }
     }
 
+    /// What our data plane can do: what [`Capabilities::first`] can, and a second pass with a hash.
+    pub const fn ours() -> Self {
+        Self {
+            keys: Numbers::of(&[2..=2, 15..=15, 19..=20, 28..=28]),
+            actions: Numbers::of(&[1..=8, 11..=11, 13..=13, 20..=21]),
+            ports: 4_000,
+            ..Self::first()
+        }
+    }
+
     /// Refuses a match that no look-up can make.
     pub fn check_match(&self, matches: &Match) -> Result<(), Errno> {
         // A field that is always zero may well be looked at.

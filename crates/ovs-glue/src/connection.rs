@@ -35,14 +35,16 @@ pub(crate) enum Received {
     Nothing,
 }
 
-pub(crate) struct Connection<Dump> {
+pub(crate) struct Connection {
     socket: OwnedFd,
     /// Netlink port id; `None` until opened.
     pub port_id: Option<u32>,
     pub protocol: u32,
     pub groups: BTreeSet<u32>,
-    /// The dump that is being answered.
-    pub dump: Option<Dump>,
+    /// It waits for the rest of an answer.
+    pub is_asking: bool,
+    /// The rest is to be asked for once there is room.
+    pub wants_more: bool,
     waiting: VecDeque<(Header, Vec<u8>)>,
     waiting_bytes: usize,
     limit: usize,
@@ -52,14 +54,15 @@ pub(crate) struct Connection<Dump> {
     overflow: bool,
 }
 
-impl<Dump> Connection<Dump> {
+impl Connection {
     pub fn new(socket: OwnedFd, limit: usize) -> Self {
         Self {
             socket,
             port_id: None,
             protocol: 0,
             groups: BTreeSet::new(),
-            dump: None,
+            is_asking: false,
+            wants_more: false,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             limit,
@@ -70,7 +73,7 @@ impl<Dump> Connection<Dump> {
 
     /// Whether requests must wait.
     pub fn is_busy(&self) -> bool {
-        self.dump.is_some() || self.has_waiting()
+        self.is_asking || self.has_waiting()
     }
 
     /// Whether something waits for room in the socket.
@@ -114,6 +117,7 @@ impl<Dump> Connection<Dump> {
         if !complete {
             return;
         }
+        self.is_asking = false;
         self.answered = self.answered.wrapping_add(1);
         // All of them were queued just now, unless the last did not fit: then the notice says how many were answered.
         match self.waiting.back_mut().filter(|_| count > 0 && !self.overflow) {
@@ -155,7 +159,7 @@ impl<Dump> Connection<Dump> {
     }
 }
 
-impl<Dump> AsFd for Connection<Dump> {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

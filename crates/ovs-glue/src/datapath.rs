@@ -1,7 +1,9 @@
 //! What the glue asks of a data plane.
 //!
-//! Keys, masks, actions and counters are the codec's. Each call returns at once: none waits for a guest or for ovs-vswitchd. Error
-//! numbers are those that ovs-vswitchd is told, so they are the kernel's.
+//! Keys, masks, actions and counters are the codec's. Each call returns at once: none waits for the data plane, for a guest or for
+//! ovs-vswitchd. What only the data plane knows is a [`Question`], asked with a [`Ticket`] under which the answer comes later, so
+//! that many are under way at one time. Questions take effect in the order in which they are asked, and so do the other calls among
+//! them. Error numbers are those that ovs-vswitchd is told, so they are the kernel's.
 
 pub use ovs_netlink::Errno;
 use ovs_netlink::action::Action;
@@ -12,6 +14,7 @@ use ovs_netlink::key::{Key, Match, Tunnel};
 use ovs_netlink::meter::Band;
 use ovs_netlink::packet::Execute;
 use ovs_netlink::vport::{Kind, Options, Stats as PortStats};
+use rustix::fd::BorrowedFd;
 
 /// A datapath: what the kernel calls by the interface index of its local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,10 +83,21 @@ pub struct Seen {
 /// A flow and what it has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The flow.
-    pub spec: FlowSpec,
+    /// Its name.
+    pub id: FlowId,
+    /// What it matches and does, if that was asked for.
+    pub rule: Option<Rule>,
     /// Its statistics.
     pub seen: Seen,
+}
+
+/// What a flow matches, and what it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it matches.
+    pub matches: Box<Match>,
+    /// What it does.
+    pub actions: Vec<Action>,
 }
 
 /// What is to happen to a flow that may be there already.
@@ -154,6 +168,61 @@ pub struct MeterSeen {
     pub bands: Vec<Stats>,
 }
 
+/// Names a question, for whoever asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// How much is wanted to be known of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Name and statistics.
+    Seen,
+    /// All.
+    Whole,
+}
+
+/// What only the data plane can answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Installs a flow. `EEXIST` as [`PutMode`] says or if another flow has the same match; `ENOSPC` if there is no room.
+    PutFlow(FlowSpec, PutMode),
+    /// Replaces the actions of a flow, if given, and clears its statistics, if wanted. `ENOENT` if there is none.
+    SetFlow {
+        /// The flow.
+        id: FlowId,
+        /// What it does from now on.
+        actions: Option<Vec<Action>>,
+        /// Whether it counts from zero again.
+        clear: bool,
+    },
+    /// A flow. `ENOENT` if there is none.
+    Flow(FlowId, Detail),
+    /// Removes a flow and returns its last statistics. `ENOENT` if there is none.
+    RemoveFlow(FlowId, Detail),
+    /// Removes all flows.
+    FlushFlows,
+    /// Some of the flows after this place, in an order that flows which come and go do not change. All places are above 0.
+    FlowsAfter(u64, Detail),
+    /// Has [`Datapath::port_stats`] say what is true now.
+    PortStats(PortNo),
+}
+
+/// What a question is answered with, unless it is an error number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// To [`Question::Flow`] and [`Question::RemoveFlow`].
+    Flow(Flow),
+    /// To [`Question::FlowsAfter`].
+    Flows {
+        /// Flows and their places, which rise.
+        flows: Vec<(u64, Flow)>,
+        /// There may be more, after this place.
+        more_after: Option<u64>,
+    },
+}
+
 /// A data plane.
 pub trait Datapath {
     /// Makes an empty datapath.
@@ -163,6 +232,8 @@ pub trait Datapath {
     /// Counters of a datapath.
     fn stats(&self, datapath: DatapathId) -> (DatapathStats, MegaflowStats);
 
+    /// The number under which a port of this name is known from before, if it is.
+    fn number_of(&self, name: &str) -> Option<PortNo>;
     /// Adds a port.
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno>;
     /// Removes a port. Its flows stay.
@@ -173,28 +244,20 @@ pub trait Datapath {
     /// The next port whose guest connected or went away since the last call, and whether it is connected. A port whose guest
     /// was never there counts as connected until the data plane says otherwise.
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)>;
-    /// Counters of a port since it was made, seen from the switch.
+    /// Counters of a port since it was made, seen from the switch, as they were when it was last asked for them.
     fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
 
-    /// Installs a flow. `EEXIST` as [`PutMode`] says or if another flow has the same match; `ENOSPC` if there is no room.
-    fn put_flow(&mut self, datapath: DatapathId, flow: FlowSpec, mode: PutMode) -> Result<(), Errno>;
-    /// Replaces the actions of a flow, if given, and clears its statistics, if wanted. `ENOENT` if there is none.
-    fn set_flow(
-        &mut self,
-        datapath: DatapathId,
-        id: &FlowId,
-        actions: Option<Vec<Action>>,
-        clear: bool,
-    ) -> Result<(), Errno>;
-    /// A flow. `ENOENT` if there is none.
-    fn flow(&self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno>;
-    /// Removes a flow and returns its last statistics. `ENOENT` if there is none.
-    fn remove_flow(&mut self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno>;
-    /// Removes all flows.
-    fn flush_flows(&mut self, datapath: DatapathId);
-    /// The flow after this place, and its place, in an order that flows which come and go do not change. All places are
-    /// above 0.
-    fn flow_after(&self, datapath: DatapathId, place: u64) -> Option<(u64, Flow)>;
+    /// Asks. The answer comes once, whatever happens to the data plane.
+    fn ask(&mut self, ticket: Ticket, datapath: DatapathId, question: Question);
+    /// The next answer, in whatever order they come.
+    fn next_answer(&mut self) -> Option<(Ticket, Result<Answer, Errno>)>;
+    /// Whether more may be asked now. Questions asked nevertheless are not lost; they take memory until they are answered.
+    fn has_room(&self) -> bool;
+    /// Takes in what the data plane has said, and says what waits to be said. To be called whenever
+    /// [`Datapath::changes`] is readable, and before waiting for it.
+    fn exchange(&mut self);
+    /// Readable when there is something to exchange. `None`: there never is.
+    fn changes(&self) -> Option<BorrowedFd<'_>>;
 
     /// Carries out actions on a packet. If it is a probe, nothing leaves.
     fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno>;

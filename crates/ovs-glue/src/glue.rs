@@ -14,7 +14,7 @@ const UPCALL_BURST: usize = 64;
 
 /// See the module. One thread owns it.
 pub struct Glue<D: Datapath, P: Placeholders> {
-    server: Server<Switch<D, P>>,
+    server: Server,
     /// Datapaths and ports.
     pub switch: Switch<D, P>,
 }
@@ -35,11 +35,15 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
         if let Some(changes) = switch.placeholders.changes() {
             server.wake_for(changes)?;
         }
+        if let Some(changes) = switch.datapath.changes() {
+            server.wake_for(changes)?;
+        }
         Ok(Self { server, switch })
     }
 
     /// Waits for requests, at most `timeout` (`None`: for ever), and serves them; then forwards upcalls. To be called again
-    /// when its descriptor is readable, and when the data plane has upcalls or carriers to tell. `true`: there may be more upcalls.
+    /// when its descriptor is readable, and when the data plane has upcalls or carriers to tell. `true`: there may be more to do
+    /// already.
     ///
     /// # Errors
     ///
@@ -47,12 +51,25 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
     pub fn turn(&mut self, timeout: Option<&Timespec>) -> Result<bool, ServerError> {
         self.server.turn(&mut self.switch, timeout)?;
         self.switch.follow_devices();
+        self.switch.follow_datapath();
+        if self.server.send_answers(&mut self.switch) {
+            return Ok(true);
+        }
         for _ in 0..UPCALL_BURST {
             if !self.forward_upcall() {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Makes [`Glue::turn`] return when something else is readable as well, which the caller then reads.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn wake_for(&self, other: impl AsFd) -> Result<(), ServerError> {
+        self.server.wake_for(other)
     }
 
     /// What happened to connections so far.

@@ -8,8 +8,10 @@
 //! | [`switch`] | datapaths, ports and requests, with the kernel's answers and error numbers |
 //! | [`capabilities`] | what may be in keys and actions, which ovs-vswitchd finds out by probes |
 //! | [`datapath`] | what is asked of a data plane; [`memory`] is one for tests |
+//! | [`plane`] | our own data plane, behind its channel; [`translate`] what it understands |
 //! | [`placeholder`] | the ports' network devices at the host; [`tap`] makes real ones |
 //! | [`glue`] | all of that in one loop |
+//! | [`ovsdb`] | which ports are virtual machines; [`process`] the process of the product |
 //!
 //! One thread does everything, and waits for nobody: ovs-vswitchd's revalidators send requests while others read a dump. What
 //! a client can make the process hold is bounded: connections, bytes that wait for each, datapaths, ports, sockets per port; flows
@@ -22,10 +24,15 @@ mod connection;
 pub mod datapath;
 pub mod glue;
 pub mod memory;
+pub mod ovsdb;
 pub mod placeholder;
+pub mod plane;
+pub mod process;
 pub mod server;
+mod socket;
 pub mod switch;
 pub mod tap;
+pub mod translate;
 
 pub use capabilities::Capabilities;
 pub use connection::Delivery;

@@ -1,8 +1,8 @@
 //! A data plane that forwards nothing, for tests: it keeps what it is given and shows it.
 
 use crate::datapath::{
-    Datapath, DatapathId, Errno, Flow, FlowId, FlowSpec, MeterSeen, MeterSpec, PortNo, PortSpec, PortState,
-    PutMode, Seen, Upcall,
+    Answer, Datapath, DatapathId, Detail, Errno, Flow, FlowId, FlowSpec, MeterSeen, MeterSpec, PortNo,
+    PortSpec, PortState, PutMode, Question, Rule, Seen, Ticket, Upcall,
 };
 use ovs_netlink::action::Action;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
@@ -10,18 +10,23 @@ use ovs_netlink::datapath::{MegaflowStats, Stats};
 use ovs_netlink::key::Match;
 use ovs_netlink::packet::Execute;
 use ovs_netlink::vport;
+use rustix::fd::BorrowedFd;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Flows of a datapath.
 const MAX_FLOWS: usize = 200_000;
 /// Meters of a datapath.
 const MAX_METERS: usize = 4_096;
+/// Answers that wait before no more should be asked.
+const MAX_ANSWERS: usize = 256;
+/// Flows per answer.
+const PAGE: usize = 64;
 
 #[derive(Debug, Default)]
 struct Plane {
     ports: BTreeMap<PortNo, PortSpec>,
     /// Flows by their places.
-    flows: BTreeMap<u64, Flow>,
+    flows: BTreeMap<u64, (FlowSpec, Seen)>,
     ids: HashMap<FlowId, u64>,
     matches: HashMap<Match, u64>,
     meters: BTreeMap<u32, (MeterSpec, MeterSeen)>,
@@ -47,7 +52,10 @@ pub struct Memory {
     planes: BTreeMap<DatapathId, Plane>,
     limits: BTreeMap<Zone, u32>,
     upcalls: VecDeque<Upcall>,
+    answers: VecDeque<(Ticket, Result<Answer, Errno>)>,
     last_place: u64,
+    /// Answers are held back, as by a data plane that is busy.
+    pub holds_answers: bool,
     /// What the ports' devices are.
     pub states: BTreeMap<(DatapathId, PortNo), PortState>,
     /// Guests that came and went, to be told.
@@ -82,12 +90,84 @@ impl Memory {
 
     /// Lets a flow see packets.
     pub fn hit(&mut self, datapath: DatapathId, id: &FlowId, seen: Seen) {
-        if let Ok(flow) = self.plane(datapath).and_then(|plane| plane.flow_mut(id)) {
-            flow.seen.stats.packets += seen.stats.packets;
-            flow.seen.stats.bytes += seen.stats.bytes;
-            flow.seen.used = seen.used.or(flow.seen.used);
-            flow.seen.tcp_flags |= seen.tcp_flags;
+        if let Ok((_, counted)) = self.plane(datapath).and_then(|plane| plane.flow_mut(id)) {
+            counted.stats.packets += seen.stats.packets;
+            counted.stats.bytes += seen.stats.bytes;
+            counted.used = seen.used.or(counted.used);
+            counted.tcp_flags |= seen.tcp_flags;
         }
+    }
+
+    fn answer(&mut self, datapath: DatapathId, question: Question) -> Result<Answer, Errno> {
+        match question {
+            Question::PutFlow(flow, mode) => self.put_flow(datapath, flow, mode),
+            Question::SetFlow { id, actions, clear } => {
+                let (flow, seen) = self.plane(datapath)?.flow_mut(&id)?;
+                if let Some(actions) = actions {
+                    flow.actions = actions;
+                }
+                if clear {
+                    *seen = Seen::default();
+                }
+                Ok(Answer::Done)
+            }
+            Question::Flow(id, detail) => {
+                let (flow, seen) = self.plane(datapath)?.flow_mut(&id)?;
+                Ok(Answer::Flow(told(flow, *seen, detail)))
+            }
+            Question::RemoveFlow(id, detail) => {
+                let plane = self.plane(datapath)?;
+                let place = plane.ids.remove(&id).ok_or(Errno::ENOENT)?;
+                let (flow, seen) = plane.flows.remove(&place).ok_or(Errno::ENOENT)?;
+                plane.matches.remove(&*flow.matches);
+                Ok(Answer::Flow(told(&flow, seen, detail)))
+            }
+            Question::FlushFlows => {
+                let plane = self.plane(datapath)?;
+                plane.flows.clear();
+                plane.ids.clear();
+                plane.matches.clear();
+                Ok(Answer::Done)
+            }
+            Question::FlowsAfter(place, detail) => {
+                let page = self.plane(datapath)?.flows.range(place + 1..).take(PAGE);
+                let told = page.map(|(place, (flow, seen))| (*place, told(flow, *seen, detail)));
+                let flows: Vec<_> = told.collect();
+                let more_after = flows.last().map(|(place, _)| *place);
+                Ok(Answer::Flows { flows, more_after })
+            }
+            Question::PortStats(_) => Ok(Answer::Done),
+        }
+    }
+
+    fn put_flow(&mut self, datapath: DatapathId, flow: FlowSpec, mode: PutMode) -> Result<Answer, Errno> {
+        let place = self.last_place + 1;
+        let plane = self.plane(datapath)?;
+        let found = plane
+            .ids
+            .get(&flow.id)
+            .or_else(|| plane.matches.get(&*flow.matches));
+        if let Some((there, _)) = found.and_then(|place| plane.flows.get_mut(place)) {
+            return match mode {
+                PutMode::Create => Err(Errno::EEXIST),
+                // As the kernel: the name may be another, the match may not.
+                PutMode::CreateOrModify if there.matches != flow.matches => Err(Errno::ENOENT),
+                PutMode::CreateOrModify => {
+                    there.actions = flow.actions;
+                    Ok(Answer::Done)
+                }
+            };
+        }
+        if plane.flows.len() >= MAX_FLOWS {
+            return Err(Errno::ENOSPC);
+        }
+        plane.ids.insert(flow.id.clone(), place);
+        plane.matches.insert((*flow.matches).clone(), place);
+        let id = flow.id.clone();
+        plane.flows.insert(place, (flow, Seen::default()));
+        self.last_place = place;
+        self.last_flow = Some((datapath, id));
+        Ok(Answer::Done)
     }
 
     fn plane(&mut self, datapath: DatapathId) -> Result<&mut Plane, Errno> {
@@ -96,9 +176,21 @@ impl Memory {
 }
 
 impl Plane {
-    fn flow_mut(&mut self, id: &FlowId) -> Result<&mut Flow, Errno> {
+    fn flow_mut(&mut self, id: &FlowId) -> Result<&mut (FlowSpec, Seen), Errno> {
         let place = self.ids.get(id).ok_or(Errno::ENOENT)?;
         self.flows.get_mut(place).ok_or(Errno::ENOENT)
+    }
+}
+
+fn told(flow: &FlowSpec, seen: Seen, detail: Detail) -> Flow {
+    let rule = || Rule {
+        matches: flow.matches.clone(),
+        actions: flow.actions.clone(),
+    };
+    Flow {
+        id: flow.id.clone(),
+        rule: (detail == Detail::Whole).then(rule),
+        seen,
     }
 }
 
@@ -115,12 +207,16 @@ impl Datapath for Memory {
 
     fn stats(&self, datapath: DatapathId) -> (Stats, MegaflowStats) {
         let stats = self.planes.get(&datapath).map(|plane| Stats {
-            hit: plane.flows.values().map(|flow| flow.seen.stats.packets).sum(),
+            hit: plane.flows.values().map(|(_, seen)| seen.stats.packets).sum(),
             missed: plane.missed,
             lost: 0,
             flows: plane.flows.len() as u64,
         });
         (stats.unwrap_or_default(), MegaflowStats::default())
+    }
+
+    fn number_of(&self, _: &str) -> Option<PortNo> {
+        None
     }
 
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno> {
@@ -147,79 +243,26 @@ impl Datapath for Memory {
         vport::Stats::default()
     }
 
-    fn put_flow(&mut self, datapath: DatapathId, flow: FlowSpec, mode: PutMode) -> Result<(), Errno> {
-        let place = self.last_place + 1;
-        let plane = self.plane(datapath)?;
-        let found = plane
-            .ids
-            .get(&flow.id)
-            .or_else(|| plane.matches.get(&*flow.matches));
-        if let Some(there) = found.and_then(|place| plane.flows.get_mut(place)) {
-            return match mode {
-                PutMode::Create => Err(Errno::EEXIST),
-                // As the kernel: the name may be another, the match may not.
-                PutMode::CreateOrModify if there.spec.matches != flow.matches => Err(Errno::ENOENT),
-                PutMode::CreateOrModify => {
-                    there.spec.actions = flow.actions;
-                    Ok(())
-                }
-            };
-        }
-        if plane.flows.len() >= MAX_FLOWS {
-            return Err(Errno::ENOSPC);
-        }
-        plane.ids.insert(flow.id.clone(), place);
-        plane.matches.insert((*flow.matches).clone(), place);
-        let id = flow.id.clone();
-        let seen = Seen::default();
-        plane.flows.insert(place, Flow { spec: flow, seen });
-        self.last_place = place;
-        self.last_flow = Some((datapath, id));
-        Ok(())
+    fn ask(&mut self, ticket: Ticket, datapath: DatapathId, question: Question) {
+        let answer = self.answer(datapath, question);
+        self.answers.push_back((ticket, answer));
     }
 
-    fn set_flow(
-        &mut self,
-        datapath: DatapathId,
-        id: &FlowId,
-        actions: Option<Vec<Action>>,
-        clear: bool,
-    ) -> Result<(), Errno> {
-        let flow = self.plane(datapath)?.flow_mut(id)?;
-        if let Some(actions) = actions {
-            flow.spec.actions = actions;
+    fn next_answer(&mut self) -> Option<(Ticket, Result<Answer, Errno>)> {
+        if self.holds_answers {
+            return None;
         }
-        if clear {
-            flow.seen = Seen::default();
-        }
-        Ok(())
+        self.answers.pop_front()
     }
 
-    fn flow(&self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno> {
-        let plane = self.planes.get(&datapath).ok_or(Errno::ENODEV)?;
-        let found = plane.ids.get(id).and_then(|place| plane.flows.get(place));
-        found.cloned().ok_or(Errno::ENOENT)
+    fn has_room(&self) -> bool {
+        self.answers.len() < MAX_ANSWERS
     }
 
-    fn remove_flow(&mut self, datapath: DatapathId, id: &FlowId) -> Result<Flow, Errno> {
-        let plane = self.plane(datapath)?;
-        let place = plane.ids.remove(id).ok_or(Errno::ENOENT)?;
-        let flow = plane.flows.remove(&place).ok_or(Errno::ENOENT)?;
-        plane.matches.remove(&*flow.spec.matches);
-        Ok(flow)
-    }
+    fn exchange(&mut self) {}
 
-    fn flush_flows(&mut self, datapath: DatapathId) {
-        if let Ok(plane) = self.plane(datapath) {
-            plane.flows.clear();
-            plane.ids.clear();
-            plane.matches.clear();
-        }
-    }
-
-    fn flow_after(&self, datapath: DatapathId, place: u64) -> Option<(u64, Flow)> {
-        let next = self.planes.get(&datapath)?.flows.range(place + 1..).next();
-        next.map(|(place, flow)| (*place, flow.clone()))
+    fn changes(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 
     fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno> {

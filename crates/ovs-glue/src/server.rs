@@ -5,36 +5,45 @@
 //! root or run under the server's user.
 
 use crate::connection::{Connection, Delivery, Gone, Received};
+use crate::socket;
 use ovs_frame::{Header, JOIN, LEAVE, MARK, OPEN, REFUSED, REQUEST, WELCOME};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{FileType, Mode};
+use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use rustix::net::{SocketFlags, SocketType, sockopt};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// What a server serves.
+/// What a server serves. A caller is a connection; it has one request at a time.
 pub trait Service {
-    /// A dump that has begun.
-    type Dump;
-
     /// Whether a netlink protocol and a multicast group of it exist.
     fn has_group(&self, protocol: u32, group: u32) -> bool;
 
-    /// Carries out one netlink datagram. What it returns is answered to the socket that asked, in this order.
-    fn request(&mut self, protocol: u32, datagram: &[u8]) -> Answer<Self::Dump>;
+    /// Begins to carry out one netlink datagram. Its answers come from [`Service::next_answer`].
+    fn request(&mut self, caller: Caller, protocol: u32, datagram: &[u8]);
 
-    /// The next datagram of a dump, and whether it was the last.
-    fn dump(&mut self, dump: &mut Self::Dump) -> (Vec<u8>, bool);
+    /// What the caller has been answered so far is on its way, and there is room for more.
+    fn go_on(&mut self, caller: Caller);
+
+    /// Nobody waits for the caller's answers any more.
+    fn forget(&mut self, caller: Caller);
+
+    /// The next answer, or part of one.
+    fn next_answer(&mut self) -> Option<(Caller, Answer)>;
 }
 
-/// The answer to one netlink datagram.
-pub struct Answer<Dump> {
+/// Names a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Caller(pub u64);
+
+/// The answer to one netlink datagram, or a part of it.
+#[derive(Default)]
+pub struct Answer {
     /// Netlink datagrams for the socket that asked.
     pub datagrams: Vec<Vec<u8>>,
-    /// A dump that follows them.
-    pub dump: Option<Dump>,
+    /// More follow, after [`Service::go_on`].
+    pub more: bool,
     /// Netlink datagrams for the members of a multicast group; the one that asked is told only if the flag says so.
     pub notices: Vec<Notice>,
 }
@@ -47,16 +56,6 @@ pub struct Notice {
     pub to_cause: bool,
     /// The netlink datagram.
     pub datagram: Vec<u8>,
-}
-
-impl<Dump> Default for Answer<Dump> {
-    fn default() -> Self {
-        Self {
-            datagrams: Vec::new(),
-            dump: None,
-            notices: Vec::new(),
-        }
-    }
 }
 
 /// What a server may hold.
@@ -112,20 +111,18 @@ pub struct ServerCounters {
 const MAX_DATAGRAM: usize = 256 * 1024;
 /// Wanted size of a connection's send buffer; the kernel may give less. It holds upcalls until they are read.
 const SEND_BUFFER: usize = 1 << 20;
-/// Datagrams of a dump made at one time, before others have their turn.
-const DUMP_BURST: usize = 16;
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 64;
+/// Answers sent on before requests have their turn.
+const ANSWER_BURST: usize = 256;
 const LISTENER: u64 = u64::MAX;
 const OTHER: u64 = u64::MAX - 1;
 
 /// See the module.
-pub struct Server<S: Service> {
+pub struct Server {
     listener: OwnedFd,
     events: OwnedFd,
     path: PathBuf,
     instance: u64,
-    connections: HashMap<u64, Connection<S::Dump>>,
+    connections: HashMap<u64, Connection>,
     /// Connections by netlink port id.
     sockets: HashMap<u32, u64>,
     next_key: u64,
@@ -135,7 +132,7 @@ pub struct Server<S: Service> {
     buffer: Vec<u8>,
 }
 
-impl<S: Service> Server<S> {
+impl Server {
     /// Listens. A socket that an earlier process left behind is replaced. `instance` is not 0, and differs from that of any earlier
     /// process on this path.
     ///
@@ -143,10 +140,13 @@ impl<S: Service> Server<S> {
     ///
     /// The path cannot be bound.
     pub fn listen(path: &Path, instance: u64, limits: Limits) -> Result<Self, ServerError> {
-        let listener = bind(path).map_err(|source| ServerError::Listen {
-            path: path.to_owned(),
-            source,
-        })?;
+        let listener =
+            socket::listen(path, SocketType::SEQPACKET, Mode::RUSR | Mode::WUSR).map_err(|source| {
+                ServerError::Listen {
+                    path: path.to_owned(),
+                    source,
+                }
+            })?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let data = epoll::EventData::new_u64(LISTENER);
         epoll::add(&events, &listener, data, epoll::EventFlags::IN)?;
@@ -170,12 +170,16 @@ impl<S: Service> Server<S> {
         self.counters
     }
 
-    /// Waits for something to do, at most `timeout` (`None`: for ever), and does it.
+    /// Waits for something to do, at most `timeout` (`None`: for ever), and does it. Answers are sent by [`Server::send_answers`].
     ///
     /// # Errors
     ///
     /// The kernel refused to wait.
-    pub fn turn(&mut self, service: &mut S, timeout: Option<&Timespec>) -> Result<(), ServerError> {
+    pub fn turn(
+        &mut self,
+        service: &mut impl Service,
+        timeout: Option<&Timespec>,
+    ) -> Result<(), ServerError> {
         let mut found = Vec::with_capacity(64);
         match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut found), timeout) {
             Err(Errno::INTR) => return Ok(()),
@@ -185,11 +189,51 @@ impl<S: Service> Server<S> {
             let key = event.data.u64();
             if key == LISTENER {
                 self.accept();
-            } else if key != OTHER && self.serve(key, service).is_err() {
+                continue;
+            }
+            // While it waits for an answer nothing is read, so that this is how its end shows.
+            let flags = event.flags;
+            let hung_up = flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR);
+            let is_asking = self
+                .connections
+                .get(&key)
+                .is_some_and(|connection| connection.is_asking);
+            if key != OTHER && (hung_up && is_asking || self.serve(key, service).is_err()) {
                 self.end(key);
+                service.forget(Caller(key));
             }
         }
         Ok(())
+    }
+
+    /// Sends what the service has answered. `true`: there may be more to send.
+    pub fn send_answers(&mut self, service: &mut impl Service) -> bool {
+        for _ in 0..ANSWER_BURST {
+            let Some((Caller(key), answer)) = service.next_answer() else {
+                return false;
+            };
+            self.answer(key, answer, service);
+        }
+        true
+    }
+
+    fn answer(&mut self, key: u64, answer: Answer, service: &mut impl Service) {
+        let port_id = self.connections.get_mut(&key).and_then(|connection| {
+            connection.answer(answer.datagrams, !answer.more);
+            connection.port_id
+        });
+        for notice in answer.notices {
+            self.tell(port_id, &notice);
+        }
+        self.settle(key);
+        match self.connections.get_mut(&key) {
+            None => service.forget(Caller(key)),
+            Some(connection) if answer.more && !connection.has_waiting() => service.go_on(Caller(key)),
+            Some(connection) => {
+                connection.wants_more = answer.more;
+                self.watch(key);
+            }
+        }
     }
 
     /// Makes [`Server::turn`] return when something else is readable as well, which the caller then reads.
@@ -260,42 +304,29 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Does what a connection has to do: sends what waits, or goes on with a dump, or reads a request.
-    fn serve(&mut self, key: u64, service: &mut S) -> Result<(), Gone> {
+    /// Does what a connection has to do: sends what waits, or goes on with an answer, or reads a request.
+    fn serve(&mut self, key: u64, service: &mut impl Service) -> Result<(), Gone> {
         let Some(connection) = self.connections.get_mut(&key) else {
             return Ok(());
         };
         connection.flush()?;
-        if !connection.is_busy() {
+        if connection.is_asking {
+            if connection.wants_more && !connection.has_waiting() {
+                connection.wants_more = false;
+                service.go_on(Caller(key));
+            }
+        } else if !connection.is_busy() {
             match connection.receive(&mut self.buffer)? {
                 Received::Nothing => {}
                 Received::Datagram(length) => self.take(key, length, service)?,
             }
         }
-        let Some(connection) = self.connections.get_mut(&key) else {
-            return Ok(());
-        };
-        for _ in 0..DUMP_BURST {
-            let Some(dump) = connection.dump.as_mut() else {
-                break;
-            };
-            let (datagram, last) = service.dump(dump);
-            if last {
-                connection.dump = None;
-            }
-            connection.answer(vec![datagram], last);
-            connection.flush()?;
-            if connection.has_waiting() {
-                break;
-            }
-        }
-        connection.flush()?;
         self.watch(key);
         Ok(())
     }
 
     /// A datagram in the buffer.
-    fn take(&mut self, key: u64, length: usize, service: &mut S) -> Result<(), Gone> {
+    fn take(&mut self, key: u64, length: usize, service: &mut impl Service) -> Result<(), Gone> {
         let datagram = std::mem::take(&mut self.buffer);
         let result = self.take_from(key, &datagram[..length], service);
         self.buffer = datagram;
@@ -305,7 +336,7 @@ impl<S: Service> Server<S> {
         result
     }
 
-    fn take_from(&mut self, key: u64, datagram: &[u8], service: &mut S) -> Result<(), Gone> {
+    fn take_from(&mut self, key: u64, datagram: &[u8], service: &mut impl Service) -> Result<(), Gone> {
         let (header, contents) = Header::split(datagram).ok_or(Gone)?;
         let connection = self.connections.get_mut(&key).ok_or(Gone)?;
         match (header.kind, connection.port_id) {
@@ -317,14 +348,9 @@ impl<S: Service> Server<S> {
                     .ok_or(Gone)?;
                 self.change_group(key, header, group, service)
             }
-            (REQUEST, Some(port_id)) => {
-                let answer = service.request(connection.protocol, contents);
-                let complete = answer.dump.is_none();
-                connection.answer(answer.datagrams, complete);
-                connection.dump = answer.dump;
-                for notice in answer.notices {
-                    self.tell(port_id, &notice);
-                }
+            (REQUEST, Some(_)) => {
+                connection.is_asking = true;
+                service.request(Caller(key), connection.protocol, contents);
                 Ok(())
             }
             _ => Err(Gone),
@@ -346,7 +372,13 @@ impl<S: Service> Server<S> {
         connection.flush()
     }
 
-    fn change_group(&mut self, key: u64, change: Header, group: u32, service: &S) -> Result<(), Gone> {
+    fn change_group(
+        &mut self,
+        key: u64,
+        change: Header,
+        group: u32,
+        service: &impl Service,
+    ) -> Result<(), Gone> {
         let target = self.sockets.get(&change.number);
         let target = target.and_then(|target| self.connections.get_mut(target));
         let (kind, number) = match target {
@@ -368,10 +400,9 @@ impl<S: Service> Server<S> {
         connection.flush()
     }
 
-    fn tell(&mut self, cause: u32, notice: &Notice) {
-        let is_told = |connection: &Connection<S::Dump>| {
-            connection.groups.contains(&notice.group)
-                && (notice.to_cause || connection.port_id != Some(cause))
+    fn tell(&mut self, cause: Option<u32>, notice: &Notice) {
+        let is_told = |connection: &Connection| {
+            connection.groups.contains(&notice.group) && (notice.to_cause || connection.port_id != cause)
         };
         let members = self
             .connections
@@ -402,8 +433,11 @@ impl<S: Service> Server<S> {
     /// Waits for what a connection needs next: room, or a request.
     fn watch(&self, key: u64) {
         if let Some(connection) = self.connections.get(&key) {
-            let wanted = if connection.is_busy() {
+            let wanted = if connection.has_waiting() || connection.wants_more {
                 epoll::EventFlags::OUT
+            } else if connection.is_asking {
+                // That it has gone is told always.
+                epoll::EventFlags::empty()
             } else {
                 epoll::EventFlags::IN
             };
@@ -434,35 +468,17 @@ impl<S: Service> Server<S> {
     }
 }
 
-impl<S: Service> AsFd for Server<S> {
+impl AsFd for Server {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 }
 
-impl<S: Service> Drop for Server<S> {
+impl Drop for Server {
     fn drop(&mut self) {
         // It may be gone, or its directory.
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-/// Binds the path, for its owner only from the first moment on.
-fn bind(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    let address = SocketAddrUnix::new(path)?;
-    match rustix::fs::lstat(path) {
-        Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Socket => rustix::fs::unlink(path)?,
-        // Whatever it is, it is not ours: `bind` refuses.
-        Ok(_) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    // The mode of a socket that is bound follows the descriptor's (unix(7)), so that there is no moment of a wider one.
-    rustix::fs::fchmod(&listener, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&listener, &address)?;
-    rustix::net::listen(&listener, BACKLOG)?;
-    Ok(listener)
 }
 
 /// Says no, if the socket has room for it, which a new one has.

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use ovs_frame::{DATA, Header, JOIN, MARK, OPEN, OVERFLOW, REFUSED, REQUEST, WELCOME};
-use ovs_glue::datapath::{Datapath, DatapathId, FlowId, FlowSpec, PortNo, PutMode, Upcall, UpcallKind};
+use ovs_glue::datapath::{
+    Answer, Datapath, DatapathId, FlowId, FlowSpec, PortNo, PutMode, Question, Ticket, Upcall, UpcallKind,
+};
 use ovs_glue::memory::Memory;
 use ovs_glue::placeholder::NoDevices;
 use ovs_glue::server::Limits;
@@ -211,12 +213,10 @@ fn add_flow(world: &mut World, datapath: DatapathId, number: u32) {
         matches: Box::new(flow),
         actions: Vec::new(),
     };
-    world
-        .glue
-        .switch
-        .datapath
-        .put_flow(datapath, spec, PutMode::Create)
-        .unwrap();
+    let memory = &mut world.glue.switch.datapath;
+    let ticket = Ticket(u64::from(number));
+    memory.ask(ticket, datapath, Question::PutFlow(spec, PutMode::Create));
+    assert_eq!(memory.next_answer(), Some((ticket, Ok(Answer::Done))));
 }
 
 #[test]
@@ -484,16 +484,103 @@ proptest! {
         payload in proptest::collection::vec(any::<u8>(), 0..200),
         protocol in prop_oneof![Just(GENERIC), Just(12), any::<u32>()],
     ) {
-        use ovs_glue::server::Service;
         let mut switch = Switch::new(Memory::default(), NoDevices::default(), Capabilities::kernel());
         let length = u32::try_from(16 + payload.len()).unwrap();
         let header = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), &(flags | 1).to_ne_bytes(), &[0; 8]].concat();
-        let mut answer = switch.request(protocol, &[header, payload].concat());
-        if let Some(dump) = &mut answer.dump {
-            prop_assert!(switch.dump(dump).1);
-        }
+        prop_assert!(answers(&mut switch, protocol, &[header, payload].concat()).is_some());
         let mut writer = Writer::new();
         Request::Datapath(datapath::Request::Dump).write(message::Header::default(), &mut writer);
-        prop_assert!(switch.request(GENERIC, &writer.finish().unwrap()).dump.is_some());
+        let dumped = answers(&mut switch, GENERIC, &writer.finish().unwrap()).unwrap();
+        prop_assert_eq!(message(&dumped[0]).status().unwrap(), Some(Status::Done(None)));
     }
+}
+
+/// All that a datagram is answered with; `None` if the answer does not end.
+fn answers(switch: &mut Switch<Memory, NoDevices>, protocol: u32, datagram: &[u8]) -> Option<Vec<Vec<u8>>> {
+    use ovs_glue::server::{Caller, Service};
+    let caller = Caller(1);
+    switch.request(caller, protocol, datagram);
+    let mut datagrams = Vec::new();
+    loop {
+        let (answered, answer) = switch.next_answer()?;
+        assert_eq!(answered, caller);
+        datagrams.extend(answer.datagrams);
+        if !answer.more {
+            return Some(datagrams);
+        }
+        switch.go_on(caller);
+    }
+}
+
+/// A flow with this number, as a message.
+fn new_flow(datapath: DatapathId, number: u32) -> Vec<u8> {
+    let mut flow = ovs_netlink::key::Match::default();
+    flow.key.metadata.mark = number;
+    flow.key.eth_type = 0x88b5;
+    flow.mask = flow.key.exact_mask();
+    let request = Request::Flow(
+        datapath.0,
+        flow::Request::New {
+            flow: Box::new(flow),
+            actions: Vec::new(),
+            ufid: flow::Ufid::new(&number.to_ne_bytes()),
+            omit: flow::Omit::default(),
+            probe: false,
+        },
+    );
+    let mut writer = Writer::new();
+    let header = message::Header {
+        flags: Flags::CREATE | Flags::ACK,
+        sequence: number,
+        ..message::Header::default()
+    };
+    request.write(header, &mut writer);
+    writer.finish().unwrap()
+}
+
+#[test]
+fn many_are_under_way_at_one_time_and_answered_in_their_order() {
+    let mut world = World::new(Limits::default());
+    let (mut client, _) = world.open();
+    let (mut other, _) = world.open();
+    let datapath = world.make_datapath(&mut other, 0);
+    world.glue.switch.datapath.holds_answers = true;
+    // 50 flows, of which one is there already, in one datagram.
+    let flows = (0..50).map(|number| new_flow(datapath, if number == 30 { 29 } else { number }));
+    client.sequence += 1;
+    client.send(REQUEST, 0, &flows.collect::<Vec<_>>().concat());
+    world.settle();
+    assert_eq!(
+        client.receive(),
+        None,
+        "none is answered before it is carried out"
+    );
+    // Who does not need the data plane is served meanwhile, and whoever goes away is forgotten.
+    let request = Request::Datapath(datapath::Request::Dump);
+    assert!(!world.ask(&mut other, &request, Flags::default()).is_empty());
+    let (mut third, _) = world.open();
+    third.request(&dump_flows(datapath), Flags::ACK);
+    world.settle();
+    drop(third);
+    world.settle();
+    world.glue.switch.datapath.holds_answers = false;
+    let mut answered = Vec::new();
+    loop {
+        world.settle();
+        let (header, datagram) = client.receive().expect("an answer is under way");
+        let message = message(&datagram);
+        let errno = match message.status().unwrap() {
+            Some(Status::Answer(errno)) => errno,
+            other => panic!("{other:?}"),
+        };
+        answered.push((message.header.sequence, errno));
+        if header.number == client.sequence {
+            break;
+        }
+    }
+    let wanted = (0..50).map(|number| match number {
+        30 => (29, Some(Errno::EEXIST)),
+        _ => (number, None),
+    });
+    assert_eq!(answered, wanted.collect::<Vec<_>>());
 }

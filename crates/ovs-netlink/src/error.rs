@@ -27,6 +27,7 @@ macro_rules! errnos {
 errnos! {
     EPERM = 1,
     ENOENT = 2,
+    EIO = 5,
     E2BIG = 7,
     EAGAIN = 11,
     ENOMEM = 12,

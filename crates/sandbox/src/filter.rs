@@ -4,7 +4,7 @@
 //! takes the most severe outcome, so there is one filter per error number, which refuses its calls and allows
 //! all others, and one that allows what is listed (refused calls included) and ends the process otherwise.
 
-use crate::calls::{COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver};
+use crate::calls::{COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver, ovs};
 use crate::isolation::Violation;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -20,6 +20,7 @@ pub(crate) enum Filtered {
     DataPlane,
     Control,
     Driver,
+    Ovs,
 }
 
 impl Filtered {
@@ -29,6 +30,7 @@ impl Filtered {
             Filtered::DataPlane => (data_plane::CALLS, data_plane::LEGACY),
             Filtered::Control => (control::CALLS, control::LEGACY),
             Filtered::Driver => (driver::CALLS, driver::LEGACY),
+            Filtered::Ovs => (ovs::CALLS, ovs::LEGACY),
         };
         [COMMON, LEGACY_COMMON, own, legacy]
             .into_iter()
@@ -127,7 +129,12 @@ fn alternatives(checks: &[Check], pid: u32) -> Result<Vec<SeccompRule>, BackendE
 mod tests {
     use super::*;
 
-    const ALL: [Filtered; 3] = [Filtered::DataPlane, Filtered::Control, Filtered::Driver];
+    const ALL: [Filtered; 4] = [
+        Filtered::DataPlane,
+        Filtered::Control,
+        Filtered::Driver,
+        Filtered::Ovs,
+    ];
 
     /// Alternatives add up, so a call must not be both free and conditional, nor both allowed and refused.
     #[test]
@@ -136,7 +143,8 @@ mod tests {
             let mut seen: BTreeMap<i64, bool> = BTreeMap::new();
             for (number, rule) in process.calls() {
                 let conditional = matches!(rule, Rule::If(_));
-                let newfstatat = process == Filtered::Control && number == libc::SYS_newfstatat;
+                let reads_files = matches!(process, Filtered::Control | Filtered::Ovs);
+                let newfstatat = reads_files && number == libc::SYS_newfstatat;
                 if let Some(earlier) = seen.insert(number, conditional) {
                     assert!(earlier && conditional || newfstatat, "{process:?}: call {number}");
                 }

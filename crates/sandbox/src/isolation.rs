@@ -1,14 +1,14 @@
 //! The rights that each process gives up, for good, before it receives anything but from the supervisor.
 //!
-//! | step | data plane | control process | driver domain |
-//! |---|---|---|---|
-//! | core dumps, being traced by equals | none | none | none |
-//! | user | [`DATA_PLANE_USER`], no groups | as started | as started |
-//! | mount, network, IPC and UTS namespace | own and empty | as started | as started |
-//! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration's directory and `/proc`; to make and remove sockets: all | `/dev/net/tun`; to read: `/run` |
-//! | capabilities | none | DAC_OVERRIDE | NET_ADMIN, NET_RAW, SYS_ADMIN |
-//! | new privileges by executing | none | none | none |
-//! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` |
+//! | step | data plane | control process | driver domain | ovs |
+//! |---|---|---|---|---|
+//! | core dumps, being traced by equals | none | none | none | none |
+//! | user | [`DATA_PLANE_USER`], no groups | as started | as started | as started |
+//! | mount, network, IPC and UTS namespace | own and empty | as started | as started | as started |
+//! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration's directory and `/proc`; to make and remove sockets: all | `/dev/net/tun`; to read: `/run` | the run directory, to make and remove sockets; `/dev/net/tun`; settings of IPv6 |
+//! | capabilities | none | DAC_OVERRIDE | NET_ADMIN, NET_RAW, SYS_ADMIN | NET_ADMIN |
+//! | new privileges by executing | none | none | none | none |
+//! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` | `calls/ovs.rs` |
 //!
 //! Core dumps, capabilities, new privileges and system calls can always be given up; if the system says no, something is
 //! wrong and the process must not go on. User, namespaces and Landlock take privileges or a kernel that has them. A process
@@ -112,6 +112,19 @@ pub fn isolate_driver(violation: Violation, kept: Kept) -> Result<Missing, Isola
     let keep =
         CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN | kept.capabilities();
     finish(Filtered::Driver, keep, Some(files), violation, &mut missing)?;
+    Ok(missing)
+}
+
+/// Isolates the calling process, which answers Open vSwitch's control plane and makes its sockets in `run_dir`, which must be
+/// absolute.
+///
+/// # Errors
+/// As [`isolate_data_plane`].
+pub fn isolate_ovs(violation: Violation, run_dir: &Path) -> Result<Missing, IsolationError> {
+    let mut missing = Missing::new();
+    let files = landlock::for_ovs(run_dir);
+    let keep = CapabilitySet::NET_ADMIN;
+    finish(Filtered::Ovs, keep, Some(files), violation, &mut missing)?;
     Ok(missing)
 }
 

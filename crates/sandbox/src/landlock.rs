@@ -76,6 +76,21 @@ pub(crate) fn for_driver() -> Files {
     Files { rules }
 }
 
+/// The process for Open vSwitch makes sockets in the run directory and below it, and TAPs, whose IPv6 it switches off.
+pub(crate) fn for_ovs(run_dir: &Path) -> Files {
+    let device = right::READ_FILE | right::WRITE_FILE | right::IOCTL_DEV;
+    let setting = right::WRITE_FILE | right::TRUNCATE;
+    let rules = [
+        (run_dir.to_owned(), right::MAKE_SOCK | right::REMOVE_FILE),
+        (PathBuf::from("/dev/net/tun"), device),
+        (PathBuf::from("/proc/sys/net/ipv6/conf"), setting),
+    ];
+    // A kernel may have no IPv6, a machine no TAPs.
+    Files {
+        rules: rules.into_iter().filter(|(path, _)| path.exists()).collect(),
+    }
+}
+
 /// `struct landlock_ruleset_attr` of the first version.
 #[repr(C)]
 struct Attributes {

@@ -1,7 +1,7 @@
 //! Isolation of processes.
 //!
 //! The processes of the switch trust each other as little as their work allows.
-//! [`isolate_data_plane`], [`isolate_control`] and [`isolate_driver`] give up, for good, everything a process does not
+//! [`isolate_data_plane`], [`isolate_control`], [`isolate_driver`] and [`isolate_ovs`] give up, for good, everything a process does not
 //! need: user, namespaces, files, capabilities, system calls. The data plane gives up most: it maps the memory of
 //! guests and reads what they write, so it is the process most worth taking over. The lists of
 //! remaining system calls are in `calls/`.
@@ -20,5 +20,5 @@ mod separate;
 
 pub use isolation::{
     DATA_PLANE_USER, IsolationError, Kept, Missing, Violation, isolate_control, isolate_data_plane,
-    isolate_driver,
+    isolate_driver, isolate_ovs,
 };

@@ -104,6 +104,9 @@ impl Plane {
                 ports: self.ports.values().cloned().collect(),
                 more: false,
             },
+            Request::PortGet { .. } | Request::FlowGet { .. } | Request::Taken { .. } => {
+                panic!("only other controllers ask for that")
+            }
             Request::FlowPut { flow, .. } => {
                 self.flows.insert(flow.id, flow);
                 nothing_ended()

@@ -31,13 +31,14 @@ use std::time::{Duration, Instant};
 use vm_state::{Publisher, Unavailable};
 
 /// Which roles talk to each other: one that serves controllers, a controller, and as which it is known there.
-const JOINED: [(Role, Role, ControllerId); 2] = [
+const JOINED: [(Role, Role, ControllerId); 3] = [
     (Role::DataPlane, Role::Control, ControllerId::BUILT_IN),
     (Role::Driver, Role::Control, ControllerId::BUILT_IN),
+    (Role::DataPlane, Role::Ovs, ControllerId::OVS),
 ];
 
 /// Order of ending: those who depend on others first, so that nobody reports the loss of a peer.
-const ENDING: [Role; 3] = [Role::Control, Role::Driver, Role::DataPlane];
+const ENDING: [Role; 4] = [Role::Ovs, Role::Control, Role::Driver, Role::DataPlane];
 
 /// How long a child may take to end when asked.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -50,8 +51,8 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     telemetry::init("supervisor");
     let run_dir = std::path::absolute(run_dir)?;
     let config = config.map(std::path::absolute).transpose()?;
-    let placement = match config.as_deref().map(read_config).transpose() {
-        Ok(config) => config.unwrap_or_default().placement,
+    let wanted = match config.as_deref().map(read_config).transpose() {
+        Ok(config) => config.unwrap_or_default(),
         Err(error) => {
             eprintln!("hyperswitch: {error:#}");
             return Ok(ExitCode::from(2));
@@ -66,17 +67,24 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         run_dir.display()
     );
     let probe = Probe::new(&run_dir, Instant::now());
-    let granted = priority::grant(placement.priority);
+    let granted = priority::grant(wanted.placement.priority);
     let nice = granted.by_capability;
+    let database = wanted.ovs.database;
     let launch = move |role| {
         let mut command = command(role, &run_dir, config.as_deref());
-        if nice && role != Role::Control {
+        if role == Role::Ovs {
+            command.arg("--database").arg(&database);
+        }
+        if nice && matches!(role, Role::DataPlane | Role::Driver) {
             command.env(crate::children::NICE_VARIABLE, "1");
         }
         command
     };
     let vm_state = Publisher::attach();
-    let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), placement, vm_state);
+    let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), wanted.placement, vm_state);
+    if !wanted.ovs.enabled {
+        supervisor.children.retain(|child| child.role() != Role::Ovs);
+    }
     supervisor.priority = PriorityStatus {
         class: granted.class,
         refused: granted.refused,
@@ -119,8 +127,8 @@ type Launch = Box<dyn Fn(Role) -> Command>;
 
 struct Supervisor {
     launch: Launch,
-    /// In the order of [`Role::ALL`].
-    children: [Supervised; 3],
+    /// Those that are wanted, in the order of [`Role::ALL`].
+    children: Vec<Supervised>,
     /// Until the switch is ready.
     probe: Option<Probe>,
     /// How the data plane is to place its work.
@@ -141,7 +149,7 @@ impl Supervisor {
     ) -> Self {
         Supervisor {
             launch,
-            children: Role::ALL.map(Supervised::new),
+            children: Role::ALL.map(Supervised::new).into(),
             probe,
             placement,
             priority: PriorityStatus {
@@ -159,9 +167,18 @@ impl Supervisor {
             .expect("there is a child for each role")
     }
 
+    fn roles(&self) -> Vec<Role> {
+        self.children.iter().map(Supervised::role).collect()
+    }
+
+    fn is_running(&self, role: Role) -> bool {
+        let mut children = self.children.iter();
+        children.any(|child| child.role() == role && child.is_running())
+    }
+
     /// The first start of everything; here a failure is worth giving up for.
     fn start_all(&mut self) -> Result<()> {
-        for role in Role::ALL {
+        for role in self.roles() {
             self.start(role, Instant::now())
                 .with_context(|| format!("cannot start the {role} process"))?;
         }
@@ -189,7 +206,7 @@ impl Supervisor {
 
     /// Gives a controller and one who serves controllers a fresh channel to each other, if both run.
     fn join(&mut self, server: Role, controller: Role, id: ControllerId) -> Result<()> {
-        if self.child(server).is_running() && self.child(controller).is_running() {
+        if self.is_running(server) && self.is_running(controller) {
             let (to_server, to_controller) = Channel::pair()?;
             self.child(server)
                 .tell(&ToChild::Controller(id), &[to_server.as_fd()]);
@@ -200,7 +217,7 @@ impl Supervisor {
     }
 
     fn tell_vm_state(&mut self, role: Role) {
-        if role == Role::Driver {
+        if matches!(role, Role::Driver | Role::Ovs) {
             return;
         }
         let message = ToChild::VmState(match &self.vm_state {
@@ -259,7 +276,7 @@ impl Supervisor {
             .children
             .iter_mut()
             .fold(changed, |any, child| child.reap(now) | any);
-        for role in Role::ALL {
+        for role in self.roles() {
             if self.child(role).restart_at().is_some_and(|due| due <= now) {
                 if let Err(error) = self.start(role, now) {
                     self.child(role).end();
@@ -276,7 +293,7 @@ impl Supervisor {
     /// Reads what children say, and does it. True if there is news for users.
     fn on_children(&mut self) -> bool {
         let mut news = false;
-        for role in Role::ALL {
+        for role in self.roles() {
             match self.child(role).on_message() {
                 Event::Nothing => {}
                 Event::News => news = true,
@@ -304,7 +321,8 @@ impl Supervisor {
     /// Ends everything in order. Another signal to end takes the waiting away.
     fn end_all(&mut self, signals: &Signals) -> Result<()> {
         let mut patient = true;
-        for role in ENDING {
+        let roles = self.roles();
+        for role in ENDING.into_iter().filter(|role| roles.contains(role)) {
             let deadline = Instant::now() + END_TIMEOUT;
             self.child(role).tell(&ToChild::Shutdown, &[]);
             while patient && !self.child(role).has_finished() && Instant::now() < deadline {

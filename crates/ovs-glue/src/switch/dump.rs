@@ -4,14 +4,14 @@
 
 use super::flow;
 use super::{Outcome, Switch};
-use crate::datapath::{Datapath, DatapathId, PortNo};
+use crate::datapath::{Answer, Datapath, DatapathId, Errno, Flow, PortNo, Question};
 use crate::placeholder::Placeholders;
 use ovs_netlink::Reply;
 use ovs_netlink::attribute::Writer;
 use ovs_netlink::datapath::Command;
 use ovs_netlink::flow::Omit;
 use ovs_netlink::message::{Flags, Header, Message, Status};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
 /// Wanted length of a piece: ovs-vswitchd's buffer (`NL_DUMP_BUFSIZE`); longer ones make it allocate another.
@@ -21,15 +21,38 @@ const PIECE: usize = 4096;
 pub struct Dump {
     header: Header,
     rest: Rest,
+    /// An element that did not fit into the piece before.
+    left: Vec<u8>,
+    /// Why it ends early.
+    error: Option<Errno>,
 }
 
 /// What is still to be told.
-#[derive(Clone, Copy)]
 enum Rest {
     Nothing,
     Datapaths(Option<DatapathId>),
     Ports(DatapathId, Option<PortNo>),
-    Flows(DatapathId, u64, Omit),
+    Flows(DatapathId, Omit, Page),
+}
+
+/// Flows that the data plane has told, and the place after which there are more.
+struct Page {
+    flows: VecDeque<Flow>,
+    more_after: Option<u64>,
+}
+
+/// What comes next.
+pub(super) enum Piece {
+    /// This datagram, and whether it is the last.
+    Ready(Vec<u8>, bool),
+    /// Nothing before the data plane has answered this.
+    Ask(DatapathId, Question),
+}
+
+enum Element {
+    Reply(Reply<'static>),
+    Ask(DatapathId, Question),
+    End,
 }
 
 impl Dump {
@@ -46,64 +69,113 @@ impl Dump {
     }
 
     pub(super) fn flows(header: Header, datapath: DatapathId, omit: Omit) -> Outcome {
-        begin(header, Rest::Flows(datapath, 0, omit))
+        let page = Page {
+            flows: VecDeque::new(),
+            more_after: Some(0),
+        };
+        begin(header, Rest::Flows(datapath, omit, page))
+    }
+
+    /// Takes what the data plane has answered.
+    pub(super) fn take(&mut self, answer: Result<Answer, Errno>) {
+        let Rest::Flows(_, _, page) = &mut self.rest else {
+            return;
+        };
+        page.more_after = None;
+        match answer {
+            Ok(Answer::Flows { flows, more_after }) => {
+                page.flows = flows.into_iter().map(|(_, flow)| flow).collect();
+                page.more_after = more_after;
+            }
+            Ok(_) => self.error = Some(Errno::EIO),
+            Err(errno) => self.error = Some(errno),
+        }
+    }
+
+    fn end(&self) -> Vec<u8> {
+        let mut writer = Writer::new();
+        let request = Message {
+            header: self.header,
+            payload: &[],
+        };
+        Status::Done(self.error).write(&request, &mut writer);
+        writer.finish().unwrap_or_default()
     }
 }
 
 fn begin(header: Header, rest: Rest) -> Outcome {
     Outcome {
-        dump: Some(Dump { header, rest }),
+        dump: Some(Dump {
+            header,
+            rest,
+            left: Vec::new(),
+            error: None,
+        }),
         ..Outcome::default()
     }
 }
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    /// The next piece, and whether it was the last.
-    pub(super) fn continue_dump(&self, dump: &mut Dump) -> (Vec<u8>, bool) {
+    /// The next piece.
+    pub(super) fn continue_dump(&self, dump: &mut Dump) -> Piece {
         let header = Header {
             flags: Flags::MULTI,
             ..dump.header
         };
-        let mut piece = Vec::new();
-        while let Some((rest, reply)) = self.element(dump.rest) {
-            let mut writer = Writer::new();
-            reply.write(header, &mut writer);
-            // No element is too long for a message: its parts were taken from messages.
-            let element = writer.finish().unwrap_or_default();
-            if !piece.is_empty() && piece.len() + element.len() > PIECE {
-                // It is made again for the next piece.
-                return (piece, false);
+        let mut piece = std::mem::take(&mut dump.left);
+        loop {
+            match self.element(&mut dump.rest) {
+                Element::Reply(reply) => {
+                    let mut writer = Writer::new();
+                    reply.write(header, &mut writer);
+                    // No element is too long for a message: its parts were taken from messages.
+                    let element = writer.finish().unwrap_or_default();
+                    if !piece.is_empty() && piece.len() + element.len() > PIECE {
+                        dump.left = element;
+                        return Piece::Ready(piece, false);
+                    }
+                    piece.extend(element);
+                }
+                Element::Ask(datapath, question) if piece.is_empty() => {
+                    return Piece::Ask(datapath, question);
+                }
+                // First what there is.
+                Element::Ask(..) => return Piece::Ready(piece, false),
+                Element::End => {
+                    piece.extend(dump.end());
+                    return Piece::Ready(piece, true);
+                }
             }
-            piece.extend(element);
-            dump.rest = rest;
         }
-        let mut writer = Writer::new();
-        let request = Message { header, payload: &[] };
-        Status::Done(None).write(&request, &mut writer);
-        piece.extend(writer.finish().unwrap_or_default());
-        (piece, true)
     }
 
-    /// The next element, and what follows it.
-    fn element(&self, rest: Rest) -> Option<(Rest, Reply<'static>)> {
-        match rest {
+    /// The next element. What has gone meanwhile ends the dump.
+    fn element(&self, rest: &mut Rest) -> Element {
+        let found = match rest {
             Rest::Nothing => None,
-            Rest::Datapaths(after) => {
-                let id = next(&self.bridges, after)?;
-                let told = self.tell_dp(id, Command::New).ok()?;
-                Some((Rest::Datapaths(Some(id)), Reply::Datapath(told)))
-            }
-            Rest::Ports(id, after) => {
-                let number = next(&self.bridges.get(&id)?.ports, after)?;
-                let told = self.tell_vport(id, number, Command::New).ok()?;
-                Some((Rest::Ports(id, Some(number)), Reply::Vport(told)))
-            }
-            Rest::Flows(id, after, omit) => {
-                let (place, flow) = self.datapath.flow_after(id, after)?;
-                let told = flow::tell(id, flow, Command::New, omit);
-                Some((Rest::Flows(id, place, omit), told))
-            }
-        }
+            Rest::Datapaths(after) => next(&self.bridges, *after).and_then(|id| {
+                *after = Some(id);
+                Some(Reply::Datapath(self.tell_dp(id, Command::New).ok()?))
+            }),
+            Rest::Ports(id, after) => self.bridges.get(id).and_then(|bridge| {
+                let number = next(&bridge.ports, *after)?;
+                *after = Some(number);
+                Some(Reply::Vport(self.tell_vport(*id, number, Command::New).ok()?))
+            }),
+            Rest::Flows(id, omit, page) => match (page.flows.pop_front(), page.more_after.take()) {
+                (Some(flow), more) => {
+                    page.more_after = more;
+                    Some(flow::tell(*id, flow, Command::New, *omit))
+                }
+                (None, Some(after)) => {
+                    // Until the answer is there, nobody asks again.
+                    page.more_after = Some(after);
+                    return Element::Ask(*id, Question::FlowsAfter(after, flow::detail(*omit)));
+                }
+                (None, None) => None,
+            },
+        };
+        found.map_or(Element::End, Element::Reply)
     }
 }
 

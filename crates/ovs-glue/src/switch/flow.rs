@@ -1,17 +1,16 @@
 //! The family `ovs_flow` (`net/openvswitch/datapath.c`).
 
-use super::{Outcome, Result, Switch, notify, reply};
-use crate::datapath::{Datapath, DatapathId, Flow, FlowId, FlowSpec, PutMode};
+use super::{Outcome, Result, Step, Switch, Then, To};
+use crate::datapath::{Datapath, DatapathId, Detail, Flow, FlowId, FlowSpec, PutMode, Question, Rule};
 use crate::placeholder::Placeholders;
 use ovs_netlink::action::Action;
-use ovs_netlink::family::Family;
 use ovs_netlink::flow::{Command, Flow as Description, Omit, Request, Ufid, Which};
 use ovs_netlink::key::Match;
 use ovs_netlink::message::{Flags, Header};
 use ovs_netlink::{Errno, Reply};
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    pub(super) fn flow(&mut self, header: Header, number: u32, request: Request) -> Result<Outcome> {
+    pub(super) fn flow(&mut self, header: Header, number: u32, request: Request) -> Result<Step> {
         match request {
             Request::New {
                 flow,
@@ -31,26 +30,27 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                 self.check(flow.as_deref(), actions.as_deref())?;
                 let (datapath, _) = self.bridge(number)?;
                 let id = flow_id(ufid, flow.as_deref()).ok_or(Errno::EINVAL)?;
-                self.datapath.set_flow(datapath, &id, actions, clear)?;
-                self.changed(header, datapath, &id, omit)
+                let then = Then::FlowChanged(datapath, id.clone(), omit);
+                let question = Question::SetFlow { id, actions, clear };
+                Ok(Step::Ask(datapath, question, then))
             }
             Request::Get { which, omit, .. } => {
                 let (datapath, _) = self.bridge(number)?;
-                let flow = self.datapath.flow(datapath, &named(which))?;
-                reply(header, &tell(datapath, flow, Command::New, omit))
+                Ok(ask_of(datapath, named(which), omit, To::Asker))
             }
             Request::Delete { which, omit, .. } => {
                 let (datapath, _) = self.bridge(number)?;
                 // With its last statistics, on which ovs-vswitchd counts.
-                let flow = self.datapath.remove_flow(datapath, &named(which))?;
-                notify(header, Family::Flow, &tell(datapath, flow, Command::Delete, omit))
+                let id = named(which);
+                let question = Question::RemoveFlow(id, detail(omit));
+                let then = Then::TellFlow(datapath, Command::Delete, omit, To::All);
+                Ok(Step::Ask(datapath, question, then))
             }
             Request::Flush => {
                 let (datapath, _) = self.bridge(number)?;
-                self.datapath.flush_flows(datapath);
-                Ok(Outcome::default())
+                Ok(Step::Ask(datapath, Question::FlushFlows, Then::Nothing))
             }
-            Request::Dump { omit } => Ok(super::Dump::flows(header, self.bridge(number)?.0, omit)),
+            Request::Dump { omit } => Ok(super::Dump::flows(header, self.bridge(number)?.0, omit).into()),
         }
     }
 
@@ -60,7 +60,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         number: u32,
         (matches, actions, ufid): (Box<Match>, Vec<Action>, Option<Ufid>),
         omit: Omit,
-    ) -> Result<Outcome> {
+    ) -> Result<Step> {
         self.check(Some(&matches), Some(&actions))?;
         let (datapath, _) = self.bridge(number)?;
         let id = flow_id(ufid, Some(&matches)).ok_or(Errno::EINVAL)?;
@@ -76,17 +76,8 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             matches,
             actions,
         };
-        self.datapath.put_flow(datapath, spec, mode)?;
-        self.changed(header, datapath, &id, omit)
-    }
-
-    /// Tells of a flow that was changed. Nobody listens to most changes, so that they are not even written down.
-    fn changed(&self, header: Header, datapath: DatapathId, id: &FlowId, omit: Omit) -> Result<Outcome> {
-        if !header.flags.contains(Flags::ECHO) {
-            return Ok(Outcome::default());
-        }
-        let flow = self.datapath.flow(datapath, id)?;
-        notify(header, Family::Flow, &tell(datapath, flow, Command::New, omit))
+        let then = Then::FlowChanged(datapath, id, omit);
+        Ok(Step::Ask(datapath, Question::PutFlow(spec, mode), then))
     }
 
     fn check(&self, matches: Option<&Match>, actions: Option<&[Action]>) -> Result<()> {
@@ -97,6 +88,33 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             Some(actions) => Ok(self.capabilities.check_actions(actions)?),
             None => Ok(()),
         }
+    }
+}
+
+/// Tells of a flow that was changed. Nobody listens to most changes, so that they are not even written down.
+pub(super) fn changed(header: Header, datapath: DatapathId, id: FlowId, omit: Omit) -> Step {
+    if header.flags.contains(Flags::ECHO) {
+        ask_of(datapath, id, omit, To::All)
+    } else {
+        Outcome::default().into()
+    }
+}
+
+fn ask_of(datapath: DatapathId, id: FlowId, omit: Omit, to: To) -> Step {
+    let question = Question::Flow(id, detail(omit));
+    Step::Ask(
+        datapath,
+        question,
+        Then::TellFlow(datapath, Command::New, omit, to),
+    )
+}
+
+/// What has to be known of flows to tell of them. One that is named by its key is told with that at least.
+pub(super) fn detail(omit: Omit) -> Detail {
+    if omit.key && omit.mask && omit.actions {
+        Detail::Seen
+    } else {
+        Detail::Whole
     }
 }
 
@@ -114,19 +132,27 @@ fn named(which: Which) -> FlowId {
 
 /// `ovs_flow_cmd_fill_info`. Only what has a number can be told without its key.
 pub(super) fn tell(datapath: DatapathId, flow: Flow, command: Command, omit: Omit) -> Reply<'static> {
-    let Match { key, mask } = *flow.spec.matches;
-    let ufid = match flow.spec.id {
-        FlowId::Ufid(ufid) => Some(ufid),
-        FlowId::Key(_) => None,
+    let (ufid, named_by_key) = match flow.id {
+        FlowId::Ufid(ufid) => (Some(ufid), None),
+        FlowId::Key(key) => (None, Some(key)),
     };
-    let with_key = ufid.is_none() || !omit.key;
+    let (key, mask, actions) = match flow.rule {
+        Some(Rule { matches, actions }) => {
+            let Match { key, mask } = *matches;
+            let with_key = ufid.is_none() || !omit.key;
+            let key = with_key.then(|| Box::new(key));
+            let mask = (with_key && !omit.mask).then(|| Box::new(mask));
+            (key, mask, (!omit.actions).then_some(actions))
+        }
+        None => (named_by_key, None, None),
+    };
     let seen = flow.seen;
     let description = Description {
         command,
         ufid,
-        key: with_key.then(|| Box::new(key)),
-        mask: (with_key && !omit.mask).then(|| Box::new(mask)),
-        actions: (!omit.actions).then_some(flow.spec.actions),
+        key,
+        mask,
+        actions,
         stats: Some(seen.stats).filter(|stats| stats.packets != 0),
         tcp_flags: Some(seen.tcp_flags).filter(|flags| *flags != 0),
         used: seen.used,
@@ -148,13 +174,16 @@ mod tests {
             actions: true,
         };
         let told = |id: FlowId| {
-            let spec = FlowSpec {
-                id,
+            let rule = Rule {
                 matches: Box::default(),
                 actions: Vec::new(),
             };
-            let seen = Seen::default();
-            match tell(DatapathId(1), Flow { spec, seen }, Command::New, omit) {
+            let flow = Flow {
+                id,
+                rule: Some(rule),
+                seen: Seen::default(),
+            };
+            match tell(DatapathId(1), flow, Command::New, omit) {
                 Reply::Flow(1, flow) => flow,
                 other => panic!("{other:?}"),
             }

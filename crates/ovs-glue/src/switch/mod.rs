@@ -8,22 +8,25 @@ mod device;
 mod dp;
 mod dump;
 mod flow;
+mod job;
 mod meter;
 mod netfilter;
 mod packet;
 mod vport;
 
 use crate::capabilities::Capabilities;
-use crate::datapath::{Datapath, DatapathId, PortNo, PortSpec};
+use crate::datapath::{Answer as Told, Datapath, DatapathId, FlowId, PortNo, PortSpec, Question, Ticket};
 use crate::placeholder::Placeholders;
-use crate::server::{Answer, Notice, Service};
-pub use dump::Dump;
+use crate::server::{Answer, Caller, Notice, Service};
+use dump::Dump;
+use job::{Asked, Job};
 use ovs_netlink::attribute::Writer;
 use ovs_netlink::family::Family;
-use ovs_netlink::message::{FIRST_TYPE, Flags, Header, Message, Status, messages};
+use ovs_netlink::flow::Omit;
+use ovs_netlink::message::{Flags, Header, Message};
 use ovs_netlink::name::Name;
-use ovs_netlink::{Errno, Error, Reply, Request};
-use std::collections::{BTreeMap, HashMap};
+use ovs_netlink::{Errno, Error, Reply, Request, vport as vports};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Datapaths at one time. ovs-vswitchd has one, and removes others.
 const MAX_DATAPATHS: usize = 16;
@@ -67,6 +70,14 @@ pub struct Switch<D, P> {
     bridges: BTreeMap<DatapathId, Bridge>,
     /// Ports by name.
     names: HashMap<Name, (DatapathId, PortNo)>,
+    /// Requests under way, one per caller.
+    jobs: HashMap<Caller, Job>,
+    /// What the data plane was asked.
+    asked: HashMap<Ticket, Asked>,
+    last_ticket: u64,
+    /// Callers whose requests wait for room in the data plane.
+    stalled: VecDeque<Caller>,
+    answers: VecDeque<(Caller, Answer)>,
 }
 
 /// What a request comes to.
@@ -75,6 +86,43 @@ struct Outcome {
     reply: Option<Vec<u8>>,
     notice: Option<Notice>,
     dump: Option<Dump>,
+}
+
+/// What a request comes to for now.
+enum Step {
+    /// It is done.
+    Done(Outcome),
+    /// The data plane is to be asked, and then it goes on.
+    Ask(DatapathId, Question, Then),
+    /// It was none.
+    Unanswered,
+}
+
+impl From<Outcome> for Step {
+    fn from(outcome: Outcome) -> Self {
+        Step::Done(outcome)
+    }
+}
+
+/// What is to be done with the data plane's answer.
+enum Then {
+    /// Nothing is told.
+    Nothing,
+    /// The flow is told if an echo is wanted.
+    FlowChanged(DatapathId, FlowId, Omit),
+    /// The flow in the answer is told, to members of the group as well if it was changed.
+    TellFlow(DatapathId, ovs_netlink::flow::Command, Omit, To),
+    /// The port is told, and removed if that was what was wanted.
+    Port(DatapathId, PortNo, vports::Command, To),
+}
+
+/// Who is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    /// Who asked.
+    Asker,
+    /// All that listen.
+    All,
 }
 
 type Result<T> = std::result::Result<T, Refusal>;
@@ -140,10 +188,15 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             capabilities,
             bridges: BTreeMap::new(),
             names: HashMap::new(),
+            jobs: HashMap::new(),
+            asked: HashMap::new(),
+            last_ticket: 0,
+            stalled: VecDeque::new(),
+            answers: VecDeque::new(),
         }
     }
 
-    fn carry_out(&mut self, message: &Message<'_>) -> Result<Outcome> {
+    fn carry_out(&mut self, message: &Message<'_>) -> Result<Step> {
         let header = message.header;
         if !self.has_family(Family::of_number(header.kind)) {
             return refused(Errno::ENOENT);
@@ -151,14 +204,44 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         match Request::read(message)? {
             Request::Control(request) => {
                 let family = request.family().filter(|family| self.has_family(Some(*family)));
-                reply(header, &Reply::Control(family.ok_or(Errno::ENOENT)?.into()))
+                let told = Reply::Control(family.ok_or(Errno::ENOENT)?.into());
+                reply(header, &told).map(Step::Done)
             }
-            Request::Datapath(request) => self.dp(header, request),
+            Request::Datapath(request) => self.dp(header, request).map(Step::Done),
             Request::Vport(request) => self.vport(header, request),
             Request::Flow(number, request) => self.flow(header, number, request),
-            Request::Execute(execute) => self.execute(&execute),
-            Request::Meter(number, request) => self.meter(header, number, request),
-            Request::CtLimit(request) => self.ct_limit(header, request),
+            Request::Execute(execute) => self.execute(&execute).map(Step::Done),
+            Request::Meter(number, request) => self.meter(header, number, request).map(Step::Done),
+            Request::CtLimit(request) => self.ct_limit(header, request).map(Step::Done),
+        }
+    }
+
+    /// Goes on with a request that asked the data plane.
+    fn proceed(&mut self, header: Header, then: Then, answer: Told) -> Result<Step> {
+        match (then, answer) {
+            (Then::Nothing, _) => Ok(Outcome::default().into()),
+            (Then::FlowChanged(datapath, id, omit), _) => Ok(flow::changed(header, datapath, id, omit)),
+            (Then::TellFlow(datapath, command, omit, to), Told::Flow(flow)) => {
+                let told = flow::tell(datapath, flow, command, omit);
+                let outcome = match to {
+                    To::Asker => reply(header, &told)?,
+                    To::All => notify(header, Family::Flow, &told)?,
+                };
+                Ok(outcome.into())
+            }
+            // Not what was asked for.
+            (Then::TellFlow(..), _) => refused(Errno::EIO),
+            (Then::Port(datapath, number, command, to), _) => {
+                let told = Reply::Vport(self.tell_vport(datapath, number, command)?);
+                if command == vports::Command::Delete {
+                    self.remove_vport(datapath, number);
+                }
+                let outcome = match to {
+                    To::Asker => reply(header, &told)?,
+                    To::All => notify(header, Family::Vport, &told)?,
+                };
+                Ok(outcome.into())
+            }
         }
     }
 
@@ -174,8 +257,6 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
 }
 
 impl<D: Datapath, P: Placeholders> Service for Switch<D, P> {
-    type Dump = Dump;
-
     fn has_group(&self, protocol: u32, group: u32) -> bool {
         match protocol {
             GENERIC => Family::ALL.iter().any(|family| family.group() == Some(group)),
@@ -185,52 +266,25 @@ impl<D: Datapath, P: Placeholders> Service for Switch<D, P> {
         }
     }
 
-    fn request(&mut self, protocol: u32, datagram: &[u8]) -> Answer<Dump> {
-        let mut answer = Answer::default();
-        // What follows an error in a length is not looked at, as in the kernel.
-        for message in messages(datagram).map_while(std::result::Result::ok) {
-            let flags = message.header.flags;
-            if !flags.contains(Flags::REQUEST) {
-                continue;
-            }
-            let outcome = match protocol {
-                _ if message.header.kind < FIRST_TYPE => Ok(Outcome::default()),
-                GENERIC => self.carry_out(&message),
-                NETFILTER => netfilter::carry_out(&message),
-                _ => refused(Errno::EOPNOTSUPP),
-            };
-            let status = match outcome {
-                // As in the kernel, a socket has one dump at a time.
-                Ok(outcome) if outcome.dump.is_some() && answer.dump.is_some() => Some(Some(Errno::EBUSY)),
-                Ok(outcome) => {
-                    answer.datagrams.extend(outcome.reply);
-                    answer.notices.extend(outcome.notice);
-                    let acknowledge = flags.contains(Flags::ACK) && outcome.dump.is_none();
-                    answer.dump = answer.dump.or(outcome.dump);
-                    acknowledge.then_some(None)
-                }
-                Err(Refusal(errno)) => {
-                    log::debug!("refused with {errno}: {:?}", message.header);
-                    Some(Some(errno))
-                }
-            };
-            if let Some(errno) = status {
-                answer.datagrams.extend(acknowledgement(&message, errno));
-            }
+    fn request(&mut self, caller: Caller, protocol: u32, datagram: &[u8]) {
+        self.jobs.insert(caller, Job::new(protocol, datagram));
+        self.advance(caller);
+    }
+
+    fn go_on(&mut self, caller: Caller) {
+        self.continue_job(caller);
+    }
+
+    fn forget(&mut self, caller: Caller) {
+        self.jobs.remove(&caller);
+    }
+
+    fn next_answer(&mut self) -> Option<(Caller, Answer)> {
+        if self.answers.is_empty() {
+            self.follow_datapath();
         }
-        answer
+        self.answers.pop_front()
     }
-
-    fn dump(&mut self, dump: &mut Dump) -> (Vec<u8>, bool) {
-        self.continue_dump(dump)
-    }
-}
-
-/// `NLMSG_ERROR`. `None` cannot happen: it repeats a message that was short enough.
-fn acknowledgement(message: &Message<'_>, errno: Option<Errno>) -> Option<Vec<u8>> {
-    let mut writer = Writer::new();
-    Status::Answer(errno).write(message, &mut writer);
-    writer.finish().ok()
 }
 
 /// An interface's name as text, if the kernel would take it (`dev_valid_name`).

@@ -1,7 +1,7 @@
 //! The family `ovs_vport` (`net/openvswitch/datapath.c`, `vport.c`).
 
-use super::{Bridge, Outcome, Result, Switch, Vport, notify, refused, reply, text};
-use crate::datapath::{Datapath, DatapathId, LOCAL, PortNo, PortSpec};
+use super::{Bridge, Result, Step, Switch, Then, To, Vport, notify, refused, text};
+use crate::datapath::{Datapath, DatapathId, LOCAL, PortNo, PortSpec, Question};
 use crate::placeholder::Placeholders;
 use ovs_netlink::datapath::features::VPORT_PIDS;
 use ovs_netlink::family::Family;
@@ -21,8 +21,7 @@ struct Wanted {
 }
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    pub(super) fn vport(&mut self, header: Header, request: Request) -> Result<Outcome> {
-        let changed = |told: Description| notify(header, Family::Vport, &Reply::Vport(told));
+    pub(super) fn vport(&mut self, header: Header, request: Request) -> Result<Step> {
         match request {
             Request::New {
                 datapath,
@@ -44,11 +43,12 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                     options,
                 };
                 let (id, number) = self.new_vport(datapath, wanted)?;
-                changed(self.tell_vport(id, number, Command::New)?)
+                let told = Reply::Vport(self.tell_vport(id, number, Command::New)?);
+                notify(header, Family::Vport, &told).map(Step::Done)
             }
             Request::Get(which) => {
                 let (id, number) = self.find_vport(&which)?;
-                reply(header, &Reply::Vport(self.tell_vport(id, number, Command::New)?))
+                Ok(counted(id, number, Command::New, To::Asker))
             }
             Request::Set {
                 which,
@@ -62,28 +62,30 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                     return refused(Errno::EOPNOTSUPP);
                 }
                 self.set_vport(id, number, kind, upcall_pids)?;
-                changed(self.tell_vport(id, number, Command::New)?)
+                Ok(counted(id, number, Command::New, To::All))
             }
             Request::Delete(which) => {
                 let (id, number) = self.find_vport(&which)?;
                 if number == LOCAL {
                     return refused(Errno::EINVAL);
                 }
-                let told = self.tell_vport(id, number, Command::Delete)?;
-                self.remove_vport(id, number);
-                changed(told)
+                Ok(counted(id, number, Command::Delete, To::All))
             }
-            Request::Dump { datapath } => Ok(super::Dump::ports(header, self.bridge(datapath)?.0)),
+            Request::Dump { datapath } => Ok(super::Dump::ports(header, self.bridge(datapath)?.0).into()),
         }
     }
 
     fn new_vport(&mut self, datapath: u32, wanted: Wanted) -> Result<(DatapathId, PortNo)> {
         let (id, bridge) = self.bridge(datapath)?;
-        let number = free_number(bridge, wanted.number, self.capabilities.ports)?;
+        let name = text(&wanted.name)?.to_owned();
+        let known = self.datapath.number_of(&name);
+        let known = known.filter(|number| *number != LOCAL && !bridge.ports.contains_key(number));
+        let preferred = wanted.number.or(known.map(|number| number.0));
+        let number = free_number(bridge, preferred, self.capabilities.ports)?;
         self.capabilities.check_port(wanted.kind)?;
         let spec = PortSpec {
             number,
-            name: text(&wanted.name)?.to_owned(),
+            name,
             kind: wanted.kind,
             options: wanted.options,
         };
@@ -139,7 +141,8 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         Ok(())
     }
 
-    fn remove_vport(&mut self, id: DatapathId, number: PortNo) {
+    /// Removes a port.
+    pub(super) fn remove_vport(&mut self, id: DatapathId, number: PortNo) {
         let removed = self
             .bridges
             .get_mut(&id)
@@ -194,6 +197,15 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             netns_id: port.namespace,
         })
     }
+}
+
+/// Tells of a port with what it has counted by now.
+fn counted(id: DatapathId, number: PortNo, command: Command, to: To) -> Step {
+    Step::Ask(
+        id,
+        Question::PortStats(number),
+        Then::Port(id, number, command, to),
+    )
 }
 
 /// A number for a new port (`ovs_vport_cmd_new`).

@@ -3,7 +3,7 @@
 use ovs_glue::datapath::{DatapathId, PortNo, Seen, Upcall, UpcallKind};
 use ovs_glue::memory::Memory;
 use ovs_glue::placeholder::Placeholders;
-use ovs_glue::server::{Limits, Service};
+use ovs_glue::server::{Caller, Limits, Service};
 use ovs_glue::switch::Switch;
 use ovs_glue::tap::TapPlaceholders;
 use ovs_glue::{Capabilities, Glue};
@@ -69,7 +69,10 @@ fn vport(glue: &mut TestGlue, port: &str) -> String {
     let mut writer = Writer::new();
     Request::Vport(vport::Request::Get(which)).write(Header::default(), &mut writer);
     let generic = libc::NETLINK_GENERIC.cast_unsigned();
-    let answer = glue.switch.request(generic, &writer.finish().unwrap());
+    // No connection has this number.
+    glue.switch
+        .request(Caller(u64::MAX), generic, &writer.finish().unwrap());
+    let (_, answer) = glue.switch.next_answer().unwrap();
     let message = messages(&answer.datagrams[0]).next().unwrap().unwrap();
     match Reply::read(&message).unwrap() {
         Reply::Vport(told) => format!("namespace={:?} index={:?}", told.netns_id, told.ifindex),

@@ -8,7 +8,9 @@
 
 mod client;
 mod devices;
+mod forwarding;
 mod glue;
+mod plane;
 mod world;
 
 use std::process::Command;
@@ -93,7 +95,12 @@ fn library_client() {
 #[test]
 #[ignore = "started by the tests above"]
 fn glue_process() {
-    if let Some(socket) = std::env::var_os(world::GLUE) {
+    let Some(socket) = std::env::var_os(world::GLUE) else {
+        return;
+    };
+    if std::env::var_os(plane::PLANE).is_some() {
+        plane::run(socket.as_ref());
+    } else {
         glue::run(socket.as_ref());
     }
 }
@@ -315,4 +322,56 @@ fn inside_deaths() {
         "the same device and port"
     );
     world.check_log();
+}
+
+#[test]
+fn packets_go_as_ovs_vswitchd_says() {
+    inside("inside_forwarding");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_forwarding() {
+    if let Some(mut world) = World::new() {
+        forwarding::normal_forwards(&mut world);
+    }
+}
+
+#[test]
+fn forwarding_outlives_ovs_vswitchd_and_the_glue() {
+    inside("inside_forwarding_deaths");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_forwarding_deaths() {
+    if let Some(mut world) = World::new() {
+        forwarding::forwarding_outlives(&mut world);
+    }
+}
+
+/// The executable as cargo has built it beside this one.
+fn product() -> Option<std::path::PathBuf> {
+    testbed::build_dir::sibling("hyperswitch")
+}
+
+#[test]
+fn the_product_forwards_as_ovs_vswitchd_says() {
+    if product().is_none() {
+        assert!(
+            std::env::var("HYPERSWITCH_OVS").as_deref() != Ok("require"),
+            "hyperswitch is not built"
+        );
+        eprintln!("left out: hyperswitch is not built");
+        return;
+    }
+    inside("inside_product");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_product() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        forwarding::product_forwards(&mut world, program);
+    }
 }

@@ -64,7 +64,14 @@ pub struct World {
     directory: tempfile::TempDir,
     database: Child,
     vswitchd: Option<Child>,
+    product: Option<Product>,
     glue: Option<RefCell<GlueProcess>>,
+}
+
+/// The product, all of it.
+struct Product {
+    program: PathBuf,
+    supervisor: Child,
 }
 
 struct GlueProcess {
@@ -94,6 +101,7 @@ impl World {
             directory,
             database,
             vswitchd: None,
+            product: None,
             glue: None,
         };
         world.until("the database is there", |world| world.path("db.sock").exists());
@@ -101,7 +109,7 @@ impl World {
         Some(world)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -114,10 +122,55 @@ impl World {
             .arg(format!("--unixctl={}", self.path("vswitchd.ctl").display()))
             .env("OVS_RUNDIR", self.directory.path())
             .env("LD_PRELOAD", library())
-            .env("HYPERSWITCH_OVS_SOCKET", self.path("glue.sock"))
+            .env("HYPERSWITCH_OVS_SOCKET", self.glue_socket())
             .stderr(output)
             .spawn();
         self.vswitchd = Some(child.unwrap());
+    }
+
+    fn glue_socket(&self) -> PathBuf {
+        match self.product {
+            Some(_) => self.path("run/ovs.sock"),
+            None => self.path("glue.sock"),
+        }
+    }
+
+    /// Where the guest behind a port connects.
+    pub fn guest_socket(&self, port: &str) -> PathBuf {
+        match self.product {
+            Some(_) => self.path(&format!("run/ovs/{port}.sock")),
+            None => self.path(&format!("{port}.sock")),
+        }
+    }
+
+    /// Starts the product, with Open vSwitch's process.
+    pub fn start_product(&mut self, program: PathBuf) {
+        let database = self.path("db.sock").display().to_string();
+        let config = format!("[ovs]\nenabled = true\ndatabase = \"{database}\"\n");
+        std::fs::write(self.path("config.toml"), config).unwrap();
+        let output = std::fs::File::create(self.path("product.output")).unwrap();
+        let supervisor = bound_to_us(Command::new(&program))
+            .arg("--run-dir")
+            .arg(self.path("run"))
+            .args(["run", "--config"])
+            .arg(self.path("config.toml"))
+            .env("HYPERSWITCH_SECCOMP", "report")
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        self.product = Some(Product { program, supervisor });
+        self.until("the process for Open vSwitch listens", |world| {
+            world.glue_socket().exists()
+        });
+    }
+
+    /// What `hyperswitch` answers.
+    pub fn product(&self, arguments: &str) -> String {
+        let program = &self.product.as_ref().unwrap().program;
+        run(Command::new(program)
+            .arg("--run-dir")
+            .arg(self.path("run"))
+            .args(arguments.split(' ')))
     }
 
     pub fn start_glue(&mut self) {
@@ -329,14 +382,14 @@ impl Drop for World {
             for line in tail.iter().rev() {
                 eprintln!("vswitchd: {line}");
             }
-            eprintln!(
-                "{}",
-                std::fs::read_to_string(self.path("vswitchd.output")).unwrap_or_default()
-            );
+            for name in ["vswitchd.output", "product.output"] {
+                eprintln!("{}", std::fs::read_to_string(self.path(name)).unwrap_or_default());
+            }
         }
         let children = [
             self.vswitchd.take(),
             self.glue.take().map(|glue| glue.into_inner().child),
+            self.product.take().map(|product| product.supervisor),
         ];
         for mut child in children.into_iter().flatten() {
             let _ = child.kill();

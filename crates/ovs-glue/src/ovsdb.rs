@@ -1,0 +1,290 @@
+//! What ovs-vswitchd's database says of ports: which of them are virtual machines (RFC 7047).
+//!
+//! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port. A request to the datapath does not
+//! say so, hence this client, which watches two columns of one table. It never waits for the database, and tries again
+//! once a second while there is none; meanwhile things stay as they are.
+
+use crate::plane::Plug;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Longest message that is taken in: tens of thousands of interfaces.
+const MAX_MESSAGE: usize = 32 << 20;
+/// Bytes read before others have their turn.
+const MAX_READ: usize = 1 << 20;
+const KEY: &str = "vhost-user";
+
+/// See the module.
+#[derive(Debug)]
+pub struct Database {
+    path: PathBuf,
+    socket: Option<OwnedFd>,
+    received: Vec<u8>,
+    /// Names and plugs of rows, by their identifiers.
+    rows: BTreeMap<String, (String, Option<Plug>)>,
+    /// All rows were told.
+    pub is_known: bool,
+}
+
+/// The database does not speak its protocol, or is gone.
+#[derive(Debug, thiserror::Error)]
+pub enum DatabaseError {
+    /// A system call failed.
+    #[error("{0}")]
+    Io(#[from] Errno),
+    /// It is gone.
+    #[error("it is gone")]
+    Gone,
+    /// A message is longer than any may be.
+    #[error("a message is too long")]
+    TooLong,
+    /// A message is none.
+    #[error("a message is none: {0}")]
+    Nonsense(#[from] serde_json::Error),
+}
+
+impl Database {
+    /// Not connected yet.
+    pub fn new(path: &Path) -> Database {
+        Database {
+            path: path.to_owned(),
+            socket: None,
+            received: Vec::new(),
+            rows: BTreeMap::new(),
+            is_known: false,
+        }
+    }
+
+    /// Its socket, if it is connected.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Connects and asks for the table.
+    ///
+    /// # Errors
+    ///
+    /// Nobody is there.
+    pub fn connect(&mut self) -> Result<(), DatabaseError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        self.received.clear();
+        let columns = json!({"Interface": {"columns": ["name", "external_ids"]}});
+        let monitor = json!({"method": "monitor", "params": ["Open_vSwitch", null, columns], "id": "ports"});
+        send(&socket, &monitor)?;
+        self.socket = Some(socket);
+        Ok(())
+    }
+
+    /// Takes in what the database has said. After an error it is not connected.
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or does not speak the protocol.
+    pub fn read(&mut self) -> Result<(), DatabaseError> {
+        let result = self.read_some();
+        if result.is_err() {
+            self.socket = None;
+        }
+        result
+    }
+
+    fn read_some(&mut self) -> Result<(), DatabaseError> {
+        let Some(socket) = &self.socket else {
+            return Ok(());
+        };
+        let mut part = vec![0; 64 * 1024];
+        let before = self.received.len();
+        while self.received.len() - before < MAX_READ {
+            match rustix::net::recv(socket, &mut part[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(DatabaseError::Gone),
+                Ok((length, _)) => self.received.extend_from_slice(&part[..length]),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let received = std::mem::take(&mut self.received);
+        let mut messages = serde_json::Deserializer::from_slice(&received).into_iter::<Value>();
+        let mut used = 0;
+        let mut result = Ok(());
+        for message in messages.by_ref() {
+            match message {
+                Ok(message) => self.take(&message),
+                Err(error) if error.is_eof() => break,
+                Err(error) => {
+                    result = Err(error.into());
+                    break;
+                }
+            }
+        }
+        used = used.max(messages.byte_offset());
+        self.received = received.get(used..).unwrap_or_default().to_vec();
+        if self.received.len() > MAX_MESSAGE {
+            return Err(DatabaseError::TooLong);
+        }
+        result
+    }
+
+    fn take(&mut self, message: &Value) {
+        match message["method"].as_str() {
+            // All that there is.
+            None if message["id"] == "ports" => {
+                self.rows.clear();
+                self.is_known = true;
+                self.take_rows(&message["result"]["Interface"]);
+            }
+            Some("update") => self.take_rows(&message["params"][1]["Interface"]),
+            Some("echo") => {
+                if let Some(socket) = &self.socket {
+                    let answer = json!({"id": message["id"], "result": message["params"], "error": null});
+                    // A database that does not read will end the connection.
+                    let _ = send(socket, &answer);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn take_rows(&mut self, rows: &Value) {
+        for (id, row) in rows.as_object().into_iter().flatten() {
+            match row["new"]["name"].as_str() {
+                Some(name) => {
+                    let plug = plug(&row["new"]["external_ids"]);
+                    self.rows.insert(id.clone(), (name.to_owned(), plug));
+                }
+                None => drop(self.rows.remove(id)),
+            }
+        }
+    }
+
+    /// The ports that are virtual machines.
+    pub fn plugs(&self) -> BTreeMap<String, Plug> {
+        let rows = self.rows.values();
+        rows.filter_map(|(name, plug)| Some((name.clone(), (*plug)?)))
+            .collect()
+    }
+}
+
+/// Of a map as the protocol has it: `["map", [[key, value], ...]]`.
+fn plug(external_ids: &Value) -> Option<Plug> {
+    let pairs = external_ids[1].as_array()?;
+    let value = pairs.iter().find(|pair| pair[0] == KEY)?[1].as_str()?;
+    match value {
+        "server" => Some(Plug::Server),
+        other => {
+            log::warn!("external_ids:{KEY} can be 'server', not '{other}'");
+            None
+        }
+    }
+}
+
+fn send(socket: &OwnedFd, message: &Value) -> Result<(), DatabaseError> {
+    let text = message.to_string();
+    let sent = rustix::net::send(socket, text.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+    if sent < text.len() {
+        // It takes far less than a socket holds.
+        return Err(DatabaseError::Gone);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    struct Server {
+        _directory: tempfile::TempDir,
+        database: Database,
+        stream: UnixStream,
+    }
+
+    fn server() -> Server {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("db.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut database = Database::new(&path);
+        database.connect().unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut asked = vec![0; 4096];
+        let length = stream.read(&mut asked).unwrap();
+        let asked: Value = serde_json::from_slice(&asked[..length]).unwrap();
+        assert_eq!(asked["method"], "monitor");
+        Server {
+            _directory: directory,
+            database,
+            stream,
+        }
+    }
+
+    fn row(name: &str, value: &str) -> Value {
+        json!({"new": {"name": name, "external_ids": ["map", [["iface-id", "x"], [KEY, value]]]}})
+    }
+
+    #[test]
+    fn rows_come_change_and_go() {
+        let mut server = server();
+        let all = json!({"id": "ports", "error": null, "result": {"Interface": {
+            "a": row("vm1", "server"),
+            "b": row("vm2", "nonsense"),
+            "c": {"new": {"name": "br0", "external_ids": ["map", []]}},
+        }}});
+        let update =
+            |rows: Value| json!({"method": "update", "id": null, "params": [null, {"Interface": rows}]});
+        let later = update(json!({"b": row("vm2", "server")})).to_string();
+        let (first, second) = later.split_at(20);
+        // In pieces, as they come.
+        write!(server.stream, "{all}{first}").unwrap();
+        server.database.read().unwrap();
+        assert_eq!(server.database.plugs().into_keys().collect::<Vec<_>>(), ["vm1"]);
+        write!(server.stream, "{second}{}", update(json!({"a": {"old": {}}}))).unwrap();
+        server.database.read().unwrap();
+        assert_eq!(server.database.plugs().into_keys().collect::<Vec<_>>(), ["vm2"]);
+    }
+
+    #[test]
+    fn whoever_asks_whether_we_live_is_answered() {
+        let mut server = server();
+        write!(
+            server.stream,
+            "{}",
+            json!({"method": "echo", "id": 7, "params": ["x"]})
+        )
+        .unwrap();
+        server.database.read().unwrap();
+        let mut answer = vec![0; 4096];
+        let length = server.stream.read(&mut answer).unwrap();
+        let answer: Value = serde_json::from_slice(&answer[..length]).unwrap();
+        assert_eq!((&answer["id"], &answer["result"]), (&json!(7), &json!(["x"])));
+    }
+
+    #[test]
+    fn nonsense_and_its_end_disconnect() {
+        for sent in ["}", ""] {
+            let mut server = server();
+            server.stream.write_all(sent.as_bytes()).unwrap();
+            server.stream.shutdown(std::net::Shutdown::Both).unwrap();
+            // What is wrong may come before the end or with it.
+            while server.database.read().is_ok() {}
+            assert!(server.database.socket().is_none());
+        }
+        // Rows of any shape.
+        let mut server = server();
+        for result in [
+            json!(7),
+            json!({"Interface": [1]}),
+            json!({"Interface": {"a": {"new": {"name": "x", "external_ids": 1}}}}),
+        ] {
+            write!(server.stream, "{}", json!({"id": "ports", "result": result})).unwrap();
+        }
+        server.database.read().unwrap();
+        assert!(server.database.plugs().is_empty());
+    }
+}

@@ -1,0 +1,411 @@
+//! Our own data plane, behind its channel.
+//!
+//! A datapath is a switch of the data plane; there is one. What is asked goes to the channel at once and is answered when the data
+//! plane has answered: many questions are under way, of which each has a serial number. The data plane carries them out in their
+//! order, so a flow is written down here when it is sent, and taken back if it was refused.
+//!
+//! The data plane maps guests' memory, so what it says is not believed further than needed: an answer that does not suit its question
+//! is `EIO`, pages of flows must make progress, and what it sends unasked is bounded. All of that is counted
+//! ([`PlaneCounters`]). When it has gone, all that was asked fails; the next one gets the ports again, under the same
+//! numbers, and flows come back as packets miss them. No port's counters go back.
+//!
+//! | part | what |
+//! |---|---|
+//! | `link` | the channel: what waits to be sent, what is taken in |
+//! | `questions` | what is asked, and what the answers mean |
+//! | `flows` | flows as they were installed |
+//! | `ports` | ports, and how guests reach them |
+//! | `packets` | packets for ovs-vswitchd |
+
+mod flows;
+mod link;
+mod packets;
+mod ports;
+mod questions;
+
+use crate::datapath::{
+    Answer, Datapath, DatapathId, Errno, MeterSeen, MeterSpec, PortNo, PortSpec, PortState, Question, Ticket,
+    Upcall, UpcallKind,
+};
+use crate::translate::{self, Ports as Numbers, key_of};
+use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
+use flow::{Action, Context, DropReason, FieldId, FlowKey, Program, SetField, Stage, SwitchId};
+use link::Link;
+use ovs_netlink::ct_limit::{Zone, ZoneLimit};
+use ovs_netlink::datapath::{MegaflowStats, Stats};
+use ovs_netlink::packet::Execute;
+use ovs_netlink::vport;
+use ports::PlanePorts;
+pub use ports::{Plug, Sockets};
+use questions::Pending;
+use rustix::fd::{AsFd, BorrowedFd};
+use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Questions without answers, beyond which no more should be asked.
+const MAX_OPEN: usize = 512;
+/// Packets that wait for ovs-vswitchd. Each port may have 64 under way, which the data plane holds to.
+const MAX_UPCALLS: usize = 16 * 1024;
+
+/// What is different from one data plane to another.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The switch.
+    pub switch: SwitchId,
+    /// Its ports' numbers.
+    pub ports: Numbers,
+    /// Misses per second of a port; ovs-vswitchd has limits of its own.
+    pub miss_rate: u32,
+    /// Where guests' sockets are.
+    pub sockets: Sockets,
+}
+
+/// What a data plane did that it should not do, and what became of requests that nobody waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlaneCounters {
+    /// Answers and packets that nobody asked for, or that mean nothing.
+    pub violations: u64,
+    /// Data planes that went away.
+    pub lost: u64,
+    /// Ports that it did not take.
+    pub ports_refused: u64,
+    /// Packets for ovs-vswitchd that it was given.
+    pub upcalls: u64,
+    /// Packets for ovs-vswitchd for which there was no room.
+    pub upcalls_dropped: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Plane {
+    options: Options,
+    link: Link,
+    /// The datapath, if there is one.
+    datapath: Option<DatapathId>,
+    ports: PlanePorts,
+    flows: flows::Flows,
+    /// Distinguishes this process's flows from those that an earlier one left in the data plane.
+    generation: u64,
+    pending: HashMap<u32, Pending>,
+    answers: VecDeque<(Ticket, Result<Answer, Errno>)>,
+    /// Each with what the data plane is told when its last part was handed over.
+    upcalls: VecDeque<(Upcall, Option<protocol::UpcallId>)>,
+    carriers: VecDeque<(PortNo, bool)>,
+    missed: u64,
+    counters: PlaneCounters,
+}
+
+impl Plane {
+    /// Without a data plane for now.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn new(options: Options) -> std::io::Result<Plane> {
+        Ok(Plane {
+            options,
+            link: Link::new()?,
+            datapath: None,
+            ports: PlanePorts::default(),
+            flows: flows::Flows::default(),
+            generation: now_ms(),
+            pending: HashMap::new(),
+            answers: VecDeque::new(),
+            upcalls: VecDeque::new(),
+            carriers: VecDeque::new(),
+            missed: 0,
+            counters: PlaneCounters::default(),
+        })
+    }
+
+    /// Takes a new data plane in the place of the one before.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn connect(&mut self, channel: control_protocol::Channel) -> std::io::Result<()> {
+        self.lose();
+        self.link.connect(channel)?;
+        self.tell(Request::Hello {
+            version: protocol::VERSION,
+        });
+        self.ports.told.clear();
+        let serial = self.link.push(Request::PortList, Vec::new());
+        self.pending.insert(serial, Pending::Ports);
+        Ok(())
+    }
+
+    /// Whether there is a data plane that has told its ports.
+    pub fn is_ready(&self) -> bool {
+        self.link.is_connected() && self.ports.are_known
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> PlaneCounters {
+        self.counters
+    }
+
+    /// What is asked for and nobody waits for.
+    fn tell(&mut self, request: Request) {
+        let serial = self.link.push(request, Vec::new());
+        self.pending.insert(serial, Pending::Nothing);
+    }
+
+    /// The data plane has gone.
+    fn lose(&mut self) {
+        if self.link.disconnect() {
+            self.counters.lost += 1;
+            log::warn!("the data plane is gone");
+        }
+        for (_, pending) in std::mem::take(&mut self.pending) {
+            if let Some(ticket) = pending.ticket() {
+                self.answers.push_back((ticket, Err(Errno::EIO)));
+            }
+        }
+        self.flows.clear();
+        self.upcalls.clear();
+        let left = self.ports.lose();
+        self.carriers.extend(left.into_iter().map(|port| (port, false)));
+    }
+
+    fn upcall(&mut self, upcall: protocol::Upcall) {
+        let id = upcall.id;
+        let port = self.options.ports.number(id.port);
+        let known = port.filter(|port| self.ports.has(*port));
+        let (Some(datapath), Some(port)) = (self.datapath, known) else {
+            self.counters.violations += 1;
+            return self.discard(id);
+        };
+        if self.upcalls.len() >= MAX_UPCALLS {
+            self.counters.upcalls_dropped += 1;
+            return self.discard(id);
+        }
+        self.counters.upcalls += 1;
+        let kind = match upcall.cause {
+            UpcallCause::Miss => {
+                self.missed += 1;
+                UpcallKind::Miss
+            }
+            UpcallCause::Action(to) => UpcallKind::Action {
+                socket: to.pid,
+                userdata: Some(to.data.into_vec()).filter(|data| !data.is_empty()),
+                egress_tunnel: None,
+                actions: None,
+            },
+        };
+        let key = Box::new(key_of(&upcall.key, &Context::NONE, self.options.ports));
+        let hash = hash_of(&upcall.key);
+        let parts = packets::complete(upcall.packet);
+        let last = parts.len().saturating_sub(1);
+        for (number, packet) in parts.into_iter().enumerate() {
+            let part = Upcall {
+                datapath,
+                port,
+                kind: kind.clone(),
+                packet,
+                key: key.clone(),
+                mru: None,
+                length: None,
+                serial: 0,
+                hash,
+            };
+            self.upcalls.push_back((part, (number == last).then_some(id)));
+        }
+    }
+
+    fn discard(&mut self, upcall: protocol::UpcallId) {
+        self.link.push(
+            Request::Discard {
+                upcall,
+                reason: DropReason::ControlLost,
+            },
+            Vec::new(),
+        );
+    }
+}
+
+impl Datapath for Plane {
+    fn create(&mut self, datapath: DatapathId) -> Result<(), Errno> {
+        if self.datapath.is_some() {
+            return Err(Errno::EBUSY);
+        }
+        self.datapath = Some(datapath);
+        Ok(())
+    }
+
+    fn remove(&mut self, _: DatapathId) {
+        self.datapath = None;
+        for port in self.ports.numbers() {
+            self.drop_port(port);
+        }
+        self.flows.clear();
+        self.upcalls.clear();
+        let switch = self.options.switch;
+        self.tell(Request::FlowFlush { switch });
+    }
+
+    fn stats(&self, _: DatapathId) -> (Stats, MegaflowStats) {
+        let (received, lost) = self.ports.sums();
+        let stats = Stats {
+            hit: received.saturating_sub(self.missed),
+            missed: self.missed,
+            lost: lost + self.counters.upcalls_dropped,
+            flows: self.flows.len() as u64,
+        };
+        (stats, MegaflowStats::default())
+    }
+
+    fn add_port(&mut self, _: DatapathId, port: &PortSpec) -> Result<(), Errno> {
+        self.make_port(port)
+    }
+
+    fn remove_port(&mut self, _: DatapathId, port: PortNo) {
+        self.drop_port(port);
+    }
+
+    fn number_of(&self, name: &str) -> Option<PortNo> {
+        self.ports.number_told(name, self.options.ports)
+    }
+
+    fn set_port_state(&mut self, _: DatapathId, port: PortNo, state: PortState) {
+        self.set_mtu(port, state.mtu);
+    }
+
+    fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)> {
+        let (port, connected) = self.carriers.pop_front()?;
+        Some((self.datapath?, port, connected))
+    }
+
+    fn port_stats(&self, _: DatapathId, port: PortNo) -> vport::Stats {
+        self.ports.stats(port)
+    }
+
+    fn ask(&mut self, ticket: Ticket, _: DatapathId, question: Question) {
+        if let Err(errno) = self.send_question(ticket, question) {
+            self.answers.push_back((ticket, Err(errno)));
+        }
+    }
+
+    fn next_answer(&mut self) -> Option<(Ticket, Result<Answer, Errno>)> {
+        self.answers.pop_front()
+    }
+
+    fn has_room(&self) -> bool {
+        self.pending.len() < MAX_OPEN && self.link.waiting() < MAX_OPEN
+    }
+
+    fn exchange(&mut self) {
+        self.link.send();
+        loop {
+            match self.link.receive() {
+                link::Received::Nothing => break,
+                link::Received::Message(message) => self.take(message),
+                link::Received::Garbage => self.counters.violations += 1,
+                link::Received::Gone => {
+                    self.lose();
+                    break;
+                }
+            }
+        }
+        self.link.send();
+        if self.link.waiting() > 16 * MAX_OPEN {
+            // It asks for more than it reads.
+            self.counters.violations += 1;
+            self.lose();
+        }
+    }
+
+    fn changes(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.link.as_fd())
+    }
+
+    fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno> {
+        let metadata = &execute.metadata;
+        if metadata.tunnel.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        let from = PortNo(metadata.in_port.unwrap_or(0));
+        if !self.ports.has(from) {
+            return Err(Errno::EINVAL);
+        }
+        let in_port = self.options.ports.id(from).ok_or(Errno::EINVAL)?;
+        let marks = [
+            (FieldId::SkbPriority, metadata.priority),
+            (FieldId::SkbMark, metadata.mark),
+        ];
+        let marks = marks.into_iter().filter(|(_, value)| *value != 0);
+        let mut actions: Vec<_> = marks
+            .map(|(field, value)| Action::Set(SetField::whole(field, value.into())))
+            .collect();
+        actions.extend(translate::actions(&execute.actions, self.options.ports)?);
+        // What the data plane would find out later, with nobody there to be told.
+        Program::compile(&actions, Stage::Forward).map_err(|_| Errno::EINVAL)?;
+        if execute.probe {
+            return Ok(());
+        }
+        let injected = Injected {
+            upcall: None,
+            in_port,
+            actions,
+            packet: Packet {
+                vnet_header: [0; 12],
+                frame: execute.packet.to_vec(),
+            },
+        };
+        self.link.push(Request::Execute(injected), Vec::new());
+        Ok(())
+    }
+
+    fn set_meter(&mut self, _: DatapathId, _: u32, _: MeterSpec) -> Result<Option<MeterSeen>, Errno> {
+        Err(Errno::EFBIG)
+    }
+
+    fn meter(&self, _: DatapathId, _: u32) -> Option<MeterSeen> {
+        None
+    }
+
+    fn remove_meter(&mut self, _: DatapathId, _: u32) -> Option<MeterSeen> {
+        None
+    }
+
+    fn set_zone_limit(&mut self, _: Zone, _: u32) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn remove_zone_limit(&mut self, _: Zone) {}
+
+    fn zone_limit(&self, zone: Zone) -> ZoneLimit {
+        ZoneLimit {
+            zone,
+            limit: 0,
+            count: 0,
+        }
+    }
+
+    fn limited_zones(&self) -> Vec<Zone> {
+        Vec::new()
+    }
+
+    fn next_upcall(&mut self) -> Option<Upcall> {
+        let (upcall, id) = self.upcalls.pop_front()?;
+        if let Some(upcall) = id {
+            // What ovs-vswitchd sends in answer is a packet of its own.
+            self.link.push(Request::Taken { upcall }, Vec::new());
+        }
+        Some(upcall)
+    }
+}
+
+/// Packets of one flow have the same.
+fn hash_of(key: &FlowKey) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish() as u32
+}
+
+/// Milliseconds of the monotonic clock, as ovs-vswitchd counts them.
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds * 1000 + u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000
+}

@@ -1,0 +1,109 @@
+//! Packets on their way to ovs-vswitchd, complete as the kernel makes them: cut into segments, with checksums.
+
+use control_protocol::data_plane::Packet;
+use flow::PortId;
+use wire::{Offload, Snapshot, Sum, VnetHeader, finish_checksum, parse, segments};
+
+/// The frames that a packet stands for. One whose header contradicts it goes as it is.
+pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {
+    let Packet {
+        vnet_header,
+        mut frame,
+    } = packet;
+    if !Offload::is_wanted(&vnet_header) {
+        return vec![frame];
+    }
+    let head = &frame[..frame.len().min(Snapshot::MAX_LEN)];
+    let layers = parse(head, frame.len(), PortId(0)).layers;
+    let header = VnetHeader::from_bytes(&vnet_header);
+    let Ok(offload) = Offload::check(&header, &layers, head, frame.len()) else {
+        return vec![frame];
+    };
+    if offload.segmentation().is_some() {
+        let Ok(parts) = segments(head, &layers, &offload, frame.len()) else {
+            return vec![frame];
+        };
+        let whole = |mut segment: wire::Segment| {
+            let end = segment.payload_offset + segment.payload_len;
+            let payload = frame.get(segment.payload_offset..end).unwrap_or_default();
+            segment.finish(&Sum::of(payload));
+            [segment.header(), payload].concat()
+        };
+        return parts.map(whole).collect();
+    }
+    if offload.needs_checksum() {
+        let (start, offset) = (header.csum_start.into(), header.csum_offset.into());
+        // It lies in the frame: that was checked.
+        let _ = finish_checksum(&mut frame, start, offset, &Sum::default());
+    }
+    vec![frame]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{GSO_TCPV4, NEEDS_CSUM};
+
+    /// A TCP segment with so much payload, whose checksum field holds nothing.
+    fn tcp(payload: usize) -> Vec<u8> {
+        let length = u16::try_from(40 + payload).unwrap().to_be_bytes();
+        let ethernet = [&[2; 6][..], &[4; 6], &[8, 0]].concat();
+        let ip = [
+            &[0x45, 0][..],
+            &length,
+            &[0, 1, 0, 0, 64, 6, 0, 0],
+            &[10, 0, 0, 1, 10, 0, 0, 2],
+        ]
+        .concat();
+        let tcp = [&[0, 80, 0, 81][..], &[0; 8], &[0x50, 0x18, 1, 0], &[0; 4]].concat();
+        let payload: Vec<u8> = (0..payload).map(|byte| byte as u8).collect();
+        [ethernet, ip, tcp, payload].concat()
+    }
+
+    fn header(gso_size: u16) -> [u8; 12] {
+        VnetHeader {
+            flags: NEEDS_CSUM,
+            gso_type: if gso_size > 0 { GSO_TCPV4 } else { 0 },
+            hdr_len: 54,
+            gso_size,
+            csum_start: 34,
+            csum_offset: 16,
+            num_buffers: 0,
+        }
+        .to_bytes()
+    }
+
+    #[test]
+    fn segments_are_whole_packets() {
+        let packet = Packet {
+            vnet_header: header(1000),
+            frame: tcp(2500),
+        };
+        let frames = complete(packet);
+        let lengths: Vec<_> = frames.iter().map(Vec::len).collect();
+        assert_eq!(lengths, [1054, 1054, 554]);
+        for (number, frame) in frames.iter().enumerate() {
+            assert_eq!(frame[54], (number * 1000) as u8, "payload of segment {number}");
+            let key = parse(frame, frame.len(), PortId(0)).key;
+            assert_eq!((key.tp_src(), key.tp_dst()), (80, 81));
+            // Sender, receiver, protocol, length and all of the segment add up to nothing.
+            let l4 = &frame[34..];
+            let mut sum = Sum::of(l4);
+            sum.add_sum(&Sum::of(&frame[26..34]));
+            sum.add_u16(6);
+            sum.add_u16(u16::try_from(l4.len()).unwrap());
+            assert_eq!(sum.fold(), 0xffff);
+        }
+    }
+
+    #[test]
+    fn what_contradicts_itself_goes_as_it_is() {
+        for vnet_header in [[0xff; 12], header(1), [0; 12]] {
+            let packet = Packet {
+                vnet_header,
+                frame: vec![7; 60],
+            };
+            assert_eq!(complete(packet), [vec![7; 60]]);
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What is asked, and what the data plane's answers mean.
+
+use super::flows::Stored;
+use super::{Plane, now_ms};
+use crate::datapath::{Answer, Detail, Errno, Flow, FlowSpec, PortNo, PutMode, Question, Seen, Ticket};
+use crate::translate::{actions, flow_match};
+use control_protocol::RequestError;
+use control_protocol::data_plane::{Answer as Told, Detail as Extent, FromDataPlane, Request};
+use flow::{Flow as Entry, FlowId, FlowStats, PutMode as Mode, Stage, Statistics};
+use ovs_netlink::flow::Stats;
+use ovs_netlink::key::Match;
+
+/// Largest error number (`MAX_ERRNO`).
+const MAX_ERRNO: i32 = 4095;
+
+/// What an answer is for.
+#[derive(Debug)]
+pub(super) enum Pending {
+    /// Nobody waits for it.
+    Nothing,
+    /// The first list of ports.
+    Ports,
+    /// A port that is made.
+    Port(PortNo),
+    /// A flow that was written down here; if it is refused, it goes.
+    Added(Ticket, u64),
+    /// A flow that was changed here; if that is refused, it becomes again what it was.
+    Changed(Ticket, u64, Option<Stored>),
+    Flushed(Ticket),
+    Flow(Ticket, u64, Detail),
+    /// A flow that is no more here.
+    Removed(Ticket, Stored, Detail),
+    Page(Ticket, u64, Detail),
+    PortStats(Ticket, PortNo),
+}
+
+impl Pending {
+    /// Who waits for it.
+    pub fn ticket(&self) -> Option<Ticket> {
+        match self {
+            Pending::Nothing | Pending::Ports | Pending::Port(_) => None,
+            Pending::Added(ticket, ..)
+            | Pending::Changed(ticket, ..)
+            | Pending::Flushed(ticket)
+            | Pending::Flow(ticket, ..)
+            | Pending::Removed(ticket, ..)
+            | Pending::Page(ticket, ..)
+            | Pending::PortStats(ticket, _) => Some(*ticket),
+        }
+    }
+}
+
+impl Plane {
+    fn flow_id(&self, place: u64) -> FlowId {
+        FlowId(u128::from(self.generation) << 64 | u128::from(place))
+    }
+
+    /// The place of a flow of this process.
+    fn place(&self, id: FlowId) -> Option<u64> {
+        let place = (id.0 & u128::from(u64::MAX)) as u64;
+        (self.flow_id(place) == id).then_some(place)
+    }
+
+    fn entry(
+        &self,
+        place: u64,
+        matches: &Match,
+        wanted: &[ovs_netlink::action::Action],
+    ) -> Result<Entry, Errno> {
+        let (key, mask, context) = flow_match(matches, self.options.ports)?;
+        Ok(Entry {
+            id: self.flow_id(place),
+            switch: self.options.switch,
+            stage: Stage::Forward,
+            key,
+            mask,
+            context,
+            actions: actions(wanted, self.options.ports)?,
+        })
+    }
+
+    pub(super) fn send_question(&mut self, ticket: Ticket, question: Question) -> Result<(), Errno> {
+        let switch = self.options.switch;
+        let (request, pending) = match question {
+            Question::PutFlow(flow, mode) => self.put(ticket, &flow, mode)?,
+            Question::SetFlow { id, actions, clear } => {
+                let place = self.flows.place(&id).ok_or(Errno::ENOENT)?;
+                self.change(ticket, place, actions, clear)?
+            }
+            Question::Flow(id, detail) => {
+                let place = self.flows.place(&id).ok_or(Errno::ENOENT)?;
+                let id = self.flow_id(place);
+                (
+                    Request::FlowGet { switch, id },
+                    Pending::Flow(ticket, place, detail),
+                )
+            }
+            Question::RemoveFlow(id, detail) => {
+                let place = self.flows.place(&id).ok_or(Errno::ENOENT)?;
+                let stored = self.flows.remove(place).ok_or(Errno::ENOENT)?;
+                let id = self.flow_id(place);
+                (
+                    Request::FlowDel { switch, id },
+                    Pending::Removed(ticket, stored, detail),
+                )
+            }
+            Question::FlushFlows => {
+                self.flows.clear();
+                (Request::FlowFlush { switch }, Pending::Flushed(ticket))
+            }
+            Question::FlowsAfter(place, detail) => {
+                let request = Request::FlowList {
+                    switch,
+                    after: Some(self.flow_id(place)),
+                    detail: Extent::Terse,
+                };
+                (request, Pending::Page(ticket, place, detail))
+            }
+            Question::PortStats(number) => {
+                let port = self.options.ports.id(number).ok_or(Errno::ENODEV)?;
+                (Request::PortGet { port }, Pending::PortStats(ticket, number))
+            }
+        };
+        if self.link.is_connected() {
+            let serial = self.link.push(request, Vec::new());
+            self.pending.insert(serial, pending);
+        } else {
+            let answer = self.without_data_plane(pending);
+            self.answers.push_back((ticket, answer));
+        }
+        Ok(())
+    }
+
+    /// There are no flows then, and nothing is counted.
+    fn without_data_plane(&mut self, pending: Pending) -> Result<Answer, Errno> {
+        self.flows.clear();
+        match pending {
+            Pending::Flushed(_) | Pending::PortStats(..) => Ok(Answer::Done),
+            Pending::Page(..) => Ok(Answer::Flows {
+                flows: Vec::new(),
+                more_after: None,
+            }),
+            _ => Err(Errno::EIO),
+        }
+    }
+
+    fn put(&mut self, ticket: Ticket, flow: &FlowSpec, mode: PutMode) -> Result<(Request, Pending), Errno> {
+        if let Some(place) = self.flows.place(&flow.id) {
+            let there = self.flows.at(place).ok_or(Errno::EIO)?.rule()?;
+            return match mode {
+                PutMode::Create => Err(Errno::EEXIST),
+                // As the kernel: its match may not be another.
+                PutMode::CreateOrModify if there.matches != flow.matches => Err(Errno::ENOENT),
+                PutMode::CreateOrModify => self.change(ticket, place, Some(flow.actions.clone()), false),
+            };
+        }
+        // First whether it can be said at all.
+        self.entry(0, &flow.matches, &flow.actions)?;
+        let place = self.flows.add(flow)?;
+        let request = Request::FlowPut {
+            flow: self.entry(place, &flow.matches, &flow.actions)?,
+            mode: match mode {
+                PutMode::Create => Mode::Create,
+                PutMode::CreateOrModify => Mode::CreateOrModify(Statistics::Kept),
+            },
+        };
+        Ok((request, Pending::Added(ticket, place)))
+    }
+
+    fn change(
+        &mut self,
+        ticket: Ticket,
+        place: u64,
+        actions: Option<Vec<ovs_netlink::action::Action>>,
+        clear: bool,
+    ) -> Result<(Request, Pending), Errno> {
+        let stored = self.flows.at(place).ok_or(Errno::ENOENT)?;
+        let (id, there) = (stored.id.clone(), stored.rule()?);
+        let wanted = actions.as_ref().unwrap_or(&there.actions);
+        let flow = self.entry(place, &there.matches, wanted)?;
+        let before = match &actions {
+            Some(actions) => {
+                let changed = Stored::new(id, &there.matches, actions)?;
+                self.flows.replace(place, changed)
+            }
+            None => None,
+        };
+        let statistics = if clear { Statistics::New } else { Statistics::Kept };
+        let mode = Mode::Modify(statistics);
+        let request = Request::FlowPut { flow, mode };
+        Ok((request, Pending::Changed(ticket, place, before)))
+    }
+
+    /// Takes in a message of the data plane.
+    pub(super) fn take(&mut self, message: FromDataPlane) {
+        match message {
+            FromDataPlane::Upcall(upcall) => self.upcall(upcall),
+            FromDataPlane::PortState { port, state, .. } => {
+                let number = self.options.ports.number(port);
+                if let Some(number) = number
+                    && let Some(connected) = self.ports.note(number, &state)
+                {
+                    self.carriers.retain(|(of, _)| *of != number);
+                    self.carriers.push_back((number, connected));
+                }
+            }
+            FromDataPlane::Answer { serial, result } => match self.pending.remove(&serial) {
+                Some(pending) => self.answered(serial, pending, result),
+                None => self.counters.violations += 1,
+            },
+        }
+    }
+
+    fn answered(&mut self, serial: u32, pending: Pending, result: Result<Told, RequestError>) {
+        let told = result.map_err(|error| {
+            log::debug!("the data plane refused: {error}");
+            let errno = Errno(error.errno);
+            if (1..=MAX_ERRNO).contains(&errno.0) {
+                errno
+            } else {
+                Errno::EIO
+            }
+        });
+        let ticket = pending.ticket();
+        let answer = match (pending, told) {
+            (Pending::Ports, Ok(Told::Ports { ports, more })) => {
+                if more {
+                    self.pending.insert(serial, Pending::Ports);
+                }
+                self.take_ports(ports, more);
+                return;
+            }
+            (Pending::Nothing, Ok(_)) | (Pending::Port(_), Ok(Told::Done)) => return,
+            (Pending::Port(number), _) => {
+                self.counters.ports_refused += 1;
+                log::error!("the data plane refuses port {}", number.0);
+                return;
+            }
+            (Pending::Nothing | Pending::Ports, _) => {
+                self.counters.violations += 1;
+                return;
+            }
+            (pending, told) => self.meaning(pending, told),
+        };
+        if let Some(ticket) = ticket {
+            self.answers.push_back((ticket, answer));
+        }
+    }
+
+    /// What the answer to a question means.
+    fn meaning(&mut self, pending: Pending, told: Result<Told, Errno>) -> Result<Answer, Errno> {
+        match (pending, told) {
+            (Pending::Added(_, place), Ok(Told::Ended { flows, .. })) => {
+                // What it took the place of.
+                for ended in flows {
+                    if let Some(other) = self.place(ended.id).filter(|other| *other != place) {
+                        self.flows.remove(other);
+                    }
+                }
+                Ok(Answer::Done)
+            }
+            (Pending::Added(_, place), refused) => {
+                self.flows.remove(place);
+                self.refused(refused)
+            }
+            (Pending::Changed(..), Ok(Told::Ended { .. })) | (Pending::Flushed(_), Ok(Told::Done)) => {
+                Ok(Answer::Done)
+            }
+            (Pending::Changed(_, place, before), refused) => {
+                if let Some(before) = before {
+                    self.flows.replace(place, before);
+                }
+                self.refused(refused)
+            }
+            (Pending::Flow(_, place, detail), Ok(Told::FlowStats { flows, .. })) => {
+                let wanted = self.flow_id(place);
+                let (_, stats) = flows
+                    .first()
+                    .filter(|(id, _)| *id == wanted)
+                    .ok_or(Errno::ENOENT)?;
+                let stored = self.flows.at(place).ok_or(Errno::ENOENT)?;
+                Ok(Answer::Flow(tell(stored, stats, detail)?))
+            }
+            (Pending::Removed(_, stored, detail), Ok(Told::Ended { flows, .. })) => {
+                let stats = flows.first().map(|ended| ended.stats).unwrap_or_default();
+                Ok(Answer::Flow(tell(&stored, &stats, detail)?))
+            }
+            (Pending::Page(_, after, detail), Ok(Told::FlowStats { flows, more })) => {
+                self.page(after, detail, &flows, more)
+            }
+            (Pending::PortStats(_, number), Ok(Told::Ports { ports, .. })) => {
+                let id = self.options.ports.id(number);
+                let info = ports.into_iter().next().filter(|info| Some(info.spec.port) == id);
+                let Some(info) = info else {
+                    return self.refused(Ok(Told::Done));
+                };
+                self.ports.count(number, info.counters);
+                Ok(Answer::Done)
+            }
+            // It was not made, or it has gone: what was known is what there is to know.
+            (Pending::PortStats(..), Err(_)) => Ok(Answer::Done),
+            (_, refused) => self.refused(refused),
+        }
+    }
+
+    /// An error, or an answer to another question.
+    fn refused(&mut self, told: Result<Told, Errno>) -> Result<Answer, Errno> {
+        match told {
+            Err(errno) => Err(errno),
+            Ok(_) => {
+                self.counters.violations += 1;
+                Err(Errno::EIO)
+            }
+        }
+    }
+
+    fn page(
+        &mut self,
+        after: u64,
+        detail: Detail,
+        told: &[(FlowId, FlowStats)],
+        more: bool,
+    ) -> Result<Answer, Errno> {
+        let mut flows = Vec::with_capacity(told.len());
+        let mut last = self.flow_id(after);
+        for (id, stats) in told {
+            // Else there would be no end.
+            if *id <= last {
+                return self.refused(Ok(Told::Done));
+            }
+            last = *id;
+            // Others are of an earlier process, or have ended since.
+            let Some(place) = self.place(*id) else { continue };
+            if let Some(stored) = self.flows.at(place) {
+                flows.push((place, tell(stored, stats, detail)?));
+            }
+        }
+        let more_after = self.place(last).filter(|place| more && *place > after);
+        Ok(Answer::Flows { flows, more_after })
+    }
+}
+
+fn tell(stored: &Stored, stats: &FlowStats, detail: Detail) -> Result<Flow, Errno> {
+    let rule = match detail {
+        Detail::Seen => None,
+        Detail::Whole => Some(stored.rule()?),
+    };
+    let seen = Seen {
+        stats: Stats {
+            packets: stats.packets,
+            bytes: stats.bytes,
+        },
+        used: stats.idle_ms.map(|idle| now_ms().saturating_sub(idle)),
+        // The others are no flags of TCP's (RFC 9293).
+        tcp_flags: stats.tcp_flags as u8,
+    };
+    Ok(Flow {
+        id: stored.id.clone(),
+        rule,
+        seen,
+    })
+}

@@ -1,0 +1,230 @@
+//! The process `ovs`: the glue, its data plane, and the database, in one thread.
+//!
+//! It listens for ovs-vswitchd only once the data plane has told its ports, so that what an earlier process left there is found
+//! again under the same numbers.
+
+use crate::Capabilities;
+use crate::datapath::Datapath;
+use crate::glue::Glue;
+use crate::ovsdb::Database;
+use crate::placeholder::Placeholders;
+use crate::plane::{Options as PlaneOptions, Plane, Sockets};
+use crate::server::{Limits, ServerError};
+use crate::switch::Switch;
+use crate::tap::TapPlaceholders;
+use crate::translate::Ports;
+use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::{Channel, ChannelError};
+use flow::{ControllerId, SwitchId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Misses per second of a port. ovs-vswitchd has limits of its own, on flows.
+const MISS_RATE: u32 = 50_000;
+/// The one switch.
+const SWITCH: SwitchId = SwitchId(1);
+/// After that time, what an earlier process left and ovs-vswitchd did not ask for again is removed.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
+/// Between attempts to connect to the database.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long the database may take to say what there is before ovs-vswitchd is served.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+
+/// Where things are.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// ovs-vswitchd's socket.
+    pub socket: PathBuf,
+    /// A directory that is ours alone, for the sockets of virtual machines.
+    pub directory: PathBuf,
+    /// The socket of ovs-vswitchd's database.
+    pub database: PathBuf,
+}
+
+/// Why the process ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The supervisor is gone or spoke nonsense.
+    #[error("supervisor: {0}")]
+    Supervisor(#[from] ChannelError),
+    /// A system call failed.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// Placeholders cannot be made.
+    #[error("placeholders: {0}")]
+    Placeholders(String),
+    /// The glue's socket cannot be listened on.
+    #[error("{0}")]
+    Server(#[from] ServerError),
+}
+
+/// To be called before system calls are restricted: the first look at the clock finds out how to look at it.
+pub fn prepare() {
+    instance();
+}
+
+/// Runs until the supervisor says so or is gone.
+///
+/// # Errors
+///
+/// What it needs cannot be had.
+pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
+    let first = ControllerId::OVS.port(0).map_or(0, |port| port.0);
+    let mut plane = Plane::new(PlaneOptions {
+        switch: SWITCH,
+        ports: Ports {
+            first,
+            count: ControllerId::PORTS,
+        },
+        miss_rate: MISS_RATE,
+        sockets: Sockets {
+            directory: options.directory.clone(),
+            mode: 0o600,
+            plugged: std::collections::BTreeSet::new(),
+        },
+    })?;
+    let mut database = Database::new(&options.database);
+    while !plane.is_ready() {
+        wait_for(supervisor, &plane)?;
+        if !obey(supervisor, &mut plane)? {
+            return Ok(());
+        }
+        plane.exchange();
+    }
+    ask_first(&mut database);
+    plane.plug_all(&database.plugs());
+    let placeholders = TapPlaceholders::new().map_err(|error| Error::Placeholders(error.to_string()))?;
+    let switch = Switch::new(plane, placeholders, Capabilities::ours());
+    let glue = Glue::listen(&options.socket, instance(), Limits::default(), switch)?;
+    glue.wake_for(supervisor)?;
+    log::info!("listening for ovs-vswitchd on {}", options.socket.display());
+    Process {
+        supervisor,
+        glue,
+        database,
+        is_watched: false,
+        next_try: Instant::now(),
+        clean_at: Some(Instant::now() + ABANDONED_AFTER),
+    }
+    .serve()
+}
+
+struct Process<'a> {
+    supervisor: &'a Channel,
+    glue: Glue<Plane, TapPlaceholders>,
+    database: Database,
+    /// The glue wakes for the database.
+    is_watched: bool,
+    next_try: Instant,
+    clean_at: Option<Instant>,
+}
+
+impl Process<'_> {
+    fn serve(&mut self) -> Result<(), Error> {
+        let mut more = false;
+        loop {
+            self.follow_database()?;
+            let timeout = if more {
+                Some(Duration::ZERO)
+            } else {
+                self.timeout()
+            };
+            let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+            more = self.glue.turn(timeout.as_ref())?;
+            if !obey(self.supervisor, &mut self.glue.switch.datapath)? {
+                return Ok(());
+            }
+            if self.clean_at.is_some_and(|due| due <= Instant::now()) {
+                self.clean_at = None;
+                self.glue.switch.datapath.remove_abandoned();
+                self.glue.switch.placeholders.remove_abandoned();
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let retry = self.database.socket().is_none().then_some(self.next_try);
+        let due = [retry, self.clean_at].into_iter().flatten().min()?;
+        Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    fn follow_database(&mut self) -> Result<(), Error> {
+        if self.database.socket().is_none() && self.next_try <= Instant::now() {
+            self.next_try = Instant::now() + RETRY;
+            if let Err(error) = self.database.connect() {
+                log::debug!("ovs-vswitchd's database: {error}");
+            }
+        }
+        let Some(socket) = self.database.socket() else {
+            return Ok(());
+        };
+        if !self.is_watched {
+            self.glue.wake_for(socket)?;
+            self.is_watched = true;
+        }
+        if let Err(error) = self.database.read() {
+            log::warn!("ovs-vswitchd's database: {error}");
+            // Its descriptor was closed, and is not waited for any more.
+            self.is_watched = false;
+            return Ok(());
+        }
+        let plugs: BTreeMap<_, _> = self.database.plugs();
+        self.glue.switch.datapath.plug_all(&plugs);
+        Ok(())
+    }
+}
+
+/// Asks the database, if there is one, so that ports are at once what they are to be.
+fn ask_first(database: &mut Database) {
+    let until = Instant::now() + FIRST_ANSWER;
+    if database.connect().is_err() {
+        return;
+    }
+    while let Some(socket) = database.socket()
+        && !database.is_known
+    {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).ok().filter(|_| !left.is_zero());
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+        let Some(timeout) = timeout else { return };
+        if poll(&mut fds, Some(&timeout)).is_err() || database.read().is_err() {
+            return;
+        }
+    }
+}
+
+/// Does what the supervisor says; false at the end.
+fn obey(supervisor: &Channel, plane: &mut Plane) -> Result<bool, Error> {
+    match supervisor.try_recv::<ToChild>() {
+        Ok((ToChild::Peer(Role::DataPlane), fds)) => {
+            if let Some(channel) = fds.into_iter().next() {
+                plane.connect(Channel::from(channel))?;
+            }
+            Ok(true)
+        }
+        Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => Ok(false),
+        Ok(_) | Err(ChannelError::WouldBlock) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn wait_for(supervisor: &Channel, plane: &Plane) -> Result<(), Error> {
+    let mut fds = vec![PollFd::new(supervisor, PollFlags::IN)];
+    fds.extend(
+        plane
+            .changes()
+            .map(|changes| PollFd::from_borrowed_fd(changes, PollFlags::IN)),
+    );
+    rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(std::io::Error::from)?;
+    Ok(())
+}
+
+/// Another number for each process.
+fn instance() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanoseconds = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000;
+    (nanoseconds + u64::try_from(now.tv_nsec).unwrap_or(0)).max(1)
+}

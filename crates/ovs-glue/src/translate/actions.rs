@@ -1,0 +1,153 @@
+//! Actions.
+//!
+//! A `set` of several fields becomes one change per field. Its order among them has no meaning: no field's change depends on
+//! another's.
+
+use super::Ports;
+use crate::datapath::{Errno, PortNo};
+use flow::{Action as Step, FieldId, Nested, SetField, Userspace};
+use ovs_netlink::action::{Action, Change, Set};
+use ovs_netlink::key::{Ethernet, Ipv4, Ipv6, Ports as L4Ports, TAG_PRESENT};
+use ovs_netlink::layout::Layout;
+
+/// What our data plane is to do.
+///
+/// # Errors
+///
+/// `EINVAL`: there is no such action, or no such port.
+pub fn actions(actions: &[Action], ports: Ports) -> Result<Vec<Step>, Errno> {
+    let mut steps = Vec::with_capacity(actions.len());
+    for action in actions {
+        push(action, ports, &mut steps)?;
+    }
+    Ok(steps)
+}
+
+fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errno> {
+    let nested = |list: &[Action]| actions(list, ports).map(Nested);
+    let port = |number| ports.id(PortNo(number)).ok_or(Errno::EINVAL);
+    let step = match action {
+        Action::Output(number) => Step::Output(port(*number)?),
+        Action::Userspace(to) => Step::Userspace(Userspace {
+            pid: to.pid,
+            data: to.userdata.clone().unwrap_or_default().into(),
+            egress: to.egress_tunnel_port.map(port).transpose()?,
+            with_actions: to.actions,
+        }),
+        Action::Set(set) => return push_set(set, steps),
+        Action::PushVlan { tpid, tci } => Step::PushVlan {
+            tpid: *tpid,
+            tci: tci & !TAG_PRESENT,
+        },
+        Action::PopVlan => Step::PopVlan,
+        Action::Sample { probability, actions } => Step::Sample {
+            probability: *probability,
+            actions: nested(actions)?,
+        },
+        Action::Recirculate(id) => Step::Recirc(*id),
+        Action::Hash { basis } => Step::Hash { basis: *basis },
+        Action::Truncate(length) => Step::Truncate(*length),
+        Action::Clone(list) => Step::Clone(nested(list)?),
+        Action::CheckLength {
+            length,
+            longer,
+            others,
+        } => Step::CheckPktLen {
+            len: *length,
+            greater: nested(longer)?,
+            otherwise: nested(others)?,
+        },
+        // Not yet.
+        Action::Meter(_)
+        | Action::PushMpls { .. }
+        | Action::PopMpls(_)
+        | Action::AddMpls { .. }
+        | Action::Conntrack(_)
+        | Action::ClearConnection
+        | Action::PushEthernet(_)
+        | Action::PopEthernet
+        | Action::PushNsh(_)
+        | Action::PopNsh => return Err(Errno::EINVAL),
+    };
+    steps.push(step);
+    Ok(())
+}
+
+/// One change per field; without a mask all of each.
+fn push_set(set: &Set, steps: &mut Vec<Step>) -> Result<(), Errno> {
+    match set {
+        Set::Priority(change) => whole(FieldId::SkbPriority, change, steps),
+        Set::Mark(change) => whole(FieldId::SkbMark, change, steps),
+        Set::Ethernet(change) => {
+            put(FieldId::EthSrc, change, |of: &Ethernet| mac(of.source), steps);
+            put(
+                FieldId::EthDst,
+                change,
+                |of: &Ethernet| mac(of.destination),
+                steps,
+            );
+        }
+        Set::Ipv4(change) => {
+            put(FieldId::IpSrc, change, |of: &Ipv4| of.source.into(), steps);
+            put(FieldId::IpDst, change, |of: &Ipv4| of.destination.into(), steps);
+            put(FieldId::IpTos, change, |of: &Ipv4| of.tos.into(), steps);
+            put(FieldId::IpTtl, change, |of: &Ipv4| of.ttl.into(), steps);
+        }
+        Set::Ipv6(change) => {
+            put(FieldId::IpSrc, change, |of: &Ipv6| of.source, steps);
+            put(FieldId::IpDst, change, |of: &Ipv6| of.destination, steps);
+            put(FieldId::Ipv6Label, change, |of: &Ipv6| of.label.into(), steps);
+            put(FieldId::IpTos, change, |of: &Ipv6| of.traffic_class.into(), steps);
+            put(FieldId::IpTtl, change, |of: &Ipv6| of.hop_limit.into(), steps);
+        }
+        Set::Tcp(change) | Set::Udp(change) | Set::Sctp(change) => {
+            put(FieldId::TpSrc, change, |of: &L4Ports| of.source.into(), steps);
+            put(
+                FieldId::TpDst,
+                change,
+                |of: &L4Ports| of.destination.into(),
+                steps,
+            );
+        }
+        Set::Tunnel(_)
+        | Set::Mpls(_)
+        | Set::Nsh(_)
+        | Set::Icmp(_)
+        | Set::Icmpv6(_)
+        | Set::Arp(_)
+        | Set::NeighbourDiscovery(_) => return Err(Errno::EINVAL),
+    }
+    Ok(())
+}
+
+fn whole(field: FieldId, change: &Change<u32>, steps: &mut Vec<Step>) {
+    push_field(
+        field,
+        change.value.into(),
+        change.mask.unwrap_or(u32::MAX).into(),
+        steps,
+    );
+}
+
+fn put<T: Layout + Copy>(
+    field: FieldId,
+    change: &Change<T>,
+    get: impl Fn(&T) -> u128,
+    steps: &mut Vec<Step>,
+) {
+    let mask = change.mask.unwrap_or_else(T::ones);
+    push_field(field, get(&change.value), get(&mask), steps);
+}
+
+/// A change of one field, unless no bit of it is changed.
+fn push_field(field: FieldId, value: u128, mask: u128, steps: &mut Vec<Step>) {
+    let mask = mask & field.field().ones();
+    if mask != 0 {
+        let value = value & mask;
+        steps.push(Step::Set(SetField { field, value, mask }));
+    }
+}
+
+fn mac([a, b, c, d, e, f]: ovs_netlink::layout::Mac) -> u128 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f]).into()
+}

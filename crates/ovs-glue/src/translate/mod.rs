@@ -1,0 +1,55 @@
+//! Between what ovs-vswitchd says and what our data plane understands: keys, masks and actions.
+//!
+//! A translation is exact or refused with `EINVAL`: a flow that matched more or less than was asked for would forward
+//! wrongly and in silence.
+//!
+//! Ports have numbers of their own in each datapath; the data plane has one range of numbers for all. [`Ports`] says which part of
+//! it is ours.
+
+mod actions;
+mod key;
+
+pub use actions::actions;
+pub use key::{flow_match, key_of};
+
+use crate::datapath::{Errno, PortNo};
+use flow::PortId;
+use ovs_netlink::key::NO_PORT;
+
+/// The data plane's numbers for the ports of the datapath: `first` for port 0, and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// Number of the local port.
+    pub first: u32,
+    /// How many numbers there are.
+    pub count: u32,
+}
+
+/// What no packet comes from.
+const NOBODY: u32 = u32::MAX;
+
+impl Ports {
+    /// The data plane's number of a port; `None` if there can be none.
+    pub fn id(self, port: PortNo) -> Option<PortId> {
+        (port.0 < self.count).then(|| PortId(self.first + port.0))
+    }
+
+    /// The number of a port of the data plane; `None` for those that are not ours.
+    pub fn number(self, port: PortId) -> Option<PortNo> {
+        let number = port.0.checked_sub(self.first)?;
+        (number < self.count).then_some(PortNo(number))
+    }
+
+    /// What a key says of a port that packets are said to come from.
+    fn in_key(self, port: Option<u32>) -> Result<u32, Errno> {
+        match port {
+            None => Ok(NOBODY),
+            Some(number) => Ok(self.id(PortNo(number)).ok_or(Errno::EINVAL)?.0),
+        }
+    }
+
+    fn told(self, port: u32) -> Option<u32> {
+        let number = self.number(PortId(port))?.0;
+        (number < NO_PORT).then_some(number)
+    }
+}

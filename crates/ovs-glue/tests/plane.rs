@@ -1,0 +1,530 @@
+//! Data planes of all sorts behind the channel: those that behave, and those that lie, hang or die.
+
+#![allow(clippy::unwrap_used)]
+
+use control_protocol::Channel;
+use control_protocol::data_plane::{
+    Answer as Told, EndedFlow, FromDataPlane, Packet, PortInfo, PortState, Request, ToDataPlane, Upcall,
+    UpcallCause, UpcallId,
+};
+use flow::{FlowId as Id, FlowKey, FlowStats, PortCounters, PortId, SwitchId};
+use ovs_glue::datapath::{
+    Answer, Datapath, DatapathId, Detail, Errno, FlowId, FlowSpec, PortNo, PortSpec, PutMode, Question,
+    Ticket,
+};
+use ovs_glue::plane::{Options, Plane, Plug, Sockets};
+use ovs_glue::translate::Ports;
+use ovs_netlink::action::Action;
+use ovs_netlink::flow::Ufid;
+use ovs_netlink::key::{Ethernet, Key, Match};
+use ovs_netlink::packet::Execute;
+use ovs_netlink::vport::Kind;
+use std::collections::{BTreeMap, BTreeSet};
+
+const DATAPATH: DatapathId = DatapathId(7);
+const FIRST: u32 = 4096;
+
+struct World {
+    directory: tempfile::TempDir,
+    plane: Plane,
+    /// The data plane's end.
+    peer: Channel,
+    tickets: u64,
+}
+
+impl World {
+    /// A data plane that has these ports from before.
+    fn with(infos: Vec<PortInfo>) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let options = Options {
+            switch: SwitchId(1),
+            ports: Ports {
+                first: FIRST,
+                count: 100,
+            },
+            miss_rate: 1000,
+            sockets: Sockets {
+                directory: directory.path().to_owned(),
+                mode: 0o600,
+                plugged: BTreeSet::new(),
+            },
+        };
+        let mut world = World {
+            plane: Plane::new(options).unwrap(),
+            peer: Channel::pair().unwrap().0,
+            directory,
+            tickets: 0,
+        };
+        world.plane.create(DATAPATH).unwrap();
+        world.connect(infos);
+        world
+    }
+
+    fn new() -> World {
+        World::with(Vec::new())
+    }
+
+    fn connect(&mut self, infos: Vec<PortInfo>) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        self.plane.connect(ours).unwrap();
+        self.peer = theirs;
+        assert!(!self.plane.is_ready());
+        assert!(matches!(self.hear().request, Request::Hello { .. }));
+        let asked = self.hear();
+        assert_eq!(asked.request, Request::PortList);
+        let ports = Told::Ports {
+            ports: infos,
+            more: false,
+        };
+        self.answer(&asked, ports);
+        assert!(self.plane.is_ready());
+    }
+
+    /// The next request.
+    fn hear(&mut self) -> ToDataPlane {
+        self.plane.exchange();
+        self.peer.try_recv().unwrap().0
+    }
+
+    fn hears_nothing(&mut self) {
+        self.plane.exchange();
+        assert!(self.peer.try_recv::<ToDataPlane>().is_err());
+    }
+
+    fn say(&mut self, message: FromDataPlane) {
+        self.peer.try_send(&message, &[]).unwrap();
+        self.plane.exchange();
+    }
+
+    fn answer(&mut self, asked: &ToDataPlane, told: Told) {
+        self.say(FromDataPlane::Answer {
+            serial: asked.serial,
+            result: Ok(told),
+        });
+    }
+
+    fn refuse(&mut self, asked: &ToDataPlane, errno: i32) {
+        let text = "a test".into();
+        self.say(FromDataPlane::Answer {
+            serial: asked.serial,
+            result: Err(control_protocol::RequestError { errno, text }),
+        });
+    }
+
+    fn ask(&mut self, question: Question) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.plane.ask(ticket, DATAPATH, question);
+        ticket
+    }
+
+    fn add_port(&mut self, number: u32, name: &str) {
+        let spec = PortSpec {
+            number: PortNo(number),
+            name: name.into(),
+            kind: Kind::Internal,
+            options: None,
+        };
+        self.plane.add_port(DATAPATH, &spec).unwrap();
+    }
+
+    /// A flow that is installed, and what the data plane calls it.
+    fn flow(&mut self, number: u8) -> Id {
+        let ticket = self.ask(put(number, PutMode::Create));
+        let asked = self.hear();
+        let Request::FlowPut { flow, .. } = &asked.request else {
+            panic!("{asked:?}")
+        };
+        let id = flow.id;
+        self.answer(&asked, ended(&[]));
+        assert_eq!(self.plane.next_answer(), Some((ticket, Ok(Answer::Done))));
+        id
+    }
+
+    fn violations(&self) -> u64 {
+        self.plane.counters().violations
+    }
+}
+
+fn ended(flows: &[(Id, u64)]) -> Told {
+    let ended = |(id, packets): &(Id, u64)| EndedFlow {
+        id: *id,
+        stats: counted(*packets),
+    };
+    Told::Ended {
+        flows: flows.iter().map(ended).collect(),
+        complete: true,
+    }
+}
+
+fn counted(packets: u64) -> FlowStats {
+    FlowStats {
+        packets,
+        bytes: 60 * packets,
+        idle_ms: Some(5),
+        tcp_flags: 0x112,
+    }
+}
+
+fn name(number: u8) -> FlowId {
+    FlowId::Ufid(Ufid::new(&[number; 16]).unwrap())
+}
+
+fn matches(number: u8) -> Box<Match> {
+    let key = Key {
+        ethernet: Some(Ethernet {
+            source: [2, 0, 0, 0, 0, number],
+            destination: [2; 6],
+        }),
+        eth_type: 0x88b5,
+        ..Key::default()
+    };
+    Box::new(Match {
+        mask: key.exact_mask(),
+        key,
+    })
+}
+
+fn put(number: u8, mode: PutMode) -> Question {
+    let spec = FlowSpec {
+        id: name(number),
+        matches: matches(number),
+        actions: vec![Action::Output(1)],
+    };
+    Question::PutFlow(spec, mode)
+}
+
+fn packets(answer: Option<(Ticket, Result<Answer, Errno>)>) -> u64 {
+    match answer {
+        Some((_, Ok(Answer::Flow(flow)))) => flow.seen.stats.packets,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn flows_are_under_way_until_the_data_plane_has_answered() {
+    let mut world = World::new();
+    let tickets: Vec<_> = (1..=3)
+        .map(|number| world.ask(put(number, PutMode::Create)))
+        .collect();
+    let asked: Vec<_> = (0..3).map(|_| world.hear()).collect();
+    assert_eq!(world.plane.next_answer(), None);
+    // One that is refused is not there.
+    world.answer(&asked[0], ended(&[]));
+    world.refuse(&asked[1], 28);
+    world.refuse(&asked[2], -7);
+    let mut answers = BTreeMap::new();
+    while let Some((ticket, answer)) = world.plane.next_answer() {
+        answers.insert(ticket, answer);
+    }
+    let wanted = [Ok(Answer::Done), Err(Errno::ENOSPC), Err(Errno::EIO)];
+    assert_eq!(answers, tickets.into_iter().zip(wanted).collect());
+    world.ask(Question::Flow(name(2), Detail::Seen));
+    assert!(matches!(world.plane.next_answer(), Some((_, Err(Errno::ENOENT)))));
+    world.ask(put(1, PutMode::Create));
+    assert!(matches!(world.plane.next_answer(), Some((_, Err(Errno::EEXIST)))));
+}
+
+#[test]
+fn a_flow_is_told_as_it_was_given_with_its_last_statistics() {
+    let mut world = World::new();
+    let id = world.flow(1);
+    world.ask(Question::Flow(name(1), Detail::Whole));
+    let asked = world.hear();
+    world.answer(
+        &asked,
+        Told::FlowStats {
+            flows: vec![(id, counted(3))],
+            more: false,
+        },
+    );
+    let Some((_, Ok(Answer::Flow(flow)))) = world.plane.next_answer() else {
+        panic!()
+    };
+    let rule = flow.rule.unwrap();
+    assert_eq!(
+        (rule.matches, rule.actions),
+        (matches(1), vec![Action::Output(1)])
+    );
+    assert_eq!((flow.seen.stats.packets, flow.seen.tcp_flags), (3, 0x12));
+    assert!(flow.seen.used.is_some());
+    // A change that is refused leaves what was there.
+    let question = Question::SetFlow {
+        id: name(1),
+        actions: Some(vec![Action::PopVlan]),
+        clear: false,
+    };
+    world.ask(question);
+    let asked = world.hear();
+    world.refuse(&asked, 28);
+    assert!(matches!(world.plane.next_answer(), Some((_, Err(Errno::ENOSPC)))));
+    world.ask(Question::RemoveFlow(name(1), Detail::Whole));
+    let asked = world.hear();
+    assert_eq!(
+        asked.request,
+        Request::FlowDel {
+            switch: SwitchId(1),
+            id
+        }
+    );
+    world.answer(&asked, ended(&[(id, 9)]));
+    let answer = world.plane.next_answer();
+    let Some((_, Ok(Answer::Flow(flow)))) = &answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(flow.rule.as_ref().unwrap().actions, [Action::Output(1)]);
+    assert_eq!(packets(answer), 9);
+}
+
+#[test]
+fn lists_go_on_where_they_ended_and_must_make_progress() {
+    let mut world = World::new();
+    let ids: Vec<_> = (1..=3).map(|number| world.flow(number)).collect();
+    world.ask(Question::FlowsAfter(0, Detail::Seen));
+    let asked = world.hear();
+    // Of an earlier process, or ended meanwhile: left out.
+    let other = Id(ids[1].0 | 1 << 40);
+    let flows = vec![(ids[0], counted(1)), (ids[1], counted(2)), (other, counted(1))];
+    world.answer(&asked, Told::FlowStats { flows, more: true });
+    let Some((_, Ok(Answer::Flows { flows, more_after }))) = world.plane.next_answer() else {
+        panic!()
+    };
+    let found: Vec<_> = flows.iter().map(|(_, flow)| flow.id.clone()).collect();
+    assert_eq!(found, [name(1), name(2)]);
+    for flows in [
+        vec![(ids[2], counted(1)), (ids[2], counted(1))],
+        vec![(ids[0], counted(1))],
+    ] {
+        world.ask(Question::FlowsAfter(more_after.unwrap().min(2), Detail::Seen));
+        let asked = world.hear();
+        let before = world.violations();
+        world.answer(&asked, Told::FlowStats { flows, more: true });
+        assert!(matches!(world.plane.next_answer(), Some((_, Err(Errno::EIO)))));
+        assert_eq!(world.violations(), before + 1);
+    }
+}
+
+#[test]
+fn answers_to_other_questions_are_errors() {
+    let mut world = World::new();
+    world.add_port(1, "vm1");
+    let made = world.hear();
+    world.answer(&made, Told::Done);
+    let id = world.flow(1);
+    let questions = [
+        put(2, PutMode::Create),
+        Question::FlushFlows,
+        Question::FlowsAfter(0, Detail::Seen),
+        Question::PortStats(PortNo(1)),
+    ];
+    for question in questions {
+        world.ask(question.clone());
+        let asked = world.hear();
+        let before = world.violations();
+        world.answer(&asked, Told::Trace(Vec::new()));
+        let answer = world.plane.next_answer();
+        assert!(
+            matches!(answer, Some((_, Err(Errno::EIO)))),
+            "{question:?}: {answer:?}"
+        );
+        assert_eq!(world.violations(), before + 1);
+        // Once more, unasked.
+        world.answer(&asked, ended(&[(id, 1)]));
+        assert_eq!(
+            (world.plane.next_answer(), world.violations()),
+            (None, before + 2)
+        );
+    }
+}
+
+fn upcall(port: u32, serial: u64) -> FromDataPlane {
+    let mut key = FlowKey::default();
+    key.set_in_port(port);
+    FromDataPlane::Upcall(Upcall {
+        id: UpcallId {
+            port: PortId(port),
+            serial,
+        },
+        switch: SwitchId(1),
+        cause: UpcallCause::Miss,
+        key,
+        packet: Packet {
+            vnet_header: [0xff; 12],
+            frame: vec![0; 60],
+        },
+    })
+}
+
+#[test]
+fn packets_for_ovs_vswitchd_are_handed_over_one_by_one() {
+    let mut world = World::new();
+    world.add_port(1, "vm1");
+    world.hear();
+    world.say(upcall(FIRST + 1, 5));
+    world.hears_nothing();
+    let upcall_of = world.plane.next_upcall().unwrap();
+    assert_eq!(
+        (upcall_of.port, upcall_of.key.metadata.in_port),
+        (PortNo(1), Some(1))
+    );
+    let taken = world.hear().request;
+    let id = UpcallId {
+        port: PortId(FIRST + 1),
+        serial: 5,
+    };
+    assert_eq!(taken, Request::Taken { upcall: id });
+    // From ports that are not there, or not ours.
+    for port in [FIRST + 2, FIRST + 100, 1, u32::MAX] {
+        let before = world.violations();
+        world.say(upcall(port, 1));
+        assert!(matches!(world.hear().request, Request::Discard { .. }));
+        assert!(world.plane.next_upcall().is_none());
+        assert_eq!(world.violations(), before + 1);
+    }
+    // More than any data plane has under way: bounded, and it is told.
+    let mut discarded = 0;
+    for serial in 0..20_000 {
+        world.say(upcall(FIRST + 1, serial));
+        while let Ok((message, _)) = world.peer.try_recv::<ToDataPlane>() {
+            assert!(matches!(message.request, Request::Discard { .. }));
+            discarded += 1;
+        }
+    }
+    assert_eq!(discarded, world.plane.counters().upcalls_dropped);
+    assert!(discarded > 0 && discarded < 20_000);
+}
+
+#[test]
+fn packets_from_ovs_vswitchd_are_checked_before_they_are_sent() {
+    let mut world = World::new();
+    world.add_port(1, "vm1");
+    world.hear();
+    let mut execute = Execute {
+        datapath: DATAPATH.0,
+        packet: &[0; 60],
+        metadata: ovs_netlink::key::Metadata {
+            in_port: Some(1),
+            mark: 3,
+            ..Default::default()
+        },
+        eth_type: None,
+        actions: vec![Action::Output(1)],
+        probe: false,
+        mru: None,
+        hash: None,
+        upcall_pid: None,
+    };
+    assert_eq!(world.plane.execute(&execute), Ok(()));
+    let Request::Execute(sent) = world.hear().request else {
+        panic!()
+    };
+    let actions: Vec<_> = sent.actions.iter().map(ToString::to_string).collect();
+    assert_eq!(actions, ["set(skb_mark=0x3)", "output(4097)"]);
+    execute.probe = true;
+    assert_eq!(world.plane.execute(&execute), Ok(()));
+    execute.actions = vec![Action::PopNsh];
+    assert_eq!(world.plane.execute(&execute), Err(Errno::EINVAL));
+    execute.metadata.in_port = Some(2);
+    assert_eq!(world.plane.execute(&execute), Err(Errno::EINVAL));
+    world.hears_nothing();
+}
+
+#[test]
+fn a_data_plane_that_dies_fails_what_was_asked_and_the_next_one_gets_the_ports() {
+    let mut world = World::new();
+    world.plane.plug("vm1", Plug::Server).unwrap();
+    world.add_port(1, "vm1");
+    assert_eq!(world.plane.next_carrier(), Some((DATAPATH, PortNo(1), false)));
+    let Request::PortAdd(made) = world.hear().request else {
+        panic!()
+    };
+    assert!(world.directory.path().join("vm1.sock").exists());
+    world.say(FromDataPlane::PortState {
+        port: made.port,
+        state: PortState::Running,
+        peer: None,
+    });
+    assert_eq!(world.plane.next_carrier(), Some((DATAPATH, PortNo(1), true)));
+    world.ask(Question::PortStats(PortNo(1)));
+    let asked = world.hear();
+    let counters = PortCounters {
+        received: 10,
+        ..PortCounters::default()
+    };
+    world.answer(
+        &asked,
+        Told::Ports {
+            ports: vec![info(made.clone(), counters)],
+            more: false,
+        },
+    );
+    assert!(matches!(world.plane.next_answer(), Some((_, Ok(Answer::Done)))));
+    world.flow(1);
+    let ticket = world.ask(put(2, PutMode::Create));
+    world.peer = Channel::pair().unwrap().0;
+    world.plane.exchange();
+    assert_eq!(world.plane.next_answer(), Some((ticket, Err(Errno::EIO))));
+    assert_eq!(world.plane.next_carrier(), Some((DATAPATH, PortNo(1), false)));
+    // Meanwhile there are no flows, and the last counters.
+    world.ask(Question::FlowsAfter(0, Detail::Seen));
+    let none = Answer::Flows {
+        flows: Vec::new(),
+        more_after: None,
+    };
+    assert_eq!(world.plane.next_answer().unwrap().1, Ok(none));
+    assert_eq!(world.plane.port_stats(DATAPATH, PortNo(1)).rx_packets, 10);
+    world.connect(Vec::new());
+    let Request::PortAdd(again) = world.hear().request else {
+        panic!()
+    };
+    assert_eq!(again, made);
+    assert_eq!(
+        world.plane.port_stats(DATAPATH, PortNo(1)).rx_packets,
+        10,
+        "none goes back"
+    );
+    assert_eq!(world.plane.counters().lost, 1);
+    world.plane.remove_port(DATAPATH, PortNo(1));
+    assert!(!world.directory.path().join("vm1.sock").exists());
+}
+
+fn info(spec: control_protocol::data_plane::PortSpec, counters: PortCounters) -> PortInfo {
+    PortInfo {
+        spec,
+        state: PortState::Running,
+        peer: None,
+        guest: Default::default(),
+        features: 0,
+        counters,
+    }
+}
+
+#[test]
+fn ports_of_an_earlier_process_are_found_again_or_removed() {
+    let mut first = World::new();
+    for (number, name) in [(3, "vm1"), (4, "vm2")] {
+        first.plane.plug(name, Plug::Server).unwrap();
+        first.add_port(number, name);
+    }
+    let specs: Vec<_> = (0..2)
+        .map(|_| match first.hear().request {
+            Request::PortAdd(spec) => spec,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let infos = specs.into_iter().map(|spec| info(spec, PortCounters::default()));
+    let mut world = World::with(infos.collect());
+    assert_eq!(world.plane.number_of("vm1"), Some(PortNo(3)));
+    world.plane.plug("vm1", Plug::Server).unwrap();
+    world.add_port(3, "vm1");
+    assert!(
+        matches!(world.hear().request, Request::PortSet { .. }),
+        "its guest stays connected"
+    );
+    world.plane.remove_abandoned();
+    let removed = Request::PortDel {
+        port: PortId(FIRST + 4),
+    };
+    assert_eq!(world.hear().request, removed);
+    world.hears_nothing();
+}

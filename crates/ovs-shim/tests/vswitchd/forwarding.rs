@@ -1,0 +1,315 @@
+//! Packets of guests through our data plane, decided about by the real ovs-vswitchd.
+
+use crate::plane::PLANE;
+use crate::world::World;
+use serde_json::json;
+use std::time::{Duration, Instant};
+use testbed::polling::{Frame, PollingGuest};
+
+/// How long a packet may take on a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// So many frames are sent to show that none arrives.
+const IN_VAIN: usize = 20;
+const SIZE: usize = 200;
+
+/// Where things are in a frame without tag.
+const UDP_PORTS: usize = 34;
+
+struct Guest {
+    name: &'static str,
+    station: u32,
+    ports: PollingGuest,
+    flow: u32,
+}
+
+impl Guest {
+    fn connect(world: &World, name: &'static str, station: u32) -> Guest {
+        let socket = world.guest_socket(name);
+        world.until("the socket is there", |_| socket.exists());
+        let ports = PollingGuest::connect(&[socket], 2000).unwrap();
+        Guest {
+            name,
+            station,
+            ports,
+            flow: 7,
+        }
+    }
+
+    fn send(&mut self, to: &Guest) {
+        let mut frame = Frame::udp(SIZE, self.station, to.station);
+        frame.set_flow(self.flow);
+        while !self.ports.send(0, &frame).unwrap() {}
+        self.ports.flush(0);
+    }
+
+    /// The frames that have come.
+    fn take(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        let keep = |frame: &[u8]| frames.push(frame.to_vec());
+        self.ports.receive(0, 256, keep).unwrap();
+        // What the host's own stack says is not of a guest.
+        frames.retain(|frame| frame[6..8] == [0x02, 0x50]);
+        frames
+    }
+
+    /// Sends until something arrives, and returns that.
+    fn reach(&mut self, to: &mut Guest) -> Vec<u8> {
+        to.take();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            self.send(to);
+            std::thread::sleep(Duration::from_millis(2));
+            if let Some(frame) = to.take().pop() {
+                return frame;
+            }
+            assert!(Instant::now() < end, "{} does not reach {}", self.name, to.name);
+        }
+    }
+
+    /// What is sent to one guest arrives, if it shall, and nothing of it at the other. ovs-vswitchd changes flows a moment after
+    /// it has learned or was told: so it is tried until that is so.
+    fn misses(&mut self, to: &mut Guest, arrives: bool, other: &mut Guest) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            other.take();
+            for _ in 0..IN_VAIN {
+                self.send(to);
+            }
+            if arrives {
+                self.reach(to);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            if other.take().is_empty() {
+                return;
+            }
+            assert!(Instant::now() < end, "{} still reaches {}", self.name, other.name);
+        }
+    }
+
+    /// Nothing that is sent to a guest arrives there.
+    fn loses(&mut self, to: &mut Guest) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            to.take();
+            for _ in 0..IN_VAIN {
+                self.send(to);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            if to.take().is_empty() {
+                return;
+            }
+            assert!(Instant::now() < end, "{} still reaches {}", self.name, to.name);
+        }
+    }
+}
+
+/// ovs-vswitchd with guests at `br0`.
+fn begin(world: &mut World, names: &[&'static str]) -> Vec<Guest> {
+    world.start_glue_with(Some(PLANE));
+    world.start_vswitchd();
+    for name in names {
+        world.glue(&format!("plug {name}"));
+    }
+    world.add_bridge(names);
+    let stations = names.iter().zip(1..);
+    stations
+        .map(|(name, station)| Guest::connect(world, name, station))
+        .collect()
+}
+
+pub fn normal_forwards(world: &mut World) {
+    let guests = begin(world, &["vm1", "vm2", "vm3"]);
+    let [mut a, mut b, mut c] = guests.try_into().ok().unwrap();
+    for guest in ["vm1", "vm2", "vm3"] {
+        world.until("the link is up", |world| {
+            world.vsctl(&format!("get Interface {guest} link_state")) == "up"
+        });
+    }
+    // Flooded, learned, then to one port only.
+    a.reach(&mut b);
+    b.reach(&mut a);
+    a.reach(&mut b);
+    a.misses(&mut b, true, &mut c);
+    counted(world, &mut a, &mut b);
+    tagged(world, &mut a, &mut b, &mut c);
+    filtered(world, &mut a, &mut b);
+    resubmitted(world, &mut a, &mut b, &mut c);
+    assert!(world.glue("counters").contains("violations: 0"));
+    world.check_log();
+}
+
+/// ovs-vswitchd reads what flows have counted.
+fn counted(world: &World, a: &mut Guest, b: &mut Guest) {
+    world.ofctl("del-flows br0");
+    world.ofctl("add-flow br0 priority=1,actions=NORMAL");
+    a.reach(b);
+    b.take();
+    world.appctl("revalidator/purge");
+    let before = packets(world);
+    all_arrive(1, a, b);
+    all_arrive(99, a, b);
+    // The first of them made a flow, and all are counted at its end.
+    world.appctl("revalidator/purge");
+    assert_eq!(packets(world) - before, 100);
+    let statistics = world.vsctl("get Interface vm1 statistics:rx_packets");
+    assert!(statistics.parse::<u64>().is_ok(), "{statistics}");
+}
+
+fn packets(world: &World) -> u64 {
+    let flows = world.ofctl("dump-flows br0");
+    let count = flows.split("n_packets=").nth(1).unwrap();
+    count.split(',').next().unwrap().parse().unwrap()
+}
+
+/// An access port and a trunk port.
+fn tagged(world: &World, a: &mut Guest, b: &mut Guest, c: &mut Guest) {
+    world.vsctl("set Port vm1 tag=10 -- set Port vm2 trunks=10 -- set Port vm3 tag=20");
+    let frame = reach_changed(a, b, |frame| frame[12..14] == [0x81, 0x00]);
+    assert_eq!(frame[14..18], [0, 10, 0x08, 0x00]);
+    a.loses(c);
+    world.vsctl("clear Port vm1 tag -- clear Port vm2 trunks -- clear Port vm3 tag");
+    reach_changed(a, b, |frame| frame[12..14] == [0x08, 0x00]);
+}
+
+/// Sends until what arrives is as wanted: ovs-vswitchd changes its flows a moment after it has said so.
+fn reach_changed(a: &mut Guest, b: &mut Guest, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let frame = a.reach(b);
+        if wanted(&frame) {
+            return frame;
+        }
+        assert!(Instant::now() < end, "{frame:02x?}");
+    }
+}
+
+fn filtered(world: &World, a: &mut Guest, b: &mut Guest) {
+    let frame = a.reach(b);
+    let destination = u16::from_be_bytes([frame[UDP_PORTS + 2], frame[UDP_PORTS + 3]]);
+    world.ofctl(&format!(
+        "add-flow br0 priority=100,udp,tp_dst={destination},actions=drop"
+    ));
+    a.loses(b);
+    a.flow += 1 << 16;
+    a.reach(b);
+    world.ofctl(&format!(
+        "--strict del-flows br0 priority=100,udp,tp_dst={destination}"
+    ));
+    a.flow -= 1 << 16;
+    a.reach(b);
+}
+
+/// Several tables, changed headers, a packet of the controller's.
+fn resubmitted(world: &World, a: &mut Guest, b: &mut Guest, c: &mut Guest) {
+    world.ofctl("add-flow br0 table=0,priority=50,in_port=vm1,actions=load:5->NXM_NX_REG0[],resubmit(,1)");
+    world.ofctl("add-flow br0 table=1,priority=50,reg0=5,udp,actions=mod_nw_tos:32,mod_dl_dst:02:50:00:00:00:63,resubmit(,2)");
+    world.ofctl("add-flow br0 table=2,priority=50,actions=output:vm2,output:vm3");
+    let frame = reach_changed(a, b, |frame| frame[0..6] == [0x02, 0x50, 0, 0, 0, 0x63]);
+    assert_eq!(frame[15], 32, "type of service");
+    let sum: u32 = frame[14..34]
+        .chunks(2)
+        .map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])))
+        .sum();
+    assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff, "the checksum holds");
+    a.reach(c);
+    world.ofctl("del-flows br0 table=1");
+    world.ofctl("del-flows br0 table=2");
+    world.ofctl("--strict del-flows br0 table=0,priority=50,in_port=vm1");
+}
+
+/// Installed flows forward, whoever dies.
+pub fn forwarding_outlives(world: &mut World) {
+    let guests = begin(world, &["vm1", "vm2"]);
+    let [mut a, mut b] = guests.try_into().ok().unwrap();
+    a.reach(&mut b);
+    b.reach(&mut a);
+    a.reach(&mut b);
+    world.kill_vswitchd();
+    all_arrive(100, &mut a, &mut b);
+    world.start_vswitchd();
+    world.wait_until_configured();
+    a.reach(&mut b);
+    b.reach(&mut a);
+    a.reach(&mut b);
+    world.glue("die");
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
+    all_arrive(100, &mut a, &mut b);
+    world.start_vswitchd();
+    world.glue("live");
+    world.wait_until_configured();
+    a.reach(&mut b);
+    b.reach(&mut a);
+    // Another data plane gets the ports again, and flows, without a new ovs-vswitchd.
+    let received = || {
+        world
+            .vsctl("get Interface vm1 statistics:rx_packets")
+            .parse::<u64>()
+    };
+    let before = received().unwrap();
+    world.glue("lose");
+    let [mut a, mut b] = [("vm1", 1), ("vm2", 2)].map(|(name, station)| Guest::connect(world, name, station));
+    a.reach(&mut b);
+    b.reach(&mut a);
+    world.until("no counter goes back", |_| received().unwrap() > before);
+    world.check_log();
+}
+
+/// The product, with its supervisor and sandboxes.
+pub fn product_forwards(world: &mut World, program: std::path::PathBuf) {
+    world.start_product(program);
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    for port in ["vm1", "vm2"] {
+        world.vsctl(&format!(
+            "add-port br0 {port} -- set Interface {port} type=internal external_ids:vhost-user=server"
+        ));
+    }
+    // What is said later holds as well.
+    world.vsctl("add-port br0 vm3 -- set Interface vm3 type=internal");
+    world.vsctl("set Interface vm3 external_ids:vhost-user=server");
+    let guests = [("vm1", 1), ("vm2", 2), ("vm3", 3)];
+    let mut guests = guests.map(|(name, station)| Guest::connect(world, name, station));
+    for (from, to) in [(0, 1), (1, 2), (2, 0)] {
+        let [from, to] = guests.get_disjoint_mut([from, to]).unwrap();
+        from.reach(to);
+        to.reach(from);
+        from.reach(to);
+    }
+    let [mut a, mut b, _] = guests;
+    let before = process(world, "ovs");
+    assert_eq!((&before["missing"], &before["restarts"]), (&json!([]), &json!(0)));
+    // Installed flows forward without the process, and it comes back by itself.
+    let pid = i32::try_from(before["pid"].as_u64().unwrap()).unwrap();
+    // SAFETY: plain integers; the process is one of the product under test.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
+    all_arrive(100, &mut a, &mut b);
+    world.start_vswitchd();
+    world.wait_until_configured();
+    assert_eq!(process(world, "ovs")["restarts"], json!(1));
+    // The same sockets and connections.
+    a.reach(&mut b);
+    b.reach(&mut a);
+    world.vsctl("del-port vm3");
+    world.until("its socket is gone", |world| !world.guest_socket("vm3").exists());
+    world.check_log();
+}
+
+fn process(world: &World, role: &str) -> serde_json::Value {
+    let status: serde_json::Value = serde_json::from_str(&world.product("status --json")).unwrap();
+    let processes = status["processes"].as_array().unwrap();
+    let found = processes.iter().find(|process| process["role"] == role);
+    found.unwrap_or_else(|| panic!("{status}")).clone()
+}
+
+/// A flow is there when its first packet arrives, so that none of those behind it is lost.
+fn all_arrive(count: usize, a: &mut Guest, b: &mut Guest) {
+    b.take();
+    let end = Instant::now() + PATIENCE;
+    (0..count).for_each(|_| a.send(b));
+    let mut arrived = 0;
+    while arrived < count {
+        assert!(Instant::now() < end, "{arrived} of {count}");
+        arrived += b.take().len();
+    }
+}
