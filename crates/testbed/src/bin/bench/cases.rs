@@ -23,6 +23,7 @@ mod vcpus;
 
 use crate::Effort;
 use crate::contender::Contender;
+use crate::machine::Neighbours;
 use crate::network::Network;
 use crate::record::{Better, Record};
 use anyhow::Result;
@@ -147,7 +148,10 @@ impl<G> Rig<G> {
                         continue;
                     };
                     let name = rig.contender.name;
-                    match rig.turn(|network, guests| measure(network, guests, point)) {
+                    let neighbours = Neighbours::watch();
+                    let measured = rig.turn(|network, guests| measure(network, guests, point));
+                    record.beside(neighbours.seen());
+                    match measured {
                         Ok(values) => record.add_all(label, name, &values)?,
                         Err(error) if rig.contender.is_ours() => {
                             return Err(error.context(format!("{label} on {name}")));

@@ -4,8 +4,9 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testbed::endpoint::{Endpoint, Host};
+use testbed::run_time::RunTime;
 
 /// The machine, as named in results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,6 +67,36 @@ pub fn busy_seconds() -> f64 {
         .filter_map(|(_, ticks)| ticks.parse::<u64>().ok())
         .sum();
     Duration::from_millis(ticks * 10).as_secs_f64()
+}
+
+/// What processors did for others while something was measured.
+pub struct Neighbours {
+    begin: Instant,
+    busy: f64,
+    ours: RunTime,
+}
+
+impl Neighbours {
+    /// From now on.
+    pub fn watch() -> Neighbours {
+        Neighbours {
+            begin: Instant::now(),
+            busy: busy_seconds(),
+            ours: our_run_time(),
+        }
+    }
+
+    /// Seconds since then, and processor seconds that neither this process nor any that it started had. Programs that have ended
+    /// meanwhile count as others; a few milliseconds are theirs.
+    pub fn seen(&self) -> [f64; 2] {
+        let ours = our_run_time().since(&self.ours).as_secs_f64();
+        let others = busy_seconds() - self.busy - ours;
+        [self.begin.elapsed().as_secs_f64(), others]
+    }
+}
+
+fn our_run_time() -> RunTime {
+    RunTime::of_families(&[std::process::id()])
 }
 
 /// How often processors have switched to another task since the machine started.

@@ -187,6 +187,9 @@ fn measure(
             Ok(()) if record.points.is_empty() => {}
             Ok(()) => {
                 record.seconds = begin.elapsed().as_secs();
+                if let Some(percent) = record.others() {
+                    println!("  {percent:.1} % of a core went to others on this machine");
+                }
                 report::merge(directory, record)?;
             }
             Err(error) => {

@@ -62,6 +62,9 @@ pub struct Record {
     /// Who gave up, where and why, a sentence each.
     #[serde(default)]
     pub gave_up: Vec<String>,
+    /// Seconds during which the machine was watched, and processor seconds that others had meanwhile.
+    #[serde(default)]
+    pub beside: [f64; 2],
 }
 
 /// A median and the quartiles of what it was taken from.
@@ -138,7 +141,21 @@ impl Record {
                 .collect(),
             points: Vec::new(),
             gave_up: Vec::new(),
+            beside: [0.0; 2],
         }
+    }
+
+    /// Notes seconds, and processor seconds that others had meanwhile.
+    pub fn beside(&mut self, seen: [f64; 2]) {
+        for (sum, seen) in self.beside.iter_mut().zip(seen) {
+            *sum += seen;
+        }
+    }
+
+    /// Percent of a core that others had while this was measured, if that is known.
+    pub fn others(&self) -> Option<f64> {
+        let [seconds, others] = self.beside;
+        (seconds > 0.0).then(|| (100.0 * others / seconds).max(0.0))
     }
 
     /// Whether this is what measuring on this machine would find: the same commit, without changes, and as thoroughly.
@@ -263,6 +280,7 @@ mod tests {
             }],
             points: Vec::new(),
             gave_up: Vec::new(),
+            beside: [0.0; 2],
         };
         for (ours, peer) in [(2.0, 1.0), (9.0, 3.0), (4.0, 4.0)] {
             record.add("64", "hyperswitch", "rate", ours).expect("a number");
@@ -287,6 +305,17 @@ mod tests {
         assert_eq!(higher.value("64", "bridge", "rate"), spread(3.0, 2.0, 3.5));
         assert_eq!(higher.ratio("64", "hyperswitch", "nobody", "rate"), None);
         assert_eq!(higher.contenders("rate"), ["hyperswitch", "bridge"]);
+    }
+
+    #[test]
+    fn others_are_known_where_somebody_looked() {
+        let mut record = record(Better::Higher);
+        assert_eq!(record.others(), None);
+        record.beside([1.0, 0.5]);
+        record.beside([3.0, 0.5]);
+        assert_eq!(record.others(), Some(25.0));
+        record.beside([1.0, -2.0]);
+        assert_eq!(record.others(), Some(0.0), "ticks are coarse");
     }
 
     #[test]

@@ -55,6 +55,13 @@ fn section(text: &mut String, record: &Record, machine: &Machine, plots: &[(Stri
         record.commit,
         machine_text(machine)
     );
+    if let Some(percent) = record.others() {
+        let _ = write!(
+            text,
+            "\nMeanwhile {} % of a core went to others on this machine.\n",
+            digits(percent)
+        );
+    }
     for sentence in &record.gave_up {
         let _ = write!(text, "\n{sentence}.\n");
     }

@@ -1,0 +1,346 @@
+//! The targets, and what those of a kind have in common.
+
+use super::Target;
+use crate::contender::{
+    BY_PORTS, HYPERSWITCH, OVS_PORTS, OVS_PORTS_BATCHING, OVS_PORTS_EMC, OVS_PORTS_SMC, TESTPMD, TOGETHER,
+};
+
+const fn alone(
+    what: &'static str,
+    [case, measure]: [&'static str; 2],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        what,
+        case,
+        measure,
+        also: None,
+        ours: HYPERSWITCH.name,
+        peer: None,
+        others: &[],
+        points,
+        floor,
+        goal,
+    }
+}
+
+const fn beside(
+    what: &'static str,
+    [case, measure, peer]: [&'static str; 3],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        peer: Some(peer),
+        ..alone(what, [case, measure], points, floor, goal)
+    }
+}
+
+/// By busy and by awake cycles.
+const fn in_cycles(
+    what: &'static str,
+    [case, peer]: [&'static str; 2],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        also: Some("awake cycles"),
+        ..beside(what, [case, "busy cycles", peer], points, floor, goal)
+    }
+}
+
+/// With DPDK's own driver.
+const fn faster_than_learning(
+    what: &'static str,
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    let peer = ["testpmd", "rate", "ovs-dpdk-learning"];
+    beside(what, peer, points, floor, goal)
+}
+
+/// A flow for each pair of UDP ports, whatever guests and caches are like.
+const fn apart(what: &'static str, points: &'static [&'static str]) -> Target {
+    Target {
+        ours: BY_PORTS.name,
+        others: &[OVS_PORTS_EMC.name, OVS_PORTS_SMC.name, OVS_PORTS_BATCHING.name],
+        ..in_cycles(what, ["flows-apart", OVS_PORTS.name], points, 1.3, 1.8)
+    }
+}
+
+/// With guests on the same processor as the peer's.
+const fn beside_together(
+    what: &'static str,
+    case_measure_peer: [&'static str; 3],
+    points: &'static [&'static str],
+    floor: f64,
+    goal: f64,
+) -> Target {
+    Target {
+        ours: TOGETHER.name,
+        ..beside(what, case_measure_peer, points, floor, goal)
+    }
+}
+
+const LOOP: [&str; 2] = ["loop", "ovs-dpdk"];
+const MANY_FLOWS: &[&str] = &["64 io, 1000 flows", "64 io, 100000 flows"];
+const LARGE: &[&str] = &["65536"];
+
+pub(super) const TARGETS: &[Target] = &[
+    in_cycles(
+        "busy or awake cycles per packet, the stricter, 64 B, 1 flow: OVS-DPDK / ours",
+        LOOP,
+        &["64 io", "64 touch"],
+        1.8,
+        2.4,
+    ),
+    in_cycles("same, 512 B", LOOP, &["512 io", "512 touch"], 1.7, 2.1),
+    in_cycles("same, 1500 B, touch", LOOP, &["1500 touch"], 1.6, 1.9),
+    in_cycles("same, 1500 B, io", LOOP, &["1500 io"], 1.9, 2.2),
+    in_cycles(
+        "same, 64 B, bursts of 1 to 4 packets",
+        LOOP,
+        &["64 io, bursts of 1", "64 io, bursts of 2", "64 io, bursts of 4"],
+        1.4,
+        2.2,
+    ),
+    in_cycles(
+        "same, 64 B, 1,000 and 100,000 flows between two stations, which are one entry for ours",
+        LOOP,
+        MANY_FLOWS,
+        1.6,
+        2.1,
+    ),
+    in_cycles(
+        "same, OVS-DPDK as a learning switch / ours",
+        ["loop", "ovs-dpdk-learning"],
+        MANY_FLOWS,
+        1.6,
+        2.1,
+    ),
+    apart(
+        "same, 64 B, 1,000 flows told apart, OVS-DPDK at its best, any guest",
+        &[
+            "64 io, 1000 flows",
+            "64 io, 1000 flows, huge pages, 1024 entries",
+            "64 io, 1000 flows, huge pages, 1024 entries, no mrg_rxbuf",
+        ],
+    ),
+    apart(
+        "same, 100,000 flows told apart",
+        &[
+            "64 io, 100000 flows",
+            "64 io, 100000 flows, huge pages, 1024 entries",
+            "64 io, 100000 flows, huge pages, 1024 entries, no mrg_rxbuf",
+        ],
+    ),
+    in_cycles(
+        "busy or awake cycles per packet, 64 B, 1 flow: testpmd with two vhost ports / ours",
+        ["loop", TESTPMD.name],
+        &["64 io", "64 touch"],
+        1.0,
+        1.5,
+    ),
+    in_cycles(
+        "testpmd, busy or awake cycles per packet, 64 to 1500 B: OVS-DPDK / ours",
+        ["testpmd", "ovs-dpdk"],
+        &["64", "128", "256", "512", "1500"],
+        1.5,
+        2.0,
+    ),
+    faster_than_learning(
+        "testpmd, packets per second, 64 B: ours / OVS-DPDK as a learning switch",
+        &["64"],
+        2.1,
+        3.0,
+    ),
+    faster_than_learning("same, 512 B", &["512"], 3.0, 4.0),
+    faster_than_learning("same, 1500 B", &["1500"], 2.8, 4.0),
+    beside(
+        "UML pair TCP: ours / bridge and TAP",
+        ["stream", "throughput", "bridge"],
+        LARGE,
+        1.0,
+        1.4,
+    ),
+    beside(
+        "same, processor time per GB: bridge / ours",
+        ["stream", "processor time", "bridge"],
+        LARGE,
+        1.0,
+        1.43,
+    ),
+    beside(
+        "UML pair TCP, 128 KiB per write: ours / bridge and TAP",
+        ["pairs", "throughput", "bridge"],
+        &["1"],
+        1.0,
+        1.4,
+    ),
+    beside(
+        "same, processor time per GB: bridge / ours",
+        ["pairs", "processor time", "bridge"],
+        &["1"],
+        1.0,
+        1.43,
+    ),
+    beside(
+        "UML pair TCP: ours / OVS-DPDK",
+        ["stream", "throughput", "ovs-dpdk"],
+        LARGE,
+        1.5,
+        2.0,
+    ),
+    beside(
+        "UDP RR 64 B: ours / bridge and TAP",
+        ["rr", "transactions", "bridge"],
+        &["64"],
+        1.0,
+        1.5,
+    ),
+    beside(
+        "UDP RR 64 B: ours / OVS-DPDK",
+        ["rr", "transactions", "ovs-dpdk"],
+        &["64"],
+        0.9,
+        1.2,
+    ),
+    beside_together(
+        "same, guests on one processor with both",
+        ["rr", "transactions", "ovs-dpdk"],
+        &["64"],
+        0.9,
+        1.2,
+    ),
+    beside(
+        "default / `thread-per-vnic`, UDP RR 64 B",
+        ["rr", "transactions", "hyperswitch-thread-per-vnic"],
+        &["64"],
+        2.0,
+        3.2,
+    ),
+    beside(
+        "default / `thread-per-vnic`, TCP",
+        ["stream", "throughput", "hyperswitch-thread-per-vnic"],
+        LARGE,
+        1.3,
+        1.6,
+    ),
+    beside(
+        "default / `driver-domain`, UDP RR 64 B",
+        ["rr", "transactions", "hyperswitch-driver-domain"],
+        &["64"],
+        1.5,
+        2.2,
+    ),
+    beside_together(
+        "same, guests on one processor with both",
+        ["rr", "transactions", "hyperswitch-driver-domain"],
+        &["64"],
+        1.5,
+        2.2,
+    ),
+    beside(
+        "default / `driver-domain`, TCP",
+        ["stream", "throughput", "hyperswitch-driver-domain"],
+        LARGE,
+        1.3,
+        1.6,
+    ),
+    in_cycles(
+        "32 KB frames: one copy / two copies (`driver-domain`), busy or awake cycles, the stricter",
+        ["copies", "hyperswitch-driver-domain"],
+        &["32768 touch"],
+        1.25,
+        1.4,
+    ),
+    beside(
+        "8 pairs, TCP added up: ours / OVS-DPDK",
+        ["pairs", "throughput", "ovs-dpdk"],
+        &["8"],
+        1.5,
+        2.0,
+    ),
+    alone(
+        "idle, 100 ports, % of a core",
+        ["idle", "processor"],
+        &["100 unused", "100 connected"],
+        0.2,
+        0.01,
+    ),
+    beside(
+        "UML pair, a loop on each processor, ping p90: bridge and TAP / ours",
+        ["full-host", "p90", "bridge"],
+        &["all, nice 0", "all, nice 19"],
+        1.0 / 1.3,
+        1.0,
+    ),
+    beside(
+        "same, p99",
+        ["full-host", "p99", "bridge"],
+        &["all, nice 0", "all, nice 19"],
+        1.0 / 1.2,
+        1.0,
+    ),
+    beside(
+        "UML pair, free processors, ping p50: bridge and TAP / ours",
+        ["full-host", "p50", "bridge"],
+        &["none"],
+        1.0 / 1.1,
+        1.0 / 0.9,
+    ),
+    beside(
+        "container pair, a loop on each processor, ping p50: bridge and veth / ours",
+        ["full-host-containers", "p50", "bridge"],
+        &["all, nice 0", "all, nice 19"],
+        0.25,
+        0.5,
+    ),
+    beside(
+        "same, p90",
+        ["full-host-containers", "p90", "bridge"],
+        &["all, nice 0", "all, nice 19"],
+        0.2,
+        0.5,
+    ),
+    beside(
+        "same, p99",
+        ["full-host-containers", "p99", "bridge"],
+        &["all, nice 0", "all, nice 19"],
+        1.0 / 6.0,
+        1.0 / 3.0,
+    ),
+    beside(
+        "processor time at 1,000 and 10,000 packets/s: bridge and TAP / ours",
+        ["rate", "processor", "bridge"],
+        &["1000", "10000"],
+        1.0 / 1.3,
+        1.0 / 0.8,
+    ),
+    alone(
+        "what a flood takes from a computing task, % of its fair share",
+        ["flood", "taken"],
+        &["0", "1"],
+        10.0,
+        2.0,
+    ),
+    alone(
+        "bystanders under tuple-space attack against a benign run of equal load, %",
+        ["attack-victim", "kept"],
+        &["1, 1,000/s", "1000, 1,000/s"],
+        92.0,
+        98.0,
+    ),
+    alone(
+        "bystanders' throughput under tuple-space attack, %",
+        ["attack", "kept"],
+        &["1, 1,000/s", "1000, 1,000/s"],
+        90.0,
+        98.0,
+    ),
+];
