@@ -12,7 +12,7 @@ const FEWEST: usize = 32;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Prefixes {
-    /// Counters by hash; a power of two of lines.
+    /// Counters by hash. Their number is a power of two.
     counts: Box<[u16]>,
 }
 
@@ -69,5 +69,17 @@ mod tests {
         (0..times).for_each(|_| prefixes.add(5));
         (0..times - 1).for_each(|_| prefixes.remove(5));
         assert!(prefixes.may_have(5));
+    }
+
+    #[test]
+    fn of_beginnings_that_no_flow_has_at_most_a_quarter_passes() {
+        let passing = |flows: u64| {
+            let mut prefixes = Prefixes::new(flows as usize);
+            (0..flows).for_each(|hash| prefixes.add(hash));
+            (0..1 << 16).filter(|&hash| prefixes.may_have(hash)).count()
+        };
+        assert_eq!(passing(64), (1 << 16) / 4);
+        assert_eq!(passing(65), (1 << 16) / 512 * 65);
+        assert_eq!(passing(1), (1 << 16) / FEWEST);
     }
 }
