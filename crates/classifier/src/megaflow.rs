@@ -40,7 +40,10 @@ const MASKS_PER_PORT: usize = 8;
 pub struct MegaflowTable {
     max_flows: usize,
     max_masks: usize,
+    max_bytes: usize,
     flows: BTreeMap<FlowId, Arc<FlowEntry>>,
+    /// Bytes of their compiled actions.
+    bytes: usize,
     /// Those of the forward stage's first pass by input port, of ports that were ever named.
     ports: BTreeMap<u32, Arc<SharedList>>,
     /// Of these, flows whose mask does not compare the whole input port.
@@ -66,7 +69,9 @@ impl MegaflowTable {
         MegaflowTable {
             max_flows,
             max_masks,
+            max_bytes: usize::MAX,
             flows: BTreeMap::new(),
+            bytes: 0,
             ports: BTreeMap::new(),
             any_port: Arc::default(),
             stages: Arc::default(),
@@ -75,9 +80,10 @@ impl MegaflowTable {
         }
     }
 
-    /// Holds up to so many flows from now on. What there is stays, and can be replaced.
-    pub fn set_max_flows(&mut self, max_flows: usize) {
-        self.max_flows = max_flows;
+    /// Holds up to so many flows from now on, whose compiled actions take up to so many bytes. What there is stays, and can be
+    /// replaced by what takes no more.
+    pub fn set_limits(&mut self, max_flows: usize, max_bytes: usize) {
+        (self.max_flows, self.max_bytes) = (max_flows, max_bytes);
     }
 
     /// The flows for packets of a port, present and future. A port number that cannot be has those for any port only.
@@ -124,6 +130,7 @@ impl MegaflowTable {
         };
         let before = replaced.first().filter(|_| kept);
         let entry = Arc::new(FlowEntry::after(flow, before.map(|entry| &**entry))?);
+        self.check_bytes(&entry, &replaced)?;
         self.check_limits(&entry.flow, &replaced)?;
         self.exchange(&replaced, Some(entry));
         if kept && !replaced.is_empty() {
@@ -154,6 +161,7 @@ impl MegaflowTable {
             entry.kill();
         }
         self.port_flows.clear();
+        self.bytes = 0;
         self.looks_at = FlowMask::ANY;
         self.narrow(None);
         count
@@ -215,6 +223,11 @@ impl MegaflowTable {
         self.flows.len()
     }
 
+    /// Bytes of the flows' compiled actions.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty()
@@ -259,6 +272,7 @@ impl MegaflowTable {
         for old in old {
             self.flows.remove(&old.flow.id);
             self.count(&Place::of(&old.flow), -1);
+            self.bytes -= old.program().bytes();
         }
         let place_of_new = new.as_ref().map(|new| Place::of(&new.flow));
         let is_here = |old: &&Arc<FlowEntry>| Some(Place::of(&old.flow)) == place_of_new;
@@ -267,6 +281,7 @@ impl MegaflowTable {
             self.widen(&new, &place);
             self.flows.insert(new.flow.id, Arc::clone(&new));
             self.count(&place, 1);
+            self.bytes += new.program().bytes();
             let here: Vec<_> = old.iter().filter(is_here).cloned().collect();
             list.replace(&here, Some(new));
         }
@@ -376,6 +391,16 @@ impl MegaflowTable {
             self.ports.insert(port, list);
         }
         &self.ports[&port]
+    }
+
+    /// Whether what a flow does may be kept when those go from the table that it replaces.
+    fn check_bytes(&self, entry: &FlowEntry, replaced: &[Arc<FlowEntry>]) -> Result<(), Refused> {
+        let freed: usize = replaced.iter().map(|entry| entry.program().bytes()).sum();
+        let (needed, limit) = (entry.program().bytes(), self.max_bytes);
+        if needed > freed && self.bytes - freed + needed > limit {
+            return Err(Refused::Bytes { limit });
+        }
+        Ok(())
     }
 
     /// Whether `flow` may come when those go from the table that it replaces.

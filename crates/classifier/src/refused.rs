@@ -19,6 +19,11 @@ pub enum Refused {
         /// How many that is.
         limit: usize,
     },
+    /// The table's flows do as much as they may.
+    Bytes {
+        /// How many bytes their compiled actions may take.
+        limit: usize,
+    },
     /// The input port has as many flows as the table has room for.
     Share {
         /// The port.
@@ -43,6 +48,10 @@ impl fmt::Display for Refused {
             Refused::Exists(id) => write!(f, "flow {id} exists"),
             Refused::Missing(id) => write!(f, "flow {id} does not exist"),
             Refused::Flows { limit } => write!(f, "the flow table is full ({limit} flows)"),
+            Refused::Bytes { limit } => write!(
+                f,
+                "the actions of the table's flows would take more than {limit} bytes"
+            ),
             Refused::Share { in_port, flows } => write!(
                 f,
                 "port {in_port} has {flows} flows, and the table has no room for as many others"

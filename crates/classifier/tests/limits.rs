@@ -1,7 +1,7 @@
 //! What a hostile guest can and cannot do to look-ups, and what caches keep alive.
 
 use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
-use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Stage, Statistics, SwitchId};
+use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Stage, Statistics, SwitchId};
 use std::sync::Arc;
 
 fn flow(id: u128, port: u32, mac: u64, mac_mask: u64) -> Flow {
@@ -92,6 +92,42 @@ fn a_full_table_refuses_new_flows_but_replaces_old_ones() {
     assert_eq!((table.len(), table.get(FlowId(2)).is_some()), (1, false));
     assert!(find(&mut table, &key(1, 3)).is_none());
     assert_eq!(find(&mut table, &key(2, 2)).unwrap().flow.id, FlowId(4));
+}
+
+#[test]
+fn what_flows_do_is_bounded_in_bytes() {
+    let mut table = MegaflowTable::new(100, 8);
+    let doing = |id, outputs| {
+        let mut flow = flow(id, 1, id as u64, 0xff);
+        flow.actions = vec![Action::Output(PortId(1)); outputs];
+        flow
+    };
+    table.insert(doing(1, 100)).unwrap();
+    let limit = table.bytes();
+    assert!(limit >= 100);
+    table.set_limits(100, limit);
+    let refused = Refused::Bytes { limit };
+    assert_eq!(table.insert(doing(2, 1)).unwrap_err(), refused);
+    assert_eq!(table.insert(doing(1, 101)).unwrap_err(), refused);
+    assert_eq!(table.get(FlowId(1)).unwrap().flow.actions.len(), 100);
+    // As much, or less, in its place; and then there is room for another.
+    table.insert(doing(1, 100)).unwrap();
+    table.insert(doing(1, 40)).unwrap();
+    table.insert(doing(2, 40)).unwrap();
+    assert_eq!(table.insert(doing(3, 40)).unwrap_err(), refused);
+    table.remove(FlowId(1)).unwrap();
+    table.insert(doing(3, 40)).unwrap();
+    assert!(table.bytes() <= limit);
+    table.flush();
+    assert_eq!(table.bytes(), 0);
+    // What is over a limit that came later can shrink.
+    table.insert(doing(1, 90)).unwrap();
+    table.set_limits(100, 0);
+    table.insert(doing(1, 80)).unwrap();
+    assert_eq!(
+        table.insert(doing(1, 90)).unwrap_err(),
+        Refused::Bytes { limit: 0 }
+    );
 }
 
 /// Installs flows of a port until one is refused; returns how many there are then.

@@ -3,7 +3,7 @@
 //! Stations without flows age by our clock alone. The use of flows is known only by asking the data plane, and is asked
 //! for only while there are flows; so a switch that has learned nothing wakes nobody.
 
-use crate::data_plane::Pending;
+use crate::answers::Pending;
 use crate::process::{Control, SwitchRun};
 use control_protocol::data_plane::{Detail, Request};
 use flow::{FlowId, FlowStats, SwitchId};

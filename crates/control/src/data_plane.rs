@@ -7,22 +7,20 @@
 //!
 //! Every upcall is ended by exactly one `Execute` or `Discard`, sent before the flow that spares the next one.
 
+use crate::answers::Pending;
 use crate::clean;
 use crate::l2::{FlowChange, MASK};
-use crate::pages::next_page;
 use crate::peer::{Lost, Peer};
 use crate::process::Control;
 use crate::refusal::Refusal;
 use crate::serve::Question;
-use crate::trust::{
-    Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS, are_plausible,
-};
+use crate::trust::{Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS};
 use crate::users::Token;
+use control_protocol::Channel;
 use control_protocol::data_plane::{
-    Answer, Detail, Execute, FromDataPlane, PortInfo, PortState, Request, ToDataPlane, Upcall, VERSION,
+    Execute, FromDataPlane, PortState, Request, ToDataPlane, Upcall, VERSION,
 };
-use control_protocol::{Channel, RequestError};
-use flow::{DropReason, Flow, FlowId, FlowStats, PortId, PutMode, Statistics, SwitchId};
+use flow::{DropReason, Flow, PortId, PutMode, Statistics, SwitchId};
 use management::{DataPlaneStatus, Response};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -31,7 +29,7 @@ use std::os::fd::OwnedFd;
 pub(crate) struct DataPlane {
     pub peer: Peer<ToDataPlane>,
     serial: u32,
-    pending: HashMap<u32, Pending>,
+    pub pending: HashMap<u32, Pending>,
     pub welcome: Option<DataPlaneStatus>,
     /// Switches whose flows have not been taken over yet; `None` until ports are known.
     pub restoring: Option<usize>,
@@ -46,22 +44,6 @@ pub(crate) struct DataPlane {
     /// When flows were asked for last.
     pub polled_ms: u64,
     pub polls: usize,
-}
-
-/// What an answer is for.
-pub(crate) enum Pending {
-    /// Errors go to the log, with this text.
-    Quiet(&'static str),
-    Hello,
-    /// Errors are the port's problem. Whether it was to be added.
-    Port(String, bool),
-    Flow(SwitchId, FlowId),
-    SyncPorts(Vec<PortInfo>),
-    SyncFlows(SwitchId, Vec<(Flow, FlowStats)>),
-    PollFlows(SwitchId, Vec<(FlowId, FlowStats)>),
-    UserPorts(Token, Question, Vec<PortInfo>),
-    UserFlows(Token, SwitchId, Vec<(Flow, FlowStats)>),
-    User(Token, Question),
 }
 
 impl Control {
@@ -232,142 +214,6 @@ impl Control {
         }
     }
 
-    fn answered(&mut self, serial: u32, result: Result<Answer, RequestError>) {
-        let Some(data_plane) = &mut self.data_plane else {
-            return;
-        };
-        // Without an entry: a user who has lost patience.
-        let Some(pending) = data_plane.pending.remove(&serial) else {
-            return;
-        };
-        let (entries, more) = match &result {
-            Ok(Answer::Ports { ports, more }) => (ports.len(), *more),
-            Ok(Answer::Flows { flows, more }) => (flows.len(), *more),
-            Ok(Answer::FlowStats { flows, more }) => (flows.len(), *more),
-            _ => (0, false),
-        };
-        let ports = self.ports.len();
-        let flows = match &result {
-            Ok(Answer::Flows { flows, .. }) => flows.as_slice(),
-            _ => &[],
-        };
-        if !data_plane.listed.part(entries, more, ports)
-            || !are_plausible(flows.iter().map(|(flow, _)| flow), ports)
-        {
-            data_plane.broken = true;
-            // Its user is answered when the data plane is parted with.
-            data_plane.pending.insert(serial, pending);
-            return;
-        }
-        match (pending, result) {
-            (Pending::Quiet(_), Ok(_)) => {}
-            (Pending::Quiet(what), Err(error)) => {
-                telemetry::limited!(log::Level::Error, "{what}: {error}");
-            }
-            (Pending::Hello, Ok(Answer::Welcome { workers, pid, .. })) => {
-                data_plane.welcome = Some(DataPlaneStatus { pid, workers });
-            }
-            (Pending::Hello, result) => {
-                let error = result
-                    .err()
-                    .map_or_else(|| "no welcome".into(), |error| error.text);
-                log::error!("the data plane does not understand us: {error}");
-            }
-            (Pending::Port(..), Ok(_)) => {}
-            (Pending::Port(name, adding), Err(error)) => {
-                log::warn!("port {name}: {error}");
-                let now_ms = self.now_ms();
-                if let Some(run) = self.ports.get_mut(&name) {
-                    run.refused(adding, error.text, now_ms);
-                }
-            }
-            (Pending::Flow(..), Ok(_)) => {}
-            (Pending::Flow(switch, id), Err(error)) => {
-                log::debug!("flow not installed: {error}");
-                if let Some(run) = self.switch_by_id(switch) {
-                    run.l2.forget_flow(id);
-                }
-            }
-            (Pending::SyncPorts(mut all), Ok(Answer::Ports { ports, more })) => {
-                all.extend(ports);
-                self.gather(serial, more, all, Pending::SyncPorts, Self::sync_ports);
-            }
-            (Pending::SyncFlows(switch, mut all), Ok(Answer::Flows { flows, more })) => {
-                let next = next_page(more, switch, &flows, Detail::Full, |(flow, _)| flow.id);
-                all.extend(flows);
-                let again = |all| Pending::SyncFlows(switch, all);
-                self.gather_pages(next, all, again, |control, all| control.sync_flows(switch, all));
-            }
-            (Pending::PollFlows(switch, mut all), Ok(Answer::FlowStats { flows, more })) => {
-                let next = next_page(more, switch, &flows, Detail::Terse, |(id, _)| *id);
-                all.extend(flows);
-                let again = |all| Pending::PollFlows(switch, all);
-                self.gather_pages(next, all, again, |control, all| control.polled(switch, all));
-            }
-            (Pending::UserPorts(token, question, mut all), Ok(Answer::Ports { ports, more })) => {
-                all.extend(ports);
-                if more {
-                    let pending = Pending::UserPorts(token, question, all);
-                    data_plane.pending.insert(serial, pending);
-                } else {
-                    data_plane.listed.end(all.len());
-                    self.ports_for_user(token, question, all);
-                }
-            }
-            (Pending::UserFlows(token, switch, mut all), Ok(Answer::Flows { flows, more })) => {
-                let next = next_page(more, switch, &flows, Detail::Full, |(flow, _)| flow.id);
-                all.extend(flows);
-                let again = |all| Pending::UserFlows(token, switch, all);
-                self.gather_pages(next, all, again, |control, all| {
-                    control.flows_for_user(token, all)
-                });
-            }
-            (Pending::User(token, question), Ok(answer)) => self.answer_for_user(token, question, answer),
-            (Pending::SyncFlows(switch, _), result) => {
-                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
-                telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
-                self.sync_flows(switch, Vec::new());
-            }
-            (Pending::PollFlows(switch, _), result) => {
-                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
-                telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
-                self.polled(switch, Vec::new());
-            }
-            (Pending::SyncPorts(_), result) => {
-                let error = result.err().map_or_else(|| "no list".into(), |error| error.text);
-                log::error!("ports of the data plane: {error}");
-            }
-            (pending, result) => {
-                if let Some(token) = pending.user() {
-                    self.gathered.remove(&token);
-                    let refusal = result
-                        .err()
-                        .map_or(Refusal::WrongAnswer, |error| Refusal::DataPlane(error.text));
-                    self.users.answer(token, &Response::Error(refusal.to_string()));
-                }
-            }
-        }
-    }
-
-    /// Goes on when all parts of a list have come.
-    fn gather<T>(
-        &mut self,
-        serial: u32,
-        more: bool,
-        all: Vec<T>,
-        again: impl FnOnce(Vec<T>) -> Pending,
-        complete: impl FnOnce(&mut Self, Vec<T>),
-    ) {
-        if !more {
-            if let Some(data_plane) = &mut self.data_plane {
-                data_plane.listed.end(all.len());
-            }
-            complete(self, all);
-        } else if let Some(data_plane) = &mut self.data_plane {
-            data_plane.pending.insert(serial, again(all));
-        }
-    }
-
     fn port_changed(&mut self, port: PortId, state: PortState, peer: Option<u32>) {
         let Some(name) = self.names.get(&port).cloned() else {
             return;
@@ -463,25 +309,5 @@ impl DataPlane {
     fn user_lists(&self) -> usize {
         let ports = |pending: &&Pending| matches!(pending, Pending::UserPorts(..));
         self.pending.values().filter(ports).count()
-    }
-}
-
-impl Pending {
-    /// Entries of a list that have come.
-    fn gathered(&self) -> usize {
-        match self {
-            Pending::UserPorts(_, _, all) => all.len(),
-            Pending::UserFlows(_, _, all) => all.len(),
-            _ => 0,
-        }
-    }
-
-    fn user(&self) -> Option<Token> {
-        match self {
-            Pending::UserPorts(token, ..) | Pending::UserFlows(token, ..) | Pending::User(token, _) => {
-                Some(*token)
-            }
-            _ => None,
-        }
     }
 }

@@ -10,7 +10,8 @@
 //! | desired state becomes changes | `plan` |
 //! | changes are applied | `apply` |
 //! | ports are connected, again and again | `links` |
-//! | data plane: upcalls, flows, answers | `data_plane`, `pages` (lists of flows) |
+//! | data plane: requests, upcalls, flows | `data_plane` |
+//! | data plane: answers | `answers` |
 //! | data plane: meeting one | `sync` |
 //! | peers that have fallen to a guest | `trust` (bounds), `clean` (text) |
 //! | time | `ageing` |
@@ -28,6 +29,7 @@
 #![forbid(unsafe_code)]
 
 mod ageing;
+mod answers;
 mod apply;
 mod clean;
 mod data_plane;
@@ -36,7 +38,6 @@ mod edit;
 pub mod l2;
 mod links;
 mod pace;
-mod pages;
 mod peer;
 mod plan;
 mod process;

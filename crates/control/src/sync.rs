@@ -3,7 +3,7 @@
 //! Whether it was restarted, or we were, makes no difference. Ports that are as they should be stay, and so do flows
 //! that would be decided the same way again; guests notice nothing.
 
-use crate::data_plane::Pending;
+use crate::answers::Pending;
 use crate::links::PortRun;
 use crate::process::Control;
 use control_protocol::data_plane::{Detail, PortInfo, PortSpec, PortState, Request};

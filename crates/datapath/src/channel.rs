@@ -7,7 +7,7 @@
 use crate::Error;
 use crate::controller::Controller;
 use crate::pipeline::Pipeline;
-use crate::requests::Serving;
+use crate::requests::{Engine, Serving};
 use crate::state::Datapath;
 use control_protocol::supervisor::ToChild;
 use control_protocol::{Channel, ChannelError};
@@ -16,7 +16,7 @@ use placement::{Config, Costs, Policy, Topology};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::thread::sched_getaffinity;
-use scheduler::{Account, Placement, Pulse, Rings as _, Scheduler, measure_wake_cost, start_all};
+use scheduler::{Placement, Pulse, Rings as _, Scheduler, measure_wake_cost, start_all};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,14 +95,6 @@ fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
     state
         .inspect_err(|error| log::error!("the state of cores and guests cannot be mapped: {error}"))
         .ok()
-}
-
-/// What the thread answers from and forwards with.
-pub(crate) struct Engine {
-    pub datapath: Arc<Datapath>,
-    pub scheduler: Scheduler<Pipeline>,
-    pub work: Arc<Account>,
-    pub workers: usize,
 }
 
 struct Server {

@@ -277,3 +277,48 @@ impl Controller {
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{Flow, FlowId, FlowKey, FlowMask, PutMode, SwitchId};
+    use placement::{Config, Costs, Policy, Topology};
+    use scheduler::Placement;
+
+    #[test]
+    fn a_successor_is_not_answered_what_others_asked() {
+        let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
+        let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
+        let mut controller = Controller::new(ControllerId(1));
+        let (first, theirs) = Channel::pair().unwrap();
+        controller.connect(theirs, &datapath);
+        // A thread that has not told yet.
+        let member = datapath.periods.join();
+        member.online();
+        let flow = Flow::new(
+            FlowId(1),
+            SwitchId(1),
+            FlowKey::default(),
+            FlowMask::ANY,
+            Vec::new(),
+        );
+        let end = |controller: &mut Controller, serial| {
+            controller.switches.put(flow.clone(), PutMode::Create).unwrap();
+            let ended = controller.switches.remove(SwitchId(1), FlowId(1));
+            controller.answer_with_ended(serial, ended.into_iter().collect(), &datapath);
+            controller.send_ended(&datapath);
+        };
+        end(&mut controller, 1);
+        assert!(first.try_recv::<FromDataPlane>().is_err(), "too early");
+        let (second, theirs) = Channel::pair().unwrap();
+        controller.connect(theirs, &datapath);
+        end(&mut controller, 2);
+        member.offline(|| {});
+        controller.send_ended(&datapath);
+        let Ok((FromDataPlane::Answer { serial, .. }, _)) = second.try_recv() else {
+            panic!("no answer")
+        };
+        assert_eq!(serial, 2);
+        assert!(second.try_recv::<FromDataPlane>().is_err());
+    }
+}

@@ -61,7 +61,9 @@ fn errno_of_flow(refused: &classifier::Refused) -> Errno {
         Refused::Actions(_) | Refused::NoSuchStage(_) => Errno::INVAL,
         Refused::Exists(_) => Errno::EXIST,
         Refused::Missing(_) => Errno::NOENT,
-        Refused::Flows { .. } | Refused::Share { .. } | Refused::Masks { .. } => Errno::NOSPC,
+        Refused::Flows { .. } | Refused::Bytes { .. } | Refused::Share { .. } | Refused::Masks { .. } => {
+            Errno::NOSPC
+        }
     }
 }
 

@@ -1,12 +1,12 @@
 //! What a controller asks for, one function per kind of request. Ports, switches and flows of others do not exist for it.
 
-use crate::channel::Engine;
 use crate::controller::{Controller, Heard};
 use crate::ownership::foreign_port;
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
 use crate::refusal::Refusal;
 use crate::report::work_report;
+use crate::state::Datapath;
 use crate::trace::trace;
 use classifier::FlowEntry;
 use clock::Deadline;
@@ -16,7 +16,7 @@ use control_protocol::data_plane::{
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
 use flow::{DropReason, Flow, FlowId, PortId, PutMode, SwitchId};
 use rustix::fd::OwnedFd;
-use scheduler::{Scheduler, start_own};
+use scheduler::{Account, Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,6 +34,14 @@ const PORTS_PER_MESSAGE: usize = 16;
 const BATCH: usize = 64;
 /// How long a controller's turn takes, in microseconds: no request is begun later.
 const TURN_US: u64 = 1000;
+
+/// What the channel thread answers from and forwards with.
+pub(crate) struct Engine {
+    pub datapath: Arc<Datapath>,
+    pub scheduler: Scheduler<Pipeline>,
+    pub work: Arc<Account>,
+    pub workers: usize,
+}
 
 /// A controller in its turn.
 pub(crate) struct Serving<'a> {
@@ -347,5 +355,60 @@ impl Serving<'_> {
     fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("a capture"))?;
         self.port(port)?.captures.add(Channel::from(fd), snap_length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::ControllerId;
+    use placement::{Config, Costs, Policy, Topology};
+    use scheduler::Placement;
+
+    fn engine() -> Engine {
+        let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
+        let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
+        let crew = datapath.crew.clone();
+        Engine {
+            work: crew.ledger.open("test"),
+            scheduler: Scheduler::new(crew, None, Pipeline::new(datapath.clone())),
+            datapath,
+            workers: 0,
+        }
+    }
+
+    #[test]
+    fn a_turn_ends_however_many_requests_wait() {
+        let mut engine = engine();
+        let mut controller = Controller::new(ControllerId(1));
+        let (channel, theirs) = Channel::pair().unwrap();
+        controller.connect(theirs, &engine.datapath);
+        let upcall = UpcallId {
+            port: PortId(ControllerId::PORTS),
+            serial: 1,
+        };
+        let reason = DropReason::Policy;
+        let request = Request::Discard { upcall, reason };
+        let message = ToDataPlane { serial: 1, request };
+        let mut waiting = 0;
+        while waiting < 2 * BATCH + 1 {
+            // Every other one is none.
+            match waiting % 2 {
+                0 => channel.try_send(&message, &[]).unwrap(),
+                _ => channel.try_send(&0xffu8, &[]).unwrap(),
+            }
+            waiting += 1;
+        }
+        Serving {
+            controller: &mut controller,
+            engine: &mut engine,
+        }
+        .read_requests();
+        let mut left = 0;
+        while !matches!(controller.receive(&engine.datapath), Heard::Nothing) {
+            left += 1;
+        }
+        assert!(left >= waiting - BATCH, "{left} of {waiting} are left");
+        assert!(left < waiting, "nothing was read");
     }
 }

@@ -1,12 +1,13 @@
 //! The switches of one controller: flow tables by number, bounded in all.
 //!
 //! A switch is made when a port or a flow first names it, and forgotten when room is needed and it has neither. One controller's
-//! flows take no room from another's: each may have [`MAX_FLOWS`], of which a table holds [`DEFAULT_MAX_FLOWS`] at most.
+//! flows take no room from another's: each may have [`MAX_FLOWS`], of which a table holds [`DEFAULT_MAX_FLOWS`] at most, and
+//! [`MAX_BYTES`] of actions.
 //! The channel thread alone changes any of this.
 
 use crate::port::Switch;
 use crate::refusal::Refusal;
-use classifier::{DEFAULT_MAX_FLOWS, FlowEntry};
+use classifier::{DEFAULT_MAX_FLOWS, FlowEntry, MegaflowTable};
 use flow::{ControllerId, Flow, FlowId, PutMode, SwitchId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -14,6 +15,9 @@ use std::sync::Arc;
 
 /// Most flows of a controller, in all of its switches.
 pub(crate) const MAX_FLOWS: usize = 1_000_000;
+
+/// Most bytes of its flows' compiled actions. Broadcasts take most of it: a broadcast's flow has an action for each port.
+pub(crate) const MAX_BYTES: usize = 2 << 30;
 
 /// Most switches of a controller: one for each port, of those that there may be.
 pub(crate) const MAX_SWITCHES: usize = ControllerId::PORTS as usize;
@@ -24,6 +28,8 @@ pub(crate) struct Switches {
     switches: HashMap<SwitchId, Arc<Switch>>,
     /// In all tables.
     flows: usize,
+    /// Of their compiled actions.
+    bytes: usize,
 }
 
 impl Switches {
@@ -51,29 +57,38 @@ impl Switches {
 
     /// Installs a flow; returns those that ended with their statistics.
     pub fn put(&mut self, flow: Flow, mode: PutMode) -> Result<Vec<Arc<FlowEntry>>, Refusal> {
-        let room = MAX_FLOWS.saturating_sub(self.flows);
-        let switch = self.get_or_new(flow.switch)?;
+        let (flows, bytes) = (
+            MAX_FLOWS.saturating_sub(self.flows),
+            MAX_BYTES.saturating_sub(self.bytes),
+        );
+        let switch = self.get_or_new(flow.switch)?.clone();
         let mut table = switch.flows.lock();
-        let before = table.len();
-        table.set_max_flows(DEFAULT_MAX_FLOWS.min(before + room));
-        let ended = table.put(flow, mode);
-        let after = table.len();
-        drop(table);
-        self.flows = self.flows + after - before;
-        Ok(ended?)
+        let max_flows = DEFAULT_MAX_FLOWS.min(table.len() + flows);
+        let max_bytes = table.bytes() + bytes;
+        table.set_limits(max_flows, max_bytes);
+        Ok(self.change(&mut table, |table| table.put(flow, mode))?)
+    }
+
+    /// Changes a table, and counts what is in it.
+    fn change<R>(&mut self, table: &mut MegaflowTable, change: impl FnOnce(&mut MegaflowTable) -> R) -> R {
+        let (flows, bytes) = (table.len(), table.bytes());
+        let result = change(table);
+        self.flows = self.flows + table.len() - flows;
+        self.bytes = self.bytes + table.bytes() - bytes;
+        result
     }
 
     /// Removes a flow, if it is there.
     pub fn remove(&mut self, switch: SwitchId, id: FlowId) -> Option<Arc<FlowEntry>> {
-        let ended = self.switches.get(&switch)?.flows.lock().remove(id)?;
-        self.flows -= 1;
-        Some(ended)
+        let switch = self.switches.get(&switch)?.clone();
+        let mut table = switch.flows.lock();
+        self.change(&mut table, |table| table.remove(id))
     }
 
     /// Removes all flows of a switch.
     pub fn flush(&mut self, switch: SwitchId) {
-        if let Some(switch) = self.switches.get(&switch) {
-            self.flows -= switch.flows.lock().flush();
+        if let Some(switch) = self.switches.get(&switch).cloned() {
+            self.change(&mut switch.flows.lock(), |table| table.flush());
         }
     }
 }
@@ -135,6 +150,22 @@ mod tests {
         switches.remove(SwitchId(1), FlowId(1)).unwrap();
         switches.put(flow(2, 2), ANY).unwrap();
         assert_eq!(switches.flows, MAX_FLOWS);
+    }
+
+    #[test]
+    fn so_for_what_its_flows_do() {
+        let mut switches = Switches::default();
+        switches.put(flow(1, 1), ANY).unwrap();
+        let one = switches.bytes;
+        switches.bytes = MAX_BYTES;
+        let refused = switches.put(flow(2, 2), ANY);
+        assert!(matches!(refused, Err(Refusal::Flow(_))), "{refused:?}");
+        switches.put(flow(1, 1), ANY).unwrap();
+        switches.remove(SwitchId(1), FlowId(1)).unwrap();
+        assert_eq!(switches.bytes, MAX_BYTES - one);
+        switches.put(flow(2, 2), ANY).unwrap();
+        switches.flush(SwitchId(2));
+        assert_eq!((switches.flows, switches.bytes), (0, MAX_BYTES - one));
     }
 
     #[test]

@@ -8,7 +8,8 @@ mod common;
 use common::backend::{ALL, Backend, EVENT_IDX, MRG_RXBUF};
 use common::{Driver, Namespace, can_run, command, sh, tap, unique};
 use control_protocol::Channel;
-use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
+use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use flow::PortId;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -158,6 +159,67 @@ fn forwards_without_a_control_process() {
         assert_eq!((&spec, state), (&pair.specs[port.0 as usize], InterfaceState::Up));
     }
     pair.ping();
+}
+
+#[test]
+fn controllers_have_interfaces_of_their_own() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let mut other = driver.beside(2);
+    let mine = Pair::attach(&driver, ALL);
+    let others = Pair::attach(&other, ALL);
+    let ports = |driver: &Driver| driver.list().iter().map(|(port, ..)| *port).collect::<Vec<_>>();
+    assert_eq!(ports(&driver), [0, 1].map(PortId));
+    assert_eq!(ports(&other), [0, 1].map(|number| other.own(number)));
+
+    // Another's port, and another's interface.
+    let (_backend, [first, second]) = Backend::start(ALL);
+    let foreign = driver.own(0);
+    other.attach_as(foreign, &tap(&unique(), &mine.spaces[0], &[]), first);
+    let is_refused = |state: &InterfaceState| matches!(state, InterfaceState::Failed(reason) if reason.contains("another controller's"));
+    other.expect_of(foreign, is_refused);
+    other.attach(5, &mine.specs[0], second);
+    other.expect(5, is_refused);
+    let detach = ToDriver::Detach { port: foreign };
+    other.control.send(&detach, &[]).unwrap();
+    assert_eq!(ports(&other).len(), 2);
+    assert_eq!(ports(&driver).len(), 2);
+    mine.ping();
+
+    // One goes and comes back.
+    let (unused, _) = Channel::pair().unwrap();
+    other.control = unused;
+    mine.ping();
+    others.ping();
+    other.new_control();
+    for (port, spec, state) in other.list() {
+        let number = (port.0 - other.own(0).0) as usize;
+        assert_eq!((&spec, state), (&others.specs[number], InterfaceState::Up));
+    }
+    other.detach(0);
+    assert_eq!(ports(&other), [other.own(1)]);
+    mine.ping();
+}
+
+#[test]
+fn a_controller_that_reads_nothing_holds_up_nobody() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let mut deaf = driver.beside(1);
+    // More than fits what the answers may wait in. Requests are read on: what is owed is a number.
+    for _ in 0..5_000 {
+        deaf.control.send(&ToDriver::List, &[]).unwrap();
+        rustix::net::send(&deaf.control, &[0xee; 100], rustix::net::SendFlags::empty()).unwrap();
+    }
+    let pair = Pair::attach(&driver, ALL);
+    pair.ping();
+    assert_eq!(driver.list().len(), 2);
+    deaf.new_control();
+    assert!(deaf.list().is_empty());
 }
 
 #[test]

@@ -150,6 +150,12 @@ impl Program {
         &self.ops
     }
 
+    /// Bytes that it takes.
+    pub fn bytes(&self) -> usize {
+        let data: usize = self.userspace.iter().map(|userspace| userspace.data.len()).sum();
+        size_of_val(&*self.ops) + size_of_val(&*self.userspace) + data
+    }
+
     /// What goes to the controller.
     #[inline]
     pub fn userspace(&self, place: u32) -> Option<&Userspace> {

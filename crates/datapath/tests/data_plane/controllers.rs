@@ -310,8 +310,8 @@ fn one_that_reads_nothing_holds_up_nobody() {
         others.talk(round);
         drop(guest);
         let told = |switch: &Switch| {
-            let states = switch.states.iter().filter(|(id, _)| id.0 == 3);
-            states.last().map(|(_, state)| state.clone())
+            let last = switch.states.iter().rfind(|(id, _)| id.0 == 3);
+            last.map(|(_, state)| state.clone())
         };
         let end = Instant::now() + PATIENCE;
         while told(&switch) != Some(PortState::Disconnected) {

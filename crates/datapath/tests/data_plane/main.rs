@@ -6,6 +6,7 @@
 //! * `stall`: receivers that post no buffers; `slow`: receivers that post few;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
 //! * `controllers`: several of them, each with ports and flows of its own;
+//! * `ownership`: the same at random, beside sets;
 //! * `bad_rings`, `bad_memory`, `bad_messages`, `bad_descriptors`: guests that break rules cost nobody but themselves;
 //! * `events`: ports that connect, run and stop all the time;
 //! * `known_failures`: what other switches got wrong, by CVE;
@@ -33,6 +34,7 @@ mod forwarding;
 mod known_failures;
 mod layouts;
 mod offloads;
+mod ownership;
 mod random_guest;
 mod slow;
 mod stall;

@@ -138,12 +138,13 @@ pub fn tap(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
     }
 }
 
-/// Supervisor and control process of a driver domain.
+/// Supervisor and control process of a driver domain, or another controller of it. Ports are numbered by the controller.
 pub struct Driver {
+    id: ControllerId,
     pub supervisor: Channel,
     pub control: Channel,
     /// States of ports that nobody has waited for yet.
-    heard: RefCell<VecDeque<(u32, InterfaceState)>>,
+    heard: RefCell<VecDeque<(PortId, InterfaceState)>>,
     runs: Option<Runs>,
 }
 
@@ -181,8 +182,10 @@ impl Driver {
     }
 
     fn with(supervisor: Channel, runs: Runs) -> Driver {
-        let control = connect(&supervisor, ControllerId::BUILT_IN);
+        let id = ControllerId::BUILT_IN;
+        let control = connect(&supervisor, id);
         Driver {
+            id,
             supervisor,
             control,
             heard: RefCell::default(),
@@ -190,22 +193,44 @@ impl Driver {
         }
     }
 
-    /// As if the control process had been restarted.
+    /// Another controller of the same driver domain.
+    pub fn beside(&self, number: u8) -> Driver {
+        let id = ControllerId(number);
+        let supervisor = self.supervisor.as_fd().try_clone_to_owned().unwrap();
+        Driver {
+            id,
+            control: connect(&self.supervisor, id),
+            supervisor: Channel::from(supervisor),
+            heard: RefCell::default(),
+            runs: None,
+        }
+    }
+
+    /// As if the controller had been restarted.
     pub fn new_control(&mut self) {
-        self.control = connect(&self.supervisor, ControllerId::BUILT_IN);
+        self.control = connect(&self.supervisor, self.id);
+        self.heard.borrow_mut().clear();
+    }
+
+    /// A port of its own.
+    pub fn own(&self, number: u32) -> PortId {
+        self.id.port(number).unwrap()
     }
 
     pub fn attach(&self, port: u32, spec: &InterfaceSpec, stream: UnixStream) {
-        let message = ToDriver::Attach {
-            port: PortId(port),
-            spec: spec.clone(),
-        };
+        self.attach_as(self.own(port), spec, stream);
+    }
+
+    /// As a port that may be another controller's.
+    pub fn attach_as(&self, port: PortId, spec: &InterfaceSpec, stream: UnixStream) {
+        let spec = spec.clone();
+        let message = ToDriver::Attach { port, spec };
         self.control.send(&message, &[stream.as_fd()]).unwrap();
     }
 
     pub fn detach(&self, port: u32) {
         self.control
-            .send(&ToDriver::Detach { port: PortId(port) }, &[])
+            .send(&ToDriver::Detach { port: self.own(port) }, &[])
             .unwrap();
     }
 
@@ -231,6 +256,10 @@ impl Driver {
     }
 
     pub fn expect(&self, port: u32, wanted: impl Fn(&InterfaceState) -> bool) {
+        self.expect_of(self.own(port), wanted);
+    }
+
+    pub fn expect_of(&self, port: PortId, wanted: impl Fn(&InterfaceState) -> bool) {
         let mut seen = Vec::new();
         loop {
             let heard = self.heard.borrow().iter().position(|(number, _)| *number == port);
@@ -240,10 +269,8 @@ impl Driver {
                     return;
                 }
                 seen.push(state);
-            } else if let FromDriver::State {
-                port: PortId(number),
-                state,
-            } = self.hear(&format!("port {port}, after {seen:?}"))
+            } else if let FromDriver::State { port: number, state } =
+                self.hear(&format!("port {port}, after {seen:?}"))
             {
                 self.heard.borrow_mut().push_back((number, state));
             }
@@ -281,7 +308,9 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        let _ = self.supervisor.send(&ToChild::Shutdown, &[]);
+        if self.runs.is_some() {
+            let _ = self.supervisor.send(&ToChild::Shutdown, &[]);
+        }
         match self.runs.take() {
             Some(Runs::Thread(thread)) => drop(thread.join()),
             Some(Runs::Process(mut child)) => drop(child.wait()),

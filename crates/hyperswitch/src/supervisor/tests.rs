@@ -160,9 +160,9 @@ fn survivors_get_channels_to_whoever_was_started_again() {
             (1, Some("was killed by signal 9"))
         );
     }
-    // The control process, itself the last victim, knows of all three deaths.
+    // The control process, itself one of the victims, knows of all deaths.
     let control = scene.pid(Role::Control);
-    let line = format!("control {control} knows data-plane:1 driver:1 control:1\n");
+    let line = format!("control {control} knows data-plane:1 driver:1 control:1 ovs:1\n");
     scene.until("control knows", |scene| scene.log().contains(&line));
     // Each of those whom it concerns was told what is known of guests: here, nothing.
     let unavailable = VmStates::Unavailable(Unavailable::NoPrivilege.to_string());
@@ -170,11 +170,29 @@ fn survivors_get_channels_to_whoever_was_started_again() {
         let told = format!("{role} {} is told {unavailable:?} with 0\n", scene.pid(role));
         assert_eq!(
             scene.log().contains(&told),
-            role != Role::Driver,
+            !matches!(role, Role::Driver | Role::Ovs),
             "{told}{}",
             scene.log()
         );
     }
+}
+
+#[test]
+fn whoever_serves_controllers_hears_which_one_it_is() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    // Any child can be one; here it is one that is none otherwise.
+    let (server, controller) = (Role::Driver, Role::DataPlane);
+    scene
+        .supervisor
+        .join(server, controller, ControllerId(3))
+        .unwrap();
+    let (pid, pid_of_controller) = (scene.pid(server), scene.pid(controller));
+    scene.until("they meet", |scene| {
+        let log = scene.log();
+        log.contains(&format!("{server} {pid} met controller 3 {pid_of_controller}\n"))
+            && log.contains(&format!("{controller} {pid_of_controller} met {server} {pid}\n"))
+    });
 }
 
 #[test]
