@@ -112,7 +112,7 @@ impl Scene {
 
     /// Does the supervisor's work until the condition holds.
     fn until(&mut self, what: &str, condition: impl Fn(&mut Scene) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while !condition(self) {
             assert!(
                 Instant::now() < deadline,
