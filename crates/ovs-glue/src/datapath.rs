@@ -254,8 +254,10 @@ pub trait Datapath {
     /// Whether more may be asked now. Questions asked nevertheless are not lost; they take memory until they are answered.
     fn has_room(&self) -> bool;
     /// Takes in what the data plane has said, and says what waits to be said. To be called whenever
-    /// [`Datapath::changes`] is readable, and before waiting for it.
+    /// [`Datapath::changes`] is readable; what was taken in is to be looked at before waiting for that again.
     fn exchange(&mut self);
+    /// Says what waits to be said. To be called before waiting.
+    fn flush(&mut self);
     /// Readable when there is something to exchange. `None`: there never is.
     fn changes(&self) -> Option<BorrowedFd<'_>>;
 

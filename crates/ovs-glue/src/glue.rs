@@ -49,10 +49,12 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
     ///
     /// The kernel refused to wait.
     pub fn turn(&mut self, timeout: Option<&Timespec>) -> Result<bool, ServerError> {
+        self.switch.datapath.flush();
         self.server.turn(&mut self.switch, timeout)?;
+        // Takes in what the data plane says, until there is nothing.
+        let more = self.server.send_answers(&mut self.switch);
         self.switch.follow_devices();
-        self.switch.follow_datapath();
-        if self.server.send_answers(&mut self.switch) {
+        if more {
             return Ok(true);
         }
         for _ in 0..UPCALL_BURST {

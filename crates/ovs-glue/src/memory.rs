@@ -261,6 +261,8 @@ impl Datapath for Memory {
 
     fn exchange(&mut self) {}
 
+    fn flush(&mut self) {}
+
     fn changes(&self) -> Option<BorrowedFd<'_>> {
         None
     }

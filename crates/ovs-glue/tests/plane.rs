@@ -277,6 +277,25 @@ fn a_flow_is_told_as_it_was_given_with_its_last_statistics() {
 }
 
 #[test]
+fn what_is_asked_is_said_before_waiting() {
+    let mut world = World::new();
+    world.ask(put(1, PutMode::Create));
+    world.plane.flush();
+    let (asked, _) = world.peer.try_recv::<ToDataPlane>().unwrap();
+    assert!(matches!(asked.request, Request::FlowPut { .. }));
+    // It takes nothing in: who waits next would not be woken for it.
+    let told = FromDataPlane::Answer {
+        serial: asked.serial,
+        result: Ok(ended(&[])),
+    };
+    world.peer.try_send(&told, &[]).unwrap();
+    world.plane.flush();
+    assert_eq!(world.plane.next_answer(), None);
+    world.plane.exchange();
+    assert!(matches!(world.plane.next_answer(), Some((_, Ok(Answer::Done)))));
+}
+
+#[test]
 fn lists_go_on_where_they_ended_and_must_make_progress() {
     let mut world = World::new();
     let ids: Vec<_> = (1..=3).map(|number| world.flow(number)).collect();

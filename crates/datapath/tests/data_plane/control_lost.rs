@@ -276,3 +276,26 @@ fn busy_guests_do_not_hold_up_requests() {
     });
     switch.finish();
 }
+
+#[test]
+fn a_packet_that_was_taken_is_not_waited_for() {
+    let mut switch = Switch::with_ports(2);
+    let mut guest = Guest::usual(&mut switch, 1);
+    // Far more than may be under way.
+    for seed in 0..3 * MOST_MISSES {
+        guest.send(&plain(1, 2, 100, seed as u8));
+        let upcall = switch.upcall().id;
+        switch.tell(Request::Taken { upcall }, &[]);
+        // Once more, and one that never was.
+        switch.tell(Request::Taken { upcall }, &[]);
+        let upcall = control_protocol::data_plane::UpcallId {
+            port: PortId(9),
+            ..upcall
+        };
+        switch.tell(Request::Taken { upcall }, &[]);
+    }
+    let counters = switch.counters(1);
+    assert_eq!((counters.upcalls, counters.in_flight()), (3 * MOST_MISSES, 0));
+    assert_eq!((counters.dropped.total(), counters.discarded.total()), (0, 0));
+    switch.stop();
+}

@@ -198,3 +198,34 @@ fn dumps_show_each_flow_that_stays_once_whatever_changes_meanwhile() {
     }
     switch.finish();
 }
+
+#[test]
+fn one_flow_and_one_port_are_told_by_themselves() {
+    let mut switch = Switch::with_ports(3);
+    let mut guest = Guest::usual(&mut switch, 1);
+    switch.put(flow(5));
+    guest.send(&plain(1, 2, 100, 1));
+    let mut get = |id: u128| match switch.ask(Request::FlowGet {
+        switch: SWITCH,
+        id: FlowId(id),
+    }) {
+        Ok(Answer::FlowStats { flows, more: false }) => flows,
+        other => panic!("{other:?}"),
+    };
+    eventually("it has counted", || {
+        let found = get(5);
+        assert_eq!((found.len(), found[0].0), (1, FlowId(5)));
+        found[0].1.packets == 1
+    });
+    assert_eq!(get(6), []);
+    let mut get = |port: u32| switch.ask(Request::PortGet { port: PortId(port) });
+    match get(1) {
+        Ok(Answer::Ports { ports, more: false }) => {
+            assert_eq!((ports.len(), ports[0].spec.port), (1, PortId(1)));
+            assert_eq!(ports[0].counters.received, 1);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(get(4).unwrap_err().errno, rustix::io::Errno::NODEV.raw_os_error());
+    switch.finish();
+}

@@ -1,7 +1,7 @@
 //! Flows as they were installed.
 //!
-//! ovs-vswitchd is told exactly what it gave, so keys, masks and actions are kept as they came, in the bytes of their messages: some
-//! 600 for a flow, a third of what they take unpacked. The data plane names a flow by its *place*, a number that counts up; so its
+//! ovs-vswitchd is told exactly what it gave, so keys, masks and actions are kept as they came, in the bytes of their messages,
+//! which are fewer than those of what is read from them. The data plane names a flow by its *place*, a number that counts up; so its
 //! pages come in the order in which flows were made.
 
 use crate::datapath::{Errno, FlowId, FlowSpec, Rule};

@@ -315,6 +315,10 @@ impl Datapath for Plane {
         }
     }
 
+    fn flush(&mut self) {
+        self.link.send();
+    }
+
     fn changes(&self) -> Option<BorrowedFd<'_>> {
         Some(self.link.as_fd())
     }

@@ -123,20 +123,26 @@ impl Job {
 }
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    /// Takes in what the data plane has answered.
-    pub fn follow_datapath(&mut self) {
-        self.datapath.exchange();
-        while let Some((ticket, answer)) = self.datapath.next_answer() {
-            self.take_answer(ticket, answer);
+    /// Takes in what the data plane has answered, until it has nothing to say.
+    pub(super) fn follow_datapath(&mut self) {
+        loop {
+            self.datapath.exchange();
+            let mut answered = false;
+            while let Some((ticket, answer)) = self.datapath.next_answer() {
+                answered = true;
+                self.take_answer(ticket, answer);
+            }
+            // Those that had to wait go on in the order in which they came.
+            for _ in 0..self.stalled.len() {
+                let Some(caller) = self.stalled.pop_front() else {
+                    break;
+                };
+                self.advance(caller);
+            }
+            if !answered {
+                return;
+            }
         }
-        // Those that had to wait go on in the order in which they came.
-        for _ in 0..self.stalled.len() {
-            let Some(caller) = self.stalled.pop_front() else {
-                break;
-            };
-            self.advance(caller);
-        }
-        self.datapath.exchange();
     }
 
     /// Begins as many messages as can be begun.

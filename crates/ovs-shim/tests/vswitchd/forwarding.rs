@@ -280,6 +280,11 @@ pub fn product_forwards(world: &mut World, program: std::path::PathBuf) {
     assert_eq!((&before["missing"], &before["restarts"]), (&json!([]), &json!(0)));
     // Installed flows forward without the process, and it comes back by itself.
     let pid = i32::try_from(before["pid"].as_u64().unwrap()).unwrap();
+    let kept = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    // CAP_NET_ADMIN alone, and a filter of system calls.
+    for line in ["CapEff:\t0000000000001000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"] {
+        assert!(kept.contains(line), "{line:?} in {kept}");
+    }
     // SAFETY: plain integers; the process is one of the product under test.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
     assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
