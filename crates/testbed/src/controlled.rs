@@ -18,8 +18,9 @@ use control_protocol::data_plane::{
 };
 use control_protocol::supervisor::{PriorityStatus, Role, ToChild, VmStates};
 use control_protocol::work::WorkReport;
-use flow::{Action, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, SwitchId};
+use flow::{Action, ControllerId, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, SwitchId};
 use placement_config::{Config, Priority};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::{Pid, Signal};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
@@ -65,6 +66,8 @@ impl Controlled {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let process = ::process::spawn(&mut command, theirs.as_fd())?;
         let (control, peer) = Channel::pair()?;
+        // A data plane that does not answer is an error, not a wait without end.
+        set_socket_timeout(&control, Timeout::Recv, Some(PATIENCE))?;
         let mut plane = Controlled {
             process,
             control,
@@ -103,7 +106,7 @@ impl Controlled {
                 supervisor.send(&ToChild::VmState(reason), &[])?;
             }
         }
-        supervisor.send(&ToChild::Peer(Role::Control), &[peer])?;
+        supervisor.send(&ToChild::Controller(ControllerId::BUILT_IN), &[peer])?;
         match self.ask(Request::Hello { version: VERSION }, &[])? {
             Answer::Welcome { .. } => Ok(()),
             other => bail!("the data plane says {other:?}\n{}", self.log()),
@@ -219,7 +222,7 @@ impl Controlled {
             let (message, _) = self
                 .control
                 .recv::<FromDataPlane>()
-                .with_context(|| format!("the data plane has ended:\n{}", self.log()))?;
+                .with_context(|| format!("the data plane does not answer:\n{}", self.log()))?;
             // Upcalls are nobody's, and states of ports are seen by their guests.
             if let FromDataPlane::Answer { result, .. } = message {
                 return result.map_err(|error| anyhow::anyhow!("the data plane refuses: {}", error.text));
