@@ -1,7 +1,7 @@
 //! What a hostile guest can and cannot do to look-ups, and what caches keep alive.
 
 use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
-use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Stage, Statistics, SwitchId};
+use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Statistics, SwitchId};
 use std::sync::Arc;
 
 fn flow(id: u128, port: u32, mac: u64, mac_mask: u64) -> Flow {
@@ -10,15 +10,7 @@ fn flow(id: u128, port: u32, mac: u64, mac_mask: u64) -> Flow {
     key.set_eth_dst(mac);
     mask.0.set_in_port(u32::MAX);
     mask.0.set_eth_dst(mac_mask);
-    Flow {
-        id: FlowId(id),
-        switch: SwitchId(0),
-        stage: Stage::Forward,
-        context: None,
-        key,
-        mask,
-        actions: Vec::new(),
-    }
+    Flow::new(FlowId(id), SwitchId(0), key, mask, Vec::new())
 }
 
 fn key(port: u32, mac: u64) -> FlowKey {

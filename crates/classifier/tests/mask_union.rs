@@ -1,7 +1,7 @@
 //! Caches compare what makes a difference to flows, and nothing else.
 
 use classifier::{Decision, FlowEntry, MegaflowTable, MicroflowCache, PortFlows, Train};
-use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
+use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,15 +23,7 @@ fn flow(id: u128, key: FlowKey, [port, mac, transport]: [bool; 3]) -> Flow {
     mask.0.set_in_port(if port { u32::MAX } else { 0 });
     mask.0.set_eth_dst(if mac { u64::MAX } else { 0 });
     mask.0.set_tp_dst(if transport { u16::MAX } else { 0 });
-    Flow {
-        id: FlowId(id),
-        switch: SwitchId(0),
-        stage: Stage::Forward,
-        context: None,
-        key,
-        mask,
-        actions: Vec::new(),
-    }
+    Flow::new(FlowId(id), SwitchId(0), key, mask, Vec::new())
 }
 
 /// Whether packets of two transport ports are told apart.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
-use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
+use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -117,15 +117,7 @@ impl Twin {
 
 fn new_flow(id: u128, key: FlowKey, mask: FlowMask, serial: usize) -> Flow {
     let actions = vec![Action::Recirc(serial as u32)];
-    Flow {
-        id: FlowId(id),
-        switch: SwitchId(0),
-        stage: Stage::Forward,
-        context: None,
-        key,
-        mask,
-        actions,
-    }
+    Flow::new(FlowId(id), SwitchId(0), key, mask, actions)
 }
 
 proptest! {

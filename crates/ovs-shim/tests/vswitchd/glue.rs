@@ -27,6 +27,19 @@ pub const FIRST: &str = "HYPERSWITCH_TEST_FIRST";
 
 type TestGlue = Glue<Memory, TapPlaceholders>;
 
+/// The lines of standard input, until it ends.
+pub fn commands() -> mpsc::Receiver<String> {
+    let (sender, commands) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            if sender.send(line.unwrap()).is_err() {
+                break;
+            }
+        }
+    });
+    commands
+}
+
 /// Serves until standard input ends.
 pub fn run(socket: &Path) {
     let capabilities = match std::env::var_os(FIRST) {
@@ -39,14 +52,7 @@ pub fn run(socket: &Path) {
     let switch = Switch::new(Memory::default(), TapPlaceholders::new().unwrap(), capabilities);
     let instance = u64::from(std::process::id());
     let mut glue = Glue::listen(socket, instance, Limits::default(), switch).unwrap();
-    let (sender, commands) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            if sender.send(line.unwrap()).is_err() {
-                break;
-            }
-        }
-    });
+    let commands = commands();
     let pause = Duration::from_millis(5).try_into().unwrap();
     loop {
         while glue.turn(Some(&pause)).unwrap() {}

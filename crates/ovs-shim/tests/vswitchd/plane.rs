@@ -1,6 +1,6 @@
 //! The glue process with our own data plane, which outlives the glue.
 
-use crate::glue::ANSWER;
+use crate::glue::{ANSWER, commands};
 use control_protocol::Channel;
 use control_protocol::supervisor::{ToChild, VmStates};
 use flow::{ControllerId, SwitchId};
@@ -13,7 +13,6 @@ use ovs_glue::translate::Ports;
 use ovs_glue::{Capabilities, Glue};
 use rustix::fd::AsFd;
 use std::collections::BTreeSet;
-use std::io::BufRead;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -84,14 +83,7 @@ impl DataPlane {
 pub fn run(socket: &Path) {
     let mut data_plane = DataPlane::start();
     let mut glue = data_plane.glue(socket);
-    let (sender, commands) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines() {
-            if sender.send(line.unwrap()).is_err() {
-                break;
-            }
-        }
-    });
+    let commands = commands();
     let pause = Duration::from_millis(5).try_into().unwrap();
     loop {
         while glue.turn(Some(&pause)).unwrap() {}

@@ -35,11 +35,12 @@ impl Contender {
     pub fn is_ours(&self) -> bool {
         matches!(self.kind, Kind::Hyperswitch { .. } | Kind::ByPorts)
     }
+}
 
-    /// The same with other ports.
-    pub fn with_ports(self, ports: Ports) -> Contender {
-        Contender { ports, ..self }
-    }
+/// The same contenders with other ports.
+pub fn with_ports(contenders: &[Contender], ports: Ports) -> Vec<Contender> {
+    let other = |contender: &Contender| Contender { ports, ..*contender };
+    contenders.iter().map(other).collect()
 }
 
 impl Default for Ports {

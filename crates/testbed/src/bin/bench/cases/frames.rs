@@ -5,7 +5,7 @@
 use super::guests::{boot, names};
 use super::{Case, Rig, stream};
 use crate::Effort;
-use crate::contender::{Contender, HYPERSWITCH, OVS_DPDK, Ports};
+use crate::contender::{Contender, HYPERSWITCH, OVS_DPDK, Ports, with_ports};
 use crate::record::Record;
 use anyhow::Result;
 use testbed::Endpoint;
@@ -25,10 +25,7 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
             mtu,
             ..Ports::default()
         };
-        let contenders: Vec<Contender> = contenders
-            .iter()
-            .map(|contender| contender.with_ports(ports))
-            .collect();
+        let contenders = with_ports(contenders, ports);
         let rigs = Rig::start_all(&contenders, record, names(2), |network, ports| {
             let guests = boot(network, ports)?;
             for guest in &guests {

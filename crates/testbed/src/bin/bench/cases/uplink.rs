@@ -4,7 +4,7 @@
 use super::guests::{boot, cpu_during, names};
 use super::{Case, Rig};
 use crate::Effort;
-use crate::contender::{BRIDGE, Contender, HYPERSWITCH, Ports};
+use crate::contender::{BRIDGE, Contender, HYPERSWITCH, Ports, with_ports};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
@@ -40,10 +40,7 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
         uplink: true,
         ..Ports::default()
     };
-    let contenders: Vec<Contender> = contenders
-        .iter()
-        .map(|contender| contender.with_ports(ports))
-        .collect();
+    let contenders = with_ports(contenders, ports);
     let rigs = Rig::start_all(&contenders, record, names(1), |network, ports| {
         let outside = Namespace::new("outside")?;
         network.join_outside(&outside)?;
