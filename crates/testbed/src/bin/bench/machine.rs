@@ -73,7 +73,7 @@ pub fn busy_seconds() -> f64 {
 pub struct Neighbours {
     begin: Instant,
     busy: f64,
-    ours: RunTime,
+    ours: f64,
 }
 
 impl Neighbours {
@@ -82,21 +82,27 @@ impl Neighbours {
         Neighbours {
             begin: Instant::now(),
             busy: busy_seconds(),
-            ours: our_run_time(),
+            ours: our_seconds(),
         }
     }
 
-    /// Seconds since then, and processor seconds that neither this process nor any that it started had. Programs that have ended
-    /// meanwhile count as others; a few milliseconds are theirs.
+    /// Seconds since then, and processor seconds that neither this process nor any that it started had.
     pub fn seen(&self) -> [f64; 2] {
-        let ours = our_run_time().since(&self.ours).as_secs_f64();
-        let others = busy_seconds() - self.busy - ours;
+        let others = busy_seconds() - self.busy - (our_seconds() - self.ours);
         [self.begin.elapsed().as_secs_f64(), others]
     }
 }
 
-fn our_run_time() -> RunTime {
-    RunTime::of_families(&[std::process::id()])
+/// Processor seconds of this process and of all that it started, those that have ended included.
+fn our_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name in parentheses may have spaces; `cutime` and `cstime` are the 14th and 15th field after it (proc(5)).
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ended: u64 = (fields.skip(13).take(2))
+        .filter_map(|ticks| ticks.parse::<u64>().ok())
+        .sum();
+    let living = RunTime::of_families(&[std::process::id()]);
+    living.since(&RunTime::default()).as_secs_f64() + Duration::from_millis(ended * 10).as_secs_f64()
 }
 
 /// How often processors have switched to another task since the machine started.
