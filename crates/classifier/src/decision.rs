@@ -13,6 +13,7 @@ use crate::entry::FlowEntry;
 use flow::{Edit, FlowStats, PortId, Program};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
+use prefetch::{Access, prefetch};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -43,15 +44,17 @@ pub struct Decision {
     live: AtomicBool,
     /// The form of the program.
     pub shape: Shape,
-    program: Program,
     counts: Counts,
+    program: Program,
+    /// The statistics of the flow whose own decision this is.
+    seen: Seen,
 }
 
 /// Which flows' statistics grow with what was counted.
 #[derive(Debug)]
 enum Counts {
-    /// This decision is a flow's own, and holds the flow's statistics.
-    Own(Seen),
+    /// Those of the decision itself, which is a flow's own.
+    Own,
     /// Those of this decision, which is a flow's own.
     Of(Arc<Decision>),
     /// Those of each of these decisions, which are flows' own.
@@ -105,18 +108,19 @@ impl Decision {
         Decision {
             live: AtomicBool::new(true),
             shape,
-            program,
             counts,
+            program,
+            seen: Seen::default(),
         }
     }
 
     /// A flow's own decision. Its statistics go on from those of `before`, if that is given.
     pub(crate) fn of_flow(program: Program, before: Option<&Arc<Decision>>) -> Decision {
         let counts = match before {
-            None => Counts::Own(Seen::default()),
+            None => Counts::Own,
             Some(before) => match &before.counts {
                 Counts::Of(first) => Counts::Of(Arc::clone(first)),
-                Counts::Own(_) | Counts::Parts(_) => Counts::Of(Arc::clone(before)),
+                Counts::Own | Counts::Parts(_) => Counts::Of(Arc::clone(before)),
             },
         };
         Decision::new(program, counts)
@@ -132,7 +136,7 @@ impl Decision {
     pub fn parts(&self) -> &[Arc<FlowEntry>] {
         match &self.counts {
             Counts::Parts(parts) => parts,
-            Counts::Own(_) | Counts::Of(_) => &[],
+            Counts::Own | Counts::Of(_) => &[],
         }
     }
 
@@ -141,7 +145,7 @@ impl Decision {
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         match &self.counts {
-            Counts::Own(seen) => seen.record(packets, bytes, tcp_flags, now_ms),
+            Counts::Own => self.seen.record(packets, bytes, tcp_flags, now_ms),
             Counts::Of(first) => first.record(packets, bytes, tcp_flags, now_ms),
             Counts::Parts(parts) => parts
                 .iter()
@@ -152,10 +156,17 @@ impl Decision {
     /// A flow's statistics so far. Idle time is computed for `now_ms`.
     pub(crate) fn stats(&self, now_ms: u64) -> FlowStats {
         match &self.counts {
-            Counts::Own(seen) => seen.stats(now_ms),
+            Counts::Own => self.seen.stats(now_ms),
             Counts::Of(first) => first.stats(now_ms),
             Counts::Parts(_) => FlowStats::default(),
         }
+    }
+
+    /// Asks the processor for what a packet needs of the decision.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(self, Access::Read);
+        prefetch(&raw const self.seen, Access::Write);
     }
 
     /// Whether the decision holds. One that has ended must not be used for packets any more.

@@ -2,6 +2,7 @@
 
 use crate::decision::{Decision, Dependents};
 use flow::{BadActions, Flow, FlowStats, Program};
+use prefetch::{Access, prefetch};
 use std::sync::Arc;
 
 /// A flow in a table, or on its way out of one.
@@ -34,6 +35,16 @@ impl FlowEntry {
             decision: Arc::new(decision),
             dependents: Dependents::default(),
         })
+    }
+
+    /// Asks the processor for what a look-up reads.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        let key = &self.flow.key.words;
+        for word in [0, key.len() / 2, key.len() - 1] {
+            prefetch(&raw const key[word], Access::Read);
+        }
+        prefetch(&raw const self.decision, Access::Read);
     }
 
     /// Its compiled actions.

@@ -37,6 +37,6 @@ pub use decision::{Decision, Edited, Shape};
 pub use entry::FlowEntry;
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable};
 pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache, Train};
-pub use port_flows::{PortFlows, Reading};
+pub use port_flows::{Hint, PortFlows, Reading};
 pub use refused::Refused;
 pub use walk::{MAX_LOOKS, MAX_STEPS, NoTables, Stack, Start, Subject, Tables, run};

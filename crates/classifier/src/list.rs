@@ -68,6 +68,12 @@ impl SubtableList {
         None
     }
 
+    /// The subtable that is searched first.
+    #[inline]
+    pub fn first(&self) -> Option<&Subtable> {
+        self.subtables.first().map(|subtable| &**subtable)
+    }
+
     /// Counts look-ups that ended in the subtable with that number.
     pub fn hit(&self, number: usize, count: u64) {
         self.subtables[number].hit(count);

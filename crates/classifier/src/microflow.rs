@@ -8,7 +8,8 @@
 //!
 //! Each set has two ways, and no chains: a packet that finds both taken replaces the one used less recently, so neither
 //! look-up nor insertion ever takes longer than usual. When there are more connections than slots, replacing does not help:
-//! a slot that is in use is then given away only once in [`STUBBORNNESS`] insertions.
+//! a slot that is taken is then given away only once in [`STUBBORNNESS`] insertions. In all others nothing is read of the
+//! decisions that are there, which would mostly have to come from memory.
 //!
 //! A decision that has ended is a miss, and is dropped when its place is needed; dropping it late costs only memory.
 //!
@@ -27,8 +28,8 @@ const WAYS: usize = 2;
 /// Places that the same keys can take.
 type Set = [Slot; WAYS];
 
-/// One in this many insertions replaces a slot that is in use.
-const STUBBORNNESS: u32 = 8;
+/// One in this many insertions replaces a slot that is taken.
+const STUBBORNNESS: u32 = 32;
 
 /// Packets with one key, which are counted together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -245,11 +246,14 @@ fn in_order(set: &mut Set, way: usize) -> [&mut Slot; WAYS] {
     }
 }
 
-/// The way for a new key: a free one, one whose flow has ended, or, if one is to be replaced, the one used less
+/// The way for a new key: a free one, or, if one is to be replaced, one whose flow has ended, or the one used less
 /// recently.
 fn victim(set: &Set, replace: bool) -> Option<usize> {
-    let free = (0..WAYS).find(|&way| !set[way].is_live());
-    free.or_else(|| replace.then_some(usize::from(set[0].recent)))
+    let free = set.iter().position(|slot| slot.decision.is_none());
+    free.or_else(|| {
+        let ended = || set.iter().position(|slot| !slot.is_live());
+        replace.then(|| ended().unwrap_or(usize::from(set[0].recent)))
+    })
 }
 
 #[cfg(test)]

@@ -7,12 +7,14 @@
 //! A subtable never grows by itself: growing takes time in proportion to the flows, while look-ups would wait. When
 //! [`Subtable::is_full`], the owner makes a larger one with [`Subtable::grown`] while look-ups go on.
 
+use crate::decision::Decision;
 use crate::entry::FlowEntry;
 use crate::hash::Seed;
 use crate::prefixes::Prefixes;
 use flow::{Context, Flow, FlowKey, FlowMask};
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
+use prefetch::{Access, prefetch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,11 +59,44 @@ fn folded(sum: u128) -> u64 {
     (sum >> 64) as u64 ^ sum as u64
 }
 
-/// A flow with its hash, which saves following the pointer for most that do not match.
+/// A flow with its hash, which saves following the pointer for most that do not match, and its decision, which is asked for
+/// together with the flow.
 #[derive(Debug)]
 struct Hashed {
     hash: u64,
+    decision: Arc<Decision>,
     entry: Arc<FlowEntry>,
+}
+
+/// A place of a subtable where the flow of some packet most likely is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Candidate<'a> {
+    subtable: &'a Subtable,
+    /// Of the packet.
+    hash: u64,
+    place: &'a Hashed,
+}
+
+impl<'a> Candidate<'a> {
+    fn is_likely(&self) -> bool {
+        self.place.hash == self.hash
+    }
+
+    /// Asks the processor for the flow and its decision.
+    #[inline]
+    pub fn prefetch(&self) {
+        if self.is_likely() {
+            self.place.entry.prefetch();
+            self.place.decision.prefetch();
+        }
+    }
+
+    /// The flow, if packets with this key and context belong to it.
+    #[inline]
+    pub fn get(&self, key: &FlowKey, context: &Context) -> Option<&'a Arc<FlowEntry>> {
+        let found = self.is_likely() && self.subtable.is_match(&self.place.entry.flow, key, context);
+        found.then_some(&self.place.entry)
+    }
 }
 
 #[derive(Debug)]
@@ -158,6 +193,25 @@ impl Subtable {
         *self.hits.0.get_mut() /= 2;
     }
 
+    /// Where [`get`](Self::get) most likely finds a flow. Asks the processor for that place, without waiting for it.
+    #[inline]
+    pub(crate) fn candidate(&self, key: &FlowKey, context: &Context) -> Option<Candidate<'_>> {
+        let hash = self.hash(key, context);
+        let place = self.flows.iter_hash(hash).next()?;
+        prefetch(place, Access::Read);
+        Some(Candidate {
+            subtable: self,
+            hash,
+            place,
+        })
+    }
+
+    /// Whether packets with this key and context belong to a flow of this subtable.
+    #[inline]
+    fn is_match(&self, flow: &Flow, key: &FlowKey, context: &Context) -> bool {
+        matches(&flow.key, key, &self.mask) && (self.context.is_none() || self.matches_context(flow, context))
+    }
+
     /// The flow that packets with this key and context belong to.
     #[inline]
     pub(crate) fn get(&self, key: &FlowKey, context: &Context) -> Option<&Arc<FlowEntry>> {
@@ -175,8 +229,19 @@ impl Subtable {
             sum = sum.wrapping_add(self.transport(key));
         }
         let hash = self.seed.finish(sum);
-        let found = self.flows.find(hash, |flow| self.is(flow, hash, key, context))?;
-        Some(&found.entry)
+        let is_wanted = |flow: &Hashed| flow.hash == hash && self.is_match(&flow.entry.flow, key, context);
+        Some(&self.flows.find(hash, is_wanted)?.entry)
+    }
+
+    fn hash(&self, key: &FlowKey, context: &Context) -> u64 {
+        let mut sum = self.link(key, context);
+        if self.depth > Depth::Link {
+            sum = sum.wrapping_add(self.network(key));
+        }
+        if self.depth > Depth::Network {
+            sum = sum.wrapping_add(self.transport(key));
+        }
+        self.seed.finish(sum)
     }
 
     #[inline]
@@ -239,8 +304,13 @@ impl Subtable {
 
     fn add(&mut self, entry: Arc<FlowEntry>) {
         let hash = self.count(&entry.flow, Prefixes::add);
-        self.flows
-            .insert_unique(hash, Hashed { hash, entry }, |flow| flow.hash);
+        let decision = Arc::clone(&entry.decision);
+        let flow = Hashed {
+            hash,
+            decision,
+            entry,
+        };
+        self.flows.insert_unique(hash, flow, |flow| flow.hash);
     }
 
     /// Takes out the flow with exactly the match of this one, which is there.
@@ -258,28 +328,16 @@ impl Subtable {
 
     /// Counts a flow in or out in the filters; returns its hash.
     fn count(&mut self, flow: &Flow, change: impl Fn(&mut Prefixes, u64)) -> u64 {
-        let key = &flow.key;
-        let link = self.link(key, context_of(flow));
-        let network = link.wrapping_add(self.network(key));
+        let (key, context) = (&flow.key, context_of(flow));
+        let link = self.link(key, context);
         if self.depth > Depth::Link {
             change(&mut self.links, folded(link));
         }
         if self.depth > Depth::Network {
+            let network = link.wrapping_add(self.network(key));
             change(&mut self.networks, folded(network));
         }
-        let sum = match self.depth {
-            Depth::Link => link,
-            Depth::Network => network,
-            Depth::Transport | Depth::NeighbourDiscovery => network.wrapping_add(self.transport(key)),
-        };
-        self.seed.finish(sum)
-    }
-
-    #[inline]
-    fn is(&self, flow: &Hashed, hash: u64, key: &FlowKey, context: &Context) -> bool {
-        flow.hash == hash
-            && matches(&flow.entry.flow.key, key, &self.mask)
-            && (self.context.is_none() || self.matches_context(&flow.entry.flow, context))
+        self.hash(key, context)
     }
 
     #[cold]
@@ -331,7 +389,14 @@ mod tests {
             let mut table = Subtable::for_flow(&flows[0]);
             table.seed = Seed::known();
             let found = |table: &Subtable| {
-                [one, other].map(|key| table.get(&key, &Context::NONE).map(|entry| entry.flow.id))
+                [one, other].map(|key| {
+                    let found = table.get(&key, &Context::NONE).map(|entry| entry.flow.id);
+                    // The first of equal hashes is the candidate, whatever its key.
+                    let candidate = table.candidate(&key, &Context::NONE);
+                    let hinted = candidate.and_then(|candidate| candidate.get(&key, &Context::NONE));
+                    assert!(hinted.is_none_or(|entry| Some(entry.flow.id) == found));
+                    found
+                })
             };
             let [hash, equal] = [&flows[0], &flows[1]].map(|flow| table.count(flow, |_, _| ()));
             assert_eq!(hash, equal);

@@ -220,6 +220,11 @@ fn hit(cache: &mut MicroflowCache, key: &FlowKey) -> bool {
     cache.hit(hash, &key, ALL, &train).is_some()
 }
 
+/// As often as a taken place may be refused.
+fn insist(cache: &mut MicroflowCache, key: &FlowKey, entry: &Arc<FlowEntry>) {
+    (0..32).for_each(|_| insert(cache, key, entry));
+}
+
 #[test]
 fn ended_flows_are_misses() {
     let mut table = MegaflowTable::default();
@@ -252,14 +257,14 @@ fn a_full_set_keeps_what_was_used_last_and_takes_the_place_of_the_dead() {
     // A newcomer needs patience, and then takes the place of the one used less recently.
     insert(&mut cache, &key(1, 2), &entry(2));
     assert!(!hit(&mut cache, &key(1, 2)));
-    (0..8).for_each(|_| insert(&mut cache, &key(1, 2), &entry(2)));
+    insist(&mut cache, &key(1, 2), &entry(2));
     assert!(hit(&mut cache, &key(1, 0)));
     assert!(!hit(&mut cache, &key(1, 1)));
     assert!(hit(&mut cache, &key(1, 2)));
     let last = entry(3);
     // Used last, but ended.
     table.remove(FlowId(2)).unwrap();
-    insert(&mut cache, &key(1, 3), &last);
+    insist(&mut cache, &key(1, 3), &last);
     assert!(hit(&mut cache, &key(1, 0)));
     assert!(hit(&mut cache, &key(1, 3)));
     assert_eq!(cache.len(), 2);
@@ -284,7 +289,7 @@ fn nothing_that_was_counted_is_lost() {
     assert_eq!(entry(0).stats(7).bytes, 500);
     // Replaced, it tells before it goes, and the newcomer begins at zero.
     assert!(hit(&mut cache, &key(1, 0)) && hit(&mut cache, &key(1, 1)));
-    (0..8).for_each(|_| insert(&mut cache, &key(1, 2), &entry(2)));
+    insist(&mut cache, &key(1, 2), &entry(2));
     assert!(hit(&mut cache, &key(1, 2)));
     cache.flush_stats(8);
     assert_eq!((packets(0), packets(1), packets(2)), (6, 2, 1));

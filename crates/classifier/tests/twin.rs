@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
-use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use classifier::{FlowEntry, Hint, MegaflowTable, MicroflowCache, Refused, Train, Walker};
+use flow::{Action, Context, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ impl Twin {
 }
 
 fn new_flow(id: u128, key: FlowKey, mask: FlowMask, serial: usize) -> Flow {
-    let actions = vec![Action::Recirc(serial as u32)];
+    let actions = vec![Action::Output(PortId(serial as u32))];
     Flow::new(FlowId(id), SwitchId(0), key, mask, actions)
 }
 
@@ -169,7 +169,16 @@ proptest! {
                     let mask = flows.mask_union(&exact);
                     let hash = cache.hash(&exact, mask);
                     let cached = cache.hit(hash, &exact, mask, &Train::default()).cloned();
-                    let found = flows.read().lookup(&key).cloned();
+                    let reading = flows.read();
+                    let found = reading.lookup(&key).cloned();
+                    let hint = reading.hint(&key, &Context::NONE);
+                    hint.prefetch();
+                    for hint in [hint, Hint::default()] {
+                        let walked = reading.walk(hint, &key, &Context::NONE, &mut Walker::default());
+                        let decision = found.as_ref().map(|entry| Arc::as_ptr(&entry.decision));
+                        prop_assert_eq!(walked.decision().map(Arc::as_ptr), decision);
+                    }
+                    drop(reading);
                     if let (Some(entry), None, false) = (&found, &cached, exact.is_none()) {
                         cache.insert(hash, &exact, mask, &entry.decision, 0);
                     }

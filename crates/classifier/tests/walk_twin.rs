@@ -372,7 +372,9 @@ impl Product {
         let reading = flows.read();
         let decision = found.or_else(|| {
             let key = subject.key;
-            let walked = reading.walk(&key, &Context::NONE, &mut self.walker);
+            let hint = reading.hint(&key, &Context::NONE);
+            hint.prefetch();
+            let walked = reading.walk(hint, &key, &Context::NONE, &mut self.walker);
             self.composed += u64::from(matches!(walked, Walked::Composed(_)));
             let decision = walked.decision().cloned()?;
             decision.record(1, 0, 0, 0);

@@ -1,7 +1,7 @@
 //! A burst under way: its packets, their keys, and what is to be done with each.
 
 use classifier::{Decision, Shape};
-use flow::{ExactKey, PortId};
+use flow::{ExactKey, FlowKey, PortId};
 use ring::Unique;
 use std::sync::Arc;
 use vnic::{BURST, Packet};
@@ -11,6 +11,8 @@ pub(crate) struct Burst {
     pub packets: Vec<Unique<Packet>>,
     /// For each packet its key, and what is to be done.
     pub keys: Box<[ExactKey; BURST]>,
+    /// Those that look-ups in the megaflow table need.
+    pub flow_keys: Box<[FlowKey; BURST]>,
     pub verdicts: [Verdict; BURST],
     /// Decisions of the burst that are not just to output to a port.
     pub decisions: Vec<Arc<Decision>>,
@@ -22,6 +24,7 @@ impl Burst {
         Burst {
             packets: Vec::with_capacity(BURST),
             keys: Box::new([ExactKey::default(); BURST]),
+            flow_keys: Box::new([FlowKey::default(); BURST]),
             verdicts: [Verdict::Miss; BURST],
             decisions: Vec::with_capacity(BURST),
             outgoing: Outgoing::default(),

@@ -26,14 +26,14 @@ use crate::grace::Member;
 use crate::port::Port;
 use crate::sinks::{FlowRun, Forward};
 use crate::state::{Datapath, Ports, transmit_ring};
-use classifier::{MicroflowCache, NoTables, Shape, Start, Tables, Train, Walked, Walker};
+use classifier::{Hint, MicroflowCache, NoTables, Shape, Start, Tables, Train, Walked, Walker};
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, Context, DropReason, FlowKey, Op, PortId, Program, Stage};
 use ring::{PoolOwner, Unique};
 use scheduler::{RingId, Rings, Schedule};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnic::{Fetched, Packet, TransmitSide};
+use vnic::{BURST, Fetched, Packet, TransmitSide};
 
 /// Bursts taken from one port before others get their turn.
 const ROUNDS: usize = 8;
@@ -390,26 +390,37 @@ impl Walk {
         let flows = port.flows.read();
         let mut run = FlowRun::default();
         let burst = &mut self.burst;
+        // All flows come from memory at one time.
+        let mut hints = [Hint::default(); BURST];
         for (at, packet) in burst.packets.iter().enumerate() {
-            let key = &burst.keys[at];
+            if burst.verdicts[at] == Verdict::Miss {
+                let flow_key = &mut burst.flow_keys[at];
+                *flow_key = burst.keys[at].flow_key().unwrap_or_else(|| packet.key());
+                hints[at] = flows.hint(flow_key, &Context::NONE);
+            }
+        }
+        hints[..burst.packets.len()]
+            .iter()
+            .for_each(|hint| hint.prefetch());
+        for (at, packet) in burst.packets.iter().enumerate() {
+            let (key, flow_key) = (&burst.keys[at], &burst.flow_keys[at]);
             if burst.verdicts[at] != Verdict::Miss {
                 continue;
             }
-            let flow_key = key.flow_key().unwrap_or_else(|| packet.key());
-            let walked = flows.walk(&flow_key, &Context::NONE, &mut self.walker);
+            let walked = flows.walk(hints[at], flow_key, &Context::NONE, &mut self.walker);
             let Some(decision) = walked.decision() else {
                 if let Walked::Each(_) = walked {
                     burst.verdicts[at] = Verdict::Walk;
                 }
                 continue;
             };
-            run.count(decision, packet.frame_len(), key.tcp_flags(), now_ms);
             burst.verdicts[at] = Verdict::of(decision, &mut burst.decisions);
             if !key.is_none() {
                 let mask = port.flows.mask_union(key);
                 let hash = self.microflows.hash(key, mask);
                 self.microflows.insert(hash, key, mask, decision, now_ms);
             }
+            run.count(walked, packet.frame_len(), key.tcp_flags(), now_ms);
         }
         run.flush(now_ms);
     }
@@ -422,6 +433,7 @@ impl Walk {
             verdicts,
             decisions,
             outgoing,
+            ..
         } = &mut self.burst;
         let port = sender.port;
         let capturing = port.captures.active();

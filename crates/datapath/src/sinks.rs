@@ -5,7 +5,7 @@ use crate::burst::PortSet;
 use crate::miss::Queued;
 use crate::port::Port;
 use crate::state::Ports;
-use classifier::{Decision, FlowEntry, Train};
+use classifier::{FlowEntry, Train, Walked};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
 use flow::{DropReason, FlowKey, PortId, Stage, Userspace};
 use ring::{Shared, Unique};
@@ -15,34 +15,35 @@ use vnic::{Counters, Observer, Packet};
 
 /// Statistics of consecutive packets of one decision, so that its flows are told once.
 #[derive(Default)]
-pub(crate) struct FlowRun {
-    decision: Option<Arc<Decision>>,
+pub(crate) struct FlowRun<'a> {
+    walked: Option<Walked<'a>>,
     train: Train,
 }
 
-impl FlowRun {
-    pub(crate) fn count(&mut self, decision: &Arc<Decision>, frame_len: usize, tcp_flags: u16, now_ms: u64) {
-        if !self
-            .decision
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, decision))
-        {
+impl<'a> FlowRun<'a> {
+    /// Counts a packet for which the walk made a decision.
+    pub(crate) fn count(&mut self, walked: Walked<'a>, frame_len: usize, tcp_flags: u16, now_ms: u64) {
+        let last = self.walked.as_ref().and_then(Walked::decision);
+        let is_same = last
+            .zip(walked.decision())
+            .is_some_and(|(last, new)| Arc::ptr_eq(last, new));
+        if !is_same {
             self.flush(now_ms);
-            self.decision = Some(decision.clone());
+            self.walked = Some(walked);
         }
         self.train.add(frame_len, tcp_flags);
     }
 
     pub(crate) fn flush(&mut self, now_ms: u64) {
-        if let Some(decision) = self.decision.take() {
+        let run = std::mem::take(self);
+        if let Some(decision) = run.walked.as_ref().and_then(Walked::decision) {
             let Train {
                 packets,
                 bytes,
                 tcp_flags,
-            } = self.train;
+            } = run.train;
             decision.record(packets.into(), bytes, tcp_flags, now_ms);
         }
-        *self = FlowRun::default();
     }
 }
 

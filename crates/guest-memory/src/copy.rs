@@ -1,6 +1,7 @@
 //! Moving bytes from, to and between guests.
 
 use crate::{GuestMemory, GuestRange};
+use prefetch::{Access, prefetch};
 use std::ptr::NonNull;
 
 /// Bytes that the processor loads at a time.
@@ -65,15 +66,6 @@ impl GuestMemory {
     }
 }
 
-/// What is to be done with bytes that are asked for ahead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// They are read: other cores may keep them.
-    Read,
-    /// They are written: other cores' copies become invalid, which else the first write had to wait for.
-    Write,
-}
-
 /// Asks the processor for the bytes from `first` to `end`, few of them.
 #[inline]
 pub(crate) fn prefetch_bytes(start: NonNull<u8>, first: u32, end: u32, access: Access) {
@@ -88,23 +80,6 @@ pub(crate) fn prefetch_bytes(start: NonNull<u8>, first: u32, end: u32, access: A
 #[inline(always)]
 fn prefetch_line(start: NonNull<u8>, at: u32, access: Access) {
     prefetch(start.as_ptr().wrapping_add(at as usize), access);
-}
-
-/// Asks the processor for the cache line at an address, which may be any.
-#[inline(always)]
-pub fn prefetch<T>(address: *const T, access: Access) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: prefetching changes no memory and never faults. Processors without PREFETCHW take it for a no-op.
-    unsafe {
-        match access {
-            Access::Read => std::arch::asm!(
-                "prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)
-            ),
-            Access::Write => std::arch::asm!(
-                "prefetchw [{}]", in(reg) address, options(nostack, preserves_flags, readonly)
-            ),
-        }
-    }
 }
 
 /// Copies bytes. Few ones, as heads are, without a call: whole blocks of a size that is known here, then once more

@@ -26,9 +26,10 @@ mod mapping;
 mod unmap;
 
 pub use budget::{Account, Bound};
-pub use copy::{Access, copy, prefetch};
+pub use copy::copy;
 pub use fault::{fault_count, survive_truncation};
 pub use mapping::{MapError, Region};
+pub use prefetch::{Access, prefetch};
 pub use unmap::unmap_apart;
 
 use std::ptr::NonNull;
