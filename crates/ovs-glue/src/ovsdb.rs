@@ -1,7 +1,7 @@
 //! What ovs-vswitchd's database says of ports: which of them are virtual machines (RFC 7047).
 //!
-//! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port. A request to the datapath does not
-//! say so, hence this client, which watches two columns of one table. It never waits for the database, and tries again
+//! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port, `external_ids:vhost-user=client` that one
+//! listens at `external_ids:vhost-user-path`. A request to the datapath does not say so, hence this client, which watches two columns of one table. It never waits for the database, and tries again
 //! once a second while there is none; meanwhile things stay as they are.
 
 use crate::plane::Plug;
@@ -17,6 +17,9 @@ const MAX_MESSAGE: usize = 32 << 20;
 /// Bytes read before others have their turn.
 const MAX_READ: usize = 1 << 20;
 const KEY: &str = "vhost-user";
+const PATH_KEY: &str = "vhost-user-path";
+/// Longest path that a Unix socket's address holds (unix(7)).
+const MAX_PATH: usize = 107;
 
 /// See the module.
 #[derive(Debug)]
@@ -155,7 +158,7 @@ impl Database {
         for (id, row) in rows.as_object().into_iter().flatten() {
             match row["new"]["name"].as_str() {
                 Some(name) => {
-                    let plug = plug(&row["new"]["external_ids"]);
+                    let plug = plug(name, &row["new"]["external_ids"]);
                     self.rows.insert(id.clone(), (name.to_owned(), plug));
                 }
                 None => drop(self.rows.remove(id)),
@@ -166,19 +169,30 @@ impl Database {
     /// The ports that are virtual machines.
     pub fn plugs(&self) -> BTreeMap<String, Plug> {
         let rows = self.rows.values();
-        rows.filter_map(|(name, plug)| Some((name.clone(), (*plug)?)))
+        rows.filter_map(|(name, plug)| Some((name.clone(), plug.clone()?)))
             .collect()
     }
 }
 
 /// Of a map as the protocol has it: `["map", [[key, value], ...]]`.
-fn plug(external_ids: &Value) -> Option<Plug> {
+fn plug(name: &str, external_ids: &Value) -> Option<Plug> {
     let pairs = external_ids[1].as_array()?;
-    let value = pairs.iter().find(|pair| pair[0] == KEY)?[1].as_str()?;
-    match value {
+    let value = |key: &str| pairs.iter().find(|pair| pair[0] == key)?[1].as_str();
+    match value(KEY)? {
         "server" => Some(Plug::Server),
+        "client" => match value(PATH_KEY).map(Path::new) {
+            Some(path) if path.is_absolute() && path.as_os_str().len() <= MAX_PATH => {
+                Some(Plug::Client(path.to_owned()))
+            }
+            _ => {
+                log::warn!(
+                    "'{name}': external_ids:{PATH_KEY} is to be an absolute path of at most {MAX_PATH} bytes"
+                );
+                None
+            }
+        },
         other => {
-            log::warn!("external_ids:{KEY} can be 'server', not '{other}'");
+            log::warn!("'{name}': external_ids:{KEY} can be 'server' or 'client', not '{other}'");
             None
         }
     }
@@ -247,6 +261,20 @@ mod tests {
         write!(server.stream, "{second}{}", update(json!({"a": {"old": {}}}))).unwrap();
         server.database.read().unwrap();
         assert_eq!(server.database.plugs().into_keys().collect::<Vec<_>>(), ["vm2"]);
+    }
+
+    #[test]
+    fn a_vmm_that_listens_has_a_path_that_a_socket_can_have() {
+        let of = |ids: &[[&str; 2]]| plug("vm1", &json!(["map", ids]));
+        let client = |path: &str| of(&[[PATH_KEY, path], [KEY, "client"]]);
+        assert_eq!(of(&[[KEY, "server"], [PATH_KEY, "/a"]]), Some(Plug::Server));
+        assert_eq!(client("/a/b"), Some(Plug::Client("/a/b".into())));
+        let long = format!("/{}", "x".repeat(MAX_PATH));
+        assert_eq!(client(&long[1..]), None, "not absolute");
+        assert_eq!(client(&long), None);
+        assert!(client(&long[..MAX_PATH]).is_some());
+        assert_eq!(of(&[[KEY, "client"]]), None, "no path");
+        assert_eq!(of(&[[PATH_KEY, "/a"]]), None, "no mode");
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
         sockets: Sockets {
             directory: options.directory.clone(),
             mode: 0o600,
-            plugged: std::collections::BTreeSet::new(),
+            plugs: BTreeMap::new(),
         },
     })?;
     let mut database = Database::new(&options.database);
@@ -147,7 +147,8 @@ impl Process<'_> {
 
     fn timeout(&self) -> Option<Duration> {
         let retry = self.database.socket().is_none().then_some(self.next_try);
-        let due = [retry, self.clean_at].into_iter().flatten().min()?;
+        let connect = self.glue.switch.datapath.next_attempt();
+        let due = [retry, self.clean_at, connect].into_iter().flatten().min()?;
         Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
