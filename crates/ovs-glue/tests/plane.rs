@@ -4,8 +4,8 @@
 
 use control_protocol::Channel;
 use control_protocol::data_plane::{
-    Answer as Told, Connection, EndedFlow, FromDataPlane, Packet, PortInfo, PortState, Request, ToDataPlane, Upcall,
-    UpcallCause, UpcallId,
+    Answer as Told, Connection, EndedFlow, FromDataPlane, Packet, PortInfo, PortState, Request, ToDataPlane,
+    Upcall, UpcallCause, UpcallId,
 };
 use flow::{FlowId as Id, FlowKey, FlowStats, PortCounters, PortId, SwitchId};
 use ovs_glue::datapath::{
@@ -656,12 +656,16 @@ fn a_vmm_is_left_when_its_path_is_changed_or_taken_back() {
 
 #[test]
 fn a_connection_of_an_earlier_process_stays_unless_it_is_not_wanted_any_more() {
-    let (mut world, _vmm, added) = client();
+    let (world, _vmm, added) = client();
     let Request::PortAdd(spec) = added.request else {
         panic!()
     };
     let path = world.directory.path().join("vmm.sock");
-    for (is_wanted, state) in [(true, PortState::Running), (true, PortState::Disconnected), (false, PortState::Running)] {
+    for (is_wanted, state) in [
+        (true, PortState::Running),
+        (true, PortState::Disconnected),
+        (false, PortState::Running),
+    ] {
         let mut told = info(spec.clone(), PortCounters::default());
         told.state = state.clone();
         let mut next = World::with(vec![told]);
