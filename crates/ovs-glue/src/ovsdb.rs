@@ -24,7 +24,10 @@ const MAX_PATH: usize = 107;
 /// See the module.
 #[derive(Debug)]
 pub struct Database {
-    path: PathBuf,
+    /// Where it may be.
+    places: Vec<PathBuf>,
+    /// Where it was found.
+    found: Option<PathBuf>,
     socket: Option<OwnedFd>,
     received: Vec<u8>,
     /// Names and plugs of rows, by their identifiers.
@@ -51,10 +54,11 @@ pub enum DatabaseError {
 }
 
 impl Database {
-    /// Not connected yet.
-    pub fn new(path: &Path) -> Database {
+    /// Not connected yet. The first of `places` whose directory is there is where it is.
+    pub fn new(places: Vec<PathBuf>) -> Database {
         Database {
-            path: path.to_owned(),
+            places,
+            found: None,
             socket: None,
             received: Vec::new(),
             rows: BTreeMap::new(),
@@ -67,15 +71,32 @@ impl Database {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
+    fn place(&self) -> Option<&PathBuf> {
+        let is_there = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
+        self.places.iter().find(is_there)
+    }
+
+    /// Whether another place counts now than that of the connection.
+    pub fn has_moved(&self) -> bool {
+        self.socket.is_some() && self.place() != self.found.as_ref()
+    }
+
+    /// Ends the connection. What was told stays known.
+    pub fn disconnect(&mut self) {
+        self.socket = None;
+    }
+
     /// Connects and asks for the table.
     ///
     /// # Errors
     ///
     /// Nobody is there.
     pub fn connect(&mut self) -> Result<(), DatabaseError> {
+        let path = self.place().ok_or(Errno::NOENT)?.clone();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
+        self.found = Some(path);
         self.received.clear();
         let columns = json!({"Interface": {"columns": ["name", "external_ids"]}});
         let monitor = json!({"method": "monitor", "params": ["Open_vSwitch", null, columns], "id": "ports"});
@@ -224,7 +245,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("db.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let mut database = Database::new(&path);
+        let mut database = Database::new(vec![path.clone()]);
         database.connect().unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = vec![0; 4096];
@@ -291,6 +312,27 @@ mod tests {
         let length = server.stream.read(&mut answer).unwrap();
         let answer: Value = serde_json::from_slice(&answer[..length]).unwrap();
         assert_eq!((&answer["id"], &answer["result"]), (&json!(7), &json!(["x"])));
+    }
+
+    #[test]
+    fn the_first_place_whose_directory_is_there_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let [first, second] = ["a", "b"].map(|name| directory.path().join(name));
+        let places = [&first, &second].map(|place| place.join("db.sock"));
+        let mut database = Database::new(places.to_vec());
+        database.connect().unwrap_err();
+        std::fs::create_dir(&second).unwrap();
+        let _later = UnixListener::bind(&places[1]).unwrap();
+        database.connect().unwrap();
+        assert!(!database.has_moved());
+        std::fs::create_dir(&first).unwrap();
+        assert!(database.has_moved());
+        database.disconnect();
+        // Nobody listens there yet: the other one is not asked for that.
+        database.connect().unwrap_err();
+        let _listener = UnixListener::bind(&places[0]).unwrap();
+        database.connect().unwrap();
+        assert!(!database.has_moved());
     }
 
     #[test]

@@ -40,8 +40,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// A directory that is ours alone, for the sockets of virtual machines.
     pub directory: PathBuf,
-    /// The socket of ovs-vswitchd's database.
-    pub database: PathBuf,
+    /// Where the socket of ovs-vswitchd's database may be: the first of these whose directory is there counts.
+    pub databases: Vec<PathBuf>,
 }
 
 /// Why the process ended.
@@ -86,7 +86,7 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
             plugs: BTreeMap::new(),
         },
     })?;
-    let mut database = Database::new(&options.database);
+    let mut database = Database::new(options.databases.clone());
     while !plane.is_ready() {
         wait_for(supervisor, &plane)?;
         if !obey(supervisor, &mut plane)? {
@@ -153,9 +153,15 @@ impl Process<'_> {
     }
 
     fn follow_database(&mut self) -> Result<(), Error> {
-        if self.database.socket().is_none() && self.next_try <= Instant::now() {
+        if self.next_try <= Instant::now() {
             self.next_try = Instant::now() + RETRY;
-            if let Err(error) = self.database.connect() {
+            if self.database.has_moved() {
+                self.database.disconnect();
+                self.is_watched = false;
+            }
+            if self.database.socket().is_none()
+                && let Err(error) = self.database.connect()
+            {
                 log::debug!("ovs-vswitchd's database: {error}");
             }
         }
