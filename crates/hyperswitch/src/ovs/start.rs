@@ -1,6 +1,6 @@
 //! `ovs start`.
 
-use super::{check_instance, daemon, private, programs};
+use super::{SYSTEM, check_instance, daemon, private, programs};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use rustix::process::Pid;
@@ -12,6 +12,7 @@ const SHIM: &str = "libovs_shim.so";
 
 pub fn run(run_dir: &Path, shim: Option<&Path>, json: bool) -> Result<()> {
     check_instance(run_dir)?;
+    check_system()?;
     let place = private(run_dir);
     let shim = find_shim(shim)?;
     // Before anything is made: whether the programs are there.
@@ -36,6 +37,16 @@ pub fn run(run_dir: &Path, shim: Option<&Path>, json: bool) -> Result<()> {
         socket.display(),
         place.display()
     ))
+}
+
+/// Makes sure that the system's ovs-vswitchd is not one of ours: two would take the ports from each other.
+fn check_system() -> Result<()> {
+    if let Some(pid) = daemon::running(Path::new(SYSTEM), daemon::SWITCH)
+        && std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(SHIM))
+    {
+        bail!("the system's ovs-vswitchd, process {pid}, drives the switch already");
+    }
+    Ok(())
 }
 
 /// The library: as given, or as installed beside the program, or where cargo has made it.

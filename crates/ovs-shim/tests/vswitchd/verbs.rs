@@ -84,6 +84,14 @@ fn refusals(world: &mut World, program: PathBuf) {
     let refused = world.product_refuses("ovs start --shim /nowhere.so");
     assert!(refused.contains("/nowhere.so is not there"), "{refused}");
     assert!(world.product("ovs stop").contains("was not running"));
+    // The system's drives the switch.
+    std::os::unix::fs::symlink(world.path(""), "/run/openvswitch").unwrap();
+    world.start_vswitchd();
+    world.until("it runs", |world| world.path("ovs-vswitchd.pid").exists());
+    let refused = world.product_refuses(&start());
+    assert!(refused.contains("drives the switch already"), "{refused}");
+    world.kill_vswitchd();
+    std::fs::remove_file("/run/openvswitch").unwrap();
 }
 
 /// A port of each kind, and its guest.
