@@ -32,22 +32,13 @@ fn is_default<T: Default + PartialEq>(part: &T) -> bool {
 }
 
 /// Whether an ovs-vswitchd may drive switches in the data plane.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct OvsConfig {
     /// It may.
     pub enabled: bool,
-    /// The socket of its database.
-    pub database: PathBuf,
-}
-
-impl Default for OvsConfig {
-    fn default() -> Self {
-        OvsConfig {
-            enabled: false,
-            database: "/run/openvswitch/db.sock".into(),
-        }
-    }
+    /// The socket of its database; default: that of `hyperswitch ovs start`, or else the system's.
+    pub database: Option<PathBuf>,
 }
 
 /// One switch.

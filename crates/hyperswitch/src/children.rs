@@ -50,7 +50,7 @@ pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
 }
 
 /// Open vSwitch's control plane. The sockets of its virtual machines are in a directory of its own.
-pub fn ovs(run_dir: &Path, database: PathBuf) -> Result<ExitCode> {
+pub fn ovs(run_dir: &Path, database: Option<PathBuf>) -> Result<ExitCode> {
     let supervisor = begin(Role::Ovs)?;
     let directory = run_dir.join("ovs");
     std::fs::DirBuilder::new()
@@ -60,10 +60,15 @@ pub fn ovs(run_dir: &Path, database: PathBuf) -> Result<ExitCode> {
         .with_context(|| format!("cannot make {}", directory.display()))?;
     ovs_glue::process::prepare();
     isolated(&supervisor, sandbox::isolate_ovs(violation(), run_dir)?)?;
+    let usual = || {
+        crate::ovs::places(run_dir)
+            .map(|place| place.join("db.sock"))
+            .into()
+    };
     let options = ovs_glue::process::Options {
         socket: run_dir.join("ovs.sock"),
         directory,
-        database,
+        databases: database.map_or_else(usual, |path| vec![path]),
     };
     end(ovs_glue::process::run(&supervisor, &options).map_err(Into::into))
 }

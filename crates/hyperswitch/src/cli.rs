@@ -43,14 +43,17 @@ pub enum Verb {
     /// Understand P4 programs; no running instance is needed
     #[command(subcommand)]
     P4(P4Verb),
+    /// Run Open vSwitch on a switch of the running instance
+    #[command(subcommand)]
+    Ovs(OvsVerb),
     #[command(name = "data-plane", hide = true)]
     DataPlane,
     #[command(hide = true)]
     Driver,
-    #[command(hide = true)]
-    Ovs {
+    #[command(name = "ovs-glue", hide = true)]
+    OvsGlue {
         #[arg(long)]
-        database: PathBuf,
+        database: Option<PathBuf>,
     },
     #[command(hide = true)]
     Control {
@@ -63,6 +66,32 @@ pub enum Verb {
     /// Write shell completions into a directory
     #[command(hide = true)]
     Completions { directory: PathBuf },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum OvsVerb {
+    /// Start ovsdb-server and ovs-vswitchd of the distribution in <run dir>/openvswitch, where they are not running
+    ///
+    /// For hosts without a system-wide Open vSwitch. The database is made there the first time, and kept by `ovs stop`.
+    Start {
+        /// The library put in front of ovs-vswitchd [default: libovs_shim.so of the installation]
+        #[arg(long, value_name = "FILE")]
+        shim: Option<PathBuf>,
+    },
+    /// End what `ovs start` started; flows go on forwarding
+    Stop,
+    /// Show Open vSwitch's processes, bridges and ports: the private ones, or else the system's
+    Status,
+    /// Add a port for a virtual machine to a bridge, or change how its VMM is reached
+    Plug {
+        /// Bridge
+        bridge: InterfaceName,
+        /// Name of the port
+        name: InterfaceName,
+        /// The VMM listens at this path; without it, the switch does
+        #[arg(long, value_name = "PATH")]
+        client: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

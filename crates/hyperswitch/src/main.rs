@@ -12,6 +12,7 @@ mod cli;
 mod frame;
 mod manual;
 mod output;
+mod ovs;
 mod p4;
 mod supervisor;
 mod verbs;
@@ -26,10 +27,11 @@ fn main() -> ExitCode {
         Verb::Run { config } => supervisor::run(&cli.run_dir, config.as_deref()),
         Verb::DataPlane => children::data_plane(),
         Verb::Driver => children::driver(),
-        Verb::Ovs { database } => children::ovs(&cli.run_dir, database),
+        Verb::OvsGlue { database } => children::ovs(&cli.run_dir, database),
         Verb::Control { config } => children::control(cli.run_dir, config),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),
+        Verb::Ovs(verb) => ovs::run(&verb, &cli.run_dir, cli.json).map(|()| ExitCode::SUCCESS),
         Verb::P4(verb) => p4::run(&verb, cli.json).map(|()| ExitCode::SUCCESS),
         Verb::User(verb) => verbs::run(&verb, &cli.run_dir, cli.json).map(|()| ExitCode::SUCCESS),
     };

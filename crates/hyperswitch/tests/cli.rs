@@ -33,7 +33,7 @@ fn help_names_every_verb_and_no_internals() {
         .collect();
     let expected = [
         "run", "status", "switch", "port", "mac", "flow", "stats", "trace", "capture", "reload", "version",
-        "p4", "help",
+        "p4", "ovs", "help",
     ];
     assert_eq!(names, expected);
     assert!(help.contains("[default: /run/hyperswitch]"), "{help}");
@@ -42,7 +42,8 @@ fn help_names_every_verb_and_no_internals() {
 #[test]
 fn every_verb_has_help_of_its_own() {
     let verbs = "run|status|switch add|switch del|switch list|port add|port del|port set|port show|port list|\
-        mac list|flow list|stats|stats placement|trace|capture|reload|version|p4 check|p4 graph|p4 run";
+        mac list|flow list|stats|stats placement|trace|capture|reload|version|p4 check|p4 graph|p4 run|\
+        ovs start|ovs stop|ovs status|ovs plug";
     for verb in verbs.split('|') {
         let mut arguments: Vec<&str> = verb.split(' ').collect();
         arguments.push("--help");
@@ -84,6 +85,8 @@ fn wrong_usage_says_what_is_allowed_and_exits_2() {
         ),
         (&["trace", "--in-port", "vm1", "--pcap", "x", "--index", "0"], "0"),
         (&["capture", "vm1"], "--write"),
+        (&["ovs", "plug", "br0", "-vm1"], "unexpected argument"),
+        (&["ovs", "plug", "br0", "sixteen-bytes-xx"], "1 to 15"),
         (
             &["capture", "vm1", "-w", "x", "--snap-length", "70000"],
             "14..=65553",
@@ -127,7 +130,7 @@ fn without_an_instance_verbs_fail_with_a_hint() {
 
 #[test]
 fn the_children_are_not_for_users() {
-    for role in ["data-plane", "driver", "control"] {
+    for role in ["data-plane", "driver", "control", "ovs-glue"] {
         let output = hyperswitch(&[role]);
         assert_eq!(output.status.code(), Some(1));
         assert!(

@@ -32,7 +32,8 @@ fn every_verb_has_a_page_and_no_internals_have() {
     let pages = directory.path().join("share/man");
     generate("man", &pages);
     let verbs = "run|status|switch|switch-add|switch-del|switch-list|port|port-add|port-del|port-set|port-show|\
-        port-list|mac|mac-list|flow|flow-list|stats|stats-placement|trace|capture|reload|version|p4|p4-check|p4-graph|p4-run";
+        port-list|mac|mac-list|flow|flow-list|stats|stats-placement|trace|capture|reload|version|p4|p4-check|p4-graph|p4-run|\
+        ovs|ovs-start|ovs-stop|ovs-status|ovs-plug";
     let expected: BTreeSet<String> = verbs
         .split('|')
         .map(|verb| format!("hyperswitch-{verb}.1"))
@@ -81,9 +82,13 @@ fn a_directory_that_cannot_be_is_an_error() {
 
 /// Installs into `root`, as a package would.
 fn install(root: &Path) {
+    // What is in it is no matter here, and it is no part of this crate.
+    let library = root.join("built.so");
+    std::fs::write(&library, "a library").unwrap();
     let output = Command::new("make")
         .args(["install", "PREFIX=/usr"])
         .arg(format!("BINARY={BINARY}"))
+        .arg(format!("SHIM={}", library.display()))
         .arg(format!("DESTDIR={}", root.display()))
         .env_remove("MAKEFLAGS")
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
@@ -112,6 +117,8 @@ fn make_install_installs_and_keeps_a_configuration() {
         "usr/share/bash-completion/completions/hyperswitch",
         "usr/share/zsh/site-functions/_hyperswitch",
         "usr/share/fish/vendor_completions.d/hyperswitch.fish",
+        "usr/lib/hyperswitch/libovs_shim.so",
+        "usr/lib/hyperswitch/ovs-vswitchd-hyperswitch",
         "lib/systemd/system/hyperswitch.service",
         "etc/hyperswitch/hyperswitch.toml",
     ] {
@@ -127,6 +134,12 @@ fn make_install_installs_and_keeps_a_configuration() {
     assert!(
         unit.contains("\nExecStart=/usr/bin/hyperswitch run --config /etc/hyperswitch/hyperswitch.toml\n"),
         "{unit}"
+    );
+
+    let wrapper = std::fs::read_to_string(root.join("usr/lib/hyperswitch/ovs-vswitchd-hyperswitch")).unwrap();
+    assert!(
+        wrapper.contains("\nLD_PRELOAD=/usr/lib/hyperswitch/libovs_shim.so exec "),
+        "{wrapper}"
     );
 
     let config = root.join("etc/hyperswitch/hyperswitch.toml");

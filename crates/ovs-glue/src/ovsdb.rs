@@ -1,7 +1,7 @@
 //! What ovs-vswitchd's database says of ports: which of them are virtual machines (RFC 7047).
 //!
-//! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port. A request to the datapath does not
-//! say so, hence this client, which watches two columns of one table. It never waits for the database, and tries again
+//! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port, `external_ids:vhost-user=client` that one
+//! listens at `external_ids:vhost-user-path`. A request to the datapath does not say so, hence this client, which watches two columns of one table. It never waits for the database, and tries again
 //! once a second while there is none; meanwhile things stay as they are.
 
 use crate::plane::Plug;
@@ -17,11 +17,17 @@ const MAX_MESSAGE: usize = 32 << 20;
 /// Bytes read before others have their turn.
 const MAX_READ: usize = 1 << 20;
 const KEY: &str = "vhost-user";
+const PATH_KEY: &str = "vhost-user-path";
+/// Longest path that a Unix socket's address holds (unix(7)).
+const MAX_PATH: usize = 107;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Database {
-    path: PathBuf,
+    /// Where it may be.
+    places: Vec<PathBuf>,
+    /// Where it was found.
+    found: Option<PathBuf>,
     socket: Option<OwnedFd>,
     received: Vec<u8>,
     /// Names and plugs of rows, by their identifiers.
@@ -48,10 +54,11 @@ pub enum DatabaseError {
 }
 
 impl Database {
-    /// Not connected yet.
-    pub fn new(path: &Path) -> Database {
+    /// Not connected yet. The first of `places` whose directory is there is where it is.
+    pub fn new(places: Vec<PathBuf>) -> Database {
         Database {
-            path: path.to_owned(),
+            places,
+            found: None,
             socket: None,
             received: Vec::new(),
             rows: BTreeMap::new(),
@@ -64,15 +71,32 @@ impl Database {
         self.socket.as_ref().map(AsFd::as_fd)
     }
 
+    fn place(&self) -> Option<&PathBuf> {
+        let is_there = |path: &&PathBuf| path.parent().is_some_and(Path::is_dir);
+        self.places.iter().find(is_there)
+    }
+
+    /// Whether another place counts now than that of the connection.
+    pub fn has_moved(&self) -> bool {
+        self.socket.is_some() && self.place() != self.found.as_ref()
+    }
+
+    /// Ends the connection. What was told stays known.
+    pub fn disconnect(&mut self) {
+        self.socket = None;
+    }
+
     /// Connects and asks for the table.
     ///
     /// # Errors
     ///
     /// Nobody is there.
     pub fn connect(&mut self) -> Result<(), DatabaseError> {
+        let path = self.place().ok_or(Errno::NOENT)?.clone();
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(&self.path)?)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
+        self.found = Some(path);
         self.received.clear();
         let columns = json!({"Interface": {"columns": ["name", "external_ids"]}});
         let monitor = json!({"method": "monitor", "params": ["Open_vSwitch", null, columns], "id": "ports"});
@@ -155,7 +179,7 @@ impl Database {
         for (id, row) in rows.as_object().into_iter().flatten() {
             match row["new"]["name"].as_str() {
                 Some(name) => {
-                    let plug = plug(&row["new"]["external_ids"]);
+                    let plug = plug(name, &row["new"]["external_ids"]);
                     self.rows.insert(id.clone(), (name.to_owned(), plug));
                 }
                 None => drop(self.rows.remove(id)),
@@ -166,19 +190,30 @@ impl Database {
     /// The ports that are virtual machines.
     pub fn plugs(&self) -> BTreeMap<String, Plug> {
         let rows = self.rows.values();
-        rows.filter_map(|(name, plug)| Some((name.clone(), (*plug)?)))
+        rows.filter_map(|(name, plug)| Some((name.clone(), plug.clone()?)))
             .collect()
     }
 }
 
 /// Of a map as the protocol has it: `["map", [[key, value], ...]]`.
-fn plug(external_ids: &Value) -> Option<Plug> {
+fn plug(name: &str, external_ids: &Value) -> Option<Plug> {
     let pairs = external_ids[1].as_array()?;
-    let value = pairs.iter().find(|pair| pair[0] == KEY)?[1].as_str()?;
-    match value {
+    let value = |key: &str| pairs.iter().find(|pair| pair[0] == key)?[1].as_str();
+    match value(KEY)? {
         "server" => Some(Plug::Server),
+        "client" => match value(PATH_KEY).map(Path::new) {
+            Some(path) if path.is_absolute() && path.as_os_str().len() <= MAX_PATH => {
+                Some(Plug::Client(path.to_owned()))
+            }
+            _ => {
+                log::warn!(
+                    "'{name}': external_ids:{PATH_KEY} is to be an absolute path of at most {MAX_PATH} bytes"
+                );
+                None
+            }
+        },
         other => {
-            log::warn!("external_ids:{KEY} can be 'server', not '{other}'");
+            log::warn!("'{name}': external_ids:{KEY} can be 'server' or 'client', not '{other}'");
             None
         }
     }
@@ -210,7 +245,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("db.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let mut database = Database::new(&path);
+        let mut database = Database::new(vec![path.clone()]);
         database.connect().unwrap();
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = vec![0; 4096];
@@ -250,6 +285,20 @@ mod tests {
     }
 
     #[test]
+    fn a_vmm_that_listens_has_a_path_that_a_socket_can_have() {
+        let of = |ids: &[[&str; 2]]| plug("vm1", &json!(["map", ids]));
+        let client = |path: &str| of(&[[PATH_KEY, path], [KEY, "client"]]);
+        assert_eq!(of(&[[KEY, "server"], [PATH_KEY, "/a"]]), Some(Plug::Server));
+        assert_eq!(client("/a/b"), Some(Plug::Client("/a/b".into())));
+        let long = format!("/{}", "x".repeat(MAX_PATH));
+        assert_eq!(client(&long[1..]), None, "not absolute");
+        assert_eq!(client(&long), None);
+        assert!(client(&long[..MAX_PATH]).is_some());
+        assert_eq!(of(&[[KEY, "client"]]), None, "no path");
+        assert_eq!(of(&[[PATH_KEY, "/a"]]), None, "no mode");
+    }
+
+    #[test]
     fn whoever_asks_whether_we_live_is_answered() {
         let mut server = server();
         write!(
@@ -263,6 +312,27 @@ mod tests {
         let length = server.stream.read(&mut answer).unwrap();
         let answer: Value = serde_json::from_slice(&answer[..length]).unwrap();
         assert_eq!((&answer["id"], &answer["result"]), (&json!(7), &json!(["x"])));
+    }
+
+    #[test]
+    fn the_first_place_whose_directory_is_there_counts() {
+        let directory = tempfile::tempdir().unwrap();
+        let [first, second] = ["a", "b"].map(|name| directory.path().join(name));
+        let places = [&first, &second].map(|place| place.join("db.sock"));
+        let mut database = Database::new(places.to_vec());
+        database.connect().unwrap_err();
+        std::fs::create_dir(&second).unwrap();
+        let _later = UnixListener::bind(&places[1]).unwrap();
+        database.connect().unwrap();
+        assert!(!database.has_moved());
+        std::fs::create_dir(&first).unwrap();
+        assert!(database.has_moved());
+        database.disconnect();
+        // Nobody listens there yet: the other one is not asked for that.
+        database.connect().unwrap_err();
+        let _listener = UnixListener::bind(&places[0]).unwrap();
+        database.connect().unwrap();
+        assert!(!database.has_moved());
     }
 
     #[test]

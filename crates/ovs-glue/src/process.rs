@@ -40,8 +40,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// A directory that is ours alone, for the sockets of virtual machines.
     pub directory: PathBuf,
-    /// The socket of ovs-vswitchd's database.
-    pub database: PathBuf,
+    /// Where the socket of ovs-vswitchd's database may be: the first of these whose directory is there counts.
+    pub databases: Vec<PathBuf>,
 }
 
 /// Why the process ended.
@@ -83,10 +83,10 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
         sockets: Sockets {
             directory: options.directory.clone(),
             mode: 0o600,
-            plugged: std::collections::BTreeSet::new(),
+            plugs: BTreeMap::new(),
         },
     })?;
-    let mut database = Database::new(&options.database);
+    let mut database = Database::new(options.databases.clone());
     while !plane.is_ready() {
         wait_for(supervisor, &plane)?;
         if !obey(supervisor, &mut plane)? {
@@ -147,14 +147,21 @@ impl Process<'_> {
 
     fn timeout(&self) -> Option<Duration> {
         let retry = self.database.socket().is_none().then_some(self.next_try);
-        let due = [retry, self.clean_at].into_iter().flatten().min()?;
+        let connect = self.glue.switch.datapath.next_attempt();
+        let due = [retry, self.clean_at, connect].into_iter().flatten().min()?;
         Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
     fn follow_database(&mut self) -> Result<(), Error> {
-        if self.database.socket().is_none() && self.next_try <= Instant::now() {
+        if self.next_try <= Instant::now() {
             self.next_try = Instant::now() + RETRY;
-            if let Err(error) = self.database.connect() {
+            if self.database.has_moved() {
+                self.database.disconnect();
+                self.is_watched = false;
+            }
+            if self.database.socket().is_none()
+                && let Err(error) = self.database.connect()
+            {
                 log::debug!("ovs-vswitchd's database: {error}");
             }
         }

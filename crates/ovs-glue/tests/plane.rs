@@ -4,8 +4,8 @@
 
 use control_protocol::Channel;
 use control_protocol::data_plane::{
-    Answer as Told, EndedFlow, FromDataPlane, Packet, PortInfo, PortState, Request, ToDataPlane, Upcall,
-    UpcallCause, UpcallId,
+    Answer as Told, Connection, EndedFlow, FromDataPlane, Packet, PortInfo, PortState, Request, ToDataPlane,
+    Upcall, UpcallCause, UpcallId,
 };
 use flow::{FlowId as Id, FlowKey, FlowStats, PortCounters, PortId, SwitchId};
 use ovs_glue::datapath::{
@@ -19,7 +19,9 @@ use ovs_netlink::flow::Ufid;
 use ovs_netlink::key::{Ethernet, Key, Match};
 use ovs_netlink::packet::Execute;
 use ovs_netlink::vport::Kind;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
 
 const DATAPATH: DatapathId = DatapathId(7);
 const FIRST: u32 = 4096;
@@ -46,7 +48,7 @@ impl World {
             sockets: Sockets {
                 directory: directory.path().to_owned(),
                 mode: 0o600,
-                plugged: BTreeSet::new(),
+                plugs: BTreeMap::new(),
             },
         };
         let mut world = World {
@@ -94,6 +96,15 @@ impl World {
     fn say(&mut self, message: FromDataPlane) {
         self.peer.try_send(&message, &[]).unwrap();
         self.plane.exchange();
+    }
+
+    /// How the port number 1 is.
+    fn say_state(&mut self, state: PortState) {
+        self.say(FromDataPlane::PortState {
+            port: PortId(FIRST + 1),
+            state,
+            peer: None,
+        });
     }
 
     fn answer(&mut self, asked: &ToDataPlane, told: Told) {
@@ -451,18 +462,19 @@ fn packets_from_ovs_vswitchd_are_checked_before_they_are_sent() {
 #[test]
 fn a_data_plane_that_dies_fails_what_was_asked_and_the_next_one_gets_the_ports() {
     let mut world = World::new();
-    world.plane.plug("vm1", Plug::Server).unwrap();
+    world.plane.plug("vm1", Plug::Server);
     world.add_port(1, "vm1");
     assert_eq!(world.plane.next_carrier(), Some((DATAPATH, PortNo(1), false)));
-    let Request::PortAdd(made) = world.hear().request else {
+    let asked = world.hear();
+    let Request::PortAdd(made) = &asked.request else {
         panic!()
     };
     assert!(world.directory.path().join("vm1.sock").exists());
-    world.say(FromDataPlane::PortState {
-        port: made.port,
-        state: PortState::Running,
-        peer: None,
-    });
+    // About an earlier port of that number.
+    world.say_state(PortState::Running);
+    assert_eq!(world.plane.next_carrier(), None);
+    world.answer(&asked, Told::Done);
+    world.say_state(PortState::Running);
     assert_eq!(world.plane.next_carrier(), Some((DATAPATH, PortNo(1), true)));
     world.ask(Question::PortStats(PortNo(1)));
     let asked = world.hear();
@@ -496,7 +508,7 @@ fn a_data_plane_that_dies_fails_what_was_asked_and_the_next_one_gets_the_ports()
     let Request::PortAdd(again) = world.hear().request else {
         panic!()
     };
-    assert_eq!(again, made);
+    assert_eq!(again, *made);
     assert_eq!(
         world.plane.port_stats(DATAPATH, PortNo(1)).rx_packets,
         10,
@@ -522,7 +534,7 @@ fn info(spec: control_protocol::data_plane::PortSpec, counters: PortCounters) ->
 fn ports_of_an_earlier_process_are_found_again_or_removed() {
     let mut first = World::new();
     for (number, name) in [(3, "vm1"), (4, "vm2")] {
-        first.plane.plug(name, Plug::Server).unwrap();
+        first.plane.plug(name, Plug::Server);
         first.add_port(number, name);
     }
     let specs: Vec<_> = (0..2)
@@ -534,16 +546,143 @@ fn ports_of_an_earlier_process_are_found_again_or_removed() {
     let infos = specs.into_iter().map(|spec| info(spec, PortCounters::default()));
     let mut world = World::with(infos.collect());
     assert_eq!(world.plane.number_of("vm1"), Some(PortNo(3)));
-    world.plane.plug("vm1", Plug::Server).unwrap();
+    world.plane.plug("vm1", Plug::Server);
     world.add_port(3, "vm1");
     assert!(
         matches!(world.hear().request, Request::PortSet { .. }),
         "its guest stays connected"
     );
+    let port = (DATAPATH, PortNo(3));
+    let carriers: Vec<_> = std::iter::from_fn(|| world.plane.next_carrier()).collect();
+    assert_eq!(carriers, [(port.0, port.1, true)]);
     world.plane.remove_abandoned();
     let removed = Request::PortDel {
         port: PortId(FIRST + 4),
     };
     assert_eq!(world.hear().request, removed);
     world.hears_nothing();
+}
+
+/// A VMM that listens, and the port `vm1` that is to be connected to it.
+fn client() -> (World, UnixListener, ToDataPlane) {
+    let mut world = World::new();
+    let path = world.directory.path().join("vmm.sock");
+    let vmm = UnixListener::bind(&path).unwrap();
+    vmm.set_nonblocking(true).unwrap();
+    world.plane.plug("vm1", Plug::Client(path));
+    world.add_port(1, "vm1");
+    let added = world.hear();
+    assert!(matches!(&added.request, Request::PortAdd(spec) if spec.connection == Connection::Attached));
+    (world, vmm, added)
+}
+
+impl World {
+    /// Waits until the data plane is given a connection.
+    fn hears_attach(&mut self) {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            self.plane.flush();
+            if let Ok((heard, descriptors)) = self.peer.try_recv::<ToDataPlane>() {
+                let port = PortId(FIRST + 1);
+                assert_eq!(heard.request, Request::PortAttach { port });
+                assert_eq!(descriptors.len(), 1);
+                return self.answer(&heard, Told::Done);
+            }
+            assert!(Instant::now() < end && self.plane.next_attempt().is_some());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_vmm_that_listens_is_connected_to_again_and_again() {
+    let (mut world, vmm, added) = client();
+    world.plane.flush();
+    assert!(vmm.accept().is_err(), "the data plane does not have the port yet");
+    assert_eq!(world.plane.next_attempt(), None);
+    world.answer(&added, Told::Done);
+    world.hears_attach();
+    vmm.accept().unwrap();
+    // One that came to nothing.
+    world.hears_attach();
+    vmm.accept().unwrap();
+    world.say_state(PortState::Connected);
+    world.say_state(PortState::Running);
+    while world.plane.next_attempt().is_some() {
+        world.plane.flush();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    world.hears_nothing();
+    world.say_state(PortState::Disconnected);
+    world.hears_attach();
+    vmm.accept().unwrap();
+    // Another data plane has the port anew, and its connection.
+    world.peer = Channel::pair().unwrap().0;
+    world.plane.exchange();
+    assert_eq!(world.plane.next_attempt(), None);
+    world.connect(Vec::new());
+    let added = world.hear();
+    world.answer(&added, Told::Done);
+    world.hears_attach();
+    assert_eq!(world.violations(), 0);
+}
+
+#[test]
+fn a_vmm_is_left_when_its_path_is_changed_or_taken_back() {
+    let (mut world, vmm, added) = client();
+    world.answer(&added, Told::Done);
+    world.hears_attach();
+    vmm.accept().unwrap();
+    world.say_state(PortState::Running);
+    let other = world.directory.path().join("other.sock");
+    let there = UnixListener::bind(&other).unwrap();
+    world.plane.plug("vm1", Plug::Client(other));
+    let port = PortId(FIRST + 1);
+    assert_eq!(world.hear().request, Request::PortDel { port });
+    let added = world.hear();
+    // Of the port before.
+    world.say_state(PortState::Running);
+    world.answer(&added, Told::Done);
+    world.hears_attach();
+    there.accept().unwrap();
+    assert!(vmm.accept().is_err());
+    world.plane.plug_all(&BTreeMap::new());
+    assert_eq!(world.hear().request, Request::PortDel { port });
+    let added = world.hear();
+    world.answer(&added, Told::Done);
+    assert_eq!(world.plane.next_attempt(), None);
+    world.hears_nothing();
+}
+
+#[test]
+fn a_connection_of_an_earlier_process_stays_unless_it_is_not_wanted_any_more() {
+    let (world, _vmm, added) = client();
+    let Request::PortAdd(spec) = added.request else {
+        panic!()
+    };
+    let path = world.directory.path().join("vmm.sock");
+    for (is_wanted, state) in [
+        (true, PortState::Running),
+        (true, PortState::Disconnected),
+        (false, PortState::Running),
+    ] {
+        let mut told = info(spec.clone(), PortCounters::default());
+        told.state = state.clone();
+        let mut next = World::with(vec![told]);
+        if is_wanted {
+            next.plane.plug("vm1", Plug::Client(path.clone()));
+        }
+        next.add_port(1, "vm1");
+        let first = next.hear().request;
+        assert_eq!(matches!(first, Request::PortSet { .. }), is_wanted, "{first:?}");
+        assert_eq!(matches!(first, Request::PortDel { .. }), !is_wanted, "{first:?}");
+        if state == PortState::Disconnected {
+            next.hears_attach();
+        } else {
+            while next.plane.next_attempt().is_some() {
+                next.plane.flush();
+            }
+            assert!(!is_wanted || next.peer.try_recv::<ToDataPlane>().is_err());
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //! | user | [`DATA_PLANE_USER`], no groups | as started | as started | as started |
 //! | mount, network, IPC and UTS namespace | own and empty | as started | as started | as started |
 //! | files (Landlock) | (no way to open any) | the run directory; to read: the configuration's directory and `/proc`; to make and remove sockets: all | `/dev/net/tun`; to read: `/run` | the run directory, to make and remove sockets; `/dev/net/tun`; settings of IPv6 |
-//! | capabilities | none | DAC_OVERRIDE | NET_ADMIN, NET_RAW, SYS_ADMIN | NET_ADMIN |
+//! | capabilities | none | DAC_OVERRIDE | NET_ADMIN, NET_RAW, SYS_ADMIN | DAC_OVERRIDE, NET_ADMIN |
 //! | new privileges by executing | none | none | none | none |
 //! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` | `calls/ovs.rs` |
 //!
@@ -16,7 +16,7 @@
 //!
 //! Data plane and driver domain keep SYS_NICE as well where that is how their threads are raised ([`Kept`]).
 //!
-//! Why control keeps DAC_OVERRIDE: the sockets of VMMs belong to the users who run them. Why the driver domain keeps
+//! Why control and ovs keep DAC_OVERRIDE: the sockets of VMMs belong to the users who run them. Why the driver domain keeps
 //! SYS_ADMIN: setns(2) takes it.
 
 use crate::filter::{self, Filtered};
@@ -123,7 +123,7 @@ pub fn isolate_driver(violation: Violation, kept: Kept) -> Result<Missing, Isola
 pub fn isolate_ovs(violation: Violation, run_dir: &Path) -> Result<Missing, IsolationError> {
     let mut missing = Missing::new();
     let files = landlock::for_ovs(run_dir);
-    let keep = CapabilitySet::NET_ADMIN;
+    let keep = CapabilitySet::NET_ADMIN | CapabilitySet::DAC_OVERRIDE;
     finish(Filtered::Ovs, keep, Some(files), violation, &mut missing)?;
     Ok(missing)
 }

@@ -104,18 +104,28 @@ impl PollingGuest {
 
     /// The same with a guest that is made like that.
     pub fn connect_as<P: AsRef<Path>>(build: Build, sockets: &[P], largest: usize) -> Result<PollingGuest> {
+        let connect = |socket: &P| {
+            let socket = socket.as_ref();
+            UnixStream::connect(socket).with_context(|| format!("polling guest at {}", socket.display()))
+        };
+        let streams = sockets.iter().map(connect).collect::<Result<_>>()?;
+        PollingGuest::over(build, streams, largest)
+    }
+
+    /// The same over connections that are there already, as where the switch connects.
+    pub fn over(build: Build, streams: Vec<UnixStream>, largest: usize) -> Result<PollingGuest> {
         // An odd number of cache lines: buffers a power of two apart would begin in the same few sets of the cache. DPDK's
         // pools spread theirs as well.
         let buffer_len = (HEADER_LEN + largest).next_multiple_of(128) + 64;
         let mut layouts = Vec::new();
         let mut end = 0;
-        for _ in sockets {
+        for _ in &streams {
             let receive = Layout::new(end, build.ring);
             let transmit = Layout::new(receive.end, build.ring);
             end = transmit.end;
             layouts.push((receive, transmit));
         }
-        let buffers = 2 * usize::from(build.ring) * sockets.len();
+        let buffers = 2 * usize::from(build.ring) * streams.len();
         let start = end.next_multiple_of(4096);
         let memory = Arc::new(SharedMemory::of(
             build.pages,
@@ -132,23 +142,22 @@ impl PollingGuest {
             buffer_len,
             build,
         };
-        for (socket, (receive, transmit)) in sockets.iter().zip(layouts) {
-            let socket = socket.as_ref();
+        for (number, (stream, (receive, transmit))) in streams.into_iter().zip(layouts).enumerate() {
             let port = guest
-                .connect_port(socket, receive, transmit)
-                .with_context(|| format!("polling guest at {}", socket.display()))?;
+                .connect_port(stream, receive, transmit)
+                .with_context(|| format!("port {number} of a polling guest"))?;
             guest.ports.push(port);
         }
         Ok(guest)
     }
 
-    fn connect_port(&mut self, socket: &Path, receive: Layout, transmit: Layout) -> Result<Port> {
+    fn connect_port(&mut self, stream: UnixStream, receive: Layout, transmit: Layout) -> Result<Port> {
         let unwanted = if self.build.merges {
             0
         } else {
             feature::NET_MRG_RXBUF
         };
-        let connection = Connection::negotiate(UnixStream::connect(socket)?, FEATURES & !unwanted)?;
+        let connection = Connection::negotiate(stream, FEATURES & !unwanted)?;
         let merges = connection.features() & feature::NET_MRG_RXBUF != 0;
         ensure!(
             merges == self.build.merges,

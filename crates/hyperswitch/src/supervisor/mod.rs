@@ -72,8 +72,8 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let database = wanted.ovs.database;
     let launch = move |role| {
         let mut command = command(role, &run_dir, config.as_deref());
-        if role == Role::Ovs {
-            command.arg("--database").arg(&database);
+        if let (Role::Ovs, Some(database)) = (role, &database) {
+            command.arg("--database").arg(database);
         }
         if nice && matches!(role, Role::DataPlane | Role::Driver) {
             command.env(crate::children::NICE_VARIABLE, "1");
@@ -104,12 +104,18 @@ fn read_config(path: &Path) -> Result<management::Config> {
 
 /// How a child is started: this executable again, even if another one has taken its place on disk since.
 fn command(role: Role, run_dir: &Path, config: Option<&Path>) -> Command {
+    // `ovs` is a verb of users.
+    let verb = if role == Role::Ovs {
+        "ovs-glue"
+    } else {
+        role.name()
+    };
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("hyperswitch")
         .arg("--run-dir")
         .arg(run_dir)
-        .arg(role.name());
+        .arg(verb);
     if let (Role::Control, Some(config)) = (role, config) {
         command.arg("--config").arg(config);
     }

@@ -15,8 +15,10 @@
 //! | `questions` | what is asked, and what the answers mean |
 //! | `flows` | flows as they were installed |
 //! | `ports` | ports, and how guests reach them |
+//! | `clients` | connections to VMMs that listen |
 //! | `packets` | packets for ovs-vswitchd |
 
+mod clients;
 mod flows;
 mod link;
 mod packets;
@@ -316,6 +318,7 @@ impl Datapath for Plane {
     }
 
     fn flush(&mut self) {
+        self.connect_clients();
         self.link.send();
     }
 

@@ -1,5 +1,6 @@
 //! Ports of the data plane, and how guests reach them.
 
+use super::clients::Attempts;
 use super::{Pending, Plane};
 use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
@@ -10,18 +11,20 @@ use ovs_netlink::vport::Stats;
 use rustix::fd::OwnedFd;
 use rustix::fs::Mode;
 use rustix::net::SocketType;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 /// Largest IP packet of a port of which nothing else is known.
 const MTU: u16 = 1500;
 const LEAST_MTU: u16 = 68;
 
-/// What is at the other end of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is at the other end of a port: a virtual machine, by vhost-user.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plug {
-    /// A virtual machine, whose VMM connects to `<name>.sock`.
+    /// Its VMM connects to `<name>.sock`.
     Server,
+    /// Its VMM listens at this path, which is absolute and fits a socket's address.
+    Client(PathBuf),
 }
 
 /// The sockets of virtual machines.
@@ -31,8 +34,8 @@ pub struct Sockets {
     pub directory: PathBuf,
     /// Their mode.
     pub mode: u32,
-    /// Ports that have one. Others have nobody at their other end.
-    pub plugged: BTreeSet<String>,
+    /// What is at the other ends of ports, by name. Others have nobody there.
+    pub plugs: BTreeMap<String, Plug>,
 }
 
 impl Sockets {
@@ -50,11 +53,16 @@ impl Sockets {
 }
 
 #[derive(Debug)]
-struct Port {
+pub(super) struct Port {
     spec: PortSpec,
     mtu: u16,
-    is_guests: bool,
-    is_running: bool,
+    pub plug: Option<Plug>,
+    /// The request that makes it in the data plane, until that is answered. What is told before is about an earlier port
+    /// of this number.
+    asked: Option<u32>,
+    pub state: Life,
+    /// Attempts to connect to a VMM that listens.
+    pub attempts: Attempts,
     counters: PortCounters,
     /// What it had counted in data planes that have gone.
     before: Stats,
@@ -63,9 +71,9 @@ struct Port {
 /// All ports.
 #[derive(Debug, Default)]
 pub(super) struct PlanePorts {
-    ports: BTreeMap<PortNo, Port>,
+    pub ports: BTreeMap<PortNo, Port>,
     /// Those that an earlier process left in the data plane.
-    pub told: HashMap<PortId, Wanted>,
+    pub told: HashMap<PortId, PortInfo>,
     /// The data plane has told them.
     pub are_known: bool,
 }
@@ -100,8 +108,8 @@ impl PlanePorts {
 
     /// The number of a port of that name that an earlier process left.
     pub fn number_told(&self, name: &str, numbers: Numbers) -> Option<PortNo> {
-        let found = self.told.values().find(|told| told.name == name);
-        found.and_then(|told| numbers.number(told.port))
+        let found = self.told.values().find(|told| told.spec.name == name);
+        found.and_then(|told| numbers.number(told.spec.port))
     }
 
     /// What a port counts now.
@@ -109,15 +117,6 @@ impl PlanePorts {
         if let Some(port) = self.ports.get_mut(&port) {
             port.counters = counters;
         }
-    }
-
-    /// A port's guest came or went; whether that is news.
-    pub fn note(&mut self, number: PortNo, state: &Life) -> Option<bool> {
-        let port = self.ports.get_mut(&number).filter(|port| port.is_guests)?;
-        let is_running = *state == Life::Running;
-        let changed = is_running != port.is_running;
-        port.is_running = is_running;
-        changed.then_some(is_running)
     }
 
     /// The data plane has gone. Returns the ports whose guests have gone with it.
@@ -128,7 +127,8 @@ impl PlanePorts {
         for (number, port) in &mut self.ports {
             port.before = add(&port.before, &port.counters);
             port.counters = PortCounters::default();
-            if std::mem::take(&mut port.is_running) {
+            port.attempts = Attempts::default();
+            if std::mem::replace(&mut port.state, Life::Disconnected) == Life::Running {
                 left.push(*number);
             }
         }
@@ -152,12 +152,15 @@ impl Plane {
     /// Has the data plane make a port, unless it has it.
     pub(super) fn make_port(&mut self, spec: &PortSpec) -> Result<(), Errno> {
         self.options.ports.id(spec.number).ok_or(Errno::EFBIG)?;
-        let is_guests = self.options.sockets.plugged.contains(&spec.name);
+        let plug = self.options.sockets.plugs.get(&spec.name).cloned();
+        let is_guests = plug.is_some();
         let port = Port {
             spec: spec.clone(),
             mtu: MTU,
-            is_guests,
-            is_running: false,
+            plug,
+            asked: None,
+            state: Life::Disconnected,
+            attempts: Attempts::default(),
             counters: PortCounters::default(),
             before: Stats::default(),
         };
@@ -179,10 +182,9 @@ impl Plane {
             port: id,
             switch: self.options.switch,
             name: port.spec.name.clone(),
-            connection: if port.is_guests {
-                Connection::Listener
-            } else {
-                Connection::Attached
+            connection: match port.plug {
+                Some(Plug::Server) => Connection::Listener,
+                Some(Plug::Client(_)) | None => Connection::Attached,
             },
             mtu: port.mtu,
             miss_rate: self.options.miss_rate,
@@ -190,13 +192,18 @@ impl Plane {
             masked_features: 0,
         };
         if let Some(told) = self.ports.told.remove(&id) {
-            if told.name == wanted.name && told.connection == wanted.connection {
+            let is_same = told.spec.name == wanted.name && told.spec.connection == wanted.connection;
+            // A guest that was there, where nobody shall be.
+            let is_left = port.plug.is_none() && told.state != Life::Disconnected;
+            if is_same && !is_left {
                 let (mtu, miss_rate) = (wanted.mtu, wanted.miss_rate);
                 self.tell(Request::PortSet {
                     port: id,
                     mtu,
                     miss_rate,
                 });
+                self.made(number);
+                self.port_state(id, told.state);
                 return Ok(());
             }
             self.tell(Request::PortDel { port: id });
@@ -209,7 +216,54 @@ impl Plane {
         };
         let serial = self.link.push(Request::PortAdd(wanted), descriptors);
         self.pending.insert(serial, Pending::Port(number));
+        if let Some(port) = self.ports.ports.get_mut(&number) {
+            port.asked = Some(serial);
+        }
         Ok(())
+    }
+
+    /// The data plane has made the port that this request was about, unless it was made anew since.
+    pub(super) fn port_added(&mut self, number: PortNo, serial: u32) {
+        let port = self.ports.ports.get(&number);
+        if port.is_some_and(|port| port.asked == Some(serial)) {
+            self.made(number);
+        }
+    }
+
+    /// The data plane has a port as it shall be.
+    fn made(&mut self, number: PortNo) {
+        if let Some(port) = self.ports.ports.get_mut(&number) {
+            port.asked = None;
+            port.attempts = match port.plug {
+                Some(Plug::Client(_)) => Attempts::now(),
+                _ => Attempts::default(),
+            };
+        }
+    }
+
+    /// The data plane says how a port is.
+    pub(super) fn port_state(&mut self, id: PortId, state: Life) {
+        let Some(number) = self.options.ports.number(id) else {
+            return;
+        };
+        let Some(port) = self.ports.ports.get_mut(&number) else {
+            if let Some(told) = self.ports.told.get_mut(&id) {
+                told.state = state;
+            }
+            return;
+        };
+        let Some(plug) = port.plug.as_ref().filter(|_| port.asked.is_none()) else {
+            return;
+        };
+        if matches!(plug, Plug::Client(_)) {
+            port.attempts.note(&state);
+        }
+        let is_running = state == Life::Running;
+        let was_running = std::mem::replace(&mut port.state, state) == Life::Running;
+        if is_running != was_running {
+            self.carriers.retain(|(of, _)| *of != number);
+            self.carriers.push_back((number, is_running));
+        }
     }
 
     pub(super) fn drop_port(&mut self, number: PortNo) {
@@ -219,7 +273,7 @@ impl Plane {
         if let Some(id) = self.options.ports.id(number) {
             self.tell(Request::PortDel { port: id });
         }
-        if port.is_guests {
+        if port.plug == Some(Plug::Server) {
             socket::remove(&self.options.sockets.path(&port.spec.name));
         }
         self.carriers.retain(|(of, _)| *of != number);
@@ -243,27 +297,21 @@ impl Plane {
     }
 
     /// From now on a port has that at its other end, whether it is there already or not.
-    pub fn plug(&mut self, name: &str, Plug::Server: Plug) -> Result<(), Errno> {
-        if !self.options.sockets.plugged.insert(name.to_owned()) {
-            return Ok(());
-        }
-        let found = self.ports.ports.values().find(|port| port.spec.name == name);
-        let Some(spec) = found.map(|port| port.spec.clone()) else {
-            return Ok(());
-        };
-        self.drop_port(spec.number);
-        self.make_port(&spec)
+    pub fn plug(&mut self, name: &str, plug: Plug) {
+        let mut plugs = self.options.sockets.plugs.clone();
+        plugs.insert(name.to_owned(), plug);
+        self.plug_all(&plugs);
     }
 
     /// From now on these ports have that at their other ends, and no others.
     pub fn plug_all(&mut self, plugs: &BTreeMap<String, Plug>) {
-        if self.options.sockets.plugged.iter().eq(plugs.keys()) {
+        if self.options.sockets.plugs == *plugs {
             return;
         }
-        let is_plugged = |port: &&Port| port.is_guests != plugs.contains_key(&port.spec.name);
-        let changed = self.ports.ports.values().filter(is_plugged);
+        let is_changed = |port: &&Port| port.plug.as_ref() != plugs.get(&port.spec.name);
+        let changed = self.ports.ports.values().filter(is_changed);
         let changed: Vec<_> = changed.map(|port| port.spec.clone()).collect();
-        self.options.sockets.plugged = plugs.keys().cloned().collect();
+        self.options.sockets.plugs = plugs.clone();
         for spec in changed {
             self.drop_port(spec.number);
             if let Err(errno) = self.make_port(&spec) {
@@ -276,7 +324,7 @@ impl Plane {
     pub(super) fn take_ports(&mut self, infos: Vec<PortInfo>, more: bool) {
         for info in infos {
             if self.options.ports.number(info.spec.port).is_some() {
-                self.ports.told.insert(info.spec.port, info.spec);
+                self.ports.told.insert(info.spec.port, info);
             }
         }
         if more {

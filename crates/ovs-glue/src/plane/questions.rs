@@ -22,6 +22,8 @@ pub(super) enum Pending {
     Ports,
     /// A port that is made.
     Port(PortNo),
+    /// A connection for a port. Whether it is one is told by the port's state.
+    Attach,
     /// A flow that was written down here; if it is refused, it goes.
     Added(Ticket, u64),
     /// A flow that was changed here; if that is refused, it becomes again what it was.
@@ -38,7 +40,7 @@ impl Pending {
     /// Who waits for it.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
-            Pending::Nothing | Pending::Ports | Pending::Port(_) => None,
+            Pending::Nothing | Pending::Ports | Pending::Port(_) | Pending::Attach => None,
             Pending::Added(ticket, ..)
             | Pending::Changed(ticket, ..)
             | Pending::Flushed(ticket)
@@ -195,15 +197,7 @@ impl Plane {
     pub(super) fn take(&mut self, message: FromDataPlane) {
         match message {
             FromDataPlane::Upcall(upcall) => self.upcall(upcall),
-            FromDataPlane::PortState { port, state, .. } => {
-                let number = self.options.ports.number(port);
-                if let Some(number) = number
-                    && let Some(connected) = self.ports.note(number, &state)
-                {
-                    self.carriers.retain(|(of, _)| *of != number);
-                    self.carriers.push_back((number, connected));
-                }
-            }
+            FromDataPlane::PortState { port, state, .. } => self.port_state(port, state),
             FromDataPlane::Answer { serial, result } => match self.pending.remove(&serial) {
                 Some(pending) => self.answered(serial, pending, result),
                 None => self.counters.violations += 1,
@@ -230,7 +224,8 @@ impl Plane {
                 self.take_ports(ports, more);
                 return;
             }
-            (Pending::Nothing, Ok(_)) | (Pending::Port(_), Ok(Told::Done)) => return,
+            (Pending::Nothing, Ok(_)) | (Pending::Attach, _) => return,
+            (Pending::Port(number), Ok(Told::Done)) => return self.port_added(number, serial),
             (Pending::Port(number), _) => {
                 self.counters.ports_refused += 1;
                 log::error!("the data plane refuses port {}", number.0);

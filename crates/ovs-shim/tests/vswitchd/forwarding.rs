@@ -15,7 +15,7 @@ const SIZE: usize = 200;
 /// Where things are in a frame without tag.
 const UDP_PORTS: usize = 34;
 
-struct Guest {
+pub struct Guest {
     name: &'static str,
     station: u32,
     ports: PollingGuest,
@@ -23,10 +23,14 @@ struct Guest {
 }
 
 impl Guest {
-    fn connect(world: &World, name: &'static str, station: u32) -> Guest {
+    pub fn connect(world: &World, name: &'static str, station: u32) -> Guest {
         let socket = world.guest_socket(name);
         world.until("the socket is there", |_| socket.exists());
         let ports = PollingGuest::connect(&[socket], 2000).unwrap();
+        Guest::new(name, station, ports)
+    }
+
+    pub fn new(name: &'static str, station: u32, ports: PollingGuest) -> Guest {
         Guest {
             name,
             station,
@@ -53,7 +57,7 @@ impl Guest {
     }
 
     /// Sends until something arrives, and returns that.
-    fn reach(&mut self, to: &mut Guest) -> Vec<u8> {
+    pub fn reach(&mut self, to: &mut Guest) -> Vec<u8> {
         to.take();
         let end = Instant::now() + PATIENCE;
         loop {
@@ -87,7 +91,7 @@ impl Guest {
     }
 
     /// Nothing that is sent to a guest arrives there.
-    fn loses(&mut self, to: &mut Guest) {
+    pub fn loses(&mut self, to: &mut Guest) {
         let end = Instant::now() + PATIENCE;
         loop {
             to.take();
@@ -281,8 +285,8 @@ pub fn product_forwards(world: &mut World, program: std::path::PathBuf) {
     // Installed flows forward without the process, and it comes back by itself.
     let pid = i32::try_from(before["pid"].as_u64().unwrap()).unwrap();
     let kept = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    // CAP_NET_ADMIN alone, and a filter of system calls.
-    for line in ["CapEff:\t0000000000001000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"] {
+    // CAP_NET_ADMIN and CAP_DAC_OVERRIDE alone, and a filter of system calls.
+    for line in ["CapEff:\t0000000000001002\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n"] {
         assert!(kept.contains(line), "{line:?} in {kept}");
     }
     // SAFETY: plain integers; the process is one of the product under test.
@@ -300,7 +304,7 @@ pub fn product_forwards(world: &mut World, program: std::path::PathBuf) {
     world.check_log();
 }
 
-fn process(world: &World, role: &str) -> serde_json::Value {
+pub fn process(world: &World, role: &str) -> serde_json::Value {
     let status: serde_json::Value = serde_json::from_str(&world.product("status --json")).unwrap();
     let processes = status["processes"].as_array().unwrap();
     let found = processes.iter().find(|process| process["role"] == role);
@@ -308,7 +312,7 @@ fn process(world: &World, role: &str) -> serde_json::Value {
 }
 
 /// A flow is there when its first packet arrives, so that none of those behind it is lost.
-fn all_arrive(count: usize, a: &mut Guest, b: &mut Guest) {
+pub fn all_arrive(count: usize, a: &mut Guest, b: &mut Guest) {
     b.take();
     let end = Instant::now() + PATIENCE;
     (0..count).for_each(|_| a.send(b));

@@ -10,7 +10,9 @@ mod client;
 mod devices;
 mod forwarding;
 mod glue;
+mod listening;
 mod plane;
+mod verbs;
 mod world;
 
 use std::process::Command;
@@ -18,6 +20,11 @@ use world::{World, missing};
 
 /// Runs a test of this executable in a network namespace of its own.
 fn inside(name: &str) {
+    inside_namespaces(name, &["--net", "--mount"]);
+}
+
+/// The same in namespaces of these kinds.
+fn inside_namespaces(name: &str, kinds: &[&str]) {
     if let Some(missing) = missing() {
         assert!(
             std::env::var("HYPERSWITCH_OVS").as_deref() != Ok("require"),
@@ -27,7 +34,8 @@ fn inside(name: &str) {
         return;
     }
     let status = Command::new("unshare")
-        .args(["--net", "--mount", "--"])
+        .args(kinds)
+        .arg("--")
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", name, "--ignored", "--nocapture"])
         .env(world::INSIDE, "1")
@@ -355,17 +363,62 @@ fn product() -> Option<std::path::PathBuf> {
     testbed::build_dir::sibling("hyperswitch")
 }
 
-#[test]
-fn the_product_forwards_as_ovs_vswitchd_says() {
-    if product().is_none() {
+fn product_is_built() -> bool {
+    let is_built = product().is_some();
+    if !is_built {
         assert!(
             std::env::var("HYPERSWITCH_OVS").as_deref() != Ok("require"),
             "hyperswitch is not built"
         );
         eprintln!("left out: hyperswitch is not built");
-        return;
     }
-    inside("inside_product");
+    is_built
+}
+
+#[test]
+fn the_product_forwards_as_ovs_vswitchd_says() {
+    if product_is_built() {
+        inside("inside_product");
+    }
+}
+
+#[test]
+fn the_product_connects_to_vmms_that_listen() {
+    if product_is_built() {
+        inside("inside_listening");
+    }
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_listening() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        listening::vmms_that_listen(&mut world, program);
+    }
+}
+
+#[test]
+fn the_product_starts_ovs_vswitchd_by_itself() {
+    if product_is_built() {
+        // What it leaves running ends with the namespace.
+        let kinds = [
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+        ];
+        inside_namespaces("inside_verbs", &kinds);
+    }
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_verbs() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        verbs::all(&mut world, program);
+    }
 }
 
 #[test]

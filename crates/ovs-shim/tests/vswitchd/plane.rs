@@ -12,7 +12,7 @@ use ovs_glue::tap::TapPlaceholders;
 use ovs_glue::translate::Ports;
 use ovs_glue::{Capabilities, Glue};
 use rustix::fd::AsFd;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ struct DataPlane {
     supervisor: Channel,
     /// Glue processes so far.
     glues: u64,
-    plugged: BTreeSet<String>,
+    plugs: BTreeMap<String, Plug>,
 }
 
 impl DataPlane {
@@ -42,7 +42,7 @@ impl DataPlane {
         DataPlane {
             supervisor,
             glues: 0,
-            plugged: BTreeSet::new(),
+            plugs: BTreeMap::new(),
         }
     }
 
@@ -64,7 +64,7 @@ impl DataPlane {
             sockets: Sockets {
                 directory: socket.parent().unwrap().to_owned(),
                 mode: 0o600,
-                plugged: self.plugged.clone(),
+                plugs: self.plugs.clone(),
             },
         };
         let mut plane = Plane::new(options).unwrap();
@@ -95,8 +95,8 @@ pub fn run(socket: &Path) {
         let plane = &mut glue.switch.datapath;
         let answer = match command.split(' ').collect::<Vec<_>>()[..] {
             ["plug", port] => {
-                plane.plug(port, Plug::Server).unwrap();
-                data_plane.plugged.insert(port.to_owned());
+                plane.plug(port, Plug::Server);
+                data_plane.plugs.insert(port.to_owned(), Plug::Server);
                 String::new()
             }
             // The glue dies, and stays dead.
@@ -112,7 +112,7 @@ pub fn run(socket: &Path) {
             ["lose"] => {
                 data_plane = DataPlane {
                     glues: data_plane.glues,
-                    plugged: data_plane.plugged.clone(),
+                    plugs: data_plane.plugs.clone(),
                     ..DataPlane::start()
                 };
                 glue.switch.datapath.connect(data_plane.channel()).unwrap();

@@ -146,7 +146,17 @@ impl World {
     /// Starts the product, with Open vSwitch's process.
     pub fn start_product(&mut self, program: PathBuf) {
         let database = self.path("db.sock").display().to_string();
-        let config = format!("[ovs]\nenabled = true\ndatabase = \"{database}\"\n");
+        self.start_product_with(
+            program,
+            &format!("[ovs]\nenabled = true\ndatabase = \"{database}\"\n"),
+        );
+        self.until("the process for Open vSwitch listens", |world| {
+            world.glue_socket().exists()
+        });
+    }
+
+    /// Starts the product with that configuration.
+    pub fn start_product_with(&mut self, program: PathBuf, config: &str) {
         std::fs::write(self.path("config.toml"), config).unwrap();
         let output = std::fs::File::create(self.path("product.output")).unwrap();
         let supervisor = bound_to_us(Command::new(&program))
@@ -159,18 +169,41 @@ impl World {
             .spawn()
             .unwrap();
         self.product = Some(Product { program, supervisor });
-        self.until("the process for Open vSwitch listens", |world| {
-            world.glue_socket().exists()
+        self.until("the product answers", |world| {
+            world.product_command("status").output().unwrap().status.success()
         });
+    }
+
+    /// Ends the product, and all of its processes.
+    pub fn stop_product(&mut self) {
+        let supervisor = &mut self.product.as_mut().unwrap().supervisor;
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
+    }
+
+    pub fn program(&self) -> &Path {
+        &self.product.as_ref().unwrap().program
+    }
+
+    fn product_command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(self.program());
+        command
+            .arg("--run-dir")
+            .arg(self.path("run"))
+            .args(arguments.split(' '));
+        command
     }
 
     /// What `hyperswitch` answers.
     pub fn product(&self, arguments: &str) -> String {
-        let program = &self.product.as_ref().unwrap().program;
-        run(Command::new(program)
-            .arg("--run-dir")
-            .arg(self.path("run"))
-            .args(arguments.split(' ')))
+        run(&mut self.product_command(arguments))
+    }
+
+    /// Why `hyperswitch` does not do it.
+    pub fn product_refuses(&self, arguments: &str) -> String {
+        let output = self.product_command(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
     }
 
     pub fn start_glue(&mut self) {
@@ -401,7 +434,7 @@ impl Drop for World {
 }
 
 /// The library that is tested, as cargo has built it beside this executable.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     let directory = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let places = [
         directory.join("libovs_shim.so"),
@@ -412,7 +445,7 @@ fn library() -> PathBuf {
 }
 
 /// Runs a program and returns its output. It must succeed, and be silent on standard error.
-fn run(command: &mut Command) -> String {
+pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end().to_owned();
     assert!(

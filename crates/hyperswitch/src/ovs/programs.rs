@@ -1,0 +1,52 @@
+//! Programs of Open vSwitch.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Seconds after which a program gives up by itself.
+const TIMEOUT: &str = "--timeout=30";
+
+/// A program of Open vSwitch, which works in the directory `place`.
+///
+/// # Errors
+/// It is not installed.
+pub fn command(place: &Path, name: &str) -> Result<Command> {
+    // Users' paths may lack the directories of administrators.
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/sbin", "/usr/bin"].map(PathBuf::from);
+    let mut places = std::env::split_paths(&path).chain(usual);
+    let Some(program) = places.find_map(|place| Some(place.join(name)).filter(|path| path.is_file())) else {
+        bail!("{name} is not there: install Open vSwitch (Debian: apt-get install openvswitch-switch)");
+    };
+    let mut command = Command::new(program);
+    for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"] {
+        command.env(variable, place);
+    }
+    Ok(command)
+}
+
+/// What ovs-vsctl or ovs-appctl says.
+///
+/// # Errors
+/// It fails; with what it says about that.
+pub fn ask(place: &Path, name: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = command(place, name)?;
+    run(command.arg(TIMEOUT).args(arguments))
+}
+
+/// Runs a program to its end and returns its output.
+///
+/// # Errors
+/// As [`ask`].
+pub fn run(command: &mut Command) -> Result<String> {
+    let program = command.get_program().display().to_string();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{program}: {}: {}", output.status, said.trim_end());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+}

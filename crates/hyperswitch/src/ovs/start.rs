@@ -1,0 +1,108 @@
+//! `ovs start`.
+
+use super::{SYSTEM, check_instance, daemon, private, programs};
+use crate::output;
+use anyhow::{Context, Result, bail};
+use rustix::process::Pid;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const SHIM: &str = "libovs_shim.so";
+
+pub fn run(run_dir: &Path, shim: Option<&Path>, json: bool) -> Result<()> {
+    check_instance(run_dir)?;
+    check_system()?;
+    let place = private(run_dir);
+    let shim = find_shim(shim)?;
+    // Before anything is made: whether the programs are there.
+    for program in ["ovsdb-tool", daemon::DATABASE, daemon::SWITCH, "ovs-vsctl"] {
+        programs::command(&place, program)?;
+    }
+    let database = start_database(&place)?;
+    let switch = start_switch(run_dir, &place, &shim)?;
+    let socket = place.join("db.sock");
+    if json {
+        return output::json(&serde_json::json!({
+            "ovsdb-server": database.as_raw_pid(),
+            "ovs-vswitchd": switch.as_raw_pid(),
+            "directory": place,
+            "database": format!("unix:{}", socket.display()),
+        }));
+    }
+    output::print(&format!(
+        "ovsdb-server is process {database}, ovs-vswitchd process {switch}.\n\
+         ovs-vsctl --db=unix:{} ...\n\
+         export OVS_RUNDIR={}   # for all of ovs-vsctl, ovs-ofctl and ovs-appctl\n",
+        socket.display(),
+        place.display()
+    ))
+}
+
+/// Makes sure that the system's ovs-vswitchd is not one of ours: two would take the ports from each other.
+fn check_system() -> Result<()> {
+    if let Some(pid) = daemon::running(Path::new(SYSTEM), daemon::SWITCH)
+        && std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(SHIM))
+    {
+        bail!("the system's ovs-vswitchd, process {pid}, drives the switch already");
+    }
+    Ok(())
+}
+
+/// The library: as given, or as installed beside the program, or where cargo has made it.
+fn find_shim(given: Option<&Path>) -> Result<PathBuf> {
+    let places = match given {
+        Some(path) => vec![std::path::absolute(path)?],
+        None => {
+            let program = std::env::current_exe().context("cannot find this program")?;
+            let directory = program.parent().unwrap_or(Path::new("/"));
+            vec![
+                directory.join("../lib/hyperswitch").join(SHIM),
+                directory.join(SHIM),
+            ]
+        }
+    };
+    match places.iter().find(|path| path.is_file()) {
+        Some(path) => path.canonicalize().context("cannot find the library"),
+        None => bail!("{} is not there; --shim names {SHIM}", places[0].display()),
+    }
+}
+
+/// Starts the database, unless it runs, and makes it, unless there is one.
+fn start_database(place: &Path) -> Result<Pid> {
+    if let Some(pid) = daemon::running(place, daemon::DATABASE) {
+        return Ok(pid);
+    }
+    // Whoever may write to the database names sockets that the switch connects to.
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(place)
+        .with_context(|| format!("cannot make {}", place.display()))?;
+    let file = place.join("conf.db");
+    if !file.exists() {
+        let mut tool = programs::command(place, "ovsdb-tool")?;
+        programs::run(tool.arg("create").arg(&file).arg(SCHEMA))?;
+    }
+    let mut server = programs::command(place, daemon::DATABASE)?;
+    server
+        .arg(file)
+        .arg(format!("--remote=punix:{}", place.join("db.sock").display()))
+        // As the distribution starts it: managers that the database itself names.
+        .arg("--remote=db:Open_vSwitch,Open_vSwitch,manager_options");
+    let pid = daemon::start(place, daemon::DATABASE, &mut server)?;
+    programs::ask(place, "ovs-vsctl", &["--no-wait", "init"])?;
+    Ok(pid)
+}
+
+fn start_switch(run_dir: &Path, place: &Path, shim: &Path) -> Result<Pid> {
+    if let Some(pid) = daemon::running(place, daemon::SWITCH) {
+        return Ok(pid);
+    }
+    let mut switch = programs::command(place, daemon::SWITCH)?;
+    switch
+        .arg(format!("unix:{}", place.join("db.sock").display()))
+        .env("LD_PRELOAD", shim)
+        .env("HYPERSWITCH_OVS_SOCKET", run_dir.join("ovs.sock"));
+    daemon::start(place, daemon::SWITCH, &mut switch)
+}

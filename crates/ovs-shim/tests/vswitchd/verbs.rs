@@ -1,0 +1,166 @@
+//! `hyperswitch ovs ...`, which starts Open vSwitch's programs by itself.
+
+use crate::forwarding::{Guest, all_arrive};
+use crate::world::{World, library, run};
+use serde_json::{Value, json};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::Command;
+use testbed::polling::{Build, PollingGuest};
+
+fn json_of(world: &World, arguments: &str) -> Value {
+    serde_json::from_str(&world.product(&format!("{arguments} --json"))).unwrap()
+}
+
+/// Its ovs-vsctl, as `ovs start` says.
+fn vsctl(world: &World, arguments: &str) -> String {
+    let database = json_of(world, &start())["database"].as_str().unwrap().to_owned();
+    run(Command::new("ovs-vsctl")
+        .args(["--timeout=60", &format!("--db={database}")])
+        .args(arguments.split(' ')))
+}
+
+fn start() -> String {
+    format!("ovs start --shim {}", library().display())
+}
+
+pub fn all(world: &mut World, program: PathBuf) {
+    // No Open vSwitch of the system.
+    run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]));
+    refusals(world, program);
+    let started = json_of(world, &start());
+    let pids = [&started["ovsdb-server"], &started["ovs-vswitchd"]].map(|pid| pid.as_i64().unwrap());
+    assert_eq!(json_of(world, &start()), started, "they run already");
+    vsctl(world, "add-br br0");
+    let (mut a, mut b) = plugged(world);
+    a.reach(&mut b);
+    b.reach(&mut a);
+    a.reach(&mut b);
+    shown(world, pids);
+    let long = format!("ovs plug br0 vm3 --client /{}", "x".repeat(107));
+    let refused = world.product_refuses(&long);
+    assert!(refused.contains("longer than 107"), "{refused}");
+    let refused = world.product_refuses("ovs plug nowhere vm3");
+    assert!(refused.contains("no bridge named nowhere"), "{refused}");
+    // It starts again when it crashes, as when the process that answers it has ended.
+    // SAFETY: plain integers; the process was started above.
+    let result = unsafe { libc::kill(i32::try_from(pids[1]).unwrap(), libc::SIGABRT) };
+    assert_eq!(result, 0);
+    world.until("another ovs-vswitchd runs", |world| {
+        let pid = json_of(world, "ovs status")["ovs-vswitchd"].as_i64();
+        pid.is_some_and(|pid| pid != pids[1])
+    });
+    stopped(world, &mut a, &mut b);
+    world.product(&start());
+    assert_eq!(
+        vsctl(world, "list-ports br0"),
+        "vm1\nvm2",
+        "the database was kept"
+    );
+    a.reach(&mut b);
+    world.product("ovs stop");
+}
+
+/// What is missing is said.
+fn refusals(world: &mut World, program: PathBuf) {
+    world.start_product_with(program.clone(), "");
+    let refused = world.product_refuses(&start());
+    assert!(
+        refused.contains("[ovs]") && refused.contains("config.toml"),
+        "{refused}"
+    );
+    world.stop_product();
+    let refused = world.product_refuses(&start());
+    assert!(refused.contains("is it running"), "{refused}");
+    world.start_product_with(program, "[ovs]\nenabled = true\n");
+    // Else ovs-vswitchd waits, and says so.
+    world.until("ovs-vswitchd would be answered", |world| {
+        world.path("run/ovs.sock").exists()
+    });
+    for verb in ["ovs plug br0 vm1", "ovs status"] {
+        let refused = world.product_refuses(verb);
+        assert!(refused.contains("`hyperswitch ovs start`"), "{refused}");
+    }
+    let refused = world.product_refuses("ovs start --shim /nowhere.so");
+    assert!(refused.contains("/nowhere.so is not there"), "{refused}");
+    assert!(world.product("ovs stop").contains("was not running"));
+    // The system's drives the switch.
+    std::os::unix::fs::symlink(world.path(""), "/run/openvswitch").unwrap();
+    world.start_vswitchd();
+    world.until("it runs", |world| world.path("ovs-vswitchd.pid").exists());
+    let refused = world.product_refuses(&start());
+    assert!(refused.contains("drives the switch already"), "{refused}");
+    world.kill_vswitchd();
+    std::fs::remove_file("/run/openvswitch").unwrap();
+}
+
+/// A port of each kind, and its guest.
+fn plugged(world: &World) -> (Guest, Guest) {
+    let socket = world.product("ovs plug br0 vm1");
+    assert_eq!(socket, world.guest_socket("vm1").display().to_string());
+    let path = world.path("a vmm.sock");
+    let vmm = UnixListener::bind(&path).unwrap();
+    let arguments = ["ovs", "plug", "br0", "vm2", "--client"];
+    let mut command = Command::new(world.program());
+    command
+        .arg("--run-dir")
+        .arg(world.path("run"))
+        .args(arguments)
+        .arg(&path);
+    assert_eq!(run(&mut command), path.display().to_string());
+    let a = Guest::connect(world, "vm1", 1);
+    // The switch gives up after its own time only, and so does the test.
+    vmm.set_nonblocking(true).unwrap();
+    let stream = std::cell::RefCell::new(None);
+    world.until("the switch connects", |_| {
+        *stream.borrow_mut() = vmm.accept().ok();
+        stream.borrow().is_some()
+    });
+    let (stream, _) = stream.into_inner().unwrap();
+    let ports = PollingGuest::over(Build::default(), vec![stream], 2000).unwrap();
+    (a, Guest::new("vm2", 2, ports))
+}
+
+fn shown(world: &World, pids: [i64; 2]) {
+    world.until("both guests are shown", |world| {
+        let status = json_of(world, "ovs status");
+        let ports = status["ports"].as_array().unwrap();
+        ports.len() == 2 && ports.iter().all(|port| port["carrier"] == true)
+    });
+    let status = json_of(world, "ovs status");
+    assert_eq!(
+        [&status["ovsdb-server"], &status["ovs-vswitchd"]],
+        pids.map(Value::from).each_ref()
+    );
+    let version = run(Command::new("ovs-vswitchd").arg("--version"));
+    let version = version.lines().next().unwrap().rsplit(' ').next().unwrap();
+    assert_eq!(
+        (&status["version"], &status["bridges"]),
+        (&json!(version), &json!(["br0"]))
+    );
+    let [vm1, vm2] = [&status["ports"][0], &status["ports"][1]];
+    assert_eq!((&vm1["port"], &vm1["mode"]), (&json!("vm1"), &json!("server")));
+    assert_eq!(vm1["socket"], json!(world.guest_socket("vm1")));
+    assert_eq!(
+        (&vm2["mode"], &vm2["socket"]),
+        (&json!("client"), &json!(world.path("a vmm.sock")))
+    );
+    let text = world.product("ovs status");
+    assert!(text.contains("vm1   server  up"), "{text}");
+}
+
+/// Flows go on without the processes.
+fn stopped(world: &World, a: &mut Guest, b: &mut Guest) {
+    a.reach(b);
+    b.reach(a);
+    a.reach(b);
+    world.product("ovs stop");
+    all_arrive(100, a, b);
+    let status = json_of(world, "ovs status");
+    assert_eq!(
+        (&status["ovsdb-server"], &status["ovs-vswitchd"]),
+        (&Value::Null, &Value::Null)
+    );
+    let refused = world.product_refuses("ovs plug br0 vm3");
+    assert!(refused.contains("no ovs-vswitchd runs"), "{refused}");
+}
