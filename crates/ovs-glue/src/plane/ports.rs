@@ -53,6 +53,8 @@ impl Sockets {
 struct Port {
     spec: PortSpec,
     mtu: u16,
+    /// As the port's device is.
+    up: bool,
     is_guests: bool,
     is_running: bool,
     counters: PortCounters,
@@ -156,6 +158,7 @@ impl Plane {
         let port = Port {
             spec: spec.clone(),
             mtu: MTU,
+            up: true,
             is_guests,
             is_running: false,
             counters: PortCounters::default(),
@@ -175,6 +178,7 @@ impl Plane {
         let (Some(port), Some(id)) = (self.ports.ports.get(&number), self.options.ports.id(number)) else {
             return Ok(());
         };
+        let up = port.up;
         let wanted = Wanted {
             port: id,
             switch: self.options.switch,
@@ -197,6 +201,7 @@ impl Plane {
                     mtu,
                     miss_rate,
                 });
+                self.tell(Request::PortEnable { port: id, up });
                 return Ok(());
             }
             self.tell(Request::PortDel { port: id });
@@ -209,6 +214,9 @@ impl Plane {
         };
         let serial = self.link.push(Request::PortAdd(wanted), descriptors);
         self.pending.insert(serial, Pending::Port(number));
+        if !up {
+            self.tell(Request::PortEnable { port: id, up });
+        }
         Ok(())
     }
 
@@ -242,6 +250,27 @@ impl Plane {
         }
     }
 
+    pub(super) fn set_up(&mut self, number: PortNo, up: bool) {
+        let port = self.ports.ports.get_mut(&number).filter(|port| port.up != up);
+        if let (Some(port), Some(id)) = (port, self.options.ports.id(number)) {
+            port.up = up;
+            self.tell(Request::PortEnable { port: id, up });
+        }
+    }
+
+    /// Makes a port anew, with something else at its other end.
+    fn remake_port(&mut self, spec: &PortSpec) -> Result<(), Errno> {
+        let there = self.ports.ports.get(&spec.number);
+        let state = there.map(|port| (port.mtu, port.up));
+        self.drop_port(spec.number);
+        self.make_port(spec)?;
+        if let Some((mtu, up)) = state {
+            self.set_mtu(spec.number, mtu.into());
+            self.set_up(spec.number, up);
+        }
+        Ok(())
+    }
+
     /// From now on a port has that at its other end, whether it is there already or not.
     pub fn plug(&mut self, name: &str, Plug::Server: Plug) -> Result<(), Errno> {
         if !self.options.sockets.plugged.insert(name.to_owned()) {
@@ -251,8 +280,7 @@ impl Plane {
         let Some(spec) = found.map(|port| port.spec.clone()) else {
             return Ok(());
         };
-        self.drop_port(spec.number);
-        self.make_port(&spec)
+        self.remake_port(&spec)
     }
 
     /// From now on these ports have that at their other ends, and no others.
@@ -265,8 +293,7 @@ impl Plane {
         let changed: Vec<_> = changed.map(|port| port.spec.clone()).collect();
         self.options.sockets.plugged = plugs.keys().cloned().collect();
         for spec in changed {
-            self.drop_port(spec.number);
-            if let Err(errno) = self.make_port(&spec) {
+            if let Err(errno) = self.remake_port(&spec) {
                 log::error!("port '{}': {errno}", spec.name);
             }
         }
