@@ -278,19 +278,7 @@ pub fn meters_and_ports(world: &mut World) {
         "{stats}"
     );
     // The other way is not metered.
-    all_arrive(3 * BURST as usize, &mut b, &mut a);
-    world.ofctl("mod-port br0 vm1 down");
-    a.loses(&mut b);
-    b.loses(&mut a);
-    // Another data plane is told of both.
-    world.glue("lose");
-    let [mut a, mut b] = [("vm1", 1), ("vm2", 2)].map(|(name, station)| Guest::connect(world, name, station));
-    a.loses(&mut b);
-    b.loses(&mut a);
-    world.ofctl("mod-port br0 vm1 up");
-    a.reach(&mut b);
-    limited(&mut a, &mut b);
-    assert!(meter_counts(world).0 > after.0, "no counter goes back");
+    unlimited(&mut b, &mut a);
     world.kill_vswitchd();
     limited(&mut a, &mut b);
     world.start_vswitchd();
@@ -311,8 +299,7 @@ pub fn meters_and_ports(world: &mut World) {
     b.reach(&mut a);
     // It was forgotten with its ovs-vswitchd.
     assert!(!world.ofctl("meter-stats br0").contains("meter:1"));
-    a.reach(&mut b);
-    all_arrive(3 * BURST as usize, &mut a, &mut b);
+    unlimited(&mut a, &mut b);
     add_meter(world);
     limited(&mut a, &mut b);
     // Deleted while a flow uses it: OpenFlow removes the flow with it.
@@ -321,8 +308,28 @@ pub fn meters_and_ports(world: &mut World) {
     while flood(&mut a, &mut b, Duration::from_millis(100)).1 < 3 * u64::from(BURST) {
         assert!(Instant::now() < end, "it still limits");
     }
+    // Another data plane is told of the meter, and of ports that are down.
+    add_meter(world);
+    limited(&mut a, &mut b);
+    let before = meter_counts(world);
+    world.ofctl("mod-port br0 vm1 down");
+    world.glue("lose");
+    let [mut a, mut b] = [("vm1", 1), ("vm2", 2)].map(|(name, station)| Guest::connect(world, name, station));
+    a.loses(&mut b);
+    b.loses(&mut a);
+    world.ofctl("mod-port br0 vm1 up");
+    a.reach(&mut b);
+    limited(&mut a, &mut b);
+    let after = meter_counts(world);
+    assert!(after.0 > before.0 && after.1 > before.1, "no counter goes back");
     assert!(world.glue("counters").contains("violations: 0"));
     world.check_log();
+}
+
+/// More than the meter would let pass.
+fn unlimited(a: &mut Guest, b: &mut Guest) {
+    a.reach(b);
+    (0..3).for_each(|_| all_arrive(BURST as usize, a, b));
 }
 
 fn add_meter(world: &World) {
