@@ -206,7 +206,7 @@ mod tests {
         MeterSpec { unit, band }
     }
 
-    /// The kernel's bucket, with wide numbers, in microseconds.
+    /// The same in one thread, with numbers that do not overflow.
     struct Twin {
         rate: u128,
         full: u128,
