@@ -11,13 +11,13 @@
 use crate::error::RequestError;
 use crate::work::WorkReport;
 use flow::{
-    Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId,
-    PutMode, SwitchId, Userspace,
+    Action, Context, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, MeterSpec,
+    MeterStats, PortCounters, PortId, PutMode, SwitchId, Userspace,
 };
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,6 +61,14 @@ pub enum Request {
         mtu: u16,
         /// New rate of misses, per second.
         miss_rate: u32,
+    },
+    /// Takes a port down, or up again. Ports are up at first. While one is down, its packets and packets for it are dropped as
+    /// [`DropReason::PortDisabled`]; its guest stays connected.
+    PortEnable {
+        /// The port.
+        port: PortId,
+        /// Whether it is up.
+        up: bool,
     },
     /// Says which threads are a port's guest.
     PortThreads {
@@ -113,6 +121,26 @@ pub enum Request {
         /// What to say of each.
         detail: Detail,
     },
+    /// Makes or replaces a meter of that number, which then begins to count. Refused with EINVAL if its rate is 0, with EFBIG if
+    /// there are [`MAX_METERS`](flow::MAX_METERS). Answer: [`Answer::Meter`], of the one that was replaced.
+    MeterSet {
+        /// The number: any, and the controller's own.
+        meter: u32,
+        /// The meter.
+        spec: MeterSpec,
+    },
+    /// Answer: [`Answer::Meter`].
+    MeterGet {
+        /// The meter.
+        meter: u32,
+    },
+    /// Removes a meter; no error if there is none. Flows that name it let packets pass from then on. Answer: [`Answer::Meter`].
+    MeterDel {
+        /// The meter.
+        meter: u32,
+    },
+    /// Removes all meters.
+    MeterFlush,
     /// Sends a packet back into the data plane, and ends its upcall if it was one. No answer.
     Execute(Execute),
     /// Ends an upcall by dropping its packet. No answer.
@@ -230,6 +258,8 @@ pub enum Answer {
         /// There are more, after the last of these.
         more: bool,
     },
+    /// To `MeterSet`, `MeterGet` and `MeterDel`: what the meter has seen, if there is or was one.
+    Meter(Option<MeterStats>),
     /// To `Trace` and `TraceActions`.
     Trace(Vec<TraceStep>),
     /// To `Work`.
@@ -352,8 +382,10 @@ pub struct Upcall {
     pub switch: SwitchId,
     /// Why.
     pub cause: UpcallCause,
-    /// The parsed key.
+    /// The packet's key, as it is now.
     pub key: FlowKey,
+    /// Its other metadata, if it has any.
+    pub context: Option<Box<Context>>,
     /// The packet.
     pub packet: Packet,
 }
@@ -384,6 +416,10 @@ pub struct Execute {
     pub upcall: Option<UpcallId>,
     /// The port the packet counts as coming from.
     pub in_port: PortId,
+    /// Of its key: the recirculation id with which it came up, or 0.
+    pub recirc_id: u32,
+    /// Of its key: the hash with which it came up, or 0.
+    pub dp_hash: u32,
     /// What to do. An empty list drops the packet as [`DropReason::NoAction`].
     pub actions: Vec<Action>,
     /// The packet.

@@ -89,6 +89,7 @@ fn answer(answer: Answer) -> Answer {
         | Answer::Ended { .. }
         | Answer::Flows { .. }
         | Answer::FlowStats { .. }
+        | Answer::Meter(_)
         | Answer::Trace(_) => answer,
     }
 }

@@ -268,6 +268,8 @@ impl Control {
                 self.end_upcall(Request::Execute(Execute {
                     upcall: Some(id),
                     in_port,
+                    recirc_id: key.recirc_id(),
+                    dp_hash: key.dp_hash(),
                     actions,
                     packet,
                 }));

@@ -15,10 +15,12 @@ use vnic::{Counters, Packet};
 pub(crate) trait Sink {
     /// To a port.
     fn output(&mut self, port: PortId, packet: Shared<Packet>);
-    /// To the controller, with the key that the packet has now.
-    fn userspace(&mut self, to: &Userspace, packet: &Packet, key: &FlowKey);
+    /// To the controller, with the key and the context that the packet has now.
+    fn userspace(&mut self, to: &Userspace, packet: &Packet, now: (&FlowKey, &Context));
     /// To the control process, as no flow of the stage matches.
-    fn missed(&mut self, stage: Stage, packet: &Packet, key: &FlowKey);
+    fn missed(&mut self, stage: Stage, packet: &Packet, now: (&FlowKey, &Context));
+    /// Whether a meter of the controller lets the packet go on.
+    fn passes(&mut self, meter: u32, packet: &Packet) -> bool;
     /// Nowhere.
     fn dropped(&mut self, packet: &Packet, reason: DropReason);
     /// A slot for a copy of the head, if there is one.
@@ -82,6 +84,7 @@ pub(crate) fn apply<K: Sink>(
 ) {
     let Means { stack, random } = means;
     let metadata = Metadata {
+        marks: key.unwrap_or_default(),
         key,
         ..Metadata::default()
     };
@@ -120,6 +123,12 @@ impl<K: Sink> OnPacket<'_, K> {
             Some(Current::Own(packet)) => Ok(packet),
             _ => Err(DropReason::NoAction),
         }
+    }
+
+    /// Its key and context, as they are now.
+    fn now(&mut self) -> (FlowKey, Context) {
+        let (key, context) = self.key();
+        (*key, *context)
     }
 
     /// The packet for others to refer to.
@@ -180,9 +189,9 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
     }
 
     fn missed(&mut self, stage: Stage) {
-        let key = *self.key().0;
+        let (key, context) = self.now();
         if let Some(current) = &self.current {
-            self.sink.missed(stage, current.packet(), &key);
+            self.sink.missed(stage, current.packet(), (&key, &context));
         }
     }
 
@@ -209,13 +218,13 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
 
     fn userspace(&mut self, to: &Userspace) {
         self.sink.applying(|| Action::Userspace(to.clone()));
-        let key = *self.key().0;
+        let (key, context) = self.now();
         match self.cut() {
-            Some(Ok(cut)) => self.sink.userspace(to, &cut, &key),
+            Some(Ok(cut)) => self.sink.userspace(to, &cut, (&key, &context)),
             Some(Err(reason)) => self.dropped(reason),
             None => {
                 if let Some(current) = &self.current {
-                    self.sink.userspace(to, current.packet(), &key);
+                    self.sink.userspace(to, current.packet(), (&key, &context));
                 }
             }
         }
@@ -277,9 +286,10 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
         current.is_some_and(|current| current.packet().longest_frame() > len.into())
     }
 
-    /// There are no meters yet; one that does not exist lets all pass, as in the kernel.
-    fn passes(&mut self, _: u32) -> bool {
-        true
+    fn passes(&mut self, meter: u32) -> bool {
+        self.sink.applying(|| Action::Meter(meter));
+        let current = self.current.as_ref();
+        current.is_none_or(|current| self.sink.passes(meter, current.packet()))
     }
 
     fn is_sampled(&mut self, probability: u32) -> bool {

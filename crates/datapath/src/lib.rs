@@ -4,6 +4,7 @@
 //! * `burst`: packets that are switched together, and `deliver`: how they reach receivers.
 //! * `actions`: what a flow's actions do to a packet, and `sinks`: where packets end.
 //! * `port`: a port with its guest interface, and `peer`: who is at its other end.
+//! * `meter`: how many packets of a flow may pass.
 //! * `miss`: packets for the control process, and `token_bucket`: how many of them.
 //! * `capture`: copies of packets for `hyperswitch capture`.
 //! * `state`: ports, switches and flow tables as everybody shares them.
@@ -39,6 +40,7 @@ mod deliver;
 mod ended;
 mod events;
 mod grace;
+mod meter;
 mod miss;
 mod notices;
 mod ownership;

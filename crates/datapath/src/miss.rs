@@ -7,7 +7,7 @@
 
 use crate::token_bucket::TokenBucket;
 use control_protocol::data_plane::{Packet as WirePacket, Upcall, UpcallCause, UpcallId};
-use flow::{DropReason, FlowKey, PortId, SwitchId};
+use flow::{Context, DropReason, FlowKey, PortId, SwitchId};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use vnic::Packet;
@@ -64,7 +64,7 @@ impl MissQueue {
         packet: &Packet,
         switch: SwitchId,
         cause: UpcallCause,
-        key: &FlowKey,
+        (key, context): (&FlowKey, &Context),
         now_ms: u64,
     ) -> (Queued, u64) {
         let mut misses = self.0.lock();
@@ -99,6 +99,7 @@ impl MissQueue {
             switch,
             cause,
             key: *key,
+            context: (!context.is_none()).then(|| Box::new(*context)),
             packet,
         });
         (

@@ -23,6 +23,7 @@ use crate::actions::{Means, Sink, apply};
 use crate::burst::{Burst, PortSet, Verdict};
 use crate::deliver::{Sender, Step, empty, end_of_turn, vanished};
 use crate::grace::Member;
+use crate::meter::KnownMeters;
 use crate::port::Port;
 use crate::sinks::{FlowRun, Forward};
 use crate::state::{Datapath, Ports, transmit_ring};
@@ -64,6 +65,7 @@ struct Walk {
     copies_twice: bool,
     walker: Walker,
     means: Means,
+    meters: KnownMeters,
 }
 
 /// A packet of the control process, and what is to be done with it.
@@ -176,6 +178,7 @@ impl Pipeline {
                 microflows: MicroflowCache::default(),
                 walker: Walker::default(),
                 means: Means::default(),
+                meters: KnownMeters::new(datapath.meters.clone()),
                 burst: Burst::new(),
                 copies_twice: datapath.crew.placement.policy.copies_twice(),
             },
@@ -219,6 +222,7 @@ impl Pipeline {
                 port: injected.port,
                 now_ms: step.now_ms,
                 receivers: &mut *step.receivers,
+                meters: &mut walk.meters,
                 spare: || pool.take(),
             };
             match Program::compile(injected.actions, Stage::Forward) {
@@ -307,6 +311,9 @@ impl Walk {
                 .with(|side| side.iter_mut().for_each(|side| side.detach(packets)));
         }
         self.parse(port);
+        if port.vnic.is_disabled() {
+            return self.refuse(u32::MAX, DropReason::PortDisabled, port);
+        }
         self.look_up(port, step.now_ms);
         if let Some(to) = self.burst.common_output()
             && !port.captures.active()
@@ -328,13 +335,13 @@ impl Walk {
             bad |= u32::from(packets[at].parse(&mut keys[at]).is_err()) << at;
         }
         if bad != 0 {
-            self.refuse(bad, port);
+            self.refuse(bad, DropReason::BadOffload, port);
         }
     }
 
-    /// Drops packets that contradict themselves, of which there are as many as bits in `bad`.
+    /// Drops the packets whose bits in `bad` are set.
     #[cold]
-    fn refuse(&mut self, bad: u32, port: &Port) {
+    fn refuse(&mut self, bad: u32, reason: DropReason, port: &Port) {
         let mut kept = 0;
         let Burst { packets, keys, .. } = &mut self.burst;
         for at in 0..packets.len() {
@@ -344,11 +351,10 @@ impl Walk {
                 kept += 1;
                 continue;
             }
-            port.vnic.account.dropped(DropReason::BadOffload, 1);
+            port.vnic.account.dropped(reason, 1);
             if port.captures.active() {
-                let reason = Some(DropReason::BadOffload);
                 port.captures
-                    .record(&packets[at], CaptureDirection::FromGuest, reason);
+                    .record(&packets[at], CaptureDirection::FromGuest, Some(reason));
             }
         }
         packets.truncate(kept);
@@ -461,6 +467,7 @@ impl Walk {
                 port,
                 now_ms: step.now_ms,
                 receivers: &mut *step.receivers,
+                meters: &mut self.meters,
                 spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
             };
             let capture = |packet: &Packet, dropped| {
@@ -487,7 +494,7 @@ impl Walk {
                     apply(start, &flows, (packet, Some(key)), &mut self.means, &mut forward);
                 }
                 Verdict::Miss => {
-                    let dropped = forward.miss(&packet, &packet.key()).err();
+                    let dropped = forward.miss(&packet, (&packet.key(), &Context::NONE)).err();
                     capture(&packet, dropped);
                 }
             }

@@ -2,7 +2,7 @@
 
 use control_protocol::RequestError;
 use control_protocol::data_plane::VERSION;
-use flow::{BadActions, PortId};
+use flow::{BadActions, MAX_METERS, PortId};
 use rustix::io::Errno;
 use vnic::MAX_FRAME;
 
@@ -17,6 +17,10 @@ pub(crate) enum Refusal {
     ForeignPort(PortId),
     #[error("there are {0} switches already")]
     Switches(usize),
+    #[error("there are {MAX_METERS} meters already")]
+    Meters,
+    #[error("a meter's rate is not 0")]
+    MeterRate,
     #[error("port {0} exists")]
     PortExists(PortId),
     #[error("port {0} does not exist")]
@@ -41,7 +45,10 @@ impl Refusal {
     fn errno(&self) -> Errno {
         match self {
             Refusal::Version(_) => Errno::PROTO,
-            Refusal::PortNumber(_) | Refusal::BadFrame | Refusal::Actions(_) => Errno::INVAL,
+            Refusal::PortNumber(_) | Refusal::BadFrame | Refusal::Actions(_) | Refusal::MeterRate => {
+                Errno::INVAL
+            }
+            Refusal::Meters => Errno::FBIG,
             Refusal::ForeignPort(_) => Errno::PERM,
             Refusal::Switches(_) => Errno::NOSPC,
             Refusal::PortExists(_) => Errno::EXIST,

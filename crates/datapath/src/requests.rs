@@ -93,6 +93,10 @@ impl Serving<'_> {
                 port.schedule();
                 Answer::Done
             }),
+            Request::PortEnable { port, up } => self.port(port).map(|port| {
+                port.vnic.set_disabled(!up);
+                Answer::Done
+            }),
             Request::PortThreads { port, slots } => self.port(port).map(|port| {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
@@ -107,6 +111,22 @@ impl Serving<'_> {
             }
             Request::FlowFlush { switch } => {
                 self.controller.switches.flush(switch);
+                Ok(Answer::Done)
+            }
+            Request::MeterSet { meter, spec } => {
+                let meters = &self.engine.datapath.meters;
+                meters.set(self.controller.id, meter, spec).map(Answer::Meter)
+            }
+            Request::MeterGet { meter } => {
+                let meters = &self.engine.datapath.meters;
+                Ok(Answer::Meter(meters.stats(self.controller.id, meter)))
+            }
+            Request::MeterDel { meter } => {
+                let meters = &self.engine.datapath.meters;
+                Ok(Answer::Meter(meters.remove(self.controller.id, meter)))
+            }
+            Request::MeterFlush => {
+                self.engine.datapath.meters.clear(self.controller.id);
                 Ok(Answer::Done)
             }
             Request::Work => Ok(Answer::Work(work_report(&self.engine.datapath))),
@@ -309,7 +329,9 @@ impl Serving<'_> {
         packet.fill(port.id(), account.clone(), frame);
         packet.header = execute.packet.vnet_header;
         match packet.parse_flow_key() {
-            Ok(key) => self.engine.scheduler.accounted(&self.engine.work, |scheduler| {
+            Ok(mut key) => self.engine.scheduler.accounted(&self.engine.work, |scheduler| {
+                key.set_recirc_id(execute.recirc_id);
+                key.set_dp_hash(execute.dp_hash);
                 let injected = Injected {
                     port: &port,
                     packet,

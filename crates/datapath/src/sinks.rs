@@ -2,12 +2,13 @@
 
 use crate::actions::Sink;
 use crate::burst::PortSet;
+use crate::meter::KnownMeters;
 use crate::miss::Queued;
 use crate::port::Port;
 use crate::state::Ports;
 use classifier::{FlowEntry, Train, Walked};
 use control_protocol::data_plane::{CaptureDirection, UpcallCause};
-use flow::{DropReason, FlowKey, PortId, Stage, Userspace};
+use flow::{Context, DropReason, FlowKey, PortId, Stage, Userspace};
 use ring::{Shared, Unique};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -53,12 +54,13 @@ pub(crate) struct Forward<'a, S> {
     pub port: &'a Port,
     pub now_ms: u64,
     pub receivers: &'a mut PortSet,
+    pub meters: &'a mut KnownMeters,
     pub spare: S,
 }
 
 impl<S> Forward<'_, S> {
-    pub(crate) fn miss(&self, packet: &Packet, key: &FlowKey) -> Result<(), DropReason> {
-        let result = upcall(self.port, packet, UpcallCause::Miss, key, self.now_ms);
+    pub(crate) fn miss(&self, packet: &Packet, now: (&FlowKey, &Context)) -> Result<(), DropReason> {
+        let result = upcall(self.port, packet, UpcallCause::Miss, now, self.now_ms);
         if let Err(reason) = result {
             packet.account.dropped(reason, 1);
         }
@@ -71,10 +73,10 @@ fn upcall(
     port: &Port,
     packet: &Packet,
     cause: UpcallCause,
-    key: &FlowKey,
+    now: (&FlowKey, &Context),
     now_ms: u64,
 ) -> Result<(), DropReason> {
-    let (queued, lost) = port.misses.push(packet, port.switch.id, cause, key, now_ms);
+    let (queued, lost) = port.misses.push(packet, port.switch.id, cause, now, now_ms);
     if lost > 0 {
         port.vnic.account.discarded(DropReason::ControlLost, lost);
     }
@@ -125,16 +127,21 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         enqueue(packet, self.port, port, self.ports, self.receivers);
     }
 
-    fn userspace(&mut self, to: &Userspace, packet: &Packet, key: &FlowKey) {
+    fn userspace(&mut self, to: &Userspace, packet: &Packet, now: (&FlowKey, &Context)) {
         let cause = UpcallCause::Action(to.clone());
-        if let Err(reason) = upcall(self.port, packet, cause, key, self.now_ms) {
+        if let Err(reason) = upcall(self.port, packet, cause, now, self.now_ms) {
             self.dropped(packet, reason);
         }
     }
 
-    fn missed(&mut self, _: Stage, packet: &Packet, key: &FlowKey) {
+    fn missed(&mut self, _: Stage, packet: &Packet, now: (&FlowKey, &Context)) {
         // The drop, if it is one, is counted there.
-        let _ = self.miss(packet, key);
+        let _ = self.miss(packet, now);
+    }
+
+    fn passes(&mut self, meter: u32, packet: &Packet) -> bool {
+        self.meters
+            .passes(self.port.id().controller(), meter, packet.frame_len())
     }
 
     fn account(&self) -> &Counters {

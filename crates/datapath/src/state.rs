@@ -4,6 +4,7 @@
 //! used as it was at a burst's beginning.
 
 use crate::grace::GracePeriods;
+use crate::meter::Meters;
 use crate::notices::Notices;
 use crate::port::{Port, Switch};
 use control_protocol::data_plane::PortSpec;
@@ -91,6 +92,7 @@ pub(crate) struct Datapath {
     /// Counts changes of `ports`.
     ports_version: AtomicU64,
     pub crew: Arc<Crew>,
+    pub meters: Arc<Meters>,
     pub notices: Arc<Notices>,
     /// When forwarding threads have told flows what they counted.
     pub periods: Arc<GracePeriods>,
@@ -103,6 +105,7 @@ impl Datapath {
             ports: RwLock::default(),
             ports_version: AtomicU64::new(0),
             crew: Crew::new(placement),
+            meters: Arc::default(),
             notices: Arc::new(Notices::new()?),
             periods: Arc::default(),
             start_ms: clock::tick_ms(),

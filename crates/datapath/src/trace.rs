@@ -6,7 +6,7 @@ use crate::refusal::Refusal;
 use crate::state::{Datapath, Ports};
 use classifier::{FlowEntry, Start, Tables};
 use control_protocol::data_plane::TraceStep;
-use flow::{Action, DropReason, FlowKey, PortId, Program, Stage, Userspace};
+use flow::{Action, Context, DropReason, FlowKey, PortId, Program, Stage, Userspace};
 use ring::{PoolOwner, Shared, Unique};
 use std::sync::Arc;
 use vnic::{Counters, Packet};
@@ -91,10 +91,15 @@ impl Sink for Notes<'_> {
         });
     }
 
-    fn userspace(&mut self, _: &Userspace, _: &Packet, _: &FlowKey) {}
+    fn userspace(&mut self, _: &Userspace, _: &Packet, _: (&FlowKey, &Context)) {}
 
-    fn missed(&mut self, _: Stage, _: &Packet, _: &FlowKey) {
+    fn missed(&mut self, _: Stage, _: &Packet, _: (&FlowKey, &Context)) {
         self.steps.push(TraceStep::Miss);
+    }
+
+    /// A trace takes no tokens.
+    fn passes(&mut self, _: u32, _: &Packet) -> bool {
+        true
     }
 
     fn account(&self) -> &Counters {

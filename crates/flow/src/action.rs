@@ -56,7 +56,7 @@ pub enum Action {
         /// Seed: other numbers make other hashes.
         basis: u32,
     },
-    /// Drop the packet, and end the list, when the meter with that number says so.
+    /// Drop the packet, and end the list, when the meter with that number says so. One that does not exist lets it pass.
     Meter(u32),
     /// Pass a copy on to the next stage; after the last egress filter, to the port.
     Continue,

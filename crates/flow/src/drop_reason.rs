@@ -54,6 +54,7 @@ drop_reasons! {
     Metered "meter" "A meter's rate is exceeded."
     TooDeep "too-deep" "The packet's way through flows and copies is longer than a packet's may be."
     PortDown "port-down" "The receiver is not connected or its driver is not ready."
+    PortDisabled "port-disabled" "The port that the packet came from, or that it is for, was taken down."
     QueueFull "queue-full" "The receiver's internal receive queue is full."
     ReceiverStalled "receiver-stalled" "The receiver posted no buffers for too long."
     ReceiverSlow "receiver-slow" "The receiver posts buffers too slowly, and the sender serves others as well."

@@ -18,6 +18,7 @@ mod field;
 mod id;
 mod key;
 mod key_format;
+mod meter;
 mod program;
 mod stage;
 
@@ -29,6 +30,7 @@ pub use exact::ExactKey;
 pub use field::{FIELDS, Field, FieldId, Layer};
 pub use id::{ControllerId, FlowId, PortId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
+pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
 pub use program::{BadActions, Builder, Edit, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
 pub use stage::{Filters, MAX_FILTERS, Stage};
 

@@ -68,7 +68,8 @@ impl Tap {
     }
 
     /// The same, in the caller's namespace, for a device that only stands for something: it has no IPv6 and no ARP, so that
-    /// the host does not speak through it by itself. It shows a link while it is open, unless told otherwise.
+    /// the host does not speak through it by itself. It shows a link while it is open, unless told otherwise. One that was
+    /// set down stays down.
     pub fn open_placeholder(name: &str, mac: [u8; 6]) -> Result<Tap, NicError> {
         let spec = TapSpec {
             name: name.into(),
@@ -110,6 +111,17 @@ impl Tap {
                 tap.silence(&mut netlink, link.index)?;
             }
             tap.set_up(&mut netlink, link.index, spec, stale, alias)?;
+            let was_down = existing.is_some_and(|link| link.alias == alias && !link.is_up());
+            if !(silent && was_down) {
+                tap.bring_up(&mut netlink, link.index)?;
+            }
+            for (address, prefix) in &spec.addresses {
+                let refused =
+                    |error| NicError::refused(format!("{}: assigning {address}/{prefix}", spec.name), error);
+                netlink
+                    .add_address(link.index, *address, *prefix)
+                    .map_err(refused)?;
+            }
             tap.persist(true)?;
             Ok(tap)
         })
@@ -239,21 +251,16 @@ impl Tap {
                 .delete_address(index, *address, *prefix)
                 .map_err(refused(format!("removing {address}/{prefix}")))?;
         }
-        netlink
-            .change(
-                index,
-                Change {
-                    up: true,
-                    ..Change::default()
-                },
-            )
-            .map_err(refused("bringing up".into()))?;
-        for (address, prefix) in &spec.addresses {
-            netlink
-                .add_address(index, *address, *prefix)
-                .map_err(refused(format!("assigning {address}/{prefix}")))?;
-        }
         Ok(())
+    }
+
+    fn bring_up(&self, netlink: &mut Netlink, index: u32) -> Result<(), NicError> {
+        let change = Change {
+            up: true,
+            ..Change::default()
+        };
+        let refused = |error| NicError::refused(format!("{}: bringing up", self.name), error);
+        netlink.change(index, change).map_err(refused)
     }
 
     /// Keeps the host from sending by itself: to be done before the device is up.

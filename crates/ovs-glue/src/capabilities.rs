@@ -104,11 +104,12 @@ impl Capabilities {
         }
     }
 
-    /// What our data plane can do: what [`Capabilities::first`] can, and a second pass with a hash.
+    /// What our data plane can do: what [`Capabilities::first`] can, a second pass with a hash, and meters.
     pub const fn ours() -> Self {
         Self {
             keys: Numbers::of(&[2..=2, 15..=15, 19..=20, 28..=28]),
-            actions: Numbers::of(&[1..=8, 11..=11, 13..=13, 20..=21]),
+            actions: Numbers::of(&[1..=8, 11..=11, 13..=13, 19..=21]),
+            meters: flow::MAX_METERS,
             ports: 4_000,
             ..Self::first()
         }

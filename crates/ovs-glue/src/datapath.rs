@@ -205,6 +205,12 @@ pub enum Question {
     FlowsAfter(u64, Detail),
     /// Has [`Datapath::port_stats`] say what is true now.
     PortStats(PortNo),
+    /// Makes or replaces a meter; the answer is what the one before had seen. `EFBIG` if there is no room.
+    SetMeter(u32, MeterSpec),
+    /// What a meter has seen.
+    Meter(u32),
+    /// Removes a meter, if there is one; the answer is what it had seen.
+    RemoveMeter(u32),
 }
 
 /// What a question is answered with, unless it is an error number.
@@ -221,6 +227,8 @@ pub enum Answer {
         /// There may be more, after this place.
         more_after: Option<u64>,
     },
+    /// To [`Question::SetMeter`], [`Question::Meter`] and [`Question::RemoveMeter`]; `None` if there is or was no such meter.
+    Meter(Option<MeterSeen>),
 }
 
 /// A data plane.
@@ -263,18 +271,6 @@ pub trait Datapath {
 
     /// Carries out actions on a packet. If it is a probe, nothing leaves.
     fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno>;
-
-    /// Makes or replaces a meter and returns what the one before had seen. `EFBIG` if there is no room.
-    fn set_meter(
-        &mut self,
-        datapath: DatapathId,
-        id: u32,
-        meter: MeterSpec,
-    ) -> Result<Option<MeterSeen>, Errno>;
-    /// What a meter has seen.
-    fn meter(&self, datapath: DatapathId, id: u32) -> Option<MeterSeen>;
-    /// Removes a meter and returns what it had seen.
-    fn remove_meter(&mut self, datapath: DatapathId, id: u32) -> Option<MeterSeen>;
 
     /// Sets how many connections a zone may have.
     fn set_zone_limit(&mut self, zone: Zone, limit: u32) -> Result<(), Errno>;

@@ -137,6 +137,15 @@ impl Memory {
                 Ok(Answer::Flows { flows, more_after })
             }
             Question::PortStats(_) => Ok(Answer::Done),
+            Question::SetMeter(id, meter) => self.plane(datapath)?.set_meter(id, meter).map(Answer::Meter),
+            Question::Meter(id) => {
+                let meter = self.plane(datapath)?.meters.get(&id);
+                Ok(Answer::Meter(meter.map(|(_, seen)| seen.clone())))
+            }
+            Question::RemoveMeter(id) => {
+                let removed = self.plane(datapath)?.meters.remove(&id);
+                Ok(Answer::Meter(removed.map(|(_, seen)| seen)))
+            }
         }
     }
 
@@ -179,6 +188,18 @@ impl Plane {
     fn flow_mut(&mut self, id: &FlowId) -> Result<&mut (FlowSpec, Seen), Errno> {
         let place = self.ids.get(id).ok_or(Errno::ENOENT)?;
         self.flows.get_mut(place).ok_or(Errno::ENOENT)
+    }
+
+    fn set_meter(&mut self, id: u32, meter: MeterSpec) -> Result<Option<MeterSeen>, Errno> {
+        if !self.meters.contains_key(&id) && self.meters.len() >= MAX_METERS {
+            return Err(Errno::EFBIG);
+        }
+        let bands = vec![ovs_netlink::flow::Stats::default(); meter.bands.len()];
+        let seen = MeterSeen {
+            bands,
+            ..MeterSeen::default()
+        };
+        Ok(self.meters.insert(id, (meter, seen)).map(|(_, seen)| seen))
     }
 }
 
@@ -278,34 +299,6 @@ impl Datapath for Memory {
             });
         }
         Ok(())
-    }
-
-    fn set_meter(
-        &mut self,
-        datapath: DatapathId,
-        id: u32,
-        meter: MeterSpec,
-    ) -> Result<Option<MeterSeen>, Errno> {
-        let meters = &mut self.plane(datapath)?.meters;
-        if !meters.contains_key(&id) && meters.len() >= MAX_METERS {
-            return Err(Errno::EFBIG);
-        }
-        let bands = vec![ovs_netlink::flow::Stats::default(); meter.bands.len()];
-        let seen = MeterSeen {
-            bands,
-            ..MeterSeen::default()
-        };
-        Ok(meters.insert(id, (meter, seen)).map(|(_, seen)| seen))
-    }
-
-    fn meter(&self, datapath: DatapathId, id: u32) -> Option<MeterSeen> {
-        let (_, seen) = self.planes.get(&datapath)?.meters.get(&id)?;
-        Some(seen.clone())
-    }
-
-    fn remove_meter(&mut self, datapath: DatapathId, id: u32) -> Option<MeterSeen> {
-        let removed = self.plane(datapath).ok()?.meters.remove(&id);
-        removed.map(|(_, seen)| seen)
     }
 
     fn set_zone_limit(&mut self, zone: Zone, limit: u32) -> Result<(), Errno> {

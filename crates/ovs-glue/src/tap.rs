@@ -1,8 +1,8 @@
 //! Placeholders that are TAPs, in the namespace of the calling thread.
 //!
-//! They are persistent, as all our TAPs: a new glue process takes over those of the one before, with index and MTU. It brings them
-//! up, so a port that was set down is up again until ovs-vswitchd sets it down anew. One that was moved to another namespace
-//! is still ours, but its state there is not followed, and a new process does not find it again.
+//! They are persistent, as all our TAPs: a new glue process takes over those of the one before, with index and MTU; those that were
+//! set down stay down. One that was moved to another namespace is still ours, but its state there is not followed, and a new process
+//! does not find it again.
 
 use crate::datapath::PortState;
 use crate::placeholder::{DeviceState, Placeholders, address};

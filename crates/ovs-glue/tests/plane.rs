@@ -7,16 +7,17 @@ use control_protocol::data_plane::{
     Answer as Told, Connection, EndedFlow, FromDataPlane, Packet, PortInfo, PortState, Request, ToDataPlane,
     Upcall, UpcallCause, UpcallId,
 };
-use flow::{FlowId as Id, FlowKey, FlowStats, PortCounters, PortId, SwitchId};
+use flow::{FlowId as Id, FlowKey, FlowStats, MeterStats, PortCounters, PortId, SwitchId};
 use ovs_glue::datapath::{
-    Answer, Datapath, DatapathId, Detail, Errno, FlowId, FlowSpec, PortNo, PortSpec, PutMode, Question,
-    Ticket,
+    Answer, Datapath, DatapathId, Detail, Errno, FlowId, FlowSpec, MeterSpec, PortNo, PortSpec, PutMode,
+    Question, Ticket,
 };
 use ovs_glue::plane::{Options, Plane, Plug, Sockets};
 use ovs_glue::translate::Ports;
 use ovs_netlink::action::Action;
 use ovs_netlink::flow::Ufid;
 use ovs_netlink::key::{Ethernet, Key, Match};
+use ovs_netlink::meter::Band;
 use ovs_netlink::packet::Execute;
 use ovs_netlink::vport::Kind;
 use std::collections::BTreeMap;
@@ -78,6 +79,7 @@ impl World {
             ports: infos,
             more: false,
         };
+        assert_eq!(self.hear().request, Request::MeterFlush);
         self.answer(&asked, ports);
         assert!(self.plane.is_ready());
     }
@@ -346,6 +348,8 @@ fn answers_to_other_questions_are_errors() {
         Question::FlushFlows,
         Question::FlowsAfter(0, Detail::Seen),
         Question::PortStats(PortNo(1)),
+        Question::SetMeter(1, rate(1)),
+        Question::Meter(1),
     ];
     for question in questions {
         world.ask(question.clone());
@@ -378,6 +382,7 @@ fn upcall(port: u32, serial: u64) -> FromDataPlane {
         switch: SwitchId(1),
         cause: UpcallCause::Miss,
         key,
+        context: None,
         packet: Packet {
             vnet_header: [0xff; 12],
             frame: vec![0; 60],
@@ -435,6 +440,8 @@ fn packets_from_ovs_vswitchd_are_checked_before_they_are_sent() {
         metadata: ovs_netlink::key::Metadata {
             in_port: Some(1),
             mark: 3,
+            recirc_id: 4,
+            dp_hash: 5,
             ..Default::default()
         },
         eth_type: None,
@@ -448,6 +455,7 @@ fn packets_from_ovs_vswitchd_are_checked_before_they_are_sent() {
     let Request::Execute(sent) = world.hear().request else {
         panic!()
     };
+    assert_eq!((sent.recirc_id, sent.dp_hash), (4, 5));
     let actions: Vec<_> = sent.actions.iter().map(ToString::to_string).collect();
     assert_eq!(actions, ["set(skb_mark=0x3)", "output(4097)"]);
     execute.probe = true;
@@ -552,6 +560,10 @@ fn ports_of_an_earlier_process_are_found_again_or_removed() {
         matches!(world.hear().request, Request::PortSet { .. }),
         "its guest stays connected"
     );
+    assert!(matches!(
+        world.hear().request,
+        Request::PortEnable { up: true, .. }
+    ));
     let port = (DATAPATH, PortNo(3));
     let carriers: Vec<_> = std::iter::from_fn(|| world.plane.next_carrier()).collect();
     assert_eq!(carriers, [(port.0, port.1, true)]);
@@ -685,4 +697,156 @@ fn a_connection_of_an_earlier_process_stays_unless_it_is_not_wanted_any_more() {
             assert!(!is_wanted || next.peer.try_recv::<ToDataPlane>().is_err());
         }
     }
+}
+
+fn rate(rate: u32) -> MeterSpec {
+    MeterSpec {
+        kilobits: true,
+        bands: vec![Band { rate, burst: 9 }],
+    }
+}
+
+/// What a meter is told to have seen, and to have dropped.
+fn metered(answer: Option<(Ticket, Result<Answer, Errno>)>) -> Option<(u64, u64)> {
+    match answer {
+        Some((_, Ok(Answer::Meter(meter)))) => {
+            meter.map(|meter| (meter.seen.stats.packets, meter.bands[0].packets))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn told(packets: u64) -> Told {
+    Told::Meter(Some(MeterStats {
+        packets,
+        dropped_packets: packets / 2,
+        ..MeterStats::default()
+    }))
+}
+
+#[test]
+fn meters_outlive_data_planes_and_no_counter_goes_back() {
+    let mut world = World::new();
+    world.ask(Question::SetMeter(3, rate(5)));
+    let asked = world.hear();
+    let Request::MeterSet { meter: 3, spec } = asked.request else {
+        panic!("{asked:?}")
+    };
+    world.answer(&asked, Told::Meter(None));
+    assert_eq!(metered(world.plane.next_answer()), None);
+    world.ask(Question::Meter(3));
+    let asked = world.hear();
+    world.answer(&asked, told(10));
+    assert_eq!(metered(world.plane.next_answer()), Some((10, 5)));
+    // A change that is refused leaves what was there.
+    world.ask(Question::SetMeter(3, rate(6)));
+    let asked = world.hear();
+    world.refuse(&asked, 27);
+    assert!(matches!(world.plane.next_answer(), Some((_, Err(Errno::EFBIG)))));
+    world.peer = Channel::pair().unwrap().0;
+    world.plane.exchange();
+    world.ask(Question::Meter(3));
+    assert_eq!(
+        metered(world.plane.next_answer()),
+        Some((10, 5)),
+        "without data plane"
+    );
+    world.ask(Question::SetMeter(4, rate(1)));
+    assert_eq!(metered(world.plane.next_answer()), None);
+    world.connect(Vec::new());
+    assert_eq!(world.hear().request, Request::MeterSet { meter: 3, spec });
+    assert!(matches!(world.hear().request, Request::MeterSet { meter: 4, .. }));
+    world.ask(Question::RemoveMeter(3));
+    let asked = world.hear();
+    assert_eq!(asked.request, Request::MeterDel { meter: 3 });
+    world.answer(&asked, told(4));
+    assert_eq!(metered(world.plane.next_answer()), Some((14, 7)));
+    world.plane.remove(DATAPATH);
+    assert_eq!(world.hear().request, Request::MeterFlush);
+}
+
+#[test]
+fn meters_that_no_data_plane_could_have_are_refused_at_once() {
+    let mut world = World::new();
+    let two = MeterSpec {
+        kilobits: false,
+        bands: vec![Band { rate: 1, burst: 1 }; 2],
+    };
+    for spec in [rate(0), two] {
+        world.ask(Question::SetMeter(1, spec));
+        assert!(matches!(world.plane.next_answer(), Some((_, Err(Errno::EINVAL)))));
+    }
+    let none = MeterSpec {
+        kilobits: false,
+        bands: Vec::new(),
+    };
+    for number in 0..flow::MAX_METERS {
+        world.ask(Question::SetMeter(number, none.clone()));
+        let asked = world.hear();
+        world.answer(&asked, Told::Meter(None));
+        assert!(matches!(
+            world.plane.next_answer(),
+            Some((_, Ok(Answer::Meter(None))))
+        ));
+    }
+    world.ask(Question::SetMeter(u32::MAX, rate(1)));
+    assert!(matches!(world.plane.next_answer(), Some((_, Err(Errno::EFBIG)))));
+    // Replacing takes no room, and all of them are told to the next one.
+    world.ask(Question::SetMeter(0, rate(u32::MAX)));
+    let asked = world.hear();
+    world.answer(&asked, Told::Meter(None));
+    world.connect(Vec::new());
+    for number in 0..flow::MAX_METERS {
+        let Request::MeterSet { meter, .. } = world.hear().request else {
+            panic!()
+        };
+        assert_eq!(meter, number);
+    }
+    world.hears_nothing();
+}
+
+#[test]
+fn a_port_stays_down_in_the_next_data_plane() {
+    let mut world = World::new();
+    world.add_port(1, "vm1");
+    let id = PortId(FIRST + 1);
+    let enable = |up| Request::PortEnable { port: id, up };
+    let device = |up| ovs_glue::datapath::PortState { up, mtu: 1500 };
+    assert!(matches!(world.hear().request, Request::PortAdd(_)));
+    for up in [true, false, false] {
+        world.plane.set_port_state(DATAPATH, PortNo(1), device(up));
+    }
+    assert_eq!(world.hear().request, enable(false));
+    world.hears_nothing();
+    world.connect(Vec::new());
+    assert!(matches!(world.hear().request, Request::PortAdd(_)));
+    assert_eq!(world.hear().request, enable(false));
+    // Nor does another guest bring it up.
+    world.plane.plug("vm1", Plug::Server);
+    assert_eq!(world.hear().request, Request::PortDel { port: id });
+    assert!(matches!(world.hear().request, Request::PortAdd(_)));
+    assert_eq!(world.hear().request, enable(false));
+    world.plane.set_port_state(DATAPATH, PortNo(1), device(true));
+    assert_eq!(world.hear().request, enable(true));
+    world.hears_nothing();
+}
+
+#[test]
+fn what_a_packet_bears_is_told() {
+    let mut world = World::new();
+    world.add_port(1, "vm1");
+    world.hear();
+    let FromDataPlane::Upcall(mut upcall) = upcall(FIRST + 1, 1) else {
+        panic!()
+    };
+    upcall.key.set_recirc_id(5);
+    upcall.key.set_dp_hash(6);
+    upcall.key.set_skb_mark(7);
+    let mut context = flow::Context::default();
+    context.set_skb_priority(8);
+    upcall.context = Some(Box::new(context));
+    world.say(FromDataPlane::Upcall(upcall));
+    let told = world.plane.next_upcall().unwrap().key.metadata;
+    let told = (told.recirc_id, told.dp_hash, told.mark, told.priority);
+    assert_eq!(told, (5, 6, 7, 8));
 }

@@ -7,12 +7,17 @@ use flow::{DropReason, PortId};
 use guest_memory::{Account, GuestMemory};
 use ring::{Claim, Guard, Queue, Shared};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use virtqueue::QueueError;
 
 /// Places in a port's internal receive queue.
 const INBOX: usize = 1024;
+
+/// In [`Vnic::open`]: the receive ring runs.
+const RECEIVES: u8 = 1;
+/// The port was taken down.
+const DISABLED: u8 = 2;
 
 /// The reason for which a queue refuses a packet, and the packet.
 pub type Refused = (DropReason, Shared<Packet>);
@@ -33,8 +38,8 @@ pub struct Vnic {
     /// To the guest.
     pub receive: Claim<ReceiveSide>,
     inbox: Arc<Queue<Shared<Packet>>>,
-    /// The receive ring runs.
-    open: AtomicBool,
+    /// [`RECEIVES`] alone if it can receive.
+    open: AtomicU8,
     /// The transmit ring runs.
     transmitting: AtomicBool,
     /// Nothing can be queued because the receiver stalls.
@@ -62,7 +67,7 @@ impl Vnic {
             account,
             memory: Account::default(),
             inbox,
-            open: AtomicBool::new(false),
+            open: AtomicU8::new(0),
             transmitting: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             mtu: AtomicU16::new(mtu),
@@ -71,17 +76,46 @@ impl Vnic {
         }
     }
 
-    /// Whether the guest can receive: its receive ring runs.
+    /// Whether the guest can receive: its receive ring runs, and the port was not taken down.
     #[inline]
     pub fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+        self.open.load(Ordering::Relaxed) == RECEIVES
+    }
+
+    /// Why the guest cannot receive.
+    #[cold]
+    fn why_closed(&self) -> DropReason {
+        if self.is_disabled() {
+            DropReason::PortDisabled
+        } else {
+            DropReason::PortDown
+        }
+    }
+
+    /// Whether the port was taken down.
+    #[inline]
+    pub fn is_disabled(&self) -> bool {
+        self.open.load(Ordering::Relaxed) & DISABLED != 0
+    }
+
+    /// Takes the port down, or up again: packets for it are refused meanwhile. The guest does not notice.
+    pub fn set_disabled(&self, disabled: bool) {
+        self.set_open(DISABLED, disabled);
+    }
+
+    fn set_open(&self, bit: u8, set: bool) {
+        if set {
+            self.open.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            self.open.fetch_and(!bit, Ordering::Relaxed);
+        }
     }
 
     /// Appends to the internal receive queue. The caller then claims `receive`, or leaves its mark on it.
     #[inline]
     pub fn enqueue(&self, packet: Shared<Packet>) -> Result<(), Refused> {
         if !self.is_open() {
-            return Err((DropReason::PortDown, packet));
+            return Err((self.why_closed(), packet));
         }
         if self.stalled.load(Ordering::Relaxed) {
             return Err((DropReason::ReceiverStalled, packet));
@@ -94,7 +128,7 @@ impl Vnic {
     /// The reason for which this packet would not arrive, if one can be seen without a look at the ring.
     pub fn would_refuse(&self, packet: &Packet) -> Option<DropReason> {
         if !self.is_open() {
-            Some(DropReason::PortDown)
+            Some(self.why_closed())
         } else if self.is_stalled() {
             Some(DropReason::ReceiverStalled)
         } else if packet.offload.l3_len(&packet.layers, packet.frame_len()) > usize::from(self.mtu()) {
@@ -154,7 +188,7 @@ impl Vnic {
             self.port
         );
         self.set_broken(Some(error));
-        self.open.store(false, Ordering::Relaxed);
+        self.set_open(RECEIVES, false);
         self.transmitting.store(false, Ordering::Relaxed);
     }
 
@@ -166,7 +200,7 @@ impl Vnic {
         self.transmitting.store(true, Ordering::Relaxed);
         // Both were closed if the other ring was the malformed one.
         let receiving = self.receive.claim_blocking().with(|side| side.is_running());
-        self.open.store(receiving, Ordering::Relaxed);
+        self.set_open(RECEIVES, receiving);
         Ok(())
     }
 
@@ -175,7 +209,7 @@ impl Vnic {
             .claim_blocking()
             .with(|side| side.start(setup, self.mtu()))?;
         self.set_stalled(false);
-        self.open.store(true, Ordering::Relaxed);
+        self.set_open(RECEIVES, true);
         let transmitting = self.transmit.claim_blocking().with(|side| side.is_some());
         self.transmitting.store(transmitting, Ordering::Relaxed);
         Ok(())
@@ -214,7 +248,7 @@ impl Vnic {
     /// Ends the receive ring; `None` if it did not run, else its base. Queued packets are dropped by the next
     /// worker that looks.
     pub(crate) fn stop_receive(&self) -> Option<u16> {
-        self.open.store(false, Ordering::Relaxed);
+        self.set_open(RECEIVES, false);
         self.receive.claim_blocking().with(ReceiveSide::stop)
     }
 
@@ -240,6 +274,6 @@ impl Vnic {
 
     /// Whether both rings run.
     pub fn is_running(&self) -> bool {
-        self.is_open() && self.transmitting.load(Ordering::Relaxed)
+        self.open.load(Ordering::Relaxed) & RECEIVES != 0 && self.transmitting.load(Ordering::Relaxed)
     }
 }

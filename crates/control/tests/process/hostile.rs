@@ -258,6 +258,7 @@ fn large_upcall(port: PortId, switch: flow::SwitchId, serial: u64) -> FromDataPl
         switch,
         cause: UpcallCause::Miss,
         key: crate::rig::key(port, serial % 50, 0xff),
+        context: None,
         packet: Packet {
             vnet_header: [0; 12],
             frame: vec![7; 60_000],

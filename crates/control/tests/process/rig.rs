@@ -104,7 +104,14 @@ impl Plane {
                 ports: self.ports.values().cloned().collect(),
                 more: false,
             },
-            Request::PortGet { .. } | Request::FlowGet { .. } | Request::Taken { .. } => {
+            Request::PortGet { .. }
+            | Request::PortEnable { .. }
+            | Request::FlowGet { .. }
+            | Request::MeterSet { .. }
+            | Request::MeterGet { .. }
+            | Request::MeterDel { .. }
+            | Request::MeterFlush
+            | Request::Taken { .. } => {
                 panic!("only other controllers ask for that")
             }
             Request::FlowPut { flow, .. } => {
@@ -347,6 +354,7 @@ impl Rig {
             switch,
             cause: UpcallCause::Miss,
             key: key(port, from, to),
+            context: None,
             packet,
         };
         self.to_control.send(&FromDataPlane::Upcall(upcall), &[]).unwrap();

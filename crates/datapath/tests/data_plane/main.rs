@@ -3,6 +3,7 @@
 //! * `forwarding`: packets, flows, misses, captures and traces;
 //! * `offloads`: segmentation, checksums, merged buffers, MTU;
 //! * `layouts`: chains, ring sizes and notifications;
+//! * `meters`: meters, ports that were taken down, and what a packet bears on its way;
 //! * `stall`: receivers that post no buffers; `slow`: receivers that post few;
 //! * `control_lost`: forwarding outlives control; misses are bounded;
 //! * `controllers`: several of them, each with ports and flows of its own;
@@ -33,6 +34,7 @@ mod fairness;
 mod forwarding;
 mod known_failures;
 mod layouts;
+mod meters;
 mod offloads;
 mod ownership;
 mod random_guest;

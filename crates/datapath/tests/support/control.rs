@@ -511,6 +511,8 @@ impl Controller {
             Request::Execute(Execute {
                 upcall: Some(upcall.id),
                 in_port: upcall.id.port,
+                recirc_id: upcall.key.recirc_id(),
+                dp_hash: upcall.key.dp_hash(),
                 actions: actions.to_vec(),
                 packet: upcall.packet,
             }),
@@ -524,6 +526,8 @@ impl Controller {
             Request::Execute(Execute {
                 upcall: None,
                 in_port: PortId(in_port),
+                recirc_id: 0,
+                dp_hash: 0,
                 actions: actions.to_vec(),
                 packet,
             }),

@@ -14,6 +14,7 @@
 //! | `link` | the channel: what waits to be sent, what is taken in |
 //! | `questions` | what is asked, and what the answers mean |
 //! | `flows` | flows as they were installed |
+//! | `meters` | meters as they were set |
 //! | `ports` | ports, and how guests reach them |
 //! | `clients` | connections to VMMs that listen |
 //! | `packets` | packets for ovs-vswitchd |
@@ -21,13 +22,13 @@
 mod clients;
 mod flows;
 mod link;
+mod meters;
 mod packets;
 mod ports;
 mod questions;
 
 use crate::datapath::{
-    Answer, Datapath, DatapathId, Errno, MeterSeen, MeterSpec, PortNo, PortSpec, PortState, Question, Ticket,
-    Upcall, UpcallKind,
+    Answer, Datapath, DatapathId, Errno, PortNo, PortSpec, PortState, Question, Ticket, Upcall, UpcallKind,
 };
 use crate::translate::{self, Ports as Numbers, key_of};
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
@@ -46,6 +47,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Questions without answers, beyond which no more should be asked.
 const MAX_OPEN: usize = 512;
+/// Requests that wait for the data plane to read. A new one is told of all ports and meters at once.
+const MAX_WAITING: usize = 32 * MAX_OPEN;
 /// Packets that wait for ovs-vswitchd. Each port may have 64 under way, which the data plane holds to.
 const MAX_UPCALLS: usize = 16 * 1024;
 
@@ -86,6 +89,7 @@ pub struct Plane {
     datapath: Option<DatapathId>,
     ports: PlanePorts,
     flows: flows::Flows,
+    meters: meters::PlaneMeters,
     /// Distinguishes this process's flows from those that an earlier one left in the data plane.
     generation: u64,
     pending: HashMap<u32, Pending>,
@@ -110,6 +114,7 @@ impl Plane {
             datapath: None,
             ports: PlanePorts::default(),
             flows: flows::Flows::default(),
+            meters: meters::PlaneMeters::default(),
             generation: now_ms(),
             pending: HashMap::new(),
             answers: VecDeque::new(),
@@ -134,6 +139,7 @@ impl Plane {
         self.ports.told.clear();
         let serial = self.link.push(Request::PortList, Vec::new());
         self.pending.insert(serial, Pending::Ports);
+        self.tell_meters();
         Ok(())
     }
 
@@ -165,6 +171,7 @@ impl Plane {
             }
         }
         self.flows.clear();
+        self.meters.lose();
         self.upcalls.clear();
         let left = self.ports.lose();
         self.carriers.extend(left.into_iter().map(|port| (port, false)));
@@ -195,7 +202,8 @@ impl Plane {
                 actions: None,
             },
         };
-        let key = Box::new(key_of(&upcall.key, &Context::NONE, self.options.ports));
+        let context = upcall.context.as_deref().unwrap_or(&Context::NONE);
+        let key = Box::new(key_of(&upcall.key, context, self.options.ports));
         let hash = hash_of(&upcall.key);
         let parts = packets::complete(upcall.packet);
         let last = parts.len().saturating_sub(1);
@@ -232,10 +240,13 @@ impl Datapath for Plane {
             return Err(Errno::EBUSY);
         }
         self.datapath = Some(datapath);
+        self.tell_meters();
         Ok(())
     }
 
     fn remove(&mut self, _: DatapathId) {
+        self.meters.clear();
+        self.tell_meters();
         self.datapath = None;
         for port in self.ports.numbers() {
             self.drop_port(port);
@@ -271,6 +282,7 @@ impl Datapath for Plane {
 
     fn set_port_state(&mut self, _: DatapathId, port: PortNo, state: PortState) {
         self.set_mtu(port, state.mtu);
+        self.set_up(port, state.up);
     }
 
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)> {
@@ -310,7 +322,7 @@ impl Datapath for Plane {
             }
         }
         self.link.send();
-        if self.link.waiting() > 16 * MAX_OPEN {
+        if self.link.waiting() > MAX_WAITING {
             // It asks for more than it reads.
             self.counters.violations += 1;
             self.lose();
@@ -353,6 +365,8 @@ impl Datapath for Plane {
         let injected = Injected {
             upcall: None,
             in_port,
+            recirc_id: metadata.recirc_id,
+            dp_hash: metadata.dp_hash,
             actions,
             packet: Packet {
                 vnet_header: [0; 12],
@@ -361,18 +375,6 @@ impl Datapath for Plane {
         };
         self.link.push(Request::Execute(injected), Vec::new());
         Ok(())
-    }
-
-    fn set_meter(&mut self, _: DatapathId, _: u32, _: MeterSpec) -> Result<Option<MeterSeen>, Errno> {
-        Err(Errno::EFBIG)
-    }
-
-    fn meter(&self, _: DatapathId, _: u32) -> Option<MeterSeen> {
-        None
-    }
-
-    fn remove_meter(&mut self, _: DatapathId, _: u32) -> Option<MeterSeen> {
-        None
     }
 
     fn set_zone_limit(&mut self, _: Zone, _: u32) -> Result<(), Errno> {

@@ -56,6 +56,8 @@ impl Sockets {
 pub(super) struct Port {
     spec: PortSpec,
     mtu: u16,
+    /// As the port's device is.
+    up: bool,
     pub plug: Option<Plug>,
     /// The request that makes it in the data plane, until that is answered. What is told before is about an earlier port
     /// of this number.
@@ -157,6 +159,7 @@ impl Plane {
         let port = Port {
             spec: spec.clone(),
             mtu: MTU,
+            up: true,
             plug,
             asked: None,
             state: Life::Disconnected,
@@ -178,6 +181,7 @@ impl Plane {
         let (Some(port), Some(id)) = (self.ports.ports.get(&number), self.options.ports.id(number)) else {
             return Ok(());
         };
+        let up = port.up;
         let wanted = Wanted {
             port: id,
             switch: self.options.switch,
@@ -202,6 +206,7 @@ impl Plane {
                     mtu,
                     miss_rate,
                 });
+                self.tell(Request::PortEnable { port: id, up });
                 self.made(number);
                 self.port_state(id, told.state);
                 return Ok(());
@@ -218,6 +223,9 @@ impl Plane {
         self.pending.insert(serial, Pending::Port(number));
         if let Some(port) = self.ports.ports.get_mut(&number) {
             port.asked = Some(serial);
+        }
+        if !up {
+            self.tell(Request::PortEnable { port: id, up });
         }
         Ok(())
     }
@@ -296,6 +304,27 @@ impl Plane {
         }
     }
 
+    pub(super) fn set_up(&mut self, number: PortNo, up: bool) {
+        let port = self.ports.ports.get_mut(&number).filter(|port| port.up != up);
+        if let (Some(port), Some(id)) = (port, self.options.ports.id(number)) {
+            port.up = up;
+            self.tell(Request::PortEnable { port: id, up });
+        }
+    }
+
+    /// Makes a port anew, with something else at its other end.
+    fn remake_port(&mut self, spec: &PortSpec) -> Result<(), Errno> {
+        let there = self.ports.ports.get(&spec.number);
+        let state = there.map(|port| (port.mtu, port.up));
+        self.drop_port(spec.number);
+        self.make_port(spec)?;
+        if let Some((mtu, up)) = state {
+            self.set_mtu(spec.number, mtu.into());
+            self.set_up(spec.number, up);
+        }
+        Ok(())
+    }
+
     /// From now on a port has that at its other end, whether it is there already or not.
     pub fn plug(&mut self, name: &str, plug: Plug) {
         let mut plugs = self.options.sockets.plugs.clone();
@@ -313,8 +342,7 @@ impl Plane {
         let changed: Vec<_> = changed.map(|port| port.spec.clone()).collect();
         self.options.sockets.plugs = plugs.clone();
         for spec in changed {
-            self.drop_port(spec.number);
-            if let Err(errno) = self.make_port(&spec) {
+            if let Err(errno) = self.remake_port(&spec) {
                 log::error!("port '{}': {errno}", spec.name);
             }
         }

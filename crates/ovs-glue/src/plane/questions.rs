@@ -1,6 +1,7 @@
 //! What is asked, and what the data plane's answers mean.
 
 use super::flows::Stored;
+use super::meters::{self, Meter};
 use super::{Plane, now_ms};
 use crate::datapath::{Answer, Detail, Errno, Flow, FlowSpec, PortNo, PutMode, Question, Seen, Ticket};
 use crate::translate::{actions, flow_match};
@@ -34,6 +35,11 @@ pub(super) enum Pending {
     Removed(Ticket, Stored, Detail),
     Page(Ticket, u64, Detail),
     PortStats(Ticket, PortNo),
+    /// A meter that was written down, in the place of another one; if it is refused, that one comes back.
+    MeterSet(Ticket, u32, Option<Meter>),
+    Meter(Ticket, u32),
+    /// A meter that is no more here.
+    MeterRemoved(Ticket, Option<Meter>),
 }
 
 impl Pending {
@@ -47,7 +53,10 @@ impl Pending {
             | Pending::Flow(ticket, ..)
             | Pending::Removed(ticket, ..)
             | Pending::Page(ticket, ..)
-            | Pending::PortStats(ticket, _) => Some(*ticket),
+            | Pending::PortStats(ticket, _)
+            | Pending::MeterSet(ticket, ..)
+            | Pending::Meter(ticket, _)
+            | Pending::MeterRemoved(ticket, _) => Some(*ticket),
         }
     }
 }
@@ -122,6 +131,9 @@ impl Plane {
                 let port = self.options.ports.id(number).ok_or(Errno::ENODEV)?;
                 (Request::PortGet { port }, Pending::PortStats(ticket, number))
             }
+            Question::SetMeter(id, spec) => self.set_meter(ticket, id, &spec)?,
+            Question::Meter(id) => self.ask_meter(ticket, id),
+            Question::RemoveMeter(id) => self.remove_meter(ticket, id),
         };
         if self.link.is_connected() {
             let serial = self.link.push(request, Vec::new());
@@ -133,7 +145,7 @@ impl Plane {
         Ok(())
     }
 
-    /// There are no flows then, and nothing is counted.
+    /// There are no flows then, and nothing is counted. Meters wait for the next one.
     fn without_data_plane(&mut self, pending: Pending) -> Result<Answer, Errno> {
         self.flows.clear();
         match pending {
@@ -142,6 +154,10 @@ impl Plane {
                 flows: Vec::new(),
                 more_after: None,
             }),
+            Pending::MeterSet(_, _, mut meter) | Pending::MeterRemoved(_, mut meter) => {
+                Ok(meters::answer(meter.as_mut(), None))
+            }
+            Pending::Meter(_, id) => Ok(meters::answer(self.meters.get(id), None)),
             _ => Err(Errno::EIO),
         }
     }
@@ -291,6 +307,15 @@ impl Plane {
                 };
                 self.ports.count(number, info.counters);
                 Ok(Answer::Done)
+            }
+            (
+                Pending::MeterSet(_, _, mut meter) | Pending::MeterRemoved(_, mut meter),
+                Ok(Told::Meter(told)),
+            ) => Ok(meters::answer(meter.as_mut(), told)),
+            (Pending::Meter(_, id), Ok(Told::Meter(told))) => Ok(meters::answer(self.meters.get(id), told)),
+            (Pending::MeterSet(_, id, before), refused) => {
+                self.meters.put_back(id, before);
+                self.refused(refused)
             }
             // It was not made, or it has gone: what was known is what there is to know.
             (Pending::PortStats(..), Err(_)) => Ok(Answer::Done),

@@ -112,6 +112,8 @@ enum Then {
     FlowChanged(DatapathId, FlowId, Omit),
     /// The flow in the answer is told, to members of the group as well if it was changed.
     TellFlow(DatapathId, ovs_netlink::flow::Command, Omit, To),
+    /// The meter in the answer is told.
+    TellMeter(DatapathId, ovs_netlink::meter::Command, u32),
     /// The port is told, and removed if that was what was wanted.
     Port(DatapathId, PortNo, vports::Command, To),
 }
@@ -211,7 +213,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             Request::Vport(request) => self.vport(header, request),
             Request::Flow(number, request) => self.flow(header, number, request),
             Request::Execute(execute) => self.execute(&execute).map(Step::Done),
-            Request::Meter(number, request) => self.meter(header, number, request).map(Step::Done),
+            Request::Meter(number, request) => self.meter(header, number, request),
             Request::CtLimit(request) => self.ct_limit(header, request).map(Step::Done),
         }
     }
@@ -229,8 +231,11 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                 };
                 Ok(outcome.into())
             }
+            (Then::TellMeter(datapath, command, id), Told::Meter(seen)) => {
+                Ok(meter::tell(header, datapath, (command, id), seen)?.into())
+            }
             // Not what was asked for.
-            (Then::TellFlow(..), _) => refused(Errno::EIO),
+            (Then::TellFlow(..) | Then::TellMeter(..), _) => refused(Errno::EIO),
             (Then::Port(datapath, number, command, to), _) => {
                 let told = Reply::Vport(self.tell_vport(datapath, number, command)?);
                 if command == vports::Command::Delete {

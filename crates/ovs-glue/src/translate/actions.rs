@@ -57,9 +57,9 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
             greater: nested(longer)?,
             otherwise: nested(others)?,
         },
+        Action::Meter(meter) => Step::Meter(*meter),
         // Not yet.
-        Action::Meter(_)
-        | Action::PushMpls { .. }
+        Action::PushMpls { .. }
         | Action::PopMpls(_)
         | Action::AddMpls { .. }
         | Action::Conntrack(_)

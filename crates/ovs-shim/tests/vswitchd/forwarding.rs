@@ -26,7 +26,14 @@ impl Guest {
     pub fn connect(world: &World, name: &'static str, station: u32) -> Guest {
         let socket = world.guest_socket(name);
         world.until("the socket is there", |_| socket.exists());
-        let ports = PollingGuest::connect(&[socket], 2000).unwrap();
+        let end = Instant::now() + PATIENCE;
+        let ports = loop {
+            // It may be the socket of a data plane that is ending.
+            match PollingGuest::connect(std::slice::from_ref(&socket), 2000) {
+                Ok(ports) => break ports,
+                Err(error) => assert!(Instant::now() < end, "{error}"),
+            }
+        };
         Guest::new(name, station, ports)
     }
 
@@ -256,6 +263,140 @@ pub fn forwarding_outlives(world: &mut World) {
     b.reach(&mut a);
     world.until("no counter goes back", |_| received().unwrap() > before);
     world.check_log();
+}
+
+/// Packets per second that a meter lets pass, and how many at once.
+const RATE: u32 = 500;
+const BURST: u32 = 100;
+
+/// OpenFlow's meters, and ports that are taken down.
+pub fn meters_and_ports(world: &mut World) {
+    let guests = begin(world, &["vm1", "vm2"]);
+    let [mut a, mut b] = guests.try_into().ok().unwrap();
+    let features = world.ofctl("meter-features br0");
+    assert!(features.contains("max_meter:4096 max_bands:1"), "{features}");
+    add_meter(world);
+    let line = limited(&mut a, &mut b);
+    let before = meter_counts(world);
+    let (sent, arrived) = flood(&mut a, &mut b, Duration::from_secs(2));
+    let after = meter_counts(world);
+    let (packets, dropped) = (after.0 - before.0, after.1 - before.1);
+    assert_eq!(packets, sent, "{line}");
+    assert_eq!(packets - dropped, arrived);
+    let stats = world.ofctl("dump-meters br0");
+    assert!(
+        stats.contains(&format!("rate={RATE} burst_size={BURST}")),
+        "{stats}"
+    );
+    // The other way is not metered.
+    unlimited(&mut b, &mut a);
+    world.kill_vswitchd();
+    limited(&mut a, &mut b);
+    world.start_vswitchd();
+    world.wait_until_configured();
+    add_meter(world);
+    limited(&mut a, &mut b);
+    world.ofctl("mod-port br0 vm2 down");
+    b.loses(&mut a);
+    world.glue("die");
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
+    b.loses(&mut a);
+    world.start_vswitchd();
+    world.glue("live");
+    world.wait_until_configured();
+    a.loses(&mut b);
+    b.loses(&mut a);
+    world.ofctl("mod-port br0 vm2 up");
+    b.reach(&mut a);
+    // It was forgotten with its ovs-vswitchd.
+    assert!(!world.ofctl("meter-stats br0").contains("meter:1"));
+    unlimited(&mut a, &mut b);
+    add_meter(world);
+    limited(&mut a, &mut b);
+    // Deleted while a flow uses it: OpenFlow removes the flow with it.
+    world.ofctl("del-meter br0 meter=1");
+    let end = Instant::now() + PATIENCE;
+    while flood(&mut a, &mut b, Duration::from_millis(100)).1 < 3 * u64::from(BURST) {
+        assert!(Instant::now() < end, "it still limits");
+    }
+    add_meter(world);
+    limited(&mut a, &mut b);
+    world.check_log();
+    // Another data plane is told of the meter, and of ports that are down.
+    let before = meter_counts(world);
+    world.ofctl("mod-port br0 vm1 down");
+    world.glue("lose");
+    let [mut a, mut b] = [("vm1", 1), ("vm2", 2)].map(|(name, station)| Guest::connect(world, name, station));
+    a.loses(&mut b);
+    b.loses(&mut a);
+    world.ofctl("mod-port br0 vm1 up");
+    a.reach(&mut b);
+    limited(&mut a, &mut b);
+    let after = meter_counts(world);
+    assert!(after.0 > before.0 && after.1 > before.1, "no counter goes back");
+    assert!(world.glue("counters").contains("violations: 0"));
+}
+
+/// More than the meter would let pass.
+fn unlimited(a: &mut Guest, b: &mut Guest) {
+    a.reach(b);
+    (0..3).for_each(|_| all_arrive(BURST as usize, a, b));
+}
+
+fn add_meter(world: &World) {
+    world.ofctl(&format!(
+        "add-meter br0 meter=1,pktps,burst,stats,band=type=drop,rate={RATE},burst_size={BURST}"
+    ));
+    world.ofctl("add-flow br0 priority=100,in_port=vm1,actions=meter:1,output:vm2");
+}
+
+/// What came to the meter, and what it dropped.
+fn meter_counts(world: &World) -> (u64, u64) {
+    let stats = world.ofctl("meter-stats br0");
+    let number = |key: &str| -> u64 {
+        let rest = stats.split(key).nth(1).unwrap_or_else(|| panic!("{stats}"));
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap()
+    };
+    (number("packet_in_count:"), number(" packet_count:"))
+}
+
+/// Sends as fast as it can for some time. Returns how many frames were sent, and how many of them arrived.
+fn flood(a: &mut Guest, b: &mut Guest, time: Duration) -> (u64, u64) {
+    b.take();
+    let end = Instant::now() + time;
+    let (mut sent, mut arrived) = (0, 0);
+    while Instant::now() < end {
+        for _ in 0..16 {
+            a.send(b);
+        }
+        sent += 16;
+        arrived += b.take().len() as u64;
+    }
+    let settled = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < settled {
+        arrived += b.take().len() as u64;
+    }
+    (sent, arrived)
+}
+
+/// No more than the meter's rate arrives. ovs-vswitchd changes flows a moment after it was told.
+fn limited(a: &mut Guest, b: &mut Guest) -> String {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let begin = Instant::now();
+        let (sent, arrived) = flood(a, b, Duration::from_secs(1));
+        let seconds = begin.elapsed().as_secs_f64();
+        let most = f64::from(BURST) + f64::from(RATE) * seconds;
+        let line = format!("{arrived} of {sent} in {seconds:.3} s, at most {most:.0}");
+        // Clocks may differ a little.
+        if arrived as f64 <= 1.05 * most && sent > 2 * arrived {
+            // What was sent is far more than the rate, so that the rate is used.
+            assert!(arrived as f64 > 0.5 * f64::from(RATE), "{line}");
+            return line;
+        }
+        assert!(Instant::now() < end, "{line}");
+    }
 }
 
 /// The product, with its supervisor and sandboxes.

@@ -358,6 +358,19 @@ fn inside_forwarding_deaths() {
     }
 }
 
+#[test]
+fn meters_and_ports_hold_through_deaths() {
+    inside("inside_meters");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_meters() {
+    if let Some(mut world) = World::new() {
+        forwarding::meters_and_ports(&mut world);
+    }
+}
+
 /// The executable as cargo has built it beside this one.
 fn product() -> Option<std::path::PathBuf> {
     testbed::build_dir::sibling("hyperswitch")

@@ -1,0 +1,51 @@
+//! Meters: token buckets that [`Action::Meter`](crate::Action::Meter) asks whether a packet may go on.
+//!
+//! The semantics are the kernel's (`net/openvswitch/meter.c`): a meter has one band at most, whose bucket begins full; a packet that
+//! finds too little in it is dropped, and one that meets no meter goes on.
+
+use serde::{Deserialize, Serialize};
+
+/// Most meters of a controller.
+pub const MAX_METERS: u32 = 4096;
+
+/// A meter to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeterSpec {
+    /// What is counted.
+    pub unit: MeterUnit,
+    /// What is dropped; a meter without only counts.
+    pub band: Option<MeterBand>,
+}
+
+/// What a meter's rate is a rate of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MeterUnit {
+    /// Packets. One that the receiver or the switch is to segment is one.
+    Packets,
+    /// Thousands of bits, from the Ethernet header on.
+    Kilobits,
+}
+
+/// Drops what exceeds a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeterBand {
+    /// Units per second, not 0.
+    pub rate: u32,
+    /// Units that may pass at once after a pause. With 0, nothing passes.
+    pub burst: u32,
+}
+
+/// What a meter has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeterStats {
+    /// Packets that came to it.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, packets that its band dropped.
+    pub dropped_packets: u64,
+    /// Their bytes.
+    pub dropped_bytes: u64,
+    /// Milliseconds since it was used last, or set.
+    pub idle_ms: u64,
+}

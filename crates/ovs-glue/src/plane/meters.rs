@@ -1,0 +1,163 @@
+//! Meters as they were set, and what they counted in data planes that have gone.
+//!
+//! Each data plane is told of all meters before flows come that name them. It keeps them when this process dies, and is told to forget
+//! them when a datapath is made, which has none.
+
+use super::questions::Pending;
+use super::{Plane, now_ms};
+use crate::datapath::{Answer, Errno, MeterSeen, MeterSpec, Seen, Ticket};
+use control_protocol::data_plane::Request;
+use flow::{MAX_METERS, MeterBand, MeterSpec as Wanted, MeterStats, MeterUnit};
+use ovs_netlink::flow::Stats;
+use std::collections::BTreeMap;
+
+/// A meter.
+#[derive(Clone, Debug)]
+pub(super) struct Meter {
+    spec: Wanted,
+    /// What it had seen in data planes that have gone.
+    before: MeterStats,
+    /// What the present one told last.
+    told: MeterStats,
+    /// When it was used last.
+    used: u64,
+}
+
+impl Meter {
+    fn new(spec: Wanted) -> Meter {
+        Meter {
+            spec,
+            before: MeterStats::default(),
+            told: MeterStats::default(),
+            used: now_ms(),
+        }
+    }
+
+    /// What it has seen, of which the data plane tells its part. A data plane that does not know it has nothing to add.
+    pub fn seen(&mut self, told: Option<MeterStats>) -> MeterSeen {
+        if let Some(told) = told {
+            self.told = told;
+            self.used = now_ms().saturating_sub(told.idle_ms);
+        }
+        let sum = sum(&self.before, &self.told);
+        let dropped = Stats {
+            packets: sum.dropped_packets,
+            bytes: sum.dropped_bytes,
+        };
+        MeterSeen {
+            seen: Seen {
+                stats: Stats {
+                    packets: sum.packets,
+                    bytes: sum.bytes,
+                },
+                used: Some(self.used),
+                tcp_flags: 0,
+            },
+            bands: self.spec.band.map(|_| dropped).into_iter().collect(),
+        }
+    }
+}
+
+/// A data plane may tell any numbers.
+fn sum(a: &MeterStats, b: &MeterStats) -> MeterStats {
+    MeterStats {
+        packets: a.packets.saturating_add(b.packets),
+        bytes: a.bytes.saturating_add(b.bytes),
+        dropped_packets: a.dropped_packets.saturating_add(b.dropped_packets),
+        dropped_bytes: a.dropped_bytes.saturating_add(b.dropped_bytes),
+        idle_ms: b.idle_ms,
+    }
+}
+
+/// All meters.
+#[derive(Debug, Default)]
+pub(super) struct PlaneMeters(BTreeMap<u32, Meter>);
+
+impl PlaneMeters {
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub fn get(&mut self, id: u32) -> Option<&mut Meter> {
+        self.0.get_mut(&id)
+    }
+
+    /// Undoes what was refused.
+    pub fn put_back(&mut self, id: u32, before: Option<Meter>) {
+        match before {
+            Some(before) => drop(self.0.insert(id, before)),
+            None => drop(self.0.remove(&id)),
+        }
+    }
+
+    /// The data plane has gone.
+    pub fn lose(&mut self) {
+        for meter in self.0.values_mut() {
+            meter.before = sum(&meter.before, &meter.told);
+            meter.told = MeterStats::default();
+        }
+    }
+}
+
+impl Plane {
+    /// The data plane is to have the datapath's meters and no others.
+    pub(super) fn tell_meters(&mut self) {
+        if !self.link.is_connected() || self.datapath.is_none() {
+            return;
+        }
+        self.tell(Request::MeterFlush);
+        let wanted = self.meters.0.iter().map(|(id, meter)| (*id, meter.spec));
+        for (meter, spec) in wanted.collect::<Vec<_>>() {
+            self.tell(Request::MeterSet { meter, spec });
+        }
+    }
+
+    pub(super) fn set_meter(
+        &mut self,
+        ticket: Ticket,
+        id: u32,
+        spec: &MeterSpec,
+    ) -> Result<(Request, Pending), Errno> {
+        let spec = translated(spec)?;
+        let meters = &mut self.meters.0;
+        if meters.len() >= MAX_METERS as usize && !meters.contains_key(&id) {
+            return Err(Errno::EFBIG);
+        }
+        let before = meters.insert(id, Meter::new(spec));
+        let request = Request::MeterSet { meter: id, spec };
+        Ok((request, Pending::MeterSet(ticket, id, before)))
+    }
+
+    /// One that is not there is none.
+    pub(super) fn ask_meter(&mut self, ticket: Ticket, id: u32) -> (Request, Pending) {
+        (Request::MeterGet { meter: id }, Pending::Meter(ticket, id))
+    }
+
+    pub(super) fn remove_meter(&mut self, ticket: Ticket, id: u32) -> (Request, Pending) {
+        let removed = self.meters.0.remove(&id);
+        let request = Request::MeterDel { meter: id };
+        (request, Pending::MeterRemoved(ticket, removed))
+    }
+}
+
+/// What a meter has come to, as far as the data plane has told.
+pub(super) fn answer(meter: Option<&mut Meter>, told: Option<MeterStats>) -> Answer {
+    Answer::Meter(meter.map(|meter| meter.seen(told)))
+}
+
+fn translated(spec: &MeterSpec) -> Result<Wanted, Errno> {
+    let band = match *spec.bands {
+        [] => None,
+        [band] if band.rate > 0 => Some(MeterBand {
+            rate: band.rate,
+            burst: band.burst,
+        }),
+        _ => return Err(Errno::EINVAL),
+    };
+    let unit = if spec.kilobits {
+        MeterUnit::Kilobits
+    } else {
+        MeterUnit::Packets
+    };
+    Ok(Wanted { unit, band })
+}
