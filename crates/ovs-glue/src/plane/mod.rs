@@ -15,8 +15,10 @@
 //! | `questions` | what is asked, and what the answers mean |
 //! | `flows` | flows as they were installed |
 //! | `ports` | ports, and how guests reach them |
+//! | `devices` | ports that are network devices of the host, and the driver domain |
 //! | `packets` | packets for ovs-vswitchd |
 
+mod devices;
 mod flows;
 mod link;
 mod packets;
@@ -28,6 +30,7 @@ use crate::datapath::{
     Upcall, UpcallKind,
 };
 use crate::translate::{self, Ports as Numbers, key_of};
+use control_protocol::driver::InterfaceKind;
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
 use flow::{Action, Context, DropReason, FieldId, FlowKey, Program, SetField, Stage, SwitchId};
 use link::Link;
@@ -38,7 +41,8 @@ use ovs_netlink::vport;
 use ports::PlanePorts;
 pub use ports::{Plug, Sockets};
 use questions::Pending;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -80,6 +84,9 @@ pub struct PlaneCounters {
 pub struct Plane {
     options: Options,
     link: Link,
+    devices: devices::Devices,
+    /// Readable when either of their channels is.
+    events: OwnedFd,
     /// The datapath, if there is one.
     datapath: Option<DatapathId>,
     ports: PlanePorts,
@@ -102,9 +109,16 @@ impl Plane {
     ///
     /// The kernel refused.
     pub fn new(options: Options) -> std::io::Result<Plane> {
+        let (link, devices) = (Link::new()?, devices::Devices::new()?);
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for channel in [link.as_fd(), devices.link.as_fd()] {
+            epoll::add(&events, channel, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        }
         Ok(Plane {
             options,
-            link: Link::new()?,
+            link,
+            devices,
+            events,
             datapath: None,
             ports: PlanePorts::default(),
             flows: flows::Flows::default(),
@@ -276,6 +290,16 @@ impl Datapath for Plane {
         Some((self.datapath?, port, connected))
     }
 
+    fn next_device(&mut self) -> Option<(DatapathId, PortNo)> {
+        self.attach_devices();
+        let port = self.next_wanting()?;
+        Some((self.datapath?, port))
+    }
+
+    fn attach_device(&mut self, _: DatapathId, port: PortNo, index: u32, device: Option<OwnedFd>) {
+        self.attach(port, InterfaceKind::Given { index }, device);
+    }
+
     fn port_stats(&self, _: DatapathId, port: PortNo) -> vport::Stats {
         self.ports.stats(port)
     }
@@ -295,6 +319,7 @@ impl Datapath for Plane {
     }
 
     fn exchange(&mut self) {
+        self.exchange_with_driver();
         self.link.send();
         loop {
             match self.link.receive() {
@@ -317,10 +342,11 @@ impl Datapath for Plane {
 
     fn flush(&mut self) {
         self.link.send();
+        self.flush_driver();
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.link.as_fd())
+        Some(self.events.as_fd())
     }
 
     fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno> {

@@ -1,12 +1,13 @@
 //! Ports of the data plane, and how guests reach them.
 
+use super::devices::Attachment;
 use super::{Pending, Plane};
 use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
 use crate::translate::Ports as Numbers;
 use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState as Life, Request};
 use flow::{PortCounters, PortId};
-use ovs_netlink::vport::Stats;
+use ovs_netlink::vport::{Kind, Stats};
 use rustix::fd::OwnedFd;
 use rustix::fs::Mode;
 use rustix::net::SocketType;
@@ -22,6 +23,19 @@ const LEAST_MTU: u16 = 68;
 pub enum Plug {
     /// A virtual machine, whose VMM connects to `<name>.sock`.
     Server,
+}
+
+/// What a port leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// A virtual machine.
+    Guest,
+    /// The TAP that was made for it.
+    Tap,
+    /// A network device of that name.
+    Device,
+    /// Nothing.
+    Nobody,
 }
 
 /// The sockets of virtual machines.
@@ -53,8 +67,9 @@ impl Sockets {
 struct Port {
     spec: PortSpec,
     mtu: u16,
-    is_guests: bool,
+    end: End,
     is_running: bool,
+    attachment: Option<Attachment>,
     counters: PortCounters,
     /// What it had counted in data planes that have gone.
     before: Stats,
@@ -65,7 +80,7 @@ struct Port {
 pub(super) struct PlanePorts {
     ports: BTreeMap<PortNo, Port>,
     /// Those that an earlier process left in the data plane.
-    pub told: HashMap<PortId, Wanted>,
+    pub told: HashMap<PortId, PortInfo>,
     /// The data plane has told them.
     pub are_known: bool,
 }
@@ -100,8 +115,8 @@ impl PlanePorts {
 
     /// The number of a port of that name that an earlier process left.
     pub fn number_told(&self, name: &str, numbers: Numbers) -> Option<PortNo> {
-        let found = self.told.values().find(|told| told.name == name);
-        found.and_then(|told| numbers.number(told.port))
+        let found = self.told.values().find(|told| told.spec.name == name);
+        found.and_then(|told| numbers.number(told.spec.port))
     }
 
     /// What a port counts now.
@@ -113,11 +128,38 @@ impl PlanePorts {
 
     /// A port's guest came or went; whether that is news.
     pub fn note(&mut self, number: PortNo, state: &Life) -> Option<bool> {
-        let port = self.ports.get_mut(&number).filter(|port| port.is_guests)?;
+        let port = self.ports.get_mut(&number)?;
         let is_running = *state == Life::Running;
         let changed = is_running != port.is_running;
         port.is_running = is_running;
-        changed.then_some(is_running)
+        if let Some(attachment) = &mut port.attachment {
+            attachment.port_state(state);
+        }
+        (changed && port.end == End::Guest).then_some(is_running)
+    }
+
+    pub fn name(&self, number: PortNo) -> Option<&str> {
+        self.ports.get(&number).map(|port| port.spec.name.as_str())
+    }
+
+    pub fn end(&self, number: PortNo) -> Option<End> {
+        self.ports.get(&number).map(|port| port.end)
+    }
+
+    pub fn is_running(&self, number: PortNo) -> bool {
+        self.ports.get(&number).is_some_and(|port| port.is_running)
+    }
+
+    pub fn attachment(&mut self, number: PortNo) -> Option<&mut Attachment> {
+        self.ports.get_mut(&number)?.attachment.as_mut()
+    }
+
+    pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        self.ports.values().filter_map(|port| port.attachment.as_ref())
+    }
+
+    pub fn attachments_mut(&mut self) -> impl Iterator<Item = &mut Attachment> {
+        self.ports.values_mut().filter_map(|port| port.attachment.as_mut())
     }
 
     /// The data plane has gone. Returns the ports whose guests have gone with it.
@@ -128,7 +170,7 @@ impl PlanePorts {
         for (number, port) in &mut self.ports {
             port.before = add(&port.before, &port.counters);
             port.counters = PortCounters::default();
-            if std::mem::take(&mut port.is_running) {
+            if std::mem::take(&mut port.is_running) && port.end == End::Guest {
                 left.push(*number);
             }
         }
@@ -151,18 +193,25 @@ fn add(before: &Stats, counters: &PortCounters) -> Stats {
 impl Plane {
     /// Has the data plane make a port, unless it has it.
     pub(super) fn make_port(&mut self, spec: &PortSpec) -> Result<(), Errno> {
-        self.options.ports.id(spec.number).ok_or(Errno::EFBIG)?;
-        let is_guests = self.options.sockets.plugged.contains(&spec.name);
+        let id = self.options.ports.id(spec.number).ok_or(Errno::EFBIG)?;
+        let end = match spec.kind {
+            Kind::Internal if self.options.sockets.plugged.contains(&spec.name) => End::Guest,
+            Kind::Internal => End::Tap,
+            Kind::Netdev => End::Device,
+            _ => End::Nobody,
+        };
+        let is_attached = self.is_attached(id, &spec.name);
         let port = Port {
             spec: spec.clone(),
             mtu: MTU,
-            is_guests,
+            end,
             is_running: false,
+            attachment: matches!(end, End::Tap | End::Device).then(|| Attachment::new(is_attached)),
             counters: PortCounters::default(),
             before: Stats::default(),
         };
         self.ports.ports.insert(spec.number, port);
-        if is_guests {
+        if end == End::Guest {
             self.carriers.push_back((spec.number, false));
         }
         self.send_port(spec.number).inspect_err(|_| {
@@ -179,10 +228,10 @@ impl Plane {
             port: id,
             switch: self.options.switch,
             name: port.spec.name.clone(),
-            connection: if port.is_guests {
-                Connection::Listener
-            } else {
-                Connection::Attached
+            connection: match port.end {
+                End::Guest => Connection::Listener,
+                End::Tap | End::Device => Connection::Driver,
+                End::Nobody => Connection::Attached,
             },
             mtu: port.mtu,
             miss_rate: self.options.miss_rate,
@@ -190,6 +239,8 @@ impl Plane {
             masked_features: 0,
         };
         if let Some(told) = self.ports.told.remove(&id) {
+            let state = told.state;
+            let told = told.spec;
             if told.name == wanted.name && told.connection == wanted.connection {
                 let (mtu, miss_rate) = (wanted.mtu, wanted.miss_rate);
                 self.tell(Request::PortSet {
@@ -197,6 +248,9 @@ impl Plane {
                     mtu,
                     miss_rate,
                 });
+                if let Some(carrier) = self.ports.note(number, &state) {
+                    self.carriers.push_back((number, carrier));
+                }
                 return Ok(());
             }
             self.tell(Request::PortDel { port: id });
@@ -218,8 +272,11 @@ impl Plane {
         };
         if let Some(id) = self.options.ports.id(number) {
             self.tell(Request::PortDel { port: id });
+            if port.attachment.is_some() {
+                self.detach(id);
+            }
         }
-        if port.is_guests {
+        if port.end == End::Guest {
             socket::remove(&self.options.sockets.path(&port.spec.name));
         }
         self.carriers.retain(|(of, _)| *of != number);
@@ -260,7 +317,7 @@ impl Plane {
         if self.options.sockets.plugged.iter().eq(plugs.keys()) {
             return;
         }
-        let is_plugged = |port: &&Port| port.is_guests != plugs.contains_key(&port.spec.name);
+        let is_plugged = |port: &&Port| (port.end == End::Guest) != plugs.contains_key(&port.spec.name);
         let changed = self.ports.ports.values().filter(is_plugged);
         let changed: Vec<_> = changed.map(|port| port.spec.clone()).collect();
         self.options.sockets.plugged = plugs.keys().cloned().collect();
@@ -276,7 +333,7 @@ impl Plane {
     pub(super) fn take_ports(&mut self, infos: Vec<PortInfo>, more: bool) {
         for info in infos {
             if self.options.ports.number(info.spec.port).is_some() {
-                self.ports.told.insert(info.spec.port, info.spec);
+                self.ports.told.insert(info.spec.port, info);
             }
         }
         if more {
@@ -288,10 +345,15 @@ impl Plane {
                 log::error!("port {} is not in the new data plane: {errno}", number.0);
             }
         }
+        // The data plane may be a new one, to which nothing is attached.
+        for attachment in self.ports.attachments_mut() {
+            attachment.try_now();
+        }
     }
 
     /// Removes ports of an earlier process that ovs-vswitchd did not want again.
     pub fn remove_abandoned(&mut self) {
+        self.detach_abandoned();
         for port in std::mem::take(&mut self.ports.told).into_keys() {
             self.tell(Request::PortDel { port });
         }

@@ -22,6 +22,8 @@ pub(super) enum Pending {
     Ports,
     /// A port that is made.
     Port(PortNo),
+    /// A device that is attached; if that is refused, it is tried again.
+    Attached,
     /// A flow that was written down here; if it is refused, it goes.
     Added(Ticket, u64),
     /// A flow that was changed here; if that is refused, it becomes again what it was.
@@ -38,7 +40,7 @@ impl Pending {
     /// Who waits for it.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
-            Pending::Nothing | Pending::Ports | Pending::Port(_) => None,
+            Pending::Nothing | Pending::Ports | Pending::Port(_) | Pending::Attached => None,
             Pending::Added(ticket, ..)
             | Pending::Changed(ticket, ..)
             | Pending::Flushed(ticket)
@@ -230,7 +232,7 @@ impl Plane {
                 self.take_ports(ports, more);
                 return;
             }
-            (Pending::Nothing, Ok(_)) | (Pending::Port(_), Ok(Told::Done)) => return,
+            (Pending::Attached, _) | (Pending::Nothing, Ok(_)) | (Pending::Port(_), Ok(Told::Done)) => return,
             (Pending::Port(number), _) => {
                 self.counters.ports_refused += 1;
                 log::error!("the data plane refuses port {}", number.0);

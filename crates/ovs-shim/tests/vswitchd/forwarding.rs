@@ -300,7 +300,7 @@ pub fn product_forwards(world: &mut World, program: std::path::PathBuf) {
     world.check_log();
 }
 
-fn process(world: &World, role: &str) -> serde_json::Value {
+pub fn process(world: &World, role: &str) -> serde_json::Value {
     let status: serde_json::Value = serde_json::from_str(&world.product("status --json")).unwrap();
     let processes = status["processes"].as_array().unwrap();
     let found = processes.iter().find(|process| process["role"] == role);

@@ -10,6 +10,7 @@ mod client;
 mod devices;
 mod forwarding;
 mod glue;
+mod host;
 mod plane;
 mod world;
 
@@ -357,6 +358,11 @@ fn product() -> Option<std::path::PathBuf> {
 
 #[test]
 fn the_product_forwards_as_ovs_vswitchd_says() {
+    inside_with_product("inside_product");
+}
+
+/// The same as [`inside`], if the product is built.
+fn inside_with_product(name: &str) {
     if product().is_none() {
         assert!(
             std::env::var("HYPERSWITCH_OVS").as_deref() != Ok("require"),
@@ -365,7 +371,7 @@ fn the_product_forwards_as_ovs_vswitchd_says() {
         eprintln!("left out: hyperswitch is not built");
         return;
     }
-    inside("inside_product");
+    inside(name);
 }
 
 #[test]
