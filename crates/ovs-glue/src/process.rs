@@ -104,8 +104,7 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     }
     ask_first(&mut database);
     plane.plug_all(&database.plugs());
-    let mut placeholders =
-        TapPlaceholders::new().map_err(|error| Error::Placeholders(error.to_string()))?;
+    let mut placeholders = TapPlaceholders::new().map_err(|error| Error::Placeholders(error.to_string()))?;
     placeholders.know_lent(plane.lent());
     let switch = Switch::new(plane, placeholders, Capabilities::ours());
     let glue = Glue::listen(&options.socket, instance(), Limits::default(), switch)?;
@@ -158,7 +157,9 @@ impl Process<'_> {
     fn timeout(&self) -> Option<Duration> {
         let retry = self.database.socket().is_none().then_some(self.next_try);
         let due = [retry, self.clean_at, self.glue.switch.datapath.due()]
-            .into_iter().flatten().min()?;
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 

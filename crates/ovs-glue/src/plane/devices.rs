@@ -8,9 +8,9 @@
 use super::ports::End;
 use super::{Link, Pending, Plane};
 use crate::datapath::PortNo;
+use control_protocol::Channel;
 use control_protocol::data_plane::{PortState, Request};
 use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
-use control_protocol::Channel;
 use flow::PortId;
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};

@@ -2,12 +2,12 @@
 
 use control_protocol::data_plane::{FromDataPlane, Request, ToDataPlane};
 use control_protocol::{Channel, ChannelError};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::marker::PhantomData;
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 
 /// See the module. Its descriptor is readable when the channel can be read, or written to where something waits.
 #[derive(Debug)]

@@ -30,8 +30,8 @@ use crate::datapath::{
     Upcall, UpcallKind,
 };
 use crate::translate::{self, Ports as Numbers, key_of};
-use control_protocol::driver::InterfaceKind;
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
+use control_protocol::driver::InterfaceKind;
 use flow::{Action, Context, DropReason, FieldId, FlowKey, Program, SetField, Stage, SwitchId};
 use link::Link;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
@@ -112,7 +112,12 @@ impl Plane {
         let (link, devices) = (Link::new()?, devices::Devices::new()?);
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for channel in [link.as_fd(), devices.link.as_fd()] {
-            epoll::add(&events, channel, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+            epoll::add(
+                &events,
+                channel,
+                epoll::EventData::new_u64(0),
+                epoll::EventFlags::IN,
+            )?;
         }
         Ok(Plane {
             options,

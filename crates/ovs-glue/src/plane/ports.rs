@@ -159,7 +159,9 @@ impl PlanePorts {
     }
 
     pub fn attachments_mut(&mut self) -> impl Iterator<Item = &mut Attachment> {
-        self.ports.values_mut().filter_map(|port| port.attachment.as_mut())
+        self.ports
+            .values_mut()
+            .filter_map(|port| port.attachment.as_mut())
     }
 
     /// The data plane has gone. Returns the ports whose guests have gone with it.

@@ -47,7 +47,9 @@ fn know(world: &World, from: &Bystander, device: &str, to: &Bystander, far: &str
 /// There are flows for that, which no packet has to wait for.
 fn has_flows(world: &World, from: &Bystander, address: &str) {
     let ping = format!("ping -c 5 -i 0.2 -W 1 {address}");
-    world.until(&ping, |world| world.run_at(from, &ping).1.contains(" 0% packet loss"));
+    world.until(&ping, |world| {
+        world.run_at(from, &ping).1.contains(" 0% packet loss")
+    });
 }
 
 fn kill(world: &World, role: &str) {
@@ -93,11 +95,6 @@ fn inside_internal() {
     reaches(&world, &b, "10.7.0.1");
     reaches(&world, &a, "10.7.0.9");
     host_reaches(&world, "10.7.0.1");
-    for role in ["driver", "data-plane"] {
-        kill(&world, role);
-        reaches(&world, &a, "10.7.0.2");
-        host_reaches(&world, "10.7.0.2");
-    }
     // A flow that is installed forwards without Open vSwitch's process; ovs-vswitchd makes all anew.
     know(&world, &a, "int1", &b, "int2", "10.7.0.2");
     know(&world, &b, "int2", &a, "int1", "10.7.0.1");
@@ -110,6 +107,11 @@ fn inside_internal() {
     reaches(&world, &a, "10.7.0.2");
     reaches(&world, &b, "10.7.0.9");
     host_reaches(&world, "10.7.0.1");
+    for role in ["driver", "data-plane"] {
+        kill(&world, role);
+        reaches(&world, &a, "10.7.0.2");
+        host_reaches(&world, "10.7.0.2");
+    }
     // The name is free at once, here and there.
     world.vsctl("del-port int1 -- del-port int2");
     world.until("the devices are gone", |world| {
@@ -147,11 +149,6 @@ fn inside_devices() {
     reaches(&world, &a, "10.8.0.2");
     reaches(&world, &b, "10.8.0.1");
     hidden(&world, &a);
-    for role in ["driver", "data-plane"] {
-        kill(&world, role);
-        reaches(&world, &a, "10.8.0.2");
-        hidden(&world, &a);
-    }
     know(&world, &a, "far1", &b, "far2", "10.8.0.2");
     know(&world, &b, "far2", &a, "far1", "10.8.0.1");
     has_flows(&world, &a, "10.8.0.2");
@@ -162,6 +159,11 @@ fn inside_devices() {
     world.wait_until_configured();
     reaches(&world, &b, "10.8.0.1");
     hidden(&world, &a);
+    for role in ["driver", "data-plane"] {
+        kill(&world, role);
+        reaches(&world, &a, "10.8.0.2");
+        hidden(&world, &a);
+    }
     // A device that vanishes and comes back.
     world.ip("link del veth2");
     world.ip("link add veth2 type veth peer name far2");

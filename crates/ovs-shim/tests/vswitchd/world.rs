@@ -273,7 +273,10 @@ impl World {
             .output()
             .unwrap();
         let text = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
     }
 
     pub fn ip(&self, arguments: &str) -> String {
