@@ -160,6 +160,7 @@ impl Plane {
 
     /// Takes in what the driver domain has said.
     pub(super) fn exchange_with_driver(&mut self) {
+        self.flush_driver();
         loop {
             match self.devices.link.receive() {
                 super::link::Received::Nothing => return,

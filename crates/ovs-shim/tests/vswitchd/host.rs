@@ -104,6 +104,7 @@ fn inside_internal() {
     has_flows(&world, &a, "10.7.0.2");
     world.start_vswitchd();
     world.wait_until_configured();
+    assert_eq!(world.vsctl("get Interface br0 error"), "[]");
     reaches(&world, &a, "10.7.0.2");
     reaches(&world, &b, "10.7.0.9");
     host_reaches(&world, "10.7.0.1");
@@ -157,6 +158,7 @@ fn inside_devices() {
     has_flows(&world, &a, "10.8.0.2");
     world.start_vswitchd();
     world.wait_until_configured();
+    assert_eq!(world.vsctl("get Interface br0 error"), "[]");
     reaches(&world, &b, "10.8.0.1");
     hidden(&world, &a);
     for role in ["driver", "data-plane"] {
