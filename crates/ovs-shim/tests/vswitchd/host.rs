@@ -96,6 +96,9 @@ fn inside_internal() {
     reaches(&world, &a, "10.7.0.9");
     host_reaches(&world, "10.7.0.1");
     // A flow that is installed forwards without Open vSwitch's process; ovs-vswitchd makes all anew.
+    kill(&world, "driver");
+    reaches(&world, &a, "10.7.0.2");
+    host_reaches(&world, "10.7.0.2");
     know(&world, &a, "int1", &b, "int2", "10.7.0.2");
     know(&world, &b, "int2", &a, "int1", "10.7.0.1");
     has_flows(&world, &a, "10.7.0.2");
@@ -108,11 +111,9 @@ fn inside_internal() {
     reaches(&world, &a, "10.7.0.2");
     reaches(&world, &b, "10.7.0.9");
     host_reaches(&world, "10.7.0.1");
-    for role in ["driver", "data-plane"] {
-        kill(&world, role);
-        reaches(&world, &a, "10.7.0.2");
-        host_reaches(&world, "10.7.0.2");
-    }
+    kill(&world, "data-plane");
+    reaches(&world, &a, "10.7.0.2");
+    host_reaches(&world, "10.7.0.2");
     // The name is free at once, here and there.
     world.vsctl("del-port int1 -- del-port int2");
     world.until("the devices are gone", |world| {
