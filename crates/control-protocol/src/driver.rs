@@ -13,7 +13,8 @@ use std::net::IpAddr;
 /// Control process to driver domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToDriver {
-    /// Open (or create) the interface and connect it. One descriptor: the vhost-user stream. Sent again for
+    /// Open (or create) the interface and connect it. One descriptor: the vhost-user stream; of [`InterfaceKind::Given`] the
+    /// TAP's as a second one, unless the driver domain has it already. Sent again for
     /// the same port with the same spec when the data plane was restarted: only the stream is replaced.
     Attach {
         /// The data plane's port.
@@ -69,6 +70,14 @@ pub enum InterfaceKind {
     },
     /// An existing network device, opened promiscuously through a packet socket.
     Uplink,
+    /// The same, and the host's own stack does not see what it receives while it is attached.
+    Device,
+    /// A TAP of the controller's, whose descriptor came with the message. It is never opened by name, so that it may be in any
+    /// network namespace.
+    Given {
+        /// Its interface index when it was made, for the controller's successor.
+        index: u32,
+    },
 }
 
 /// Whether an interface works.

@@ -18,6 +18,7 @@ use crate::nic::Nic;
 use crate::session::{Session, SessionError};
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
 use flow::PortId;
+use nic_packet::{NicError, Uplink};
 use priority::{Booster, Priority, Rest};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -36,8 +37,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 /// What the main thread tells a worker.
 #[derive(Debug)]
 pub enum Command {
-    /// Use this stream, and this specification if it differs.
-    Attach(InterfaceSpec, UnixStream),
+    /// Use this stream, this specification if it differs, and this TAP if one was given.
+    Attach(InterfaceSpec, UnixStream, Option<OwnedFd>),
     /// Close everything and end.
     Detach,
 }
@@ -111,7 +112,7 @@ impl Worker {
         loop {
             while let Some(command) = next {
                 match command {
-                    Command::Attach(spec, stream) => self.attach(spec, stream),
+                    Command::Attach(spec, stream, tap) => self.attach(spec, stream, tap),
                     Command::Detach => {
                         self.remove();
                         return;
@@ -141,7 +142,7 @@ impl Worker {
         }
     }
 
-    fn attach(&mut self, spec: InterfaceSpec, stream: UnixStream) {
+    fn attach(&mut self, spec: InterfaceSpec, stream: UnixStream, tap: Option<OwnedFd>) {
         self.session = None;
         self.poller = None;
         self.stream = Some(stream);
@@ -156,7 +157,12 @@ impl Worker {
                 Vec::new()
             };
             self.retry = None;
-            self.open(&stale);
+            if tap.is_none() {
+                self.open(&stale);
+            }
+        } else if tap.is_some() {
+            self.nic = None;
+            self.retry = None;
         } else if self.nic.as_ref().is_none_or(|nic| !nic.is_current()) {
             self.nic = None;
             self.retry = None;
@@ -164,11 +170,20 @@ impl Worker {
         } else {
             self.failure = None;
         }
+        if let Some(tap) = tap {
+            let given = Nic::given(&self.start.spec.name, tap);
+            self.take_up(given);
+        }
     }
 
     /// Opens the interface; `stale` addresses are taken away from it.
     fn open(&mut self, stale: &[(IpAddr, u8)]) {
-        let opened = Nic::open(&self.start.spec, stale).and_then(|nic| {
+        let opened = Nic::open(&self.start.spec, stale);
+        self.take_up(opened);
+    }
+
+    fn take_up(&mut self, opened: Result<Nic, NicError>) {
+        let opened = opened.and_then(|nic| {
             if let Some(session) = &self.session {
                 nic.set_offloads(session.offloads())?;
             }
@@ -406,7 +421,12 @@ impl Worker {
 
     fn remove_interface(&mut self, name: &str) {
         self.poller = None;
-        if let Some(Err(error)) = self.nic.take().map(Nic::remove) {
+        let removed = match self.nic.take() {
+            Some(nic) => nic.remove(),
+            // It may be back some day, and nobody's then.
+            None => Uplink::show(name),
+        };
+        if let Err(error) = removed {
             log::warn!("port {} ({name}): {error}", self.start.port);
         }
     }
@@ -448,7 +468,7 @@ fn data(source: Source) -> EventData {
 fn interface_error(nic: &Nic) -> String {
     match nic {
         Nic::Tap(_) => "the interface was removed".into(),
-        Nic::Uplink(uplink) => match rustix::net::sockopt::socket_error(uplink) {
+        Nic::Uplink(uplink) | Nic::Device(uplink, _) => match rustix::net::sockopt::socket_error(uplink) {
             Ok(Err(error)) => format!("the interface is gone: {}", io::Error::from(error)),
             _ => "the interface is gone".into(),
         },
@@ -471,14 +491,15 @@ fn has_hung_up(stream: &UnixStream) -> bool {
 fn same_device(old: &InterfaceSpec, new: &InterfaceSpec) -> bool {
     let netns = |spec: &InterfaceSpec| match &spec.kind {
         InterfaceKind::Tap { netns, .. } => Some(netns.clone()),
-        InterfaceKind::Uplink => None,
+        _ => None,
     };
-    old.name == new.name && netns(old) == netns(new)
+    let kind = |spec: &InterfaceSpec| std::mem::discriminant(&spec.kind);
+    old.name == new.name && kind(old) == kind(new) && netns(old) == netns(new)
 }
 
 fn addresses(spec: &InterfaceSpec) -> Vec<(IpAddr, u8)> {
     match &spec.kind {
         InterfaceKind::Tap { addresses, .. } => addresses.clone(),
-        InterfaceKind::Uplink => Vec::new(),
+        _ => Vec::new(),
     }
 }

@@ -9,7 +9,7 @@ use nic_packet::{CONTROL_LEN, NicError, Offloads, Tap, TapSpec, Uplink, VNET_HEA
 use rustix::io::Errno;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use virtqueue::driver::{MAX_SPANS, SharedMemory, Span};
 
 /// Largest frame the data plane takes, in bytes: 64 KiB of IP with Ethernet header and two VLAN tags, as in
@@ -33,6 +33,8 @@ pub enum Nic {
     Tap(Tap),
     /// Somebody's.
     Uplink(Uplink),
+    /// Somebody's, hidden from the host's stack; with its name.
+    Device(Uplink, String),
 }
 
 /// What came of an attempt to receive.
@@ -65,15 +67,26 @@ impl Nic {
                 Tap::open(&tap, stale).map(Nic::Tap)
             }
             InterfaceKind::Uplink => Uplink::open(&spec.name, spec.mtu).map(Nic::Uplink),
+            InterfaceKind::Device => {
+                let uplink = Uplink::open_hidden(&spec.name, spec.mtu)?;
+                Ok(Nic::Device(uplink, spec.name.clone()))
+            }
+            // Its descriptor comes from the controller.
+            InterfaceKind::Given { .. } => Err(NicError::Missing(spec.name.clone())),
         }
+    }
+
+    /// A TAP that came with its descriptor.
+    pub fn given(name: &str, descriptor: OwnedFd) -> Result<Nic, NicError> {
+        Tap::from_descriptor(descriptor, name).map(Nic::Tap)
     }
 
     /// Says what the data plane accepts. An uplink cannot be told: it hands out what it gets.
     pub fn set_offloads(&self, offloads: Offloads) -> Result<(), NicError> {
         match self {
             Nic::Tap(tap) => tap.set_offloads(offloads),
-            Nic::Uplink(_) if offloads.checksum && offloads.tso4 && offloads.tso6 => Ok(()),
-            Nic::Uplink(_) => Err(NicError::Refused {
+            Nic::Uplink(_) | Nic::Device(..) if offloads.checksum && offloads.tso4 && offloads.tso6 => Ok(()),
+            Nic::Uplink(_) | Nic::Device(..) => Err(NicError::Refused {
                 what: "uplinks".into(),
                 source: io::Error::other("the data plane offers no checksum and TCP segmentation offload"),
             }),
@@ -84,7 +97,7 @@ impl Nic {
     pub fn is_current(&self) -> bool {
         match self {
             Nic::Tap(tap) => tap.is_current(),
-            Nic::Uplink(_) => true,
+            Nic::Uplink(_) | Nic::Device(..) => true,
         }
     }
 
@@ -93,6 +106,11 @@ impl Nic {
         match self {
             Nic::Tap(tap) => tap.remove(),
             Nic::Uplink(_) => Ok(()),
+            Nic::Device(uplink, name) => {
+                // First, so that no packet is seen by both.
+                drop(uplink);
+                Uplink::show(&name)
+            }
         }
     }
 
@@ -105,7 +123,7 @@ impl Nic {
         };
         let (len, tag) = match self {
             Nic::Tap(tap) => (memory.read_from(tap.as_fd(), &[room]), None),
-            Nic::Uplink(uplink) => {
+            Nic::Uplink(uplink) | Nic::Device(uplink, _) => {
                 let mut control = [0; CONTROL_LEN];
                 let spans = [
                     Span {
@@ -150,10 +168,10 @@ impl Nic {
     pub fn send(&self, memory: &SharedMemory, spans: &[Span]) -> io::Result<bool> {
         let result = match self {
             Nic::Tap(tap) => memory.write_to(tap.as_fd(), spans),
-            Nic::Uplink(uplink) if uplink.header_len() == VNET_HEADER_LEN => {
+            Nic::Uplink(uplink) | Nic::Device(uplink, _) if uplink.header_len() == VNET_HEADER_LEN => {
                 memory.write_to(uplink.as_fd(), spans)
             }
-            Nic::Uplink(uplink) => match without_count(spans, uplink.header_len()) {
+            Nic::Uplink(uplink) | Nic::Device(uplink, _) => match without_count(spans, uplink.header_len()) {
                 Some((parts, count)) => memory.write_to(uplink.as_fd(), &parts[..count]),
                 None => return Ok(false),
             },
@@ -173,7 +191,7 @@ impl AsFd for Nic {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Nic::Tap(tap) => tap.as_fd(),
-            Nic::Uplink(uplink) => uplink.as_fd(),
+            Nic::Uplink(uplink) | Nic::Device(uplink, _) => uplink.as_fd(),
         }
     }
 }

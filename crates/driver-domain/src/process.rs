@@ -218,6 +218,8 @@ impl Domain {
     }
 
     fn attach(&mut self, id: PortId, spec: InterfaceSpec, mut fds: Vec<OwnedFd>) {
+        let given = matches!(spec.kind, InterfaceKind::Given { .. });
+        let tap = (given && fds.len() == 2).then(|| fds.pop()).flatten();
         let stream = match (fds.pop(), fds.is_empty()) {
             (Some(fd), true) => UnixStream::from(fd),
             _ => {
@@ -236,7 +238,7 @@ impl Domain {
         };
         port.spec = spec.clone();
         // The worker learns of the new stream before it can see the end of the old one.
-        port.send(Command::Attach(spec, stream));
+        port.send(Command::Attach(spec, stream, tap));
         port.shut_down_stream();
         port.stream = spare;
     }
@@ -353,6 +355,6 @@ impl Port {
 fn netns(spec: &InterfaceSpec) -> Option<&str> {
     match &spec.kind {
         InterfaceKind::Tap { netns, .. } => netns.as_deref(),
-        InterfaceKind::Uplink => None,
+        InterfaceKind::Uplink | InterfaceKind::Device | InterfaceKind::Given { .. } => None,
     }
 }

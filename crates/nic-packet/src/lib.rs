@@ -54,6 +54,9 @@ pub enum NicError {
     /// Somebody else has it open.
     #[error("TAP '{0}' is in use by another process or port")]
     Busy(String),
+    /// It is a port of a bridge or the like already.
+    #[error("interface '{0}' is another device's port")]
+    Owned(String),
     /// The interface is administratively down.
     #[error("interface '{0}' is down")]
     Down(String),

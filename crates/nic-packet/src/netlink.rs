@@ -32,6 +32,8 @@ pub struct Link {
     pub multi_queue: bool,
     /// Open queues of a multi-queue TAP.
     pub queues: u32,
+    /// Index of the device that it is a port of; 0 if of none.
+    pub master: u32,
     /// In the notice that it has left: the namespace that it went to.
     pub moved_to: Option<i32>,
     /// In such a notice: its index there, if that is another one.
@@ -51,7 +53,10 @@ pub struct Change<'a> {
     pub mtu: Option<u16>,
     pub alias: Option<&'a str>,
     pub up: bool,
-    pub no_arp: bool,
+    /// Whether it does without ARP.
+    pub no_arp: Option<bool>,
+    /// Makes it a port of the device with that index.
+    pub master: Option<u32>,
 }
 
 pub struct Netlink {
@@ -88,8 +93,10 @@ impl Netlink {
     /// Changes an interface.
     pub fn change(&mut self, index: u32, change: Change<'_>) -> io::Result<()> {
         let flag = |set: bool, flag: i32| if set { flag.cast_unsigned() } else { 0 };
-        let flags = flag(change.up, libc::IFF_UP) | flag(change.no_arp, libc::IFF_NOARP);
-        let mut body = link_body(index, flags);
+        let no_arp = |of: bool| flag(of, libc::IFF_NOARP);
+        let up = flag(change.up, libc::IFF_UP);
+        let flags = up | no_arp(change.no_arp == Some(true));
+        let mut body = link_body_with(index, flags, up | no_arp(change.no_arp.is_some()));
         if let Some(mac) = change.mac {
             attribute(&mut body, libc::IFLA_ADDRESS, &mac);
         }
@@ -99,7 +106,26 @@ impl Netlink {
         if let Some(alias) = change.alias {
             attribute(&mut body, libc::IFLA_IFALIAS, alias.as_bytes());
         }
+        if let Some(master) = change.master {
+            attribute(&mut body, libc::IFLA_MASTER, &master.to_ne_bytes());
+        }
         self.request(libc::RTM_SETLINK, 0, &body).map(drop)
+    }
+
+    /// Makes a bridge, which is down.
+    pub fn add_bridge(&mut self, name: &str) -> io::Result<()> {
+        let mut kind = Vec::new();
+        attribute(&mut kind, libc::IFLA_INFO_KIND, b"bridge");
+        let mut body = link_body(0, 0);
+        attribute(&mut body, libc::IFLA_IFNAME, &nul_terminated(name));
+        attribute(&mut body, libc::IFLA_LINKINFO, &kind);
+        let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+        self.request(libc::RTM_NEWLINK, flags, &body).map(drop)
+    }
+
+    /// Removes an interface that was made by software.
+    pub fn delete(&mut self, index: u32) -> io::Result<()> {
+        self.request(libc::RTM_DELLINK, 0, &link_body(index, 0)).map(drop)
     }
 
     /// Assigns an address; one that is there already stays. Usable at once: duplicate address detection is
@@ -200,11 +226,15 @@ pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = (u16, u32, &[u8])> {
 
 /// `struct ifinfomsg` that sets flags.
 fn link_body(index: u32, flags: u32) -> Vec<u8> {
+    link_body_with(index, flags, flags)
+}
+
+/// The same, with those flags that change.
+fn link_body_with(index: u32, flags: u32, changed: u32) -> Vec<u8> {
     let mut body = vec![0; 4];
     body.extend(index.to_ne_bytes());
     body.extend(flags.to_ne_bytes());
-    // The mask: which flags to change.
-    body.extend(flags.to_ne_bytes());
+    body.extend(changed.to_ne_bytes());
     body
 }
 
@@ -243,6 +273,7 @@ pub fn parse_link(body: &[u8]) -> Link {
             libc::IFLA_MTU => link.mtu = number(value).unwrap_or_default(),
             libc::IFLA_NEW_NETNSID => link.moved_to = number(value).map(u32::cast_signed),
             libc::IFLA_NEW_IFINDEX => link.new_index = number(value),
+            libc::IFLA_MASTER => link.master = number(value).unwrap_or_default(),
             libc::IFLA_IFALIAS => link.alias = text(value),
             libc::IFLA_LINKINFO => parse_kind(&mut link, value),
             _ => {}

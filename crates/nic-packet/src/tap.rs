@@ -79,6 +79,102 @@ impl Tap {
         Tap::open_as(&spec, &[], true)
     }
 
+    /// Takes over a placeholder that exists and nobody has open; its address, MTU and state stay.
+    ///
+    /// # Errors
+    ///
+    /// There is none of this name, or it is open.
+    pub fn reopen_placeholder(name: &str) -> Result<Tap, NicError> {
+        check_name(name)?;
+        let mut netlink = Netlink::new()?;
+        let mut placeholder = || -> Result<Link, NicError> {
+            let link = netlink.link(name)?;
+            link.filter(|link| link.alias == PLACEHOLDER_ALIAS)
+                .ok_or_else(|| NicError::Missing(name.into()))
+        };
+        check_takeover(name, &placeholder()?)?;
+        let tap = Tap {
+            file: attach(name)?,
+            name: name.into(),
+            made_by_us: true,
+            netns: None,
+        };
+        if placeholder()?.queues > 1 {
+            return Err(NicError::Busy(name.into()));
+        }
+        tap.set_header()?;
+        Ok(tap)
+    }
+
+    /// A TAP that another process has opened, in whatever namespace it is.
+    ///
+    /// # Errors
+    ///
+    /// It is none, or its reads would wait, or frames have no virtio-net header there.
+    pub fn from_descriptor(file: OwnedFd, name: &str) -> Result<Tap, NicError> {
+        let refused =
+            |error: io::Error| NicError::refused(format!("{name}: the descriptor that was given"), error);
+        let flags = rustix::fs::fcntl_getfl(&file).map_err(|errno| refused(errno.into()))?;
+        // SAFETY: `ifreq` is plain data for which zeros are valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        // SAFETY: TUNGETIFF writes one `ifreq` through the pointer, which is valid during the call.
+        if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNGETIFF, &raw mut request) } < 0 {
+            return Err(refused(io::Error::last_os_error()));
+        }
+        // SAFETY: all of the union was initialised, and any bits are a number.
+        let kind = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
+        let wanted = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        if kind & wanted != wanted || !flags.contains(OFlags::NONBLOCK) {
+            return Err(refused(io::ErrorKind::InvalidInput.into()));
+        }
+        let tap = Tap {
+            file,
+            name: name.into(),
+            made_by_us: false,
+            netns: None,
+        };
+        tap.set_header()?;
+        Ok(tap)
+    }
+
+    /// Another descriptor of it.
+    ///
+    /// # Errors
+    ///
+    /// There is no more room for one.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone()
+    }
+
+    /// Removes a placeholder of the caller's namespace at once, whoever has it open.
+    ///
+    /// # Errors
+    ///
+    /// There is none with that name and index, or the kernel refused.
+    pub fn remove_placeholder(name: &str, index: u32) -> Result<(), NicError> {
+        check_name(name)?;
+        let mut netlink = Netlink::new()?;
+        let link = netlink.link(name)?;
+        link.filter(|link| link.alias == PLACEHOLDER_ALIAS && link.index == index)
+            .ok_or_else(|| NicError::Missing(name.into()))?;
+        let refused = |error| NicError::refused(format!("{name}: removing"), error);
+        netlink.delete(index).map_err(refused)
+    }
+
+    /// Whether the host may speak through a placeholder of the caller's namespace by itself: then it has a network's other end.
+    ///
+    /// # Errors
+    ///
+    /// There is none with that name and index, or the kernel refused.
+    pub fn set_silent(name: &str, index: u32, silent: bool) -> Result<(), NicError> {
+        check_name(name)?;
+        let mut netlink = Netlink::new()?;
+        let link = netlink.link(name)?;
+        link.filter(|link| link.alias == PLACEHOLDER_ALIAS && link.index == index)
+            .ok_or_else(|| NicError::Missing(name.into()))?;
+        silence(&mut netlink, name, index, silent)
+    }
+
     fn open_as(spec: &TapSpec, stale: &[(IpAddr, u8)], silent: bool) -> Result<Tap, NicError> {
         check_name(&spec.name)?;
         let alias = if silent { PLACEHOLDER_ALIAS } else { ALIAS };
@@ -108,7 +204,7 @@ impl Tap {
                 netns,
             };
             if silent {
-                tap.silence(&mut netlink, link.index)?;
+                silence(&mut netlink, &spec.name, link.index, true)?;
             }
             tap.set_up(&mut netlink, link.index, spec, stale, alias)?;
             let was_down = existing.is_some_and(|link| link.alias == alias && !link.is_up());
@@ -220,8 +316,7 @@ impl Tap {
         stale: &[(IpAddr, u8)],
         alias: &str,
     ) -> Result<(), NicError> {
-        self.set_int("TUNSETVNETHDRSZ", libc::TUNSETVNETHDRSZ, VNET_HEADER_LEN)?;
-        self.set_int("TUNSETVNETLE", libc::TUNSETVNETLE, 1)?;
+        self.set_header()?;
         let refused = |what: String| {
             let name = &self.name;
             move |error: io::Error| NicError::refused(format!("{name}: {what}"), error)
@@ -263,23 +358,10 @@ impl Tap {
         netlink.change(index, change).map_err(refused)
     }
 
-    /// Keeps the host from sending by itself: to be done before the device is up.
-    fn silence(&self, netlink: &mut Netlink, index: u32) -> Result<(), NicError> {
-        let ipv6 = format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name);
-        match std::fs::write(&ipv6, "1") {
-            Ok(()) => {}
-            // The kernel has no IPv6.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // A service whose kernel settings are protected: the host sends frames that reach nobody.
-            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {}
-            Err(error) => return Err(NicError::refused(ipv6, error)),
-        }
-        let change = Change {
-            no_arp: true,
-            ..Change::default()
-        };
-        let refused = |error| NicError::refused(format!("{}: switching ARP off", self.name), error);
-        netlink.change(index, change).map_err(refused)
+    /// The virtio-net header in front of frames.
+    fn set_header(&self) -> Result<(), NicError> {
+        self.set_int("TUNSETVNETHDRSZ", libc::TUNSETVNETHDRSZ, VNET_HEADER_LEN)?;
+        self.set_int("TUNSETVNETLE", libc::TUNSETVNETLE, 1)
     }
 
     fn persist(&self, on: bool) -> Result<(), NicError> {
@@ -330,6 +412,25 @@ fn check_takeover(name: &str, link: &Link) -> Result<(), NicError> {
         "tun" => Ok(()),
         "" => Err(not_a_tap("a device".into())),
         kind => Err(not_a_tap(format!("a {kind}"))),
+    }
+}
+
+/// Keeps the host from sending by itself, which is to be done before the device is up; or lets it.
+fn silence(netlink: &mut Netlink, name: &str, index: u32, silent: bool) -> Result<(), NicError> {
+    let change = Change {
+        no_arp: Some(silent),
+        ..Change::default()
+    };
+    let refused = |error| NicError::refused(format!("{name}: switching ARP on or off"), error);
+    netlink.change(index, change).map_err(refused)?;
+    let ipv6 = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
+    match std::fs::write(&ipv6, if silent { "1" } else { "0" }) {
+        Ok(()) => Ok(()),
+        // The kernel has no IPv6.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A service whose kernel settings are protected: what the host has set for new devices holds.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
+        Err(error) => Err(NicError::refused(ipv6, error)),
     }
 }
 

@@ -1,13 +1,19 @@
 //! Packet sockets on existing interfaces (`packet(7)`).
 //!
 //! An uplink sees everything that arrives at its interface, whatever the destination address, and nothing
-//! that the host itself sends. The host's own stack keeps seeing what arrives, too; whoever gives an interface
-//! to a switch takes its addresses away, or means it.
+//! that the host itself sends. The host's own stack keeps seeing what arrives, too, unless the interface is *hidden*; whoever
+//! gives an interface to a switch takes its addresses away, or means it.
+//!
+//! A hidden interface is a port of a bridge of the kernel's that is down, and forwards nothing and hands nothing to the host
+//! (`br_handle_frame`: a disabled port drops). Packet sockets come before that. What is addressed to the link alone
+//! (01:80:c2:00:00:0x, such as LLDP) has no protocol of the host's that would take it. An interface has one such
+//! owner at a time, so one that is a port of something else is refused, and so is everybody else from then on. It stays hidden
+//! when the process dies.
 //!
 //! The kernel takes the outer VLAN tag out of a received frame and reports it beside, in a
 //! control message; [`vlan_tag`] finds it there, for the caller to put back.
 
-use crate::netlink::{Change, Netlink};
+use crate::netlink::{Change, Link, Netlink};
 use crate::{NicError, VNET_HEADER_LEN, check_name};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -37,6 +43,9 @@ pub struct Uplink {
     socket: OwnedFd,
     header_len: usize,
 }
+
+/// The alias of bridges that hide an interface.
+const HIDING_ALIAS: &str = "hyperswitch hides";
 
 impl Uplink {
     /// Opens an interface, which must be up. `mtu` is set if given.
@@ -70,6 +79,76 @@ impl Uplink {
         Ok(Uplink { socket, header_len })
     }
 
+    /// Opens an interface, and hides from the host's stack what it receives.
+    ///
+    /// # Errors
+    ///
+    /// As [`Uplink::open`], and [`NicError::Owned`] for one that is another device's port.
+    pub fn open_hidden(name: &str, mtu: Option<u16>) -> Result<Uplink, NicError> {
+        check_name(name)?;
+        let mut netlink = Netlink::new()?;
+        let link = netlink
+            .link(name)?
+            .ok_or_else(|| NicError::Missing(name.into()))?;
+        let hiding = hiding_name(name);
+        let bridge = match netlink.link(&hiding)? {
+            Some(bridge) => bridge,
+            None => {
+                netlink
+                    .add_bridge(&hiding)
+                    .map_err(|error| NicError::refused(format!("{name}: hiding it from the host"), error))?;
+                let made = netlink.link(&hiding)?;
+                let made = made.ok_or_else(|| NicError::Missing(hiding.clone()))?;
+                let alias = Some(HIDING_ALIAS);
+                let named = Change {
+                    alias,
+                    ..Change::default()
+                };
+                netlink
+                    .change(made.index, named)
+                    .map_err(|error| NicError::refused(format!("{hiding}: naming"), error))?;
+                Link {
+                    alias: HIDING_ALIAS.into(),
+                    ..made
+                }
+            }
+        };
+        if bridge.alias != HIDING_ALIAS || bridge.is_up() || ![0, bridge.index].contains(&link.master) {
+            return Err(NicError::Owned(name.into()));
+        }
+        let hidden = netlink.change(
+            link.index,
+            Change {
+                master: Some(bridge.index),
+                ..Change::default()
+            },
+        );
+        let opened = hidden
+            .map_err(|error| NicError::refused(format!("{name}: hiding it from the host"), error))
+            .and_then(|()| Uplink::open(name, mtu));
+        if opened.is_err() {
+            Uplink::show(name)?;
+        }
+        opened
+    }
+
+    /// Gives an interface back to the host's stack; no error if it was not hidden, or is no more.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn show(name: &str) -> Result<(), NicError> {
+        check_name(name)?;
+        let mut netlink = Netlink::new()?;
+        let bridge = netlink.link(&hiding_name(name))?;
+        let Some(bridge) = bridge.filter(|bridge| bridge.alias == HIDING_ALIAS) else {
+            return Ok(());
+        };
+        netlink
+            .delete(bridge.index)
+            .map_err(|error| NicError::refused(format!("{name}: giving it back"), error))
+    }
+
     /// Length of the header in front of each frame in bytes: [`VNET_HEADER_LEN`], or two less on kernels before 6.4.
     pub fn header_len(&self) -> usize {
         self.header_len
@@ -80,6 +159,14 @@ impl AsFd for Uplink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// The bridge that hides an interface: it depends on the interface's name alone, so that the next process finds it (FNV-1a).
+fn hiding_name(name: &str) -> String {
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("hs-{:012x}", hash & 0xffff_ffff_ffff)
 }
 
 type SetupError = (&'static str, io::Error);

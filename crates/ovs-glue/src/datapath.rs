@@ -14,7 +14,7 @@ use ovs_netlink::key::{Key, Match, Tunnel};
 use ovs_netlink::meter::Band;
 use ovs_netlink::packet::Execute;
 use ovs_netlink::vport::{Kind, Options, Stats as PortStats};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 
 /// A datapath: what the kernel calls by the interface index of its local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -252,6 +252,11 @@ pub trait Datapath {
     /// The next port whose guest connected or went away since the last call, and whether it is connected. A port whose guest
     /// was never there counts as connected until the data plane says otherwise.
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)>;
+    /// The next port whose other end is to be its own network device. It is answered by [`Datapath::attach_device`].
+    fn next_device(&mut self) -> Option<(DatapathId, PortNo)>;
+    /// That is the device of a port: its interface index, and a descriptor of the TAP. Without one it is the device that
+    /// the port had already.
+    fn attach_device(&mut self, datapath: DatapathId, port: PortNo, index: u32, device: Option<OwnedFd>);
     /// Counters of a port since it was made, seen from the switch, as they were when it was last asked for them.
     fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
 

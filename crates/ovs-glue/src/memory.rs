@@ -10,7 +10,7 @@ use ovs_netlink::datapath::{MegaflowStats, Stats};
 use ovs_netlink::key::Match;
 use ovs_netlink::packet::Execute;
 use ovs_netlink::vport;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Flows of a datapath.
@@ -259,6 +259,12 @@ impl Datapath for Memory {
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)> {
         self.carriers.pop_front()
     }
+
+    fn next_device(&mut self) -> Option<(DatapathId, PortNo)> {
+        None
+    }
+
+    fn attach_device(&mut self, _: DatapathId, _: PortNo, _: u32, _: Option<OwnedFd>) {}
 
     fn port_stats(&self, _: DatapathId, _: PortNo) -> vport::Stats {
         vport::Stats::default()

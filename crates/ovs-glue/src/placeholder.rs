@@ -2,11 +2,12 @@
 //!
 //! ovs-vswitchd looks at a port's network device for its index, address, MTU and link state, and uses the datapath's
 //! local port by its device. A port of ours has no such device, so one is made in answer to the request that makes the port.
-//! Frames that the host sends into it reach nobody, so it is kept silent.
+//! If a virtual machine is the port's other end, frames that the host sends into the device reach nobody, so it is kept silent;
+//! otherwise the device itself is the other end, and is lent to whoever forwards its packets.
 
 use crate::datapath::PortState;
 use ovs_netlink::Errno;
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What the host's administrator, or ovs-vswitchd, has made of such a device.
@@ -27,10 +28,15 @@ pub trait Placeholders {
     fn create(&mut self, name: &str) -> Result<u32, Errno>;
     /// Removes a device made here. No error if there is none.
     fn remove(&mut self, name: &str);
-    /// The interface index of any device of this name.
+    /// The interface index of any device of this name, whose changes are told from then on.
     fn index(&mut self, name: &str) -> Option<u32>;
     /// Whether the device shows a link, as the guest behind the port is connected or not.
     fn set_carrier(&mut self, name: &str, up: bool) -> Result<(), Errno>;
+    /// No change of a device that was not made here is told any more.
+    fn forget(&mut self, name: &str);
+    /// From now on the device is its port's other end: it shows a link, and the host may speak through it. Returns its index and a
+    /// descriptor of it, unless that was lent by an earlier process and is in use.
+    fn lend(&mut self, name: &str) -> Result<(u32, Option<OwnedFd>), Errno>;
     /// Readable when [`Placeholders::next_change`] may have something to say.
     fn changes(&self) -> Option<BorrowedFd<'_>>;
     /// The next device made here that changed, and what it is now. The first change of each is that it was made.
@@ -73,6 +79,12 @@ impl Placeholders for NoDevices {
         self.index(name).ok_or(Errno::ENODEV)?;
         self.carriers.insert(name.to_owned(), up);
         Ok(())
+    }
+
+    fn forget(&mut self, _: &str) {}
+
+    fn lend(&mut self, name: &str) -> Result<(u32, Option<OwnedFd>), Errno> {
+        Ok((self.index(name).ok_or(Errno::ENODEV)?, None))
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {

@@ -30,7 +30,7 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 /// Between attempts to connect to the database.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the database may take to say what there is before ovs-vswitchd is served.
+/// How long the database, and the driver domain, may each take to say what there is before ovs-vswitchd is served.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Where things are.
@@ -88,7 +88,15 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     })?;
     let mut database = Database::new(options.databases.clone());
     while !plane.is_ready() {
-        wait_for(supervisor, &plane)?;
+        wait_until(supervisor, &plane, None)?;
+        if !obey(supervisor, &mut plane)? {
+            return Ok(());
+        }
+        plane.exchange();
+    }
+    let until = Instant::now() + FIRST_ANSWER;
+    while !plane.knows_devices() && Instant::now() < until {
+        wait_until(supervisor, &plane, Some(until))?;
         if !obey(supervisor, &mut plane)? {
             return Ok(());
         }
@@ -96,7 +104,8 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     }
     ask_first(&mut database);
     plane.plug_all(&database.plugs());
-    let placeholders = TapPlaceholders::new().map_err(|error| Error::Placeholders(error.to_string()))?;
+    let mut placeholders = TapPlaceholders::new().map_err(|error| Error::Placeholders(error.to_string()))?;
+    placeholders.know_lent(plane.lent());
     let switch = Switch::new(plane, placeholders, Capabilities::ours());
     let glue = Glue::listen(&options.socket, instance(), Limits::default(), switch)?;
     glue.wake_for(supervisor)?;
@@ -147,8 +156,11 @@ impl Process<'_> {
 
     fn timeout(&self) -> Option<Duration> {
         let retry = self.database.socket().is_none().then_some(self.next_try);
-        let connect = self.glue.switch.datapath.next_attempt();
-        let due = [retry, self.clean_at, connect].into_iter().flatten().min()?;
+        let datapath = &self.glue.switch.datapath;
+        let due = [retry, self.clean_at, datapath.next_attempt(), datapath.due()]
+            .into_iter()
+            .flatten()
+            .min()?;
         Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
@@ -212,20 +224,28 @@ fn obey(supervisor: &Channel, plane: &mut Plane) -> Result<bool, Error> {
             }
             Ok(true)
         }
+        Ok((ToChild::Peer(Role::Driver), fds)) => {
+            if let Some(channel) = fds.into_iter().next() {
+                plane.connect_driver(Channel::from(channel))?;
+            }
+            Ok(true)
+        }
         Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => Ok(false),
         Ok(_) | Err(ChannelError::WouldBlock) => Ok(true),
         Err(error) => Err(error.into()),
     }
 }
 
-fn wait_for(supervisor: &Channel, plane: &Plane) -> Result<(), Error> {
+fn wait_until(supervisor: &Channel, plane: &Plane, until: Option<Instant>) -> Result<(), Error> {
     let mut fds = vec![PollFd::new(supervisor, PollFlags::IN)];
     fds.extend(
         plane
             .changes()
             .map(|changes| PollFd::from_borrowed_fd(changes, PollFlags::IN)),
     );
-    rustix::io::retry_on_intr(|| poll(&mut fds, None)).map_err(std::io::Error::from)?;
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+    rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref())).map_err(std::io::Error::from)?;
     Ok(())
 }
 

@@ -1,20 +1,25 @@
 //! Placeholders that are TAPs, in the namespace of the calling thread.
 //!
 //! They are persistent, as all our TAPs: a new glue process takes over those of the one before, with index and MTU; those that were
-//! set down stay down. One that was moved to another namespace is still ours, but its state there is not followed, and a new process
-//! does not find it again.
+//! set down stay down. One that was lent is in use at that time, and is left as it is. One that was moved to another namespace is
+//! still ours, but its state there is not followed, and a new process finds it again only if it was lent: then it is known by
+//! the index that it had.
 
 use crate::datapath::PortState;
 use crate::placeholder::{DeviceState, Placeholders, address};
 use nic_packet::{LinkEvent, LinkState, LinkWatch, NicError, Tap, link_state};
 use ovs_netlink::Errno;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, VecDeque};
 
 /// See the module.
 #[derive(Debug)]
 pub struct TapPlaceholders {
     taps: BTreeMap<String, OpenTap>,
+    /// Devices of others whose changes are told, by name.
+    followed: BTreeMap<String, u32>,
+    /// Those that an earlier process lent, with the indices they had.
+    lent: BTreeMap<String, u32>,
     watch: LinkWatch,
     /// Changes to be told.
     changed: VecDeque<(String, DeviceState)>,
@@ -22,9 +27,12 @@ pub struct TapPlaceholders {
 
 #[derive(Debug)]
 struct OpenTap {
-    tap: Tap,
+    /// `None`: whoever it was lent to by an earlier process has it.
+    tap: Option<Tap>,
     /// Its index in our namespace, also after it was moved.
     index: u32,
+    /// The host may speak through it.
+    is_lent: bool,
 }
 
 impl TapPlaceholders {
@@ -36,9 +44,16 @@ impl TapPlaceholders {
     pub fn new() -> Result<Self, NicError> {
         Ok(Self {
             taps: BTreeMap::new(),
+            followed: BTreeMap::new(),
+            lent: BTreeMap::new(),
             watch: LinkWatch::new()?,
             changed: VecDeque::new(),
         })
+    }
+
+    /// Names and indices of those that an earlier process lent.
+    pub fn know_lent(&mut self, lent: BTreeMap<String, u32>) {
+        self.lent = lent;
     }
 
     fn note(&mut self, event: LinkEvent) {
@@ -58,17 +73,20 @@ impl TapPlaceholders {
             }
             LinkEvent::Lost => return self.look_again(),
         };
-        let is_it = |(_, open): &(&String, &OpenTap)| open.index == index;
-        if let Some((name, _)) = self.taps.iter().find(is_it) {
+        let taps = self.taps.iter().map(|(name, open)| (name, open.index));
+        let followed = self.followed.iter().map(|(name, index)| (name, *index));
+        if let Some((name, _)) = taps.chain(followed).find(|(_, its)| *its == index) {
             self.changed.push_back((name.clone(), state));
         }
     }
 
     /// Looks at all devices, since notices were lost.
     fn look_again(&mut self) {
-        for (name, open) in &self.taps {
+        let taps = self.taps.iter().map(|(name, open)| (name, open.index));
+        let followed = self.followed.iter().map(|(name, index)| (name, *index));
+        for (name, index) in taps.chain(followed) {
             if let Ok(Some(link)) = link_state(name)
-                && link.index == open.index
+                && link.index == index
             {
                 self.changed.push_back((name.clone(), here(link)));
             }
@@ -81,29 +99,83 @@ impl Placeholders for TapPlaceholders {
         if self.taps.contains_key(name) {
             return Err(Errno::EEXIST);
         }
-        let tap = Tap::open_placeholder(name, address(name)).map_err(|error| refusal(&error))?;
+        if let (Some(&index), Ok(None)) = (self.lent.get(name), link_state(name)) {
+            // It was moved to another namespace, and goes on there.
+            let open = OpenTap {
+                tap: None,
+                index,
+                is_lent: true,
+            };
+            self.taps.insert(name.to_owned(), open);
+            return Ok(index);
+        }
+        let tap = match (Tap::open_placeholder(name, address(name)), self.lent.get(name)) {
+            (Ok(tap), _) => Some(tap),
+            (Err(NicError::Busy(_)), Some(_)) => None,
+            (Err(error), _) => return Err(refusal(&error)),
+        };
         let link = link_state(name).ok().flatten().ok_or(Errno::ENODEV)?;
         let index = link.index;
-        self.taps.insert(name.to_owned(), OpenTap { tap, index });
+        let is_lent = tap.is_none();
+        self.taps.insert(name.to_owned(), OpenTap { tap, index, is_lent });
         self.changed.push_back((name.to_owned(), here(link)));
         Ok(index)
     }
 
     fn remove(&mut self, name: &str) {
-        if let Some(open) = self.taps.remove(name)
-            && let Err(error) = open.tap.remove()
-        {
+        let Some(open) = self.taps.remove(name) else {
+            return;
+        };
+        // Whoever it was lent to may have it open for another moment; the name is free at once.
+        let removed = match Tap::remove_placeholder(name, open.index) {
+            Err(NicError::Missing(_)) => open.tap.map_or(Ok(()), Tap::remove),
+            removed => removed,
+        };
+        if let Err(error) = removed {
             log::warn!("placeholder '{name}' stays: {error}");
         }
     }
 
     fn index(&mut self, name: &str) -> Option<u32> {
-        link_state(name).ok().flatten().map(|link| link.index)
+        let link = link_state(name).ok().flatten()?;
+        self.followed.insert(name.to_owned(), link.index);
+        self.changed.push_back((name.to_owned(), here(link)));
+        Some(link.index)
+    }
+
+    fn forget(&mut self, name: &str) {
+        self.followed.remove(name);
+    }
+
+    fn lend(&mut self, name: &str) -> Result<(u32, Option<OwnedFd>), Errno> {
+        let open = self.taps.get_mut(name).ok_or(Errno::ENODEV)?;
+        if open.tap.is_none() {
+            // Whoever had it may have died.
+            open.tap = Tap::reopen_placeholder(name).ok();
+        }
+        let Some(tap) = &open.tap else {
+            return Ok((open.index, None));
+        };
+        if !open.is_lent {
+            tap.set_carrier(true).map_err(|error| refusal(&error))?;
+            Tap::set_silent(name, open.index, false).map_err(|error| refusal(&error))?;
+            open.is_lent = true;
+        }
+        let descriptor = tap.descriptor().map_err(|_| Errno::ENOMEM)?;
+        Ok((open.index, Some(descriptor)))
     }
 
     fn set_carrier(&mut self, name: &str, up: bool) -> Result<(), Errno> {
-        let open = self.taps.get(name).ok_or(Errno::ENODEV)?;
-        open.tap.set_carrier(up).map_err(|error| refusal(&error))
+        let open = self.taps.get_mut(name).ok_or(Errno::ENODEV)?;
+        if open.tap.is_none() {
+            open.tap = Tap::reopen_placeholder(name).ok();
+        }
+        let tap = open.tap.as_ref().ok_or(Errno::EBUSY)?;
+        if open.is_lent {
+            open.is_lent = false;
+            Tap::set_silent(name, open.index, true).map_err(|error| refusal(&error))?;
+        }
+        tap.set_carrier(up).map_err(|error| refusal(&error))
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
@@ -119,6 +191,12 @@ impl Placeholders for TapPlaceholders {
     }
 
     fn remove_abandoned(&mut self) -> usize {
+        for (name, index) in std::mem::take(&mut self.lent) {
+            if !self.taps.contains_key(&name) {
+                // It was moved, or has gone: then its user closes it.
+                let _ = Tap::remove_placeholder(&name, index);
+            }
+        }
         match Tap::remove_idle_placeholders() {
             Ok(removed) => {
                 for name in &removed {

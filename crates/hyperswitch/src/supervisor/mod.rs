@@ -31,10 +31,11 @@ use std::time::{Duration, Instant};
 use vm_state::{Publisher, Unavailable};
 
 /// Which roles talk to each other: one that serves controllers, a controller, and as which it is known there.
-const JOINED: [(Role, Role, ControllerId); 3] = [
+const JOINED: [(Role, Role, ControllerId); 4] = [
     (Role::DataPlane, Role::Control, ControllerId::BUILT_IN),
     (Role::Driver, Role::Control, ControllerId::BUILT_IN),
     (Role::DataPlane, Role::Ovs, ControllerId::OVS),
+    (Role::Driver, Role::Ovs, ControllerId::OVS),
 ];
 
 /// Order of ending: those who depend on others first, so that nobody reports the loss of a peer.

@@ -1,19 +1,23 @@
-//! The channel to the data plane. Nothing waits for it: what it has no room for is kept, in order.
+//! The channel to data plane or driver domain. Nothing waits for it: what it has no room for is kept, in order.
 
 use control_protocol::data_plane::{FromDataPlane, Request, ToDataPlane};
 use control_protocol::{Channel, ChannelError};
 use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
+use std::marker::PhantomData;
 
 /// See the module. Its descriptor is readable when the channel can be read, or written to where something waits.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct Link<S = ToDataPlane, R = FromDataPlane> {
     events: OwnedFd,
     channel: Option<Channel>,
-    waiting: VecDeque<(ToDataPlane, Vec<OwnedFd>)>,
+    waiting: VecDeque<(S, Vec<OwnedFd>)>,
     serial: u32,
     is_full: bool,
+    received: PhantomData<fn() -> R>,
 }
 
 /// What was received.
@@ -22,8 +26,8 @@ pub(super) struct Link {
     clippy::large_enum_variant,
     reason = "a message lives for one receive; a box would only add an allocation"
 )]
-pub(super) enum Received {
-    Message(FromDataPlane),
+pub(super) enum Received<R> {
+    Message(R),
     /// No message.
     Garbage,
     /// Nothing for now.
@@ -31,14 +35,15 @@ pub(super) enum Received {
     Gone,
 }
 
-impl Link {
-    pub fn new() -> std::io::Result<Link> {
+impl<S: Serialize, R: DeserializeOwned> Link<S, R> {
+    pub fn new() -> std::io::Result<Self> {
         Ok(Link {
             events: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             channel: None,
             waiting: VecDeque::new(),
             serial: 0,
             is_full: false,
+            received: PhantomData,
         })
     }
 
@@ -65,15 +70,11 @@ impl Link {
         self.waiting.len()
     }
 
-    /// Queues a request and returns its number. Without a data plane it is forgotten.
-    pub fn push(&mut self, request: Request, descriptors: Vec<OwnedFd>) -> u32 {
-        self.serial = self.serial.wrapping_add(1);
-        let serial = self.serial;
+    /// Queues a message. Without a peer it is forgotten.
+    pub fn queue(&mut self, message: S, descriptors: Vec<OwnedFd>) {
         if self.channel.is_some() {
-            self.waiting
-                .push_back((ToDataPlane { serial, request }, descriptors));
+            self.waiting.push_back((message, descriptors));
         }
-        serial
     }
 
     /// Sends what there is room for.
@@ -86,7 +87,7 @@ impl Link {
                 // That it has gone is noticed by who reads.
                 Err(ChannelError::Closed) => self.waiting.clear(),
                 Err(error) => {
-                    log::error!("cannot tell the data plane: {error}");
+                    log::error!("a message cannot be sent: {error}");
                     self.waiting.pop_front();
                 }
             }
@@ -110,15 +111,15 @@ impl Link {
         }
     }
 
-    pub fn receive(&self) -> Received {
+    pub fn receive(&self) -> Received<R> {
         let Some(channel) = &self.channel else {
             return Received::Nothing;
         };
-        match channel.try_recv::<FromDataPlane>() {
+        match channel.try_recv::<R>() {
             Ok((message, _)) => Received::Message(message),
             Err(ChannelError::WouldBlock) => Received::Nothing,
             Err(ChannelError::Malformed(error)) => {
-                log::debug!("data plane: {error}");
+                log::debug!("no message: {error}");
                 Received::Garbage
             }
             Err(_) => Received::Gone,
@@ -126,7 +127,17 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl Link {
+    /// Queues a request and returns its number. Without a data plane it is forgotten.
+    pub fn push(&mut self, request: Request, descriptors: Vec<OwnedFd>) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        let serial = self.serial;
+        self.queue(ToDataPlane { serial, request }, descriptors);
+        serial
+    }
+}
+
+impl<S, R> AsFd for Link<S, R> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }

@@ -17,9 +17,11 @@
 //! | `meters` | meters as they were set |
 //! | `ports` | ports, and how guests reach them |
 //! | `clients` | connections to VMMs that listen |
+//! | `devices` | ports that are network devices of the host, and the driver domain |
 //! | `packets` | packets for ovs-vswitchd |
 
 mod clients;
+mod devices;
 mod flows;
 mod link;
 mod meters;
@@ -32,6 +34,7 @@ use crate::datapath::{
 };
 use crate::translate::{self, Ports as Numbers, key_of};
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
+use control_protocol::driver::InterfaceKind;
 use flow::{Action, Context, DropReason, FieldId, FlowKey, Program, SetField, Stage, SwitchId};
 use link::Link;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
@@ -41,7 +44,8 @@ use ovs_netlink::vport;
 use ports::PlanePorts;
 pub use ports::{Plug, Sockets};
 use questions::Pending;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::event::epoll;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -85,6 +89,9 @@ pub struct PlaneCounters {
 pub struct Plane {
     options: Options,
     link: Link,
+    devices: devices::Devices,
+    /// Readable when either of their channels is.
+    events: OwnedFd,
     /// The datapath, if there is one.
     datapath: Option<DatapathId>,
     ports: PlanePorts,
@@ -108,9 +115,21 @@ impl Plane {
     ///
     /// The kernel refused.
     pub fn new(options: Options) -> std::io::Result<Plane> {
+        let (link, devices) = (Link::new()?, devices::Devices::new()?);
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for channel in [link.as_fd(), devices.link.as_fd()] {
+            epoll::add(
+                &events,
+                channel,
+                epoll::EventData::new_u64(0),
+                epoll::EventFlags::IN,
+            )?;
+        }
         Ok(Plane {
             options,
-            link: Link::new()?,
+            link,
+            devices,
+            events,
             datapath: None,
             ports: PlanePorts::default(),
             flows: flows::Flows::default(),
@@ -290,6 +309,16 @@ impl Datapath for Plane {
         Some((self.datapath?, port, connected))
     }
 
+    fn next_device(&mut self) -> Option<(DatapathId, PortNo)> {
+        self.attach_devices();
+        let port = self.next_wanting()?;
+        Some((self.datapath?, port))
+    }
+
+    fn attach_device(&mut self, _: DatapathId, port: PortNo, index: u32, device: Option<OwnedFd>) {
+        self.attach(port, InterfaceKind::Given { index }, device);
+    }
+
     fn port_stats(&self, _: DatapathId, port: PortNo) -> vport::Stats {
         self.ports.stats(port)
     }
@@ -309,6 +338,7 @@ impl Datapath for Plane {
     }
 
     fn exchange(&mut self) {
+        self.exchange_with_driver();
         self.link.send();
         loop {
             match self.link.receive() {
@@ -332,10 +362,11 @@ impl Datapath for Plane {
     fn flush(&mut self) {
         self.connect_clients();
         self.link.send();
+        self.flush_driver();
     }
 
     fn changes(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.link.as_fd())
+        Some(self.events.as_fd())
     }
 
     fn execute(&mut self, execute: &Execute<'_>) -> Result<(), Errno> {

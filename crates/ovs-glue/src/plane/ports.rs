@@ -1,13 +1,14 @@
 //! Ports of the data plane, and how guests reach them.
 
 use super::clients::Attempts;
+use super::devices::Attachment;
 use super::{Pending, Plane};
 use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
 use crate::translate::Ports as Numbers;
 use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState as Life, Request};
 use flow::{PortCounters, PortId};
-use ovs_netlink::vport::Stats;
+use ovs_netlink::vport::{Kind, Stats};
 use rustix::fd::OwnedFd;
 use rustix::fs::Mode;
 use rustix::net::SocketType;
@@ -25,6 +26,19 @@ pub enum Plug {
     Server,
     /// Its VMM listens at this path, which is absolute and fits a socket's address.
     Client(PathBuf),
+}
+
+/// What a port leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// A virtual machine.
+    Guest,
+    /// The TAP that was made for it.
+    Tap,
+    /// A network device of that name.
+    Device,
+    /// Nothing.
+    Nobody,
 }
 
 /// The sockets of virtual machines.
@@ -65,6 +79,8 @@ pub(super) struct Port {
     pub state: Life,
     /// Attempts to connect to a VMM that listens.
     pub attempts: Attempts,
+    pub end: End,
+    attachment: Option<Attachment>,
     counters: PortCounters,
     /// What it had counted in data planes that have gone.
     before: Stats,
@@ -121,6 +137,34 @@ impl PlanePorts {
         }
     }
 
+    pub fn name(&self, number: PortNo) -> Option<&str> {
+        self.ports.get(&number).map(|port| port.spec.name.as_str())
+    }
+
+    pub fn end(&self, number: PortNo) -> Option<End> {
+        self.ports.get(&number).map(|port| port.end)
+    }
+
+    pub fn is_running(&self, number: PortNo) -> bool {
+        self.ports
+            .get(&number)
+            .is_some_and(|port| port.state == Life::Running)
+    }
+
+    pub fn attachment(&mut self, number: PortNo) -> Option<&mut Attachment> {
+        self.ports.get_mut(&number)?.attachment.as_mut()
+    }
+
+    pub fn attachments(&self) -> impl Iterator<Item = &Attachment> {
+        self.ports.values().filter_map(|port| port.attachment.as_ref())
+    }
+
+    pub fn attachments_mut(&mut self) -> impl Iterator<Item = &mut Attachment> {
+        self.ports
+            .values_mut()
+            .filter_map(|port| port.attachment.as_mut())
+    }
+
     /// The data plane has gone. Returns the ports whose guests have gone with it.
     pub fn lose(&mut self) -> Vec<PortNo> {
         self.are_known = false;
@@ -130,7 +174,8 @@ impl PlanePorts {
             port.before = add(&port.before, &port.counters);
             port.counters = PortCounters::default();
             port.attempts = Attempts::default();
-            if std::mem::replace(&mut port.state, Life::Disconnected) == Life::Running {
+            let was_running = std::mem::replace(&mut port.state, Life::Disconnected) == Life::Running;
+            if was_running && port.end == End::Guest {
                 left.push(*number);
             }
         }
@@ -153,9 +198,16 @@ fn add(before: &Stats, counters: &PortCounters) -> Stats {
 impl Plane {
     /// Has the data plane make a port, unless it has it.
     pub(super) fn make_port(&mut self, spec: &PortSpec) -> Result<(), Errno> {
-        self.options.ports.id(spec.number).ok_or(Errno::EFBIG)?;
+        let id = self.options.ports.id(spec.number).ok_or(Errno::EFBIG)?;
         let plug = self.options.sockets.plugs.get(&spec.name).cloned();
-        let is_guests = plug.is_some();
+        let plug = plug.filter(|_| spec.kind == Kind::Internal);
+        let end = match spec.kind {
+            Kind::Internal if plug.is_some() => End::Guest,
+            Kind::Internal => End::Tap,
+            Kind::Netdev => End::Device,
+            _ => End::Nobody,
+        };
+        let is_attached = self.is_attached(id, &spec.name);
         let port = Port {
             spec: spec.clone(),
             mtu: MTU,
@@ -164,11 +216,13 @@ impl Plane {
             asked: None,
             state: Life::Disconnected,
             attempts: Attempts::default(),
+            end,
+            attachment: matches!(end, End::Tap | End::Device).then(|| Attachment::new(is_attached)),
             counters: PortCounters::default(),
             before: Stats::default(),
         };
         self.ports.ports.insert(spec.number, port);
-        if is_guests {
+        if end == End::Guest {
             self.carriers.push_back((spec.number, false));
         }
         self.send_port(spec.number).inspect_err(|_| {
@@ -186,9 +240,10 @@ impl Plane {
             port: id,
             switch: self.options.switch,
             name: port.spec.name.clone(),
-            connection: match port.plug {
-                Some(Plug::Server) => Connection::Listener,
-                Some(Plug::Client(_)) | None => Connection::Attached,
+            connection: match (port.end, &port.plug) {
+                (End::Guest, Some(Plug::Server)) => Connection::Listener,
+                (End::Tap | End::Device, _) => Connection::Driver,
+                (End::Guest | End::Nobody, _) => Connection::Attached,
             },
             mtu: port.mtu,
             miss_rate: self.options.miss_rate,
@@ -198,7 +253,7 @@ impl Plane {
         if let Some(told) = self.ports.told.remove(&id) {
             let is_same = told.spec.name == wanted.name && told.spec.connection == wanted.connection;
             // A guest that was there, where nobody shall be.
-            let is_left = port.plug.is_none() && told.state != Life::Disconnected;
+            let is_left = port.end == End::Nobody && told.state != Life::Disconnected;
             if is_same && !is_left {
                 let (mtu, miss_rate) = (wanted.mtu, wanted.miss_rate);
                 self.tell(Request::PortSet {
@@ -260,15 +315,18 @@ impl Plane {
             }
             return;
         };
-        let Some(plug) = port.plug.as_ref().filter(|_| port.asked.is_none()) else {
+        if port.asked.is_some() {
             return;
-        };
-        if matches!(plug, Plug::Client(_)) {
+        }
+        if let Some(attachment) = &mut port.attachment {
+            attachment.port_state(&state);
+        }
+        if matches!(port.plug, Some(Plug::Client(_))) {
             port.attempts.note(&state);
         }
         let is_running = state == Life::Running;
         let was_running = std::mem::replace(&mut port.state, state) == Life::Running;
-        if is_running != was_running {
+        if port.end == End::Guest && is_running != was_running {
             self.carriers.retain(|(of, _)| *of != number);
             self.carriers.push_back((number, is_running));
         }
@@ -280,6 +338,9 @@ impl Plane {
         };
         if let Some(id) = self.options.ports.id(number) {
             self.tell(Request::PortDel { port: id });
+            if port.attachment.is_some() {
+                self.detach(id);
+            }
         }
         if port.plug == Some(Plug::Server) {
             socket::remove(&self.options.sockets.path(&port.spec.name));
@@ -337,7 +398,9 @@ impl Plane {
         if self.options.sockets.plugs == *plugs {
             return;
         }
-        let is_changed = |port: &&Port| port.plug.as_ref() != plugs.get(&port.spec.name);
+        let is_changed = |port: &&Port| {
+            port.spec.kind == Kind::Internal && port.plug.as_ref() != plugs.get(&port.spec.name)
+        };
         let changed = self.ports.ports.values().filter(is_changed);
         let changed: Vec<_> = changed.map(|port| port.spec.clone()).collect();
         self.options.sockets.plugs = plugs.clone();
@@ -364,10 +427,15 @@ impl Plane {
                 log::error!("port {} is not in the new data plane: {errno}", number.0);
             }
         }
+        // The data plane may be a new one, to which nothing is attached.
+        for attachment in self.ports.attachments_mut() {
+            attachment.try_now();
+        }
     }
 
     /// Removes ports of an earlier process that ovs-vswitchd did not want again.
     pub fn remove_abandoned(&mut self) {
+        self.detach_abandoned();
         for port in std::mem::take(&mut self.ports.told).into_keys() {
             self.tell(Request::PortDel { port });
         }

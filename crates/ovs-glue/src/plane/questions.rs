@@ -23,7 +23,7 @@ pub(super) enum Pending {
     Ports,
     /// A port that is made.
     Port(PortNo),
-    /// A connection for a port. Whether it is one is told by the port's state.
+    /// A connection for a port, or a device. Whether it is one is told by the port's state.
     Attach,
     /// A flow that was written down here; if it is refused, it goes.
     Added(Ticket, u64),

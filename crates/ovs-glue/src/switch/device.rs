@@ -6,7 +6,8 @@ use crate::placeholder::{DeviceState, Placeholders};
 use ovs_netlink::name::Name;
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    /// Tells the data plane what became of the devices, and the devices which guests are connected.
+    /// Tells the data plane what became of the devices, and the devices which guests are connected; and gives the data plane those
+    /// that are ports' other ends.
     pub fn follow_devices(&mut self) {
         while let Some((name, state)) = self.placeholders.next_change() {
             self.device_changed(&name, state);
@@ -19,6 +20,16 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             };
             if let Err(errno) = self.placeholders.set_carrier(&port.spec.name, connected) {
                 log::debug!("link of '{}': {errno}", port.spec.name);
+            }
+        }
+        while let Some((datapath, number)) = self.datapath.next_device() {
+            let bridge = self.bridges.get(&datapath);
+            let Some(port) = bridge.and_then(|bridge| bridge.ports.get(&number)) else {
+                continue;
+            };
+            match self.placeholders.lend(&port.spec.name) {
+                Ok((index, device)) => self.datapath.attach_device(datapath, number, index, device),
+                Err(errno) => log::debug!("device of '{}': {errno}", port.spec.name),
             }
         }
     }

@@ -150,8 +150,10 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         let Some(port) = removed else { return };
         self.datapath.remove_port(id, number);
         self.names.remove(&port.name);
-        if port.spec.kind == Kind::Internal {
-            self.placeholders.remove(&port.spec.name);
+        match port.spec.kind {
+            Kind::Internal => self.placeholders.remove(&port.spec.name),
+            Kind::Netdev => self.placeholders.forget(&port.spec.name),
+            Kind::Gre | Kind::Vxlan | Kind::Geneve => {}
         }
     }
 

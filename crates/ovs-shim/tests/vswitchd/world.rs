@@ -298,6 +298,20 @@ impl World {
         bystander
     }
 
+    /// Runs a program in a bystander's namespace; whether it succeeded, and what it said.
+    pub fn run_at(&self, there: &Bystander, arguments: &str) -> (bool, String) {
+        let output = Command::new("nsenter")
+            .args(["-t", &there.id().to_string(), "-n", "--"])
+            .args(arguments.split(' '))
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (
+            output.status.success(),
+            String::from_utf8_lossy(&text).into_owned(),
+        )
+    }
+
     pub fn ip(&self, arguments: &str) -> String {
         run(Command::new("ip").args(arguments.split(' ')))
     }

@@ -22,6 +22,7 @@ pub(crate) const CALLS: Calls = &[
             &[
                 request(libc::TUNSETIFF),
                 request(libc::TUNSETPERSIST),
+                request(libc::TUNGETIFF),
                 request(libc::TUNSETOFFLOAD),
                 request(libc::TUNSETVNETHDRSZ),
                 request(libc::TUNSETVNETLE),

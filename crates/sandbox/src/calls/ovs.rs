@@ -20,6 +20,7 @@ pub(crate) const CALLS: Calls = &[
             OneOf(2, &[bits(libc::NETLINK_ROUTE)]),
         ]),
     ),
+    (libc::SYS_socketpair, If(&[OneOf(0, &[bits(libc::AF_UNIX)])])),
     (libc::SYS_bind, Always), // of sockets of these kinds only
     (libc::SYS_listen, Always),
     (libc::SYS_connect, Always),

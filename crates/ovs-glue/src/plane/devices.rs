@@ -1,0 +1,277 @@
+//! Ports whose other end is a network device of the host: the TAP of an internal port, or a device that was there before.
+//!
+//! The driver domain serves them, as it does for other controllers. Of a TAP it gets the descriptor, so that it does not matter in
+//! which network namespace the TAP is. What was tried is tried again with back-off, from a timer, as long as either end is
+//! not connected: so any of the processes may die and come back. Interfaces that an earlier process of ours attached go on,
+//! and are left as they are.
+
+use super::ports::End;
+use super::{Link, Pending, Plane};
+use crate::datapath::PortNo;
+use control_protocol::Channel;
+use control_protocol::data_plane::{PortState, Request};
+use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use flow::PortId;
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+/// First delay between attempts, and the longest.
+const DELAY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long an attempt may take.
+const SETTLE: Duration = Duration::from_secs(1);
+/// Messages to the driver domain that wait, beyond which nothing is attached.
+const MAX_WAITING: usize = 256;
+
+/// What is known of the driver domain.
+#[derive(Debug)]
+pub(super) struct Devices {
+    pub link: Link<ToDriver, FromDriver>,
+    /// What it had when it was connected, by ports; `None` until it has said.
+    listed: Option<BTreeMap<PortId, (InterfaceSpec, InterfaceState)>>,
+    /// Ports that want their TAP's descriptor.
+    wanting: VecDeque<PortNo>,
+}
+
+impl Devices {
+    pub fn new() -> std::io::Result<Devices> {
+        Ok(Devices {
+            link: Link::new()?,
+            listed: None,
+            wanting: VecDeque::new(),
+        })
+    }
+}
+
+/// How far a port's device is.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    /// The driver domain says that it works.
+    is_up: bool,
+    due: Option<Instant>,
+    delay: Duration,
+    /// Why it does not work, as was said last.
+    problem: Option<String>,
+}
+
+impl Attachment {
+    /// To be attached at once, unless it is up.
+    pub fn new(is_up: bool) -> Attachment {
+        Attachment {
+            is_up,
+            due: Some(Instant::now()),
+            delay: DELAY.0,
+            problem: None,
+        }
+    }
+
+    /// Tries again after the delay, unless something is due anyway.
+    fn retry(&mut self) {
+        self.due.get_or_insert(Instant::now() + self.delay);
+    }
+
+    /// Tries at once.
+    pub fn try_now(&mut self) {
+        self.due = Some(Instant::now());
+        self.delay = DELAY.0;
+    }
+
+    /// The data plane has said how the port is.
+    pub fn port_state(&mut self, state: &PortState) {
+        match state {
+            PortState::Running => self.delay = DELAY.0,
+            PortState::Disconnected => self.retry(),
+            _ => {}
+        }
+    }
+}
+
+impl Plane {
+    /// Takes a new driver domain in the place of the one before.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn connect_driver(&mut self, channel: Channel) -> std::io::Result<()> {
+        self.lose_driver();
+        self.devices.link.connect(channel)?;
+        self.devices.link.queue(ToDriver::List, Vec::new());
+        Ok(())
+    }
+
+    /// Whether the driver domain has told its interfaces.
+    pub fn knows_devices(&self) -> bool {
+        self.devices.listed.is_some()
+    }
+
+    /// TAPs that an earlier process gave to the driver domain, with their indices.
+    pub fn lent(&self) -> BTreeMap<String, u32> {
+        let listed = self.devices.listed.iter().flat_map(BTreeMap::values);
+        let tap = |(spec, _): &(InterfaceSpec, InterfaceState)| match spec.kind {
+            InterfaceKind::Given { index } => Some((spec.name.clone(), index)),
+            _ => None,
+        };
+        listed.filter_map(tap).collect()
+    }
+
+    /// When a device is to be tried next.
+    pub fn due(&self) -> Option<Instant> {
+        let attachments = self.ports.attachments();
+        attachments.filter_map(|attachment| attachment.due).min()
+    }
+
+    /// Whether the device of a new port is attached already.
+    pub(super) fn is_attached(&self, port: PortId, name: &str) -> bool {
+        let listed = self.devices.listed.as_ref();
+        let found = listed.and_then(|listed| listed.get(&port));
+        found.is_some_and(|(spec, state)| spec.name == name && *state == InterfaceState::Up)
+    }
+
+    pub(super) fn detach(&mut self, port: PortId) {
+        if let Some(listed) = &mut self.devices.listed {
+            listed.remove(&port);
+        }
+        self.devices.link.queue(ToDriver::Detach { port }, Vec::new());
+    }
+
+    /// Removes interfaces of an earlier process for which there is no port.
+    pub(super) fn detach_abandoned(&mut self) {
+        let listed = self.devices.listed.iter().flat_map(BTreeMap::keys);
+        let has_port = |port: &PortId| {
+            let number = self.options.ports.number(*port);
+            number.is_some_and(|number| self.ports.has(number))
+        };
+        let abandoned: Vec<_> = listed.filter(|port| !has_port(port)).copied().collect();
+        for port in abandoned {
+            self.detach(port);
+        }
+    }
+
+    fn lose_driver(&mut self) {
+        if self.devices.link.disconnect() {
+            log::warn!("the driver domain is gone");
+        }
+        self.devices.listed = None;
+        for attachment in self.ports.attachments_mut() {
+            attachment.is_up = false;
+        }
+    }
+
+    /// Takes in what the driver domain has said.
+    pub(super) fn exchange_with_driver(&mut self) {
+        self.flush_driver();
+        loop {
+            match self.devices.link.receive() {
+                super::link::Received::Nothing => return,
+                super::link::Received::Message(FromDriver::Interfaces(list)) => self.take_interfaces(list),
+                super::link::Received::Message(FromDriver::State { port, state }) => {
+                    self.interface_state(port, state);
+                }
+                super::link::Received::Garbage => self.counters.violations += 1,
+                super::link::Received::Gone => return self.lose_driver(),
+            }
+        }
+    }
+
+    fn take_interfaces(&mut self, list: Vec<(PortId, InterfaceSpec, InterfaceState)>) {
+        let listed = list.into_iter().map(|(port, spec, state)| (port, (spec, state)));
+        self.devices.listed = Some(listed.collect());
+        for number in self.ports.numbers() {
+            let name = self.ports.name(number).unwrap_or_default().to_owned();
+            let id = self.options.ports.id(number);
+            let is_up = id.is_some_and(|id| self.is_attached(id, &name));
+            if let Some(attachment) = self.ports.attachment(number) {
+                *attachment = Attachment::new(is_up);
+            }
+        }
+    }
+
+    fn interface_state(&mut self, port: PortId, state: InterfaceState) {
+        let Some(number) = self.options.ports.number(port) else {
+            self.counters.violations += 1;
+            return;
+        };
+        let name = self.ports.name(number).unwrap_or_default().to_owned();
+        let Some(attachment) = self.ports.attachment(number) else {
+            return;
+        };
+        attachment.is_up = state == InterfaceState::Up;
+        match state {
+            InterfaceState::Up => attachment.problem = None,
+            InterfaceState::Disconnected => attachment.retry(),
+            InterfaceState::Failed(text) => {
+                attachment.retry();
+                let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+                if attachment.problem.as_ref() != Some(&text) {
+                    log::warn!("port '{name}': {text}");
+                    attachment.problem = Some(text);
+                }
+            }
+        }
+    }
+
+    /// Attaches what is due and not connected.
+    pub(super) fn attach_devices(&mut self) {
+        let now = Instant::now();
+        let is_ready = self.is_ready() && self.knows_devices();
+        for number in self.ports.numbers() {
+            let is_running = self.ports.is_running(number);
+            let end = self.ports.end(number);
+            let room = self.devices.link.waiting() < MAX_WAITING;
+            let Some(attachment) = self.ports.attachment(number) else {
+                continue;
+            };
+            if attachment.due.is_none_or(|due| due > now) {
+                continue;
+            }
+            // Without either of them there is nothing to do until they are back.
+            attachment.due = None;
+            if !is_ready || attachment.is_up && is_running {
+                continue;
+            }
+            attachment.due = Some(now + attachment.delay.max(SETTLE));
+            attachment.delay = (attachment.delay * 2).min(DELAY.1);
+            match end {
+                Some(End::Tap) => self.devices.wanting.push_back(number),
+                Some(End::Device) if room => self.attach(number, InterfaceKind::Device, None),
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn next_wanting(&mut self) -> Option<PortNo> {
+        self.devices.wanting.pop_front()
+    }
+
+    /// Joins a port to its device. The descriptor is the TAP's; without one the driver domain has it already.
+    pub(super) fn attach(&mut self, number: PortNo, kind: InterfaceKind, tap: Option<OwnedFd>) {
+        let (Some(port), Some(name)) = (self.options.ports.id(number), self.ports.name(number)) else {
+            return;
+        };
+        let spec = InterfaceSpec {
+            kind,
+            name: name.to_owned(),
+            mtu: None,
+        };
+        let pair = socketpair(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        );
+        let (ours, theirs) = match pair {
+            Ok(pair) => pair,
+            Err(error) => return log::error!("port '{name}': {error}"),
+        };
+        let descriptors = [Some(theirs), tap].into_iter().flatten().collect();
+        let attach = ToDriver::Attach { port, spec };
+        self.devices.link.queue(attach, descriptors);
+        let serial = self.link.push(Request::PortAttach { port }, vec![ours]);
+        self.pending.insert(serial, Pending::Attach);
+    }
+
+    pub(super) fn flush_driver(&mut self) {
+        self.devices.link.send();
+    }
+}

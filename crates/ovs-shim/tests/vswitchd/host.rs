@@ -1,0 +1,190 @@
+//! Ports whose other end is a network device of the host: internal ports, the bridge's own, devices that were there before.
+
+use crate::forwarding::process;
+use crate::world::{Bystander, World};
+use crate::{inside_with_product, product};
+use serde_json::json;
+
+/// The product and ovs-vswitchd with `br0`.
+fn begin() -> Option<World> {
+    let (mut world, program) = (World::new()?, product()?);
+    world.ip("link set lo up");
+    world.start_product(program);
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    Some(world)
+}
+
+/// Gives a device of this namespace to another one, with an address.
+fn give(world: &World, device: &str, to: &Bystander, address: &str) {
+    world.ip(&format!("link set {device} netns {}", to.id()));
+    for arguments in [
+        format!("ip address add {address} dev {device}"),
+        format!("ip link set {device} up"),
+    ] {
+        let (done, text) = world.run_at(to, &arguments);
+        assert!(done, "{arguments}: {text}");
+    }
+}
+
+fn reaches(world: &World, from: &Bystander, address: &str) {
+    let ping = format!("ping -c 1 -W 1 {address}");
+    world.until(&ping, |world| world.run_at(from, &ping).0);
+}
+
+/// No address resolution is needed from now on, so that one flow each way does.
+fn know(world: &World, from: &Bystander, device: &str, to: &Bystander, far: &str, address: &str) {
+    let (_, text) = world.run_at(to, &format!("ip -o link show {far}"));
+    let station = text.split("link/ether ").nth(1).unwrap();
+    let station = station.split(' ').next().unwrap();
+    let (done, text) = world.run_at(
+        from,
+        &format!("ip neigh replace {address} lladdr {station} nud permanent dev {device}"),
+    );
+    assert!(done, "{text}");
+}
+
+/// There are flows for that, which no packet has to wait for.
+fn has_flows(world: &World, from: &Bystander, address: &str) {
+    let ping = format!("ping -c 5 -i 0.2 -W 1 {address}");
+    world.until(&ping, |world| {
+        world.run_at(from, &ping).1.contains(" 0% packet loss")
+    });
+}
+
+fn kill(world: &World, role: &str) {
+    let before = process(world, role);
+    let pid = i32::try_from(before["pid"].as_u64().unwrap()).unwrap();
+    // SAFETY: plain integers; the process is one of the product under test.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    let restarts = before["restarts"].as_u64().unwrap() + 1;
+    world.until("it was started again", |world| {
+        let now = process(world, role);
+        now["restarts"] == json!(restarts) && now["pid"].is_u64()
+    });
+}
+
+#[test]
+fn internal_ports_carry_packets() {
+    inside_with_product("host::inside_internal");
+}
+
+/// Also when they were moved to other namespaces, and whoever dies; the bridge's own port reaches them.
+#[test]
+#[ignore = "started by a test above"]
+fn inside_internal() {
+    let Some(mut world) = begin() else { return };
+    let (a, b) = (world.other_namespace(), world.other_namespace());
+    for port in ["int1", "int2"] {
+        world.vsctl(&format!(
+            "add-port br0 {port} -- set Interface {port} type=internal"
+        ));
+    }
+    world.ip("address add 10.7.0.9/24 dev br0");
+    world.ip("link set br0 up");
+    let host_reaches = |world: &World, address: &str| {
+        world.until(&format!("the host reaches {address}"), |_| {
+            let mut ping = std::process::Command::new("ping");
+            ping.args(["-c", "1", "-W", "1", address]);
+            ping.output().unwrap().status.success()
+        });
+    };
+    give(&world, "int1", &a, "10.7.0.1/24");
+    give(&world, "int2", &b, "10.7.0.2/24");
+    reaches(&world, &a, "10.7.0.2");
+    reaches(&world, &b, "10.7.0.1");
+    reaches(&world, &a, "10.7.0.9");
+    host_reaches(&world, "10.7.0.1");
+    // A flow that is installed forwards without Open vSwitch's process; ovs-vswitchd makes all anew.
+    kill(&world, "driver");
+    reaches(&world, &a, "10.7.0.2");
+    host_reaches(&world, "10.7.0.2");
+    know(&world, &a, "int1", &b, "int2", "10.7.0.2");
+    know(&world, &b, "int2", &a, "int1", "10.7.0.1");
+    has_flows(&world, &a, "10.7.0.2");
+    kill(&world, "ovs");
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
+    has_flows(&world, &a, "10.7.0.2");
+    world.start_vswitchd();
+    world.wait_until_configured();
+    assert_eq!(world.vsctl("get Interface br0 error"), "[]");
+    reaches(&world, &a, "10.7.0.2");
+    reaches(&world, &b, "10.7.0.9");
+    host_reaches(&world, "10.7.0.1");
+    kill(&world, "data-plane");
+    reaches(&world, &a, "10.7.0.2");
+    host_reaches(&world, "10.7.0.2");
+    // The name is free at once, here and there.
+    for _ in 0..2 {
+        world.vsctl("add-port br0 int3 -- set Interface int3 type=internal");
+        give(&world, "int3", &a, "10.7.0.3/24");
+        host_reaches(&world, "10.7.0.3");
+        world.vsctl("del-port int3");
+        world.until("the device is gone", |world| {
+            let (_, there) = world.run_at(&a, "ip link");
+            !there.contains("int3")
+        });
+    }
+    for role in ["driver", "data-plane", "control", "ovs"] {
+        assert_eq!(process(&world, role)["missing"], json!([]), "{role}");
+    }
+}
+
+#[test]
+fn devices_of_the_host_carry_packets_and_are_hidden() {
+    inside_with_product("host::inside_devices");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_devices() {
+    let Some(mut world) = begin() else { return };
+    let (a, b) = (world.other_namespace(), world.other_namespace());
+    for (port, far) in [("veth1", "far1"), ("veth2", "far2")] {
+        world.ip(&format!("link add {port} type veth peer name {far}"));
+        world.ip(&format!("link set {port} up"));
+    }
+    give(&world, "far1", &a, "10.8.0.1/24");
+    give(&world, "far2", &b, "10.8.0.2/24");
+    // The host answers on its devices until they are ports.
+    world.ip("address add 10.8.0.7/24 dev veth1");
+    reaches(&world, &a, "10.8.0.7");
+    world.vsctl("add-port br0 veth1 -- add-port br0 veth2");
+    reaches(&world, &a, "10.8.0.2");
+    reaches(&world, &b, "10.8.0.1");
+    hidden(&world, &a);
+    know(&world, &a, "far1", &b, "far2", "10.8.0.2");
+    know(&world, &b, "far2", &a, "far1", "10.8.0.1");
+    has_flows(&world, &a, "10.8.0.2");
+    kill(&world, "ovs");
+    assert_eq!(world.vswitchd_signal(), Some(libc::SIGABRT));
+    has_flows(&world, &a, "10.8.0.2");
+    world.start_vswitchd();
+    world.wait_until_configured();
+    assert_eq!(world.vsctl("get Interface br0 error"), "[]");
+    reaches(&world, &b, "10.8.0.1");
+    hidden(&world, &a);
+    for role in ["driver", "data-plane"] {
+        kill(&world, role);
+        reaches(&world, &a, "10.8.0.2");
+        hidden(&world, &a);
+    }
+    // A device that vanishes and comes back.
+    world.ip("link del veth2");
+    world.ip("link add veth2 type veth peer name far2");
+    world.ip("link set veth2 up");
+    give(&world, "far2", &b, "10.8.0.2/24");
+    know(&world, &a, "far1", &b, "far2", "10.8.0.2");
+    reaches(&world, &b, "10.8.0.1");
+    // Given back.
+    world.vsctl("del-port veth1");
+    reaches(&world, &a, "10.8.0.7");
+}
+
+/// The host does not see what its device receives.
+fn hidden(world: &World, from: &Bystander) {
+    // It would answer there for all of its addresses, as on any bridge's port.
+    world.ip("link set br0 down");
+    let (answered, _) = world.run_at(from, "ping -c 3 -i 0.2 -W 1 10.8.0.7");
+    assert!(!answered, "the host answers on a device that is a port");
+}
