@@ -688,6 +688,12 @@ fn a_connection_of_an_earlier_process_stays_unless_it_is_not_wanted_any_more() {
         let first = next.hear().request;
         assert_eq!(matches!(first, Request::PortSet { .. }), is_wanted, "{first:?}");
         assert_eq!(matches!(first, Request::PortDel { .. }), !is_wanted, "{first:?}");
+        if is_wanted {
+            assert!(matches!(
+                next.hear().request,
+                Request::PortEnable { up: true, .. }
+            ));
+        }
         if state == PortState::Disconnected {
             next.hears_attach();
         } else {
@@ -808,6 +814,7 @@ fn meters_that_no_data_plane_could_have_are_refused_at_once() {
 #[test]
 fn a_port_stays_down_in_the_next_data_plane() {
     let mut world = World::new();
+    world.plane.plug("vm1", Plug::Server);
     world.add_port(1, "vm1");
     let id = PortId(FIRST + 1);
     let enable = |up| Request::PortEnable { port: id, up };
@@ -822,12 +829,18 @@ fn a_port_stays_down_in_the_next_data_plane() {
     assert!(matches!(world.hear().request, Request::PortAdd(_)));
     assert_eq!(world.hear().request, enable(false));
     // Nor does another guest bring it up.
-    world.plane.plug("vm1", Plug::Server);
+    let path = world.directory.path().join("vmm.sock");
+    world.plane.plug("vm1", Plug::Client(path));
     assert_eq!(world.hear().request, Request::PortDel { port: id });
     assert!(matches!(world.hear().request, Request::PortAdd(_)));
     assert_eq!(world.hear().request, enable(false));
     world.plane.set_port_state(DATAPATH, PortNo(1), device(true));
     assert_eq!(world.hear().request, enable(true));
+    world.hears_nothing();
+    // Packets that go through a device are stopped by it.
+    world.add_port(2, "int1");
+    assert!(matches!(world.hear().request, Request::PortAdd(_)));
+    world.plane.set_port_state(DATAPATH, PortNo(2), device(false));
     world.hears_nothing();
 }
 

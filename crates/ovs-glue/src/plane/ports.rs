@@ -235,7 +235,7 @@ impl Plane {
         let (Some(port), Some(id)) = (self.ports.ports.get(&number), self.options.ports.id(number)) else {
             return Ok(());
         };
-        let up = port.up;
+        let up = port.up || port.attachment.is_some();
         let wanted = Wanted {
             port: id,
             switch: self.options.switch,
@@ -365,11 +365,15 @@ impl Plane {
         }
     }
 
+    /// Whether the port's device is up. A device through which packets go stops them by itself while it is down, and is not
+    /// followed where it is moved to.
     pub(super) fn set_up(&mut self, number: PortNo, up: bool) {
         let port = self.ports.ports.get_mut(&number).filter(|port| port.up != up);
         if let (Some(port), Some(id)) = (port, self.options.ports.id(number)) {
             port.up = up;
-            self.tell(Request::PortEnable { port: id, up });
+            if port.attachment.is_none() {
+                self.tell(Request::PortEnable { port: id, up });
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::plane::PLANE;
 use crate::world::World;
 use serde_json::json;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 use testbed::polling::{Frame, PollingGuest};
 
@@ -49,7 +50,10 @@ impl Guest {
     fn send(&mut self, to: &Guest) {
         let mut frame = Frame::udp(SIZE, self.station, to.station);
         frame.set_flow(self.flow);
-        while !self.ports.send(0, &frame).unwrap() {}
+        let end = Instant::now() + PATIENCE;
+        while !self.ports.send(0, &frame).unwrap() {
+            assert!(Instant::now() < end, "nobody takes what {} sends", self.name);
+        }
         self.ports.flush(0);
     }
 
@@ -257,7 +261,7 @@ pub fn forwarding_outlives(world: &mut World) {
             .parse::<u64>()
     };
     let before = received().unwrap();
-    world.glue("lose");
+    lose(world);
     let [mut a, mut b] = [("vm1", 1), ("vm2", 2)].map(|(name, station)| Guest::connect(world, name, station));
     a.reach(&mut b);
     b.reach(&mut a);
@@ -270,6 +274,21 @@ const RATE: u32 = 500;
 const BURST: u32 = 100;
 
 /// OpenFlow's meters, and ports that are taken down.
+/// Ends the data plane; returns when the next one listens for guests.
+fn lose(world: &World) {
+    let sockets = ["vm1", "vm2"].map(|name| world.guest_socket(name));
+    let made = |socket: &std::path::PathBuf| {
+        let metadata = std::fs::metadata(socket).ok()?;
+        Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+    };
+    let old = sockets.each_ref().map(made);
+    world.glue("lose");
+    world.until("the next data plane listens", |_| {
+        let new = sockets.each_ref().map(made);
+        new.iter().zip(&old).all(|(new, old)| new.is_some() && new != old)
+    });
+}
+
 pub fn meters_and_ports(world: &mut World) {
     let guests = begin(world, &["vm1", "vm2"]);
     let [mut a, mut b] = guests.try_into().ok().unwrap();
@@ -325,7 +344,7 @@ pub fn meters_and_ports(world: &mut World) {
     // Another data plane is told of the meter, and of ports that are down.
     let before = meter_counts(world);
     world.ofctl("mod-port br0 vm1 down");
-    world.glue("lose");
+    lose(world);
     let [mut a, mut b] = [("vm1", 1), ("vm2", 2)].map(|(name, station)| Guest::connect(world, name, station));
     a.loses(&mut b);
     b.loses(&mut a);
