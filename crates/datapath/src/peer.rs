@@ -95,6 +95,8 @@ impl Peer {
 
     /// Accepts VMMs on `listener`, one after the other, until [`stop`](Self::stop).
     pub fn listen(self: &Arc<Self>, host: Arc<dyn Host>, listener: UnixListener) -> std::io::Result<()> {
+        // Its thread sleeps until somebody connects, however the listener came.
+        listener.set_nonblocking(false)?;
         let accepting = listener.try_clone()?;
         self.spawn(Some(listener), move |peer, streams, ending| {
             let mut rate = Rate::new(CONNECTS.0, CONNECTS.1);

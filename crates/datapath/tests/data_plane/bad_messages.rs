@@ -11,6 +11,7 @@ use crate::support::{Bystanders, Guest, Layout, Setup, Switch};
 use control_protocol::data_plane::{Connection, Packet, PortState, Request};
 use flow::{DropReason, PortId, PutMode, Statistics};
 use rustix::fd::AsFd;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -433,10 +434,17 @@ fn a_listening_port_takes_one_after_the_other() {
     std::fs::create_dir_all(&directory).unwrap();
     let path = directory.join("vm1.sock");
     let listener = UnixListener::bind(&path).unwrap();
+    // With it the port's thread would not sleep but look again and again.
+    listener.set_nonblocking(true).unwrap();
     let mut spec = Switch::spec(1);
     spec.connection = Connection::Listener;
     let added = switch.ask_with(Request::PortAdd(spec), &[listener.as_fd()]);
     assert!(added.is_ok(), "{added:?}");
+    assert!(
+        !rustix::fs::fcntl_getfl(&listener)
+            .unwrap()
+            .contains(OFlags::NONBLOCK)
+    );
     drop(listener);
     switch.flow(1, &[flow::Action::Output(PortId(1))]);
     for seed in 0..5 {

@@ -6,8 +6,9 @@
 //!
 //! The data plane maps guests' memory, so what it says is not believed further than needed: an answer that does not suit its question
 //! is `EIO`, pages of flows must make progress, and what it sends unasked is bounded. All of that is counted
-//! ([`PlaneCounters`]). When it has gone, all that was asked fails; the next one gets the ports again, under the same
-//! numbers, and flows come back as packets miss them. No port's counters go back.
+//! ([`PlaneCounters`]). When it has gone, questions about ports are answered by what is known here, and those about single flows
+//! fail; the next one gets the ports again, under the same numbers, and flows come back as packets miss them. No port's counters go
+//! back.
 //!
 //! | part | what |
 //! |---|---|
@@ -186,7 +187,9 @@ impl Plane {
         }
         for (_, pending) in std::mem::take(&mut self.pending) {
             if let Some(ticket) = pending.ticket() {
-                self.answers.push_back((ticket, Err(Errno::EIO)));
+                // Not an error where there is another answer: ovs-vswitchd removes a port of which it is refused the statistics.
+                let answer = self.without_data_plane(pending);
+                self.answers.push_back((ticket, answer));
             }
         }
         self.flows.clear();

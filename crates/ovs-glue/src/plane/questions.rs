@@ -146,7 +146,7 @@ impl Plane {
     }
 
     /// There are no flows then, and nothing is counted. Meters wait for the next one.
-    fn without_data_plane(&mut self, pending: Pending) -> Result<Answer, Errno> {
+    pub(super) fn without_data_plane(&mut self, pending: Pending) -> Result<Answer, Errno> {
         self.flows.clear();
         match pending {
             Pending::Flushed(_) | Pending::PortStats(..) => Ok(Answer::Done),
