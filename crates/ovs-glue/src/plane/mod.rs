@@ -6,15 +6,15 @@
 //!
 //! The data plane maps guests' memory, so what it says is not believed further than needed: an answer that does not suit its question
 //! is `EIO`, pages of flows must make progress, and what it sends unasked is bounded. All of that is counted
-//! ([`PlaneCounters`]). When it has gone, questions about ports are answered by what is known here, and those about single flows
-//! fail; the next one gets the ports again, under the same numbers, and flows come back as packets miss them. No port's counters go
-//! back.
+//! ([`PlaneCounters`]). When it has gone, questions are answered by what is known here; the next one gets ports, under the same
+//! numbers, meters and flows again. No counter goes back.
 //!
 //! | part | what |
 //! |---|---|
 //! | `link` | the channel: what waits to be sent, what is taken in |
 //! | `questions` | what is asked, and what the answers mean |
-//! | `flows` | flows as they were installed |
+//! | `flows` | flows as they were installed, and what they have counted |
+//! | `restore` | flows for a data plane that takes the place of another |
 //! | `meters` | meters as they were set |
 //! | `ports` | ports, and how guests reach them |
 //! | `clients` | connections to VMMs that listen |
@@ -29,6 +29,7 @@ mod meters;
 mod packets;
 mod ports;
 mod questions;
+mod restore;
 
 use crate::datapath::{
     Answer, Datapath, DatapathId, Errno, PortNo, PortSpec, PortState, Question, Ticket, Upcall, UpcallKind,
@@ -79,6 +80,8 @@ pub struct PlaneCounters {
     pub lost: u64,
     /// Ports that it did not take.
     pub ports_refused: u64,
+    /// Flows of the data plane before that it did not take.
+    pub flows_refused: u64,
     /// Packets for ovs-vswitchd that it was given.
     pub upcalls: u64,
     /// Packets for ovs-vswitchd for which there was no room.
@@ -97,6 +100,7 @@ pub struct Plane {
     datapath: Option<DatapathId>,
     ports: PlanePorts,
     flows: flows::Flows,
+    restore: restore::Restore,
     meters: meters::PlaneMeters,
     /// Distinguishes this process's flows from those that an earlier one left in the data plane.
     generation: u64,
@@ -134,6 +138,7 @@ impl Plane {
             datapath: None,
             ports: PlanePorts::default(),
             flows: flows::Flows::default(),
+            restore: restore::Restore::default(),
             meters: meters::PlaneMeters::default(),
             generation: now_ms(),
             pending: HashMap::new(),
@@ -159,6 +164,7 @@ impl Plane {
         self.ports.told.clear();
         let serial = self.link.push(Request::PortList, Vec::new());
         self.pending.insert(serial, Pending::Ports);
+        self.begin_restore();
         self.tell_meters();
         Ok(())
     }
@@ -185,6 +191,7 @@ impl Plane {
             self.counters.lost += 1;
             log::warn!("the data plane is gone");
         }
+        self.flows.lose();
         for (_, pending) in std::mem::take(&mut self.pending) {
             if let Some(ticket) = pending.ticket() {
                 // Not an error where there is another answer: ovs-vswitchd removes a port of which it is refused the statistics.
@@ -192,7 +199,6 @@ impl Plane {
                 self.answers.push_back((ticket, answer));
             }
         }
-        self.flows.clear();
         self.meters.lose();
         self.upcalls.clear();
         let left = self.ports.lose();

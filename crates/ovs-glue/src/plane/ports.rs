@@ -435,6 +435,7 @@ impl Plane {
         for attachment in self.ports.attachments_mut() {
             attachment.try_now();
         }
+        self.put_waiting();
     }
 
     /// Removes ports of an earlier process that ovs-vswitchd did not want again.

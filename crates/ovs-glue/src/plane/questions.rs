@@ -1,18 +1,19 @@
 //! What is asked, and what the data plane's answers mean.
 
-use super::flows::Stored;
+use super::flows::{Stored, is_refused};
 use super::meters::{self, Meter};
 use super::{Plane, now_ms};
-use crate::datapath::{Answer, Detail, Errno, Flow, FlowSpec, PortNo, PutMode, Question, Seen, Ticket};
+use crate::datapath::{Answer, Detail, Errno, FlowSpec, PortNo, PutMode, Question, Ticket};
 use crate::translate::{actions, flow_match};
 use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer as Told, Detail as Extent, FromDataPlane, Request};
 use flow::{Flow as Entry, FlowId, FlowStats, PutMode as Mode, Stage, Statistics};
-use ovs_netlink::flow::Stats;
 use ovs_netlink::key::Match;
 
 /// Largest error number (`MAX_ERRNO`).
 const MAX_ERRNO: i32 = 4095;
+/// Flows beyond which none is made without a data plane: as many as its table holds.
+const MAX_FLOWS: usize = 200_000;
 
 /// What an answer is for.
 #[derive(Debug)]
@@ -27,13 +28,15 @@ pub(super) enum Pending {
     Attach,
     /// A flow that was written down here; if it is refused, it goes.
     Added(Ticket, u64),
+    /// A flow that the data plane before had. Nobody waits for it.
+    Restored(u64),
     /// A flow that was changed here; if that is refused, it becomes again what it was.
-    Changed(Ticket, u64, Option<Stored>),
+    Changed(Ticket, u64, Stored),
     Flushed(Ticket),
     Flow(Ticket, u64, Detail),
     /// A flow that is no more here.
-    Removed(Ticket, Stored, Detail),
-    Page(Ticket, u64, Detail),
+    Removed(Ticket, u64, Stored, Detail),
+    Page(Ticket, Places, Detail),
     PortStats(Ticket, PortNo),
     /// A meter that was written down, in the place of another one; if it is refused, that one comes back.
     MeterSet(Ticket, u32, Option<Meter>),
@@ -42,11 +45,21 @@ pub(super) enum Pending {
     MeterRemoved(Ticket, Option<Meter>),
 }
 
+/// What a page of flows is about.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    pub after: u64,
+    /// The data plane may have flows after this one that are not to be told yet.
+    last: u64,
+}
+
 impl Pending {
     /// Who waits for it.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
-            Pending::Nothing | Pending::Ports | Pending::Port(_) | Pending::Attach => None,
+            Pending::Nothing | Pending::Ports | Pending::Port(_) | Pending::Attach | Pending::Restored(_) => {
+                None
+            }
             Pending::Added(ticket, ..)
             | Pending::Changed(ticket, ..)
             | Pending::Flushed(ticket)
@@ -72,7 +85,7 @@ impl Plane {
         (self.flow_id(place) == id).then_some(place)
     }
 
-    fn entry(
+    pub(super) fn entry(
         &self,
         place: u64,
         matches: &Match,
@@ -112,20 +125,21 @@ impl Plane {
                 let id = self.flow_id(place);
                 (
                     Request::FlowDel { switch, id },
-                    Pending::Removed(ticket, stored, detail),
+                    Pending::Removed(ticket, place, stored, detail),
                 )
             }
             Question::FlushFlows => {
                 self.flows.clear();
                 (Request::FlowFlush { switch }, Pending::Flushed(ticket))
             }
-            Question::FlowsAfter(place, detail) => {
+            Question::FlowsAfter(after, detail) => {
                 let request = Request::FlowList {
                     switch,
-                    after: Some(self.flow_id(place)),
+                    after: Some(self.flow_id(after)),
                     detail: Extent::Terse,
                 };
-                (request, Pending::Page(ticket, place, detail))
+                let last = self.flows.last_told(after);
+                (request, Pending::Page(ticket, Places { after, last }, detail))
             }
             Question::PortStats(number) => {
                 let port = self.options.ports.id(number).ok_or(Errno::ENODEV)?;
@@ -135,7 +149,7 @@ impl Plane {
             Question::Meter(id) => self.ask_meter(ticket, id),
             Question::RemoveMeter(id) => self.remove_meter(ticket, id),
         };
-        if self.link.is_connected() {
+        if self.link.is_connected() && !self.is_about_kept_back(&pending) {
             let serial = self.link.push(request, Vec::new());
             self.pending.insert(serial, pending);
         } else {
@@ -145,25 +159,37 @@ impl Plane {
         Ok(())
     }
 
-    /// There are no flows then, and nothing is counted. Meters wait for the next one.
+    /// What is known here without the data plane. Flows and meters are as they were told last, and wait for the next one.
     pub(super) fn without_data_plane(&mut self, pending: Pending) -> Result<Answer, Errno> {
-        self.flows.clear();
         match pending {
-            Pending::Flushed(_) | Pending::PortStats(..) => Ok(Answer::Done),
-            Pending::Page(..) => Ok(Answer::Flows {
-                flows: Vec::new(),
-                more_after: None,
-            }),
+            Pending::Added(_, place) => {
+                self.flows.wait(place);
+                Ok(Answer::Done)
+            }
+            Pending::Changed(..) | Pending::Flushed(_) | Pending::PortStats(..) => Ok(Answer::Done),
+            Pending::Flow(_, place, detail) => {
+                let stored = self.flows.at(place).ok_or(Errno::ENOENT)?;
+                Ok(Answer::Flow(stored.tell(detail)?))
+            }
+            Pending::Removed(_, _, stored, detail) => Ok(Answer::Flow(stored.tell(detail)?)),
+            Pending::Page(_, places, detail) => self.flows.page(places.after, detail),
             Pending::MeterSet(_, _, mut meter) | Pending::MeterRemoved(_, mut meter) => {
                 Ok(meters::answer(meter.as_mut(), None))
             }
             Pending::Meter(_, id) => Ok(meters::answer(self.meters.get(id), None)),
-            _ => Err(Errno::EIO),
+            Pending::Nothing | Pending::Ports | Pending::Port(_) | Pending::Attach | Pending::Restored(_) => {
+                Err(Errno::EIO)
+            }
         }
     }
 
     fn put(&mut self, ticket: Ticket, flow: &FlowSpec, mode: PutMode) -> Result<(Request, Pending), Errno> {
         if let Some(place) = self.flows.place(&flow.id) {
+            if is_refused(place) {
+                // For who puts it, it is not there.
+                self.flows.remove(place);
+                return self.put(ticket, flow, mode);
+            }
             let there = self.flows.at(place).ok_or(Errno::EIO)?.rule()?;
             return match mode {
                 PutMode::Create => Err(Errno::EEXIST),
@@ -174,6 +200,9 @@ impl Plane {
         }
         // First whether it can be said at all.
         self.entry(0, &flow.matches, &flow.actions)?;
+        if !self.link.is_connected() && self.flows.len() >= MAX_FLOWS {
+            return Err(Errno::ENOSPC);
+        }
         let place = self.flows.add(flow)?;
         let request = Request::FlowPut {
             flow: self.entry(place, &flow.matches, &flow.actions)?,
@@ -193,16 +222,11 @@ impl Plane {
         clear: bool,
     ) -> Result<(Request, Pending), Errno> {
         let stored = self.flows.at(place).ok_or(Errno::ENOENT)?;
-        let (id, there) = (stored.id.clone(), stored.rule()?);
-        let wanted = actions.as_ref().unwrap_or(&there.actions);
-        let flow = self.entry(place, &there.matches, wanted)?;
-        let before = match &actions {
-            Some(actions) => {
-                let changed = Stored::new(id, &there.matches, actions)?;
-                self.flows.replace(place, changed)
-            }
-            None => None,
-        };
+        let there = stored.rule()?;
+        let wanted = actions.unwrap_or(there.actions);
+        let flow = self.entry(place, &there.matches, &wanted)?;
+        let changed = stored.changed(&there.matches, &wanted, clear)?;
+        let before = self.flows.replace(place, changed).ok_or(Errno::ENOENT)?;
         let statistics = if clear { Statistics::New } else { Statistics::Kept };
         let mode = Mode::Modify(statistics);
         let request = Request::FlowPut { flow, mode };
@@ -237,10 +261,10 @@ impl Plane {
                 if more {
                     self.pending.insert(serial, Pending::Ports);
                 }
-                self.take_ports(ports, more);
-                return;
+                return self.take_ports(ports, more);
             }
             (Pending::Nothing, Ok(_)) | (Pending::Attach, _) => return,
+            (Pending::Restored(place), told) => return self.restored(place, told),
             (Pending::Port(number), Ok(Told::Done)) => return self.port_added(number, serial),
             (Pending::Port(number), _) => {
                 self.counters.ports_refused += 1;
@@ -278,9 +302,7 @@ impl Plane {
                 Ok(Answer::Done)
             }
             (Pending::Changed(_, place, before), refused) => {
-                if let Some(before) = before {
-                    self.flows.replace(place, before);
-                }
+                self.flows.replace(place, before);
                 self.refused(refused)
             }
             (Pending::Flow(_, place, detail), Ok(Told::FlowStats { flows, .. })) => {
@@ -289,15 +311,18 @@ impl Plane {
                     .first()
                     .filter(|(id, _)| *id == wanted)
                     .ok_or(Errno::ENOENT)?;
-                let stored = self.flows.at(place).ok_or(Errno::ENOENT)?;
-                Ok(Answer::Flow(tell(stored, stats, detail)?))
+                let stored = self.flows.at_mut(place).ok_or(Errno::ENOENT)?;
+                stored.count(stats, now_ms());
+                Ok(Answer::Flow(stored.tell(detail)?))
             }
-            (Pending::Removed(_, stored, detail), Ok(Told::Ended { flows, .. })) => {
-                let stats = flows.first().map(|ended| ended.stats).unwrap_or_default();
-                Ok(Answer::Flow(tell(&stored, &stats, detail)?))
+            (Pending::Removed(_, _, mut stored, detail), Ok(Told::Ended { flows, .. })) => {
+                if let Some(ended) = flows.first() {
+                    stored.count(&ended.stats, now_ms());
+                }
+                Ok(Answer::Flow(stored.tell(detail)?))
             }
-            (Pending::Page(_, after, detail), Ok(Told::FlowStats { flows, more })) => {
-                self.page(after, detail, &flows, more)
+            (Pending::Page(_, places, detail), Ok(Told::FlowStats { flows, more })) => {
+                self.page(places, detail, &flows, more)
             }
             (Pending::PortStats(_, number), Ok(Told::Ports { ports, .. })) => {
                 let id = self.options.ports.id(number);
@@ -324,7 +349,7 @@ impl Plane {
     }
 
     /// An error, or an answer to another question.
-    fn refused(&mut self, told: Result<Told, Errno>) -> Result<Answer, Errno> {
+    pub(super) fn refused(&mut self, told: Result<Told, Errno>) -> Result<Answer, Errno> {
         match told {
             Err(errno) => Err(errno),
             Ok(_) => {
@@ -336,13 +361,13 @@ impl Plane {
 
     fn page(
         &mut self,
-        after: u64,
+        places: Places,
         detail: Detail,
         told: &[(FlowId, FlowStats)],
         more: bool,
     ) -> Result<Answer, Errno> {
-        let mut flows = Vec::with_capacity(told.len());
-        let mut last = self.flow_id(after);
+        let (mut flows, now) = (Vec::with_capacity(told.len()), now_ms());
+        let mut last = self.flow_id(places.after);
         for (id, stats) in told {
             // Else there would be no end.
             if *id <= last {
@@ -351,32 +376,17 @@ impl Plane {
             last = *id;
             // Others are of an earlier process, or have ended since.
             let Some(place) = self.place(*id) else { continue };
-            if let Some(stored) = self.flows.at(place) {
-                flows.push((place, tell(stored, stats, detail)?));
+            if place > places.last {
+                break;
+            }
+            if let Some(stored) = self.flows.at_mut(place) {
+                stored.count(stats, now);
+                flows.push((place, stored.tell(detail)?));
             }
         }
-        let more_after = self.place(last).filter(|place| more && *place > after);
+        let last = self.place(last).filter(|last| more && *last <= places.last);
+        let more_after = last.filter(|last| *last > places.after);
+        let more_after = more_after.or_else(|| self.flows.more_after(places.last));
         Ok(Answer::Flows { flows, more_after })
     }
-}
-
-fn tell(stored: &Stored, stats: &FlowStats, detail: Detail) -> Result<Flow, Errno> {
-    let rule = match detail {
-        Detail::Seen => None,
-        Detail::Whole => Some(stored.rule()?),
-    };
-    let seen = Seen {
-        stats: Stats {
-            packets: stats.packets,
-            bytes: stats.bytes,
-        },
-        used: stats.idle_ms.map(|idle| now_ms().saturating_sub(idle)),
-        // The others are no flags of TCP's (RFC 9293).
-        tcp_flags: stats.tcp_flags as u8,
-    };
-    Ok(Flow {
-        id: stored.id.clone(),
-        rule,
-        seen,
-    })
 }
