@@ -50,7 +50,7 @@ pub struct GuestOptions {
     pub mtu: Option<u16>,
     /// Addresses with prefix length.
     pub addresses: Vec<String>,
-    /// The host's processor on which it runs; any if `None` (User Mode Linux only).
+    /// The host's processor on which it runs, with all its threads; any if `None`.
     pub processor: Option<usize>,
 }
 

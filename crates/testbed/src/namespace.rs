@@ -39,6 +39,12 @@ impl Namespace {
     pub fn netns(&self) -> &str {
         &self.netns
     }
+
+    /// Identifiers of the processes in it.
+    pub fn pids(&self) -> Result<Vec<u32>> {
+        let text = Host.must(&format!("ip netns pids {}", self.netns))?;
+        Ok(text.lines().filter_map(|line| line.trim().parse().ok()).collect())
+    }
 }
 
 /// Deletes what earlier processes could not, because they were killed.

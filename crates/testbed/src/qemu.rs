@@ -87,6 +87,11 @@ impl QemuGuest {
         self.accelerator
     }
 
+    /// The guest alone, where nobody cares what runs it.
+    pub fn into_guest(self) -> Guest {
+        self.guest
+    }
+
     /// A connection to QEMU's management socket; QEMU serves one at a time.
     pub fn qmp(&self) -> Result<Qmp> {
         Qmp::connect(&self.guest.directory().join("qmp"))
@@ -104,7 +109,7 @@ fn start(options: GuestOptions, qemu: &QemuOptions, accelerator: &'static str) -
     let (kernel, modules) = build_dir::guest_kernel()?;
     let initrd = initrd::build("qemu", &modules)?;
     let directory = tempfile::Builder::new().prefix("hs-qemu-").tempdir()?;
-    let mut command = program(&options.network);
+    let mut command = program(&options);
     command
         .args([
             "-nodefaults",
@@ -152,20 +157,23 @@ fn start(options: GuestOptions, qemu: &QemuOptions, accelerator: &'static str) -
     })
 }
 
-/// QEMU, in the namespace of its TAP.
-fn program(network: &Network) -> Command {
-    const QEMU: &str = "qemu-system-x86_64";
-    match network {
-        Network::Tap {
-            namespace: Some(namespace),
-            ..
-        } => {
-            let mut command = process::command("ip");
-            command.args(["netns", "exec", namespace, QEMU]);
-            command
-        }
-        _ => process::command(QEMU),
+/// QEMU, in the namespace of its TAP and on its processor.
+fn program(options: &GuestOptions) -> Command {
+    let mut words = Vec::new();
+    if let Network::Tap {
+        namespace: Some(namespace),
+        ..
+    } = &options.network
+    {
+        words.extend(["ip", "netns", "exec", namespace].map(str::to_owned));
     }
+    if let Some(processor) = options.processor {
+        words.extend(["taskset".into(), "--cpu-list".into(), processor.to_string()]);
+    }
+    words.push("qemu-system-x86_64".into());
+    let mut command = process::command(&words[0]);
+    command.args(&words[1..]);
+    command
 }
 
 fn network_arguments(command: &mut Command, options: &GuestOptions, qemu: &QemuOptions, accelerator: &str) {

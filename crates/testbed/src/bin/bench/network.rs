@@ -11,7 +11,7 @@ use testbed::masking::MaskingProxy;
 use testbed::polling::udp_ports;
 use testbed::run_time::{RunTime, softirq_threads};
 use testbed::testpmd::VhostSwitch;
-use testbed::{Bridge, Controlled, Endpoint, Guest, GuestOptions, Namespace, OvsDpdk, Switch};
+use testbed::{Bridge, Controlled, Endpoint, GuestOptions, Namespace, OvsDpdk, Switch};
 
 /// A running contender.
 pub struct Network {
@@ -123,6 +123,25 @@ impl Network {
         Ok(guest)
     }
 
+    /// Connects a container by an interface `eth0`: one of our TAPs, or a veth pair to the bridge, as container engines do it.
+    pub fn attach_container(&self, port: &str, container: &Namespace) -> Result<()> {
+        let netns = container.netns();
+        match &self.switch {
+            Running::Hyperswitch(switch) => {
+                let tap = ["--type", "tap", "--interface", "eth0", "--netns", netns];
+                switch.verb(&[&["port", "add", "sw0", port], &tap[..]].concat())?;
+                switch.wait_port(port, "running")
+            }
+            Running::Bridge(bridge) => {
+                let veth = format!(
+                    "ip link add {port} type veth peer name eth0 netns {netns} && ip link set {port} master br0 up"
+                );
+                bridge.namespace().must(&veth).map(drop)
+            }
+            _ => bail!("it has no ports for containers"),
+        }
+    }
+
     /// Joins it to a namespace outside, by a pair of interfaces of which one, `eth0`, appears there.
     pub fn join_outside(&self, outside: &Namespace) -> Result<()> {
         let link = format!(
@@ -201,9 +220,10 @@ impl Network {
         }
     }
 
-    /// Time that its processes ran so far, and that of these guests and the kernel's softirq threads, if there are any.
-    pub fn run_time(&self, guests: &[Guest]) -> RunTime {
-        let mut roots: Vec<u32> = guests.iter().map(Guest::pid).collect();
+    /// Time that its processes ran so far, and that of these processes of guests and the kernel's softirq threads, if there
+    /// are any.
+    pub fn run_time(&self, guests: &[u32]) -> RunTime {
+        let mut roots = guests.to_vec();
         if !guests.is_empty() {
             roots.extend(softirq_threads());
         }

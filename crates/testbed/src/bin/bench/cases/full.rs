@@ -1,37 +1,46 @@
-//! Round trips on a host whose processors are busy: how long a packet waits until who forwards it gets a core. A loop that never ends
-//! runs on each processor, or on every other one, with the same weight as everybody or with the least; and no loop, for
-//! comparison. Packets come seldom, so that each meets a sleeping switch.
+//! Round trips on a host that has other things to do: how long a packet waits until who forwards it gets a core. Packets come
+//! seldom, so that each meets a sleeping switch. Beside them there are:
+//!
+//! * loops that never end, on each processor or on every other one, with the same weight as everybody or with the least; a
+//!   switch that polls shares its processor with one of them;
+//! * or such a task in the guest that answers, with the least weight there, so that its virtual processor never halts. In
+//!   a container it would be one more loop on the host;
+//! * or datagrams of 64 bytes at an even pace between two other guests on the same switch: part of the rate at which they
+//!   arrive when the sender never sleeps, which is measured on the same contender right before. How many arrive beside
+//!   the round trips is measured as well.
 
-use super::guests::{address, boot, names};
+use super::guests::{Busy, Stations, address, boot, boot_qemu, contain, names};
 use super::{Case, Rig};
 use crate::Effort;
-use crate::contender::{BRIDGE, Contender, HYPERSWITCH, NORMAL};
-use crate::record::Better::Lower;
-use crate::record::Record;
-use anyhow::{Context, Result, ensure};
+use crate::contender::{BRIDGE, HYPERSWITCH, NORMAL, OVS_LEARNING};
+use crate::record::Better::{Higher, Lower};
+use anyhow::{Result, ensure};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testbed::endpoint::{Endpoint, Host, Running};
-use testbed::ping::{PingOptions, reachable, round_trips};
-use testbed::{Bridge, Namespace, Switch};
-
-const MEASURES: &[(&str, &str, crate::record::Better)] = &[
-    ("p50", "ms", Lower),
-    ("p90", "ms", Lower),
-    ("p99", "ms", Lower),
-    ("p99.9", "ms", Lower),
-];
+use testbed::ping::{PingOptions, round_trips};
+use testbed::udp_rr;
 
 pub const GUESTS: Case = Case {
     name: "full-host",
-    about: "ping between two User Mode Linux guests, 20 times per second, while loops run on the processors",
-    axis: "loops",
-    measures: MEASURES,
-    contenders: &[HYPERSWITCH, NORMAL, BRIDGE],
+    about: "ping between two User Mode Linux guests, 20 times per second, beside loops on the processors, a task that computes \
+            in the guest that answers, or a load between two other guests",
+    axis: "beside",
+    measures: &[
+        ("p50", "ms", Lower),
+        ("p90", "ms", Lower),
+        ("p99", "ms", Lower),
+        ("p99.9", "ms", Lower),
+        ("load", "packets/s", Higher),
+    ],
+    contenders: &[HYPERSWITCH, NORMAL, BRIDGE, OVS_LEARNING],
     run: |effort, contenders, record| {
-        let rigs = Rig::start_all(contenders, record, names(2), boot)?;
-        Rig::sweep(rigs, record, &points(effort), |_, guests, loops| {
-            under(*loops, || percentiles(effort, &guests[0], &address(1)))
+        let rigs = Rig::start_all(contenders, record, names(4), |network, ports| {
+            Stations::new(boot(network, ports)?)
+        })?;
+        let points = points(effort, |_| true);
+        Rig::sweep(rigs, record, &points, |_, guests, beside| {
+            measure(effort, guests, *beside)
         })
     },
 };
@@ -39,45 +48,106 @@ pub const GUESTS: Case = Case {
 pub const CONTAINERS: Case = Case {
     name: "full-host-containers",
     about: "the same between two containers, over TAPs, or over veth pairs with the bridge",
-    run: containers,
+    contenders: &[HYPERSWITCH, NORMAL, BRIDGE],
+    run: |effort, contenders, record| {
+        let rigs = Rig::start_all(contenders, record, &[], |network, _| {
+            Stations::new(contain(network, names(4))?)
+        })?;
+        let points = points(effort, |beside| !matches!(beside, Beside::Computing));
+        Rig::sweep(rigs, record, &points, |_, containers, beside| {
+            measure(effort, containers, *beside)
+        })
+    },
     ..GUESTS
 };
 
-/// Loops that run beside.
+pub const QEMU: Case = Case {
+    name: "full-host-qemu",
+    about: "the same between two QEMU guests, emulated where there is no KVM",
+    contenders: &[HYPERSWITCH, BRIDGE, OVS_LEARNING],
+    run: |effort, contenders, record| {
+        let rigs = Rig::start_all(contenders, record, names(4), |network, ports| {
+            Stations::new(boot_qemu(network, ports)?)
+        })?;
+        let points = points(effort, |_| true);
+        Rig::sweep(rigs, record, &points, |_, guests, beside| {
+            measure(effort, guests, *beside)
+        })
+    },
+    ..GUESTS
+};
+
+/// What the host does besides.
 #[derive(Clone, Copy, Debug)]
-struct Loops {
-    /// On every how manieth processor; 0: none.
-    every: usize,
-    nice: u8,
+enum Beside {
+    Nothing,
+    /// Loops on every how manieth processor, and how nice they are.
+    Loops(usize, u8),
+    /// A task in the guest that answers.
+    Computing,
+    /// So many percent of the full load between two others.
+    Load(u32),
 }
 
-fn points(effort: &Effort) -> Vec<(String, Loops)> {
+/// Those that `can` be, labelled.
+fn points(effort: &Effort, can: fn(&Beside) -> bool) -> Vec<(String, Beside)> {
     let all = [
-        ("none", Loops { every: 0, nice: 0 }),
-        ("all, nice 0", Loops { every: 1, nice: 0 }),
-        ("all, nice 19", Loops { every: 1, nice: 19 }),
-        ("half, nice 0", Loops { every: 2, nice: 0 }),
+        ("none", Beside::Nothing),
+        ("all, nice 0", Beside::Loops(1, 0)),
+        ("all, nice 19", Beside::Loops(1, 19)),
+        ("half, nice 0", Beside::Loops(2, 0)),
+        ("busy guest", Beside::Computing),
+        ("10 % load", Beside::Load(10)),
+        ("50 % load", Beside::Load(50)),
+        ("90 % load", Beside::Load(90)),
     ];
-    let chosen = effort.choose(&all, &all[..2]);
+    let quick = [all[0], all[1], all[4], all[6]];
+    let chosen = effort.choose(&all, &quick).iter();
     chosen
-        .iter()
-        .map(|(label, loops)| ((*label).to_owned(), *loops))
+        .filter(|(_, beside)| can(beside))
+        .map(|(label, beside)| ((*label).to_owned(), *beside))
         .collect()
 }
 
-/// Does `work` while the loops run.
-fn under<T>(loops: Loops, work: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Percentiles of round trips in milliseconds, and packets per second of the load beside.
+fn measure<E: Endpoint>(effort: &Effort, stations: &Stations<E>, beside: Beside) -> Result<[f64; 5]> {
+    let stations = &stations.all;
+    let mut carried = 0.0;
+    let ping = || percentiles(effort, &stations[0], &address(1));
+    let [p50, p90, p99, p999] = match beside {
+        Beside::Nothing => ping()?,
+        Beside::Loops(every, nice) => among_loops(every, nice, ping)?,
+        Beside::Computing => {
+            let busy = Busy::start(&stations[1], 19)?;
+            let times = ping();
+            busy.stop(&stations[1])?;
+            times?
+        }
+        Beside::Load(percent) => {
+            let load = Load::start(effort, [&stations[2], &stations[3]], percent)?;
+            let times = ping()?;
+            carried = load.stop()?;
+            times
+        }
+    };
+    Ok([p50, p90, p99, p999, carried])
+}
+
+/// Does `work` while there is a loop on every so manieth processor.
+fn among_loops<T>(every: usize, nice: u8, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let processors = thread::available_parallelism()?.get();
-    let numbers = (0..processors).filter(|number| loops.every > 0 && number % loops.every == 0);
-    let running: Vec<Running> = numbers
-        .map(|number| busy_loop(number, loops.nice))
+    let running: Vec<Running> = (0..processors)
+        .step_by(every)
+        .map(|number| busy_loop(number, nice))
         .collect::<Result<_>>()?;
     // They settle, and use up what they are owed.
-    thread::sleep(Duration::from_millis(300));
+    thread::sleep(SETTLING);
     let result = work();
     drop(running);
     result
 }
+
+const SETTLING: Duration = Duration::from_millis(300);
 
 /// A task on a processor that never ends, until this is dropped.
 pub fn busy_loop(processor: usize, nice: u8) -> Result<Running> {
@@ -86,10 +156,59 @@ pub fn busy_loop(processor: usize, nice: u8) -> Result<Running> {
     ))
 }
 
+/// Datagrams between two stations.
+struct Load<'a> {
+    to: &'a dyn Endpoint,
+    sender: Running,
+    time: Duration,
+    begin: Instant,
+    before: f64,
+}
+
+impl<'a> Load<'a> {
+    /// At so many percent of the rate at which they arrive when the sender does not sleep, for a little longer than
+    /// round trips are measured.
+    fn start(effort: &Effort, [from, to]: [&'a dyn Endpoint; 2], percent: u32) -> Result<Load<'a>> {
+        let pace = |rate, time| udp_rr::pace(from, &address(3), BYTES, rate, time);
+        let before = received(to)?;
+        let full = udp_rr::wait(pace(u32::MAX, effort.long / 2)?, effort.long)?;
+        let rate = (received(to)? - before) / full.seconds * f64::from(percent) / 100.0;
+        ensure!(rate >= 1.0, "the load does not arrive");
+        let time = PINGS * effort.long + 5 * SETTLING;
+        let sender = pace(rate as u32, time)?;
+        thread::sleep(SETTLING);
+        Ok(Load {
+            to,
+            sender,
+            time,
+            begin: Instant::now(),
+            before: received(to)?,
+        })
+    }
+
+    /// Packets per second that have arrived.
+    fn stop(self) -> Result<f64> {
+        let rate = (received(self.to)? - self.before) / self.begin.elapsed().as_secs_f64();
+        udp_rr::wait(self.sender, self.time)?;
+        Ok(rate)
+    }
+}
+
+const BYTES: usize = 64;
+
+/// Packets that a station has received.
+fn received(station: &dyn Endpoint) -> Result<f64> {
+    let text = station.must("cat /sys/class/net/eth0/statistics/rx_packets")?;
+    Ok(text.trim().parse()?)
+}
+
+/// Time for round trips, in measurements of other cases.
+const PINGS: u32 = 3;
+
 fn percentiles(effort: &Effort, from: &dyn Endpoint, address: &str) -> Result<[f64; 4]> {
     let interval = 0.05;
     let options = PingOptions {
-        count: (3.0 * effort.long.as_secs_f64() / interval) as u32,
+        count: ((PINGS * effort.long).as_secs_f64() / interval) as u32,
         interval,
         ..PingOptions::default()
     };
@@ -107,103 +226,4 @@ fn percentiles(effort: &Effort, from: &dyn Endpoint, address: &str) -> Result<[f
         times[rank.clamp(1, times.len()) - 1]
     };
     Ok([0.5, 0.9, 0.99, 0.999].map(at))
-}
-
-/// Two containers, and what joins them.
-struct Pair {
-    contender: Contender,
-    containers: [Namespace; 2],
-    switch: Fabric,
-}
-
-enum Fabric {
-    Ours(Switch),
-    Kernel(#[expect(dead_code, reason = "it ends with the pair")] Bridge),
-}
-
-fn containers(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let mut pairs: Vec<Pair> = contenders.iter().map(Pair::start).collect::<Result<_>>()?;
-    for _ in 0..record.rounds {
-        for (label, loops) in points(effort) {
-            for pair in &pairs {
-                pair.set_running(true);
-                let values = under(loops, || percentiles(effort, &pair.containers[0], &address(1)));
-                pair.set_running(false);
-                let name = pair.contender.name;
-                record.add_all(
-                    &label,
-                    name,
-                    &values.with_context(|| format!("{label} on {name}"))?,
-                )?;
-            }
-            pairs.rotate_left(1);
-        }
-    }
-    pairs.into_iter().try_for_each(Pair::stop)
-}
-
-impl Pair {
-    fn start(contender: &Contender) -> Result<Pair> {
-        let containers = [Namespace::new("one")?, Namespace::new("two")?];
-        let switch = match contender.kind {
-            crate::contender::Kind::Hyperswitch { config, .. } => {
-                let mut text = format!("{config}\n[[switch]]\nname = \"sw0\"\n");
-                for (index, container) in containers.iter().enumerate() {
-                    text += &format!(
-                        "[[switch.port]]\nname = \"c{index}\"\ntype = \"tap\"\ninterface = \"eth0\"\nnetns = \"{}\"\n\
-                         addresses = [\"{}/24\"]\n",
-                        container.netns(),
-                        address(index)
-                    );
-                }
-                Fabric::Ours(Switch::start(&text)?)
-            }
-            _ => Fabric::Kernel(veth_pairs(&containers)?),
-        };
-        let pair = Pair {
-            contender: *contender,
-            containers,
-            switch,
-        };
-        reachable(&pair.containers[0], &address(1), Duration::from_secs(10))?;
-        pair.set_running(false);
-        Ok(pair)
-    }
-
-    /// Only one switch runs at a time.
-    fn set_running(&self, running: bool) {
-        match &self.switch {
-            Fabric::Ours(switch) if running => switch.resume(),
-            Fabric::Ours(switch) => switch.pause(),
-            Fabric::Kernel(_) => {}
-        }
-    }
-
-    fn stop(self) -> Result<()> {
-        match self.switch {
-            Fabric::Ours(switch) => {
-                switch.resume();
-                switch.settle()?;
-                switch.stop()
-            }
-            Fabric::Kernel(_) => Ok(()),
-        }
-    }
-}
-
-/// As container engines do it.
-fn veth_pairs(containers: &[Namespace; 2]) -> Result<Bridge> {
-    let bridge = Bridge::new("bridge", None)?;
-    let inside = bridge.namespace();
-    for (index, container) in containers.iter().enumerate() {
-        inside.must(&format!(
-            "ip link add v{index} type veth peer name eth0 netns {} && ip link set v{index} master br0 up",
-            container.netns()
-        ))?;
-        container.must(&format!(
-            "ip addr add {}/24 dev eth0 && ip link set eth0 up",
-            address(index)
-        ))?;
-    }
-    Ok(bridge)
 }

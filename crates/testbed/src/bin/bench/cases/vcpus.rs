@@ -1,7 +1,7 @@
 //! Round trips with a guest of four virtual processors of which one computes: whoever takes it from that one that the guest runs, and
 //! needs no notification, lets the packet's own processor sleep. The guest is QEMU's, a User Mode Linux guest asks.
 
-use super::guests::{address, cpu_during, names};
+use super::guests::{Busy, address, cpu_during, names};
 use super::{Case, Rig};
 use crate::Effort;
 use crate::contender::{BRIDGE, Contender, HYPERSWITCH, WITHOUT_VM_STATE};
@@ -11,7 +11,7 @@ use crate::record::Record;
 use anyhow::Result;
 use std::time::Duration;
 use testbed::ping::reachable;
-use testbed::{Endpoint, Guest, GuestOptions, QemuGuest, QemuOptions, UmlGuest, udp_rr};
+use testbed::{Guest, GuestOptions, QemuGuest, QemuOptions, UmlGuest, udp_rr};
 
 pub const CASE: Case = Case {
     name: "busy-vcpu",
@@ -34,11 +34,11 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     let rigs = Rig::start_all(contenders, record, names(2), boot)?;
     let points = [("none".to_owned(), false), ("one of four".to_owned(), true)];
     Rig::sweep(rigs, record, &points, |network, pair, computes| {
-        let busy = computes.then(|| Busy::start(&pair.answers)).transpose()?;
+        let busy = computes.then(|| Busy::start(&*pair.answers, 0)).transpose()?;
         let running = udp_rr::start(&pair.asks[0], &address(1), 64, effort.long)?;
         let cpu = cpu_during(effort.long, network, &pair.asks);
         let trips = udp_rr::wait(running, effort.long)?;
-        busy.map_or(Ok(()), |busy| busy.stop(&pair.answers))?;
+        busy.map_or(Ok(()), |busy| busy.stop(&*pair.answers))?;
         Ok([trips.rate(), 1e6 * cpu.processes / trips.rate()])
     })
 }
@@ -59,22 +59,4 @@ fn boot(network: &mut Network, ports: &[&str]) -> Result<Pair> {
     reachable(&asks[0], &address(1), Duration::from_secs(20))?;
     drop(udp_rr::serve(&*answers)?);
     Ok(Pair { asks, answers })
-}
-
-/// A task in a guest that never sleeps.
-struct Busy {
-    pid: String,
-}
-
-impl Busy {
-    fn start(guest: &Guest) -> Result<Busy> {
-        let pid = guest.must("(while :; do :; done) < /dev/null > /dev/null 2>&1 & echo $!")?;
-        Ok(Busy {
-            pid: pid.trim().to_owned(),
-        })
-    }
-
-    fn stop(self, guest: &Guest) -> Result<()> {
-        guest.must(&format!("kill {}", self.pid)).map(drop)
-    }
 }

@@ -294,6 +294,12 @@ mod tests {
             assert_eq!(kinds.len(), 1, "{plain:?}");
             assert_eq!(kinds[0].points.len(), 2);
         }
+        let beside = kinds(&["none", "all, nice 0", "10 % load", "90 % load"], "beside");
+        let found: Vec<_> = beside
+            .iter()
+            .map(|kind| (kind.name.as_str(), kind.points.len()))
+            .collect();
+        assert_eq!(found, [("", 2), ("% load", 2)]);
         let ports = kinds(&["none", "100 unused", "500 connected"], "ports");
         assert_eq!(ports[0].points.len(), 3, "each is a kind of its own: one axis");
     }
