@@ -13,6 +13,7 @@ mod glue;
 mod host;
 mod listening;
 mod plane;
+mod restore;
 mod verbs;
 mod world;
 
@@ -393,6 +394,19 @@ fn product_is_built() -> bool {
 #[test]
 fn the_product_forwards_as_ovs_vswitchd_says() {
     inside_with_product("inside_product");
+}
+
+#[test]
+fn flows_outlive_the_data_plane() {
+    inside_with_product("inside_restore");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_restore() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        restore::flows_outlive_the_data_plane(&mut world, program);
+    }
 }
 
 /// The same as [`inside`], if the product is built.
