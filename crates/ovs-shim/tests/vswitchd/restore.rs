@@ -87,10 +87,8 @@ fn kill_data_plane(world: &World, death: u64, counted: u64) {
     let old = made();
     let pid = process(world, "data-plane")["pid"].as_u64().unwrap();
     // SAFETY: plain integers; the process is one of the product under test.
-    assert_eq!(
-        unsafe { libc::kill(i32::try_from(pid).unwrap(), libc::SIGKILL) },
-        0
-    );
+    let killed = unsafe { libc::kill(i32::try_from(pid).unwrap(), libc::SIGKILL) };
+    assert_eq!(killed, 0);
     world.until("the next data plane listens", |world| {
         assert!(packets(world) >= counted, "no counter goes back");
         let new = made();
