@@ -59,6 +59,9 @@ impl UmlGuest {
         if let Some(processor) = options.processor {
             words.extend(["taskset".into(), "--cpu-list".into(), processor.to_string()]);
         }
+        if let Some(library) = build_dir::sibling("deps/libuml_xstate.so") {
+            words.extend(["env".into(), format!("LD_PRELOAD={}", library.display())]);
+        }
         words.push("linux.uml".into());
         let mut command = process::command_with_children(&words[0]);
         command.args(&words[1..]);
