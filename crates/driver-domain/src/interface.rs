@@ -106,7 +106,7 @@ impl Worker {
 
     /// Runs until detached.
     pub fn run(mut self) {
-        let mut booster = Booster::new(self.start.priority);
+        let mut booster = Booster::of_port(self.start.priority, self.start.port.0);
         // Nothing is worth telling before the first command.
         let mut next = self.start.commands.recv().ok();
         loop {

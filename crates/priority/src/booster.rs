@@ -1,5 +1,6 @@
 //! The class of one thread, as it sleeps and works.
 
+use crate::anchor::Anchor;
 use crate::bucket::Bucket;
 use crate::kernel::{self, Level};
 use placement_config::Priority;
@@ -30,6 +31,8 @@ pub struct Booster {
     bucket: Bucket,
     /// Since when the thread sleeps, or is awake, as far as that is not accounted for.
     since: Instant,
+    /// Keeps the thread on a core while it is real-time.
+    anchor: Option<Anchor>,
 }
 
 impl Booster {
@@ -41,6 +44,17 @@ impl Booster {
             level: Level::NORMAL,
             bucket: Bucket::full(),
             since: Instant::now(),
+            anchor: None,
+        }
+    }
+
+    /// The same for the thread that serves the interface of a port. While it is real-time it stays on one core: that of the
+    /// worker which serves the port's rings ([`placement_config::home`]).
+    pub fn of_port(class: Priority, port: u32) -> Booster {
+        let realtime = class == Priority::Realtime;
+        Booster {
+            anchor: realtime.then(|| Anchor::new(port)).flatten(),
+            ..Booster::new(class)
         }
     }
 
@@ -118,6 +132,10 @@ impl Booster {
                 }
             }
         }
+        let raised = self.is_raised();
+        if let Some(anchor) = &mut self.anchor {
+            anchor.set(raised);
+        }
     }
 }
 
@@ -128,6 +146,7 @@ fn nanoseconds(from: Instant, to: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::{CpuSet, sched_getaffinity};
     use std::time::Duration;
 
     /// In a thread of its own, whose class dies with it. Left out where the kernel grants nothing.
@@ -164,6 +183,39 @@ mod tests {
             booster.lower();
             assert_eq!(kernel::policy(), libc::SCHED_OTHER);
         });
+    }
+
+    #[test]
+    fn the_thread_of_a_port_stays_on_its_core_while_it_is_real_time() {
+        let cores = || sched_getaffinity(None).unwrap();
+        let all = cores();
+        if all.count() < 2 || crate::grant(Priority::Realtime).class != Priority::Realtime {
+            return;
+        }
+        let homes: Vec<_> = (0..all.count())
+            .map(|port| {
+                let thread = std::thread::spawn(move || {
+                    let mut booster = Booster::of_port(Priority::Realtime, port);
+                    assert_eq!(cores(), all);
+                    booster.rest(Rest::Ready);
+                    let home = cores();
+                    assert_eq!(home.count(), 1);
+                    std::thread::sleep(Duration::from_millis(1));
+                    booster.woken();
+                    booster.rest(Rest::Ready);
+                    assert_eq!(cores(), home);
+                    // A thread that is flooded goes where there is room.
+                    booster.lower();
+                    assert_eq!(cores(), all);
+                    home
+                });
+                thread.join().unwrap()
+            })
+            .collect();
+        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)) {
+            let here = homes.iter().filter(|home| home.is_set(cpu));
+            assert_eq!(here.count(), 1, "each core has one of as many ports");
+        }
     }
 
     #[test]

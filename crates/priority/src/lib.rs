@@ -21,6 +21,7 @@
 //!
 //! Allowed `unsafe`: sched_setattr(2) and sched_getattr(2), which the C library does not wrap.
 
+mod anchor;
 mod booster;
 mod bucket;
 mod kernel;

@@ -442,6 +442,7 @@ fn the_work_of_a_driver_domain_goes_on() {
         "time",
         "panic",
         "size",
+        "own core",
     ] {
         works(&format!("driver: {name}"));
     }
@@ -468,6 +469,7 @@ fn a_driver_domain_reaches_interfaces_and_nothing_else() {
         "vfork",
         "kill",
         "signal another",
+        "move another",
         "ptrace",
         "executable memory",
         "input to a terminal",

@@ -1,14 +1,9 @@
 //! System calls of the data plane besides the common ones. It opens nothing and connects to nobody: connections arrive by
 //! accept4() or with a message.
 
-use super::Calls;
 use super::Check::OneOf;
 use super::Rule::{Always, Errno, If};
-use super::bits;
-
-/// Only the calling thread may be moved or given another policy: 0 means it. A thread identifier would let a data
-/// plane that was taken over chase threads of other processes of its user from core to core.
-const CALLING_THREAD: super::Check = OneOf(0, &[0]);
+use super::{CALLING_THREAD, Calls, bits};
 
 /// Calls of every architecture.
 pub(crate) const CALLS: Calls = &[

@@ -1,10 +1,9 @@
 //! System calls of the driver domain besides the common ones: TAPs (`/dev/net/tun` and its requests), packet sockets, netlink
 //! to configure interfaces, network namespaces to do so in, and memory shared with the data plane.
 
-use super::Calls;
 use super::Check::{Bits, OneOf};
 use super::Rule::{Always, Errno, If};
-use super::{bits, request};
+use super::{CALLING_THREAD, Calls, bits, request};
 
 /// Opens what there is, and makes nothing.
 const EXISTING: u32 = bits(libc::O_CREAT | libc::O_TRUNC | O_TMPFILE);
@@ -15,6 +14,8 @@ const O_TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 pub(crate) const CALLS: Calls = &[
     (libc::SYS_openat, If(&[Bits(2, EXISTING, 0)])),
     (libc::SYS_statx, Errno(libc::ENOSYS)), // the standard library falls back to fstat()
+    // Threads stay on their core while they are real-time.
+    (libc::SYS_sched_setaffinity, If(&[CALLING_THREAD])),
     (
         libc::SYS_ioctl,
         If(&[OneOf(

@@ -59,6 +59,10 @@ const fn request(number: libc::Ioctl) -> u32 {
     number as u32
 }
 
+/// Only the calling thread may be moved or given another policy: 0 means it. A thread identifier would let a process
+/// that was taken over chase threads of other processes of its user from core to core.
+const CALLING_THREAD: Check = OneOf(0, &[0]);
+
 /// No page may be both data from outside and code.
 const NOT_EXECUTABLE: Check = Bits(2, bits(libc::PROT_EXEC), 0);
 
@@ -171,7 +175,7 @@ pub(crate) const COMMON: Calls = &[
     (
         libc::SYS_sched_setscheduler,
         If(&[
-            OneOf(0, &[0]),
+            CALLING_THREAD,
             OneOf(
                 1,
                 &[
