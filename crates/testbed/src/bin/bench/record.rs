@@ -96,6 +96,9 @@ fn quarters(sorted: &[f64], count: usize) -> Option<f64> {
     Some((high - low).mul_add(part, low))
 }
 
+/// In place of a value, of a measure that there is not at this point.
+pub const NOT_HERE: f64 = f64::NEG_INFINITY;
+
 /// The commit that is there, with `-dirty` if files were changed since. Results are not: those of one case would make
 /// the next one another commit's.
 pub fn commit() -> String {
@@ -187,14 +190,14 @@ impl Record {
         Ok(())
     }
 
-    /// Notes one round's values of all measures, in the order in which the case announced them.
+    /// Notes one round's values of all measures, in the order in which the case announced them. [`NOT_HERE`] is left out.
     ///
     /// # Panics
     /// If there are more or fewer.
     pub fn add_all(&mut self, point: &str, contender: &str, values: &[f64]) -> Result<()> {
         let names: Vec<String> = self.measures.iter().map(|measure| measure.name.clone()).collect();
         assert_eq!(names.len(), values.len(), "cases measure what they announce");
-        for (name, value) in names.iter().zip(values) {
+        for (name, value) in names.iter().zip(values).filter(|(_, value)| **value != NOT_HERE) {
             self.add(point, contender, name, *value)?;
         }
         Ok(())
@@ -205,6 +208,15 @@ impl Record {
         let sentence = format!("{contender} gave up at {point}: {error:#}");
         println!("  {sentence}");
         self.gave_up.push(sentence);
+    }
+
+    /// Points at which a measure was taken.
+    pub fn points_of(&self, measure: &str) -> impl Iterator<Item = &str> {
+        let points = self.points.iter().filter(move |point| {
+            let mut contenders = point.contenders.values();
+            contenders.any(|values| values.contains_key(measure))
+        });
+        points.map(|point| point.label.as_str())
     }
 
     /// A measure that the case announced.

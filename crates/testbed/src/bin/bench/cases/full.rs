@@ -14,6 +14,7 @@ use super::{Case, Rig};
 use crate::Effort;
 use crate::contender::{BRIDGE, HYPERSWITCH, NORMAL, OVS_LEARNING};
 use crate::record::Better::{Higher, Lower};
+use crate::record::NOT_HERE;
 use anyhow::{Result, ensure};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -112,7 +113,7 @@ fn points(effort: &Effort, can: fn(&Beside) -> bool) -> Vec<(String, Beside)> {
 /// Percentiles of round trips in milliseconds, and packets per second of the load beside.
 fn measure<E: Endpoint>(effort: &Effort, stations: &Stations<E>, beside: Beside) -> Result<[f64; 5]> {
     let stations = &stations.all;
-    let mut carried = 0.0;
+    let mut carried = NOT_HERE;
     let ping = || percentiles(effort, &stations[0], &address(1));
     let [p50, p90, p99, p999] = match beside {
         Beside::Nothing => ping()?,

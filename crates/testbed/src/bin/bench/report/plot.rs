@@ -126,7 +126,7 @@ fn kinds<'a>(labels: &[&'a str], axis: &str) -> Vec<Kind<'a>> {
 /// The plot as SVG; `None` if there is nothing to compare along a line.
 pub fn draw(record: &Record, measure: &Measure) -> Result<Option<String>> {
     let contenders = coloured(&record.contenders(&measure.name));
-    let labels: Vec<&str> = record.points.iter().map(|point| point.label.as_str()).collect();
+    let labels: Vec<&str> = record.points_of(&measure.name).collect();
     if labels.len() < 2 || contenders.is_empty() {
         return Ok(None);
     }

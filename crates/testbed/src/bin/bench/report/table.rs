@@ -112,14 +112,14 @@ fn table(text: &mut String, record: &Record, measure: &Measure) {
     *text += "\n|---|";
     *text += &"---|".repeat(contenders.len() + peers.len());
     *text += "\n";
-    for point in &record.points {
-        let _ = write!(text, "| {} |", point.label);
+    for point in record.points_of(&measure.name) {
+        let _ = write!(text, "| {point} |");
         for name in &contenders {
-            let value = record.value(&point.label, name, &measure.name);
+            let value = record.value(point, name, &measure.name);
             let _ = write!(text, " {} |", value.map_or(String::new(), spread_text));
         }
         for peer in &peers {
-            let ratio = record.ratio(&point.label, first, peer, &measure.name);
+            let ratio = record.ratio(point, first, peer, &measure.name);
             let _ = write!(text, " {} |", ratio.map_or(String::new(), spread_text));
         }
         *text += "\n";
