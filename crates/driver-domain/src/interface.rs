@@ -106,7 +106,7 @@ impl Worker {
 
     /// Runs until detached.
     pub fn run(mut self) {
-        let mut booster = Booster::of_port(self.start.priority, self.start.port.0);
+        let mut booster = Booster::anchored(self.start.priority);
         // Nothing is worth telling before the first command.
         let mut next = self.start.commands.recv().ok();
         loop {

@@ -50,12 +50,6 @@ impl Priority {
     }
 }
 
-/// Which of `cpus` cores, in ascending order from 0, serves a port about whose threads nothing is known. The worker of its rings
-/// is there, and so is the thread of its interface, in another process.
-pub fn home(cpus: usize, port: u32) -> usize {
-    port as usize % cpus.max(1)
-}
-
 /// How work is placed. The mechanisms from `vm-state` on are those of [`Mode::Hyperswitch`]; other modes ignore
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

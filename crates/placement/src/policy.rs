@@ -403,8 +403,8 @@ impl Policy {
 
     /// One of `cpus` for each vNIC, the same number of vNICs for each.
     fn home(&self, cpus: &[Cpu], vnic: Vnic) -> Cpu {
-        let place = placement_config::home(cpus.len(), vnic.0);
-        cpus.get(place).copied().unwrap_or(Cpu(0))
+        let count = cpus.len().max(1);
+        cpus.get(vnic.0 as usize % count).copied().unwrap_or(Cpu(0))
     }
 
     /// `cpu`, or the vNIC's home if there is no worker on that one.

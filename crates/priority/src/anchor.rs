@@ -4,44 +4,55 @@
 //! packet that several threads pass on, one after the other, would then go from core to core, and wait for an interrupt
 //! between processors each time.
 
+use crate::kernel;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::time::{Duration, Instant};
 
-/// Binds the calling thread to one of its cores, or lets it go.
+/// How long a thread is bound before the kernel may choose its core again.
+pub(crate) const HOLD: Duration = Duration::from_secs(1);
+
+/// Binds the calling thread to the core where it is, and lets it go for one sleep after each [`HOLD`]: if its core is in demand
+/// when it wakes, the kernel chooses a better one.
 #[derive(Debug)]
 pub(crate) struct Anchor {
     /// The cores on which the thread may run.
     allowed: CpuSet,
-    /// The one of them on which it is to stay.
-    home: CpuSet,
-    bound: bool,
+    /// Since when it is bound.
+    held: Option<Instant>,
 }
 
 impl Anchor {
-    /// For the thread that serves the interface of a port. None if there is nothing to choose: the thread may run on one
-    /// core only, or on more than this can represent.
-    pub fn new(port: u32) -> Option<Anchor> {
-        let allowed = sched_getaffinity(None).ok()?;
-        let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-        let count = allowed.count() as usize;
-        let mut home = CpuSet::new();
-        home.set(cpus.nth(placement_config::home(count, port))?);
-        (count > 1).then_some(Anchor {
-            allowed,
-            home,
-            bound: false,
-        })
+    /// None if there is nothing to choose: the thread may run on one core only, or on more than this can represent.
+    pub fn new() -> Option<Anchor> {
+        let allowed = sched_getaffinity(None).ok().filter(|set| set.count() > 1)?;
+        Some(Anchor { allowed, held: None })
     }
 
-    /// Binds the thread, or lets it go.
-    pub fn set(&mut self, bound: bool) {
-        if bound == self.bound {
-            return;
+    /// The thread goes to sleep in the real-time class.
+    pub fn hold(&mut self, now: Instant) {
+        match self.held {
+            Some(since) if now.saturating_duration_since(since) >= HOLD => self.release(),
+            Some(_) => {}
+            None => {
+                let mut here = CpuSet::new();
+                here.set(kernel::cpu());
+                bind(&here);
+                self.held = Some(now);
+            }
         }
-        self.bound = bound;
-        let set = if bound { &self.home } else { &self.allowed };
-        // Cores can have gone offline. Then the kernel has chosen others for the thread.
-        if let Err(error) = sched_setaffinity(None, set) {
-            log::warn!("cannot choose the core: {error}");
+    }
+
+    /// It may run on all its cores again.
+    pub fn release(&mut self) {
+        if self.held.take().is_some() {
+            bind(&self.allowed);
         }
+    }
+}
+
+/// Cores can have gone offline. Then the kernel has chosen others for the thread.
+fn bind(set: &CpuSet) {
+    if let Err(error) = sched_setaffinity(None, set) {
+        log::warn!("cannot choose the core: {error}");
     }
 }

@@ -48,12 +48,11 @@ impl Booster {
         }
     }
 
-    /// The same for the thread that serves the interface of a port. While it is real-time it stays on one core: that of the
-    /// worker which serves the port's rings ([`placement_config::home`]).
-    pub fn of_port(class: Priority, port: u32) -> Booster {
-        let realtime = class == Priority::Realtime;
+    /// The same for a thread that may run on several cores, and is to stay on one while it is real-time.
+    pub fn anchored(class: Priority) -> Booster {
+        let anchor = (class == Priority::Realtime).then(Anchor::new).flatten();
         Booster {
-            anchor: realtime.then(|| Anchor::new(port)).flatten(),
+            anchor,
             ..Booster::new(class)
         }
     }
@@ -71,6 +70,11 @@ impl Booster {
             Rest::Ready => Level::NORMAL,
         };
         self.enter(level);
+        if self.is_raised()
+            && let Some(anchor) = &mut self.anchor
+        {
+            anchor.hold(self.since);
+        }
     }
 
     /// To be called when it has slept.
@@ -132,9 +136,10 @@ impl Booster {
                 }
             }
         }
-        let raised = self.is_raised();
-        if let Some(anchor) = &mut self.anchor {
-            anchor.set(raised);
+        if !self.is_raised()
+            && let Some(anchor) = &mut self.anchor
+        {
+            anchor.release();
         }
     }
 }
@@ -146,7 +151,8 @@ fn nanoseconds(from: Instant, to: Instant) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::thread::{CpuSet, sched_getaffinity};
+    use crate::anchor::HOLD;
+    use rustix::thread::sched_getaffinity;
     use std::time::Duration;
 
     /// In a thread of its own, whose class dies with it. Left out where the kernel grants nothing.
@@ -186,36 +192,33 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_of_a_port_stays_on_its_core_while_it_is_real_time() {
+    fn an_anchored_thread_stays_on_its_core_while_it_is_real_time() {
         let cores = || sched_getaffinity(None).unwrap();
         let all = cores();
         if all.count() < 2 || crate::grant(Priority::Realtime).class != Priority::Realtime {
             return;
         }
-        let homes: Vec<_> = (0..all.count())
-            .map(|port| {
-                let thread = std::thread::spawn(move || {
-                    let mut booster = Booster::of_port(Priority::Realtime, port);
-                    assert_eq!(cores(), all);
-                    booster.rest(Rest::Ready);
-                    let home = cores();
-                    assert_eq!(home.count(), 1);
-                    std::thread::sleep(Duration::from_millis(1));
-                    booster.woken();
-                    booster.rest(Rest::Ready);
-                    assert_eq!(cores(), home);
-                    // A thread that is flooded goes where there is room.
-                    booster.lower();
-                    assert_eq!(cores(), all);
-                    home
-                });
-                thread.join().unwrap()
-            })
-            .collect();
-        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)) {
-            let here = homes.iter().filter(|home| home.is_set(cpu));
-            assert_eq!(here.count(), 1, "each core has one of as many ports");
-        }
+        std::thread::spawn(move || {
+            let mut booster = Booster::anchored(Priority::Realtime);
+            let sleep = |booster: &mut Booster, time| {
+                booster.rest(Rest::Ready);
+                let bound = cores();
+                std::thread::sleep(time);
+                booster.woken();
+                bound
+            };
+            assert_eq!(sleep(&mut booster, Duration::from_millis(1)).count(), 1);
+            assert!(cores().is_set(kernel::cpu()));
+            assert_eq!(sleep(&mut booster, HOLD).count(), 1);
+            // The kernel chooses again, for one sleep.
+            assert_eq!(sleep(&mut booster, Duration::from_millis(1)), all);
+            assert_eq!(sleep(&mut booster, Duration::from_millis(1)).count(), 1);
+            // A thread that is flooded goes where there is room.
+            booster.lower();
+            assert_eq!(cores(), all);
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -68,6 +68,12 @@ pub(crate) fn apply(now: Level, level: Level) -> io::Result<()> {
     Ok(())
 }
 
+/// The core that the calling thread is on. (rustix would call prctl(2) first, which filters refuse.)
+pub(crate) fn cpu() -> usize {
+    // SAFETY: takes nothing and writes nothing. It fails only on a kernel without getcpu(2), older than any supported one.
+    usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
+}
+
 fn check(result: i64) -> io::Result<()> {
     if result == 0 {
         Ok(())
