@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 RELEASE := $(TARGET)/release
 
 .PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-distributions \
-	test-package test-ovs soak lint bench bench-p4 mutants simulate clean
+	test-package test-ovs test-openflow soak lint bench bench-p4 mutants simulate clean
 
 all: build
 
@@ -109,6 +109,12 @@ test-ovs: ## An unmodified ovs-vswitchd on the glue, over a data plane in memory
 		> build/test-ovs.txt 2>&1 || { cat build/test-ovs.txt; exit 1; }
 	@grep -E '^test .*\.\.\. ok$$' build/test-ovs.txt | grep -v -e inside_ -e library_client
 	@echo "All passed; what they said is in build/test-ovs.txt"
+
+# Takes half an hour; ONLY=meter is a part.
+test-openflow: ## os-ken's switch tests of OpenFlow 1.3 with an unmodified ovs-vswitchd, on our data plane and on Open vSwitch's own
+	scripts/setup --ovs
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
+	scripts/as-root scripts/test-openflow --program $(RELEASE)/hyperswitch $(if $(ONLY),--only $(ONLY))
 
 # RELEASES="trixie" tries one; COMMANDS="make test" tries another command than `make demo`.
 test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own
