@@ -92,6 +92,8 @@ pub enum OvsVerb {
         #[arg(long, value_name = "PATH")]
         client: Option<PathBuf>,
     },
+    /// Show what the flows of the data plane do with a packet, and where none matches, what ovs-vswitchd would decide
+    Trace(TraceArgs),
 }
 
 #[derive(Debug, Subcommand)]

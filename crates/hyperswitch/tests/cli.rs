@@ -43,7 +43,7 @@ fn help_names_every_verb_and_no_internals() {
 fn every_verb_has_help_of_its_own() {
     let verbs = "run|status|switch add|switch del|switch list|port add|port del|port set|port show|port list|\
         mac list|flow list|stats|stats placement|trace|capture|reload|version|p4 check|p4 graph|p4 run|\
-        ovs start|ovs stop|ovs status|ovs plug";
+        ovs start|ovs stop|ovs status|ovs plug|ovs trace";
     for verb in verbs.split('|') {
         let mut arguments: Vec<&str> = verb.split(' ').collect();
         arguments.push("--help");

@@ -30,6 +30,11 @@ pub const SOCKET_VARIABLE: &str = "HYPERSWITCH_OVS_SOCKET";
 
 /// Library to glue: the first datagram. Number: the netlink protocol (`NETLINK_GENERIC`, `NETLINK_NETFILTER`).
 pub const OPEN: u32 = 1;
+/// In place of a netlink protocol in [`OPEN`]: requests are packets to be traced, for `hyperswitch ovs trace`. A request is a
+/// netlink message whose payload is a port's name, a byte of 0, and an Ethernet frame; the answer is a message whose payload is text,
+/// a line for each step: `matched`, `matched UFID`, `missed`, `delivered PORT`, `dropped REASON` or `dropped REASON PORT`; or an error.
+pub const TRACE: u32 = 0x7472_6163;
+
 /// Library to glue: a netlink datagram. Number: 0.
 pub const REQUEST: u32 = 2;
 /// Library to glue, first and only datagram: the socket with this netlink port id becomes a member of a multicast group. Number: the

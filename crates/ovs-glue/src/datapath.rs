@@ -5,6 +5,7 @@
 //! that many are under way at one time. Questions take effect in the order in which they are asked, and so do the other calls among
 //! them. Error numbers are those that ovs-vswitchd is told, so they are the kernel's.
 
+use flow::DropReason;
 pub use ovs_netlink::Errno;
 use ovs_netlink::action::Action;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
@@ -181,6 +182,19 @@ pub enum Detail {
     Whole,
 }
 
+/// What happens to a packet that is traced. The packet itself goes nowhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TraceStep {
+    /// A flow was found. `None`: one that is not known here, of an earlier process.
+    Matched(Option<FlowId>),
+    /// No flow was found.
+    Missed,
+    /// A copy would be delivered to this port.
+    Delivered(PortNo),
+    /// The packet would be dropped, or a copy for this port.
+    Dropped(Option<PortNo>, DropReason),
+}
+
 /// What only the data plane can answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
@@ -211,6 +225,13 @@ pub enum Question {
     Meter(u32),
     /// Removes a meter, if there is one; the answer is what it had seen.
     RemoveMeter(u32),
+    /// What would happen to a packet from a port. `ENODEV` if there is no such port, `EIO` without a data plane.
+    Trace {
+        /// The port.
+        port: PortNo,
+        /// Ethernet frame.
+        frame: Vec<u8>,
+    },
 }
 
 /// What a question is answered with, unless it is an error number.
@@ -229,6 +250,8 @@ pub enum Answer {
     },
     /// To [`Question::SetMeter`], [`Question::Meter`] and [`Question::RemoveMeter`]; `None` if there is or was no such meter.
     Meter(Option<MeterSeen>),
+    /// To [`Question::Trace`].
+    Trace(Vec<TraceStep>),
 }
 
 /// A data plane.

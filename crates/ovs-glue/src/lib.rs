@@ -11,6 +11,7 @@
 //! | [`plane`] | our own data plane, behind its channel; [`translate`] what it understands |
 //! | [`placeholder`] | the ports' network devices at the host; [`tap`] makes real ones |
 //! | [`glue`] | all of that in one loop |
+//! | [`trace`] | asks such a process what it would do to a packet |
 //! | [`ovsdb`] | which ports are virtual machines; [`process`] the process of the product |
 //!
 //! One thread does everything, and waits for nobody: ovs-vswitchd's revalidators send requests while others read a dump. What
@@ -32,6 +33,7 @@ pub mod server;
 mod socket;
 pub mod switch;
 pub mod tap;
+pub mod trace;
 pub mod translate;
 
 pub use capabilities::Capabilities;

@@ -142,6 +142,7 @@ impl Memory {
                 let meter = self.plane(datapath)?.meters.get(&id);
                 Ok(Answer::Meter(meter.map(|(_, seen)| seen.clone())))
             }
+            Question::Trace { .. } => Err(Errno::EOPNOTSUPP),
             Question::RemoveMeter(id) => {
                 let removed = self.plane(datapath)?.meters.remove(&id);
                 Ok(Answer::Meter(removed.map(|(_, seen)| seen)))

@@ -10,6 +10,7 @@ mod programs;
 mod start;
 mod status;
 mod stop;
+mod trace;
 
 use crate::cli::OvsVerb;
 use anyhow::{Result, bail};
@@ -30,6 +31,7 @@ pub fn run(verb: &OvsVerb, run_dir: &Path, json: bool) -> Result<()> {
         OvsVerb::Start { shim } => start::run(run_dir, shim.as_deref(), json),
         OvsVerb::Stop => stop::run(run_dir, json),
         OvsVerb::Status => status::run(run_dir, json),
+        OvsVerb::Trace(args) => trace::run(run_dir, args, json),
         OvsVerb::Plug { bridge, name, client } => {
             let bridge = bridge.to_string();
             plug::run(run_dir, &bridge, &name.to_string(), client.as_deref(), json)

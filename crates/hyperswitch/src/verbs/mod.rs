@@ -5,7 +5,7 @@ mod port;
 mod show;
 mod stats;
 mod switch;
-mod trace;
+pub mod trace;
 
 use crate::cli::{FlowVerb, MacVerb, PortVerb, StatsArgs, StatsVerb, SwitchVerb, UserVerb};
 use crate::output;

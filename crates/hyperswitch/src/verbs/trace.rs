@@ -7,13 +7,24 @@ use anyhow::{Context, Result, ensure};
 use management::{Hex, TraceReport, TraceStep};
 use std::fmt::Write;
 
-/// The request, with the packet made up or taken from a file.
+/// The request.
+///
+/// # Errors
+/// As [`frame`].
+pub fn request(args: &TraceArgs) -> Result<Request> {
+    Ok(Request::Trace {
+        port: args.in_port.clone(),
+        frame: Hex(frame(args)?),
+    })
+}
+
+/// The packet, made up or taken from a file.
 ///
 /// # Errors
 /// When the file cannot be read or has no such packet.
-pub fn request(args: &TraceArgs) -> Result<Request> {
-    let frame = match &args.pcap {
-        None => frame::build(args)?,
+pub fn frame(args: &TraceArgs) -> Result<Vec<u8>> {
+    match &args.pcap {
+        None => frame::build(args),
         Some(path) => {
             let file = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
             let packet = capture_file::packet(&file, args.index);
@@ -23,13 +34,9 @@ pub fn request(args: &TraceArgs) -> Result<Request> {
                 "a frame of {} bytes: allowed are 14 to 65553",
                 frame.len()
             );
-            frame
+            Ok(frame)
         }
-    };
-    Ok(Request::Trace {
-        port: args.in_port.clone(),
-        frame: Hex(frame),
-    })
+    }
 }
 
 /// One line per step.

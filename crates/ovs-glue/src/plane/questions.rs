@@ -3,10 +3,12 @@
 use super::flows::{Stored, is_refused};
 use super::meters::{self, Meter};
 use super::{Plane, now_ms};
-use crate::datapath::{Answer, Detail, Errno, FlowSpec, PortNo, PutMode, Question, Ticket};
+use crate::datapath::{Answer, Detail, Errno, FlowSpec, PortNo, PutMode, Question, Ticket, TraceStep};
 use crate::translate::{actions, flow_match};
 use control_protocol::RequestError;
-use control_protocol::data_plane::{Answer as Told, Detail as Extent, FromDataPlane, Request};
+use control_protocol::data_plane::{
+    Answer as Told, Detail as Extent, FromDataPlane, Request, TraceStep as Step,
+};
 use flow::{Flow as Entry, FlowId, FlowStats, PutMode as Mode, Stage, Statistics};
 use ovs_netlink::key::Match;
 
@@ -43,6 +45,7 @@ pub(super) enum Pending {
     Meter(Ticket, u32),
     /// A meter that is no more here.
     MeterRemoved(Ticket, Option<Meter>),
+    Trace(Ticket),
 }
 
 /// What a page of flows is about.
@@ -69,7 +72,8 @@ impl Pending {
             | Pending::PortStats(ticket, _)
             | Pending::MeterSet(ticket, ..)
             | Pending::Meter(ticket, _)
-            | Pending::MeterRemoved(ticket, _) => Some(*ticket),
+            | Pending::MeterRemoved(ticket, _)
+            | Pending::Trace(ticket) => Some(*ticket),
         }
     }
 }
@@ -148,6 +152,10 @@ impl Plane {
             Question::SetMeter(id, spec) => self.set_meter(ticket, id, &spec)?,
             Question::Meter(id) => self.ask_meter(ticket, id),
             Question::RemoveMeter(id) => self.remove_meter(ticket, id),
+            Question::Trace { port, frame } => {
+                let in_port = self.options.ports.id(port).ok_or(Errno::ENODEV)?;
+                (Request::Trace { in_port, frame }, Pending::Trace(ticket))
+            }
         };
         if self.link.is_connected() && !self.is_about_kept_back(&pending) {
             let serial = self.link.push(request, Vec::new());
@@ -177,9 +185,12 @@ impl Plane {
                 Ok(meters::answer(meter.as_mut(), None))
             }
             Pending::Meter(_, id) => Ok(meters::answer(self.meters.get(id), None)),
-            Pending::Nothing | Pending::Ports | Pending::Port(_) | Pending::Attach | Pending::Restored(_) => {
-                Err(Errno::EIO)
-            }
+            Pending::Nothing
+            | Pending::Ports
+            | Pending::Port(_)
+            | Pending::Attach
+            | Pending::Restored(_)
+            | Pending::Trace(_) => Err(Errno::EIO),
         }
     }
 
@@ -342,10 +353,28 @@ impl Plane {
                 self.meters.put_back(id, before);
                 self.refused(refused)
             }
+            (Pending::Trace(_), Ok(Told::Trace(steps))) => Ok(Answer::Trace(
+                steps.into_iter().filter_map(|step| self.step(step)).collect(),
+            )),
             // It was not made, or it has gone: what was known is what there is to know.
             (Pending::PortStats(..), Err(_)) => Ok(Answer::Done),
             (_, refused) => self.refused(refused),
         }
+    }
+
+    /// A step of a trace, if it is one that is told.
+    fn step(&self, step: Step) -> Option<TraceStep> {
+        let number = |port| self.options.ports.number(port);
+        Some(match step {
+            Step::Parsed(_) | Step::Subtable { .. } | Step::Action(_) => return None,
+            Step::Matched(flow) => {
+                let stored = self.place(flow.id).and_then(|place| self.flows.at(place));
+                TraceStep::Matched(stored.map(|stored| stored.id.clone()))
+            }
+            Step::Miss => TraceStep::Missed,
+            Step::Delivered(port) => TraceStep::Delivered(number(port)?),
+            Step::Dropped { port, reason } => TraceStep::Dropped(port.and_then(number), reason),
+        })
     }
 
     /// An error, or an answer to another question.

@@ -192,6 +192,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             _ if message.header.kind < FIRST_TYPE => Ok(Step::Done(Outcome::default())),
             GENERIC => self.carry_out(message),
             NETFILTER => netfilter::carry_out(message).map(Step::Done),
+            ovs_frame::TRACE => self.trace(message),
             _ => refused(Errno::EOPNOTSUPP),
         }
     }

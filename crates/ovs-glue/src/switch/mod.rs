@@ -12,6 +12,7 @@ mod job;
 mod meter;
 mod netfilter;
 mod packet;
+mod trace;
 mod vport;
 
 use crate::capabilities::Capabilities;
@@ -114,6 +115,8 @@ enum Then {
     TellFlow(DatapathId, ovs_netlink::flow::Command, Omit, To),
     /// The meter in the answer is told.
     TellMeter(DatapathId, ovs_netlink::meter::Command, u32),
+    /// The steps are told.
+    TellTrace(DatapathId),
     /// The port is told, and removed if that was what was wanted.
     Port(DatapathId, PortNo, vports::Command, To),
 }
@@ -234,8 +237,11 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             (Then::TellMeter(datapath, command, id), Told::Meter(seen)) => {
                 Ok(meter::tell(header, datapath, (command, id), seen)?.into())
             }
+            (Then::TellTrace(datapath), Told::Trace(steps)) => {
+                Ok(self.tell_trace(header, datapath, &steps)?.into())
+            }
             // Not what was asked for.
-            (Then::TellFlow(..) | Then::TellMeter(..), _) => refused(Errno::EIO),
+            (Then::TellFlow(..) | Then::TellMeter(..) | Then::TellTrace(_), _) => refused(Errno::EIO),
             (Then::Port(datapath, number, command, to), _) => {
                 let told = Reply::Vport(self.tell_vport(datapath, number, command)?);
                 if command == vports::Command::Delete {

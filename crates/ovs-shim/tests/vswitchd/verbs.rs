@@ -37,6 +37,7 @@ pub fn all(world: &mut World, program: PathBuf) {
     b.reach(&mut a);
     a.reach(&mut b);
     shown(world, pids);
+    traced(world, &mut a, &mut b);
     let long = format!("ovs plug br0 vm3 --client /{}", "x".repeat(107));
     let refused = world.product_refuses(&long);
     assert!(refused.contains("longer than 107"), "{refused}");
@@ -119,6 +120,40 @@ fn plugged(world: &World) -> (Guest, Guest) {
     let (stream, _) = stream.into_inner().unwrap();
     let ports = PollingGuest::over(Build::default(), vec![stream], 2000).unwrap();
     (a, Guest::new("vm2", 2, ports))
+}
+
+/// A packet that nobody sent: by the flows that are there, and by ovs-vswitchd's decision where there is none.
+fn traced(world: &World, a: &mut Guest, b: &mut Guest) {
+    let mac = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<Vec<_>>()
+            .join(":")
+    };
+    let frame = a.reach(b);
+    let trace = |source: &str| {
+        let to = mac(&frame[..6]);
+        format!("ovs trace --in-port vm1 --src {source} --dst {to} --ip 192.0.2.1,192.0.2.2 --proto udp")
+    };
+    let known = trace(&mac(&frame[6..12]));
+    world.until("a flow is traced", |world| {
+        let steps = json_of(world, &known)["steps"].clone();
+        let flow = steps[0]["flow"].as_str().unwrap_or_default();
+        flow.contains("in_port(") && steps[1] == json!({"step": "delivered", "port": "vm2"})
+    });
+    let text = world.product(&known);
+    assert!(
+        text.contains("matched     ") && text.contains("\ndelivered   to port vm2"),
+        "{text}"
+    );
+    let text = world.product(&trace("02:00:00:00:00:99"));
+    assert!(
+        text.contains("miss        no flow matches") && text.contains("Datapath actions: "),
+        "{text}"
+    );
+    let refused = world.product_refuses(&known.replace("vm1", "vm9"));
+    assert!(refused.contains("no port vm9"), "{refused}");
 }
 
 fn shown(world: &World, pids: [i64; 2]) {

@@ -1,0 +1,134 @@
+//! `ovs trace`: the flows of the data plane, and where none matches, what ovs-vswitchd would decide.
+
+use super::{check_instance, daemon, place, programs};
+use crate::cli::TraceArgs;
+use crate::{output, verbs};
+use anyhow::Result;
+use ovs_glue::trace::ask;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::path::Path;
+
+pub fn run(run_dir: &Path, args: &TraceArgs, json: bool) -> Result<()> {
+    check_instance(run_dir)?;
+    let place = place(run_dir)?;
+    let frame = verbs::trace::frame(args)?;
+    let port = args.in_port.as_str();
+    let told = ask(&run_dir.join("ovs.sock"), port, &frame)?;
+    let open_vswitch = OpenVswitch {
+        place: daemon::running(&place, daemon::SWITCH).map(|_| place.as_path()),
+        port,
+        frame: &frame,
+    };
+    let steps: Vec<Value> = told.lines().map(|line| open_vswitch.explain(line)).collect();
+    if json {
+        return output::json(&json!({ "port": port, "steps": steps }));
+    }
+    output::print(&text(port, &steps))
+}
+
+/// Open vSwitch's own programs explain what they know best.
+struct OpenVswitch<'a> {
+    /// Where an ovs-vswitchd runs, if one does.
+    place: Option<&'a Path>,
+    port: &'a str,
+    frame: &'a [u8],
+}
+
+impl OpenVswitch<'_> {
+    /// A step as it is shown.
+    fn explain(&self, line: &str) -> Value {
+        let mut words = line.splitn(3, ' ');
+        let step = words.next().unwrap_or_default();
+        match (step, words.next(), words.next()) {
+            ("matched", ufid, None) => {
+                json!({ "step": step, "ufid": ufid, "flow": ufid.and_then(|ufid| self.flow(ufid)) })
+            }
+            ("missed", None, None) => json!({ "step": step, "decision": self.decision() }),
+            ("delivered", Some(port), None) => json!({ "step": step, "port": port }),
+            ("dropped", Some(reason), port) => json!({ "step": step, "reason": reason, "port": port }),
+            _ => json!({ "step": line }),
+        }
+    }
+
+    /// A flow, in the words of ovs-dpctl(8). It may be gone by now.
+    fn flow(&self, ufid: &str) -> Option<String> {
+        let ufid = format!("ufid:{ufid}");
+        programs::ask(
+            self.place?,
+            "ovs-appctl",
+            &["dpctl/get-flow", "system@ovs-system", &ufid],
+        )
+        .ok()
+    }
+
+    /// What ovs-vswitchd would decide, and why.
+    fn decision(&self) -> Option<String> {
+        let place = self.place?;
+        let bridge = programs::ask(place, "ovs-vsctl", &["iface-to-br", self.port]).ok()?;
+        let from = format!("in_port={}", self.port);
+        let packet = self.frame.iter().fold(String::new(), |mut text, byte| {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        programs::ask(place, "ovs-appctl", &["ofproto/trace", &bridge, &from, &packet]).ok()
+    }
+}
+
+/// One line per step, and what ovs-vswitchd says below a miss.
+fn text(port: &str, steps: &[Value]) -> String {
+    let mut text = format!("from port {port}\n");
+    for step in steps {
+        let word = |name: &str| step[name].as_str();
+        // Writing to a string does not fail.
+        let _ = match (word("step").unwrap_or_default(), word("port")) {
+            ("matched", _) => match (word("flow"), word("ufid")) {
+                (Some(flow), _) => writeln!(text, "matched     {flow}"),
+                (None, Some(ufid)) => writeln!(text, "matched     flow {ufid}"),
+                (None, None) => writeln!(text, "matched     a flow of an earlier process"),
+            },
+            ("missed", _) => {
+                let _ = writeln!(text, "miss        no flow matches: ovs-vswitchd decides");
+                for line in word("decision").unwrap_or_default().lines() {
+                    let _ = writeln!(text, "            {line}");
+                }
+                Ok(())
+            }
+            ("delivered", Some(port)) => writeln!(text, "delivered   to port {port}"),
+            ("dropped", port) => {
+                let place = port.map_or_else(String::new, |port| format!("at port {port}: "));
+                writeln!(text, "dropped     {place}{}", word("reason").unwrap_or_default())
+            }
+            (other, _) => writeln!(text, "{other}"),
+        };
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_shown_also_without_open_vswitch() {
+        let nobody = OpenVswitch {
+            place: None,
+            port: "vm1",
+            frame: &[],
+        };
+        let told = "matched 01020304-0506-0708-090a-0b0c0d0e0f10\nmatched\ndelivered vm2\ndropped port-down vm3\ndropped by-flow\nmissed\nnew words";
+        let steps: Vec<Value> = told.lines().map(|line| nobody.explain(line)).collect();
+        let expected = "\
+from port vm1
+matched     flow 01020304-0506-0708-090a-0b0c0d0e0f10
+matched     a flow of an earlier process
+delivered   to port vm2
+dropped     at port vm3: port-down
+dropped     by-flow
+miss        no flow matches: ovs-vswitchd decides
+new words
+";
+        assert_eq!(text("vm1", &steps), expected);
+    }
+}

@@ -1,0 +1,126 @@
+//! Asks a running switch what it would do to a packet ([`ovs_frame::TRACE`]).
+
+use ovs_frame::{DATA, HEADER_LEN, Header, MARK, OPEN, REFUSED, REQUEST, TRACE, WELCOME};
+use ovs_netlink::attribute::Writer;
+use ovs_netlink::message::{ERROR, FIRST_TYPE, Flags, Header as MessageHeader, messages};
+use ovs_netlink::{Errno, Error};
+use rustix::fd::OwnedFd;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the switch may take to answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// Longest answer, in bytes.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The switch is not there, or does not answer.
+    #[error("cannot ask the switch at {path}: {source}")]
+    Unreachable {
+        /// Its socket.
+        path: PathBuf,
+        /// Why not.
+        source: rustix::io::Errno,
+    },
+    /// The switch answers what is no answer.
+    #[error("the switch is of another version")]
+    Version,
+    /// There is no such port.
+    #[error("Open vSwitch has no port {0} in this switch")]
+    NoPort(String),
+    /// The packet is too long or too short, or there is no data plane.
+    #[error("the switch refuses: {0}")]
+    Refused(Errno),
+}
+
+impl From<Error> for TraceError {
+    fn from(error: Error) -> Self {
+        TraceError::Refused(error.errno())
+    }
+}
+
+/// A line for each step of `frame`, an Ethernet frame of at least 14 bytes, from `port`. `socket` is that to which the library
+/// in ovs-vswitchd connects. Waits for at most some seconds.
+///
+/// # Errors
+/// As [`TraceError`] says.
+pub fn ask(socket: &Path, port: &str, frame: &[u8]) -> Result<String, TraceError> {
+    let mut request = Writer::new();
+    let header = MessageHeader {
+        kind: FIRST_TYPE,
+        flags: Flags::REQUEST,
+        sequence: 1,
+        port: 0,
+    };
+    request.message(header, |body| {
+        body.raw(port.as_bytes());
+        body.raw(&[0]);
+        body.raw(frame);
+    });
+    let request = request.finish()?;
+    let exchanged = exchange(socket, &request).map_err(|source| TraceError::Unreachable {
+        path: socket.to_owned(),
+        source,
+    })?;
+    let answer = match exchanged {
+        Some((DATA, _, answer)) => answer,
+        // There were no steps to tell.
+        Some((MARK, ..)) => return Ok(String::new()),
+        Some((REFUSED, errno, _)) => return Err(TraceError::Refused(Errno(errno.cast_signed()))),
+        _ => return Err(TraceError::Version),
+    };
+    let message = messages(&answer).next().ok_or(TraceError::Version)??;
+    if message.header.kind != ERROR {
+        return Ok(String::from_utf8_lossy(message.payload).into_owned());
+    }
+    let number = message
+        .payload
+        .first_chunk()
+        .map(|number| i32::from_ne_bytes(*number));
+    match Errno(number.unwrap_or_default().saturating_neg()) {
+        Errno::ENODEV => Err(TraceError::NoPort(port.to_owned())),
+        errno => Err(TraceError::Refused(errno)),
+    }
+}
+
+/// Kind, number and contents of a datagram.
+type Datagram = (u32, u32, Vec<u8>);
+
+/// The answer to a request, or what the switch says instead.
+fn exchange(socket: &Path, request: &[u8]) -> Result<Option<Datagram>, rustix::io::Errno> {
+    let connection = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    for timeout in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&connection, timeout, Some(ANSWERS_WITHIN))?;
+    }
+    rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
+    send(&connection, OPEN, TRACE, &[])?;
+    match receive(&connection)? {
+        Some((WELCOME, ..)) => {}
+        other => return Ok(other),
+    }
+    send(&connection, REQUEST, 0, request)?;
+    receive(&connection)
+}
+
+fn send(connection: &OwnedFd, kind: u32, number: u32, contents: &[u8]) -> Result<(), rustix::io::Errno> {
+    let datagram = [&Header { kind, number }.to_bytes(), contents].concat();
+    rustix::net::send(connection, &datagram, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The next datagram, if it is one of the protocol's.
+fn receive(connection: &OwnedFd) -> Result<Option<Datagram>, rustix::io::Errno> {
+    let mut buffer = vec![0; HEADER_LEN + MAX_ANSWER];
+    let (length, _) = rustix::net::recv(connection, &mut buffer[..], RecvFlags::empty())?;
+    let found = Header::split(&buffer[..length]);
+    Ok(found.map(|(header, contents)| (header.kind, header.number, contents.to_vec())))
+}
