@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ovs_frame::{DATA, Header, JOIN, MARK, OPEN, OVERFLOW, REFUSED, REQUEST, WELCOME};
+use ovs_frame::{DATA, Header, JOIN, MARK, OPEN, OVERFLOW, REFUSED, REQUEST, TRACE, WELCOME};
 use ovs_glue::datapath::{
     Answer, Datapath, DatapathId, FlowId, FlowSpec, PortNo, PutMode, Question, Ticket, Upcall, UpcallKind,
 };
@@ -482,7 +482,7 @@ proptest! {
         kind in prop_oneof![Just(0x10_u16), 0x20_u16..0x27, any::<u16>()],
         flags in any::<u16>(),
         payload in proptest::collection::vec(any::<u8>(), 0..200),
-        protocol in prop_oneof![Just(GENERIC), Just(12), any::<u32>()],
+        protocol in prop_oneof![Just(GENERIC), Just(12), Just(TRACE), any::<u32>()],
     ) {
         let mut switch = Switch::new(Memory::default(), NoDevices::default(), Capabilities::kernel());
         let length = u32::try_from(16 + payload.len()).unwrap();
@@ -492,6 +492,31 @@ proptest! {
         Request::Datapath(datapath::Request::Dump).write(message::Header::default(), &mut writer);
         let dumped = answers(&mut switch, GENERIC, &writer.finish().unwrap()).unwrap();
         prop_assert_eq!(message(&dumped[0]).status().unwrap(), Some(Status::Done(None)));
+    }
+}
+
+#[test]
+fn packets_to_be_traced_come_from_a_port_that_there_is() {
+    let mut switch = Switch::new(Memory::default(), NoDevices::default(), Capabilities::kernel());
+    for (payload, errno) in [
+        (&b""[..], Errno::EINVAL),
+        (b"vm1", Errno::EINVAL),
+        (b"\0frame", Errno::ENODEV),
+        (b"vm1\0frame", Errno::ENODEV),
+        (b"a name longer than that of any port\0frame", Errno::ENODEV),
+    ] {
+        let header = message::Header {
+            kind: message::FIRST_TYPE,
+            flags: Flags::REQUEST,
+            ..message::Header::default()
+        };
+        let mut writer = Writer::new();
+        writer.message(header, |body| body.raw(payload));
+        let told = answers(&mut switch, TRACE, &writer.finish().unwrap()).unwrap();
+        assert_eq!(
+            message(&told[0]).status().unwrap(),
+            Some(Status::Answer(Some(errno)))
+        );
     }
 }
 
