@@ -21,6 +21,7 @@ const TUN_TYPE_TAP: u8 = 2;
 /// What we want to know of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
+    pub name: String,
     pub index: u32,
     pub flags: u32,
     /// Largest IP packet in bytes.
@@ -88,6 +89,15 @@ impl Netlink {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             Err(error) => Err(NicError::refused(format!("looking for '{name}'"), error)),
         }
+    }
+
+    /// All interfaces of the namespace.
+    pub fn links(&mut self) -> Result<Vec<Link>, NicError> {
+        let mut links = Vec::new();
+        let each = |body: &[u8]| links.push(parse_link(body));
+        self.exchange(libc::RTM_GETLINK, libc::NLM_F_DUMP, &link_body(0, 0), each)
+            .map_err(|error| NicError::refused("listing interfaces", error))?;
+        Ok(links)
     }
 
     /// Changes an interface.
@@ -169,6 +179,19 @@ impl Netlink {
 
     /// Sends one request and returns the body of the answer, empty if there is only an acknowledgement.
     fn request(&mut self, kind: u16, flags: i32, body: &[u8]) -> io::Result<Vec<u8>> {
+        let mut answer = Vec::new();
+        self.exchange(kind, flags, body, |body| answer = body.to_vec())?;
+        Ok(answer)
+    }
+
+    /// Sends one request and passes on the bodies of its answers, until it is acknowledged or, if it is for a list, ends.
+    fn exchange(
+        &mut self,
+        kind: u16,
+        flags: i32,
+        body: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
         self.serial += 1;
         let flags = u16::try_from(flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK).expect("16-bit flags");
         let length = u32::try_from(HEADER_LEN + body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -180,7 +203,6 @@ impl Netlink {
         message.extend([0; 4]);
         message.extend(body);
         rustix::net::send(&self.socket, &message, SendFlags::empty())?;
-        let mut answer = Vec::new();
         let mut buffer = vec![0; 32 * 1024];
         loop {
             let (received, _) = rustix::io::retry_on_intr(|| {
@@ -193,15 +215,15 @@ impl Netlink {
                 if serial != self.serial {
                     continue;
                 }
-                if i32::from(kind) != libc::NLMSG_ERROR {
-                    answer = body.to_vec();
+                if !matches!(i32::from(kind), libc::NLMSG_ERROR | libc::NLMSG_DONE) {
+                    each(body);
                     continue;
                 }
                 let code = body
                     .first_chunk()
                     .map_or(-libc::EBADMSG, |code| i32::from_ne_bytes(*code));
                 return if code == 0 {
-                    Ok(answer)
+                    Ok(())
                 } else {
                     Err(io::Error::from_raw_os_error(-code))
                 };
@@ -270,6 +292,7 @@ pub fn parse_link(body: &[u8]) -> Link {
     };
     for (kind, value) in attributes(body.get(LINK_LEN..).unwrap_or_default()) {
         match kind {
+            libc::IFLA_IFNAME => link.name = text(value),
             libc::IFLA_MTU => link.mtu = number(value).unwrap_or_default(),
             libc::IFLA_NEW_NETNSID => link.moved_to = number(value).map(u32::cast_signed),
             libc::IFLA_NEW_IFINDEX => link.new_index = number(value),
@@ -327,6 +350,7 @@ mod tests {
         let mut netlink = Netlink::new().unwrap();
         let link = netlink.link("lo").unwrap().unwrap();
         assert_eq!((link.index, link.tap, link.queues), (1, false, 0));
+        assert!(netlink.links().unwrap().contains(&link));
         assert_eq!(netlink.link("no-such-thing").unwrap(), None);
     }
 

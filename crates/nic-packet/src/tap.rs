@@ -230,18 +230,11 @@ impl Tap {
     ///
     /// The kernel refused to list interfaces.
     pub fn remove_idle_placeholders() -> Result<Vec<String>, NicError> {
-        let list = "/proc/thread-self/net/dev";
-        let text = std::fs::read_to_string(list).map_err(|error| NicError::refused(list, error))?;
-        let names = text.lines().skip(2).filter_map(|line| line.split_once(':'));
         let mut netlink = Netlink::new()?;
         let mut removed = Vec::new();
-        for (name, _) in names {
-            let name = name.trim();
-            let idle = |link: &Link| link.alias == PLACEHOLDER_ALIAS && check_takeover(name, link).is_ok();
-            if !netlink
-                .link(name)
-                .is_ok_and(|link| link.as_ref().is_some_and(idle))
-            {
+        for link in netlink.links()? {
+            let name = link.name.as_str();
+            if link.alias != PLACEHOLDER_ALIAS || check_takeover(name, &link).is_err() {
                 continue;
             }
             let Ok(file) = attach(name) else { continue };
