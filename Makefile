@@ -110,7 +110,7 @@ test-ovs: ## An unmodified ovs-vswitchd on the glue, over a data plane in memory
 	@grep -E '^test .*\.\.\. ok$$' build/test-ovs.txt | grep -v -e inside_ -e library_client
 	@echo "All passed; what they said is in build/test-ovs.txt"
 
-# Takes half an hour; ONLY=meter is a part.
+# Takes a quarter of an hour; ONLY=meter is a part.
 test-openflow: ## os-ken's switch tests of OpenFlow 1.3 with an unmodified ovs-vswitchd, on our data plane and on Open vSwitch's own
 	scripts/setup --ovs
 	$(CARGO) build --release --package hyperswitch --package ovs-shim

@@ -4,6 +4,7 @@ use super::{check_instance, daemon, place, programs};
 use crate::cli::TraceArgs;
 use crate::{output, verbs};
 use anyhow::Result;
+use management::Hex;
 use ovs_glue::trace::ask;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -67,11 +68,7 @@ impl OpenVswitch<'_> {
         let place = self.place?;
         let bridge = programs::ask(place, "ovs-vsctl", &["iface-to-br", self.port]).ok()?;
         let from = format!("in_port={}", self.port);
-        let packet = self.frame.iter().fold(String::new(), |mut text, byte| {
-            // Writing to a string does not fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        });
+        let packet = Hex(self.frame.to_vec()).to_string();
         programs::ask(place, "ovs-appctl", &["ofproto/trace", &bridge, &from, &packet]).ok()
     }
 }
