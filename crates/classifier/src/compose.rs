@@ -206,7 +206,9 @@ impl Subject for Composer<'_> {
                 field.set(words, set.value, set.mask);
                 self.state.fixed &= field.is_metadata() || surely_has(&self.state.key, set);
             }
-            Edit::PushVlan { .. } | Edit::PopVlan => self.state.fixed = false,
+            Edit::PushVlan { .. } | Edit::PopVlan | Edit::PushMpls { .. } | Edit::PopMpls(_) => {
+                self.state.fixed = false;
+            }
         }
         self.push(Op::Edit(*edit));
         Ok(())

@@ -95,6 +95,15 @@ impl Frame {
                 self.head.pop_vlan();
                 Ok(())
             }
+            Edit::PushMpls { lse, eth_type } => self
+                .head
+                .push_mpls(*lse, *eth_type)
+                .then_some(())
+                .ok_or(DropReason::NoHeader),
+            Edit::PopMpls(eth_type) => {
+                self.head.pop_mpls(*eth_type);
+                Ok(())
+            }
         }
     }
 
@@ -176,6 +185,11 @@ impl Twin {
             let edit = match action {
                 Action::Set(set) => Edit::Set(*set),
                 Action::PopVlan => Edit::PopVlan,
+                Action::PushMpls { lse, eth_type } => Edit::PushMpls {
+                    lse: *lse,
+                    eth_type: *eth_type,
+                },
+                Action::PopMpls(eth_type) => Edit::PopMpls(*eth_type),
                 Action::PushVlan { tpid, tci } => Edit::PushVlan {
                     tpid: *tpid,
                     tci: *tci,
@@ -453,6 +467,8 @@ fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
         3 => sets().prop_map(Action::Set),
         1 => Just(Action::PushVlan { tpid: 0x8100, tci: 0x1003 }),
         1 => Just(Action::PopVlan),
+        1 => Just(Action::PushMpls { lse: 0x1140, eth_type: 0x8847 }),
+        1 => Just(Action::PopMpls(0x0800)),
         1 => Just(Action::Hash { basis: 1 }),
         1 => (0u32..2).prop_map(Action::Meter),
         1 => (20u32..70).prop_map(Action::Truncate),

@@ -241,6 +241,8 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
             Edit::Set(set) => Action::Set(set),
             Edit::PushVlan { tpid, tci } => Action::PushVlan { tpid, tci },
             Edit::PopVlan => Action::PopVlan,
+            Edit::PushMpls { lse, eth_type } => Action::PushMpls { lse, eth_type },
+            Edit::PopMpls(eth_type) => Action::PopMpls(eth_type),
         });
         self.metadata.key = None;
         if let Edit::Set(set) = edit

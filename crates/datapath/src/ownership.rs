@@ -30,6 +30,8 @@ fn output(actions: &[Action], is_foreign: &dyn Fn(&PortId) -> bool) -> Option<Po
         } => output(&greater.0, is_foreign).or_else(|| output(&otherwise.0, is_foreign)),
         Action::PushVlan { .. }
         | Action::PopVlan
+        | Action::PushMpls { .. }
+        | Action::PopMpls(_)
         | Action::Userspace(_)
         | Action::Drop(_)
         | Action::Set(_)

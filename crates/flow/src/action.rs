@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::fmt;
 
 /// One step of a list. Steps run in order; header changes affect the outputs after them, not before
-/// (`linux/openvswitch.h`, `enum ovs_action_attr`). Actions of connection tracking and encapsulation are not there yet.
+/// (`linux/openvswitch.h`, `enum ovs_action_attr`). Actions of connection tracking, NSH and Ethernet headers are not there yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Action {
     /// Send the packet, as it is now, to a port, past the port's egress filters.
@@ -22,6 +22,17 @@ pub enum Action {
     },
     /// Remove the outermost 802.1Q tag; without effect on an untagged packet.
     PopVlan,
+    /// Insert an MPLS label stack entry behind the Ethernet header and its tags, before any others (RFC 3032 2.1). A packet
+    /// without an Ethernet type is dropped.
+    PushMpls {
+        /// Label (20 bits), traffic class (3), bottom of stack (1) and time to live (8).
+        lse: u32,
+        /// Ethernet type of the packet from then on: 0x8847 or 0x8848.
+        eth_type: u16,
+    },
+    /// Remove the outermost MPLS label stack entry, and give the packet that Ethernet type; without effect on a packet that has
+    /// none.
+    PopMpls(u16),
     /// Hand a copy to the controller.
     Userspace(Userspace),
     /// Drop for a reason the control plane names. Ends the list.
@@ -163,6 +174,14 @@ impl fmt::Display for Action {
             Action::Output(port) => write!(f, "output({port})"),
             Action::PushVlan { tpid, tci } => write!(f, "push_vlan(tpid={tpid:#06x},vid={})", tci & 0xfff),
             Action::PopVlan => f.write_str("pop_vlan"),
+            Action::PushMpls { lse, eth_type } => {
+                let (label, class, bottom, ttl) = (lse >> 12, lse >> 9 & 7, lse >> 8 & 1, lse & 0xff);
+                write!(
+                    f,
+                    "push_mpls(label={label},tc={class},ttl={ttl},bos={bottom},eth_type={eth_type:#06x})"
+                )
+            }
+            Action::PopMpls(eth_type) => write!(f, "pop_mpls(eth_type={eth_type:#06x})"),
             Action::Userspace(to) => write!(f, "userspace(pid={},{} bytes)", to.pid, to.data.len()),
             Action::Drop(reason) => write!(f, "drop({reason})"),
             Action::Set(set) => set.fmt(f),

@@ -10,6 +10,12 @@ use crate::context::Context;
 use crate::key::{FlowKey, KEY_WORDS};
 use serde::{Deserialize, Serialize};
 
+/// Whether an Ethernet type announces an MPLS label stack (RFC 5332 3).
+#[inline]
+pub const fn is_mpls(eth_type: u16) -> bool {
+    matches!(eth_type, 0x8847 | 0x8848)
+}
+
 /// What a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layer {
@@ -61,13 +67,11 @@ impl Field {
 
     /// Whether packets of that Ethernet type may have the field.
     pub const fn applies_to(&self, eth_type: u16) -> bool {
-        const MPLS: u16 = 0x8847;
-        const MPLS_MULTICAST: u16 = 0x8848;
         const NSH: u16 = 0x894f;
         match self.layer {
-            Layer::Mpls => matches!(eth_type, MPLS | MPLS_MULTICAST),
+            Layer::Mpls => is_mpls(eth_type),
             Layer::Nsh => eth_type == NSH,
-            Layer::Network | Layer::Transport => !matches!(eth_type, MPLS | MPLS_MULTICAST | NSH),
+            Layer::Network | Layer::Transport => !is_mpls(eth_type) && eth_type != NSH,
             _ => true,
         }
     }

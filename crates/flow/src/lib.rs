@@ -27,7 +27,7 @@ pub use context::{Context, ContextMatch};
 pub use counters::PortCounters;
 pub use drop_reason::{DropCounts, DropReason};
 pub use exact::ExactKey;
-pub use field::{FIELDS, Field, FieldId, Layer};
+pub use field::{FIELDS, Field, FieldId, Layer, is_mpls};
 pub use id::{ControllerId, FlowId, PortId, SwitchId};
 pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};

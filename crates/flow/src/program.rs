@@ -6,7 +6,7 @@
 //! packet, no copy is made.
 
 use crate::action::{Action, SetField, Userspace};
-use crate::{ControllerId, DropReason, FieldId, FlowMask, PortId, Stage};
+use crate::{ControllerId, DropReason, FieldId, FlowMask, PortId, Stage, is_mpls};
 use std::fmt;
 
 /// Most levels of lists within lists.
@@ -33,6 +33,15 @@ pub enum Edit {
     },
     /// [`Action::PopVlan`].
     PopVlan,
+    /// [`Action::PushMpls`].
+    PushMpls {
+        /// Label stack entry.
+        lse: u32,
+        /// Ethernet type.
+        eth_type: u16,
+    },
+    /// [`Action::PopMpls`].
+    PopMpls(u16),
 }
 
 /// An operation. Places are indices into [`Program::ops`].
@@ -100,6 +109,8 @@ pub enum BadActions {
     NotSettable(FieldId),
     /// A tag protocol identifier other than 0x8100 and 0x88a8.
     BadTpid(u16),
+    /// An Ethernet type other than 0x8847 and 0x8848 for a packet with a label.
+    BadMplsType(u16),
     /// [`Action::Continue`] where no stage follows, or [`Action::Recirc`] outside the forward stage.
     WrongStage(Stage),
 }
@@ -114,6 +125,7 @@ impl fmt::Display for BadActions {
                 write!(f, "{} cannot be set, or not to this value", field.field().name)
             }
             BadActions::BadTpid(tpid) => write!(f, "{tpid:#06x} is no VLAN tag's protocol identifier"),
+            BadActions::BadMplsType(eth_type) => write!(f, "{eth_type:#06x} is no Ethernet type of MPLS"),
             BadActions::WrongStage(stage) => write!(f, "an action of these has no meaning in stage {stage}"),
         }
     }
@@ -324,6 +336,8 @@ impl Compiler {
             }
             Action::PushVlan { tpid, tci } => self.push_vlan(*tpid, *tci)?,
             Action::PopVlan => self.out.push(Op::Edit(Edit::PopVlan)),
+            Action::PushMpls { lse, eth_type } => self.push_mpls(*lse, *eth_type)?,
+            Action::PopMpls(eth_type) => self.out.push(Op::Edit(Edit::PopMpls(*eth_type))),
             Action::Userspace(to) => {
                 self.bytes += to.data.len();
                 if self.bytes > MAX_BYTES {
@@ -380,6 +394,13 @@ impl Compiler {
             return Err(BadActions::BadTpid(tpid));
         }
         Ok(self.out.push(Op::Edit(Edit::PushVlan { tpid, tci })))
+    }
+
+    fn push_mpls(&mut self, lse: u32, eth_type: u16) -> Result<usize, BadActions> {
+        if !is_mpls(eth_type) {
+            return Err(BadActions::BadMplsType(eth_type));
+        }
+        Ok(self.out.push(Op::Edit(Edit::PushMpls { lse, eth_type })))
     }
 
     /// Adds the operations of `body`: on a copy of the packet if the packet is needed afterwards.

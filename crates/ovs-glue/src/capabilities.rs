@@ -104,11 +104,13 @@ impl Capabilities {
         }
     }
 
-    /// What our data plane can do: what [`Capabilities::first`] can, a second pass with a hash, and meters.
+    /// What our data plane can do: what [`Capabilities::first`] can, a second pass with a hash, MPLS labels, and meters.
     pub const fn ours() -> Self {
         Self {
-            keys: Numbers::of(&[2..=2, 15..=15, 19..=20, 28..=28]),
-            actions: Numbers::of(&[1..=8, 11..=11, 13..=13, 19..=21]),
+            keys: Numbers::of(&[2..=2, 15..=15, 19..=21, 28..=28]),
+            actions: Numbers::of(&[1..=11, 13..=13, 19..=21]),
+            set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=15, 17..=17, 21..=21]),
+            mpls_labels: 3,
             meters: flow::MAX_METERS,
             ports: 4_000,
             ..Self::first()

@@ -346,7 +346,7 @@ fn lists_keep_their_shape() {
             tci: 0xe005
         }
     );
-    for refused in [Action::PopMpls(ether::IPV4), Action::ClearConnection] {
+    for refused in [Action::PopEthernet, Action::ClearConnection] {
         assert_eq!(
             actions(&[Action::Clone(vec![refused])], PORTS),
             Err(Errno::EINVAL)

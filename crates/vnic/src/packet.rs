@@ -152,6 +152,14 @@ impl Packet {
                 .then_some(())
                 .ok_or(DropReason::Policy),
             Edit::PopVlan => self.pop_vlan().then_some(()).ok_or(DropReason::Policy),
+            Edit::PushMpls { lse, eth_type } => self
+                .push_mpls(*lse, *eth_type)
+                .then_some(())
+                .ok_or(DropReason::NoHeader),
+            Edit::PopMpls(eth_type) => {
+                self.pop_mpls(*eth_type);
+                Ok(())
+            }
         }
     }
 
@@ -178,6 +186,29 @@ impl Packet {
     /// Removes the outermost VLAN tag; without effect if there is none.
     pub fn pop_vlan(&mut self) -> bool {
         !self.head.pop_vlan() || self.moved(-4)
+    }
+
+    /// Inserts an MPLS label stack entry; false if there is no room for it, or no Ethernet type.
+    fn push_mpls(&mut self, lse: u32, eth_type: u16) -> bool {
+        let pushed = self.head.push_mpls(lse, eth_type);
+        if pushed {
+            self.layers = self.layers.labelled();
+            self.offload = self.offload.moved(4);
+        }
+        pushed
+    }
+
+    /// Removes the outermost MPLS label stack entry; without effect if there is none.
+    fn pop_mpls(&mut self, eth_type: u16) {
+        if !self.head.pop_mpls(eth_type) {
+            return;
+        }
+        self.offload = self.offload.moved(-4);
+        self.layers = match self.layers.unlabelled() {
+            Some(layers) => layers,
+            // What the label hid was not looked at before.
+            None => parse(self.head.bytes(), self.frame_len(), self.origin).layers,
+        };
     }
 
     fn moved(&mut self, by: i16) -> bool {

@@ -56,7 +56,13 @@ pub struct Layers {
     /// An IPv6 routing header is present, so the destination in the header may not be the one that the
     /// pseudo header means (RFC 8200 8.1).
     pub routed: bool,
+    /// MPLS label stack entries that were pushed in front of `l3` since the packet was parsed. The other fields still tell of
+    /// the packet behind them, which may have to be segmented.
+    pub labels: u8,
 }
+
+/// Bytes of a label stack entry (RFC 3032 2.1).
+const LABEL: u16 = 4;
 
 impl Layers {
     /// The layers after `by` bytes were inserted before `l3` (removed, when negative), as by
@@ -69,6 +75,37 @@ impl Layers {
             l4: shift(self.l4),
             payload: shift(self.payload),
             ..*self
+        }
+    }
+
+    /// The layers after an MPLS label stack entry was pushed in front of `l3`.
+    #[must_use]
+    pub fn labelled(&self) -> Layers {
+        Layers {
+            labels: self.labels.saturating_add(1),
+            ..self.moved(LABEL as i16)
+        }
+    }
+
+    /// The layers after the outermost of the pushed label stack entries was removed; `None` if none was pushed, and only
+    /// parsing can tell.
+    #[must_use]
+    pub fn unlabelled(&self) -> Option<Layers> {
+        Some(Layers {
+            labels: self.labels.checked_sub(1)?,
+            ..self.moved(-(LABEL as i16))
+        })
+    }
+
+    /// The layers whose fields the packet has: of what was pushed, the outermost label stack entry, and nothing behind it.
+    pub(crate) fn visible(&self) -> Layers {
+        if self.labels == 0 {
+            return *self;
+        }
+        Layers {
+            l3: self.l3.saturating_sub(LABEL * u16::from(self.labels)),
+            l3_kind: L3::Mpls,
+            ..Layers::default()
         }
     }
 }

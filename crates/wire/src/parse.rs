@@ -18,19 +18,14 @@ mod rare;
 pub(crate) use rare::{SOURCE_LINK, TARGET_LINK, link_options};
 
 use crate::layers::{L3, L4, Layers};
-use crate::snapshot::is_vlan_tpid;
-use flow::{ExactKey, FlowKey, PortId, VLAN_PRESENT};
+use crate::snapshot::{SMALLEST_TYPE, is_vlan_tpid};
+use flow::{ExactKey, FlowKey, PortId, VLAN_PRESENT, is_mpls};
 
 const ETHERNET_HEADER: usize = 14;
-/// Smallest number in the type field that is a type and not a length (IEEE 802.3 3.2.6).
-const SMALLEST_TYPE: u16 = 0x600;
-
 const IPV4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 const IPV6: u16 = 0x86dd;
-const MPLS: u16 = 0x8847;
-const MPLS_MULTICAST: u16 = 0x8848;
 const NSH: u16 = 0x894f;
 
 const FRAG_FIRST: u8 = 1;
@@ -75,7 +70,7 @@ pub fn parse(head: &[u8], frame_len: usize, in_port: PortId) -> Parsed {
             IPV4 => parser.ipv4(l3),
             IPV6 => parser.ipv6(l3),
             ARP | RARP => parser.arp(l3),
-            MPLS | MPLS_MULTICAST => parser.mpls(l3),
+            kind if is_mpls(kind) => parser.mpls(l3),
             NSH => parser.nsh(l3),
             _ => {}
         }
@@ -149,6 +144,7 @@ fn usual(
         l4_kind,
         fragment: false,
         routed: false,
+        labels: 0,
     };
     Some(())
 }

@@ -63,6 +63,7 @@ pub fn set_field(
     if set.field.field().is_metadata() {
         return Ok(());
     }
+    let layers = &layers.visible();
     let place = place(head, layers, set.field).ok_or(NoField)?;
     let mut setter = Setter {
         head,

@@ -4,17 +4,20 @@
 //! once and from then on reads and changes only the copy. Header changes happen in place: free space before
 //! the first byte lets tags be pushed by moving twelve bytes of MAC addresses instead of the packet.
 //!
-//! Pushing or popping a tag makes the snapshot 4 bytes longer or shorter, and does not move the boundary between the copy
+//! Pushing or popping a tag or label makes the snapshot 4 bytes longer or shorter, and does not move the boundary between the copy
 //! and the rest of the frame in the sender's memory: the rest still begins after the bytes that were filled in. The
 //! caller that changes tags also moves the offsets that depend on them, see [`Layers::moved`](crate::Layers::moved) and
 //! [`Offload::moved`](crate::Offload::moved).
 //!
 //! A snapshot has one owner at a time; nothing here synchronises.
 
-use flow::VLAN_PRESENT;
+use flow::{VLAN_PRESENT, is_mpls};
 
 const MAC_BYTES: usize = 12;
+/// Bytes of a VLAN tag, and of an MPLS label stack entry.
 const TAG: usize = 4;
+/// Smallest number in the type field that is a type and not a length (IEEE 802.3 3.2.6).
+pub(crate) const SMALLEST_TYPE: u16 = 0x600;
 
 /// Whether an Ethernet type announces a VLAN tag.
 #[inline]
@@ -112,9 +115,7 @@ impl Snapshot {
         if start < TAG || self.len() < MAC_BYTES + 2 {
             return false;
         }
-        self.buffer.copy_within(start..start + MAC_BYTES, start - TAG);
-        self.start -= TAG as u16;
-        let tag = &mut self.bytes_mut()[MAC_BYTES..MAC_BYTES + TAG];
+        let tag = self.insert(MAC_BYTES);
         tag[..2].copy_from_slice(&tpid.to_be_bytes());
         tag[2..].copy_from_slice(&(tci & !VLAN_PRESENT).to_be_bytes());
         true
@@ -130,10 +131,63 @@ impl Snapshot {
         {
             return false;
         }
-        let start = usize::from(self.start);
-        self.buffer.copy_within(start..start + MAC_BYTES, start + TAG);
-        self.start += TAG as u16;
+        self.remove(MAC_BYTES);
         true
+    }
+
+    /// Inserts an MPLS label stack entry behind the Ethernet type, and changes that to `eth_type`. The snapshot grows by 4
+    /// bytes; `false` and unchanged when there is no room, or no Ethernet type.
+    pub fn push_mpls(&mut self, lse: u32, eth_type: u16) -> bool {
+        let Some(at) = self.ethertype_at().filter(|_| usize::from(self.start) >= TAG) else {
+            return false;
+        };
+        self.insert(at + 2).copy_from_slice(&lse.to_be_bytes());
+        self.bytes_mut()[at..at + 2].copy_from_slice(&eth_type.to_be_bytes());
+        true
+    }
+
+    /// Removes the outermost MPLS label stack entry, and changes the Ethernet type to `eth_type`. The snapshot shrinks by 4
+    /// bytes; `false` and unchanged when there is none.
+    pub fn pop_mpls(&mut self, eth_type: u16) -> bool {
+        let has_label = |at: &usize| {
+            let label = self.bytes().get(*at..*at + 2 + TAG);
+            label.is_some_and(|bytes| is_mpls(u16::from_be_bytes([bytes[0], bytes[1]])))
+        };
+        let Some(at) = self.ethertype_at().filter(has_label) else {
+            return false;
+        };
+        self.remove(at + 2);
+        self.bytes_mut()[at..at + 2].copy_from_slice(&eth_type.to_be_bytes());
+        true
+    }
+
+    /// Where the Ethernet type lies, behind up to two tags; `None` for 802.3 frames, which have a length there.
+    fn ethertype_at(&self) -> Option<usize> {
+        let word = |at: usize| {
+            let bytes = self.bytes().get(at..at + 2)?;
+            Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+        };
+        let is_tag = |at: usize| word(at).is_some_and(is_vlan_tpid);
+        let tags = (0..2).take_while(|tag| is_tag(MAC_BYTES + tag * TAG)).count();
+        let at = MAC_BYTES + tags * TAG;
+        word(at).filter(|&word| word >= SMALLEST_TYPE).map(|_| at)
+    }
+
+    /// Makes room for 4 bytes at `at`. There are as many before the frame.
+    #[inline]
+    fn insert(&mut self, at: usize) -> &mut [u8] {
+        let start = usize::from(self.start);
+        self.buffer.copy_within(start..start + at, start - TAG);
+        self.start -= TAG as u16;
+        &mut self.bytes_mut()[at..at + TAG]
+    }
+
+    /// Removes the 4 bytes at `at`.
+    #[inline]
+    fn remove(&mut self, at: usize) {
+        let start = usize::from(self.start);
+        self.buffer.copy_within(start..start + at, start + TAG);
+        self.start += TAG as u16;
     }
 }
 
@@ -217,6 +271,54 @@ mod tests {
                         if tagged {
                             room += 4;
                             twin.drain(12..16);
+                        }
+                    }
+                }
+                prop_assert_eq!(snapshot.bytes(), &twin[..]);
+            }
+        }
+
+        /// Twin: a vector with the labels spliced in and out behind the type.
+        #[test]
+        fn labels_behave_as_on_a_vector(
+            frame in prop::collection::vec(any::<u8>(), 0..=100),
+            types in prop::collection::vec(prop::sample::select(vec![0x8100u16, 0x88a8, 0x8847, 0x8848, 0x0800, 60]), 1..4),
+            steps in prop::collection::vec(prop::option::of(any::<u32>()), 0..12),
+            next in prop::sample::select(vec![0x8847u16, 0x8848, 0x0800]),
+        ) {
+            let mut twin = frame;
+            for (number, eth_type) in types.iter().enumerate() {
+                let at = 12 + 4 * number;
+                if let Some(bytes) = twin.get_mut(at..at + 2) {
+                    bytes.copy_from_slice(&eth_type.to_be_bytes());
+                }
+            }
+            let mut snapshot = Snapshot::new();
+            snapshot.fill(twin.len()).copy_from_slice(&twin);
+            let mut room = 32usize;
+            let is_tag = |frame: &[u8], at| matches!(frame.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
+            for step in steps {
+                let at = match (is_tag(&twin, 12), is_tag(&twin, 16)) {
+                    (false, _) => 12,
+                    (true, false) => 16,
+                    (true, true) => 20,
+                };
+                let found = twin.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+                match step {
+                    Some(label) => {
+                        let fits = found.is_some_and(|found| found >= 0x600) && room >= 4;
+                        prop_assert_eq!(snapshot.push_mpls(label, 0x8847), fits);
+                        if fits {
+                            room -= 4;
+                            twin.splice(at..at + 2, [&[0x88, 0x47], &label.to_be_bytes()[..]].concat());
+                        }
+                    }
+                    None => {
+                        let fits = matches!(found, Some(0x8847 | 0x8848)) && twin.len() >= at + 6;
+                        prop_assert_eq!(snapshot.pop_mpls(next), fits);
+                        if fits {
+                            room += 4;
+                            twin.splice(at..at + 6, next.to_be_bytes());
                         }
                     }
                 }

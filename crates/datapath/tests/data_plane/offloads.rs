@@ -4,7 +4,7 @@ use crate::support::frames::{Tcp, complete_checksum, plain, segments, tagged};
 use crate::support::guest::{ALL, LEAST};
 use crate::support::{Guest, Layout, Setup, Switch};
 use control_protocol::data_plane::Request;
-use flow::{Action, DropReason, PortId};
+use flow::{Action, DropReason, FieldId, PortId, SetField};
 use proptest::prelude::*;
 use vnic::features as f;
 use wire::{NEEDS_CSUM, VnetHeader};
@@ -142,6 +142,58 @@ fn cwr_stays_with_the_first_segment() {
     a.send_as(&header, &tcp.frame(1, 2, false), &Layout::One);
     let flags: Vec<_> = (0..4).map(|_| b.receive().1[tcp.l4() + 13]).collect();
     assert_eq!(flags, [0x90, 0x10, 0x10, 0x18]);
+    switch.finish();
+}
+
+/// A receiver's driver knows no segmentation behind labels, whatever it negotiated; behind a label that is gone again it does.
+#[test]
+fn large_frames_are_cut_behind_labels_only() {
+    let mut switch = Switch::with_ports(3);
+    let mut a = Guest::usual(&mut switch, 1);
+    let buffers = Setup {
+        buffers: vec![66_000],
+        receive_size: 16,
+        ..Setup::default()
+    };
+    let mut labelled = Guest::start(&mut switch, 2, buffers.clone());
+    let mut whole = Guest::start(&mut switch, 3, buffers);
+    let push = |label: u32| Action::PushMpls {
+        lse: label << 12 | 0x140,
+        eth_type: 0x8847,
+    };
+    // Of the outer label, whose bits are the packet's first behind the type, not of the address that lay there.
+    let set = Action::Set(SetField {
+        field: FieldId::MplsLse,
+        value: 0x07,
+        mask: 0xff,
+    });
+    for (v6, eth_type) in [(false, [8, 0]), (true, [0x86, 0xdd])] {
+        let pop = |eth_type| Action::PopMpls(u16::from_be_bytes(eth_type));
+        switch.flow(
+            1,
+            &[
+                push(5),
+                push(9),
+                set.clone(),
+                output(2),
+                pop([0x88, 0x47]),
+                pop(eth_type),
+                output(3),
+            ],
+        );
+        let tcp = Tcp::new(v6, 40_000);
+        let frame = tcp.frame(1, 2, false);
+        a.send_as(&tcp.header(1400), &frame, &Layout::Pieces(vec![12, 50, 1, 3000]));
+        for mut segment in segments(&tcp, 1, 2, 1400) {
+            segment.splice(12..14, [0x88, 0x47, 0, 0, 0x91, 7, 0, 0, 0x51, 0x40]);
+            let (header, mut received) = labelled.receive();
+            assert_eq!((header.flags, header.gso_type), (NEEDS_CSUM, 0));
+            assert_eq!(usize::from(header.csum_start), tcp.l4() + 8);
+            complete_checksum(&mut received, tcp.l4() + 8, 16);
+            assert_eq!(received, segment);
+        }
+        assert_eq!(whole.expect(&frame).gso_size, 1400);
+    }
     switch.finish();
 }
 

@@ -40,6 +40,11 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
             tci: tci & !TAG_PRESENT,
         },
         Action::PopVlan => Step::PopVlan,
+        Action::PushMpls { entry, eth_type } => Step::PushMpls {
+            lse: *entry,
+            eth_type: *eth_type,
+        },
+        Action::PopMpls(eth_type) => Step::PopMpls(*eth_type),
         Action::Sample { probability, actions } => Step::Sample {
             probability: *probability,
             actions: nested(actions)?,
@@ -59,9 +64,7 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
         },
         Action::Meter(meter) => Step::Meter(*meter),
         // Not yet.
-        Action::PushMpls { .. }
-        | Action::PopMpls(_)
-        | Action::AddMpls { .. }
+        Action::AddMpls { .. }
         | Action::Conntrack(_)
         | Action::ClearConnection
         | Action::PushEthernet(_)
@@ -78,6 +81,7 @@ fn push_set(set: &Set, steps: &mut Vec<Step>) -> Result<(), Errno> {
     match set {
         Set::Priority(change) => whole(FieldId::SkbPriority, change, steps),
         Set::Mark(change) => whole(FieldId::SkbMark, change, steps),
+        Set::Mpls(change) => whole(FieldId::MplsLse, change, steps),
         Set::Ethernet(change) => {
             put(FieldId::EthSrc, change, |of: &Ethernet| mac(of.source), steps);
             put(
@@ -110,7 +114,6 @@ fn push_set(set: &Set, steps: &mut Vec<Step>) -> Result<(), Errno> {
             );
         }
         Set::Tunnel(_)
-        | Set::Mpls(_)
         | Set::Nsh(_)
         | Set::Icmp(_)
         | Set::Icmpv6(_)

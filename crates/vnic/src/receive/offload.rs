@@ -24,6 +24,10 @@ impl ReceiveRing {
         let Some(kind) = packet.offload.segmentation() else {
             return true;
         };
+        // The driver's segmentation knows no labels.
+        if packet.layers.labels > 0 {
+            return false;
+        }
         let tso = if kind == GSO_TCPV4 {
             NET_GUEST_TSO4
         } else {
