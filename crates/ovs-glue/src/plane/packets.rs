@@ -2,7 +2,7 @@
 
 use control_protocol::data_plane::Packet;
 use flow::PortId;
-use wire::{Offload, Snapshot, Sum, VnetHeader, finish_checksum, parse, segments};
+use wire::{L3, Layers, Offload, Snapshot, Sum, VnetHeader, finish_checksum, parse, segments};
 
 /// The frames that a packet stands for. One whose header contradicts it goes as it is.
 pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {
@@ -14,7 +14,7 @@ pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {
         return vec![frame];
     }
     let head = &frame[..frame.len().min(Snapshot::MAX_LEN)];
-    let layers = parse(head, frame.len(), PortId(0)).layers;
+    let layers = layers(head, frame.len());
     let header = VnetHeader::from_bytes(&vnet_header);
     let Ok(offload) = Offload::check(&header, &layers, head, frame.len()) else {
         return vec![frame];
@@ -37,6 +37,31 @@ pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {
         let _ = finish_checksum(&mut frame, start, offset, &Sum::default());
     }
     vec![frame]
+}
+
+/// The layers of a packet, also behind labels that were pushed while its segmentation was still to be done.
+fn layers(head: &[u8], frame_len: usize) -> Layers {
+    const MPLS: u16 = 0x8847;
+    let outer = parse(head, frame_len, PortId(0)).layers;
+    if outer.l3_kind != L3::Mpls {
+        return outer;
+    }
+    let head = &head[..head.len().min(Snapshot::CAPACITY)];
+    let mut bare = Snapshot::new();
+    bare.fill(head.len()).copy_from_slice(head);
+    let stack = head[outer.l3.into()..].chunks_exact(4);
+    let depth = 1 + stack.take_while(|entry| entry[2] & 1 == 0).count();
+    for _ in 1..depth {
+        bare.pop_mpls(MPLS);
+    }
+    let behind = head.get(usize::from(outer.l3) + 4 * depth);
+    bare.pop_mpls(match behind.map(|first| first >> 4) {
+        Some(4) => 0x0800,
+        Some(6) => 0x86dd,
+        _ => return outer,
+    });
+    let inner = parse(bare.bytes(), frame_len - 4 * depth, PortId(0)).layers;
+    (0..depth).fold(inner, |layers, _| layers.labelled())
 }
 
 #[cfg(test)]
@@ -94,6 +119,38 @@ mod tests {
             sum.add_u16(u16::try_from(l4.len()).unwrap());
             assert_eq!(sum.fold(), 0xffff);
         }
+    }
+
+    #[test]
+    fn segments_keep_the_labels_that_were_pushed() {
+        let labels = [0x88, 0x47, 0, 0, 0x90, 64, 0, 0, 0x51, 64];
+        let mut frame = tcp(2500);
+        frame.splice(12..14, labels);
+        let mut vnet_header = VnetHeader::from_bytes(&header(1000));
+        (vnet_header.hdr_len, vnet_header.csum_start) = (62, 42);
+        let frames = complete(Packet {
+            vnet_header: vnet_header.to_bytes(),
+            frame,
+        });
+        let bare = complete(Packet {
+            vnet_header: header(1000),
+            frame: tcp(2500),
+        });
+        for (labelled, mut bare) in frames.into_iter().zip(bare) {
+            bare.splice(12..14, labels);
+            assert_eq!(labelled, bare);
+        }
+    }
+
+    #[test]
+    fn stacks_without_a_bottom_end_with_the_head() {
+        let mut frame = vec![0x88; 300];
+        frame[12..14].copy_from_slice(&[0x88, 0x47]);
+        let packet = Packet {
+            vnet_header: header(1000),
+            frame: frame.clone(),
+        };
+        assert_eq!(complete(packet), [frame]);
     }
 
     #[test]
