@@ -114,6 +114,7 @@ impl Walker {
                 key: *key,
                 context: *context,
                 fixed: true,
+                looks_up: false,
             },
             parts: &mut self.parts,
             program,
@@ -139,6 +140,8 @@ struct State {
     context: Context,
     /// All packets of the kind come here with this key, so that one look-up holds for all of them.
     fixed: bool,
+    /// The flow whose actions are under way looks up by itself, so that the kind has the ports' bits, too.
+    looks_up: bool,
 }
 
 /// A state that was set aside, and the place of the operation that did.
@@ -170,6 +173,7 @@ impl Subject for Composer<'_> {
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
         self.composable &= self.state.fixed && self.parts.len() < MAX_PARTS;
+        self.state.looks_up = entry.program().looks_up();
         self.parts.push(Arc::clone(entry));
     }
 
@@ -204,7 +208,7 @@ impl Subject for Composer<'_> {
                     &mut self.state.key.words
                 };
                 field.set(words, set.value, set.mask);
-                self.state.fixed &= field.is_metadata() || surely_has(&self.state.key, set);
+                self.state.fixed &= field.is_metadata() || self.state.surely_has(set);
             }
             Edit::PushVlan { .. } | Edit::PopVlan | Edit::PushMpls { .. } | Edit::PopMpls(_) => {
                 self.state.fixed = false;
@@ -264,33 +268,36 @@ impl Subject for Composer<'_> {
     }
 }
 
-/// Whether all packets with this key, which is the key after the change, have the field whose bits were set. In doubt the
-/// answer is no, and the packet is walked.
-fn surely_has(key: &FlowKey, set: &SetField) -> bool {
-    const IPV6: u16 = 0x86dd;
-    const IPV4: u16 = 0x0800;
-    const TCP: u8 = 6;
-    const UDP: u8 = 17;
-    let is_ip = matches!(key.eth_type(), IPV4 | IPV6) && key.ip_proto() != 0;
-    let fits = key.eth_type() == IPV6 || set.mask >> 32 == 0;
-    match set.field.field().layer {
-        Layer::Link => true,
-        Layer::Network => match set.field {
-            FieldId::IpTos | FieldId::IpTtl => is_ip,
-            FieldId::IpSrc | FieldId::IpDst => is_ip && fits,
-            FieldId::Ipv6Label => is_ip && key.eth_type() == IPV6,
+impl State {
+    /// Whether all packets of the kind, whose key this is after the change, have the field whose bits were set. In doubt the
+    /// answer is no, and the packet is walked. What is read here is in the kind's bits by [`flow::Program::looks_at`].
+    fn surely_has(&self, set: &SetField) -> bool {
+        const IPV6: u16 = 0x86dd;
+        const IPV4: u16 = 0x0800;
+        const TCP: u8 = 6;
+        const UDP: u8 = 17;
+        let key = &self.key;
+        let is_ip = matches!(key.eth_type(), IPV4 | IPV6) && key.ip_proto() != 0;
+        let fits = key.eth_type() == IPV6 || set.mask >> 32 == 0;
+        match set.field.field().layer {
+            Layer::Link => true,
+            Layer::Network => match set.field {
+                FieldId::IpTos | FieldId::IpTtl => is_ip,
+                FieldId::IpSrc | FieldId::IpDst => is_ip && fits,
+                FieldId::Ipv6Label => is_ip && key.eth_type() == IPV6,
+                _ => false,
+            },
+            // Both ports zero are no sign, but one would have to be set to zero for that to matter.
+            Layer::Transport => {
+                let other = if set.field == FieldId::TpSrc {
+                    key.tp_dst()
+                } else {
+                    key.tp_src()
+                };
+                self.looks_up && is_ip && matches!(key.ip_proto(), TCP | UDP) && other != 0
+            }
             _ => false,
-        },
-        // Both ports zero are no sign, but one would have to be set to zero for that to matter.
-        Layer::Transport => {
-            let other = if set.field == FieldId::TpSrc {
-                key.tp_dst()
-            } else {
-                key.tp_src()
-            };
-            is_ip && matches!(key.ip_proto(), TCP | UDP) && other != 0
         }
-        _ => false,
     }
 }
 

@@ -6,7 +6,7 @@
 //! packet, no copy is made.
 
 use crate::action::{Action, SetField, Userspace};
-use crate::{ControllerId, DropReason, FieldId, FlowMask, PortId, Stage, is_mpls};
+use crate::{ControllerId, DropReason, FieldId, FlowMask, Layer, PortId, Stage, is_mpls};
 use std::fmt;
 
 /// Most levels of lists within lists.
@@ -213,9 +213,24 @@ impl Program {
         })
     }
 
-    /// The fields of packets that the program reads and on which a later look-up depends: those that a hash is computed of.
+    /// The fields of packets that the program reads and on which a later look-up depends: those that a hash is computed of, and
+    /// those that tell whether a packet has a field that is set, without which it is dropped before. Ports of TCP and UDP
+    /// are of the latter only in a program that looks up by itself.
     pub fn looks_at(&self) -> FlowMask {
         let mut mask = FlowMask::ANY;
+        for op in &self.ops {
+            let Op::Edit(Edit::Set(set)) = op else { continue };
+            match set.field.field().layer {
+                Layer::Network => {}
+                Layer::Transport if self.looks_up && set.field == FieldId::TpSrc => {
+                    mask.0.set_tp_dst(u16::MAX)
+                }
+                Layer::Transport if self.looks_up => mask.0.set_tp_src(u16::MAX),
+                _ => continue,
+            }
+            mask.0.set_eth_type(u16::MAX);
+            mask.0.set_ip_proto(u8::MAX);
+        }
         if self.ops.iter().any(|op| matches!(op, Op::Hash { .. })) {
             mask.0.set_eth_type(u16::MAX);
             mask.0.set_ip_src(u128::MAX);
