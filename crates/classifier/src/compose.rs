@@ -210,9 +210,11 @@ impl Subject for Composer<'_> {
                 field.set(words, set.value, set.mask);
                 self.state.fixed &= field.is_metadata() || self.state.surely_has(set);
             }
-            Edit::PushVlan { .. } | Edit::PopVlan | Edit::PushMpls { .. } | Edit::PopMpls(_) => {
-                self.state.fixed = false;
-            }
+            Edit::PushVlan { .. }
+            | Edit::PopVlan
+            | Edit::PushMpls { .. }
+            | Edit::PopMpls(_)
+            | Edit::Encapsulate(_) => self.state.fixed = false,
         }
         self.push(Op::Edit(*edit));
         Ok(())

@@ -13,8 +13,8 @@ use classifier::{
     Train, Walked, Walker, dp_hash, run,
 };
 use flow::{
-    Action, Context, ContextMatch, DropReason, Edit, ExactKey, FieldId, Filters, Flow, FlowId, FlowKey,
-    FlowMask, Nested, PortId, PutMode, SetField, Stage, Statistics, SwitchId, Userspace,
+    Action, Context, ContextMatch, DropReason, Edit, Encapsulation, ExactKey, FieldId, Filters, Flow, FlowId,
+    FlowKey, FlowMask, Nested, NshHeader, PortId, PutMode, SetField, Stage, Statistics, SwitchId, Userspace,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -66,6 +66,7 @@ impl Frame {
         key.set_recirc_id(self.marks.recirc_id());
         key.set_dp_hash(self.marks.dp_hash());
         key.set_skb_mark(self.marks.skb_mark());
+        key.set_no_ethernet(self.marks.no_ethernet());
         key
     }
 
@@ -104,7 +105,31 @@ impl Frame {
                 self.head.pop_mpls(*eth_type);
                 Ok(())
             }
+            Edit::Encapsulate(change) => self.encapsulate(change).ok_or(DropReason::NoHeader),
         }
+    }
+
+    fn encapsulate(&mut self, change: &Encapsulation) -> Option<()> {
+        let has_ethernet = self.marks.no_ethernet() == 0;
+        let has_ethernet = match change {
+            Encapsulation::PushEth { dst, src } if !has_ethernet => {
+                self.head.push_eth(*dst, *src).then_some(true)
+            }
+            Encapsulation::PopEth if has_ethernet => self.head.pop_eth().then_some(false),
+            Encapsulation::PushNsh(header) => self.head.push_nsh(header, has_ethernet).then_some(false),
+            Encapsulation::PopNsh if !has_ethernet => self.head.pop_nsh(),
+            _ => None,
+        }?;
+        self.marks.set_no_ethernet(u8::from(!has_ethernet));
+        Some(())
+    }
+
+    /// What becomes of it at a port, which takes packets with an Ethernet header only.
+    fn output(&mut self, port: PortId) -> Outcome {
+        if self.marks.no_ethernet() == 1 {
+            return Outcome::Dropped(DropReason::NoHeader);
+        }
+        Outcome::Output(port, self.out())
     }
 
     /// The bytes that go out now.
@@ -190,6 +215,7 @@ impl Twin {
                     eth_type: *eth_type,
                 },
                 Action::PopMpls(eth_type) => Edit::PopMpls(*eth_type),
+                Action::Encapsulate(change) => Edit::Encapsulate(*change),
                 Action::PushVlan { tpid, tci } => Edit::PushVlan {
                     tpid: *tpid,
                     tci: *tci,
@@ -213,7 +239,7 @@ impl Twin {
             Action::Output(port) if self.filters(*port).egress > 0 => {
                 self.stage(Stage::Egress(*port, 0), frame.clone(), looks);
             }
-            Action::Output(port) => self.outcomes.push(Outcome::Output(*port, frame.out())),
+            Action::Output(port) => self.outcomes.push(frame.output(*port)),
             Action::Userspace(to) => self.outcomes.push(Outcome::Userspace(to.pid, frame.out())),
             Action::Drop(reason) => {
                 self.outcomes.push(Outcome::Dropped(*reason));
@@ -254,7 +280,7 @@ impl Twin {
                 };
                 match (stage.next(self.filters(of)), last) {
                     (Some(next), _) => self.stage(next, frame.clone(), looks),
-                    (None, Some(port)) => self.outcomes.push(Outcome::Output(port, frame.clone().out())),
+                    (None, Some(port)) => self.outcomes.push(frame.clone().output(port)),
                     (None, None) => self.outcomes.push(Outcome::Dropped(DropReason::NoAction)),
                 }
             }
@@ -291,8 +317,7 @@ impl Subject for OnFrame {
     }
 
     fn output(&mut self, port: PortId, _: bool) {
-        let bytes = self.frame.out();
-        self.outcomes.push(Outcome::Output(port, bytes));
+        self.outcomes.push(self.frame.output(port));
     }
 
     fn userspace(&mut self, to: &Userspace) {
@@ -407,7 +432,10 @@ impl Product {
                 }
                 Shape::Edited(edited) => {
                     match edited.edits.iter().try_for_each(|edit| subject.edit(edit)) {
-                        Ok(()) => subject.output(edited.port, true),
+                        // Nothing is checked on the short way.
+                        Ok(()) => subject
+                            .outcomes
+                            .push(Outcome::Output(edited.port, subject.frame.out())),
                         Err(reason) => subject.dropped(reason),
                     }
                     1
@@ -455,6 +483,18 @@ fn sets() -> impl Strategy<Value = SetField> {
 }
 
 /// Lists for a stage: `last` means the action that passes packets on there.
+fn encapsulations() -> impl Strategy<Value = Encapsulation> {
+    let mut nsh = [0; 24];
+    (nsh[1], nsh[2]) = (6, 1);
+    let nsh = NshHeader::new(&nsh).expect("a header of six words");
+    prop_oneof![
+        Just(Encapsulation::PushEth { dst: 2, src: 4 }),
+        Just(Encapsulation::PopEth),
+        Just(Encapsulation::PushNsh(nsh)),
+        Just(Encapsulation::PopNsh),
+    ]
+}
+
 fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
     let on = if forward {
         (1u32..3).prop_map(Action::Recirc).boxed()
@@ -469,6 +509,7 @@ fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
         1 => Just(Action::PopVlan),
         1 => Just(Action::PushMpls { lse: 0x1140, eth_type: 0x8847 }),
         1 => Just(Action::PopMpls(0x0800)),
+        2 => encapsulations().prop_map(Action::Encapsulate),
         1 => Just(Action::Hash { basis: 1 }),
         1 => (0u32..2).prop_map(Action::Meter),
         1 => (20u32..70).prop_map(Action::Truncate),

@@ -160,7 +160,8 @@ pub enum Request {
     Trace {
         /// The port the packet is to come from.
         in_port: PortId,
-        /// Ethernet frame, 14 to 65,553 bytes.
+        /// Ethernet frame, 14 to 65,553 bytes. A packet without an Ethernet header ([`FlowKey::no_ethernet`]) has one here, too, whose
+        /// addresses are zero.
         #[serde(with = "serde_bytes")]
         frame: Vec<u8>,
     },
@@ -420,6 +421,8 @@ pub struct Execute {
     pub recirc_id: u32,
     /// Of its key: the hash with which it came up, or 0.
     pub dp_hash: u32,
+    /// Of its key: the frame's Ethernet header is not the packet's, only its Ethernet type is.
+    pub no_ethernet: bool,
     /// What to do. An empty list drops the packet as [`DropReason::NoAction`].
     pub actions: Vec<Action>,
     /// The packet.

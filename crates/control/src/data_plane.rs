@@ -270,6 +270,7 @@ impl Control {
                     in_port,
                     recirc_id: key.recirc_id(),
                     dp_hash: key.dp_hash(),
+                    no_ethernet: key.no_ethernet() == 1,
                     actions,
                     packet,
                 }));

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vnic::{Counters, Packet};
 
+const ETHERNET_HEADER: usize = 14;
+
 /// Where packets go; the pipeline enqueues and counts, a trace only notes.
 pub(crate) trait Sink {
     /// To a port.
@@ -125,6 +127,11 @@ impl<K: Sink> OnPacket<'_, K> {
         }
     }
 
+    /// Whether it begins with an Ethernet header. Otherwise its head has one all the same, with addresses that are zero.
+    fn has_ethernet(&self) -> bool {
+        self.metadata.marks.no_ethernet() == 0
+    }
+
     /// Its key and context, as they are now.
     fn now(&mut self) -> (FlowKey, Context) {
         let (key, context) = self.key();
@@ -176,6 +183,7 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
             key.set_recirc_id(marks.recirc_id());
             key.set_dp_hash(marks.dp_hash());
             key.set_skb_mark(marks.skb_mark());
+            key.set_no_ethernet(marks.no_ethernet());
             key
         });
         (key, context)
@@ -198,6 +206,9 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
     #[inline]
     fn output(&mut self, port: PortId, last: bool) {
         self.sink.applying(|| Action::Output(port));
+        if !self.has_ethernet() {
+            return self.dropped(DropReason::NoHeader);
+        }
         match self.cut() {
             Some(Ok(cut)) => return self.sink.output(port, cut.share()),
             Some(Err(reason)) => return self.dropped(reason),
@@ -243,8 +254,15 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
             Edit::PopVlan => Action::PopVlan,
             Edit::PushMpls { lse, eth_type } => Action::PushMpls { lse, eth_type },
             Edit::PopMpls(eth_type) => Action::PopMpls(eth_type),
+            Edit::Encapsulate(change) => Action::Encapsulate(change),
         });
         self.metadata.key = None;
+        if let Edit::Encapsulate(change) = edit {
+            let has_ethernet = self.has_ethernet();
+            let has_ethernet = self.own()?.encapsulate(change, has_ethernet)?;
+            self.metadata.marks.set_no_ethernet(u8::from(!has_ethernet));
+            return Ok(());
+        }
         if let Edit::Set(set) = edit
             && set.field.field().is_metadata()
         {
@@ -285,7 +303,8 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
 
     fn is_longer(&mut self, len: u16) -> bool {
         let current = self.current.as_ref();
-        current.is_some_and(|current| current.packet().longest_frame() > len.into())
+        let not_there = if self.has_ethernet() { 0 } else { ETHERNET_HEADER };
+        current.is_some_and(|current| current.packet().longest_frame().saturating_sub(not_there) > len.into())
     }
 
     fn passes(&mut self, meter: u32) -> bool {

@@ -32,6 +32,7 @@ fn output(actions: &[Action], is_foreign: &dyn Fn(&PortId) -> bool) -> Option<Po
         | Action::PopVlan
         | Action::PushMpls { .. }
         | Action::PopMpls(_)
+        | Action::Encapsulate(_)
         | Action::Userspace(_)
         | Action::Drop(_)
         | Action::Set(_)

@@ -331,6 +331,7 @@ impl Serving<'_> {
         match packet.parse_flow_key() {
             Ok(mut key) => self.engine.scheduler.accounted(&self.engine.work, |scheduler| {
                 key.set_recirc_id(execute.recirc_id);
+                key.set_no_ethernet(execute.no_ethernet.into());
                 key.set_dp_hash(execute.dp_hash);
                 let injected = Injected {
                     port: &port,

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::fmt;
 
 /// One step of a list. Steps run in order; header changes affect the outputs after them, not before
-/// (`linux/openvswitch.h`, `enum ovs_action_attr`). Actions of connection tracking, NSH and Ethernet headers are not there yet.
+/// (`linux/openvswitch.h`, `enum ovs_action_attr`). Actions of connection tracking are not there yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Action {
     /// Send the packet, as it is now, to a port, past the port's egress filters.
@@ -33,6 +33,9 @@ pub enum Action {
     /// Remove the outermost MPLS label stack entry, and give the packet that Ethernet type; without effect on a packet that has
     /// none.
     PopMpls(u16),
+    /// Change what a packet begins with. A packet that does not begin as the change needs it is dropped, and so is one that is
+    /// sent to a port without an Ethernet header.
+    Encapsulate(Encapsulation),
     /// Hand a copy to the controller.
     Userspace(Userspace),
     /// Drop for a reason the control plane names. Ends the list.
@@ -71,6 +74,74 @@ pub enum Action {
     Meter(u32),
     /// Pass a copy on to the next stage; after the last egress filter, to the port.
     Continue,
+}
+
+/// A change of what a packet begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Encapsulation {
+    /// Gives a packet without an Ethernet header one.
+    PushEth {
+        /// Destination address, first byte in the highest bits of the 48.
+        dst: u64,
+        /// Source address.
+        src: u64,
+    },
+    /// Removes the Ethernet header of a packet without VLAN tags.
+    PopEth,
+    /// Puts a network service header before the packet, which has no Ethernet header then (RFC 8300 2).
+    PushNsh(NshHeader),
+    /// Removes the network service header that a packet without an Ethernet header begins with.
+    PopNsh,
+}
+
+/// A network service header, as on the wire (RFC 8300 2.2 to 2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
+pub struct NshHeader {
+    len: u8,
+    bytes: [u8; NshHeader::MAX_LEN],
+}
+
+impl NshHeader {
+    /// Most bytes of a header that is pushed: base, service path and 36 bytes of context.
+    pub const MAX_LEN: usize = 44;
+
+    /// The header; `None` if its length is not what it says, it is too long, or its version or metadata type is not known.
+    pub fn new(header: &[u8]) -> Option<NshHeader> {
+        let (&[high, low, kind, ..], len) = (header.first_chunk::<8>()?, header.len());
+        let said = usize::from(low & 0x3f) * 4;
+        let fits = match kind & 0xf {
+            1 => len == 24,
+            2 => (8..=Self::MAX_LEN).contains(&len),
+            _ => false,
+        };
+        let mut bytes = [0; Self::MAX_LEN];
+        bytes.get_mut(..len)?.copy_from_slice(header);
+        (fits && said == len && high >> 6 == 0).then_some(NshHeader {
+            len: len as u8,
+            bytes,
+        })
+    }
+
+    /// The bytes. Who pushes it fills in the next protocol.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
+
+impl TryFrom<Vec<u8>> for NshHeader {
+    type Error = &'static str;
+
+    fn try_from(header: Vec<u8>) -> Result<NshHeader, Self::Error> {
+        NshHeader::new(&header).ok_or("not a network service header that can be pushed")
+    }
+}
+
+impl From<NshHeader> for Vec<u8> {
+    fn from(header: NshHeader) -> Vec<u8> {
+        header.bytes().to_vec()
+    }
 }
 
 /// What goes to the controller with a packet.
@@ -168,6 +239,27 @@ impl fmt::Display for SetField {
     }
 }
 
+impl fmt::Display for Encapsulation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Encapsulation::PushEth { dst, src } => write!(f, "push_eth(src={src:012x},dst={dst:012x})"),
+            Encapsulation::PopEth => f.write_str("pop_eth"),
+            Encapsulation::PushNsh(header) => {
+                let path = header.bytes.first_chunk::<8>().map_or(0, |bytes| {
+                    u32::from_be_bytes([bytes[4], bytes[5], bytes[6], bytes[7]])
+                });
+                let (spi, si) = (path >> 8, path & 0xff);
+                write!(
+                    f,
+                    "push_nsh(mdtype={},spi={spi:#x},si={si})",
+                    header.bytes[2] & 0xf
+                )
+            }
+            Encapsulation::PopNsh => f.write_str("pop_nsh"),
+        }
+    }
+}
+
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -182,6 +274,7 @@ impl fmt::Display for Action {
                 )
             }
             Action::PopMpls(eth_type) => write!(f, "pop_mpls(eth_type={eth_type:#06x})"),
+            Action::Encapsulate(change) => change.fmt(f),
             Action::Userspace(to) => write!(f, "userspace(pid={},{} bytes)", to.pid, to.data.len()),
             Action::Drop(reason) => write!(f, "drop({reason})"),
             Action::Set(set) => set.fmt(f),

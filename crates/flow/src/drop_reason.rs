@@ -50,7 +50,7 @@ drop_reasons! {
     NoDestination "no-destination" "No other port could take the packet, or the destination is the port it came from."
     Policy "policy" "A rule of the control plane says so."
     BadActions "bad-actions" "The control process sent the packet back with actions that are too long, or mean nothing."
-    NoHeader "no-header" "The flow changes a field that the packet does not have, or not within its first 128 bytes."
+    NoHeader "no-header" "The flow changes a field or header that the packet does not have, or not within its first 128 bytes, or sends it to a port without an Ethernet header."
     Metered "meter" "A meter's rate is exceeded."
     TooDeep "too-deep" "The packet's way through flows and copies is longer than a packet's may be."
     PortDown "port-down" "The receiver is not connected or its driver is not ready."

@@ -202,6 +202,8 @@ fields! {
     InnerTci, FlowKey Link: inner_tci set_inner_tci u16 = 3, 16, 16;
     /// Inner tag protocol identifier.
     InnerTpid, FlowKey Link: inner_tpid set_inner_tpid u16 = 3, 32, 16;
+    /// 1 for a packet without an Ethernet header, whose Ethernet type is known nevertheless. None comes from a guest.
+    NoEthernet, FlowKey Metadata: no_ethernet set_no_ethernet u8 = 3, 48, 1;
     /// IP protocol or IPv6 upper-layer protocol; ARP: operation (low 8 bits).
     IpProto, FlowKey Network: ip_proto set_ip_proto u8 = 4, 0, 8;
     /// Type of service / traffic class.

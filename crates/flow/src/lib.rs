@@ -22,7 +22,7 @@ mod meter;
 mod program;
 mod stage;
 
-pub use action::{Action, Nested, SetField, Userspace};
+pub use action::{Action, Encapsulation, Nested, NshHeader, SetField, Userspace};
 pub use context::{Context, ContextMatch};
 pub use counters::PortCounters;
 pub use drop_reason::{DropCounts, DropReason};

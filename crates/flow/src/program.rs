@@ -5,7 +5,7 @@
 //! nesting and bytes of a program are bounded, and so is the cost of one packet. Where no later operation needs the
 //! packet, no copy is made.
 
-use crate::action::{Action, SetField, Userspace};
+use crate::action::{Action, Encapsulation, SetField, Userspace};
 use crate::{ControllerId, DropReason, FieldId, FlowMask, Layer, PortId, Stage, is_mpls};
 use std::fmt;
 
@@ -42,6 +42,8 @@ pub enum Edit {
     },
     /// [`Action::PopMpls`].
     PopMpls(u16),
+    /// [`Action::Encapsulate`].
+    Encapsulate(Encapsulation),
 }
 
 /// An operation. Places are indices into [`Program::ops`].
@@ -183,14 +185,15 @@ impl Program {
         }
     }
 
-    /// The changes of packets and the port that they are sent to, if the program does nothing else. Marks for later passes
-    /// are left out, as no pass follows.
+    /// The changes of packets and the port that they are sent to, if the program does nothing else, and packets have an
+    /// Ethernet header all the time. Marks for later passes are left out, as no pass follows.
     pub fn edited(&self) -> Option<(Box<[Edit]>, PortId)> {
         let [edits @ .., Op::Output { port, last: true }] = &*self.ops else {
             return None;
         };
         let is_mark = |edit: &Edit| matches!(edit, Edit::Set(set) if set.field == FieldId::SkbMark);
         let edits = edits.iter().map(|op| match op {
+            Op::Edit(Edit::Encapsulate(_)) => None,
             Op::Edit(edit) => Some(*edit),
             _ => None,
         });
@@ -353,6 +356,7 @@ impl Compiler {
             Action::PopVlan => self.out.push(Op::Edit(Edit::PopVlan)),
             Action::PushMpls { lse, eth_type } => self.push_mpls(*lse, *eth_type)?,
             Action::PopMpls(eth_type) => self.out.push(Op::Edit(Edit::PopMpls(*eth_type))),
+            Action::Encapsulate(change) => self.out.push(Op::Edit(Edit::Encapsulate(*change))),
             Action::Userspace(to) => {
                 self.bytes += to.data.len();
                 if self.bytes > MAX_BYTES {

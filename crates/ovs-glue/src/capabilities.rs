@@ -104,12 +104,14 @@ impl Capabilities {
         }
     }
 
-    /// What our data plane can do: what [`Capabilities::first`] can, a second pass with a hash, MPLS labels, and meters.
+    /// What our data plane can do: what [`Capabilities::first`] can, a second pass with a hash, MPLS labels, packets
+    /// without an Ethernet header, network service headers, and meters.
     pub const fn ours() -> Self {
         Self {
             keys: Numbers::of(&[2..=2, 15..=15, 19..=21, 28..=28]),
-            actions: Numbers::of(&[1..=11, 13..=13, 19..=21]),
-            set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=15, 17..=17, 21..=21]),
+            actions: Numbers::of(&[1..=11, 13..=15, 17..=21]),
+            set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=15, 17..=17, 21..=21, 28..=28]),
+            layer_3: true,
             mpls_labels: 3,
             meters: flow::MAX_METERS,
             ports: 4_000,

@@ -5,11 +5,11 @@
 #[path = "../../ovs-netlink/tests/strategies/mod.rs"]
 mod strategies;
 
-use flow::{Action as Step, Context, FieldId, FlowKey, Program, Stage};
+use flow::{Action as Step, Context, Encapsulation, FieldId, FlowKey, Program, Stage};
 use ovs_glue::datapath::{Errno, PortNo};
 use ovs_glue::translate::{Ports, actions, flow_match, key_of};
 use ovs_netlink::action::{Action, Change, Set, Userspace};
-use ovs_netlink::key::{Ethernet, Ipv4, Ipv6, Key, Match, Network, Nsh, ether};
+use ovs_netlink::key::{Ethernet, Ipv4, Ipv6, Key, Match, Network, Nsh, NshContext, NshHeader, ether};
 use proptest::prelude::*;
 
 const PORTS: Ports = Ports {
@@ -17,14 +17,13 @@ const PORTS: Ports = Ports {
     count: 4000,
 };
 
-/// What our keys have of a random key: no tunnel, no layer-3 packet, no connection's tuples; ports and labels that there are.
+/// What our keys have of a random key: no tunnel, no connection's tuples; ports and labels that there are.
 fn ours(mut key: Key) -> Key {
     let metadata = &mut key.metadata;
     metadata.tunnel = None;
     metadata.connection.labels = 0;
     metadata.connection.original = None;
     metadata.in_port = metadata.in_port.map(|port| port % PORTS.count);
-    key.ethernet.get_or_insert_default();
     if let Network::Nsh(Nsh { base, .. }) = &mut key.network {
         base.flags &= 3;
         base.ttl &= 63;
@@ -57,7 +56,6 @@ fn ours(mut key: Key) -> Key {
 fn matches() -> impl Strategy<Value = Match> {
     strategies::keys::flow().prop_map(|Match { key, mut mask }| {
         let key = ours(key);
-        mask.0.ethernet.get_or_insert_default();
         // Only packets that ovs-vswitchd makes up come from no port.
         mask.0.metadata.in_port = mask.0.metadata.in_port.filter(|_| key.metadata.in_port.is_some());
         Match { key, mask }
@@ -188,11 +186,10 @@ mod naive {
 
     /// `None`: the packet has other headers than the flow's key, which its key cannot be compared with field by field.
     pub fn matches(of: &Match, packet: &Key) -> Option<bool> {
-        let ethernet = equal(
-            &of.key.ethernet.unwrap(),
-            &packet.ethernet.unwrap(),
-            &of.mask.0.ethernet.unwrap(),
-        );
+        let ethernet = match (of.key.ethernet, packet.ethernet) {
+            (Some(key), Some(packet)) => equal(&key, &packet, &of.mask.0.ethernet.unwrap_or_default()),
+            (key, packet) => key.is_none() == packet.is_none(),
+        };
         let cut = |key: &Key| {
             key.vlans
                 .into_iter()
@@ -346,10 +343,53 @@ fn lists_keep_their_shape() {
             tci: 0xe005
         }
     );
-    for refused in [Action::PopEthernet, Action::ClearConnection] {
-        assert_eq!(
-            actions(&[Action::Clone(vec![refused])], PORTS),
-            Err(Errno::EINVAL)
-        );
+    let refused = Action::Clone(vec![Action::ClearConnection]);
+    assert_eq!(actions(&[refused], PORTS), Err(Errno::EINVAL));
+}
+
+#[test]
+fn headers_are_pushed_as_they_are_on_the_wire() {
+    let nsh = |context| NshHeader {
+        flags: 1,
+        ttl: 63,
+        next_protocol: 3,
+        path: 0x0001_02ff,
+        context,
+    };
+    let pushed = |context| actions(&[Action::PushNsh(nsh(context))], PORTS);
+    let header = |bytes: &[u8]| {
+        let header = flow::NshHeader::new(bytes).unwrap();
+        Ok(vec![Step::Encapsulate(Encapsulation::PushNsh(header))])
+    };
+    let fixed = NshContext::Fixed(u128::from_be_bytes(*b"0123456789abcdef"));
+    let bytes = [&[0x1f, 0xc6, 1, 3, 0, 1, 2, 255][..], b"0123456789abcdef"].concat();
+    assert_eq!(pushed(fixed), header(&bytes));
+    let variable = NshContext::Variable(vec![7; 36]);
+    let bytes = [&[0x1f, 0xcb, 2, 3, 0, 1, 2, 255][..], &[7; 36]].concat();
+    assert_eq!(pushed(variable), header(&bytes));
+    // Longer than there is room for, up to what the kernel takes.
+    for len in [37, 248] {
+        assert_eq!(pushed(NshContext::Variable(vec![7; len])), Err(Errno::EINVAL));
     }
+    let addresses = Ethernet {
+        source: [1, 2, 3, 4, 5, 6],
+        destination: [7, 8, 9, 10, 11, 12],
+    };
+    let steps = actions(
+        &[
+            Action::PopEthernet,
+            Action::PushEthernet(addresses),
+            Action::PopNsh,
+        ],
+        PORTS,
+    );
+    let text: Vec<_> = steps.unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        text,
+        [
+            "pop_eth",
+            "push_eth(src=010203040506,dst=0708090a0b0c)",
+            "pop_nsh"
+        ]
+    );
 }

@@ -1,7 +1,7 @@
 //! A packet on its way: a private head, and a tail that still lies where the sender put it.
 
 use crate::Counters;
-use flow::{DropReason, Edit, ExactKey, FlowKey, PortId};
+use flow::{DropReason, Edit, Encapsulation, ExactKey, FlowKey, PortId};
 use guest_memory::{GuestMemory, GuestRange};
 use ring::Shared;
 use std::sync::Arc;
@@ -160,6 +160,7 @@ impl Packet {
                 self.pop_mpls(*eth_type);
                 Ok(())
             }
+            Edit::Encapsulate(change) => self.encapsulate(change, true).map(drop),
         }
     }
 
@@ -190,25 +191,51 @@ impl Packet {
 
     /// Inserts an MPLS label stack entry; false if there is no room for it, or no Ethernet type.
     fn push_mpls(&mut self, lse: u32, eth_type: u16) -> bool {
+        let before = self.head.len();
         let pushed = self.head.push_mpls(lse, eth_type);
-        if pushed {
-            self.layers = self.layers.labelled();
-            self.offload = self.offload.moved(4);
-        }
+        self.resized(before);
         pushed
     }
 
     /// Removes the outermost MPLS label stack entry; without effect if there is none.
     fn pop_mpls(&mut self, eth_type: u16) {
-        if !self.head.pop_mpls(eth_type) {
-            return;
-        }
-        self.offload = self.offload.moved(-4);
-        self.layers = match self.layers.unlabelled() {
-            Some(layers) => layers,
-            // What the label hid was not looked at before.
-            None => parse(self.head.bytes(), self.frame_len(), self.origin).layers,
+        let before = self.head.len();
+        self.head.pop_mpls(eth_type);
+        self.resized(before);
+    }
+
+    /// Changes what the packet begins with. Says whether it has an Ethernet header then.
+    ///
+    /// # Errors
+    ///
+    /// It does not begin as the change needs it, or there is no room; it is as before.
+    pub fn encapsulate(&mut self, change: &Encapsulation, has_ethernet: bool) -> Result<bool, DropReason> {
+        let before = self.head.len();
+        let has_ethernet = match change {
+            Encapsulation::PushEth { dst, src } if !has_ethernet => {
+                self.head.push_eth(*dst, *src).then_some(true)
+            }
+            Encapsulation::PopEth if has_ethernet => self.head.pop_eth().then_some(false),
+            Encapsulation::PushNsh(header) => self.head.push_nsh(header, has_ethernet).then_some(false),
+            Encapsulation::PopNsh if !has_ethernet => self.head.pop_nsh(),
+            _ => None,
         };
+        self.resized(before);
+        has_ethernet.ok_or(DropReason::NoHeader)
+    }
+
+    /// Offsets after a header was pushed or removed, before which the head had that length.
+    fn resized(&mut self, before: usize) {
+        let by = self.head.len() as i16 - before as i16;
+        let layers = match by {
+            0 => return,
+            1.. => Some(self.layers.behind(by.unsigned_abs())),
+            _ => self.layers.uncovered(by.unsigned_abs()),
+        };
+        self.offload = self.offload.moved(by);
+        // What was hidden since the packet came was not looked at before.
+        self.layers =
+            layers.unwrap_or_else(|| parse(self.head.bytes(), self.frame_len(), self.origin).layers);
     }
 
     fn moved(&mut self, by: i16) -> bool {

@@ -56,13 +56,10 @@ pub struct Layers {
     /// An IPv6 routing header is present, so the destination in the header may not be the one that the
     /// pseudo header means (RFC 8200 8.1).
     pub routed: bool,
-    /// MPLS label stack entries that were pushed in front of `l3` since the packet was parsed. The other fields still tell of
-    /// the packet behind them, which may have to be segmented.
-    pub labels: u8,
+    /// Bytes of headers that were pushed before what the other fields tell of, since the packet was parsed. What is behind
+    /// such headers may still have to be segmented, or its checksum completed.
+    pub pushed: u16,
 }
-
-/// Bytes of a label stack entry (RFC 3032 2.1).
-const LABEL: u16 = 4;
 
 impl Layers {
     /// The layers after `by` bytes were inserted before `l3` (removed, when negative), as by
@@ -78,34 +75,22 @@ impl Layers {
         }
     }
 
-    /// The layers after an MPLS label stack entry was pushed in front of `l3`.
+    /// The layers after a header of `len` bytes was pushed before all that they tell of.
     #[must_use]
-    pub fn labelled(&self) -> Layers {
+    pub fn behind(&self, len: u16) -> Layers {
         Layers {
-            labels: self.labels.saturating_add(1),
-            ..self.moved(LABEL as i16)
+            pushed: self.pushed.saturating_add(len),
+            ..self.moved(i16::try_from(len).unwrap_or(i16::MAX))
         }
     }
 
-    /// The layers after the outermost of the pushed label stack entries was removed; `None` if none was pushed, and only
-    /// parsing can tell.
+    /// The layers after the outermost header, of `len` bytes, was removed; `None` if it was there when the packet was parsed,
+    /// and only parsing can tell what it hid.
     #[must_use]
-    pub fn unlabelled(&self) -> Option<Layers> {
+    pub fn uncovered(&self, len: u16) -> Option<Layers> {
         Some(Layers {
-            labels: self.labels.checked_sub(1)?,
-            ..self.moved(-(LABEL as i16))
+            pushed: self.pushed.checked_sub(len)?,
+            ..self.moved(i16::try_from(len).map_or(i16::MIN, |len| -len))
         })
-    }
-
-    /// The layers whose fields the packet has: of what was pushed, the outermost label stack entry, and nothing behind it.
-    pub(crate) fn visible(&self) -> Layers {
-        if self.labels == 0 {
-            return *self;
-        }
-        Layers {
-            l3: self.l3.saturating_sub(LABEL * u16::from(self.labels)),
-            l3_kind: L3::Mpls,
-            ..Layers::default()
-        }
     }
 }

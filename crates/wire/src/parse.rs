@@ -144,7 +144,7 @@ fn usual(
         l4_kind,
         fragment: false,
         routed: false,
-        labels: 0,
+        pushed: 0,
     };
     Some(())
 }

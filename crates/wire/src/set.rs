@@ -11,8 +11,8 @@ use crate::checksum::Sum;
 use crate::crc32c;
 use crate::layers::{L3, L4, Layers};
 use crate::offload::Offload;
-use crate::parse::{SOURCE_LINK, TARGET_LINK, link_options};
-use flow::{FieldId, SetField};
+use crate::parse::{SOURCE_LINK, TARGET_LINK, link_options, parse};
+use flow::{FieldId, PortId, SetField};
 use std::fmt;
 
 const IPV4_CHECKSUM: usize = 10;
@@ -63,7 +63,13 @@ pub fn set_field(
     if set.field.field().is_metadata() {
         return Ok(());
     }
-    let layers = &layers.visible();
+    let outer;
+    let layers = if layers.pushed == 0 {
+        layers
+    } else {
+        outer = parse(head, frame_len, PortId(0)).layers;
+        &outer
+    };
     let place = place(head, layers, set.field).ok_or(NoField)?;
     let mut setter = Setter {
         head,

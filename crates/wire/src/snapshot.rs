@@ -11,9 +11,14 @@
 //!
 //! A snapshot has one owner at a time; nothing here synchronises.
 
-use flow::{VLAN_PRESENT, is_mpls};
+use flow::{NshHeader, VLAN_PRESENT, is_mpls};
 
 const MAC_BYTES: usize = 12;
+const ETHERNET_HEADER: usize = 14;
+const NSH: u16 = 0x894f;
+/// Next protocols of a network service header (RFC 8300 8.3.1): IPv4, IPv6, NSH, MPLS; and Ethernet.
+const NSH_PROTOCOLS: [(u8, u16); 4] = [(1, 0x0800), (2, 0x86dd), (4, NSH), (5, 0x8847)];
+const NSH_ETHERNET: u8 = 3;
 /// Bytes of a VLAN tag, and of an MPLS label stack entry.
 const TAG: usize = 4;
 /// Smallest number in the type field that is a type and not a length (IEEE 802.3 3.2.6).
@@ -43,8 +48,9 @@ impl Default for Snapshot {
 impl Snapshot {
     /// Bytes of a frame that are copied; a shorter frame is complete in its snapshot.
     pub const CAPACITY: usize = 128;
-    /// Bytes free before the frame after [`fill`](Self::fill): room for eight tags.
-    pub const HEADROOM: usize = 32;
+    /// Bytes free before the frame after [`fill`](Self::fill): room for an Ethernet header and a network service header. The head
+    /// begins on a cache line.
+    pub const HEADROOM: usize = 60;
     /// Most bytes a snapshot can ever hold.
     pub const MAX_LEN: usize = Self::HEADROOM + Self::CAPACITY;
 
@@ -115,7 +121,7 @@ impl Snapshot {
         if start < TAG || self.len() < MAC_BYTES + 2 {
             return false;
         }
-        let tag = self.insert(MAC_BYTES);
+        let tag = self.insert(MAC_BYTES, TAG);
         tag[..2].copy_from_slice(&tpid.to_be_bytes());
         tag[2..].copy_from_slice(&(tci & !VLAN_PRESENT).to_be_bytes());
         true
@@ -131,7 +137,7 @@ impl Snapshot {
         {
             return false;
         }
-        self.remove(MAC_BYTES);
+        self.remove(MAC_BYTES, TAG);
         true
     }
 
@@ -141,7 +147,7 @@ impl Snapshot {
         let Some(at) = self.ethertype_at().filter(|_| usize::from(self.start) >= TAG) else {
             return false;
         };
-        self.insert(at + 2).copy_from_slice(&lse.to_be_bytes());
+        self.insert(at + 2, TAG).copy_from_slice(&lse.to_be_bytes());
         self.bytes_mut()[at..at + 2].copy_from_slice(&eth_type.to_be_bytes());
         true
     }
@@ -156,7 +162,7 @@ impl Snapshot {
         let Some(at) = self.ethertype_at().filter(has_label) else {
             return false;
         };
-        self.remove(at + 2);
+        self.remove(at + 2, TAG);
         self.bytes_mut()[at..at + 2].copy_from_slice(&eth_type.to_be_bytes());
         true
     }
@@ -173,21 +179,92 @@ impl Snapshot {
         word(at).filter(|&word| word >= SMALLEST_TYPE).map(|_| at)
     }
 
-    /// Makes room for 4 bytes at `at`. There are as many before the frame.
-    #[inline]
-    fn insert(&mut self, at: usize) -> &mut [u8] {
-        let start = usize::from(self.start);
-        self.buffer.copy_within(start..start + at, start - TAG);
-        self.start -= TAG as u16;
-        &mut self.bytes_mut()[at..at + TAG]
+    /// Gives a packet without an Ethernet header one; `false` and unchanged when it is too short.
+    pub fn push_eth(&mut self, dst: u64, src: u64) -> bool {
+        let Some(addresses) = self.bytes_mut().get_mut(..MAC_BYTES) else {
+            return false;
+        };
+        addresses[..6].copy_from_slice(&dst.to_be_bytes()[2..]);
+        addresses[6..].copy_from_slice(&src.to_be_bytes()[2..]);
+        true
     }
 
-    /// Removes the 4 bytes at `at`.
+    /// Removes the Ethernet header, of which the type is kept, with zeros for addresses: what knows only of packets with
+    /// such a header can handle others as well. `false` and unchanged for tagged packets and 802.3 frames.
+    pub fn pop_eth(&mut self) -> bool {
+        if self.ethertype_at() != Some(MAC_BYTES) {
+            return false;
+        }
+        self.bytes_mut()[..MAC_BYTES].fill(0);
+        true
+    }
+
+    /// Puts a network service header before the packet, which has no Ethernet header then. `false` and unchanged if there is no
+    /// room, or the header cannot name what follows.
+    pub fn push_nsh(&mut self, header: &NshHeader, has_ethernet: bool) -> bool {
+        let header = header.bytes();
+        let next = if has_ethernet {
+            Some(NSH_ETHERNET)
+        } else {
+            self.nsh_protocol()
+        };
+        let (at, len) = if has_ethernet {
+            (0, ETHERNET_HEADER + header.len())
+        } else {
+            (ETHERNET_HEADER, header.len())
+        };
+        let Some(next) = next.filter(|_| usize::from(self.start) >= len && self.len() >= at) else {
+            return false;
+        };
+        self.insert(at, len)[..len - header.len()].fill(0);
+        let bytes = self.bytes_mut();
+        bytes[MAC_BYTES..ETHERNET_HEADER].copy_from_slice(&NSH.to_be_bytes());
+        bytes[ETHERNET_HEADER..ETHERNET_HEADER + header.len()].copy_from_slice(header);
+        bytes[ETHERNET_HEADER + 3] = next;
+        true
+    }
+
+    /// Removes the network service header of a packet without an Ethernet header. Says whether the packet has one then; `None`
+    /// and unchanged if there is no such header, or none of what follows it.
+    pub fn pop_nsh(&mut self) -> Option<bool> {
+        let word = |at: usize| Some(u16::from_be_bytes(*self.bytes().get(at..)?.first_chunk()?));
+        let len = usize::from(word(ETHERNET_HEADER)? & 0x3f) * 4;
+        let next = *self.bytes().get(ETHERNET_HEADER + 3)?;
+        if word(MAC_BYTES)? != NSH || len < 8 || self.len() < ETHERNET_HEADER + len {
+            return None;
+        }
+        if next == NSH_ETHERNET {
+            self.remove(0, ETHERNET_HEADER + len);
+            return Some(true);
+        }
+        let (_, eth_type) = *NSH_PROTOCOLS.iter().find(|(number, _)| *number == next)?;
+        self.remove(ETHERNET_HEADER, len);
+        self.bytes_mut()[MAC_BYTES..ETHERNET_HEADER].copy_from_slice(&eth_type.to_be_bytes());
+        Some(false)
+    }
+
+    /// The number by which a network service header names a packet without an Ethernet header.
+    fn nsh_protocol(&self) -> Option<u8> {
+        let eth_type = u16::from_be_bytes(*self.bytes().get(MAC_BYTES..)?.first_chunk()?);
+        let known = NSH_PROTOCOLS.iter().find(|(_, known)| *known == eth_type);
+        known.map(|&(number, _)| number)
+    }
+
+    /// Makes room for `len` bytes at `at`. There are as many before the frame.
     #[inline]
-    fn remove(&mut self, at: usize) {
+    fn insert(&mut self, at: usize, len: usize) -> &mut [u8] {
         let start = usize::from(self.start);
-        self.buffer.copy_within(start..start + at, start + TAG);
-        self.start += TAG as u16;
+        self.buffer.copy_within(start..start + at, start - len);
+        self.start -= len as u16;
+        &mut self.bytes_mut()[at..at + len]
+    }
+
+    /// Removes the `len` bytes at `at`.
+    #[inline]
+    fn remove(&mut self, at: usize, len: usize) {
+        let start = usize::from(self.start);
+        self.buffer.copy_within(start..start + at, start + len);
+        self.start += len as u16;
     }
 }
 
@@ -222,11 +299,11 @@ mod tests {
     fn headroom_ends_and_fill_restores_it() {
         let mut snapshot = Snapshot::new();
         snapshot.fill(64).fill(7);
-        for _ in 0..8 {
+        for _ in 0..15 {
             assert!(snapshot.push_vlan(0x88a8, 5));
         }
         assert!(!snapshot.push_vlan(0x88a8, 5));
-        assert_eq!(snapshot.len(), 96);
+        assert_eq!(snapshot.len(), 124);
         assert_eq!(snapshot.fill(1000).len(), Snapshot::CAPACITY);
         assert!(snapshot.push_vlan(0x8100, 5));
     }
@@ -244,6 +321,79 @@ mod tests {
         assert_eq!(snapshot.len(), 13);
     }
 
+    fn nsh(context: u8) -> NshHeader {
+        let kind = if context == 16 { 1 } else { 2 };
+        let mut bytes = vec![0x0f, 0xc0 | (2 + context / 4), kind, 0, 1, 2, 3, 255];
+        bytes.extend(100..100 + context);
+        NshHeader::new(&bytes).unwrap()
+    }
+
+    #[test]
+    fn service_headers_name_what_follows_and_are_removed_again() {
+        let frames = [0x0800u16, 0x86dd, 0x8847, 0x0806].map(|eth_type| {
+            let mut frame: Vec<u8> = (0..70).collect();
+            frame[12..14].copy_from_slice(&eth_type.to_be_bytes());
+            frame
+        });
+        for (frame, known) in frames.into_iter().zip([Some(1), Some(2), Some(5), None]) {
+            let mut snapshot = Snapshot::new();
+            snapshot.fill(frame.len()).copy_from_slice(&frame);
+            // Before the Ethernet header, which comes back.
+            assert!(snapshot.push_nsh(&nsh(16), true));
+            assert_eq!(
+                snapshot.bytes()[..14],
+                [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x89, 0x4f]
+            );
+            assert_eq!(snapshot.bytes()[14..22], [0x0f, 0xc6, 1, 3, 1, 2, 3, 255]);
+            assert_eq!(snapshot.bytes()[38..], frame);
+            assert_eq!(snapshot.pop_nsh(), Some(true));
+            assert_eq!(snapshot.bytes(), frame);
+            // Instead of it.
+            assert!(snapshot.pop_eth());
+            assert_eq!(snapshot.push_nsh(&nsh(4), false), known.is_some());
+            if let Some(known) = known {
+                assert_eq!(snapshot.bytes()[14..18], [0x0f, 0xc3, 2, known]);
+                assert!(snapshot.push_nsh(&nsh(0), false), "in another one");
+                assert_eq!(snapshot.bytes()[17], 4);
+                assert_eq!(snapshot.pop_nsh(), Some(false));
+                assert_eq!(snapshot.pop_nsh(), Some(false));
+            }
+            assert_eq!(snapshot.bytes()[12..], frame[12..]);
+            assert_eq!(snapshot.pop_nsh(), None);
+            assert!(snapshot.push_eth(0x0102_0304_0506, 0x0708_090a_0b0c));
+            assert_eq!(snapshot.bytes()[..12], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+            assert_eq!(snapshot.bytes()[12..], frame[12..]);
+        }
+    }
+
+    #[test]
+    fn service_headers_need_room_and_what_they_say() {
+        let mut snapshot = Snapshot::new();
+        snapshot.fill(60).fill(0);
+        assert!(snapshot.push_nsh(&nsh(36), true), "the longest one");
+        assert!(!snapshot.push_nsh(&nsh(0), false), "no room");
+        assert!(!snapshot.push_nsh(&nsh(0), true), "no room");
+        let mut longer = [0; 48];
+        (longer[1], longer[2]) = (12, 2);
+        assert_eq!(NshHeader::new(&longer), None);
+        // One that is longer than the packet, shorter than a header is, or of another kind.
+        for (words, next) in [(40, 3), (1, 3), (6, 9)] {
+            let bytes = snapshot.fill(60);
+            bytes.fill(0);
+            bytes[12..18].copy_from_slice(&[0x89, 0x4f, 0, words, 1, next]);
+            assert_eq!(snapshot.pop_nsh(), None);
+            assert_eq!(snapshot.len(), 60);
+        }
+        // Tagged, of 802.3, and too short.
+        for head in [&[0x81, 0, 0, 5, 8, 0][..], &[0, 40, 1, 1], &[8]] {
+            let bytes = snapshot.fill(12 + head.len());
+            bytes[..12].fill(9);
+            bytes[12..].copy_from_slice(head);
+            assert!(!snapshot.pop_eth());
+            assert_eq!(snapshot.bytes()[..12], [9; 12]);
+        }
+    }
+
     proptest! {
         /// Twin: a vector with the tags spliced in and out.
         #[test]
@@ -253,7 +403,7 @@ mod tests {
         ) {
             let mut snapshot = Snapshot::new();
             snapshot.fill(frame.len()).copy_from_slice(&frame);
-            let (mut twin, mut room) = (frame, 32usize);
+            let (mut twin, mut room) = (frame, Snapshot::HEADROOM);
             for step in steps {
                 match step {
                     Some((ad, tci)) => {
@@ -295,7 +445,7 @@ mod tests {
             }
             let mut snapshot = Snapshot::new();
             snapshot.fill(twin.len()).copy_from_slice(&twin);
-            let mut room = 32usize;
+            let mut room = Snapshot::HEADROOM;
             let is_tag = |frame: &[u8], at| matches!(frame.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
             for step in steps {
                 let at = match (is_tag(&twin, 12), is_tag(&twin, 16)) {

@@ -1,10 +1,14 @@
 //! Segmentation, checksums, merged buffers and the MTU, compared with the naive way.
 
+use crate::support::control::SWITCH;
 use crate::support::frames::{Tcp, complete_checksum, plain, segments, tagged};
 use crate::support::guest::{ALL, LEAST};
 use crate::support::{Guest, Layout, Setup, Switch};
 use control_protocol::data_plane::Request;
-use flow::{Action, DropReason, FieldId, PortId, SetField};
+use flow::{
+    Action, DropReason, Encapsulation, FieldId, Flow, FlowId, FlowKey, FlowMask, NshHeader, PortId, SetField,
+    Userspace,
+};
 use proptest::prelude::*;
 use vnic::features as f;
 use wire::{NEEDS_CSUM, VnetHeader};
@@ -194,6 +198,79 @@ fn large_frames_are_cut_behind_labels_only() {
         }
         assert_eq!(whole.expect(&frame).gso_size, 1400);
     }
+    switch.finish();
+}
+
+/// There and back again through a network service header, in which a large frame is cut; without the Ethernet header before
+/// it, a packet goes to no port, but to the controller.
+#[test]
+fn service_headers_are_pushed_and_popped() {
+    let (mut switch, mut a, mut b) = pair(ALL, vec![66_000]);
+    let nsh = [
+        0x0f, 0xc6, 1, 0, 0, 0, 7, 255, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16,
+    ];
+    let encapsulate = Action::Encapsulate;
+    let push = encapsulate(Encapsulation::PushNsh(NshHeader::new(&nsh).unwrap()));
+    let outer = encapsulate(Encapsulation::PushEth { dst: 0x0b, src: 0x0a });
+    let to_controller = Action::Userspace(Userspace::default());
+    switch.flow(1, &[push, output(2), to_controller, outer, output(2)]);
+    let pop = [Encapsulation::PopEth, Encapsulation::PopNsh].map(encapsulate);
+    switch.flow(2, &[&pop[..], &[Action::Recirc(3)]].concat());
+    let mut key = FlowKey::default();
+    key.set_in_port(2);
+    key.set_recirc_id(3);
+    let mut mask = FlowMask::ANY;
+    mask.0.set_in_port(u32::MAX);
+    mask.0.set_recirc_id(u32::MAX);
+    mask.0.set_no_ethernet(1);
+    switch.put(Flow::new(FlowId(9), SWITCH, key, mask, vec![output(1)]));
+
+    let header = [&[0, 0, 0, 0, 0, 0x0b, 0, 0, 0, 0, 0, 0x0a, 0x89, 0x4f][..], &nsh].concat();
+    let wrapped = |frame: &[u8]| {
+        let mut wrapped = [&header[..], frame].concat();
+        wrapped[17] = 3;
+        wrapped
+    };
+    for v6 in [false, true] {
+        let tcp = Tcp::new(v6, 5000);
+        a.send_as(&tcp.header(1400), &tcp.frame(1, 2, false), &Layout::One);
+        let upcall = switch.upcall();
+        assert_eq!((upcall.key.no_ethernet(), upcall.key.nsh_np()), (1, 3));
+        assert_eq!(
+            upcall.packet.frame[..14],
+            [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x89, 0x4f]
+        );
+        switch.discard(upcall.id, DropReason::Policy);
+        for segment in segments(&tcp, 1, 2, 1400) {
+            let (header, mut received) = b.receive();
+            assert_eq!((header.flags, header.gso_type), (NEEDS_CSUM, 0));
+            complete_checksum(&mut received, tcp.l4() + 38, 16);
+            assert_eq!(received, wrapped(&segment));
+            b.send(&received);
+            a.expect_plain(&segment);
+        }
+    }
+    // A packet that is none inside, and one that has another protocol inside, which has no Ethernet header.
+    b.send(&plain(2, 1, 60, 1));
+    let mut other = wrapped(&plain(1, 2, 60, 1));
+    other[17] = 1;
+    b.send(&other);
+    let upcall = switch.upcall();
+    assert_eq!(
+        (
+            upcall.key.recirc_id(),
+            upcall.key.no_ethernet(),
+            upcall.key.eth_type()
+        ),
+        (3, 1, 0x0800)
+    );
+    switch.execute(upcall, &[output(1)]);
+    switch.until(1, "dropped", |counters| {
+        counters.dropped.get(DropReason::NoHeader) == 2
+    });
+    switch.until(2, "dropped", |counters| {
+        counters.dropped.get(DropReason::NoHeader) == 2
+    });
     switch.finish();
 }
 

@@ -233,7 +233,10 @@ impl Plane {
         let context = upcall.context.as_deref().unwrap_or(&Context::NONE);
         let key = Box::new(key_of(&upcall.key, context, self.options.ports));
         let hash = hash_of(&upcall.key);
-        let parts = packets::complete(upcall.packet);
+        let mut parts = packets::complete(upcall.packet);
+        if key.ethernet.is_none() {
+            packets::begin_behind_ethernet(&mut parts);
+        }
         let last = parts.len().saturating_sub(1);
         for (number, packet) in parts.into_iter().enumerate() {
             let part = Upcall {
@@ -407,10 +410,11 @@ impl Datapath for Plane {
             in_port,
             recirc_id: metadata.recirc_id,
             dp_hash: metadata.dp_hash,
+            no_ethernet: execute.eth_type.is_some(),
             actions,
             packet: Packet {
                 vnet_header: [0; 12],
-                frame: execute.packet.to_vec(),
+                frame: packets::frame(execute.eth_type, execute.packet),
             },
         };
         self.link.push(Request::Execute(injected), Vec::new());

@@ -4,6 +4,8 @@ use control_protocol::data_plane::Packet;
 use flow::PortId;
 use wire::{L3, Layers, Offload, Snapshot, Sum, VnetHeader, finish_checksum, parse, segments};
 
+const ETHERNET_HEADER: usize = 14;
+
 /// The frames that a packet stands for. One whose header contradicts it goes as it is.
 pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {
     let Packet {
@@ -39,6 +41,22 @@ pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {
     vec![frame]
 }
 
+/// The frame that a packet of ovs-vswitchd's is in our data plane, where all begin with an Ethernet header.
+/// One that has none comes with its Ethernet type.
+pub(super) fn frame(eth_type: Option<u16>, packet: &[u8]) -> Vec<u8> {
+    match eth_type {
+        None => packet.to_vec(),
+        Some(eth_type) => [&[0; 12], &eth_type.to_be_bytes()[..], packet].concat(),
+    }
+}
+
+/// Takes the Ethernet headers off that packets have in our data plane only.
+pub(super) fn begin_behind_ethernet(frames: &mut [Vec<u8>]) {
+    for frame in frames {
+        frame.drain(..frame.len().min(ETHERNET_HEADER));
+    }
+}
+
 /// The layers of a packet, also behind labels that were pushed while its segmentation was still to be done.
 fn layers(head: &[u8], frame_len: usize) -> Layers {
     const MPLS: u16 = 0x8847;
@@ -61,7 +79,7 @@ fn layers(head: &[u8], frame_len: usize) -> Layers {
         _ => return outer,
     });
     let inner = parse(bare.bytes(), frame_len - 4 * depth, PortId(0)).layers;
-    (0..depth).fold(inner, |layers, _| layers.labelled())
+    inner.behind((4 * depth) as u16)
 }
 
 #[cfg(test)]

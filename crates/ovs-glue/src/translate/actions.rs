@@ -5,10 +5,12 @@
 
 use super::Ports;
 use crate::datapath::{Errno, PortNo};
-use flow::{Action as Step, FieldId, Nested, SetField, Userspace};
+use flow::{Action as Step, Encapsulation, FieldId, Nested, SetField, Userspace};
 use ovs_netlink::action::{Action, Change, Set};
-use ovs_netlink::key::{Ethernet, Ipv4, Ipv6, Ports as L4Ports, TAG_PRESENT};
-use ovs_netlink::layout::Layout;
+use ovs_netlink::key::{
+    Ethernet, Ipv4, Ipv6, Nsh, NshBase, NshContext, NshHeader, Ports as L4Ports, TAG_PRESENT,
+};
+use ovs_netlink::layout::{Layout, Mac};
 
 /// What our data plane is to do.
 ///
@@ -63,14 +65,17 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
             otherwise: nested(others)?,
         },
         Action::Meter(meter) => Step::Meter(*meter),
+        Action::PushEthernet(addresses) => Step::Encapsulate(Encapsulation::PushEth {
+            dst: number(addresses.destination),
+            src: number(addresses.source),
+        }),
+        Action::PopEthernet => Step::Encapsulate(Encapsulation::PopEth),
+        Action::PushNsh(header) => Step::Encapsulate(Encapsulation::PushNsh(nsh_header(header)?)),
+        Action::PopNsh => Step::Encapsulate(Encapsulation::PopNsh),
         // Not yet.
-        Action::AddMpls { .. }
-        | Action::Conntrack(_)
-        | Action::ClearConnection
-        | Action::PushEthernet(_)
-        | Action::PopEthernet
-        | Action::PushNsh(_)
-        | Action::PopNsh => return Err(Errno::EINVAL),
+        Action::AddMpls { .. } | Action::Conntrack(_) | Action::ClearConnection => {
+            return Err(Errno::EINVAL);
+        }
     };
     steps.push(step);
     Ok(())
@@ -113,12 +118,26 @@ fn push_set(set: &Set, steps: &mut Vec<Step>) -> Result<(), Errno> {
                 steps,
             );
         }
-        Set::Tunnel(_)
-        | Set::Nsh(_)
-        | Set::Icmp(_)
-        | Set::Icmpv6(_)
-        | Set::Arp(_)
-        | Set::NeighbourDiscovery(_) => return Err(Errno::EINVAL),
+        // The kind of metadata and the next protocol cannot be set.
+        Set::Nsh(change) => {
+            let mask = change.mask.unwrap_or(Nsh {
+                base: NshBase::ones(),
+                context: 0,
+            });
+            let mut put = |field, get: fn(&Nsh) -> u128| {
+                push_field(field, get(&change.value), get(&mask), steps);
+            };
+            put(FieldId::NshFlags, |of| of.base.flags.into());
+            put(FieldId::NshTtl, |of| of.base.ttl.into());
+            put(FieldId::NshPathHdr, |of| of.base.path.into());
+            put(FieldId::NshC1, |of| of.context >> 96);
+            put(FieldId::NshC2, |of| of.context >> 64 & 0xffff_ffff);
+            put(FieldId::NshC3, |of| of.context >> 32 & 0xffff_ffff);
+            put(FieldId::NshC4, |of| of.context & 0xffff_ffff);
+        }
+        Set::Tunnel(_) | Set::Icmp(_) | Set::Icmpv6(_) | Set::Arp(_) | Set::NeighbourDiscovery(_) => {
+            return Err(Errno::EINVAL);
+        }
     }
     Ok(())
 }
@@ -151,6 +170,26 @@ fn push_field(field: FieldId, value: u128, mask: u128, steps: &mut Vec<Step>) {
     }
 }
 
-fn mac([a, b, c, d, e, f]: ovs_netlink::layout::Mac) -> u128 {
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f]).into()
+/// The header as on the wire (RFC 8300 2.2).
+fn nsh_header(header: &NshHeader) -> Result<flow::NshHeader, Errno> {
+    let (kind, context) = match &header.context {
+        NshContext::Fixed(context) => (1, context.to_be_bytes().to_vec()),
+        NshContext::Variable(context) => (2, context.clone()),
+    };
+    let words = u16::try_from(2 + context.len().div_ceil(4)).map_err(|_| Errno::EINVAL)?;
+    let first = u16::from(header.flags) << 12 | u16::from(header.ttl) << 6 | words;
+    let mut bytes = first.to_be_bytes().to_vec();
+    bytes.extend([kind, header.next_protocol]);
+    bytes.extend(header.path.to_be_bytes());
+    bytes.extend(context);
+    bytes.resize(4 * usize::from(words), 0);
+    flow::NshHeader::new(&bytes).ok_or(Errno::EINVAL)
+}
+
+fn mac(address: Mac) -> u128 {
+    number(address).into()
+}
+
+fn number([a, b, c, d, e, f]: Mac) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }

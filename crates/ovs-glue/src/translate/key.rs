@@ -1,7 +1,7 @@
 //! Keys and masks.
 //!
 //! A mask has the headers that its key has, so both take the same way. What differs: a mask always looks at VLAN tags and
-//! whether there are any, and at the pass; its port is all ones or not looked at.
+//! whether there are any and an Ethernet header, and at the pass; its port is all ones or not looked at.
 
 use super::{NOBODY, Ports};
 use crate::datapath::Errno;
@@ -39,6 +39,7 @@ pub fn flow_match(
     };
     let (mut bits, context_bits) = write(&mask.0, port_mask);
     bits.set_recirc_id(u32::MAX);
+    bits.set_no_ethernet(1);
     let is_length = mask.0.eth_type != 0 || cut_tag(key).is_some();
     bits.set_eth_type(if is_length { u16::MAX } else { 0 });
     always_look_at_tags(key, &mask.0, &mut bits);
@@ -74,7 +75,7 @@ pub fn key_of(flow: &FlowKey, context: &Context, ports: Ports) -> Key {
                 ..Connection::default()
             },
         },
-        ethernet: Some(Ethernet {
+        ethernet: (flow.no_ethernet() == 0).then(|| Ethernet {
             source: mac(flow.eth_src()),
             destination: mac(flow.eth_dst()),
         }),
@@ -210,6 +211,7 @@ fn write(key: &Key, in_port: u32) -> (FlowKey, Context) {
     flow.set_ct_zone(metadata.connection.zone);
     flow.set_ct_mark(metadata.connection.mark);
     context.set_skb_priority(metadata.priority);
+    flow.set_no_ethernet(key.ethernet.is_none().into());
     if let Some(ethernet) = &key.ethernet {
         flow.set_eth_src(number(ethernet.source));
         flow.set_eth_dst(number(ethernet.destination));

@@ -475,9 +475,22 @@ fn packets_from_ovs_vswitchd_are_checked_before_they_are_sent() {
     assert_eq!((sent.recirc_id, sent.dp_hash), (4, 5));
     let actions: Vec<_> = sent.actions.iter().map(ToString::to_string).collect();
     assert_eq!(actions, ["set(skb_mark=0x3)", "output(4097)"]);
+    assert!(!sent.no_ethernet);
+    // A packet that begins with its network header gets one for an Ethernet header's place.
+    execute.eth_type = Some(0x894f);
+    assert_eq!(world.plane.execute(&execute), Ok(()));
+    let Request::Execute(sent) = world.hear().request else {
+        panic!()
+    };
+    assert!(sent.no_ethernet);
+    assert_eq!(
+        sent.packet.frame,
+        [&[0; 12][..], &[0x89, 0x4f], &[0; 60]].concat()
+    );
+    execute.eth_type = None;
     execute.probe = true;
     assert_eq!(world.plane.execute(&execute), Ok(()));
-    execute.actions = vec![Action::PopNsh];
+    execute.actions = vec![Action::ClearConnection];
     assert_eq!(world.plane.execute(&execute), Err(Errno::EINVAL));
     execute.metadata.in_port = Some(2);
     assert_eq!(world.plane.execute(&execute), Err(Errno::EINVAL));
@@ -866,8 +879,15 @@ fn what_a_packet_bears_is_told() {
     let mut context = flow::Context::default();
     context.set_skb_priority(8);
     upcall.context = Some(Box::new(context));
-    world.say(FromDataPlane::Upcall(upcall));
+    world.say(FromDataPlane::Upcall(upcall.clone()));
     let told = world.plane.next_upcall().unwrap().key.metadata;
     let told = (told.recirc_id, told.dp_hash, told.mark, told.priority);
     assert_eq!(told, (5, 6, 7, 8));
+    // Without an Ethernet header.
+    upcall.key.set_no_ethernet(1);
+    let whole = upcall.packet.frame.clone();
+    world.say(FromDataPlane::Upcall(upcall));
+    let told = world.plane.next_upcall().unwrap();
+    assert_eq!(told.key.ethernet, None);
+    assert_eq!(told.packet, whole[14..]);
 }

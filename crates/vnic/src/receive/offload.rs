@@ -24,8 +24,8 @@ impl ReceiveRing {
         let Some(kind) = packet.offload.segmentation() else {
             return true;
         };
-        // The driver's segmentation knows no labels.
-        if packet.layers.labels > 0 {
+        // The driver's segmentation knows no labels or service headers.
+        if packet.layers.pushed > 0 {
             return false;
         }
         let tso = if kind == GSO_TCPV4 {
