@@ -1,7 +1,7 @@
 //! `hyperswitch ovs ...`: Open vSwitch's own programs on a switch of the running instance.
 //!
-//! A private Open vSwitch has all its files in a directory below the run directory, which its programs find by `OVS_RUNDIR`. Where
-//! that directory exists, these verbs and the process `ovs` use the private Open vSwitch; otherwise they use the system's.
+//! A private Open vSwitch has all its files in a directory below the run directory, which its programs find by `OVS_RUNDIR`.
+//! Where that directory exists, these verbs and the process `ovs` use the private Open vSwitch; otherwise the system's.
 //! Bridges and ports are read through ovs-vsctl, which knows the database best.
 
 mod daemon;
