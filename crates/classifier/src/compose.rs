@@ -1,13 +1,13 @@
-//! From a walk to a decision.
+//! Composes the flows of a walk into a decision.
 //!
-//! A walk sees the key alone: fields that actions set are constants for later look-ups, and the operations met on the way are
+//! A walk uses the key alone: fields that actions set are constants for later look-ups, and the operations on the way are
 //! noted as one program. The program becomes a decision if every packet of the kind makes the same look-ups. That is so
 //! unless a look-up stands after a meter or on one side of a branch, or after headers were moved: masks found after a
-//! move speak of the moved packet, while the cache's key is the packet as it came. Packets of other kinds are walked one by
-//! one, and counted.
+//! move apply to the moved packet, while the cache's key is that of the packet as it came. For packets of other kinds, each
+//! packet is walked, and counted.
 //!
-//! The flows that are met determine the program. So a walk first notes the flows, and asks whether a decision for them is
-//! known; only a new decision allocates.
+//! The flows on the way determine the program. So a walk first notes the flows, and searches for a decision composed of them;
+//! only a new decision allocates.
 
 use crate::decision::{Decision, compose, known};
 use crate::entry::FlowEntry;
@@ -21,24 +21,24 @@ use flow::{
 };
 use std::sync::Arc;
 
-/// Flows that a decision may stand on.
+/// Most flows of which a decision is composed.
 pub const MAX_PARTS: usize = 64;
 
-/// What [`Reading::walk`] found.
+/// The result of [`Reading::walk`].
 #[derive(Debug)]
 pub enum Walked<'a> {
     /// The first stage has no flow for the packet.
     Missing(Stage),
-    /// One flow says all that is done.
+    /// One flow determines the decision.
     Own(&'a Arc<Decision>),
-    /// Several flows together say what is done.
+    /// Several flows together determine the decision.
     Composed(Arc<Decision>),
     /// Each packet has to be walked with [`run`] from that stage on.
     Each(Stage),
 }
 
 impl Walked<'_> {
-    /// The decision, if one may be remembered.
+    /// The decision, if it may be cached.
     #[inline]
     pub fn decision(&self) -> Option<&Arc<Decision>> {
         match self {
@@ -49,7 +49,7 @@ impl Walked<'_> {
     }
 }
 
-/// What a thread keeps for its walks.
+/// A thread's buffers for its walks.
 #[derive(Debug, Default)]
 pub struct Walker {
     parts: Vec<Arc<FlowEntry>>,
@@ -133,7 +133,7 @@ fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
     !looks_up
 }
 
-/// What a walk knows of the packet on its way.
+/// The state of a packet during a walk.
 #[derive(Clone, Copy, Debug)]
 struct State {
     key: FlowKey,
@@ -186,7 +186,7 @@ impl Subject for Composer<'_> {
     }
 
     fn userspace(&mut self, to: &Userspace) {
-        // The key of a later pass, which the controller is told, is in no packet.
+        // The controller gets the key with the copy; that of a later pass cannot be made from the packet.
         let first_pass = self.state.key.recirc_id() == 0 && self.state.key.dp_hash() == 0;
         self.composable &= first_pass;
         if let Some(program) = &mut self.program {

@@ -1,9 +1,9 @@
-//! What is done with packets of one kind: the value of the microflow cache.
+//! The decision about packets of one kind: the value of the microflow cache.
 //!
-//! A flow that looks up nothing further has a decision of its own, made when the flow is installed. What a walk through several
-//! flows found is composed into one program, which stands on all of them: when one of the flows ends, so does the
-//! decision, before the change is answered. A thread that composes a decision first notes it with its flows and then looks
-//! whether they live; a thread that ends a flow first marks the flow and then looks which decisions are noted. So one of the
+//! A flow that looks up nothing further has a decision of its own, made when the flow is installed. The operations of a walk
+//! through several flows are composed into one program, which depends on all of them: when one of the flows ends, so does the
+//! decision, before the change is answered. A thread that composes a decision first notes it with its flows and then checks
+//! whether they live; a thread that ends a flow first marks the flow and then reads which decisions are noted. So one of the
 //! two finds the other.
 //!
 //! Counters are independent statistics, updated without ordering between them: a reader may see a packet before its bytes, but
@@ -28,7 +28,7 @@ pub enum Shape {
     Run,
 }
 
-/// Changes, and where packets go then.
+/// Changes of a packet, and its output port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edited {
     /// In order.
@@ -37,7 +37,7 @@ pub struct Edited {
     pub port: PortId,
 }
 
-/// What is done with packets of a kind.
+/// The decision about packets of a kind.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Decision {
@@ -50,7 +50,7 @@ pub struct Decision {
     seen: Seen,
 }
 
-/// Which flows' statistics grow with what was counted.
+/// The flows to whose statistics counts are added.
 #[derive(Debug)]
 enum Counts {
     /// Those of the decision itself, which is a flow's own.
@@ -126,7 +126,7 @@ impl Decision {
         Decision::new(program, counts)
     }
 
-    /// What is done.
+    /// The decision's program.
     #[inline]
     pub fn program(&self) -> &Program {
         &self.program
@@ -140,7 +140,7 @@ impl Decision {
         }
     }
 
-    /// Counts packets for all flows that the decision stands on. `now_ms` comes from the clock that the caller also uses for
+    /// Counts packets for all flows that the decision depends on. `now_ms` comes from the clock that the caller also uses for
     /// [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
@@ -162,7 +162,7 @@ impl Decision {
         }
     }
 
-    /// Asks the processor for what a packet needs of the decision.
+    /// Prefetches the fields that are read for a packet.
     #[inline]
     pub(crate) fn prefetch(&self) {
         prefetch(self, Access::Read);

@@ -1,4 +1,4 @@
-//! An installed flow. The table, the decisions that stand on the flow, and the caches of all workers share it.
+//! An installed flow. The table, the decisions that depend on the flow, and the caches of all workers share it.
 
 use crate::decision::{Decision, Dependents};
 use flow::{BadActions, Flow, FlowStats, Program};
@@ -37,7 +37,7 @@ impl FlowEntry {
         })
     }
 
-    /// Asks the processor for what a look-up reads.
+    /// Prefetches the fields that a look-up reads.
     #[inline]
     pub(crate) fn prefetch(&self) {
         let key = &self.flow.key.words;
@@ -70,7 +70,7 @@ impl FlowEntry {
         self.decision.is_live()
     }
 
-    /// Ends the entry and the decisions that stand on it: from now on caches treat them as misses.
+    /// Ends the entry and the decisions that depend on it: from now on caches treat them as misses.
     pub(crate) fn kill(&self) {
         self.decision.end();
         self.dependents.end();

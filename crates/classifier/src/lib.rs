@@ -5,8 +5,8 @@
 //! by mask. Flows have no priorities: the control plane keeps flows disjoint, and where they overlap, any match is as good
 //! as another.
 //!
-//! What a flow, or a walk through several flows, does with packets is a [`Decision`] that both levels share. Removing a flow
-//! from the table ends the decisions that stand on it. A decision that has ended is a miss in every cache that still holds
+//! The outcome of a flow, or of a walk through several flows, is a [`Decision`] that both levels share. Removing a flow
+//! from the table ends the decisions that depend on it. A decision that has ended is a miss in every cache that still holds
 //! it, so no thread has to reach into another thread's cache.
 //!
 //! Guests choose the keys, and must not be able to choose the cost: hashing is keyed by a secret, tables are bounded, and

@@ -1,8 +1,8 @@
 //! Subtables that are searched together, one after the other: those of one input port.
 //!
-//! Subtables that are hit often move to the front, after a number of changes and whenever the owner says so. Nothing here
-//! takes long, as look-ups wait meanwhile: a change prepares beforehand what it needs ([`SubtableList::room_for`]), and the
-//! caller drops what a change replaced.
+//! Subtables that are hit often move to the front, after a number of changes and whenever the owner asks for it. Nothing here
+//! takes long, as look-ups wait meanwhile: room for a change is prepared beforehand ([`SubtableList::room_for`]), and the
+//! caller drops the entries and subtables that a change replaced.
 
 #![expect(
     clippy::vec_box,
@@ -91,7 +91,7 @@ impl SubtableList {
     }
 
     /// Removes those of `old` that are in the list, and adds `new`. `room` is the subtable that was prepared for `new`.
-    /// Returns what the caller has to drop.
+    /// Returns the parts that the caller has to drop.
     pub fn replace(
         &mut self,
         old: &[Arc<FlowEntry>],

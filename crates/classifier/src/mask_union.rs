@@ -1,7 +1,7 @@
-//! The union of the masks of a port's flows: the bits of a packet's key that make a difference.
+//! The union of the masks of a port's flows: the bits of a packet's key that any flow matches.
 //!
 //! Caches compare these bits of a key and no others, so packets that all flows treat alike share a cache entry. Where flows
-//! look at Ethernet addresses only, one entry serves all connections between two stations.
+//! match Ethernet addresses only, one entry serves all connections between two stations.
 //!
 //! The union changes while other threads read it, and a reader need not see all of a change at once. When a cache entry was
 //! made, the union covered its flow's mask. The union is widened before a flow can be found, and narrowed after flows have

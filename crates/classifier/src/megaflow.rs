@@ -5,9 +5,9 @@
 //! There is one subtable per mask, and a look-up searches one after the other. So its cost is the number of masks, and a
 //! guest can make the control plane produce masks by sending many kinds of packets. Two things bound that: a port may have a
 //! limited number of masks, and flows that name an input port, which are nearly all flows, have their subtables in a list
-//! of that port's own. A guest that exhausts its masks makes its own misses dearer by a bounded amount, and nobody else's.
+//! of that port's own. A guest that exhausts its masks makes its own misses dearer by a bounded amount, and no other port's.
 //!
-//! Nor can a guest use up the table: a port may have as many flows as there is still room for (the dynamic thresholds
+//! Nor can a guest use up the table: a port may have as many flows as there are free places (the dynamic thresholds
 //! by which switches share packet buffers; Choudhury and Hahne, 1998). One greedy port gets half of the table, two get a
 //! third each, and so on: there is always room left, and nothing to configure.
 //!
@@ -49,7 +49,7 @@ pub struct MegaflowTable {
     any_port: Arc<SharedList>,
     /// All other lists, and which filters ports have.
     stages: Arc<Stages>,
-    /// How many flows each port has that has any.
+    /// Number of flows of each port that has any.
     port_flows: BTreeMap<u32, usize>,
     /// The fields that actions of any flow have read since the table was last empty.
     looks_at: FlowMask,
@@ -101,7 +101,7 @@ impl MegaflowTable {
     ///
     /// # Errors
     ///
-    /// A limit is reached, or the flow makes no sense; the table is as before.
+    /// A limit is reached, or the flow is malformed; the table is as before.
     pub fn insert(&mut self, flow: Flow) -> Result<Option<Arc<FlowEntry>>, Refused> {
         let ended = self.put(flow, PutMode::CreateOrModify(Statistics::New))?;
         Ok(ended.into_iter().next())
@@ -316,7 +316,7 @@ impl MegaflowTable {
         self.port_flows.get(&port).copied().unwrap_or(0)
     }
 
-    /// Adds all that a new flow looks at to the mask unions of its ports, before the flow can be found.
+    /// Adds a new flow's masks to the mask unions of its ports, before the flow can be found.
     fn widen(&mut self, entry: &FlowEntry, place: &Place) {
         let actions = entry.program().looks_at();
         if self.looks_at.union(&actions) != self.looks_at {
@@ -329,7 +329,7 @@ impl MegaflowTable {
             .for_each(|(_, list)| list.mask_union.widen(&entry.flow.mask));
     }
 
-    /// Takes from the mask unions what no flow looks at any more, after flows for that port, or for any, have gone.
+    /// Removes bits that no flow matches any more from the mask unions, after flows for that port, or for any, have gone.
     fn narrow(&self, in_port: Option<u32>) {
         let lists = self.stages.read();
         let any_port = self.union_for_any(&lists);

@@ -1,15 +1,15 @@
 //! The exact-match cache of one worker thread.
 //!
-//! Most packets are treated like one that came a moment ago. The cache remembers the decision for a key, or rather for the bits
-//! of the key that make a difference to any flow ([`PortFlows::mask_union`](crate::PortFlows::mask_union)), so that
+//! Most packets are treated like one that came a moment ago. The cache keeps the decision for a key, or rather for the bits
+//! of the key that any flow matches ([`PortFlows::mask_union`](crate::PortFlows::mask_union)), so that
 //! packets need one hash and one comparison, whatever the number of masks. A slot is two cache lines. The first has the
-//! hash, the flow and all of a usual packet's key. The second has the rest of the key, and what was counted since the counts
-//! were last flushed to the flows' statistics, which other threads share and which are therefore slow to write.
+//! hash, the flow and all of a usual packet's key. The second has the other words of the key, and the counts since they were
+//! last flushed to the flows' statistics, which other threads share and which are therefore slow to write.
 //!
 //! Each set has two ways, and no chains: a packet that finds both taken replaces the one used less recently, so neither
 //! look-up nor insertion ever takes longer than usual. When there are more connections than slots, replacing does not help:
-//! a slot that is taken is then given away only once in [`STUBBORNNESS`] insertions. In all others nothing is read of the
-//! decisions that are there, which would mostly have to come from memory.
+//! a slot that is taken is then replaced only once in [`REPLACEMENT_INTERVAL`] insertions. The other insertions read nothing of
+//! the decisions that are there, which would mostly have to come from memory.
 //!
 //! A decision that has ended is a miss, and is dropped when its place is needed; dropping it late costs only memory.
 //!
@@ -25,11 +25,11 @@ pub const DEFAULT_CACHE_ENTRIES: usize = 4096;
 
 const WAYS: usize = 2;
 
-/// Places that the same keys can take.
+/// The slots that the same keys can take.
 type Set = [Slot; WAYS];
 
 /// One in this many insertions replaces a slot that is taken.
-const STUBBORNNESS: u32 = 32;
+const REPLACEMENT_INTERVAL: u32 = 32;
 
 /// Packets with one key, which are counted together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,7 +78,7 @@ impl Slot {
         self.hash == hash && self.key.is_equal_in(key, mask) && self.decision.is_some()
     }
 
-    /// Adds what was counted to the flows' statistics.
+    /// Adds the slot's counts to the flows' statistics.
     fn flush_stats(&mut self, now_ms: u64) {
         let train = std::mem::take(&mut self.train);
         if let Some(decision) = self.decision.as_ref().filter(|_| train.packets > 0) {
@@ -160,14 +160,14 @@ impl MicroflowCache {
         Some(decision)
     }
 
-    /// Adds what was counted to all flows' statistics. The thread calls this every few milliseconds, and before it sleeps.
+    /// Adds all counts to the flows' statistics. The thread calls this every few milliseconds, and before it sleeps.
     pub fn flush_stats(&mut self, now_ms: u64) {
         for (set, way) in self.counted.drain(..) {
             self.sets[set as usize][usize::from(way)].flush_stats(now_ms);
         }
     }
 
-    /// Remembers the decision for a key, in place of an earlier one, if there is a slot for it.
+    /// Stores the decision for a key, in place of an earlier one, if there is a slot for it.
     #[inline]
     pub fn insert(
         &mut self,
@@ -184,7 +184,7 @@ impl MicroflowCache {
         }
         let index = self.set(hash);
         let set = &mut self.sets[index];
-        let replace = self.insertions.is_multiple_of(STUBBORNNESS);
+        let replace = self.insertions.is_multiple_of(REPLACEMENT_INTERVAL);
         let Some(way) = way_of(set, hash, key, mask).or_else(|| victim(set, replace)) else {
             return;
         };

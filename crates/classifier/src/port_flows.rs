@@ -2,7 +2,7 @@
 //!
 //! The flows of an input port are behind a lock of their own. A port's transmit ring has one reader at a time, so the lock is
 //! rarely contended, and a look-up takes it once per burst; a change of other ports' flows touches other locks. The thread
-//! that changes a port's flows prepares everything before it takes the lock, and takes apart what was replaced afterwards. So
+//! that changes a port's flows prepares everything before it takes the lock, and drops replaced entries afterwards. So
 //! it holds the lock for a hash and a few stores.
 //!
 //! Flows of later passes and of filters are in lists of their own ([`crate::stages`]). In a switch that has none, look-ups do
@@ -123,12 +123,12 @@ pub struct Reading<'a> {
     run: Cell<Run>,
 }
 
-/// Where the flow of a packet most likely is.
+/// The place where the flow of a packet most likely is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Hint<'a>(Option<Candidate<'a>>);
 
 impl Hint<'_> {
-    /// Has the processor fetch the flow. To be called when the place has had the time to come.
+    /// Prefetches the flow. To be called when the place has had time to come into the cache.
     #[inline]
     pub fn prefetch(self) {
         if let Some(candidate) = self.0 {
@@ -161,7 +161,7 @@ impl Reading<'_> {
         self.search(key, &Context::NONE, &mut |mask, matched| observe(mask, matched))
     }
 
-    /// Where the flow of a packet most likely is: in the first subtable of the port's list. Has the processor fetch that place,
+    /// The place where the flow of a packet most likely is, in the first subtable of the port's list. Prefetches that place,
     /// without waiting for it. For bursts with several look-ups: they wait for memory together then, and not one after the
     /// other.
     #[inline]

@@ -16,10 +16,10 @@ pub enum Refused {
     Missing(FlowId),
     /// The table holds as many flows as it may.
     Flows {
-        /// How many that is.
+        /// That number.
         limit: usize,
     },
-    /// The table's flows do as much as they may.
+    /// The compiled actions of the table's flows are as large as they may be.
     Bytes {
         /// How many bytes their compiled actions may take.
         limit: usize,
@@ -35,7 +35,7 @@ pub enum Refused {
     Masks {
         /// The port, or `None` for flows that do not name one port.
         in_port: Option<PortId>,
-        /// How many masks that is.
+        /// That number of masks.
         limit: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Flows of filters and of later passes, and which filters ports have.
+//! Flows of filters and of later passes, and the filters of each port.
 //!
 //! There is one list per stage, pass and input port, so that a look-up searches the masks of its own pass only. Most
 //! switches have no such list, and then look-ups do not come here.
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the flows of a list are for.
+/// The stage, pass and port of a list's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place {
     pub stage: Stage,

@@ -59,7 +59,7 @@ fn folded(sum: u128) -> u64 {
     (sum >> 64) as u64 ^ sum as u64
 }
 
-/// A flow with its hash, which saves following the pointer for most that do not match, and its decision, which is asked for
+/// A flow with its hash, which saves following the pointer for most that do not match, and its decision, which is prefetched
 /// together with the flow.
 #[derive(Debug)]
 struct Hashed {
@@ -82,7 +82,7 @@ impl<'a> Candidate<'a> {
         self.place.hash == self.hash
     }
 
-    /// Asks the processor for the flow and its decision.
+    /// Prefetches the flow and its decision.
     #[inline]
     pub fn prefetch(&self) {
         if self.is_likely() {
@@ -193,7 +193,7 @@ impl Subtable {
         *self.hits.0.get_mut() /= 2;
     }
 
-    /// Where [`get`](Self::get) most likely finds a flow. Asks the processor for that place, without waiting for it.
+    /// The place where [`get`](Self::get) most likely finds a flow. Prefetches it, without waiting.
     #[inline]
     pub(crate) fn candidate(&self, key: &FlowKey, context: &Context) -> Option<Candidate<'_>> {
         let hash = self.hash(key, context);
@@ -347,7 +347,7 @@ impl Subtable {
     }
 }
 
-/// What a flow compares of contexts, with all other bits cleared.
+/// The bits of contexts that a flow matches, with all other bits cleared.
 fn context_of(flow: &Flow) -> &Context {
     flow.context
         .as_ref()

@@ -1,7 +1,7 @@
 //! Running programs, and walking from flow to flow.
 //!
-//! One loop serves packets, the composer of decisions, and traces. The [`Subject`] says what an operation does to the
-//! packet; the [`Tables`] find flows. Copies that are set aside are on a stack of bounded height apart from the thread's
+//! One loop serves packets, the composer of decisions, and traces. The [`Subject`] applies operations to the packet; the
+//! [`Tables`] find flows. Copies that are set aside are on a stack of bounded height apart from the thread's
 //! stack. The number of operations and look-ups per packet is bounded, as flows may send packets in circles.
 
 use crate::entry::FlowEntry;
@@ -39,8 +39,8 @@ impl Tables for NoTables {
     }
 }
 
-/// What a program is run on: a packet, or what stands for it. After the last output it holds no packet, until one that was
-/// saved is restored.
+/// The subject of a program: a packet, or its stand-in in traces and composition. After the last output it holds no packet,
+/// until one that was saved is restored.
 pub trait Subject {
     /// A packet that was set aside.
     type Saved;
@@ -75,11 +75,11 @@ pub trait Subject {
     fn passes(&mut self, meter: u32) -> bool;
     /// Whether the packet is one of the sample: `probability` in 2^32.
     fn is_sampled(&mut self, probability: u32) -> bool;
-    /// Sets the packet aside; what stays is a copy.
+    /// Sets the packet aside; a copy of it stays.
     fn save(&mut self) -> Self::Saved;
     /// Takes a packet up again that was set aside.
     fn restore(&mut self, saved: Self::Saved);
-    /// Whether going on has any use.
+    /// Whether the run should go on.
     fn goes_on(&self) -> bool {
         true
     }

@@ -1,6 +1,6 @@
-//! What spans several values of a configuration: names that clash, keys that contradict a type.
+//! Checks that span several values of a configuration: names that clash, keys that contradict a type.
 //!
-//! Errors carry the path to the offending value, which means something for a file and for a request alike.
+//! Errors carry the path to the offending value, which makes sense for a file and for a request alike.
 
 use crate::schema::{Config, PortConfig, PortKind, SwitchConfig, SwitchKind};
 use crate::value::MacAddr;
@@ -27,7 +27,7 @@ pub struct CheckError {
 }
 
 impl Config {
-    /// Checks what spans several values.
+    /// Makes the checks that span several values.
     ///
     /// # Errors
     /// The first contradiction, with its place.
@@ -45,7 +45,7 @@ impl Config {
     }
 }
 
-/// What must be unique, with its user.
+/// Values that must be unique, with the user of each.
 #[derive(Default)]
 struct Seen {
     switches: HashMap<String, String>,
@@ -56,7 +56,7 @@ struct Seen {
     static_macs: HashMap<(String, MacAddr), String>,
 }
 
-/// Who has a name, a socket or an address already.
+/// The present user of a name, a socket or an address.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Taken(String);

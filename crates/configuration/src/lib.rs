@@ -1,9 +1,9 @@
-//! What users can configure.
+//! The configuration of users: schema, checks and file.
 //!
 //! * `schema`: the same types describe a TOML file and the objects that requests add at run time, and they check
-//!   themselves: a value that exists is in range (`value`). What spans several values (names that clash, an uplink that is
-//!   missing) is checked by [`Config::check`].
-//! * [`parse`] reads a file and puts file, line and column in front of every complaint.
+//!   themselves: a value that exists is in range (`value`). [`Config::check`] makes the checks that span several values (names
+//!   that clash, an uplink that is missing).
+//! * [`parse`] reads a file and puts file, line and column in front of every error.
 
 #![forbid(unsafe_code)]
 

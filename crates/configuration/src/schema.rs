@@ -1,4 +1,4 @@
-//! What can be configured.
+//! The schema of the configuration.
 //!
 //! The types are written for the reader of the file: kebab-case keys, defaults for everything that has a
 //! sensible one. Ports without `vlan` carry untagged frames only; that a guest can tag its way into a VLAN
@@ -19,7 +19,7 @@ pub struct Config {
     /// The switches; packets never cross from one to another.
     #[serde(default, rename = "switch")]
     pub switches: Vec<SwitchConfig>,
-    /// Where the data plane does its work. Changes take effect when the switch is started again.
+    /// Which cores do the data plane's work. Changes take effect when the switch is started again.
     #[serde(default, skip_serializing_if = "is_default")]
     pub placement: placement_config::Config,
     /// Open vSwitch's control plane. Changes take effect when the switch is started again.
@@ -47,7 +47,7 @@ pub struct OvsConfig {
 pub struct SwitchConfig {
     /// Unique among switches.
     pub name: Name,
-    /// Who can be reached.
+    /// What its ports can reach.
     #[serde(rename = "type", default)]
     pub kind: SwitchKind,
     /// Seconds after which a MAC address that was not seen is forgotten.
@@ -73,15 +73,15 @@ pub struct SwitchConfig {
     pub ports: Vec<PortConfig>,
 }
 
-/// Who can be reached through a switch.
+/// What the ports of a switch can reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SwitchKind {
-    /// Its ports, the host and, through an uplink, the outside.
+    /// Each other, the host and, through an uplink, the outside.
     External,
-    /// Its ports and the host.
+    /// Each other and the host.
     Internal,
-    /// Its ports.
+    /// Each other.
     #[default]
     Private,
 }
@@ -113,13 +113,13 @@ pub struct HostConfig {
 pub struct PortConfig {
     /// Unique among the ports of all switches. `control` is taken by the control socket.
     pub name: Name,
-    /// What is behind it.
+    /// The kind of its connection.
     #[serde(rename = "type", default)]
     pub kind: PortKind,
     /// vhost-user: the socket; default `<run dir>/<name>.sock`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-    /// vhost-user: who listens on the socket; default `server`.
+    /// vhost-user: which side listens on the socket; default `server`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<PortMode>,
     /// VLANs the port carries; default: untagged frames only.
@@ -134,7 +134,7 @@ pub struct PortConfig {
     /// MAC addresses the port may learn; frames from others are dropped (`mac-limit`).
     #[serde(default)]
     pub mac_limit: MacLimit,
-    /// Packets per second that may need a decision because they are of no known flow; further ones are dropped
+    /// Packets per second that may need a decision because they match no flow; further ones are dropped
     /// (`miss-rate`).
     #[serde(default)]
     pub miss_rate: MissRate,
@@ -158,7 +158,7 @@ pub struct PortConfig {
     pub addresses: Vec<IpPrefix>,
 }
 
-/// What is behind a port.
+/// The kind of a port's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortKind {
@@ -169,7 +169,7 @@ pub enum PortKind {
     Tap,
 }
 
-/// Who listens on a vhost-user socket.
+/// Which side listens on a vhost-user socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PortMode {

@@ -1,5 +1,5 @@
 //! Values that are in range by construction. Each type's `expecting` text is the one sentence that users see
-//! when they got it wrong, whether it came from a file, a request or the command line.
+//! for a wrong value, whether it came from a file, a request or the command line.
 
 use serde::de::{self, Unexpected, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -11,7 +11,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{value:?} is not {expected}")]
 pub struct InvalidValue {
-    /// What was given.
+    /// The text that was given.
     pub value: String,
     /// What is allowed.
     pub expected: &'static str,

@@ -15,18 +15,18 @@ use std::mem::MaybeUninit;
 pub const MAX_MESSAGE: usize = 96 * 1024;
 
 thread_local! {
-    /// Where this thread receives messages; empty before the first one.
+    /// This thread's receive buffer; empty before the first message.
     static RECEIVED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    /// Where it makes those that it sends.
+    /// This thread's send buffer.
     static SENT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// Most descriptors on one message.
 pub const MAX_DESCRIPTORS: usize = 4;
 
-/// Bytes that something takes in a message.
+/// Bytes that a value takes in a message.
 pub fn encoded_len<T: Serialize>(part: &T) -> usize {
-    // It fails for what cannot be sent either.
+    // It fails only for values that cannot be sent either.
     postcard::experimental::serialized_size(part).unwrap_or(usize::MAX)
 }
 
@@ -115,7 +115,7 @@ impl Channel {
         let bytes = postcard::to_extend(message, bytes)
             .map_err(|error| ChannelError::Malformed(error.to_string()))?;
         let result = self.send_bytes(&bytes, fds, flags);
-        // What can never be sent is not kept.
+        // The buffer of a message that is too large to be sent is not kept.
         if bytes.capacity() <= 2 * MAX_MESSAGE {
             SENT.set(bytes);
         }

@@ -1,12 +1,12 @@
-//! Between a controller, as the control process is one, and the data plane.
+//! Messages between a controller, such as the control process, and the data plane.
 //!
-//! There may be several, each with a channel of its own. What one says is about its own ports, switches and flows: others'
-//! do not exist for it. It may number its ports as [`ControllerId::port`](flow::ControllerId::port) says; numbers of
-//! others are refused with EPERM, in flows too.
+//! There may be several controllers, each with a channel of its own. A controller's messages are about its own ports, switches
+//! and flows: those of others do not exist for it. It numbers its ports within the range of
+//! [`ControllerId::port`](flow::ControllerId::port); numbers of other controllers are refused with EPERM, in flows too.
 //!
-//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in the same order, but
-//! for those with statistics of flows that have ended, which may come later. Lists of
-//! ports come in several messages of which all but the last have `more` set; lists of flows are asked for page by page. Events come unasked.
+//! Requests carry a serial number that the answer repeats; requests are executed in order. Answers come in the same order,
+//! except for those with statistics of flows that have ended, which may come later. Lists of ports come in several messages of
+//! which all but the last have `more` set; lists of flows are requested page by page. Events come without a request.
 
 use crate::error::RequestError;
 use crate::work::WorkReport;
@@ -24,18 +24,18 @@ pub const VERSION: u32 = 8;
 pub struct ToDataPlane {
     /// Repeated in the answer.
     pub serial: u32,
-    /// What is asked.
+    /// The request itself.
     pub request: Request,
 }
 
-/// What the control process may ask of the data plane.
+/// Requests of a controller to the data plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(
     clippy::large_enum_variant,
     reason = "a message lives for one send or receive; a box would only add an allocation"
 )]
 pub enum Request {
-    /// First message on a channel. Packets that an earlier one of this controller still held are written off.
+    /// First message on a channel. Packets that this controller's earlier process still held are counted as lost.
     Hello {
         /// [`VERSION`].
         version: u32,
@@ -53,7 +53,7 @@ pub enum Request {
         /// The port.
         port: PortId,
     },
-    /// Changes what can change without the guest noticing.
+    /// Changes properties that can change without the guest noticing.
     PortSet {
         /// The port.
         port: PortId,
@@ -70,11 +70,11 @@ pub enum Request {
         /// Whether it is up.
         up: bool,
     },
-    /// Says which threads are a port's guest.
+    /// Sets the vCPU threads of a port's guest.
     PortThreads {
         /// The port.
         port: PortId,
-        /// Their places in the memory of [`VmState`](crate::supervisor::ToChild::VmState).
+        /// Their slots in the memory of [`VmState`](crate::supervisor::ToChild::VmState).
         slots: Vec<u16>,
     },
     /// Answer: [`Answer::Ports`].
@@ -85,11 +85,12 @@ pub enum Request {
         port: PortId,
     },
     /// Installs a flow. Refused with EEXIST or ENOENT where the mode does not allow it, with ENOSPC where a limit is
-    /// reached, and with EPERM if it names another controller's port. Packets obey it from the answer on. Answer: [`Answer::Ended`].
+    /// reached, and with EPERM if it names another controller's port. It applies to packets from the answer on. Answer:
+    /// [`Answer::Ended`].
     FlowPut {
         /// The flow.
         flow: Flow,
-        /// How it meets others.
+        /// How it is put beside flows that exist.
         mode: PutMode,
     },
     /// Removes a flow; no error if there is none. Answer: [`Answer::Ended`].
@@ -111,14 +112,14 @@ pub enum Request {
         /// The flow.
         id: FlowId,
     },
-    /// Asks for a page of flows, in the order of identifiers. Whoever asks for all pages gets each flow that is there all the
-    /// time exactly once; other requests are served between pages. Answer: [`Answer::Flows`] or [`Answer::FlowStats`].
+    /// Asks for a page of flows, in the order of identifiers. A controller that asks for all pages gets each flow that exists all
+    /// the time exactly once; other requests are served between pages. Answer: [`Answer::Flows`] or [`Answer::FlowStats`].
     FlowList {
         /// The switch.
         switch: SwitchId,
         /// Flows with higher identifiers; all if `None`.
         after: Option<FlowId>,
-        /// What to say of each.
+        /// The detail of each entry.
         detail: Detail,
     },
     /// Makes or replaces a meter of that number, which then begins to count. Refused with EINVAL if its rate is 0, with EFBIG if
@@ -150,8 +151,8 @@ pub enum Request {
         /// Why.
         reason: DropReason,
     },
-    /// Ends an upcall whose packet somebody else decides about now: it may come back by [`Request::Execute`] as a packet of
-    /// its own, or not. No answer.
+    /// Ends an upcall about whose packet another process decides from now on: the packet may come back by [`Request::Execute`]
+    /// as a packet of its own, or not. No answer.
     Taken {
         /// The upcall.
         upcall: UpcallId,
@@ -165,7 +166,7 @@ pub enum Request {
         #[serde(with = "serde_bytes")]
         frame: Vec<u8>,
     },
-    /// What `actions` would do to a packet of `in_port`: the second half of a trace, after a miss.
+    /// Traces the effect of `actions` on a packet of `in_port`: the second half of a trace, after a miss.
     /// Answer: [`Answer::Trace`].
     TraceActions {
         /// The port the packet is to come from.
@@ -204,8 +205,8 @@ pub enum FromDataPlane {
     },
     /// A packet without a flow, or one whose flow says so. Each is ended by exactly one `Execute`, `Discard` or `Taken`.
     Upcall(Upcall),
-    /// A port changed state; or, if nothing is new, its guest sends while all threads that are known of it sleep: there may be
-    /// others by now.
+    /// A port changed state; or, if nothing changed, its guest sends while all its known threads sleep: it may have other
+    /// threads by now.
     PortState {
         /// The port.
         port: PortId,
@@ -223,9 +224,9 @@ pub enum Answer {
     Done,
     /// To `Hello`.
     Welcome {
-        /// Which one the asker is.
+        /// The controller's own number.
         controller: ControllerId,
-        /// What the data plane runs with, for `status`: worker threads, and so on.
+        /// Number of worker threads, for `status`.
         workers: u32,
         /// Process identifier.
         pid: u32,
@@ -237,12 +238,12 @@ pub enum Answer {
         /// Another answer follows.
         more: bool,
     },
-    /// To `FlowPut` and `FlowDel`: the flows that ended with their statistics. Without any, it comes at once; else when all
-    /// forwarding threads have told what they counted for them.
+    /// To `FlowPut` and `FlowDel`: the flows that ended, with their statistics. The answer comes at once if there are none,
+    /// otherwise when all forwarding threads have flushed their counts for these flows.
     Ended {
         /// At most two: one with the same identifier, and one for the same packets.
         flows: Vec<EndedFlow>,
-        /// False if a thread did not get to telling for seconds: what it had counted is missing.
+        /// False if a thread did not flush its counts for seconds: these are missing.
         complete: bool,
     },
     /// To `FlowList` with [`Detail::Full`].
@@ -259,7 +260,7 @@ pub enum Answer {
         /// There are more, after the last of these.
         more: bool,
     },
-    /// To `MeterSet`, `MeterGet` and `MeterDel`: what the meter has seen, if there is or was one.
+    /// To `MeterSet`, `MeterGet` and `MeterDel`: the meter's statistics, if there is or was one.
     Meter(Option<MeterStats>),
     /// To `Trace` and `TraceActions`.
     Trace(Vec<TraceStep>),
@@ -267,7 +268,7 @@ pub enum Answer {
     Work(WorkReport),
 }
 
-/// How much is said of a flow.
+/// How much of a flow is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Detail {
     /// Identifier and statistics.
@@ -285,7 +286,7 @@ pub struct EndedFlow {
     pub stats: FlowStats,
 }
 
-/// A port to be.
+/// Specification of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortSpec {
     /// Its number.
@@ -298,7 +299,7 @@ pub struct PortSpec {
     pub connection: Connection,
     /// Largest IP packet in bytes, 68 to 65,535, offered as VIRTIO_NET_F_MTU and enforced on delivery.
     pub mtu: u16,
-    /// Packets per second that may go to the control process, and at most so many at once after a pause; further ones
+    /// Packets per second that may go to the control process, and at most so many in one burst after a pause; further ones
     /// are dropped as [`DropReason::MissRate`].
     pub miss_rate: u32,
     /// MAC address offered through the vhost-user configuration space, if the VMM asks for it.
@@ -307,21 +308,21 @@ pub struct PortSpec {
     pub masked_features: u64,
 }
 
-/// Who connects to whom.
+/// Which side connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Connection {
     /// The data plane accepts on a listening socket, one connection at a time, again after each ends.
     Listener,
     /// Connected streams arrive by `PortAttach`.
     Attached,
-    /// The same, from our own driver domain, whose descriptors need not be sorted out.
+    /// The same, from our own driver domain, whose descriptors need no gate.
     Driver,
 }
 
 /// Life of a port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PortState {
-    /// Nobody is connected.
+    /// No VMM or driver domain is connected.
     Disconnected,
     /// A VMM is connected, its driver is not running.
     Connected,
@@ -332,17 +333,17 @@ pub enum PortState {
     Broken(String),
 }
 
-/// What the threads of a port's guest do: what the liveliest of them does. The core is the one on which that one is
-/// or was last.
+/// State of a port's guest: that of its most active thread, in the order running, runnable, blocked. The core is the one on
+/// which that thread runs or ran last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GuestState {
     /// It runs on this core.
     Running(u32),
-    /// It wants to run on this core.
+    /// It is ready to run on this core.
     Runnable(u32),
-    /// It waits for something, and ran on this core last.
+    /// It is blocked, and ran on this core last.
     Blocked(u32),
-    /// Nobody knows.
+    /// Not known.
     #[default]
     Unknown,
 }
@@ -354,10 +355,10 @@ pub struct PortInfo {
     pub spec: PortSpec,
     /// Now.
     pub state: PortState,
-    /// Process that is connected or, where the data plane was given a connection, that listened there. `None` while not
-    /// connected, and for one in a PID name space that cannot be seen from here.
+    /// Process that is connected or, where the data plane was given a connection, the process that listened there. `None` while
+    /// not connected, and for a process in a PID name space that cannot be seen from here.
     pub peer: Option<u32>,
-    /// What its guest does.
+    /// State of its guest.
     pub guest: GuestState,
     /// Virtio feature bits the driver accepted; 0 while not connected.
     pub features: u64,
@@ -365,7 +366,7 @@ pub struct PortInfo {
     pub counters: PortCounters,
 }
 
-/// Names one upcall.
+/// Identifies one upcall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct UpcallId {
     /// The port the packet came from.
@@ -429,13 +430,13 @@ pub struct Execute {
     pub packet: Packet,
 }
 
-/// One step of a traced packet. Microflow caches are left out: each worker has its own, and they only remember
-/// what the megaflow table said.
+/// One step of a traced packet. Microflow caches are left out: each worker has its own, and they contain only results
+/// of the megaflow table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TraceStep {
     /// The header snapshot was parsed.
     Parsed(FlowKey),
-    /// One subtable of the megaflow table was asked.
+    /// One subtable of the megaflow table was searched.
     Subtable {
         /// Its mask.
         mask: FlowMask,

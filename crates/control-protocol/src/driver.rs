@@ -1,7 +1,7 @@
-//! Between a controller, as the control process is one, and a driver domain.
+//! Messages between a controller, such as the control process, and a driver domain.
 //!
-//! There may be several, each with a channel of its own. Each names interfaces by its own ports of the data plane, and hears of
-//! these only.
+//! There may be several controllers, each with a channel of its own. Each names interfaces by its own ports of the data plane,
+//! and gets reports about these only.
 //!
 //! The driver domain is a vhost-user *front end*: for each interface it gets one end of a connected Unix
 //! stream whose other end the data plane serves as a port, just as it serves a VM's VMM.
@@ -45,7 +45,7 @@ pub enum FromDriver {
     Interfaces(Vec<(PortId, InterfaceSpec, InterfaceState)>),
 }
 
-/// What to open.
+/// The interface to open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceSpec {
     /// Kind of interface.

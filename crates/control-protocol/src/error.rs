@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An answer that is none.
+/// The refusal of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub struct RequestError {

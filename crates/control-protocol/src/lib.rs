@@ -1,4 +1,4 @@
-//! The contract between processes: who says what to whom, and how it is framed.
+//! The contract between processes: the messages of each channel, and their framing.
 //!
 //! Every pair of processes talks over a `SOCK_SEQPACKET` Unix socket pair made by the supervisor: one
 //! message per datagram, `postcard`-encoded, with file descriptors attached where the message says so.
@@ -12,8 +12,9 @@
 //! | driver | driver domain -> control | [`driver::FromDriver`] |
 //!
 //! A child inherits the supervisor channel as descriptor [`supervisor::CHANNEL_FD`]. The other channels
-//! reach it over that one, again each time its peer was restarted: the newest replaces the older. The control process is one
-//! of several *controllers* that data plane and driver domain may have, each with channels of its own ([`flow::ControllerId`]).
+//! reach it over that one, again each time its peer was restarted: the new channel replaces the old one. The control process is
+//! one of several *controllers* that data plane and driver domain may have, each with channels of its own
+//! ([`flow::ControllerId`]).
 
 #![forbid(unsafe_code)]
 

@@ -12,11 +12,11 @@ pub const CHANNEL_FD: i32 = 3;
 pub enum Role {
     /// Maps guest memory and forwards.
     DataPlane,
-    /// Decides, and talks to users.
+    /// Decides about packets, and serves users.
     Control,
     /// Owns TAPs and network devices.
     Driver,
-    /// Answers Open vSwitch's control plane, where that is wanted.
+    /// Answers Open vSwitch's control plane, where that is configured.
     Ovs,
 }
 
@@ -41,23 +41,23 @@ impl fmt::Display for Role {
     }
 }
 
-/// What a supervised process is told.
+/// Messages of the supervisor to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToChild {
     /// A fresh channel to the named peer is attached (one descriptor); it replaces any earlier one. For controllers.
     Peer(Role),
-    /// A fresh channel to a controller is attached (one descriptor); it replaces any earlier one to the same. For those who
-    /// serve controllers: data plane and driver domain.
+    /// A fresh channel to a controller is attached (one descriptor); it replaces any earlier one to the same. For the processes
+    /// that serve controllers: data plane and driver domain.
     Controller(ControllerId),
     /// Status of all processes, for the control process to show. Sent at each change.
     Processes(Vec<ProcessStatus>),
-    /// Whether it is known what cores and vCPU threads do. For data plane and control process, before any channel between
+    /// Whether the states of cores and vCPU threads are known. For data plane and control process, before any channel between
     /// them.
     VmState(VmStates),
-    /// Where to do the work (data plane, before anything else).
+    /// The configuration of placement (data plane, before anything else).
     Placement(placement_config::Config),
-    /// In which class the kernel lets forwarding threads be scheduled (data plane, driver domain), for users to see (control
-    /// process). Before anything else.
+    /// The class in which the kernel lets forwarding threads be scheduled: for use (data plane, driver domain), or to be shown to
+    /// users (control process). Before anything else.
     Priority(PriorityStatus),
     /// Re-read the configuration (control process).
     Reload,
@@ -65,7 +65,7 @@ pub enum ToChild {
     Shutdown,
 }
 
-/// Where the states of cores and vCPU threads are.
+/// Where the states of cores and vCPU threads are published.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum VmStates {
     /// In the memory behind the descriptor attached (`vm-state`).
@@ -79,7 +79,7 @@ pub enum VmStates {
 pub struct PriorityStatus {
     /// Never `Auto`.
     pub class: placement_config::Priority,
-    /// Why no better one, for users; empty if there is none.
+    /// Why a better class was refused, for users; empty if none was.
     pub refused: String,
 }
 
@@ -94,17 +94,17 @@ pub struct ProcessStatus {
     pub restarts: u32,
     /// How it ended last, for users ("killed by signal 9").
     pub last_exit: Option<String>,
-    /// What of its isolation could not be had, and why; `None` until it has said.
+    /// Parts of its isolation that failed, and why; `None` until it has reported.
     pub missing: Option<Vec<String>>,
 }
 
-/// What a supervised process tells the supervisor.
+/// Messages of a process to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromChild {
-    /// It has given up what it does not need, except for this: sentences without a full stop, for users. Said once, before
-    /// anything else reaches the process; nothing said later is listened to, except for what follows.
+    /// It has given up the rights that it does not need, except for these: sentences without a full stop, for users. Sent once,
+    /// before anything else reaches the process; later messages are ignored, except for the following one.
     Isolated(Vec<String>),
-    /// The process of that role does not keep to the protocol and is to be ended and started again. The control
-    /// process alone may say this, of others.
+    /// The process of that role violates the protocol and is to be ended and started again. Only the control process may send
+    /// this, about other processes.
     Replace(Role),
 }

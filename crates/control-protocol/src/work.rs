@@ -1,4 +1,4 @@
-//! Who did the work: what the data plane's threads count about themselves. Users see it as it is.
+//! The work of the data plane's threads, as they count it. Users see the counts unchanged.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ pub struct WorkReport {
     pub workers: Vec<WorkerReport>,
 }
 
-/// What one thread did since it started. All but `name` and `tid` only grow.
+/// Counts of one thread since it started. All but `name` and `tid` only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct WorkerReport {
@@ -25,11 +25,11 @@ pub struct WorkerReport {
     pub name: String,
     /// Number of the thread, in the data plane's PID name space.
     pub tid: u32,
-    /// Cycles in steps that moved at least one packet, everything included: the look that found it, messages, fetching,
-    /// looking up, copying, giving back, calling guests. A step takes up to 8 bursts from one port. Looks that found
+    /// Cycles in steps that moved at least one packet, everything included: the poll that found it, messages, fetching,
+    /// looking up, copying, returning buffers, calling guests. A step takes up to 8 bursts from one port. Polls that found
     /// nothing do not count.
     pub busy_cycles: u64,
-    /// Cycles not asleep: `busy-cycles`, looks that found nothing, and whatever else wanted the core meanwhile.
+    /// Cycles not asleep: `busy-cycles`, polls that found nothing, and the time in which other tasks had the core meanwhile.
     pub awake_cycles: u64,
     /// Bursts taken from transmit rings, of 1 to 32 packets.
     pub bursts: u64,
@@ -37,11 +37,11 @@ pub struct WorkerReport {
     pub packets: u64,
     /// Packets (and copies) written into receive rings.
     pub delivered: u64,
-    /// Times it told another worker to copy to a receiver.
+    /// Times it handed copies to a receiver over to another worker.
     pub offloads: u64,
-    /// Times it left work to another worker because its core was wanted by a task that is not ours.
+    /// Times it left work to another worker because a task that is not ours was ready to run on its core.
     pub aborts: u64,
-    /// Rounds of looks at transmit rings whose guests need not kick.
+    /// Rounds of polling transmit rings whose guests need not kick.
     pub polls: u64,
     /// Times it went to sleep.
     pub sleeps: u64,

@@ -1,21 +1,21 @@
-//! Time: stations that are forgotten, flows that nobody uses.
+//! Ageing: stations that are forgotten and flows that are removed because no packet uses them.
 //!
-//! Stations without flows age by our clock alone. The use of flows is known only by asking the data plane, and is asked
-//! for only while there are flows; so a switch that has learned nothing wakes nobody.
+//! Stations without flows age by our clock alone. Only the data plane knows when flows were used last, and is asked for that
+//! only while there are flows; so a switch that has learned nothing wakes no process.
 
 use crate::answers::Pending;
 use crate::process::{Control, SwitchRun};
 use control_protocol::data_plane::{Detail, Request};
 use flow::{FlowId, FlowStats, SwitchId};
 
-/// Longest time between questions about the use of flows, in milliseconds.
+/// Longest time between requests for the flows' last use, in milliseconds.
 const POLL_MAX_MS: u64 = 10_000;
 
-/// Shortest.
+/// Shortest time between them.
 const POLL_MIN_MS: u64 = 1_000;
 
 impl Control {
-    /// When stations or flows have to be looked at, if ever.
+    /// When stations or flows have to be examined next; `None` if there are none.
     pub fn ageing_deadline_ms(&self) -> Option<u64> {
         let stations = self
             .idle_switches()

@@ -1,8 +1,8 @@
-//! Answers of the data plane: what each is for, and what is done with it.
+//! Answers of the data plane: the purpose of each, and what is done with it.
 //!
-//! A request leaves a [`Pending`] under its number, which the answer takes away again, so that every answer has one taker. Lists
-//! of ports come in parts, and lists of flows page by page, each asked for when the one before is there; the parts are kept in
-//! the `Pending`.
+//! A request leaves a [`Pending`] under its serial number, which the answer removes again, so that every answer is handled once.
+//! Lists of ports come in parts, and lists of flows page by page, each requested when the one before is there; the parts are kept
+//! in the `Pending`.
 
 use crate::process::Control;
 use crate::refusal::Refusal;
@@ -16,12 +16,12 @@ use management::{DataPlaneStatus, Response};
 
 type Answered = Result<Answer, RequestError>;
 
-/// What an answer is for.
+/// The purpose of an answer.
 pub(crate) enum Pending {
     /// Errors go to the log, with this text.
     Quiet(&'static str),
     Hello,
-    /// Errors are the port's problem. Whether it was to be added.
+    /// An error becomes the problem of the port with this name. Whether the port was to be added.
     Port(String, bool),
     Flow(SwitchId, FlowId),
     SyncPorts(Vec<PortInfo>),
@@ -33,7 +33,7 @@ pub(crate) enum Pending {
 }
 
 impl Pending {
-    /// Entries of a list that have come.
+    /// Entries of a list that have arrived.
     pub fn gathered(&self) -> usize {
         match self {
             Pending::UserPorts(_, _, all) => all.len(),
@@ -53,7 +53,7 @@ impl Pending {
 }
 
 impl Control {
-    /// Gives an answer to what waits for it.
+    /// Handles an answer according to the purpose of its request.
     pub fn answered(&mut self, serial: u32, result: Answered) {
         let Some(pending) = self.take_pending(serial, &result) else {
             return;
@@ -87,7 +87,7 @@ impl Control {
         }
     }
 
-    /// What the answer is for; nothing if its user has lost patience, or if it cannot be.
+    /// Takes the purpose of an answer; `None` if the user's time to wait is over, or if the answer is not plausible.
     fn take_pending(&mut self, serial: u32, result: &Answered) -> Option<Pending> {
         let ports = self.ports.len();
         let data_plane = self.data_plane.as_mut()?;
@@ -108,7 +108,7 @@ impl Control {
             return Some(pending);
         }
         data_plane.broken = true;
-        // Its user is answered when the data plane is parted with.
+        // The user is answered when the data plane is detached.
         data_plane.pending.insert(serial, pending);
         None
     }
@@ -135,7 +135,7 @@ impl Control {
         }
     }
 
-    /// Ports that a data plane has which we have just met.
+    /// Ports of a data plane whose state is being compared with the desired state.
     fn ports_listed(&mut self, serial: u32, mut all: Vec<PortInfo>, result: Answered) {
         match result {
             Ok(Answer::Ports { ports, more }) => {
@@ -146,7 +146,7 @@ impl Control {
         }
     }
 
-    /// Flows of a switch that a data plane has which we have just met.
+    /// Flows of a switch, from a data plane whose state is being compared with the desired state.
     fn flows_listed(&mut self, switch: SwitchId, mut all: Vec<(Flow, FlowStats)>, result: Answered) {
         match result {
             Ok(Answer::Flows { flows, more }) => {
@@ -180,7 +180,7 @@ impl Control {
         }
     }
 
-    /// What a user has asked for.
+    /// The answer to a user's request.
     fn answered_user(&mut self, serial: u32, pending: Pending, result: Answered) {
         match (pending, result) {
             (Pending::UserPorts(token, question, mut all), Ok(Answer::Ports { ports, more })) => {
@@ -217,7 +217,7 @@ impl Control {
         }
     }
 
-    /// Goes on when all parts of a list have come.
+    /// Goes on when all parts of a list have arrived.
     fn gather<T>(
         &mut self,
         serial: u32,
@@ -236,7 +236,7 @@ impl Control {
         }
     }
 
-    /// Asks for the next page of a list, if there is one, or goes on when all have come.
+    /// Asks for the next page of a list, if there is one, or goes on when all have arrived.
     fn gather_pages<T>(
         &mut self,
         next: Option<Request>,
@@ -255,7 +255,7 @@ impl Control {
     }
 }
 
-/// The request for what follows this page of flows.
+/// The request for the flows after this page.
 fn next_page<T>(
     more: bool,
     switch: SwitchId,
@@ -271,7 +271,7 @@ fn next_page<T>(
     })
 }
 
-/// Why an answer is not the one that was wanted, for the log.
+/// Why an answer is not the expected one, for the log.
 fn text(result: Answered, otherwise: &str) -> String {
     result.err().map_or_else(|| otherwise.into(), |error| error.text)
 }

@@ -1,20 +1,20 @@
-//! Applying changes: no decisions here.
+//! Applies changes, without any decisions of its own.
 
 use crate::l2::Switch;
 use crate::links::PortRun;
 use crate::plan::Change;
 use crate::process::{Control, SwitchRun};
 use crate::refusal::Problem;
-use crate::state::PortState;
+use crate::state::DesiredPort;
 use crate::ups::Ups;
-use control_protocol::data_plane::{PortState as Life, Request};
+use control_protocol::data_plane::{PortState, Request};
 use flow::{ControllerId, PortId, SwitchId};
 use std::collections::BTreeSet;
 
-/// Flows shared out among ports.
+/// Flows, divided among the ports.
 const FLOWS: usize = 32_768;
 
-/// Flows re-examined per second because stations move, shared out among ports.
+/// Flows re-examined per second because stations move, divided among the ports.
 const MOVED_FLOWS: u64 = 16_384;
 
 impl Control {
@@ -51,7 +51,7 @@ impl Control {
                 Change::AddPort(name, port) => {
                     self.ports.insert(name.clone(), PortRun::new(port.clone()));
                     self.number();
-                    // What goes wrong is in the port's entry; it is tried again.
+                    // A failure is noted in the port's entry, and the attempt is repeated.
                     self.add_port(name);
                     touched.insert(port.switch.clone());
                 }
@@ -72,7 +72,7 @@ impl Control {
         }
     }
 
-    /// Flows first, so that no packet finds its port gone.
+    /// Removes a port's flows first, so that no flow leads to a port that does not exist.
     fn remove_port(&mut self, name: &str) {
         let Some(mut run) = self.ports.remove(name) else {
             return;
@@ -91,7 +91,7 @@ impl Control {
         self.close_link(&run);
     }
 
-    fn change_port(&mut self, name: &str, port: &PortState) {
+    fn change_port(&mut self, name: &str, port: &DesiredPort) {
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
@@ -104,10 +104,10 @@ impl Control {
                 miss_rate: port.miss_rate,
             });
         }
-        self.tell_rules(name);
+        self.update_rules(name);
     }
 
-    /// Gives numbers to switches and ports that have none, once it is known which are taken.
+    /// Gives numbers to switches and ports that have none, once the numbers in use are known.
     pub fn number(&mut self) {
         if !self.numbered {
             return;
@@ -139,18 +139,18 @@ impl Control {
         }
         self.names = taken;
         for name in named {
-            self.tell_rules(&name);
+            self.update_rules(&name);
         }
     }
 
-    /// Tells the learning switch about a port's rules and whether it is connected.
-    pub fn tell_rules(&mut self, name: &str) {
+    /// Updates a port's rules in the learning switch, and whether the port is connected.
+    pub fn update_rules(&mut self, name: &str) {
         let Some(run) = self.ports.get(name) else { return };
         let port = &run.wanted;
         let (Some(id), Some(switch)) = (run.id, self.switches.get_mut(&port.switch)) else {
             return;
         };
-        let up = run.state != Life::Disconnected;
+        let up = run.state != PortState::Disconnected;
         switch.l2.set_port(
             id,
             crate::l2::PortRules {

@@ -1,18 +1,18 @@
 //! Text that other processes wrote, made fit for state, logs and terminals.
 //!
-//! Data plane and driver domain are what a guest attacks first, and what they say of a port ends in answers to users, who
-//! print it. Whatever arrives is cleaned before anything is done with it: no character of it controls a terminal, forges
-//! a line, or changes the direction in which the rest is read, and none of it is long.
+//! Data plane and driver domain are the first targets of a guest that attacks, and their texts about ports end in answers to
+//! users, who print them. Every text is cleaned before it is used: no character of it controls a terminal, forges a line, or
+//! changes the direction in which the following text is read, and its length is bounded.
 
 use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer, FromDataPlane, PortState};
 use control_protocol::driver::{FromDriver, InterfaceState};
 use control_protocol::work::WorkReport;
 
-/// Most characters of a sentence.
+/// Longest sentence in characters.
 const MAX_TEXT: usize = 240;
 
-/// Most characters of a name, of which we made the honest ones.
+/// Longest name in characters. An honest process reports only names that we gave.
 const MAX_NAME: usize = 64;
 
 /// Most threads in a report.
@@ -102,7 +102,7 @@ fn work(mut report: WorkReport) -> WorkReport {
     report
 }
 
-/// Cleans all text in a message that reaches users. What is only compared stays as it is.
+/// Cleans all text in a message that reaches users. Text that is only compared stays as it is.
 pub fn driver(message: FromDriver) -> FromDriver {
     match message {
         FromDriver::State {

@@ -1,11 +1,11 @@
 //! The data plane as a peer.
 //!
-//! A fresh channel is met the same way whether the data plane was restarted, or we were: we ask what ports it
-//! has, keep those that are as they should be, remove the others, add what is missing; then ask what flows it
-//! has and let the learning switch take them over. Upcalls that arrive before that is done wait (the data plane
-//! bounds them), so that no decision is made without knowing the stations.
+//! A new channel is treated the same way whether the data plane or the control process was restarted: we list the data plane's
+//! ports, keep those that are as they should be, remove the others and add missing ones; then we list its flows and let the
+//! learning switch take them over. Upcalls that arrive before that is done wait (the data plane bounds them), so that no
+//! decision is made without knowing the stations.
 //!
-//! Every upcall is ended by exactly one `Execute` or `Discard`, sent before the flow that spares the next one.
+//! Exactly one `Execute` or `Discard` ends each upcall. It is sent before the flow that makes further upcalls unnecessary.
 
 use crate::answers::Pending;
 use crate::clean;
@@ -25,7 +25,7 @@ use management::{DataPlaneStatus, Response};
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 
-/// The channel and what is under way on it.
+/// The channel, and the requests under way on it.
 pub(crate) struct DataPlane {
     pub peer: Peer<ToDataPlane>,
     serial: u32,
@@ -35,11 +35,11 @@ pub(crate) struct DataPlane {
     pub restoring: Option<usize>,
     pub held: Vec<Upcall>,
     held_bytes: usize,
-    /// What is in lists that are not complete.
+    /// Entries of lists that are not complete.
     pub listed: Listed,
-    /// It has broken the protocol in a way that needs no second time.
+    /// It has violated the protocol in a way that is not tolerated even once.
     pub broken: bool,
-    /// When it was met.
+    /// When its channel arrived.
     pub since_ms: u64,
     /// When flows were asked for last.
     pub polled_ms: u64,
@@ -47,7 +47,7 @@ pub(crate) struct DataPlane {
 }
 
 impl Control {
-    /// Asks; false when there is no data plane.
+    /// Sends a request; false when there is no data plane.
     pub fn ask(&mut self, request: Request, fds: Vec<OwnedFd>, pending: Pending) -> bool {
         let Some(data_plane) = &mut self.data_plane else {
             return false;
@@ -65,7 +65,7 @@ impl Control {
         true
     }
 
-    /// Ends an upcall, which has no answer. The packet stays here if too many wait to be sent back already.
+    /// Ends an upcall by a request without answer. The packet is left out if too many packets wait to be sent back already.
     fn end_upcall(&mut self, request: Request) {
         let Some(data_plane) = &mut self.data_plane else {
             return;
@@ -91,7 +91,7 @@ impl Control {
         data_plane.peer.send_heavy(message, Vec::new(), weight);
     }
 
-    /// Asks for something that goes wrong only if we are.
+    /// Sends a request that fails only if this process has an error.
     pub fn ask_quietly(&mut self, request: Request) {
         let what = match request {
             Request::PortDel { .. } => "removing a port",
@@ -103,19 +103,19 @@ impl Control {
         self.ask(request, Vec::new(), Pending::Quiet(what));
     }
 
-    /// Asks for something that may become a port's problem.
+    /// Sends a request whose failure is shown as a port's problem.
     pub fn ask_port(&mut self, request: Request, fds: Vec<OwnedFd>, name: &str) -> bool {
         let adding = matches!(request, Request::PortAdd(_));
         self.ask(request, fds, Pending::Port(name.into(), adding))
     }
 
-    /// Whether as many users wait for lists as may.
+    /// Whether the number of users who wait for lists has reached its bound.
     pub fn is_listing(&self) -> bool {
         let ports = self.data_plane.as_ref().map_or(0, DataPlane::user_lists);
         ports.max(self.gathered.len()) >= MAX_USER_LISTS
     }
 
-    /// Asks on behalf of a user, who is answered when the answer is there.
+    /// Sends a request on behalf of a user, who is answered when the data plane has answered.
     pub fn ask_for_user(
         &mut self,
         request: Request,
@@ -131,7 +131,7 @@ impl Control {
         self.ask(request, fds, pending)
     }
 
-    /// A user has lost patience.
+    /// A user does not wait for the answer any longer.
     pub fn forget_user(&mut self, token: Token) {
         self.gathered.remove(&token);
         let Some(data_plane) = &mut self.data_plane else {
@@ -167,7 +167,7 @@ impl Control {
         self.ask(Request::PortList, Vec::new(), Pending::SyncPorts(Vec::new()));
     }
 
-    /// Forgets the data plane, and tells users who wait for it.
+    /// Forgets the data plane, and answers the users who wait for it.
     pub fn lose_data_plane(&mut self) {
         let Some(lost) = self.data_plane.take() else {
             return;
@@ -176,7 +176,7 @@ impl Control {
         for pending in lost.pending.into_values() {
             let ended = || Response::Error(Refusal::DataPlaneEnded.to_string());
             match pending {
-                // The next data plane will be told.
+                // The next data plane gets the change as well.
                 Pending::User(token, Question::Settled(done)) => answers.insert(token, Response::Ok(done)),
                 pending => pending.user().and_then(|token| answers.insert(token, ended())),
             };
@@ -201,7 +201,7 @@ impl Control {
                 return;
             };
             data_plane.peer.flush();
-            let broken = data_plane.broken.then_some(Lost::Nonsense);
+            let broken = data_plane.broken.then_some(Lost::Malformed);
             match broken.map_or_else(|| data_plane.peer.receive(), Err) {
                 Ok(Some((message, _))) => match clean::data_plane(message) {
                     FromDataPlane::Answer { serial, result } => self.answered(serial, result),
@@ -307,8 +307,8 @@ impl Control {
 }
 
 impl DataPlane {
-    /// Whether it has told its ports and flows.
-    pub fn is_met(&self) -> bool {
+    /// Whether it has listed its ports and flows.
+    pub fn is_synchronised(&self) -> bool {
         self.welcome.is_some() && self.restoring == Some(0)
     }
 

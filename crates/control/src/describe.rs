@@ -179,7 +179,7 @@ impl Control {
     }
 }
 
-/// What a guest does; `None` when nobody knows.
+/// The state of a guest as text; `None` when it is not known.
 fn guest_text(state: GuestState) -> Option<String> {
     Some(match state {
         GuestState::Running(core) => format!("running on core {core}"),
@@ -189,7 +189,7 @@ fn guest_text(state: GuestState) -> Option<String> {
     })
 }
 
-/// The fields in a mask. A mask does not tell what else lies where IP addresses do.
+/// The fields in a mask. A mask alone does not show which other fields share the place of IP addresses.
 fn field_names(mask: &FlowMask) -> Vec<String> {
     FIELDS
         .iter()

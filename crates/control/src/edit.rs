@@ -1,6 +1,7 @@
-//! Requests that change something: they change users' intent, all or nothing.
+//! Requests that change users' intent, completely or not at all.
 //!
-//! What comes from the configuration file is deleted there; changed it can be, until the next reload.
+//! Switches and ports from the configuration file can be deleted there only; a request can change such a port until the next
+//! reload.
 
 use crate::process::Control;
 use crate::refusal::Refusal;
@@ -42,7 +43,7 @@ impl Control {
         self.adopt_or_revert(intent, &ports)
     }
 
-    /// Adopts an intent, unless a new port cannot have its socket.
+    /// Adopts an intent, unless the socket of a new port cannot be opened.
     fn adopt_or_revert(&mut self, intent: Intent, ports: &[String]) -> Result<Reply, Refusal> {
         let before = self.intent.clone();
         self.adopt(intent)?;

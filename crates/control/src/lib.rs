@@ -1,10 +1,10 @@
 //! The control process: configuration, names, the learning switch, and the socket for users.
 //!
-//! One thread, one poll loop ([`process`]). It sleeps until a channel, a user or a timer has something to
-//! say, and timers exist only while something is due: a connection to be tried again, flows whose use has
-//! to be asked for, a station that will be forgotten.
+//! One thread runs one poll loop ([`process`]). It sleeps until a message or request arrives or a timer expires, and timers
+//! exist only while something is due: a connection to be tried again, flows whose use has to be asked for, a station that
+//! will be forgotten.
 //!
-//! | what | where |
+//! | task | module |
 //! |---|---|
 //! | users' intent becomes desired state | `state` |
 //! | desired state becomes changes | `plan` |
@@ -12,19 +12,19 @@
 //! | ports are connected, again and again | `links` |
 //! | data plane: requests, upcalls, flows | `data_plane` |
 //! | data plane: answers | `answers` |
-//! | data plane: meeting one | `sync` |
-//! | peers that have fallen to a guest | `trust` (bounds), `clean` (text) |
-//! | time | `ageing` |
+//! | data plane: comparing the state of a new one with the desired state | `sync` |
+//! | peers that a guest has taken over | `trust` (bounds), `clean` (text) |
+//! | ageing of stations and flows | `ageing` |
 //! | ports come and go | `ups` |
-//! | work that guests can cause | `pace` |
-//! | whose guest a thread is | `vcpus` |
-//! | decisions | [`l2`] |
+//! | bounding the work that guests can cause | `pace` |
+//! | finding the vCPU threads of each guest | `vcpus` |
+//! | decisions about packets | [`l2`] |
 //! | users | `users` (bytes), `serve` and `edit` (requests), `describe` (names and texts) |
 //! | why a request is refused, or a port not connected | `refusal` |
-//! | what outlives this process | `store` |
+//! | state that outlives this process | `store` |
 //!
-//! When this process dies, nothing is lost but time: the intent is in the store, port numbers and flows in
-//! the data plane, stations in the flows.
+//! The death of this process costs nothing but time: the intent is in the store, port numbers and flows are in the data
+//! plane, and flows show where stations are.
 
 #![forbid(unsafe_code)]
 
@@ -70,7 +70,7 @@ pub enum Error {
     /// The configuration cannot be used; the text names file and line where there is one.
     #[error(transparent)]
     Config(#[from] Refusal),
-    /// Something about the run directory.
+    /// The run directory or a file in it cannot be used.
     #[error("{path}: {error}")]
     RunDir {
         /// Which file.

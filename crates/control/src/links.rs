@@ -1,20 +1,20 @@
 //! Connecting ports, and the driver domain.
 //!
-//! | link | who acts | when |
+//! | link | action | when |
 //! |---|---|---|
 //! | `Listen` | we bind the socket, the data plane accepts | once per data plane; the socket file is ours |
 //! | `Connect` | we connect, the data plane gets the stream | whenever the port is disconnected |
 //! | `Interface` | a socket pair, one end each for driver domain and data plane | whenever either lost it |
 //!
-//! Everything that is tried is tried again with back-off, from a timer and never from the event that reported
-//! the loss: at that moment the next event may be on its way already, and the port may be connected again.
+//! Every attempt that fails is repeated with back-off, from a timer and never from the event that reported the loss: at that
+//! moment the next event may be on its way already, and the port may be connected again.
 
 use crate::clean;
 use crate::peer::Peer;
 use crate::process::Control;
 use crate::refusal::Problem;
 use crate::sockets;
-use crate::state::{Link, PortState as DesiredPort};
+use crate::state::{DesiredPort, Link};
 use crate::vcpus::Vcpu;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
@@ -38,19 +38,19 @@ const SETTLE_MS: u64 = 1_000;
 pub(crate) struct PortRun {
     /// As it should be.
     pub wanted: DesiredPort,
-    /// Number in the data plane; `None` until the data plane has told which are taken.
+    /// Number in the data plane; `None` until the data plane has listed the numbers in use.
     pub id: Option<PortId>,
     /// Whether the data plane in use has it.
     pub added: bool,
-    /// As the data plane said last.
+    /// Its state as the data plane reported it last.
     pub state: PortState,
-    /// Process behind it, as the data plane said last.
+    /// The process behind it, as the data plane reported it last.
     pub peer: Option<u32>,
-    /// Threads of its guest that are registered, as the data plane was told; `None` before it is told anything.
+    /// Threads of its guest that are registered, as sent to the data plane last; `None` before the first time.
     pub vcpus: Option<Vec<Vcpu>>,
     /// The process whose threads were looked up last, and whether its driver was running then.
     pub looked_at: Option<(u32, bool)>,
-    /// Whether the driver domain says its interface works.
+    /// Whether the driver domain reports that its interface works.
     interface_up: bool,
     /// Our copy of the listening socket: with it, guests that connect while the data plane restarts wait
     /// instead of being refused.
@@ -97,7 +97,7 @@ impl PortRun {
 /// The driver domain.
 pub(crate) struct Driver {
     pub peer: Peer<ToDriver>,
-    /// What it has open, until that was compared with the desired state.
+    /// The interfaces that it has open, until they were compared with the desired state.
     listed: Option<Vec<(PortId, InterfaceSpec, InterfaceState)>>,
     /// Whether that comparison was made, so that attaching makes sense.
     ready: bool,
@@ -129,8 +129,8 @@ impl Control {
         self.switches.get(name)?.id
     }
 
-    /// Makes a port known to the data plane, if there is one and the port has a number. Tried again when the listening
-    /// socket cannot be had; then that is in the log and in the port's entry.
+    /// Adds a port to the data plane, if there is one and the port has a number. When the listening socket cannot be opened, the
+    /// error is in the log and in the port's entry, and the attempt is repeated.
     pub fn add_port(&mut self, name: &str) {
         let now_ms = self.now_ms();
         let threads = self.ports.get_mut(name).and_then(|run| run.vcpus.take());
@@ -169,7 +169,7 @@ impl Control {
         }
     }
 
-    /// Closes what a port has open outside the data plane.
+    /// Closes the socket or interface that a port has open outside the data plane.
     pub fn close_link(&mut self, run: &PortRun) {
         run.remove_socket();
         if let (Link::Interface(_), Some(port), Some(driver)) = (&run.wanted.link, run.id, &mut self.driver) {
@@ -177,7 +177,7 @@ impl Control {
         }
     }
 
-    /// The data plane has said how a port is.
+    /// The data plane has reported a port's state.
     pub fn port_state(&mut self, name: &str, state: PortState) {
         let now_ms = self.now_ms();
         let Some(run) = self.ports.get_mut(name) else {
@@ -196,7 +196,7 @@ impl Control {
         run.state = state;
     }
 
-    /// Tries to connect what is due.
+    /// Tries to connect the ports that are due.
     pub fn connect_links(&mut self, now_ms: u64) {
         let due = |run: &PortRun| run.due_ms.is_some_and(|due| due <= now_ms);
         let names: Vec<String> = self
@@ -315,7 +315,7 @@ impl Control {
         }
     }
 
-    /// Closes interfaces that nobody wants, and attaches those that are not connected. Waits until port
+    /// Closes interfaces that are not wanted any more, and attaches those that are not connected. Waits until port
     /// numbers are known.
     pub fn compare_interfaces(&mut self) {
         let now_ms = self.now_ms();
@@ -360,7 +360,7 @@ impl Control {
 }
 
 impl PortRun {
-    /// Removes the socket file, if it is ours and not that of whoever was there first.
+    /// Removes the socket file, if it is ours and not one that another process made before us.
     pub fn remove_socket(&self) {
         if let (Link::Listen(path), true) = (&self.wanted.link, self.added || self.listener.is_some()) {
             sockets::remove(path);
@@ -375,7 +375,7 @@ impl PortRun {
         }
     }
 
-    /// The data plane did not take a request about this port; tried again.
+    /// The data plane refused a request about this port; it is repeated later.
     pub fn refused(&mut self, adding: bool, error: String, now_ms: u64) {
         self.problem = Some(Problem::DataPlane(error));
         self.added &= !adding;

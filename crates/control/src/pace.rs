@@ -1,10 +1,10 @@
-//! Work that guests can cause, kept to a share of the time.
+//! Work that guests can cause, bounded to a share of the time.
 //!
-//! A VMM that connects and disconnects, or a guest whose ports come and go, has us look up threads and re-examine flows; it may
-//! do so as often as it likes. Such work is merged (what is to be done twice is done once), cut into pieces, and
-//! each kind has a pace: from the beginning of one piece to that of the next it is ten times as long as the first took. So
-//! each kind takes a tenth of the time at most, whatever the machine and however much there is to do, and the first piece after a pause is
-//! done at once. Decisions about packets never wait for it.
+//! A VMM that connects and disconnects, or a guest whose ports come and go, causes look-ups of threads and re-examination of
+//! flows, as often as it likes. Such work is merged (an item that is due twice is done once), cut into pieces, and
+//! each kind has a pace: the next piece begins ten times as long after the beginning of this one as this one takes. So
+//! each kind takes a tenth of the time at most, on any machine and however much there is to do, and the first piece after a
+//! pause is done at once. Decisions about packets never wait for it.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,17 +17,17 @@ const SHARE: u32 = 10;
 pub(crate) struct Pace {
     /// Milliseconds, as all our times.
     next_ms: u64,
-    /// Rest that did not make a millisecond yet.
+    /// Remainder of less than a millisecond.
     owed: Duration,
 }
 
 impl Pace {
-    /// Whether it may go on now.
+    /// Whether the next piece may begin now.
     pub fn is_due(&self, now_ms: u64) -> bool {
         self.next_ms <= now_ms
     }
 
-    /// When it may go on.
+    /// When the next piece may begin.
     pub fn due_ms(&self) -> u64 {
         self.next_ms
     }
@@ -41,7 +41,7 @@ impl Pace {
     }
 }
 
-/// What is to be done, in order, each once.
+/// Items of work in order, each once.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue<T> {
     order: VecDeque<T>,
@@ -94,7 +94,7 @@ mod tests {
             }
         }
         assert!((80_000..=120_000).contains(&worked_us), "{worked_us}");
-        // One long piece has one long rest.
+        // One long piece is followed by one long pause.
         pace.worked(Duration::from_millis(300), 2000);
         assert_eq!(pace.due_ms() / 10, 500);
     }

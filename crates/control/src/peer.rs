@@ -1,10 +1,10 @@
-//! A channel to another process that never makes the caller wait, and that is given up when the other side does not keep
-//! to the protocol.
+//! A channel to another process that never makes the caller wait, and that is given up when the other side violates the
+//! protocol.
 //!
-//! What the socket does not take at once is kept, in order, and sent when the socket is writable. A process that behaves
-//! needs no bound for that: what control says is either configuration, or ends an upcall, of which the data plane
-//! has a bounded number under way. For one that does not (it reads nothing, or speaks nonsense) there are bounds far
-//! beyond that, and whoever reaches them is [replaced](crate::trust).
+//! Messages that the socket does not take at once are kept, in order, and sent when the socket is writable. A correct peer
+//! needs no bound for that: a message of the control process is either configuration, or ends an upcall, of which the data
+//! plane has a bounded number under way. For a peer that reads nothing, or sends malformed messages, there are bounds far
+//! beyond that, and a process that reaches them is [replaced](crate::trust).
 
 use crate::clean;
 use control_protocol::{Channel, ChannelError};
@@ -13,21 +13,21 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Messages that make no sense before the peer is given up.
+/// Malformed messages that are tolerated before the peer is given up.
 const MAX_MALFORMED: u32 = 16;
 
 /// Messages that wait to be sent before the peer is given up.
 const MAX_WAITING: usize = 1 << 18;
 
-/// Why there is no talking to the peer any more.
+/// Why a channel was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
     /// It has closed its end.
     Gone,
-    /// It says what makes no sense.
-    Nonsense,
-    /// It does not read what it is told.
-    Deaf,
+    /// It sends messages that are malformed or not allowed.
+    Malformed,
+    /// It does not read its messages.
+    Unresponsive,
 }
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ struct Waiting<Out> {
 pub struct Peer<Out> {
     channel: Channel,
     waiting: VecDeque<Waiting<Out>>,
-    /// Sum of what waits.
+    /// Sum of the weights of messages that wait.
     weight: usize,
     malformed: u32,
     deaf: bool,
@@ -95,7 +95,7 @@ impl<Out: Serialize> Peer<Out> {
         }
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends messages that wait, as far as there is room.
     pub fn flush(&mut self) {
         while let Some(first) = self.waiting.front() {
             let borrowed: Vec<_> = first.fds.iter().map(|fd| fd.as_fd()).collect();
@@ -113,14 +113,14 @@ impl<Out: Serialize> Peer<Out> {
         }
     }
 
-    /// Receives one message, if there is one. Messages that make no sense are logged and skipped; there may be a few,
-    /// in all.
+    /// Receives one message, if there is one. Malformed messages are logged and skipped, up to a bound for the whole
+    /// connection.
     ///
     /// # Errors
-    /// There is no talking to the peer any more.
+    /// The channel is given up.
     pub fn receive<In: DeserializeOwned>(&mut self) -> Result<Option<(In, Vec<OwnedFd>)>, Lost> {
         if self.deaf {
-            return Err(Lost::Deaf);
+            return Err(Lost::Unresponsive);
         }
         while self.malformed <= MAX_MALFORMED {
             match self.channel.try_recv() {
@@ -140,7 +140,7 @@ impl<Out: Serialize> Peer<Out> {
                 }
             }
         }
-        Err(Lost::Nonsense)
+        Err(Lost::Malformed)
     }
 }
 
@@ -168,7 +168,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(
                 peer.receive::<u32>().err(),
-                Some(Lost::Nonsense),
+                Some(Lost::Malformed),
                 "and it stays like that"
             );
         }
@@ -192,7 +192,7 @@ mod tests {
         }
         assert_eq!(
             (peer.weight(), peer.receive::<u32>().err()),
-            (MAX_WAITING, Some(Lost::Deaf))
+            (MAX_WAITING, Some(Lost::Unresponsive))
         );
         drop(theirs);
         peer.flush();

@@ -1,23 +1,23 @@
-//! From what is to what should be, as a list of changes. Pure; whoever applies it thinks no further.
+//! The difference between present and desired state, as a list of changes. Pure; the code that applies it makes no decisions.
 
-use crate::state::{PortState, State, SwitchState};
+use crate::state::{DesiredPort, DesiredSwitch, State};
 use std::fmt;
 
 /// One change. Its text is for users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A port goes.
+    /// A port is removed.
     DelPort(String),
-    /// A switch goes; it has no ports any more.
+    /// A switch is removed; it has no ports any more.
     DelSwitch(String),
-    /// A switch comes.
-    AddSwitch(String, SwitchState),
+    /// A switch is added.
+    AddSwitch(String, DesiredSwitch),
     /// A switch's rules change.
-    SetSwitch(String, SwitchState),
-    /// A port comes; its switch exists.
-    AddPort(String, PortState),
+    SetSwitch(String, DesiredSwitch),
+    /// A port is added; its switch exists.
+    AddPort(String, DesiredPort),
     /// A port changes without being disconnected.
-    SetPort(String, PortState),
+    SetPort(String, DesiredPort),
 }
 
 impl fmt::Display for Change {
@@ -34,10 +34,10 @@ impl fmt::Display for Change {
 }
 
 /// The changes that lead from `old` to `new`. Removals come first, so that names, sockets and interfaces are free
-/// for whoever gets them next; a port that cannot change in place is removed and added.
+/// for their next owners; a port that cannot change in place is removed and added.
 pub fn plan(old: &State, new: &State) -> Vec<Change> {
     let mut changes = Vec::new();
-    let stays = |name: &str, port: &PortState| new.ports.get(name).is_some_and(|now| port.same_port(now));
+    let stays = |name: &str, port: &DesiredPort| new.ports.get(name).is_some_and(|now| port.same_port(now));
     for (name, port) in &old.ports {
         if !stays(name, port) {
             changes.push(Change::DelPort(name.clone()));
@@ -90,7 +90,7 @@ mod tests {
             Change::SetSwitch(name, switch) => assert!(state.switches.insert(name, switch).is_some()),
             Change::AddPort(name, port) => {
                 assert!(state.switches.contains_key(&port.switch));
-                let taken = |other: &PortState| matches!((&other.link, &port.link), (Link::Listen(a), Link::Listen(b)) if a == b);
+                let taken = |other: &DesiredPort| matches!((&other.link, &port.link), (Link::Listen(a), Link::Listen(b)) if a == b);
                 assert!(
                     !state.ports.values().any(taken),
                     "socket of {name} is not free yet"

@@ -1,4 +1,4 @@
-//! The poll loop, and what it holds.
+//! The poll loop, and the state of the control process.
 
 use crate::data_plane::DataPlane;
 use crate::l2;
@@ -30,7 +30,7 @@ const BURST: usize = 64;
 
 /// A switch as it runs.
 pub(crate) struct SwitchRun {
-    /// Number in the data plane; `None` until the data plane has told which are taken.
+    /// Number in the data plane; `None` until the data plane has listed the numbers in use.
     pub id: Option<SwitchId>,
     /// Learning switch.
     pub l2: l2::Switch,
@@ -51,13 +51,13 @@ pub(crate) struct Control {
     pub ports: BTreeMap<String, PortRun>,
     pub names: HashMap<PortId, String>,
     pub data_plane: Option<DataPlane>,
-    /// Since when there is none after there was one, or since when we ask for another.
+    /// Since when there has been no data plane after there was one, or when we last asked for another.
     pub absent_since_ms: Option<u64>,
     pub driver: Option<Driver>,
-    /// Whether a data plane has told its ports, so that numbers are known or can be given.
+    /// Whether a data plane has listed its ports, so that numbers are known or can be given.
     pub numbered: bool,
     pub processes: Vec<ProcessStatus>,
-    /// How forwarding threads are scheduled, as the supervisor said.
+    /// How forwarding threads are scheduled, as the supervisor reported it.
     pub priority: Option<PriorityStatus>,
     pub vcpus: Vcpus,
     pub users: Users,
@@ -66,7 +66,7 @@ pub(crate) struct Control {
     running: bool,
 }
 
-/// Who has something to say.
+/// A descriptor that is ready.
 enum Source {
     Supervisor,
     DataPlane,
@@ -126,7 +126,7 @@ impl Control {
     /// Adopts another intent, and returns the changes that were made.
     ///
     /// # Errors
-    /// They contradict themselves; nothing has changed.
+    /// The intent contradicts itself; nothing has changed.
     pub fn adopt(&mut self, intent: Intent) -> Result<Vec<plan::Change>, Refusal> {
         let state = desired(&intent, &self.options.run_dir)?;
         let changes = plan::plan(&self.state, &state);
@@ -281,27 +281,27 @@ impl Control {
         }
     }
 
-    /// When something is due, if anything is.
+    /// When the next task is due, if there is one.
     fn deadline_ms(&self) -> Option<u64> {
         let links = self.ports.values().filter_map(|port| port.due_ms).min();
         let users = self.users.next_deadline_ms();
-        let patience = self.patience_deadline_ms();
+        let overdue = self.overdue_deadline_ms();
         let guests = [self.ups_deadline_ms(), self.vcpus.deadline_ms()];
-        [links, self.ageing_deadline_ms(), users, patience]
+        [links, self.ageing_deadline_ms(), users, overdue]
             .into_iter()
             .chain(guests)
             .flatten()
             .min()
     }
 
-    /// Does what is due.
+    /// Performs the tasks that are due.
     fn tick(&mut self) {
         let now_ms = self.now_ms();
         self.connect_links(now_ms);
         self.age(now_ms);
         self.refresh_guests(now_ms);
         self.watch_guests(now_ms);
-        self.lose_patience(now_ms);
+        self.replace_overdue(now_ms);
         self.refresh_ups(now_ms);
         for token in self.users.overdue(now_ms) {
             self.forget_user(token);
@@ -310,7 +310,7 @@ impl Control {
         }
     }
 
-    /// Leaves nothing behind in the file system.
+    /// Removes this process's files and sockets.
     fn finish(&mut self) {
         self.ports.values().for_each(PortRun::remove_socket);
         sockets::remove(&management::control_socket(&self.options.run_dir));

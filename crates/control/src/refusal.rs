@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Why nothing was changed, or nothing can be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The line is not a request.
+    /// The line is no request.
     #[error("not a request: {0}")]
     Malformed(#[source] serde_json::Error),
     /// No switch has this name.
@@ -54,14 +54,14 @@ pub enum Refusal {
         /// Its socket.
         path: PathBuf,
     },
-    /// Two want one socket.
+    /// Two ports are to have the same socket.
     #[error("port {port}: socket {} is already that of {user}", .path.display())]
     SocketTaken {
         /// The port.
         port: String,
         /// Its socket.
         path: PathBuf,
-        /// Who has it.
+        /// The user of the socket.
         user: String,
     },
     /// A new port cannot be connected.
@@ -92,19 +92,19 @@ pub enum Refusal {
     /// The data plane is being started, or is gone.
     #[error("there is no data plane at the moment; see `hyperswitch status`")]
     NoDataPlane,
-    /// The data plane has ended while it was asked.
+    /// The data plane ended before it answered.
     #[error("the data plane has just ended; try again")]
     DataPlaneEnded,
-    /// The data plane took longer than a user waits.
+    /// The data plane took longer than the time for which a user waits.
     #[error("no answer from the data plane; see `hyperswitch status`")]
     NoAnswer,
     /// The data plane's answer is for another question.
     #[error("the data plane's answer makes no sense")]
     WrongAnswer,
-    /// What the data plane said.
+    /// The data plane's error.
     #[error("{0}")]
     DataPlane(String),
-    /// Others are making lists already.
+    /// As many lists as allowed are being made already.
     #[error("too many lists are being made at the moment; try again")]
     TooManyLists,
     /// The frame to trace is too short or too long.
@@ -128,7 +128,7 @@ pub enum Refusal {
 /// Why a port is not connected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// Its socket cannot be had.
+    /// Its socket cannot be opened.
     #[error("cannot listen on {}: {error}", .path.display())]
     Listen {
         /// The socket.
@@ -136,7 +136,7 @@ pub enum Problem {
         /// What the system said.
         error: String,
     },
-    /// Nobody accepts the connection.
+    /// The connection is not accepted.
     #[error("cannot connect to {}: {error}", .path.display())]
     Connect {
         /// The socket.
@@ -150,10 +150,10 @@ pub enum Problem {
     /// All port numbers are taken; this many exist.
     #[error("there are {0} ports already")]
     NoNumber(u32),
-    /// What the data plane said: to a request about the port, or of its connection.
+    /// The data plane's error: its answer to a request about the port, or its report about the connection.
     #[error("{0}")]
     DataPlane(String),
-    /// What the driver domain said of the interface.
+    /// The driver domain's error about the interface.
     #[error("{0}")]
     Driver(String),
 }

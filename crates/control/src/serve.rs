@@ -1,7 +1,7 @@
-//! What users ask for, one function per kind of request.
+//! Users' requests, one function per kind.
 //!
-//! Requests that need the data plane are answered when it has answered; meanwhile the [`Question`] remembers
-//! what was asked. Requests that change something change all or nothing.
+//! Requests that need the data plane are answered when it has answered; meanwhile a [`Question`] keeps the request. Requests
+//! that change something are done completely or not at all.
 
 use crate::process::Control;
 use crate::refusal::Refusal;
@@ -27,9 +27,9 @@ const FRAME: std::ops::RangeInclusive<usize> = 14..=65_553;
 /// Stations of a switch about which `status` warns one by one.
 const MAX_WARNINGS: usize = 8;
 
-/// What a user waits for.
+/// An answer that a user waits for.
 pub(crate) enum Question {
-    /// That the data plane has done what was asked before; then this is the answer.
+    /// The data plane has executed all earlier requests; then this is the answer.
     Settled(Reply),
     /// Ports of these names.
     Ports(Vec<String>),
@@ -37,9 +37,9 @@ pub(crate) enum Question {
     Stats(Vec<String>),
     /// Flows; gathered in `Control::gathered`.
     Flows,
-    /// Who did the work.
+    /// The data plane's report about its threads.
     Work,
-    /// A capture that begins.
+    /// The start of a capture.
     Capture,
     /// The first half of a trace.
     Trace { in_port: PortId, frame: Vec<u8> },
@@ -210,7 +210,7 @@ impl Control {
         }
     }
 
-    /// About stations that moved too often, a few per switch.
+    /// Warnings about stations that moved too often, a few per switch.
     fn restless_stations(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (name, run) in &self.switches {
@@ -232,7 +232,7 @@ impl Control {
     }
 
     fn switch_list(&self) -> Vec<SwitchInfo> {
-        let info = |(name, switch): (&String, &crate::state::SwitchState)| {
+        let info = |(name, switch): (&String, &crate::state::DesiredSwitch)| {
             let run = self.switches.get(name);
             let moves = run.map(|run| run.l2.move_counts()).unwrap_or_default();
             SwitchInfo {
@@ -254,7 +254,7 @@ impl Control {
         self.state.switches.iter().map(info).collect()
     }
 
-    /// Names of the ports that a request speaks of.
+    /// Names of the ports that a request is about.
     fn selected(&self, port: Option<&str>, switch: Option<&str>) -> Result<Vec<String>, Refusal> {
         if let Some(name) = port {
             let known = self.ports.contains_key(name);
@@ -490,7 +490,7 @@ impl Control {
         Response::Ok(Reply::Trace(TraceReport { switch, port, steps }))
     }
 
-    /// After a miss, a trace goes on with what would be decided, without learning anything.
+    /// After a miss, a trace goes on with the decision that would be made, without learning anything.
     fn traced(&mut self, token: Token, in_port: PortId, frame: Vec<u8>, steps: &[Step]) -> Option<Response> {
         let mut told: Vec<_> = steps.iter().map(|step| self.trace_step(step)).collect();
         let key = steps.iter().find_map(|step| match step {

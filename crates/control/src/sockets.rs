@@ -1,10 +1,10 @@
-//! Unix sockets by path: listening without stealing from whoever listens, connecting without waiting.
+//! Unix sockets by path: listening without taking the path from a process that listens there, connecting without waiting.
 //!
 //! A socket may lie in a directory that others can write to (a virtualisation manager's, `/tmp`). Between two of our system
 //! calls they can put something else where our file was. So nothing here changes or removes a file of which only the path
-//! is known: a socket's file is born with its mode (`chmod` would come too late, and would follow a symbolic link to any
-//! file), and what is removed is looked at first, in the same directory, and is a socket. The worst that
-//! is left to them is to lose a socket of their own.
+//! is known: a socket's file has its mode from the beginning (`chmod` would come too late, and would follow a symbolic link to
+//! any file), and a file is checked to be a socket, in the same directory, before it is removed. The worst that others can
+//! achieve is to lose a socket of their own.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, openat, statat, unlinkat};
 use rustix::io::Errno;
@@ -25,11 +25,11 @@ fn stream() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// Listens at `path`; the socket does not block. A socket file that nobody listens on any more is replaced.
-/// The mode is set before anybody can connect.
+/// Listens at `path`; the socket does not block. A socket file on which no process listens any more is replaced.
+/// The mode is set before a process can connect.
 ///
 /// # Errors
-/// `AddrInUse` when somebody listens there, `AlreadyExists` when the file is no socket, or the system's.
+/// `AddrInUse` when a process listens there, `AlreadyExists` when the file is no socket, or the system's.
 pub fn listen_at(path: &Path, mode: Mode) -> io::Result<OwnedFd> {
     let socket = stream()?;
     let address = SocketAddrUnix::new(path)?;
@@ -54,10 +54,10 @@ fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> Result<(
     result
 }
 
-/// Removes a socket that nobody listens on.
+/// Removes a socket on which no process listens.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match connect(stream()?, &SocketAddrUnix::new(path)?) {
-        // What is no socket refuses connections too.
+        // A file that is no socket refuses connections too.
         Err(Errno::CONNREFUSED) if unlink_socket(path)? => Ok(()),
         Err(Errno::CONNREFUSED) => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
@@ -90,7 +90,7 @@ fn unlink_socket(path: &Path) -> io::Result<bool> {
     Ok(socket)
 }
 
-/// Connects to `path` if somebody listens there with room for us. The stream blocks, as its user expects.
+/// Connects to `path` if a process listens there and its backlog has room. The stream blocks, as its user expects.
 ///
 /// # Errors
 /// The system's.
@@ -101,7 +101,7 @@ pub fn connect_to(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Removes a socket file of ours. What somebody else has put in its place stays, unless it is a socket as well.
+/// Removes a socket file of ours. A file that another process has put in its place stays, unless it is a socket as well.
 pub fn remove(path: &Path) {
     match unlink_socket(path) {
         Ok(true) => {}
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"precious");
     }
 
-    /// Somebody who may write to the directory replaces each socket by a link to a file that is not his, as fast as he can.
+    /// A process that may write to the directory replaces each socket by a link to another user's file, as fast as it can.
     #[test]
     fn a_file_s_mode_is_not_changed_through_a_link_put_in_the_socket_s_place() {
         let dir = tempfile::tempdir().unwrap();

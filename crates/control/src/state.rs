@@ -1,6 +1,6 @@
-//! Desired state: what configuration and requests add up to, with every default filled in.
+//! Desired state: the sum of configuration and requests, with every default filled in.
 //!
-//! [`desired`] is pure. Whatever contradicts itself is refused as a whole, so that nothing is half applied.
+//! [`desired`] is pure. An intent that contradicts itself is refused as a whole, so that nothing is half applied.
 
 use crate::l2::{PortRules, SwitchRules};
 use crate::refusal::Refusal;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What users have asked for: the file as last read, and what requests added to it.
+/// Users' intent: the file as last read, and the changes that requests made to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// The configuration file.
@@ -30,14 +30,14 @@ pub struct Intent {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Switches.
-    pub switches: BTreeMap<String, SwitchState>,
+    pub switches: BTreeMap<String, DesiredSwitch>,
     /// Ports.
-    pub ports: BTreeMap<String, PortState>,
+    pub ports: BTreeMap<String, DesiredPort>,
 }
 
 /// A switch as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SwitchState {
+pub struct DesiredSwitch {
     /// Where it comes from.
     pub origin: Origin,
     /// As configured, without its ports.
@@ -46,7 +46,7 @@ pub struct SwitchState {
 
 /// A port as it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortState {
+pub struct DesiredPort {
     /// Its switch.
     pub switch: String,
     /// Where it comes from.
@@ -76,7 +76,7 @@ pub enum Link {
     Interface(InterfaceSpec),
 }
 
-impl SwitchState {
+impl DesiredSwitch {
     /// Rules of the learning switch.
     pub fn rules(&self) -> SwitchRules {
         SwitchRules {
@@ -87,14 +87,14 @@ impl SwitchState {
     }
 }
 
-impl PortState {
-    /// Whether `other` can take this one's place without anybody being disconnected.
-    pub fn same_port(&self, other: &PortState) -> bool {
+impl DesiredPort {
+    /// Whether `other` can take this one's place without disconnecting the guest.
+    pub fn same_port(&self, other: &DesiredPort) -> bool {
         self.switch == other.switch && self.link == other.link && self.mac == other.mac
     }
 }
 
-/// What the intent adds up to.
+/// The desired state that an intent describes.
 ///
 /// # Errors
 /// A contradiction, for users.
@@ -130,13 +130,13 @@ pub fn desired(intent: &Intent, run_dir: &Path) -> Result<State, Refusal> {
             let origin = of_switch(&port_name);
             state
                 .ports
-                .insert(port_name, port_state(switch, port, origin, run_dir));
+                .insert(port_name, desired_port(switch, port, origin, run_dir));
         }
         let config = SwitchConfig {
             ports: Vec::new(),
             ..switch.clone()
         };
-        state.switches.insert(name, SwitchState { origin, config });
+        state.switches.insert(name, DesiredSwitch { origin, config });
     }
     check_sockets(&state, run_dir)?;
     Ok(state)
@@ -179,7 +179,7 @@ fn open_rules(vlan: VlanConfig, mac_limit: usize) -> PortRules {
     }
 }
 
-fn host_port(switch: &SwitchConfig, interface: String, origin: Origin) -> PortState {
+fn host_port(switch: &SwitchConfig, interface: String, origin: Origin) -> DesiredPort {
     let host = switch.host.clone().unwrap_or_default();
     let mtu = host.mtu.unwrap_or(switch.mtu).get();
     let kind = InterfaceKind::Tap {
@@ -187,7 +187,7 @@ fn host_port(switch: &SwitchConfig, interface: String, origin: Origin) -> PortSt
         mac: host.mac.map(|mac| mac.bytes()),
         addresses: host.addresses.iter().map(|address| address.parts()).collect(),
     };
-    PortState {
+    DesiredPort {
         switch: switch.name.to_string(),
         origin,
         config: None,
@@ -203,8 +203,8 @@ fn host_port(switch: &SwitchConfig, interface: String, origin: Origin) -> PortSt
     }
 }
 
-fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> PortState {
-    PortState {
+fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> DesiredPort {
+    DesiredPort {
         switch: switch.name.to_string(),
         origin,
         config: None,
@@ -226,7 +226,7 @@ fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Port
     }
 }
 
-fn port_state(switch: &SwitchConfig, port: &PortConfig, origin: Origin, run_dir: &Path) -> PortState {
+fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, run_dir: &Path) -> DesiredPort {
     let mtu = port.mtu.unwrap_or(switch.mtu).get();
     let mac = port.mac.map(|mac| mac.bytes());
     let link = match (port.kind, port.mode.unwrap_or_default()) {
@@ -242,7 +242,7 @@ fn port_state(switch: &SwitchConfig, port: &PortConfig, origin: Origin, run_dir:
             mtu: Some(mtu),
         }),
     };
-    PortState {
+    DesiredPort {
         switch: switch.name.to_string(),
         origin,
         config: Some(port.clone()),

@@ -1,7 +1,7 @@
-//! What has to outlive the control process: users' intent, in `<run dir>/state.json`.
+//! State that has to outlive the control process: users' intent, in `<run dir>/state.json`.
 //!
 //! A restarted control process takes the intent from there and not from the configuration file, which may have been
-//! edited, badly perhaps, in the meantime: only a reload reads that. The intent lasts as long as `hyperswitch run`,
+//! edited in the meantime, possibly with errors: only a reload reads that file. The intent lasts as long as `hyperswitch run`,
 //! so the file names the supervisor that it belongs to; that of an earlier one is ignored.
 
 use crate::state::Intent;
@@ -32,7 +32,7 @@ impl Store {
         }
     }
 
-    /// What was saved under the same supervisor, if anything that can be read.
+    /// The intent that was saved under the same supervisor, if there is one that can be read.
     pub fn load(&self) -> Option<Intent> {
         let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,

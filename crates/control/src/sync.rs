@@ -1,7 +1,7 @@
-//! Meeting a data plane: what it has is compared with what should be.
+//! Compares the ports and flows of a newly connected data plane with the desired state.
 //!
-//! Whether it was restarted, or we were, makes no difference. Ports that are as they should be stay, and so do flows
-//! that would be decided the same way again; guests notice nothing.
+//! It makes no difference whether the data plane or the control process was restarted. Ports that are as they should be stay,
+//! and so do flows that would be decided the same way again; guests notice nothing.
 
 use crate::answers::Pending;
 use crate::links::PortRun;
@@ -57,12 +57,12 @@ impl Control {
             .map(|(name, _)| name.clone())
             .collect();
         for name in missing {
-            // What goes wrong is in the port's entry; it is tried again.
+            // A failure is noted in the port's entry, and the attempt is repeated.
             self.add_port(&name);
         }
         let names: Vec<String> = self.ports.keys().cloned().collect();
         for name in names {
-            self.tell_rules(&name);
+            self.update_rules(&name);
         }
         self.compare_interfaces();
         let ids: Vec<SwitchId> = self.switches.values().filter_map(|run| run.id).collect();
@@ -144,9 +144,9 @@ impl PortRun {
         self.added = true;
         self.state = state;
         self.peer = peer;
-        // What it could not do before it knew that it was done already.
+        // An earlier attempt failed because the data plane had the port already.
         self.problem = None;
-        // Whether it has to be connected is seen when that is due.
+        // Whether it has to be connected is checked when the attempt is due.
         self.due_ms.get_or_insert(now_ms);
     }
 }

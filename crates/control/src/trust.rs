@@ -1,34 +1,34 @@
-//! What a data plane or driver domain may do to us, whoever runs it.
+//! Bounds on the harm that a data plane or driver domain can do to the control process.
 //!
-//! Guests reach both, so each may have fallen to one. It may then lie about its ports; it must not make us grow, loop, block
-//! or write to a user's terminal:
+//! Both handle guests' data, so a guest may have taken over either. It may then lie about its ports; it must not make us grow,
+//! loop, block or write to a user's terminal:
 //!
-//! | it | bound |
+//! | behaviour | bound |
 //! |---|---|
-//! | sends what makes no sense | a few messages, then it is replaced ([`peer`](crate::peer)) |
+//! | sends malformed messages | a few messages, then it is replaced ([`peer`](crate::peer)) |
 //! | does not read, or does not answer | messages and answers that wait, then it is replaced |
-//! | never says how it is, or never ends a list | [`MEETING_MS`], then it is replaced |
-//! | lists more than there can be, or nothing and \"more\" | then it is replaced ([`Listed`]) |
-//! | sends packets and leaves us sitting on our answers | answers are made without the packet, which is lost |
+//! | never lists its ports and flows, or never ends a list | [`SYNC_MS`], then it is replaced |
+//! | lists more entries than can exist, or none and \"more\" | it is replaced ([`Listed`]) |
+//! | sends packets and does not read our answers | answers are made without the packet, which is lost |
 //! | closes the channel and lives on | it is replaced [`ABSENCE_MS`] later |
-//! | says what is not for eyes | is cleaned ([`clean`](crate::clean)) |
-//! | reports changes of ports all the time | they are dealt with at a [pace](crate::pace) |
+//! | sends text that would control a terminal | the text is cleaned ([`clean`](crate::clean)) |
+//! | reports changes of ports all the time | they are handled at a [pace](crate::pace) |
 //!
-//! To *replace* is up to the supervisor: we ask it to end the process and start another.
+//! *Replacing* is the supervisor's task: we ask it to end the process and start another.
 
 use crate::peer::Lost;
 use crate::process::Control;
 use control_protocol::supervisor::{FromChild, Role};
 use flow::Flow;
 
-/// Time until a data plane must have told its ports and flows, in milliseconds. A loaded machine takes a second.
-const MEETING_MS: u64 = 30_000;
+/// Time until a data plane must have listed its ports and flows, in milliseconds. A loaded machine takes a second.
+const SYNC_MS: u64 = 30_000;
 
-/// Time without a data plane after which the supervisor is asked for another, in milliseconds. It knows earlier if the old
-/// one has ended.
+/// Time without a data plane after which the supervisor is asked for another, in milliseconds. The supervisor knows earlier if
+/// the old one has ended.
 const ABSENCE_MS: u64 = 10_000;
 
-/// Flows in lists under way, and what each port adds to that. More than `apply` allows to be installed.
+/// Flows in lists under way, and the number that each port adds. More than `apply` allows to be installed.
 const MAX_FLOWS: usize = 65_536;
 const FLOWS_PER_PORT: usize = 128;
 
@@ -50,7 +50,7 @@ pub(crate) const MAX_USER_LISTS: usize = 8;
 pub(crate) struct Listed(usize);
 
 impl Listed {
-    /// Another part of a list has come; false if that cannot be.
+    /// Another part of a list has arrived; false if it is not plausible.
     pub fn part(&mut self, entries: usize, more: bool, ports: usize) -> bool {
         self.0 += entries;
         let most = (MAX_FLOWS + FLOWS_PER_PORT * ports) * (1 + MAX_USER_LISTS);
@@ -69,24 +69,24 @@ pub(crate) fn are_plausible<'a>(mut flows: impl Iterator<Item = &'a Flow>, ports
 }
 
 impl Control {
-    /// There is no talking to the data plane any more.
+    /// Gives up the channel to the data plane.
     pub fn detach_data_plane(&mut self, lost: Lost) {
         self.lose_data_plane();
         self.absent_since_ms = Some(self.now_ms());
         match lost {
             Lost::Gone => log::warn!("the data plane is gone"),
-            Lost::Nonsense => self.replace(Role::DataPlane, "does not keep to the protocol"),
-            Lost::Deaf => self.replace(Role::DataPlane, "does not read or answer what it is told"),
+            Lost::Malformed => self.replace(Role::DataPlane, "does not keep to the protocol"),
+            Lost::Unresponsive => self.replace(Role::DataPlane, "does not read or answer what it is told"),
         }
     }
 
-    /// There is no talking to the driver domain any more.
+    /// Gives up the channel to the driver domain.
     pub fn detach_driver(&mut self, lost: Lost) {
         self.driver = None;
         match lost {
             Lost::Gone => log::warn!("the driver domain is gone"),
-            Lost::Nonsense => self.replace(Role::Driver, "does not keep to the protocol"),
-            Lost::Deaf => self.replace(Role::Driver, "does not read what it is told"),
+            Lost::Malformed => self.replace(Role::Driver, "does not keep to the protocol"),
+            Lost::Unresponsive => self.replace(Role::Driver, "does not read what it is told"),
         }
     }
 
@@ -95,23 +95,26 @@ impl Control {
         self.supervisor.send(FromChild::Replace(role), Vec::new());
     }
 
-    /// When patience ends, if somebody tries it.
-    pub fn patience_deadline_ms(&self) -> Option<u64> {
-        let meeting = self.data_plane.as_ref().filter(|data_plane| !data_plane.is_met());
-        let meeting = meeting.map(|data_plane| data_plane.since_ms + MEETING_MS);
-        meeting.or(self.absent_since_ms.map(|since| since + ABSENCE_MS))
+    /// When a data plane that does not list its state, or does not come back, is to be replaced.
+    pub fn overdue_deadline_ms(&self) -> Option<u64> {
+        let synchronising = self
+            .data_plane
+            .as_ref()
+            .filter(|data_plane| !data_plane.is_synchronised());
+        let synchronising = synchronising.map(|data_plane| data_plane.since_ms + SYNC_MS);
+        synchronising.or(self.absent_since_ms.map(|since| since + ABSENCE_MS))
     }
 
-    /// Acts when patience has ended.
-    pub fn lose_patience(&mut self, now_ms: u64) {
+    /// Has the data plane replaced when that time has come.
+    pub fn replace_overdue(&mut self, now_ms: u64) {
         if self
-            .patience_deadline_ms()
+            .overdue_deadline_ms()
             .is_none_or(|deadline_ms| deadline_ms > now_ms)
         {
             return;
         }
         match self.data_plane {
-            Some(_) => self.detach_data_plane(Lost::Deaf),
+            Some(_) => self.detach_data_plane(Lost::Unresponsive),
             None => {
                 self.absent_since_ms = Some(now_ms);
                 self.replace(Role::DataPlane, "does not come back");

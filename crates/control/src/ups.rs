@@ -1,8 +1,8 @@
-//! Ports that are connected or not: floods go to those that are.
+//! Ports that are connected or not: floods go to connected ones only.
 //!
-//! A connect or disconnect changes the flows that flood where the port belongs, and no others. How often that happens is up
-//! to VMMs, and how many such flows there are is up to guests, so the work is done at a [pace](crate::pace), a piece at a
-//! time. Until it is done, floods miss a port that has just come, or are dropped at one that has just gone.
+//! A connect or disconnect changes the flows that flood in the port's VLANs, and no others. VMMs determine how often that
+//! happens, and guests how many such flows there are, so the work is done at a [pace](crate::pace), a piece at a time. Until
+//! it is done, floods miss a port that was just connected, or are dropped at one that was just disconnected.
 
 use crate::pace::{Pace, Queue};
 use crate::process::Control;
@@ -30,7 +30,7 @@ impl Control {
         self.refresh_ups(now_ms);
     }
 
-    /// When floods have to be looked at, if ever.
+    /// When flows that flood have to be re-examined next; `None` if none has to.
     pub fn ups_deadline_ms(&self) -> Option<u64> {
         let busy = self
             .switches

@@ -1,4 +1,4 @@
-//! The management socket: lines in, lines out, and nobody waits for anybody.
+//! The management socket: lines in, lines out; no user waits for another.
 //!
 //! A connection has at most one request under way, so at most one answer is buffered for it; its input is
 //! bounded by [`MAX_REQUEST`]. With [`MAX_CONNECTIONS`] open, a newcomer takes the place of the one that
@@ -22,13 +22,13 @@ use std::path::Path;
 /// Most connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Milliseconds within which a request is answered, if need be by saying that there is no answer.
+/// Milliseconds within which a request is answered, if need be by an error that there is no answer.
 const PATIENCE_MS: u64 = 5_000;
 
-/// Names a connection.
+/// Identifies a connection.
 pub type Token = u64;
 
-/// A request, or why a line is none, with the descriptors that came along.
+/// A request, or why a line is no request, with the descriptors that came along.
 pub struct Incoming {
     pub token: Token,
     pub request: Result<Request, Refusal>,
@@ -56,7 +56,7 @@ pub struct Users {
     listener: OwnedFd,
     connections: BTreeMap<Token, Connection>,
     next: Token,
-    /// Whose request was taken last.
+    /// The connection whose request was taken last.
     served: Token,
 }
 
@@ -92,7 +92,7 @@ impl Users {
         })
     }
 
-    /// Accepts whoever waits.
+    /// Accepts the connections that wait.
     pub fn accept(&mut self, now_ms: u64) {
         while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             if self.connections.len() >= MAX_CONNECTIONS {
@@ -122,7 +122,7 @@ impl Users {
         }
     }
 
-    /// Does what poll says is possible, and returns the request that completes, if one does.
+    /// Reads or writes as poll allows, and returns the request that this completes, if any.
     pub fn ready(&mut self, token: Token, flags: PollFlags, now_ms: u64) -> Option<Incoming> {
         let connection = self.connections.get_mut(&token)?;
         connection.active_ms = now_ms;
@@ -131,7 +131,7 @@ impl Users {
         } else if flags.contains(PollFlags::IN) {
             connection.read()
         } else {
-            // Hung up; whatever the answer would be, nobody reads it.
+            // Hung up; the answer would not be read.
             false
         };
         if !alive {
@@ -245,7 +245,7 @@ impl Connection {
         };
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                // The latest is what the latest line speaks of; a sender of thousands holds one here.
+                // The latest descriptors belong to the latest line; a sender of thousands keeps only those of one message here.
                 self.fds = fds.collect();
             }
         }
@@ -256,7 +256,7 @@ impl Connection {
         received > 0
     }
 
-    /// Writes what there is room for; false when the connection is over.
+    /// Writes as much as there is room for; false when the connection is over.
     fn write(&mut self) -> bool {
         while !self.output.is_empty() {
             match send(

@@ -1,12 +1,12 @@
-//! Which threads are whose guest: the data plane knows what threads do, we know whose they are.
+//! The vCPU threads of each port's guest.
 //!
-//! The data plane says which process is behind a port, and may not look at it; we look up its vCPU threads in /proc,
-//! register them with the eBPF programs, and tell the data plane their places. That is done when a port is connected and
-//! when its rings are started for the first time after that, by when a VMM has made its vCPUs, when one of the
-//! threads was seen to end, and when the data plane has packets of a guest all of whose threads sleep. A look costs the more the more threads a VMM has, so looks are merged and have a
-//! [pace](crate::pace).
+//! The data plane reads the states of threads, but may not look at other processes; it reports the process behind each port.
+//! We look up its vCPU threads in /proc, register them with the eBPF programs, and send their slots to the data plane. That
+//! is done when a port is connected; when its rings are started for the first time after that, by which time a VMM has made
+//! its vCPUs; when one of the threads was seen to end; and when the data plane has packets of a guest all of whose threads
+//! sleep. A look-up costs the more, the more threads a VMM has, so look-ups are merged and have a [pace](crate::pace).
 //!
-//! Nothing depends on it: a thread that is not registered is one whose state nobody knows.
+//! Correctness does not depend on it: the state of a thread that is not registered is unknown.
 
 use crate::links::PortRun;
 use crate::pace::{Pace, Queue};
@@ -21,18 +21,18 @@ use std::path::Path;
 use std::time::Instant;
 use vm_state::{Registry, Slot, ThreadState, vcpu_threads};
 
-/// Least time between looks for threads that have ended, in milliseconds.
+/// Least time between checks for threads that have ended, in milliseconds.
 const LOOK_MS: u64 = 1_000;
 
-/// Threads of each guest that have a place whatever others have; with few ports it may be more.
+/// Threads of each guest that always get a slot, however many other guests have; with few ports it may be more.
 const LEAST: usize = 16;
 
 /// The programs' registry, or why there is none.
 pub(crate) struct Vcpus {
     registry: Result<Registry, Unpublished>,
-    /// When threads that have ended were looked for last.
+    /// When the last check for ended threads was.
     looked_ms: u64,
-    /// Ports whose guests are to be looked at.
+    /// Ports whose guests' threads are to be looked up.
     waiting: Queue<String>,
     pace: Pace,
 }
@@ -42,7 +42,7 @@ pub(crate) struct Vcpus {
 enum Unpublished {
     #[error("the supervisor has not said")]
     Unsaid,
-    /// What the supervisor said.
+    /// The supervisor's reason.
     #[error("{0}")]
     Unavailable(String),
     #[error("the memory was announced and not sent")]
@@ -51,7 +51,7 @@ enum Unpublished {
     Unmapped(std::io::Error),
 }
 
-/// A thread of a guest, and its place.
+/// A thread of a guest, and its slot.
 pub(crate) type Vcpu = (u32, Slot);
 
 impl Vcpus {
@@ -64,7 +64,7 @@ impl Vcpus {
         }
     }
 
-    /// The supervisor has said where states are published, or why nowhere.
+    /// The supervisor has sent the memory in which states are published, or the reason why there is none.
     pub fn attach(&mut self, states: VmStates, fds: &[OwnedFd]) {
         self.registry = match (states, fds.first()) {
             (VmStates::Unavailable(reason), _) => Err(Unpublished::Unavailable(reason)),
@@ -77,7 +77,7 @@ impl Vcpus {
         }
     }
 
-    /// When the next guest is to be looked at, if any.
+    /// When the next guest's threads are to be looked up, if any.
     pub fn deadline_ms(&self) -> Option<u64> {
         (!self.waiting.is_empty()).then(|| self.pace.due_ms())
     }
@@ -101,7 +101,7 @@ impl PortRun {
 }
 
 impl Control {
-    /// A port's process or state has changed: its guest is looked at, now or later, if there may be something new to see.
+    /// A port's process or state has changed: its guest's threads are looked up, now or later, if they may have changed.
     pub fn guest_changed(&mut self, name: &str) {
         let Some(run) = self.ports.get_mut(name) else {
             return;
@@ -117,14 +117,14 @@ impl Control {
         }
     }
 
-    /// A port's guest is looked at, now or later.
+    /// Looks up the threads of a port's guest, now or later.
     pub fn look_at_guest(&mut self, name: &str) {
         self.vcpus.waiting.add(name.to_owned());
         let now_ms = self.now_ms();
         self.watch_guests(now_ms);
     }
 
-    /// Looks at guests as far as the time has come.
+    /// Looks up the threads of the guests that are due.
     pub fn watch_guests(&mut self, now_ms: u64) {
         if self.vcpus.pace.is_due(now_ms)
             && let Some(name) = self.vcpus.waiting.next()
@@ -135,7 +135,7 @@ impl Control {
         }
     }
 
-    /// Finds the threads of a port that the data plane has, and tells it if they are others than it was told.
+    /// Finds the threads of a port that the data plane has, and sends them to it if they have changed.
     fn watch_guest(&mut self, name: &str) {
         let share = (usize::from(Slot::LIMIT) / self.ports.len().max(1)).max(LEAST);
         let (Ok(registry), Some(run)) = (&self.vcpus.registry, self.ports.get_mut(name)) else {
@@ -162,7 +162,7 @@ impl Control {
         self.ask_quietly(Request::PortThreads { port, slots });
     }
 
-    /// Threads that were a port's are none any more, unless they are another port's too.
+    /// Unregisters threads that were a port's, unless they are another port's too.
     pub fn forget_threads(&self, threads: impl IntoIterator<Item = Vec<Vcpu>>) {
         let Ok(registry) = &self.vcpus.registry else {
             return;
@@ -176,8 +176,8 @@ impl Control {
         unused.for_each(|(_, slot)| registry.remove(slot));
     }
 
-    /// Looks anew at guests of which a thread has ended. Has no deadline of its own: while nothing else is to be done
-    /// here, there is little traffic to place.
+    /// Looks up the threads of guests of which a thread has ended. It has no deadline of its own: while this process has nothing
+    /// else to do, there is little traffic to place.
     pub fn refresh_guests(&mut self, now_ms: u64) {
         let Ok(registry) = &self.vcpus.registry else {
             return;

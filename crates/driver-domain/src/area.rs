@@ -1,11 +1,11 @@
-//! Where frames lie on their way to the data plane: a chunk for each descriptor.
+//! The memory of frames on their way to the data plane: a chunk for each descriptor.
 //!
 //! The size of a frame is known only after it was read, so every chunk has room for the largest one:
-//! [`TransmitArea::reserve`] says which is next, and [`TransmitArea::commit`] takes it for a descriptor. Frames come back
+//! [`TransmitArea::reserve`] returns the next free one, and [`TransmitArea::commit`] takes it for a descriptor. Frames come back
 //! in any order, and each chunk is free as soon as its own frame is back: a frame that a slow receiver holds takes
-//! its descriptor and nothing else from all others behind the interface. (In a ring of bytes, which would need less room, it
-//! ends up as the one that everything waits for.) The chunk that came back last is used first, so that light traffic
-//! stays within a few pages, and in the cache; memory is sparse, and what was never used costs nothing. Chunks are an odd
+//! its descriptor and nothing else from all others behind the interface. (In a ring of bytes, which would need less room, all
+//! later frames would wait for it.) The chunk that came back last is used first, so that light traffic
+//! stays within a few pages, and in the cache; memory is sparse, and pages that were never used cost nothing. Chunks are an odd
 //! number of cache lines long: heads of frames are in different sets of the cache.
 //!
 //! Used by one thread.
@@ -48,7 +48,7 @@ impl TransmitArea {
         Some(self.start + usize::from(chunk) * self.chunk)
     }
 
-    /// Takes what was reserved last, for a frame in this descriptor.
+    /// Takes the chunk that was reserved last, for a frame in this descriptor.
     pub fn commit(&mut self, descriptor: u16) {
         let taken = self.free.pop();
         debug_assert!(taken.is_some(), "there are as many chunks as descriptors");

@@ -1,7 +1,8 @@
-//! One controller, as the main thread serves it: its channel, and what it is owed besides the states of its interfaces.
+//! One controller, as the main thread serves it: its channel, and the messages that wait for it besides the states of its
+//! interfaces.
 //!
-//! A controller that does not read is not waited for: what it is owed is a number of lists, and a bounded number of
-//! refusals. Its interfaces outlive its channel; a successor asks for what it wants to know.
+//! The thread does not wait for a controller that does not read: it keeps the number of lists to be sent, and a bounded number
+//! of refusals. A controller's interfaces outlive its channel; a successor asks for their list.
 
 use control_protocol::driver::{FromDriver, InterfaceState, ToDriver};
 use control_protocol::{Channel, ChannelError};
@@ -9,24 +10,24 @@ use flow::{ControllerId, PortId};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-/// Refusals that a controller is owed at most; further ones are in the log only.
+/// Refusals kept for a controller at most; further ones are in the log only.
 const MAX_REFUSALS: usize = 64;
 
 pub struct Controller {
     pub id: ControllerId,
     pub channel: Option<Channel>,
-    /// Answers owed to `List`.
+    /// Answers to `List` that are still to be sent.
     pub lists: u32,
-    /// Why ports were not attached that it asked for.
+    /// Why ports were not attached although it asked for that.
     refusals: BTreeMap<PortId, String>,
 }
 
 /// What came from a controller.
-pub enum Heard {
+pub enum Received {
     /// A message, with its descriptors.
     Message(ToDriver, Vec<OwnedFd>),
-    /// Something that is none.
-    Nonsense,
+    /// A malformed message.
+    Malformed,
     /// Nothing now, or it is gone.
     Nothing,
 }
@@ -42,13 +43,13 @@ impl Controller {
     }
 
     /// Its next message.
-    pub fn hear(&mut self) -> Heard {
+    pub fn receive(&mut self) -> Received {
         let Some(channel) = &self.channel else {
-            return Heard::Nothing;
+            return Received::Nothing;
         };
         match channel.try_recv() {
-            Ok((message, fds)) => Heard::Message(message, fds),
-            Err(ChannelError::WouldBlock) => Heard::Nothing,
+            Ok((message, fds)) => Received::Message(message, fds),
+            Err(ChannelError::WouldBlock) => Received::Nothing,
             Err(ChannelError::Malformed(error)) => {
                 telemetry::limited_by!(
                     self.id.0.into(),
@@ -56,17 +57,17 @@ impl Controller {
                     "from controller {}: {error}",
                     self.id
                 );
-                Heard::Nonsense
+                Received::Malformed
             }
             Err(error) => {
                 log::info!("controller {}: {error}; forwarding goes on", self.id);
                 self.channel = None;
-                Heard::Nothing
+                Received::Nothing
             }
         }
     }
 
-    /// It is to hear that a port was not attached.
+    /// Notes that a port was not attached, to be sent to the controller.
     pub fn refuse(&mut self, port: PortId, reason: String) {
         telemetry::limited_by!(
             self.id.0.into(),
@@ -79,13 +80,13 @@ impl Controller {
         }
     }
 
-    /// Whether there is something to be said besides states of interfaces.
+    /// Whether messages wait for it besides states of interfaces.
     pub fn is_owed(&self) -> bool {
         self.lists > 0 || !self.refusals.is_empty()
     }
 
-    /// Says it as far as there is room.
-    pub fn tell_refusals(&mut self) {
+    /// Sends the refusals that wait, as far as there is room.
+    pub fn send_refusals(&mut self) {
         while let Some((port, reason)) = self.refusals.first_key_value() {
             let message = FromDriver::State {
                 port: *port,
@@ -104,7 +105,7 @@ impl Controller {
         match channel.try_send(message, &[]) {
             Ok(()) => true,
             Err(ChannelError::WouldBlock) => false,
-            // The end of the channel is noticed where it is read.
+            // The end of the channel is noticed when it is read.
             Err(error) => {
                 log::debug!("to controller {}: {error}", self.id);
                 true

@@ -1,9 +1,9 @@
 //! Frames between an interface and the data plane, a batch at a time.
 //!
 //! Each batch ends with one publication and at most one kick. Transmit buffers that the data plane returned are
-//! collected at the beginning of the next batch; only when they run out do we ask to be called, once half of what
-//! is under way is back. Until then the interface is not read, and its own queue (of a TAP: `txqueuelen`)
-//! absorbs or drops.
+//! collected at the beginning of the next batch; only when they run out do we ask to be called, once half of the frames
+//! under way are back. Until then the interface is not read, and its own queue (of a TAP: `txqueuelen`)
+//! buffers or drops frames.
 
 use crate::nic::{Arrival, Nic};
 use crate::session::{Session, SessionError};
@@ -30,11 +30,11 @@ pub struct Counters {
     pub stalls: u64,
     /// Data plane to interface.
     pub to_interface: u64,
-    /// The kernel, or nobody, took them.
+    /// The kernel did not take them, or there was no interface.
     pub refused: u64,
 }
 
-/// Which side is at its end.
+/// The side that has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum End {
     #[error("{0}")]

@@ -1,6 +1,6 @@
 //! The worker of one port: the life of its interface and of its connection to the data plane.
 //!
-//! | interface | session | state told | frames |
+//! | interface | session | state reported | frames |
 //! |---|---|---|---|
 //! | closed | any | `Failed`; opened again after a delay that doubles | from the data plane: thrown away |
 //! | open | none | `Disconnected`, or `Failed` if the data plane broke a rule; until the next `Attach` | none |
@@ -34,7 +34,7 @@ use virtqueue::driver::Doorbell;
 /// First delay before an interface is opened again, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(16));
 
-/// What the main thread tells a worker.
+/// Commands of the main thread to a worker.
 #[derive(Debug)]
 pub enum Command {
     /// Use this stream, this specification if it differs, and this TAP if one was given.
@@ -43,7 +43,7 @@ pub enum Command {
     Detach,
 }
 
-/// What a worker tells the main thread: its port, which of the workers that the port ever had it is, the state.
+/// A worker's report to the main thread: its port, its generation among the port's workers, the state.
 pub type Report = (PortId, u64, InterfaceState);
 
 /// How a worker is made.
@@ -52,10 +52,10 @@ pub struct Start {
     pub generation: u64,
     pub spec: InterfaceSpec,
     pub commands: Receiver<Command>,
-    /// Rung after a command was sent.
+    /// Signalled after a command was sent.
     pub wake: Arc<Doorbell>,
     pub reports: Sender<Report>,
-    /// To be rung after a report was sent.
+    /// To be signalled after a report was sent.
     pub reported: Arc<Doorbell>,
     /// How the worker is scheduled while it forwards.
     pub priority: Priority,
@@ -107,7 +107,7 @@ impl Worker {
     /// Runs until detached.
     pub fn run(mut self) {
         let mut booster = Booster::anchored(self.start.priority);
-        // Nothing is worth telling before the first command.
+        // There is nothing to report before the first command.
         let mut next = self.start.commands.recv().ok();
         loop {
             while let Some(command) = next {
@@ -124,13 +124,13 @@ impl Worker {
                 self.open(&[]);
             }
             self.connect();
-            // What comes next may make this state a thing of the past: the control process must not take the end of
-            // a stream that it has replaced for the end of the new one.
+            // The next command may make this state obsolete: the control process must not take the end of a stream that it has
+            // replaced for the end of the new one.
             next = self.start.commands.try_recv().ok();
             if next.is_some() {
                 continue;
             }
-            self.tell();
+            self.report();
             if let Err(error) = self.serve(&mut booster) {
                 // Only descriptors or kernel memory running out can bring us here.
                 self.close_interface(format!("waiting: {error}"));
@@ -176,7 +176,7 @@ impl Worker {
         }
     }
 
-    /// Opens the interface; `stale` addresses are taken away from it.
+    /// Opens the interface, and removes `stale` addresses from it.
     fn open(&mut self, stale: &[(IpAddr, u8)]) {
         let opened = Nic::open(&self.start.spec, stale);
         self.take_up(opened);
@@ -227,13 +227,13 @@ impl Worker {
                     self.close_interface(error.to_string());
                 }
             }
-            // A peer that went away is nobody's fault.
+            // A peer that disconnected is no error.
             Err(_) if spare.is_ok_and(|stream| has_hung_up(&stream)) => {}
             Err(error) => self.failure = Some(error.to_string()),
         }
     }
 
-    fn tell(&mut self) {
+    fn report(&mut self) {
         let state = match (&self.failure, &self.session) {
             (Some(reason), _) => InterfaceState::Failed(reason.clone()),
             (None, None) => InterfaceState::Disconnected,
@@ -354,7 +354,7 @@ impl Worker {
     }
 
     /// Makes an epoll instance for what is there now. Interface and stream are watched by level, event
-    /// descriptors by edge: nobody reads them.
+    /// descriptors by edge, because they are not read.
     fn watch(&self) -> io::Result<OwnedFd> {
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let edge = EventFlags::IN | EventFlags::ET;
@@ -423,7 +423,7 @@ impl Worker {
         self.poller = None;
         let removed = match self.nic.take() {
             Some(nic) => nic.remove(),
-            // It may be back some day, and nobody's then.
+            // It may come back later, without a worker.
             None => Uplink::show(name),
         };
         if let Err(error) = removed {
@@ -446,7 +446,7 @@ impl Drop for Worker {
     }
 }
 
-/// What `epoll_wait` found.
+/// The result of `epoll_wait`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ready {
     /// One bit per [`Source`].

@@ -6,12 +6,12 @@
 //!
 //! ```text
 //!   process    the main thread: channels to supervisor and controllers, one worker per port
-//!   controller one controller: its channel, and what it is owed
-//!   interface  a worker: life of one interface, waiting, trying again
+//!   controller one controller: its channel, and messages that wait for it
+//!   interface  a worker: life of one interface, waiting, repeated attempts
 //!   nic        opening a TAP or uplink; one frame in, one frame out
 //!   session    vhost-user negotiation, memory, rings
 //!   forward    frames between the two, in batches
-//!   area       where frames lie on their way to the data plane
+//!   area       memory of frames on their way to the data plane
 //! ```
 //!
 //! Frames are read from the interface straight into the shared memory of the transmit ring, and written from

@@ -20,8 +20,8 @@ const ETHERNET_HEADER_LEN: usize = 14;
 const MAC_ADDRESSES_LEN: usize = 12;
 const VLAN_TAG_LEN: usize = 4;
 
-/// Room that [`Nic::receive`] needs: for a VLAN tag to be put back, the header, the frame, and one byte by which a
-/// longer frame shows.
+/// Room that [`Nic::receive`] needs: for a VLAN tag to be put back, the header, the frame, and one byte that shows that a
+/// frame is too long.
 pub const RECEIVE_ROOM: usize = VLAN_TAG_LEN + VNET_HEADER_LEN + MAX_FRAME + 1;
 
 const NEEDS_CSUM: u8 = 1;
@@ -29,15 +29,15 @@ const NEEDS_CSUM: u8 = 1;
 /// An interface.
 #[derive(Debug)]
 pub enum Nic {
-    /// Ours.
+    /// A TAP of ours.
     Tap(Tap),
-    /// Somebody's.
+    /// A device of the host.
     Uplink(Uplink),
-    /// Somebody's, hidden from the host's stack; with its name.
+    /// A device of the host, hidden from the host's stack; with its name.
     Device(Uplink, String),
 }
 
-/// What came of an attempt to receive.
+/// The result of an attempt to receive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// Header and frame lie here.
@@ -49,7 +49,7 @@ pub enum Arrival {
 }
 
 impl Nic {
-    /// Opens an interface. `stale` addresses are taken away from a TAP.
+    /// Opens an interface. `stale` addresses are removed from a TAP.
     pub fn open(spec: &InterfaceSpec, stale: &[(IpAddr, u8)]) -> Result<Nic, NicError> {
         match &spec.kind {
             InterfaceKind::Tap {
@@ -81,7 +81,7 @@ impl Nic {
         Tap::from_descriptor(descriptor, name).map(Nic::Tap)
     }
 
-    /// Says what the data plane accepts. An uplink cannot be told: it hands out what it gets.
+    /// Sets the offloads that the data plane accepts. They have no effect on an uplink, which hands out frames as they come.
     pub fn set_offloads(&self, offloads: Offloads) -> Result<(), NicError> {
         match self {
             Nic::Tap(tap) => tap.set_offloads(offloads),
@@ -107,7 +107,7 @@ impl Nic {
             Nic::Tap(tap) => tap.remove(),
             Nic::Uplink(_) => Ok(()),
             Nic::Device(uplink, name) => {
-                // First, so that no packet is seen by both.
+                // The socket is closed first, so that no packet reaches both it and the host's stack.
                 drop(uplink);
                 Uplink::show(&name)
             }
@@ -180,7 +180,7 @@ impl Nic {
             Ok(_) => Ok(true),
             Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::BADFD | Errno::NODEV | Errno::NXIO | Errno::NETDOWN) => Err(error),
-                // A header the kernel does not like, no memory, a full queue, a TAP that is down.
+                // A header that the kernel refuses, no memory, a full queue, a TAP that is down.
                 _ => Ok(false),
             },
         }

@@ -1,11 +1,11 @@
-//! The main thread: talks to supervisor and controllers, and keeps one worker per port.
+//! The main thread: serves supervisor and controllers, and keeps one worker per port.
 //!
 //! It never waits for anything but its channels and its workers' ends. A worker that is to end, or whose stream is
-//! replaced, may be waiting for the data plane; shutting the stream down gets it out of that. A controller that does
-//! not read is not waited for either: what it has not been told is remembered, one state per port. Controllers take turns, and
-//! each reaches its own ports only: a port belongs to the controller whose number it has.
+//! replaced, may be waiting for the data plane; shutting the stream down ends that wait. The thread does not wait for a
+//! controller that does not read either: it keeps the state to be reported, one per port. Controllers take turns, and
+//! each reaches its own ports only: a port belongs to the controller in whose range its number is.
 
-use crate::controller::{Controller, Heard};
+use crate::controller::{Controller, Received};
 use crate::interface::{Command, Report, Start, Worker};
 use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
 use control_protocol::supervisor::ToChild;
@@ -37,7 +37,7 @@ pub enum DriverError {
 /// Messages of a controller that are read before others get their turn.
 const BATCH: usize = 16;
 
-/// Runs the driver domain until the supervisor says so, or is gone. Then TAPs made by this process, or taken
+/// Runs the driver domain until the supervisor asks it to end, or is gone. Then TAPs made by this process, or taken
 /// over by it, disappear. Takes CAP_NET_ADMIN, CAP_NET_RAW and, to enter network namespaces, CAP_SYS_ADMIN.
 pub fn run(supervisor: Channel) -> Result<(), DriverError> {
     let mut domain = Domain::new()?;
@@ -61,8 +61,8 @@ struct Domain {
 struct Port {
     spec: InterfaceSpec,
     state: InterfaceState,
-    /// Its controller has not been told this state.
-    untold: bool,
+    /// This state has not been reported to its controller.
+    unreported: bool,
     generation: u64,
     commands: Sender<Command>,
     wake: Arc<Doorbell>,
@@ -94,12 +94,12 @@ impl Domain {
     fn serve(&mut self, supervisor: &Channel) -> Result<(), DriverError> {
         let poller = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
             .map_err(io::Error::from)?;
-        // Edge-triggered through an epoll instance of its own, since nobody reads the event descriptor.
+        // Edge-triggered through an epoll instance of its own, since the event descriptor is not read.
         let edge = rustix::event::epoll::EventFlags::IN | rustix::event::epoll::EventFlags::ET;
         let tag = rustix::event::epoll::EventData::new_u64(0);
         rustix::event::epoll::add(&poller, &*self.reported, tag, edge).map_err(io::Error::from)?;
         loop {
-            self.tell();
+            self.report();
             self.wait(supervisor, &poller)?;
             if let Next::End = self.on_supervisor(supervisor)? {
                 return Ok(());
@@ -120,8 +120,8 @@ impl Domain {
             let Some(channel) = &controller.channel else {
                 continue;
             };
-            let untold = |(id, port): (&PortId, &Port)| port.untold && controller.id.owns(*id);
-            let flags = if controller.is_owed() || self.ports.iter().any(untold) {
+            let unreported = |(id, port): (&PortId, &Port)| port.unreported && controller.id.owns(*id);
+            let flags = if controller.is_owed() || self.ports.iter().any(unreported) {
                 PollFlags::IN | PollFlags::OUT
             } else {
                 PollFlags::IN
@@ -159,7 +159,7 @@ impl Domain {
         }
     }
 
-    /// A controller is reached over a new channel. It asks for what it wants to know.
+    /// A controller has a new channel. It asks for the list of its interfaces itself.
     fn connect(&mut self, id: ControllerId, mut fds: Vec<OwnedFd>) {
         let Some(fd) = fds.pop().filter(|_| id.0 < ControllerId::LIMIT) else {
             return log::error!("controller {id} cannot be: no channel, or no such number");
@@ -167,7 +167,7 @@ impl Domain {
         let controller = Controller::new(id, Channel::from(fd));
         self.controllers.insert(id, controller);
         let own = self.ports.iter_mut().filter(|(port, _)| id.owns(**port));
-        own.for_each(|(_, port)| port.untold = false);
+        own.for_each(|(_, port)| port.unreported = false);
     }
 
     fn on_controllers(&mut self) {
@@ -176,16 +176,16 @@ impl Domain {
                 let Some(controller) = self.controllers.get_mut(&id) else {
                     break;
                 };
-                match controller.hear() {
-                    Heard::Message(message, fds) => self.obey(id, message, fds),
-                    Heard::Nonsense => {}
-                    Heard::Nothing => break,
+                match controller.receive() {
+                    Received::Message(message, fds) => self.handle(id, message, fds),
+                    Received::Malformed => {}
+                    Received::Nothing => break,
                 }
             }
         }
     }
 
-    fn obey(&mut self, controller: ControllerId, message: ToDriver, fds: Vec<OwnedFd>) {
+    fn handle(&mut self, controller: ControllerId, message: ToDriver, fds: Vec<OwnedFd>) {
         match message {
             ToDriver::Attach { port, spec } => match self.objection(controller, port, &spec) {
                 None => self.attach(port, spec, fds),
@@ -205,7 +205,7 @@ impl Domain {
         }
     }
 
-    /// Why a controller cannot have that interface as that port.
+    /// Why a controller must not attach that interface as that port.
     fn objection(&self, controller: ControllerId, port: PortId, spec: &InterfaceSpec) -> Option<String> {
         if !controller.owns(port) {
             return Some(format!("port number {port} is another controller's"));
@@ -237,7 +237,7 @@ impl Domain {
             return;
         };
         port.spec = spec.clone();
-        // The worker learns of the new stream before it can see the end of the old one.
+        // The worker gets the new stream before it can see the end of the old one.
         port.send(Command::Attach(spec, stream, tap));
         port.shut_down_stream();
         port.stream = spare;
@@ -250,7 +250,7 @@ impl Domain {
         let worker = Worker::new(Start {
             port: id,
             generation: self.generation,
-            // Nothing is open yet, so any specification differs in nothing from what is.
+            // Nothing is open yet, so there is no earlier specification from which this one could differ.
             spec: spec.clone(),
             commands: receiver,
             wake: wake.clone(),
@@ -264,7 +264,7 @@ impl Domain {
         let port = Port {
             spec,
             state: InterfaceState::Disconnected,
-            untold: false,
+            unreported: false,
             generation: self.generation,
             commands,
             wake,
@@ -281,7 +281,7 @@ impl Domain {
         };
         port.shut_down_stream();
         port.send(Command::Detach);
-        // Waited for, so that the interface is free for whoever comes next.
+        // Waited for, so that the interface is free for the next worker.
         if port.thread.join().is_err() {
             log::error!("port {id}: its thread had crashed");
         }
@@ -294,16 +294,16 @@ impl Domain {
             .filter(|port| port.generation == generation)
         {
             port.state = state;
-            port.untold = true;
+            port.unreported = true;
         }
     }
 
-    /// Tells controllers what they do not know, as far as they listen.
-    fn tell(&mut self) {
+    /// Sends controllers the states that they have not got yet, as far as their channels have room.
+    fn report(&mut self) {
         for controller in self.controllers.values_mut() {
-            controller.tell_refusals();
+            controller.send_refusals();
             let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
-            for (id, port) in own.filter(|(_, port)| port.untold) {
+            for (id, port) in own.filter(|(_, port)| port.unreported) {
                 let message = FromDriver::State {
                     port: *id,
                     state: port.state.clone(),
@@ -311,7 +311,7 @@ impl Domain {
                 if !controller.send(&message) {
                     break;
                 }
-                port.untold = false;
+                port.unreported = false;
             }
             while controller.lists > 0 {
                 let own = self.ports.iter().filter(|(id, _)| controller.id.owns(**id));

@@ -3,9 +3,9 @@
 //!
 //! Each session has memory of its own, freshly made, which is given to the data plane as the only region:
 //! `[receive ring | transmit ring | receive buffers | transmit area]`. It is sparse: an interface without traffic costs the
-//! pages of its rings. We ask for what the data plane offers of the features below and can do without
+//! pages of its rings. We accept those of the features below that the data plane offers, and can do without
 //! all of them except VERSION_1: without mergeable buffers the receive ring has fewer and larger buffers, without
-//! segmentation offload the TAP is told to segment.
+//! segmentation offload the TAP has the kernel segment.
 
 use crate::area::{TransmitArea, chunk};
 use crate::nic::{MAX_FRAME, RECEIVE_ROOM};
@@ -33,7 +33,8 @@ const MERGED_BUFFERS: (u16, usize) = (512, 4096);
 const WHOLE_BUFFERS: (u16, usize) = (64, (VNET_HEADER_LEN + MAX_FRAME).next_multiple_of(4096));
 
 const TRANSMIT_DESCRIPTORS: u16 = 256;
-/// Room for a frame of the largest size per descriptor: 16 MiB, of which what was never under way at once is never touched.
+/// Room for a frame of the largest size per descriptor: 16 MiB, of which only as many chunks are touched as frames were under
+/// way at once.
 const TRANSMIT_AREA: usize = TRANSMIT_DESCRIPTORS as usize * chunk(RECEIVE_ROOM);
 
 /// Why there is no session.
@@ -63,7 +64,7 @@ pub struct Session {
     pub merged: bool,
     pub features: u64,
     pub stream: UnixStream,
-    /// Holds the device.
+    /// Keeps the device connected.
     _connection: Connection,
 }
 
@@ -119,7 +120,7 @@ impl Session {
         })
     }
 
-    /// What the interface may leave to the data plane.
+    /// The offloads that the interface may leave to the data plane.
     pub fn offloads(&self) -> Offloads {
         let has = |bit: u64| self.features & bit != 0;
         Offloads {

@@ -1,4 +1,4 @@
-//! Bounds for the data plane's address space that guests' memory takes.
+//! Bounds for the part of the data plane's address space that guests' memory takes.
 //!
 //! A memory file's size costs its owner nothing: a sparse one of 2^47 bytes fills our whole address space, and then other
 //! ports cannot be mapped and the next allocation fails. So both bytes and regions are counted, per port and in all.
@@ -58,7 +58,7 @@ struct Held {
 /// Bytes and regions that ports hold above their shares.
 static COMMON: Mutex<Held> = Mutex::new(Held { bytes: 0, regions: 0 });
 
-/// Which bound is reached.
+/// The bound that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// Bytes of one port.
@@ -72,7 +72,7 @@ pub enum Bound {
 }
 
 impl Bound {
-    /// Whether it is the port's own doing.
+    /// Whether the port alone has reached it.
     pub(crate) fn is_own(self) -> bool {
         matches!(self, Bound::PortBytes | Bound::PortRegions)
     }

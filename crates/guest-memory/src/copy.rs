@@ -52,7 +52,7 @@ impl GuestMemory {
         PREFIX + len
     }
 
-    /// Asks the processor for the first `len` bytes of a range, or all of it if it is shorter.
+    /// Prefetches the first `len` bytes of a range, or all of it if it is shorter.
     #[inline]
     pub fn prefetch(&self, range: GuestRange, len: u32, access: Access) {
         const LINES: u32 = 4;
@@ -66,7 +66,7 @@ impl GuestMemory {
     }
 }
 
-/// Asks the processor for the bytes from `first` to `end`, few of them.
+/// Prefetches the bytes from `first` to `end`, few of them.
 #[inline]
 pub(crate) fn prefetch_bytes(start: NonNull<u8>, first: u32, end: u32, access: Access) {
     let mut at = first;
@@ -76,14 +76,14 @@ pub(crate) fn prefetch_bytes(start: NonNull<u8>, first: u32, end: u32, access: A
     }
 }
 
-/// Asks the processor for the line that a byte behind `start` lies in.
+/// Prefetches the cache line of a byte behind `start`.
 #[inline(always)]
 fn prefetch_line(start: NonNull<u8>, at: u32, access: Access) {
     prefetch(start.as_ptr().wrapping_add(at as usize), access);
 }
 
-/// Copies bytes. Few ones, as heads are, without a call: whole blocks of a size that is known here, then once more
-/// as many as end with the last byte. So some bytes may be copied twice, the second time as they are by then.
+/// Copies bytes. Short copies, such as heads, need no call: whole blocks of a size that is known here, then one more block
+/// that ends with the last byte. So some bytes may be copied twice, the second time as they are by then.
 ///
 /// # Safety
 ///

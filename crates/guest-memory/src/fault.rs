@@ -1,4 +1,4 @@
-//! Survives accesses to mapped memory that turns out to be gone.
+//! Survives accesses to mapped memory that has vanished.
 //!
 //! The handler may run at any instruction that touches guest memory, in any thread. It reads a fixed table of
 //! atomics and makes one system call; both are allowed in a signal handler.
@@ -7,7 +7,7 @@
 //! two versions, or an odd one, takes nothing from that place, so it never joins one mapping's start with another one's
 //! length. It need not look again: the mapping that it is after is held by the thread that faulted, was entered before
 //! that thread could touch it, and does not change meanwhile. Entries are cleared before their mapping goes, and so
-//! before their addresses can belong to somebody else.
+//! before their addresses can belong to another mapping.
 
 use crate::budget::ALL_REGIONS;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -66,11 +66,11 @@ static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 
 static FAULTS: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of mappings lost so far in this process. A cheap check whether it is worth asking
-/// [`GuestMemory::is_broken`](crate::GuestMemory::is_broken).
+/// Number of mappings lost so far in this process: a cheap check whether
+/// [`GuestMemory::is_broken`](crate::GuestMemory::is_broken) can have changed.
 #[inline]
 pub fn fault_count() -> usize {
-    // Who sees a number also sees which mappings were lost up to it.
+    // A thread that reads a number also sees which mappings were lost up to it.
     FAULTS.load(Ordering::Acquire)
 }
 

@@ -47,7 +47,7 @@ pub struct GuestMemory {
     whole_at: AtomicUsize,
 }
 
-/// A region, with what translation needs of it in one place.
+/// A region, with the values that translation needs in one place.
 #[derive(Clone, Debug)]
 struct Mapped {
     guest_address: u64,
@@ -190,7 +190,7 @@ impl GuestMemory {
         self.range_ahead(guest_address, len, 0, Access::Read)
     }
 
-    /// As [`range`](Self::range), and asks the processor for its first `ahead` bytes.
+    /// As [`range`](Self::range), and prefetches its first `ahead` bytes.
     #[inline]
     pub fn range_ahead(
         &self,

@@ -10,7 +10,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
 
-/// How often, and how many times, a port that holds too much is given time to be rid of what it gave up.
+/// Length of a wait, and number of waits, for memory that a port at its bound has given up to be unmapped.
 const PATIENCE: (Duration, u32) = (Duration::from_millis(10), 100);
 
 /// Why a region cannot be mapped.
@@ -41,7 +41,7 @@ pub enum MapError {
     /// The file does not live in memory.
     #[error("memory must be a memory file (memfd, tmpfs or hugetlbfs)")]
     Kind,
-    /// So much may not be mapped.
+    /// A bound of the budget is reached.
     #[error("cannot map memory region of {bytes} bytes: {bound}")]
     Budget {
         /// With whole pages.
@@ -86,8 +86,8 @@ unsafe impl Sync for Region {}
 impl Region {
     /// Maps `size` bytes at `offset` of `file`, readable and writable, which the guest knows at
     /// `guest_address` and the VMM at `front_end_address`. Any offset will do, page-aligned or not, and any page size.
-    /// The file must be one that lives in memory: others may make whoever touches their pages wait, for ever if they
-    /// like. (Swapped pages are read by our own system.)
+    /// The file must be one that lives in memory: other files may make a thread that touches their pages wait, even for ever.
+    /// (Swapped pages are read by our own system.)
     pub fn map(
         guest_address: u64,
         front_end_address: u64,
@@ -131,7 +131,7 @@ impl Drop for Region {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Before unmapping: an address that is mapped anew by somebody else must not be taken for ours.
+        // Before unmapping: an address that is mapped anew for another purpose must not be taken for ours.
         self.registration.clear();
         // SAFETY: the mapping is ours, and the last set of memory that could lead to it has gone.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };

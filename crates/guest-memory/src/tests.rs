@@ -172,7 +172,7 @@ fn a_set_that_is_whole_is_not_searched_twice() {
     assert!(broken.is_broken(), "and what is broken stays so");
 }
 
-/// Who drops the last reference does not unmap.
+/// The thread that drops the last reference does not unmap.
 #[test]
 fn unmapping_is_left_to_a_thread() {
     unmap_apart().unwrap();

@@ -15,11 +15,11 @@ static UNMAPPER: OnceLock<Sender<Mapping>> = OnceLock::new();
 /// Handed over and not unmapped yet.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts the thread that unmaps from now on, for the rest of the process's life. Without it, whoever drops the last
+/// Starts the thread that unmaps from now on, as long as the process lives. Without it, the thread that drops the last
 /// reference unmaps.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// The thread cannot be started.
 pub fn unmap_apart() -> std::io::Result<()> {
     let (sender, mappings) = channel::<Mapping>();
     if UNMAPPER.set(sender).is_ok() {
@@ -42,7 +42,7 @@ pub fn unmap_apart() -> std::io::Result<()> {
 pub(crate) fn hand_over(mapping: Mapping) {
     if let Some(unmapper) = UNMAPPER.get() {
         WAITING.fetch_add(1, Ordering::Relaxed);
-        // Comes back, and is dropped here, only if the thread could not be started.
+        // The mapping comes back, and is dropped here, only if the thread could not be started.
         if unmapper.send(mapping).is_err() {
             WAITING.fetch_sub(1, Ordering::Relaxed);
         }

@@ -1,5 +1,5 @@
-//! The processes that the supervisor starts: each takes its channel, gives up what it does not need, says what it could
-//! not give up, and hands over to its crate.
+//! The processes that the supervisor starts: each takes its channel, gives up the rights that it does not need, reports those
+//! that it could not give up, and calls its crate.
 
 use anyhow::{Context, Result};
 use control_protocol::Channel;
@@ -16,7 +16,7 @@ pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
 /// Environment variable, set by the supervisor: forwarding threads need `CAP_SYS_NICE` for the class that was granted.
 pub const NICE_VARIABLE: &str = "HYPERSWITCH_NICE";
 
-/// The data plane: isolated before it hears of anything but the supervisor.
+/// The data plane: isolated before it receives a message from any process but the supervisor.
 pub fn data_plane() -> Result<ExitCode> {
     let supervisor = begin(Role::DataPlane)?;
     process::return_freed_memory();
@@ -25,7 +25,7 @@ pub fn data_plane() -> Result<ExitCode> {
     end(datapath::run(supervisor, topology).map_err(Into::into))
 }
 
-/// What the supervisor found to be needed to raise threads.
+/// The rights that the supervisor found to be needed to raise threads.
 fn kept() -> Kept {
     if std::env::var_os(NICE_VARIABLE).is_some() {
         Kept::Nice
@@ -76,7 +76,7 @@ pub fn ovs(run_dir: &Path, database: Option<PathBuf>) -> Result<ExitCode> {
 fn begin(role: Role) -> Result<Channel> {
     let channel = process::supervisor_channel().with_context(|| format!("cannot run as {role}"))?;
     telemetry::init_child();
-    // A supervisor that does not read in time costs us lines, never time.
+    // While the supervisor does not read, lines are lost, and the process does not wait.
     let stderr = std::io::stderr();
     fcntl_setfl(&stderr, fcntl_getfl(&stderr)? | OFlags::NONBLOCK)?;
     process::name_process(&format!("hs-{role}"));
@@ -90,7 +90,7 @@ fn violation() -> Violation {
     }
 }
 
-/// Says what could not be given up, for the log and for `hyperswitch status`.
+/// Reports the rights that could not be given up, for the log and for `hyperswitch status`.
 fn isolated(supervisor: &Channel, missing: Missing) -> Result<()> {
     if !missing.is_empty() {
         log::warn!("isolation is not complete: {}", missing.join("; "));
@@ -99,7 +99,7 @@ fn isolated(supervisor: &Channel, missing: Missing) -> Result<()> {
     Ok(())
 }
 
-/// What ended a child belongs into the log, with its role; `main` would print it without.
+/// Logs the error that ended a child, with its role; `main` would print it without the role.
 fn end(result: Result<()>) -> Result<ExitCode> {
     Ok(match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -98,7 +98,7 @@ pub enum OvsVerb {
 
 #[derive(Debug, Subcommand)]
 pub enum P4Verb {
-    /// Check a program, and show its tables, bounds, what it looks at and whether verdicts can be cached
+    /// Check a program, and show its tables, bounds, the fields that it reads and whether verdicts can be cached
     Check {
         /// What p4c wrote for BMv2 (JSON), or the serialised form
         file: PathBuf,
@@ -125,7 +125,7 @@ pub struct P4RunArgs {
     /// P4Info of the program, text or binary
     #[arg(long, value_name = "FILE")]
     pub p4info: Option<PathBuf>,
-    /// Packets that come by a port (pcap or pcapng); may be given several times
+    /// Packets that enter by a port (pcap or pcapng); may be given several times
     #[arg(long = "pcap", value_name = "PORT=FILE")]
     pub pcaps: Vec<PortFile>,
     /// Entries: runtime JSON as in P4's tutorials, or a script of a packet test; may be given several times
@@ -137,7 +137,7 @@ pub struct P4RunArgs {
     /// Show what the program does with each packet
     #[arg(long)]
     pub trace: bool,
-    /// Decides what the program's `random` gives
+    /// Seed of the program's `random`
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
@@ -167,7 +167,7 @@ impl std::str::FromStr for PortFile {
     }
 }
 
-/// What users ask of a running instance.
+/// Requests to a running instance.
 #[derive(Debug, Subcommand)]
 pub enum UserVerb {
     /// Show processes, and what needs attention
@@ -210,7 +210,7 @@ pub enum SwitchVerb {
 pub struct SwitchArgs {
     /// Name, unique among switches
     pub name: Name,
-    /// Who can be reached: external, internal (ports and host) or private (ports only)
+    /// What its ports can reach: the outside too (external), each other and the host (internal), or each other only (private)
     #[arg(long = "type", value_name = "TYPE", default_value = "private")]
     pub kind: SwitchKind,
     /// Network device that joins an external switch to the world
@@ -263,13 +263,13 @@ pub struct PortArgs {
     pub switch: String,
     /// Name, unique among ports
     pub name: Name,
-    /// What is behind it: vhost-user or tap
+    /// Its connection: vhost-user or tap
     #[arg(long = "type", value_name = "TYPE", default_value = "vhost-user")]
     pub kind: PortKind,
     /// vhost-user: socket [default: <run dir>/<name>.sock]
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// vhost-user: who listens, the switch (server) or the VMM (client) [default: server]
+    /// vhost-user: which side listens, the switch (server) or the VMM (client) [default: server]
     #[arg(long)]
     pub mode: Option<PortMode>,
     #[command(flatten)]
@@ -354,7 +354,7 @@ pub struct PortSetArgs {
     /// Packets per second that may be of no known flow
     #[arg(long, value_name = "N")]
     pub miss_rate: Option<MissRate>,
-    /// Addresses that are on this port and nowhere else, in place of those it has
+    /// Addresses that are on this port and nowhere else, in place of its present ones
     #[arg(long = "static-mac", value_name = "MAC")]
     pub static_macs: Vec<MacAddr>,
     /// Forget its static addresses
@@ -403,7 +403,7 @@ pub struct StatsArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum StatsVerb {
-    /// Show which threads did the work, and what it cost them
+    /// Show which threads did the work, and the cycles that it took
     ///
     /// Busy time is that of steps that moved packets, as in `ovs-appctl dpif-netdev/pmd-stats-show`. With --json all
     /// times are in cycles of the processor's counter, whose rate is cycles-per-second.

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Verb::User(verb) => verbs::run(&verb, &cli.run_dir, cli.json).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
-        // Whoever reads our output has seen enough: not an error.
+        // The reader of our output has closed it, as `head` does: not an error.
         if output::is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }

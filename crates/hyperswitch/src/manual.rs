@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What the page of the command itself says beyond its options.
+/// Sections of the command's own page besides its options.
 const MORE: &str = r#".SH "EXIT STATUS"
 0 for success, 1 when something could not be done, 2 for wrong usage or an unusable configuration file.
 .SH FILES
@@ -54,7 +54,7 @@ pub fn completions(directory: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command line as users see it: hidden verbs are no part of it.
+/// The command line without hidden verbs.
 fn command() -> Command {
     let full = Cli::command();
     let (hidden, shown): (Vec<_>, Vec<_>) = full
@@ -62,7 +62,7 @@ fn command() -> Command {
         .cloned()
         .partition(|verb| verb.is_hide_set());
     debug_assert!(!hidden.is_empty(), "the processes have verbs of their own");
-    // Verbs cannot be taken away, so the command is put together again.
+    // Verbs cannot be removed, so the command is put together again.
     let mut command = Command::new("hyperswitch")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommands(shown)

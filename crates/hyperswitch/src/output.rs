@@ -1,11 +1,11 @@
-//! What users see: tables with aligned columns, or JSON.
+//! Output for users: tables with aligned columns, or JSON.
 
 use anyhow::Result;
 use std::io::Write;
 
-/// What reaches a terminal: lines of text, without characters that control it or turn the direction of reading. Text comes
-/// from the control process, which may have fallen, and from whoever it heard it from. Each such character becomes what
-/// `instead` makes of it.
+/// Text that is safe on a terminal: lines without characters that control it or change the direction of reading. Text comes
+/// from the control process, which may have been taken over, and from the processes that report to it. `instead` replaces each
+/// such character.
 fn harmless(text: &str, instead: impl Fn(char) -> String) -> String {
     let harmless = |c: char| {
         let direction =
@@ -61,7 +61,7 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Rows under headings, as wide as they need be.
+/// Rows under headings, with columns as wide as their contents.
 #[derive(Debug)]
 pub struct Table {
     headings: Vec<&'static str>,
@@ -123,7 +123,7 @@ impl std::fmt::Display for Table {
     }
 }
 
-/// `-` for what is not there.
+/// The value, or `-` if there is none.
 pub fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".into(), |value| value.to_string())
 }

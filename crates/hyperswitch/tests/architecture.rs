@@ -1,4 +1,5 @@
-//! The shape of the workspace: who may depend on whom, and who may be unsafe, as `dependencies.toml` says.
+//! The shape of the workspace: allowed dependencies between crates, and crates that may contain `unsafe`, as
+//! `dependencies.toml` lists them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -118,7 +119,7 @@ fn dependencies_are_those_allowed() {
 fn the_allowed_edges_point_one_way() {
     let allowed = allowed();
     let mut rest = allowed.edges.clone();
-    // Whoever depends on nothing that is left is taken away; a cycle would remain.
+    // Crates without dependencies among the remaining ones are removed; a cycle would remain.
     while let Some(leaf) = rest
         .iter()
         .find(|(_, edges)| !edges.iter().any(|edge| rest.contains_key(edge)))

@@ -1,4 +1,4 @@
-//! The command line as users meet it.
+//! The command line, run as users run it.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Documents that are made from the code, and what other documents say about the code that can be checked.
+//! Documents that are generated from the code, and statements of other documents about the code that can be checked.
 //!
 //! `HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test documents` writes the generated ones anew.
 
@@ -83,7 +83,7 @@ fn counters_of_ports_and_threads() {
     let file = "crates/control-protocol/src/work.rs";
     write!(
         text,
-        "\n## Threads\n\n`hyperswitch stats placement --json` shows who did the work since the data plane was started:\n\n\
+        "\n## Threads\n\n`hyperswitch stats placement --json` shows the work of each thread since the data plane was started:\n\n\
          | field | meaning |\n|---|---|\n{}\nFor each of the `workers`:\n\n| field | meaning |\n|---|---|\n{}",
         rows(&fields(file, "WorkReport")),
         rows(&fields(file, "WorkerReport"))
@@ -92,7 +92,7 @@ fn counters_of_ports_and_threads() {
     check("counters.md", &text);
 }
 
-/// What is documented is what users see.
+/// The documented names are those that users see.
 #[test]
 fn counters_have_the_names_of_the_documents() {
     let shown = serde_json::to_value(management::Counters::from(&PortCounters::default())).unwrap();
@@ -137,7 +137,7 @@ fn every_key_is_documented() {
         rows.map(|row| row.split('`').next().unwrap().to_owned())
             .collect()
     };
-    // The parser lists what it knows when it meets something unknown.
+    // The parser's error about an unknown key lists the known ones.
     let known = |text: &str| -> BTreeSet<String> {
         let message = management::parse(text, "x").unwrap_err().message;
         let list = message

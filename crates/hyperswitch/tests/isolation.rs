@@ -1,4 +1,4 @@
-//! What the running processes have given up, as the kernel tells.
+//! The rights that the running processes have given up, as the kernel shows them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -52,7 +52,7 @@ impl Instance {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The processes once each has said what it could not give up.
+    /// The processes, once each has reported the rights that it could not give up.
     fn processes(&self) -> Vec<serde_json::Value> {
         let deadline = Instant::now() + PATIENCE;
         loop {

@@ -1,4 +1,4 @@
-//! What is generated for packages, and that `make install` puts it where it belongs.
+//! The files that are generated for packages, and their places after `make install`.
 
 #![allow(clippy::unwrap_used)]
 

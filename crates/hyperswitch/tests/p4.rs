@@ -1,4 +1,4 @@
-//! The verbs for P4 programs, as users meet them.
+//! The verbs for P4 programs, run as users run them.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! `hyperswitch p4 run` as users meet it: packets, entries, traces, and files that are no such thing.
+//! `hyperswitch p4 run`, run as users run it: packets, entries, traces, and files that are none of these.
 
 #![allow(clippy::unwrap_used)]
 

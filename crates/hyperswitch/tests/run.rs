@@ -303,7 +303,7 @@ fn verbs_change_and_show_a_running_instance() {
             .starts_with(&[0x0a, 0x0d, 0x0d, 0x0a])
     );
 
-    // Errors are told, on standard error, with exit status 1.
+    // Errors are on standard error, with exit status 1.
     for (arguments, words) in [
         ("port add lan vm1", "vm1"),
         ("port show vm3", "vm3"),
@@ -318,7 +318,7 @@ fn verbs_change_and_show_a_running_instance() {
         );
     }
 
-    // What was added outlives each process, the control process in particular.
+    // Ports and switches that were added outlive each process, the control process in particular.
     for role in ["control", "data-plane"] {
         let status: serde_json::Value = serde_json::from_str(&done("status --json")).unwrap();
         let process = status["processes"]
@@ -341,8 +341,8 @@ fn verbs_change_and_show_a_running_instance() {
     assert!(!done("port list").contains("vm2"));
 }
 
-/// With the privilege, the process behind a port is watched, also by those who were started again. Without it, the
-/// reason is told.
+/// With the privilege, the process behind a port is watched, also by processes that were started again. Without it,
+/// `status` shows the reason.
 #[test]
 fn what_guests_do_is_known_or_said_to_be_unknown() {
     let (_directory, run_dir) = in_run_dir("run");

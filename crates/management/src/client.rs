@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody answers at the run directory's socket.
+    /// No process answers at the run directory's socket.
     #[error("cannot reach hyperswitch at {path}: {error}; is it running with this run directory?")]
     Unreachable {
         /// The socket.
@@ -21,7 +21,7 @@ pub enum ClientError {
         /// What the system said.
         error: io::Error,
     },
-    /// The control process said no.
+    /// The control process refused the request.
     #[error("{0}")]
     Refused(String),
     /// The connection broke, for instance because the control process ended.
@@ -56,7 +56,7 @@ impl Client {
     /// Asks and waits for the answer.
     ///
     /// # Errors
-    /// [`ClientError::Refused`] when the control process says no, the others when there is no usable answer.
+    /// [`ClientError::Refused`] when the control process refuses the request, the others when there is no usable answer.
     pub fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
         let line = line(request)?;
         self.stream.get_mut().write_all(&line)?;

@@ -1,6 +1,6 @@
 //! The contract between users (through the CLI or a file) and the control process.
 //!
-//! * What can be configured is in crate `configuration`: requests add the same objects that a file has.
+//! * Crate `configuration` has the schema: requests add the same objects that a file has.
 //! * [`Request`] and [`Response`] travel as one JSON object per line over the Unix stream socket
 //!   [`control_socket`]; [`Client`] is the user's end.
 

@@ -1,5 +1,5 @@
-//! What users are told. Everything is plain data with names instead of numbers, fit to be printed as JSON; how
-//! it looks as a table is the CLI's affair.
+//! Replies to users. Everything is plain data with names instead of numbers, fit to be printed as JSON; the CLI
+//! formats tables.
 
 use configuration::{PortConfig, PortKind, SwitchConfig};
 use control_protocol::work::WorkReport;
@@ -11,9 +11,9 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
-    /// It was done.
+    /// The request was executed.
     Ok(Reply),
-    /// It was not, and nothing has changed; the text is for users.
+    /// The request was refused, and nothing has changed; the text is for users.
     Error(String),
 }
 
@@ -71,7 +71,7 @@ pub struct Status {
     pub processes: Vec<Process>,
     /// `None` while not connected.
     pub data_plane: Option<DataPlaneStatus>,
-    /// What is known of cores and guests.
+    /// Whether the states of cores and guests are known.
     pub vm_state: VmStateStatus,
     /// How forwarding threads are scheduled; `None` while not known.
     #[serde(default)]
@@ -88,7 +88,7 @@ pub struct Status {
     pub macs: usize,
     /// Flows installed.
     pub flows: usize,
-    /// What needs attention, one sentence each.
+    /// Conditions that need attention, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -104,7 +104,7 @@ pub struct Process {
     pub restarts: u32,
     /// How it ended last ("killed by signal 9").
     pub last_exit: Option<String>,
-    /// What of its isolation could not be had, and why; `None` until it has said.
+    /// Parts of its isolation that failed, and why; `None` until it has reported.
     #[serde(default)]
     pub missing: Option<Vec<String>>,
 }
@@ -121,7 +121,7 @@ impl From<&control_protocol::supervisor::ProcessStatus> for Process {
     }
 }
 
-/// Whether eBPF programs publish what cores and vCPUs do. Otherwise there are only hints in the rings.
+/// Whether eBPF programs publish the states of cores and vCPUs. Otherwise there are only hints in the rings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct VmStateStatus {
@@ -131,13 +131,13 @@ pub struct VmStateStatus {
     pub reason: Option<String>,
 }
 
-/// In which class forwarding threads are scheduled.
+/// The scheduling class of forwarding threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PriorityStatus {
     /// As in the configuration.
     pub class: placement_config::Priority,
-    /// Why no better one.
+    /// Why a better one was refused.
     pub refused: Option<String>,
 }
 
@@ -186,9 +186,9 @@ pub struct SwitchInfo {
     pub flows: usize,
     /// Times that a MAC address moved from one port to another, since the control process started.
     pub mac_moves: u64,
-    /// Times that one was held where it was instead, because it had moved too often.
+    /// Times that an address was held where it was instead, because it had moved too often.
     pub mac_holds: u64,
-    /// Packets that would have moved one to a port that had too many moves already.
+    /// Packets that would have moved an address to a port that had too many moves already.
     pub mac_moves_deferred: u64,
 }
 
@@ -204,7 +204,7 @@ pub struct PortInfo {
     pub number: u32,
     /// Where it comes from.
     pub origin: Origin,
-    /// What is behind it.
+    /// The kind of its connection.
     #[serde(rename = "type")]
     pub kind: PortKind,
     /// As configured; `None` for the ports of host and uplink.
@@ -225,7 +225,7 @@ pub struct PortInfo {
     pub features: u64,
     /// Threads of its VMM that run the guest, as far as they are known.
     pub vcpus: Vec<u32>,
-    /// What they do: `running`, `runnable` or `blocked`, each `on core N`. `None` when nobody knows.
+    /// Their state: `running`, `runnable` or `blocked`, each `on core N`. `None` when it is not known.
     pub guest: Option<String>,
     /// MAC addresses learned or static on it.
     pub macs: usize,
@@ -363,7 +363,7 @@ counters! {
     egress_dropped
 }
 
-/// The way of a packet.
+/// The steps of a traced packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TraceReport {
@@ -384,7 +384,7 @@ pub enum TraceStep {
         /// All fields that are not zero.
         key: String,
     },
-    /// One subtable of the megaflow table was asked.
+    /// One subtable of the megaflow table was searched.
     Subtable {
         /// Names of the fields it compares.
         fields: Vec<String>,
@@ -398,7 +398,7 @@ pub enum TraceStep {
     },
     /// No flow: the packet would go to the control process.
     Miss,
-    /// The control process would decide so.
+    /// The control process would make this decision.
     Decided {
         /// VLAN the packet belongs to, if it may enter.
         vlan: Option<u16>,
@@ -435,6 +435,6 @@ pub enum TraceStep {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ReloadSummary {
-    /// The changes made, in order, as text. Empty: the file describes what is.
+    /// The changes made, in order, as text. Empty: the file described the present state.
     pub changes: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What users ask.
+//! Requests of users.
 
 use configuration::{MacAddr, MacLimit, MissRate, Mtu, PortConfig, SwitchConfig, VlanConfig};
 use serde::{Deserialize, Serialize};
@@ -102,7 +102,7 @@ pub enum Request {
     Reload,
 }
 
-/// What can change about a port while it is in use. `None` leaves alone.
+/// Changes of a port that is in use. `None` leaves a property as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct PortChanges {

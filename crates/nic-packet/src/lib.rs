@@ -2,7 +2,7 @@
 //!
 //! Two kinds: [`Tap`], a device of our own whose other end is the host's network stack, or a container's,
 //! and [`Uplink`], a packet socket on a device that exists already. This crate finds, creates and configures
-//! them; moving frames is up to the caller, who has the memory. Every frame is preceded by a
+//! them; the caller, which has the memory, moves frames. Every frame is preceded by a
 //! virtio-net header of [`VNET_HEADER_LEN`] bytes, little endian (a packet socket on an old kernel omits
 //! the last two, see [`Uplink::header_len`]).
 //!
@@ -51,7 +51,7 @@ pub enum NicError {
         /// What it is.
         found: String,
     },
-    /// Somebody else has it open.
+    /// Another process has it open.
     #[error("TAP '{0}' is in use by another process or port")]
     Busy(String),
     /// It is a port of a bridge or the like already.
@@ -86,7 +86,7 @@ pub fn interface_index(name: &str) -> Result<Option<u32>, NicError> {
     Ok(link.map(|link| link.index))
 }
 
-/// Accepts what the kernel takes as a name (`dev_valid_name`), except for patterns, which it would expand.
+/// Accepts names that the kernel accepts (`dev_valid_name`), except for patterns, which it would expand.
 fn check_name(name: &str) -> Result<(), NicError> {
     let odd =
         |byte: u8| byte == b'/' || byte == b':' || byte == b'%' || byte == 0 || byte.is_ascii_whitespace();

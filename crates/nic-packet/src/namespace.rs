@@ -1,4 +1,4 @@
-//! Doing something in another network namespace.
+//! Running a function in another network namespace.
 //!
 //! A namespace belongs to a thread, and a thread that changed it must not go on with anything else. So the
 //! work is done by a thread that lives no longer than the work. Descriptors opened there (a TAP, a netlink
@@ -10,7 +10,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-/// Tells namespaces apart for as long as they live: device and inode.
+/// Identifies a namespace for as long as it lives: device and inode.
 pub type NamespaceId = (u64, u64);
 
 /// Runs `work` in a network namespace: a name under `/run/netns`, a path, or the caller's own.

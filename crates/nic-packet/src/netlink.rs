@@ -1,7 +1,7 @@
 //! The few route netlink requests we need (`rtnetlink(7)`, `linux/if_link.h`, `linux/if_addr.h`).
 //!
 //! One socket, one request at a time, each acknowledged. The socket stays in the namespace it was made in.
-//! Answers come from the kernel, but are parsed with the suspicion due to any other bytes.
+//! Answers come from the kernel, but are parsed with the same checks as any other bytes.
 
 use crate::NicError;
 use rustix::fd::OwnedFd;
@@ -18,7 +18,7 @@ const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 const IFLA_TUN_NUM_QUEUES: u16 = 8;
 const TUN_TYPE_TAP: u8 = 2;
 
-/// What we want to know of an interface.
+/// An interface as a link message describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     pub name: String,
@@ -47,7 +47,7 @@ impl Link {
     }
 }
 
-/// Changes to an interface; `None` leaves things alone.
+/// Changes to an interface; `None` leaves a property as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Change<'a> {
     pub mac: Option<[u8; 6]>,
@@ -139,13 +139,13 @@ impl Netlink {
     }
 
     /// Assigns an address; one that is there already stays. Usable at once: duplicate address detection is
-    /// skipped, since somebody has assigned the address on purpose.
+    /// skipped, since a user has assigned the address on purpose.
     pub fn add_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         let flags = libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
         self.address(libc::RTM_NEWADDR, flags, index, address, prefix)
     }
 
-    /// Takes an address away; no error if there is none.
+    /// Removes an address; no error if there is none.
     pub fn delete_address(&mut self, index: u32, address: IpAddr, prefix: u8) -> io::Result<()> {
         match self.address(libc::RTM_DELADDR, 0, index, address, prefix) {
             Err(error) if error.raw_os_error() == Some(libc::EADDRNOTAVAIL) => Ok(()),

@@ -1,13 +1,13 @@
 //! TAP devices (`Documentation/networking/tuntap.rst`, `linux/if_tun.h`).
 //!
-//! A TAP of ours is persistent: it outlives the process, with its addresses and whatever its users have built
-//! on it, and is taken over by the next process that opens it. It carries [`ALIAS`] as its alias, so that
-//! we only ever remove what we have made. TAPs are opened in multi-queue mode to allow for more queues later; since
-//! such a device lets anybody add a queue, and the kernel then spreads packets over them, one that has
-//! another queue already is refused as busy.
+//! A TAP of ours is persistent: it outlives the process, with its addresses and the settings that users have added, and
+//! the next process that opens it takes it over. It carries [`ALIAS`] as its alias, so that we only ever remove devices that
+//! we have made. TAPs are opened in multi-queue mode to allow for more queues later; since any process can add a queue to
+//! such a device, and the kernel then spreads packets over the queues, a device that has another queue already is refused as
+//! busy.
 //!
 //! States: absent -> `open` -> ours and open -> drop -> ours and idle -> `open` ...; `remove` -> absent. A
-//! device that somebody else prepared goes idle again on `remove`.
+//! device that another program prepared goes idle again on `remove`.
 
 use crate::namespace::NamespaceId;
 use crate::netlink::{Change, Link, Netlink};
@@ -19,10 +19,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// The alias of interfaces that we made.
 const ALIAS: &str = "hyperswitch";
-/// The alias of those that only stand for something.
+/// The alias of placeholders, which only represent a port.
 const PLACEHOLDER_ALIAS: &str = "hyperswitch placeholder";
 
-/// A TAP to be.
+/// Specification of a TAP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TapSpec {
     /// Interface name, at most 15 bytes.
@@ -38,7 +38,7 @@ pub struct TapSpec {
     pub addresses: Vec<(IpAddr, u8)>,
 }
 
-/// What the kernel may leave to us when it sends through a TAP.
+/// Offloads that the kernel may leave to us when it sends through a TAP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// Checksums.
@@ -62,14 +62,13 @@ pub struct Tap {
 
 impl Tap {
     /// Creates the device, or takes an idle one over, and configures it. Addresses in `stale` that the
-    /// specification does not name are taken away; all others stay.
+    /// specification does not name are removed; all others stay.
     pub fn open(spec: &TapSpec, stale: &[(IpAddr, u8)]) -> Result<Tap, NicError> {
         Tap::open_as(spec, stale, false)
     }
 
-    /// The same, in the caller's namespace, for a device that only stands for something: it has no IPv6 and no ARP, so that
-    /// the host does not speak through it by itself. It shows a link while it is open, unless told otherwise. One that was
-    /// set down stays down.
+    /// The same, in the caller's namespace, for a placeholder: it has no IPv6 and no ARP, so that the host sends nothing through
+    /// it by itself. It shows a link while it is open, unless set otherwise. A placeholder that was set down stays down.
     pub fn open_placeholder(name: &str, mac: [u8; 6]) -> Result<Tap, NicError> {
         let spec = TapSpec {
             name: name.into(),
@@ -79,7 +78,7 @@ impl Tap {
         Tap::open_as(&spec, &[], true)
     }
 
-    /// Takes over a placeholder that exists and nobody has open; its address, MTU and state stay.
+    /// Takes over a placeholder that exists and is not open; its address, MTU and state stay.
     ///
     /// # Errors
     ///
@@ -110,7 +109,7 @@ impl Tap {
     ///
     /// # Errors
     ///
-    /// It is none, or its reads would wait, or frames have no virtio-net header there.
+    /// It is no TAP, or its reads would wait, or its frames have no virtio-net header.
     pub fn from_descriptor(file: OwnedFd, name: &str) -> Result<Tap, NicError> {
         let refused =
             |error: io::Error| NicError::refused(format!("{name}: the descriptor that was given"), error);
@@ -141,12 +140,12 @@ impl Tap {
     ///
     /// # Errors
     ///
-    /// There is no more room for one.
+    /// The process has no more room for descriptors.
     pub fn descriptor(&self) -> io::Result<OwnedFd> {
         self.file.try_clone()
     }
 
-    /// Removes a placeholder of the caller's namespace at once, whoever has it open.
+    /// Removes a placeholder of the caller's namespace at once, even while a process has it open.
     ///
     /// # Errors
     ///
@@ -161,7 +160,8 @@ impl Tap {
         netlink.delete(index).map_err(refused)
     }
 
-    /// Whether the host may speak through a placeholder of the caller's namespace by itself: then it has a network's other end.
+    /// Sets whether the host may send through a placeholder of the caller's namespace by itself. It may when the TAP is a
+    /// network's other end.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl Tap {
                 .link(&spec.name)?
                 .ok_or_else(|| NicError::Missing(spec.name.clone()))?;
             if link.queues > 1 {
-                // Somebody was faster. Closing our queue leaves the device as it was.
+                // Another process was faster. Closing our queue leaves the device as it was.
                 return Err(NicError::Busy(spec.name.clone()));
             }
             let tap = Tap {
@@ -223,8 +223,8 @@ impl Tap {
         })
     }
 
-    /// Removes the placeholders of the caller's namespace that an earlier process has made and nobody has open, and returns their
-    /// names. Devices without a placeholder's alias stay.
+    /// Removes the placeholders of the caller's namespace that an earlier process has made and no process has open, and returns
+    /// their names. Devices without a placeholder's alias stay.
     ///
     /// # Errors
     ///
@@ -244,7 +244,7 @@ impl Tap {
                 made_by_us: true,
                 netns: None,
             };
-            // Somebody may have opened it, or made another one, meanwhile.
+            // Another process may have opened it, or made another one, meanwhile.
             let alone = |link: &Link| link.alias == PLACEHOLDER_ALIAS && link.queues == 1;
             if netlink.link(name)?.as_ref().is_some_and(alone) {
                 tap.remove()?;
@@ -254,7 +254,7 @@ impl Tap {
         Ok(removed)
     }
 
-    /// Tells the kernel what it may leave to us from now on.
+    /// Sets the offloads that the kernel may leave to us from now on.
     pub fn set_offloads(&self, offloads: Offloads) -> Result<(), NicError> {
         let mut flags = 0;
         for (wanted, flag) in [
@@ -285,14 +285,14 @@ impl Tap {
     }
 
     /// Whether the name of its namespace still means that namespace. An open TAP keeps a namespace alive
-    /// after everybody else has forgotten it.
+    /// after all other references to it are gone.
     pub fn is_current(&self) -> bool {
         self.netns
             .as_ref()
             .is_none_or(|(name, id)| namespace::id(name).is_ok_and(|now| now == *id))
     }
 
-    /// Closes the TAP, which makes it disappear if we have created it (now or in an earlier life).
+    /// Closes the TAP, which makes it disappear if this process or an earlier one of ours has created it.
     pub fn remove(self) -> Result<(), NicError> {
         if self.made_by_us {
             self.persist(false)
@@ -421,7 +421,7 @@ fn silence(netlink: &mut Netlink, name: &str, index: u32, silent: bool) -> Resul
         Ok(()) => Ok(()),
         // The kernel has no IPv6.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A service whose kernel settings are protected: what the host has set for new devices holds.
+        // A service whose kernel settings are protected: the host's settings for new devices stay in force.
         Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
         Err(error) => Err(NicError::refused(ipv6, error)),
     }

@@ -1,14 +1,14 @@
 //! Packet sockets on existing interfaces (`packet(7)`).
 //!
 //! An uplink sees everything that arrives at its interface, whatever the destination address, and nothing
-//! that the host itself sends. The host's own stack keeps seeing what arrives, too, unless the interface is *hidden*; whoever
-//! gives an interface to a switch takes its addresses away, or means it.
+//! that the host itself sends. The host's own stack receives the same frames, unless the interface is *hidden*; so an
+//! interface that is given to a switch should have no addresses.
 //!
 //! A hidden interface is a port of a bridge of the kernel's that is down, and forwards nothing and hands nothing to the host
-//! (`br_handle_frame`: a disabled port drops). Packet sockets come before that. What is addressed to the link alone
-//! (01:80:c2:00:00:0x, such as LLDP) has no protocol of the host's that would take it. An interface has one such
-//! owner at a time, so one that is a port of something else is refused, and so is everybody else from then on. It stays hidden
-//! when the process dies.
+//! (`br_handle_frame`: a disabled port drops). Packet sockets come before that. Frames to addresses of the link alone
+//! (01:80:c2:00:00:0x, such as LLDP) have no protocol of the host's that would take them. An interface has one such
+//! owner at a time, so an interface that is a port of another device is refused, and other owners are refused from then on. It
+//! stays hidden when the process dies.
 //!
 //! The kernel takes the outer VLAN tag out of a received frame and reports it beside, in a
 //! control message; [`vlan_tag`] finds it there, for the caller to put back.
@@ -79,7 +79,7 @@ impl Uplink {
         Ok(Uplink { socket, header_len })
     }
 
-    /// Opens an interface, and hides from the host's stack what it receives.
+    /// Opens an interface, and hides the frames that it receives from the host's stack.
     ///
     /// # Errors
     ///
@@ -132,7 +132,7 @@ impl Uplink {
         opened
     }
 
-    /// Gives an interface back to the host's stack; no error if it was not hidden, or is no more.
+    /// Gives an interface back to the host's stack; no error if it was not hidden, or does not exist any more.
     ///
     /// # Errors
     ///

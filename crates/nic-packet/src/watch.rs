@@ -1,4 +1,4 @@
-//! Changes of the interfaces of a network namespace, as rtnetlink tells them (`RTNLGRP_LINK`).
+//! Changes of the interfaces of a network namespace, as rtnetlink reports them (`RTNLGRP_LINK`).
 
 use crate::NicError;
 use crate::netlink::{Link, Netlink, messages, parse_link};
@@ -19,7 +19,7 @@ pub struct LinkState {
     pub mtu: u32,
 }
 
-/// What happened to an interface.
+/// A change of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
     /// It was made, or changed.
@@ -33,7 +33,7 @@ pub enum LinkEvent {
         /// Its index there.
         index_there: u32,
     },
-    /// Notices were lost: whoever wants to know looks again.
+    /// Notices were lost: the state of interfaces has to be read again.
     Lost,
 }
 
@@ -107,7 +107,7 @@ fn state(link: &Link) -> LinkState {
 
 fn event(kind: u16, link: &Link) -> Option<LinkEvent> {
     match (kind, link.moved_to) {
-        // Some notices are about one thing alone, and leave the rest out.
+        // Some notices have one attribute only, and leave the others out.
         (libc::RTM_NEWLINK, _) if link.mtu > 0 => Some(LinkEvent::Is(state(link))),
         (libc::RTM_DELLINK, Some(namespace)) => Some(LinkEvent::Moved {
             index: link.index,

@@ -1,10 +1,10 @@
-//! Tells eventfds that a VMM passed from other files, and signals them without waiting. Unsafe code lives here.
+//! Distinguishes eventfds that a VMM passed from other files, and signals them without waiting. Unsafe code lives here.
 //!
 //! A VMM passes descriptors and says that they are eventfds. Two questions must not be answered by the usual calls:
 //!
-//! * *Is it one?* `fstat`, `poll` and `epoll_ctl` ask the file itself. If that lies on a FUSE mount, the VMM's own daemon
-//!   answers, or does not, and the thread hangs beyond the reach of SIGKILL.
-//! * *Signal it.* `write` waits while the counter is full. The flag `O_NONBLOCK` prevents that, but belongs to the
+//! * *Whether it is an eventfd.* `fstat`, `poll` and `epoll_ctl` call the file's own operations. If the file lies on a FUSE
+//!   mount, the VMM's own daemon may not answer, and the thread hangs beyond the reach of SIGKILL.
+//! * *Signalling it.* `write` waits while the counter is full. The flag `O_NONBLOCK` prevents that, but belongs to the
 //!   open file and so to the VMM as well, which can clear it between any check and the write.
 //!
 //! The kernel has one interface that takes an eventfd and nothing else, and never waits for it: the completion
@@ -13,8 +13,8 @@
 //! announced there; and the question of the kind is an operation that the kernel refuses *after* it has looked at the
 //! eventfd, so that the error says whether the eventfd or the operation was refused.
 //!
-//! One context serves the process. It is made by [`prepare`] or on first use; where the kernel has none to give
-//! (`CONFIG_AIO` is off, `fs.aio-max-nr` is used up), [`is_eventfd`] and [`signal`] say so, and callers have to do with
+//! One context serves the process. It is made by [`prepare`] or on first use; where the kernel provides none
+//! (`CONFIG_AIO` is off, `fs.aio-max-nr` is used up), [`is_eventfd`] and [`signal`] return an error, and callers have to use
 //! the usual calls. All functions may be called from any thread.
 
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -58,7 +58,7 @@ static CONTEXT: OnceLock<Result<Context, Errno>> = OnceLock::new();
 /// Makes the context, if there is none yet. To be called early: contexts are counted for the whole system.
 ///
 /// # Errors
-/// The system has none to give, now or at the first call.
+/// The system provided none, now or at the first call.
 pub fn prepare() -> Result<(), Errno> {
     context().map(drop)
 }
@@ -95,7 +95,7 @@ impl Context {
         Ok(context)
     }
 
-    /// Kernels differ in what they take for an operation: make sure that this one does what is said above.
+    /// Kernels differ in the operations that they accept: checks that this one behaves as described above.
     fn try_out(&self) -> Result<(), Errno> {
         use rustix::event::{EventfdFlags, eventfd};
         use rustix::fd::AsFd;

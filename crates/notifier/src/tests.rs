@@ -69,7 +69,7 @@ fn a_full_counter_is_not_waited_for() {
     assert!(value(&bell) >= u64::MAX - 1);
 }
 
-/// What a signal costs beside a write; says so and holds nothing.
+/// The cost of a signal beside that of a write; prints it and asserts nothing.
 #[test]
 #[ignore = "a measurement"]
 fn cost() {

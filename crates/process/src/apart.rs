@@ -1,13 +1,13 @@
 //! Threads that share this process's memory, but not its descriptors.
 //!
-//! Closing a descriptor of somebody else's can take for ever: the file is asked first. A thread that may have to do so
-//! gets a table of its own. So the process's other descriptors never depend on it: they are closed when the process ends,
-//! even while this thread cannot.
+//! Closing a descriptor that came from outside can take for ever, as it runs code of the file. A thread that may have to do
+//! so gets a table of its own. So the process's other descriptors never depend on it: they are closed when the process ends,
+//! even while this thread cannot end.
 //!
-//! A new table is a copy, of which the thread closes what is not its own. If it were a copy of everybody's, that would
-//! take long, and the last reference to somebody's file might happen to be there. So one thread, the *keeper*, is
-//! started early, keeps a table with next to nothing in it, and starts all others. Descriptors reach it as they reach
-//! other processes, by a socket; what to do with them through memory.
+//! A new table is a copy, in which the thread closes the descriptors that are not its own. Copying the process's full table
+//! would take long, and the last reference to a file from outside might happen to be in the copy. So one thread, the
+//! *keeper*, is started early, keeps a nearly empty table, and starts all others. Descriptors reach it as they reach
+//! other processes, by a socket; the job for them through memory.
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::net::{
@@ -55,8 +55,8 @@ pub fn prepare_apart() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts a thread with a table of its own that has the standard descriptors and `keep`, which are closed here. Nobody
-/// waits for the thread.
+/// Starts a thread with a table of its own that has the standard descriptors and `keep`, which are closed here. No other
+/// thread waits for it.
 ///
 /// In it, descriptors that `body` has captured, or finds in statics, mean nothing: it must use those that it is given.
 ///
@@ -127,7 +127,7 @@ impl Keeper {
     }
 }
 
-/// What the keeper does.
+/// The keeper's loop.
 fn keep(socket: &OwnedFd, jobs: &Receiver<Job>) {
     for job in jobs {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_KEEP))];
@@ -151,7 +151,7 @@ fn keep(socket: &OwnedFd, jobs: &Receiver<Job>) {
             Ok(_) => start_alone(job.name, kept, job.body),
             Err(error) => Err(error.into()),
         };
-        // Nobody may want to know.
+        // The caller may have given up waiting.
         let _ = job.result.send(started);
     }
 }
@@ -209,7 +209,7 @@ fn close_from(first: RawFd, last: RawFd) -> io::Result<()> {
     if first > last {
         return Ok(());
     }
-    // SAFETY: as above, nobody uses these numbers in this table.
+    // SAFETY: as above, nothing uses these numbers in this table.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     if result == 0 {
         Ok(())

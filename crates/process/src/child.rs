@@ -1,8 +1,8 @@
-//! How a supervisor and its children find each other.
+//! Starts a supervisor's children, and gives each a channel to the supervisor.
 //!
 //! A child is started from the same executable with exactly four descriptors: the standard ones and its channel
 //! to the supervisor. It is in a process group of its own, so that Ctrl-C reaches only the supervisor, which
-//! then ends the children in order; and it dies with the supervisor, whatever happens to that one.
+//! then ends the children in order; and it dies with the supervisor, however the supervisor ends.
 
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::FdFlags;
@@ -42,7 +42,7 @@ pub fn spawn(command: &mut Command, channel: BorrowedFd<'_>) -> io::Result<Child
 /// Runs in the child between fork and exec.
 fn prepare_child(supervisor: Pid, channel: RawFd) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The supervisor may have died before the line above; then nobody would ever end this child.
+    // The supervisor may have died before the line above; then no process would ever end this child.
     if getppid() != Some(supervisor) {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
@@ -52,7 +52,7 @@ fn prepare_child(supervisor: Pid, channel: RawFd) -> io::Result<()> {
         let mut empty = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigemptyset(empty.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_SETMASK, empty.as_ptr(), std::ptr::null_mut());
-        // Marks all but the standard descriptors, whoever opened them, to be closed by exec.
+        // Marks all but the standard descriptors to be closed by exec.
         let first = libc::STDERR_FILENO.unsigned_abs() + 1;
         if libc::syscall(
             libc::SYS_close_range,
@@ -127,12 +127,12 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> Option<u32> {
 /// Names this process in `ps` and `top`. At most 15 bytes are kept.
 pub fn name_process(name: &str) {
     if let Ok(name) = std::ffi::CString::new(name) {
-        // Only looks depend on it.
+        // The name is for display only.
         let _ = rustix::thread::set_name(&name);
     }
 }
 
-/// Allows this process and its children as many descriptors as the system lets it have: a port needs about ten.
+/// Raises the limit of descriptors of this process and its children as far as the system allows: a port needs about ten.
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // Where it is not granted, adding ports fails at the old limit with an error of its own.

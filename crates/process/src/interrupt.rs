@@ -1,4 +1,4 @@
-//! Getting a thread out of a system call that should not have waited.
+//! Interrupting a thread in a system call that should not have waited.
 
 use std::io;
 
@@ -26,7 +26,7 @@ impl Thread {
 
 extern "C" fn do_nothing(_signal: libc::c_int) {}
 
-/// Prepares this process for [`Thread::interrupt`]: without a handler the kernel would not even look.
+/// Prepares this process for [`Thread::interrupt`]: without a handler the kernel would discard the signal.
 pub fn allow_interrupts() -> io::Result<()> {
     // SAFETY: zero is a valid `sigaction`; without SA_RESTART, so that calls do return; the handler does nothing.
     let result = unsafe {

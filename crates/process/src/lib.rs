@@ -5,8 +5,8 @@
 //! * [`spawn_apart`] starts a thread with a descriptor table of its own, through a thread that [`prepare_apart`] starts.
 //! * [`Thread::interrupt`] ends a system call in which a thread waits.
 //!
-//! What a process gives up once it runs is in crate `sandbox`. [`spawn_apart`] and [`Thread::interrupt`] may be called from
-//! any thread. Everything else is called while a process has one thread; [`Signals`] is used by that thread only.
+//! Crate `sandbox` has the rights that a process gives up once it runs. [`spawn_apart`] and [`Thread::interrupt`] may be
+//! called from any thread. Everything else is called while a process has one thread; [`Signals`] is used by that thread only.
 //!
 //! Allowed `unsafe`: system calls that `rustix` does not wrap, and taking over inherited descriptors.
 

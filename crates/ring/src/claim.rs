@@ -71,7 +71,7 @@ impl<T> Claim<T> {
     #[cold]
     fn mark_or_claim(&self) -> Option<Guard<'_, T>> {
         let before = self.state.fetch_or(HELD_WANTED, Ordering::AcqRel);
-        // The holder may have let go in between: then the claim is ours, with a mark of our own on it.
+        // The holder may have released it in between: then the claim is ours, with a mark of our own on it.
         (before == FREE).then(|| Guard { claim: self })
     }
 
@@ -102,7 +102,7 @@ impl<T> Guard<'_, T> {
     #[inline]
     pub fn with<R>(&mut self, f: impl FnOnce(&mut T) -> R) -> R {
         // SAFETY: a `Guard` exists only between a successful claim and its release, at most one at a time, so
-        // nobody else has a reference; `&mut self` excludes a second one through this guard; the reference
+        // no other thread has a reference; `&mut self` excludes a second one through this guard; the reference
         // does not leave the closure.
         self.claim.value.with_mut(|value| f(unsafe { &mut *value }))
     }
@@ -149,7 +149,7 @@ mod loom_tests {
     use loom::sync::Arc;
     use loom::sync::atomic::AtomicUsize;
 
-    /// Announces one unit of work, then makes sure that somebody does it.
+    /// Announces one unit of work, then makes sure that it is done.
     fn produce(claim: &Claim<usize>, announced: &AtomicUsize) {
         announced.fetch_add(1, Ordering::Release);
         while let Some(mut guard) = claim.try_claim() {

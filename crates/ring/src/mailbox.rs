@@ -6,7 +6,7 @@
 //! a system call; the bell must stay rung until the reader waits.
 //!
 //! Direction of error: a bell rung for nothing costs a wake-up; a bell that is not rung leaves a message unread for as long
-//! as nothing else happens.
+//! as nothing else wakes the reader.
 
 use crate::queue::{Queue, Receiver};
 use crate::sync::{AtomicU8, AtomicU16, Ordering, fence};

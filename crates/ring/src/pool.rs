@@ -79,9 +79,9 @@ impl<T> PoolOwner<T> {
             returned: AtomicU32::new(END),
             out: AtomicU32::new(0),
         });
-        // The pointer that owns the memory; whoever frees it does so through a copy of this one.
+        // The pointer that owns the memory; it is freed through a copy of this one.
         let mut pool = NonNull::from(Box::leak(pool));
-        // SAFETY: just made, and nobody else knows it.
+        // SAFETY: just made, and no other thread knows it.
         for slot in unsafe { &mut pool.as_mut().slots } {
             slot.pool = pool;
         }
@@ -110,10 +110,10 @@ impl<T> PoolOwner<T> {
         self.pool().slots.len() - self.free.len()
     }
 
-    /// Takes a slot back that nobody else has seen: no atomic operation is needed. One of another pool goes home.
+    /// Takes a slot back that no other thread has seen: no atomic operation is needed. A slot of another pool is returned to it.
     #[inline]
     pub fn put_back(&mut self, slot: Unique<T>) {
-        // By its address, as slots at rest need not be in the cache.
+        // Recognised by its address, as free slots need not be in the cache.
         if self
             .pool()
             .slots
@@ -160,8 +160,8 @@ impl<T> PoolOwner<T> {
         while let Some(index) = self.reclaimed.pop() {
             let slot = &pool.slots[index as usize];
             // SAFETY: a slot is on the list only after its last reference has gone, and was taken off by the
-            // swap above; so nobody else can reach its value. The swap's acquire pairs with the release of
-            // whoever let go.
+            // swap above; so no other thread can reach its value. The swap's acquire pairs with the release of
+            // the thread that dropped that reference.
             slot.value.with_mut(|value| f(unsafe { &mut *value }));
             self.free.push(NonNull::from(slot));
         }
@@ -184,11 +184,11 @@ impl<T> Drop for PoolOwner<T> {
     }
 }
 
-/// Puts a slot whose last reference has gone on its pool's return list, or counts it down if nobody will
-/// look at that list any more.
+/// Puts a slot whose last reference has gone on its pool's return list, or counts it down if the owner has gone and that
+/// list is not read any more.
 fn release<T>(slot: NonNull<Slot<T>>) {
     // SAFETY: a slot that is out keeps its pool alive; it stops being out by the exchange or subtraction
-    // below, after which nothing is touched but by whoever frees.
+    // below, after which only the thread that frees the pool touches anything.
     let (slot, pool) = unsafe { (slot.as_ref(), slot.as_ref().pool) };
     // SAFETY: as above.
     let Pool { returned, out, .. } = unsafe { pool.as_ref() };
@@ -259,7 +259,7 @@ impl<T> Deref for Shared<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: a counted reference keeps the slot taken, hence the pool alive, and nobody writes a shared slot.
+        // SAFETY: a counted reference keeps the slot taken, hence the pool alive, and no thread writes a shared slot.
         unsafe { self.0.as_ref() }.value.with(|value| unsafe { &*value })
     }
 }
@@ -280,7 +280,7 @@ impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         // SAFETY: as in `deref`.
         let references = unsafe { &self.0.as_ref().references };
-        // The only reference needs no read-modify-write: nobody can add one to it meanwhile.
+        // The only reference needs no read-modify-write: no other thread can add one to it meanwhile.
         if references.load(Ordering::Acquire) == 1 {
             release(self.0);
         } else if references.fetch_sub(1, Ordering::Release) == 1 {

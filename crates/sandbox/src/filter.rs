@@ -1,8 +1,8 @@
-//! From the table of calls to BPF programs.
+//! Compiles the table of calls to BPF programs.
 //!
 //! A `seccompiler` filter knows two outcomes, the table has more. The kernel runs all installed filters and
 //! takes the most severe outcome, so there is one filter per error number, which refuses its calls and allows
-//! all others, and one that allows what is listed (refused calls included) and ends the process otherwise.
+//! all others, and one that allows listed calls (refused ones included) and ends the process at any other.
 
 use crate::calls::{COMMON, Calls, Check, LEGACY_COMMON, Rule, control, data_plane, driver, ovs};
 use crate::isolation::Violation;

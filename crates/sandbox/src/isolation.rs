@@ -1,4 +1,4 @@
-//! The rights that each process gives up, for good, before it receives anything but from the supervisor.
+//! The rights that each process gives up, for good, before it receives a message from any process but the supervisor.
 //!
 //! | step | data plane | control process | driver domain | ovs |
 //! |---|---|---|---|---|
@@ -10,9 +10,9 @@
 //! | new privileges by executing | none | none | none | none |
 //! | system calls | `calls/data_plane.rs` | `calls/control.rs` | `calls/driver.rs` | `calls/ovs.rs` |
 //!
-//! Core dumps, capabilities, new privileges and system calls can always be given up; if the system says no, something is
-//! wrong and the process must not go on. User, namespaces and Landlock take privileges or a kernel that has them. A process
-//! does without and says so: [`Missing`].
+//! Core dumps, capabilities, new privileges and system calls can always be given up; if the system refuses, something is
+//! wrong and the process must not go on. User, namespaces and Landlock take privileges or a kernel that has them. Where they
+//! are not available, a process goes on and reports it: [`Missing`].
 //!
 //! Data plane and driver domain keep SYS_NICE as well where that is how their threads are raised ([`Kept`]).
 //!
@@ -33,7 +33,7 @@ pub use crate::separate::DATA_PLANE_USER;
 pub enum Violation {
     /// The kernel ends it with `SIGSYS`, which the supervisor logs.
     Kill,
-    /// It says on standard error which call it was, and then ends itself with `SIGSYS`. For development: a
+    /// It writes to standard error which call it was, and then ends itself with `SIGSYS`. For development: a
     /// process that was taken over could stop itself from ending.
     Report,
 }
@@ -67,8 +67,8 @@ impl Kept {
     }
 }
 
-/// The parts of a process's isolation that could not be had, each with the reason, for users. Usually nothing when the supervisor is
-/// root.
+/// The parts of a process's isolation that are not available, each with the reason, for users. Usually empty when the
+/// supervisor is root.
 pub type Missing = Vec<String>;
 
 /// Isolates the calling process, a data plane, for the rest of its life. Call it before other threads are started:

@@ -1,8 +1,8 @@
 //! Limits the files that a process may open, where it may open some (landlock(7)).
 //!
-//! A system call filter cannot read paths. Landlock can: all rights to files are taken, except what a rule gives back
-//! for a directory and what is below it, or for one file. It takes no privilege, holds for all capabilities, and needs
-//! Linux 5.13 or newer with `landlock` among its security modules. What is not handled here is not restricted: connecting
+//! A system call filter cannot read paths. Landlock can: all rights to files are taken, except those that a rule gives back
+//! for a directory and everything below it, or for one file. It takes no privilege, holds for all capabilities, and needs
+//! Linux 5.13 or newer with `landlock` among its security modules. It does not restrict other operations: connecting
 //! to sockets, looking up names, and descriptors that arrive with a message.
 
 use rustix::fd::{AsRawFd, FromRawFd, OwnedFd};

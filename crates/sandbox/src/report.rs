@@ -1,4 +1,4 @@
-//! The handler behind [`Violation::Report`](crate::Violation::Report): says which call was forbidden.
+//! The handler behind [`Violation::Report`](crate::Violation::Report): writes which call was forbidden.
 
 use libc::{c_int, c_void, siginfo_t};
 use std::io;

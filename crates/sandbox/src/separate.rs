@@ -1,15 +1,15 @@
 //! A user and namespaces of its own for the data plane.
 //!
-//! The system call filter leaves the data plane nothing to do with either. They are what remains should the filter, or a
-//! call that it allows, have a hole: there is no file, no network, and no process of its user to be reached.
+//! The system call filter leaves the data plane no use for either. They are the second barrier, should the filter or a call
+//! that it allows have a hole: there is no file, no network, and no process of its user to be reached.
 
 use crate::isolation::{IsolationError, Missing};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::ffi::CStr;
 use std::io;
 
-/// User and group that the data plane runs as when the supervisor may change users: a number that no distribution gives to
-/// anybody (`systemd` calls 60578 to 61183 unused). It owns nothing.
+/// User and group that the data plane runs as when the supervisor may change users: a number that no distribution assigns
+/// (`systemd` calls 60578 to 61183 unused). It owns nothing.
 pub const DATA_PLANE_USER: u32 = 60_913;
 
 /// Becomes [`DATA_PLANE_USER`] without groups, if that is possible. The permitted capabilities stay if there are some to

@@ -2,12 +2,12 @@
 //!
 //! Every crate logs through the `log` facade. Lines go to standard error, one `write` per line. In a process that users
 //! start ([`init`]) they are complete: time or priority, level, role. In a supervised process ([`init_child`]) standard
-//! error is a pipe to the supervisor, and a line is level and message; the supervisor adds the rest ([`relay`]), so that
-//! no process speaks in another's name. There are no files and no rotation: the service manager that collects the
+//! error is a pipe to the supervisor, and a line is level and message; the supervisor adds time and role ([`relay`]), so that
+//! no process can log under another's name. There are no files and no rotation: the service manager that collects the
 //! supervisor's standard error does that better.
 //!
-//! A line that a guest can cause goes through [`limited_by!`], which passes a burst per call site and port and counts the
-//! rest, so that no guest suppresses lines about another; or through [`limited!`], where there is no port to name. The
+//! A line that a guest can cause goes through [`limited_by!`], which passes a burst per call site and port and counts
+//! further lines, so that no guest suppresses lines about another; or through [`limited!`], where there is no port to name. The
 //! safe direction of error is to log too little: a suppressed line is only counted, whereas a line per bad descriptor would
 //! let a guest fill a disk and slow its neighbours down. For the same reason every event that a guest can cause is
 //! counted, and not only logged.

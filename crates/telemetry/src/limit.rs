@@ -1,6 +1,6 @@
 //! How often one place in the source may log.
 //!
-//! A window of fixed length opens with the first line; a burst passes, the rest is counted, and the first line
+//! A window of fixed length opens with the first line; a burst passes, further lines are counted, and the first line
 //! after the window reports the count. All state is one atomic word, so that a limit can be a `static` and be
 //! used from the packet path without a lock.
 
@@ -13,7 +13,7 @@ use std::time::Instant;
 const COUNT_BITS: u32 = 24;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
-/// Limits how often something is said. Usable as a `static`.
+/// Limits how often a line is logged. Usable as a `static`.
 #[derive(Debug, Default)]
 pub struct RateLimit {
     /// Start of the window and lines wanted in it, packed.
@@ -23,12 +23,12 @@ pub struct RateLimit {
 /// What to do with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Say it, and that this many were left out before it (at most 2^24 are counted).
+    /// Log it, and that this many were left out before it (at most 2^24 are counted).
     Say {
         /// Lines suppressed in the window before this one.
         suppressed: u64,
     },
-    /// Say nothing.
+    /// Do not log it.
     Suppress,
 }
 
@@ -39,7 +39,7 @@ impl RateLimit {
     /// Length of a window in milliseconds.
     pub const INTERVAL_MS: u64 = 5000;
 
-    /// A limit that has seen nothing.
+    /// A limit that has counted no lines.
     pub const fn new() -> Self {
         RateLimit {
             state: AtomicU64::new(0),
@@ -83,7 +83,7 @@ impl PortLimits {
     /// Ports that have a limit of their own; numbers beyond share them.
     pub const PORTS: usize = 4096;
 
-    /// Limits that have seen nothing.
+    /// Limits that have counted no lines.
     pub const fn new() -> Self {
         PortLimits([const { RateLimit::new() }; PortLimits::PORTS])
     }
@@ -100,7 +100,7 @@ impl Default for PortLimits {
     }
 }
 
-/// What [`limited!`](crate::limited) does once it has its own limit. Reads the monotonic clock.
+/// The function behind [`limited!`](crate::limited), with the limit of the call site. Reads the monotonic clock.
 pub fn log_limited(limit: &RateLimit, level: log::Level, target: &str, message: fmt::Arguments<'_>) {
     static START: OnceLock<Instant> = OnceLock::new();
     let now_ms = u64::try_from(START.get_or_init(Instant::now).elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Environment variable that sets the level: `off`, `error`, `warn`, `info` (default), `debug` or `trace`.
 pub const LEVEL_VARIABLE: &str = "HYPERSWITCH_LOG";
 
-/// How a line begins.
+/// The beginning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     /// Date and time, level. For terminals, files and tests.
@@ -25,7 +25,7 @@ enum Style {
 /// Bytes of a relayed line, less than what a pipe takes as a whole or not at all (PIPE_BUF).
 const MAX_RELAYED: usize = 2048;
 
-/// How lines of this process begin, for those that it relays.
+/// The beginning of lines of this process, for lines that it relays.
 static STYLE: OnceLock<Style> = OnceLock::new();
 
 struct Logger {
@@ -44,7 +44,7 @@ pub fn init(role: &str) {
     init_with(role, style);
 }
 
-/// As [`init`], in a process whose standard error is read by its supervisor, who calls [`relay`].
+/// As [`init`], in a process whose standard error is read by its supervisor, which calls [`relay`].
 pub fn init_child() {
     init_with("", Style::Relayed);
 }
@@ -72,9 +72,9 @@ fn init_with(role: &str, style: Style) {
     }
 }
 
-/// Says what a supervised process has written, as a line of that process. Takes any bytes: what is not text, and whatever
-/// would control a terminal, is replaced. Lines without a level, which libraries write as they end a process, are
-/// warnings.
+/// Logs a line that a supervised process has written, under that process's name. Takes any bytes: bytes that are not text, and
+/// characters that would control a terminal, are replaced. Lines without a level, which libraries write as they end a process,
+/// are warnings.
 pub fn relay(role: &str, line: &[u8]) {
     let style = STYLE.get().copied().unwrap_or(Style::Timed);
     let (level, message) = parse(line);
@@ -236,7 +236,7 @@ mod tests {
         assert!(long.len() <= MAX_RELAYED && long.ends_with('\n'));
     }
 
-    /// Whatever a supervised process writes, what comes out is one line with its role and nothing that a terminal obeys.
+    /// Whatever a supervised process writes, the output is one line with its role, without characters that control a terminal.
     #[test]
     fn what_a_child_writes_reaches_no_terminal_as_it_is() {
         for bytes in [

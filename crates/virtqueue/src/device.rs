@@ -20,7 +20,7 @@ const DESC_SIZE: u32 = DESC_LEN as u32;
 
 /// Entries of the used ring in a cache line.
 const USED_PER_LINE: usize = 8;
-/// Chains that are looked at ahead.
+/// Chains whose descriptors are prefetched.
 const AHEAD: u16 = 32;
 
 /// Where a queue lies, in front-end (VMM user space) addresses, as vhost-user gives them.
@@ -70,17 +70,17 @@ pub struct DeviceQueue {
     next_available: u16,
     /// The driver's index when last looked at.
     seen_available: u16,
-    /// Of the chains taken, the last one's.
+    /// Head of the chain that was taken last.
     last_head: u16,
     /// Next entry of the used ring to write.
     next_used: u16,
-    /// Used index that the driver can see.
+    /// Used index that was written to the ring last.
     shown_used: u16,
     /// Whether reads of the driver's notification suppression are sure to come after it could see `shown_used`.
     ordered: bool,
     /// Used index as of the last [`publish`](Self::publish).
     published_used: u16,
-    /// Used index when the driver was last told, or would have been; `None` forces the next notification.
+    /// Used index when the driver was last notified, or would have been; `None` forces the next notification.
     signalled_used: Option<u16>,
 }
 
@@ -197,7 +197,7 @@ impl DeviceQueue {
         self.next_available
     }
 
-    /// Number of chains waiting. Looks at the driver's index only when all those seen before are taken.
+    /// Number of chains waiting. Reads the driver's index only when all chains seen before are taken.
     #[inline]
     pub fn waiting(&mut self) -> Result<u16, QueueError> {
         let known = self.seen_available.wrapping_sub(self.next_available);
@@ -271,8 +271,8 @@ impl DeviceQueue {
         Ok(count)
     }
 
-    /// Asks the processor for the descriptors of chains that are known to wait, about a burst of them, for the next time
-    /// that heads are taken. A driver that receives has many of them waiting, and they no longer change.
+    /// Prefetches the descriptors of chains that are known to wait, about a burst of them, for the next time that heads are
+    /// taken. A driver that receives has many of them waiting, and they no longer change.
     pub fn look_ahead(&self) {
         let waiting = self.seen_available.wrapping_sub(self.next_available);
         let mask = self.layout.size - 1;
@@ -289,8 +289,8 @@ impl DeviceQueue {
         prefetch(self.descriptors.as_ptr().wrapping_add(head.into()), Access::Read);
     }
 
-    /// Walks a chain that was taken into `chain`, and asks the processor for the first `ahead` bytes of its first
-    /// buffer. After an error only its head is valid, and it should be given back with length 0.
+    /// Walks a chain that was taken into `chain`, and prefetches the first `ahead` bytes of its first buffer. After an error only
+    /// its head is valid, and it should be given back with length 0.
     #[inline]
     pub fn chain(
         &self,
@@ -315,7 +315,7 @@ impl DeviceQueue {
         self.walk(head, direction, chain)
     }
 
-    /// The only buffer of a chain of a receive queue that was taken, of which the first `ahead` bytes are asked for;
+    /// The only buffer of a chain that was taken from a receive queue, of which the first `ahead` bytes are prefetched;
     /// `None` for a chain that has several, or is malformed.
     #[inline]
     pub fn buffer(&self, head: u16, ahead: u32) -> Option<GuestRange> {

@@ -264,7 +264,7 @@ fn a_chain_costs_no_more_than_its_bound() {
     }
 }
 
-/// What lies behind the largest frame is not looked at, so that it need not even be right.
+/// Descriptors behind the largest frame are not examined, so that they need not even be valid.
 #[test]
 fn a_chain_ends_where_no_frame_needs_more() {
     let mut guest = Guest::new();
@@ -306,7 +306,7 @@ fn two_queues_are_shown_at_once() {
     other.push_used(1, 0);
     other.show_both(&mut queue);
     assert_eq!(shown(), (1, 2));
-    // Both drivers are told nevertheless, also of what is given back later.
+    // Both drivers are notified nevertheless, also of chains that are given back later.
     queue.push_used(1, 0);
     assert!(queue.publish() && other.publish());
     assert_eq!(shown(), (2, 2));
@@ -376,7 +376,7 @@ proptest! {
         }
     }
 
-    /// Twin: the ring as a `VecDeque` of heads, any order of offering, taking, un-taking and giving back.
+    /// Twin: the ring as a `VecDeque` of heads, any order of offering, taking, rewinding and giving back.
     #[test]
     fn order_is_kept(operations in prop::collection::vec(0u8..4, 1..200)) {
         let mut guest = Guest::new();

@@ -1,5 +1,5 @@
-//! The driver side of a split virtqueue (VIRTIO 1.2, 2.7): the part of a guest's kernel, played by us, in memory
-//! that we own and share with the device.
+//! The driver side of a split virtqueue (VIRTIO 1.2, 2.7): the part of a guest's kernel, in memory that we own and share with
+//! the device.
 //!
 //! Little endian, without legacy layouts. A buffer is one descriptor; nothing here needs chains, because a
 //! header and its frame lie in one piece, and receive buffers are merged by the device. The driver keeps a
@@ -8,10 +8,10 @@
 //! error means that the device is broken or hostile; the queue must not be used any further.
 //!
 //! Adding is free of side effects until [`DriverQueue::publish`], which makes all added buffers visible
-//! at once and says whether the device wants a kick. Notifications of the device are off until
-//! [`DriverQueue::enable_notifications`], which reports when there is something already, so that
-//! nobody sleeps over it. Missing a suppression costs a wake-up; missing a notification would cost a stall.
-//! So in doubt both sides notify.
+//! at once and returns whether the device asked for a kick. Notifications of the device are off until
+//! [`DriverQueue::enable_notifications`], which reports when buffers have been returned already, so that the caller does not
+//! sleep over them. Missing a suppression costs a wake-up; missing a notification would cost a stall. So in doubt both sides
+//! notify.
 //!
 //! One thread at a time calls; the other side is another process.
 
@@ -139,7 +139,7 @@ pub struct DriverQueue {
     /// Guest physical address of the memory's first byte.
     guest_base: u64,
     event_idx: bool,
-    /// Per descriptor, what the device holds.
+    /// Per descriptor, the buffer that the device holds.
     held: Box<[Option<Held>]>,
     free: Vec<u16>,
     /// Available index including what is not published yet.
@@ -232,7 +232,7 @@ impl DriverQueue {
 
     /// How many returned buffers wait to be taken.
     pub fn pending(&self) -> Result<u16, RingError> {
-        // Acquire: entries, and what the device wrote into buffers, come after the index.
+        // Acquire: entries, and the device's writes into buffers, come after the index.
         let index = self.load(self.layout.used_index(), Ordering::Acquire);
         let pending = index.wrapping_sub(self.taken);
         let held = self.published.wrapping_sub(self.taken);
@@ -256,7 +256,7 @@ impl DriverQueue {
             .and_then(|index| Some((index, self.held.get_mut(index)?.take()?)))
             .ok_or(RingError::UsedId(id))?;
         let written = match held.access {
-            // Devices may leave anything in the length of what they only read.
+            // Devices may leave anything in the length of a buffer that they only read.
             Access::Readable => 0,
             Access::Writable => usize::try_from(len)
                 .ok()

@@ -5,7 +5,7 @@
 //! * [`driver`] is ours towards a device: a driver domain uses it to be a "guest" of the data plane.
 //! * [`net`] has the numbers of network devices that both sides need.
 //!
-//! Neither locks; each queue has one user at a time, which is the caller's business (`ring::Claim`).
+//! Neither locks; the caller makes sure that each queue has one user at a time (`ring::Claim`).
 
 mod chain;
 mod device;

@@ -6,12 +6,12 @@
 //! | [`Core::blocked`] | programs | a registered thread blocks on the core |
 //! | [`Area::idle`] | programs | a core becomes idle, or ceases to be |
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
-//! | [`Thread::tid`] | the registry | a thread begins or ends to matter |
-//! | [`Thread::state`] | programs; the registry only from 0, or to 0 when the thread is none any more | that thread is switched to or from, or woken |
+//! | [`Thread::tid`] | the registry | a thread is registered or unregistered |
+//! | [`Thread::state`] | programs; the registry only from 0, or to 0 when the thread is unregistered | that thread is switched to or from, or woken |
 //! | [`Thread::waits`], [`Thread::child_waits`] | programs; the registry only to 0 | that thread, or a child, is woken or switched to or from |
 //!
 //! Threads are in a hash table of buckets of four, found by the low bits of their number, which the kernel gives
-//! out in sequence. A bucket is a cache line, and a thread has its place in it as long as it matters: that place
+//! out in sequence. A bucket is a cache line, and a thread has its place in it as long as it is registered: that place
 //! is its [`Slot`](crate::Slot). Zero everywhere is "unknown" and "free", as the map begins.
 
 use std::mem::offset_of;
@@ -31,7 +31,7 @@ pub(crate) struct Core {
     pub task: AtomicU64,
     /// When it switched to that, in nanoseconds of the kernel's monotonic clock.
     pub since: AtomicU64,
-    /// Tasks that run or want to run here; the idle task is none.
+    /// Tasks that run or are runnable here, without the idle task.
     pub runnable: AtomicU32,
     /// The number of the registered thread that blocked here last; 0 for none.
     pub blocked: AtomicU32,
@@ -71,11 +71,11 @@ pub(crate) struct Idle(pub [AtomicU64; 8]);
 /// Set in [`Core::task`] once the core has switched.
 pub(crate) const KNOWN: u64 = 1 << 63;
 
-/// Set in [`Core::task`] if the task before, other than the idle one, still wanted the core, and had had it for
+/// Set in [`Core::task`] if the task before, other than the idle one, was still runnable, and had had the core for
 /// [`LONG_NS`].
 pub(crate) const PREEMPTED: u64 = 1 << 62;
 
-/// A time in which most tasks would have blocked, in nanoseconds.
+/// A time after which most tasks would have blocked, in nanoseconds.
 pub(crate) const LONG_NS: usize = 1_000_000;
 
 /// Where a [`Kind`] begins in [`Thread::state`]; below it is a core.
@@ -92,7 +92,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// The state of a thread that is this on core 0.
+    /// The state of a thread of this kind on core 0.
     pub const fn word(self) -> u32 {
         (self as u32) << KIND_SHIFT
     }

@@ -1,7 +1,7 @@
 //! An assembler for eBPF, as far as the programs here need it (RFC 9669).
 //!
-//! Instructions are appended one by one; jumps name labels, which are placed before or after. What the kernel's
-//! verifier checks is not checked here.
+//! Instructions are appended one by one; jumps name labels, which are placed before or after. The assembler does not repeat
+//! the checks of the kernel's verifier.
 
 /// A register: `R0` holds results, `R1` to `R5` arguments (lost in calls), `R6` to `R9` survive calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) enum If {
     AnyOf = 0x40,
 }
 
-/// What the kernel puts in place of a 64-bit constant.
+/// The value that the kernel puts in place of a 64-bit constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Constant {
     /// The number itself.

@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_void};
 use std::io;
 use std::ptr::NonNull;
 
-/// The kernel's description of itself, readable by everybody.
+/// The kernel's description of itself, readable by all users.
 pub(crate) const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 // Commands and constants of `include/uapi/linux/bpf.h`.
@@ -19,7 +19,7 @@ const PROG_TYPE_TRACING: u32 = 26;
 const TRACE_RAW_TP: u32 = 23;
 const F_MMAPABLE: u32 = 1 << 10;
 
-/// Bytes kept of what the verifier says about a program that it refuses.
+/// Bytes kept of the verifier's log about a program that it refuses.
 const LOG_SIZE: usize = 64 * 1024;
 
 /// First fields of `union bpf_attr` for `BPF_MAP_CREATE`.
@@ -78,7 +78,7 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
     // SAFETY: the kernel reads `size_of::<T>()` bytes at `attributes`; the rest is the caller's promise.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     match i32::try_from(result) {
-        // SAFETY: the commands used here return a new descriptor, which nobody else knows.
+        // SAFETY: the commands used here return a new descriptor, which nothing else owns.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -152,7 +152,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     unsafe { bpf(RAW_TRACEPOINT_OPEN, &attributes) }
 }
 
-/// The mapped area. It stays readable when everybody else has closed the map.
+/// The mapped area. It stays readable when all other processes have closed the map.
 pub(crate) struct Mapping {
     area: NonNull<Area>,
 }
@@ -193,7 +193,7 @@ impl std::ops::Deref for Mapping {
     fn deref(&self) -> &Area {
         // SAFETY: the mapping is as long as an `Area`, page-aligned, lives as long as `self`, and cannot shrink, as BPF
         // maps cannot. Any bytes are an `Area`, which consists of integers that are read and written atomically, by
-        // the programs as well (aligned stores). Those who only read do so by plain loads, which read-only pages allow.
+        // the programs as well (aligned stores). Readers use plain loads, which read-only pages allow.
         unsafe { self.area.as_ref() }
     }
 }

@@ -10,18 +10,18 @@
 //! | `area` | the shared memory: its parts, and the writer of each |
 //! | `program` | the programs, one per tracepoint |
 //! | `assembler` | eBPF instructions with labels: nothing but Rust is needed to build the product |
-//! | `btf` | where the running kernel keeps the few fields that the programs read |
+//! | `btf` | offsets of the few kernel fields that the programs read |
 //! | `kernel` | bpf(2) |
 //! | `publisher` | loads and attaches the programs, in the privileged process |
 //! | `stage` | the same memory written by tests |
 //! | `state` | readers, and the registry of threads |
-//! | `vcpus` | which threads of a VMM are vCPUs |
+//! | `vcpus` | finds the vCPU threads of a VMM |
 //!
 //! Three processes take part. The privileged one (`CAP_BPF` and `CAP_PERFMON`, or root) keeps a [`Publisher`]. When that is
 //! dropped, everything ends: the kernel detaches the programs when the last descriptor of their links is closed. The
-//! descriptor of the shared memory goes to the others. One of them, and only one, maps it as [`Registry`]: it says
-//! which threads matter by writing into the same memory, in which the programs look threads up, so that nobody but
-//! the publisher ever needs bpf(2). Any number may map it as [`VmState`].
+//! descriptor of the shared memory goes to the other processes. One of them, and only one, maps it as [`Registry`]: it registers
+//! threads by writing into the same memory, in which the programs look threads up, so that no process but
+//! the publisher ever needs bpf(2). Any number of processes may map it as [`VmState`].
 //!
 //! Everything read here is a hint, true a moment ago. A process that could write to the memory could mislead the decisions on
 //! where work is done, and nothing else: the programs check every index. A state that is not known is `Unknown`, never

@@ -2,18 +2,18 @@
 //!
 //! | tracepoint | runqueue lock held | publishes |
 //! |---|---|---|
-//! | `sched_switch` | of the core that switches | what the core runs, whether it is idle, how many want it, which thread blocked there; the states of both threads |
-//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | how many want that core; that the thread is runnable |
-//! | `sched_migrate_task`, if the task is queued | of the core that it leaves | how many want that core |
+//! | `sched_switch` | of the core that switches | the task that the core runs, whether it is idle, its number of runnable tasks, the thread that blocked there; the states of both threads |
+//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | that core's number of runnable tasks; that the thread is runnable |
+//! | `sched_migrate_task`, if the task is queued | of the core that it leaves | that core's number of runnable tasks |
 //!
 //! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
 //! than its last event. A task that is pulled to a core is counted there when that core switches next. Tasks that have
 //! blocked and are still queued, as kernels from 6.12 on do (delayed dequeuing), are not counted.
 //!
 //! Events can go unseen: a program that is interrupted is not run again inside itself, and on one virtual machine no
-//! tracer at all (perf, ftrace, these programs) was told when threads of one process were switched from; why was not
-//! found. So each event sets all that it knows instead of stepping from state to state: the next event makes up for one
-//! that was not seen.
+//! tracer at all (perf, ftrace, these programs) got the events when threads of one process were switched from; the cause was
+//! not found. So each event sets the complete state that it shows instead of stepping from state to state: the next event
+//! makes up for one that was not seen.
 //!
 //! They are BTF-typed raw tracepoints (`tp_btf`): arguments are the kernel's own structures, whose fields the verifier
 //! lets be read directly. That takes `CAP_BPF` and `CAP_PERFMON` and no file of tracefs, costs no formatting of a trace
@@ -21,7 +21,7 @@
 //! queue lengths and no parents.
 //!
 //! Reading the kernel's structures is open to programs under a license compatible with the GPL. These, some hundred
-//! instructions, are therefore also licensed as [`LICENSE`] says.
+//! instructions, are therefore also licensed under [`LICENSE`].
 
 use crate::area::{
     BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind, LONG_NS,
@@ -32,7 +32,7 @@ use crate::btf::Btf;
 use crate::publisher::Unavailable;
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8};
 
-/// As the kernel wants it spelled (`include/linux/license.h`).
+/// In the kernel's spelling (`include/linux/license.h`).
 pub(crate) const LICENSE: &std::ffi::CStr = c"Dual BSD/GPL";
 
 // Helpers (`include/uapi/linux/bpf.h`).
@@ -60,7 +60,7 @@ pub(crate) struct Kernel {
     /// From a task to the length of its core's runqueue: `task_struct.se.cfs_rq`, `cfs_rq.rq`, `rq.nr_running`. Nothing
     /// on a kernel without `CONFIG_FAIR_GROUP_SCHED`, where lengths stay unknown.
     queue: Option<[usize; 3]>,
-    /// In `rq`: fields to add to its length, and to subtract, for those who want to run.
+    /// In `rq`: fields to add to its length, and to subtract, for the number of runnable tasks.
     delayed: (Option<usize>, Option<usize>),
 }
 
@@ -82,7 +82,7 @@ impl Kernel {
         };
         let fair = |field| member("rq", &["cfs", field]).ok();
         let delayed = match (fair("h_nr_runnable"), fair("h_nr_queued"), fair("h_nr_delayed")) {
-            // 6.14 and later: the difference is what is delayed.
+            // 6.14 and later: the difference is the number of delayed tasks.
             (runnable @ Some(_), queued @ Some(_), _) => (runnable, queued),
             // 6.12 and 6.13.
             (_, _, delayed) => (None, delayed),
@@ -312,7 +312,7 @@ impl Program {
     fn leave(&mut self) {
         let [preempted, blocks, alive, end] = [(); 4].map(|()| self.code.label());
         self.code.load(Size::Word, R1, R5, self.kernel.pid);
-        // A preempted task goes on wanting its core, whatever it was about to become.
+        // A preempted task stays runnable, whatever state it was about to enter.
         self.code.load(Size::Double, R4, R6, argument(0));
         self.code.jump_if(If::AnyOf, R4, 0xff, preempted);
         self.code.load(Size::Word, R5, R5, self.kernel.state);
@@ -379,7 +379,7 @@ impl Program {
         self.code.place(ours);
         self.code.register(Op::Or, R5, R7);
         self.code.store(Size::Word, R3, STATE, R5);
-        // Where it is expected back.
+        // The core on which it is expected to run again.
         self.code.constant(Op::RightShift, R5, KIND_SHIFT.cast_signed());
         self.code
             .jump_if(If::NotEqual, R5, Kind::Blocked as i32, elsewhere);
@@ -425,7 +425,7 @@ impl Program {
         self.code.register(Op::Add, R2, R7);
     }
 
-    /// Publishes how many tasks want the core at R2, that of the task in R1. Uses R1, R3, R4.
+    /// Publishes the number of runnable tasks of the core at R2, that of the task in R1. Uses R1, R3, R4.
     fn publish_runnable(&mut self) {
         let Some([own, queue, length]) = self.kernel.queue else {
             return;
@@ -455,7 +455,7 @@ mod twin;
 mod tests {
     use super::*;
 
-    /// What the programs need exists in the kernel that runs the tests, where that has BTF.
+    /// The fields that the programs need exist in the kernel that runs the tests, where that has BTF.
     #[test]
     fn this_kernel_has_the_fields() {
         let Ok(bytes) = std::fs::read(crate::kernel::BTF) else {

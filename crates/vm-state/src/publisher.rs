@@ -104,7 +104,7 @@ fn visit_cores(registry: &Registry) -> io::Result<bool> {
         }
         let cpu = u32::try_from(cpu).unwrap_or(u32::MAX);
         seen &= (0..VISITS).any(|_| {
-            // Whoever is there already has to leave once, to be seen coming back.
+            // A thread that is on the core already has to leave it once, so that its coming back is an event.
             std::thread::sleep(Duration::from_micros(1));
             matches!(registry.core(cpu), CoreState::Vcpu(found) if found == slot)
         });
@@ -123,7 +123,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Instant;
 
-    /// Whatever was published of a thread before, going to sleep says that it is blocked.
+    /// Whatever was published of a thread before, it is seen to be blocked when it goes to sleep.
     #[test]
     fn what_went_unseen_is_made_good() {
         // Without the privilege there is nothing to try.

@@ -32,7 +32,7 @@ impl Stage {
         self.memory.as_fd()
     }
 
-    /// The core runs this task, and nobody else wants it; 0 for none. Cores from 1024 on are ignored.
+    /// The core runs this task, and no other is runnable there; 0 for none. Cores from 1024 on are ignored.
     pub fn runs(&self, cpu: u32, tid: u32) {
         let Some(core) = self.area.cores.get(cpu as usize) else {
             return;
@@ -45,8 +45,8 @@ impl Stage {
         cores.store((cores.load(Relaxed).to_le() & !bit | idle).to_le(), Relaxed);
     }
 
-    /// So many tasks want the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024 on are
-    /// ignored.
+    /// So many tasks are runnable on the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024
+    /// on are ignored.
     pub fn wanted(&self, cpu: u32, others: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {
             let running = u32::from(core.task.load(Relaxed) as u32 != 0);
@@ -54,7 +54,7 @@ impl Stage {
         }
     }
 
-    /// Registers a thread that does this; `None` when there is no place for it.
+    /// Registers a thread in this state; `None` when there is no place for it.
     pub fn thread(&self, tid: u32, state: ThreadState) -> Option<Slot> {
         let bucket = tid as usize % BUCKETS;
         let free = |way: &usize| {

@@ -35,9 +35,9 @@ pub enum CoreState {
 pub enum ThreadState {
     /// It runs there.
     Running(u32),
-    /// It wants to run there.
+    /// It is runnable there.
     Runnable(u32),
-    /// It waits for something.
+    /// It is blocked.
     Blocked(u32),
     /// It has ended.
     Dead,
@@ -162,8 +162,8 @@ impl VmState {
         self.0.expects(cpu)
     }
 
-    /// Whether a task wants this core besides the one that has it, so that a helper there should give way. The task may be any,
-    /// also one with a lower priority. False for a core whose state is unknown.
+    /// Whether a task is runnable on this core besides the one that has it, so that a helper there should give way. It may be any
+    /// task, also one with a lower priority. False for a core whose state is unknown.
     #[inline]
     #[must_use]
     pub fn wanted(&self, cpu: u32) -> bool {
@@ -173,8 +173,8 @@ impl VmState {
         })
     }
 
-    /// Whether the task that has this core took it from another one that had had it for a millisecond and still wanted
-    /// it. False for a core whose state is unknown.
+    /// Whether the task that has this core took it from another one that had had it for a millisecond and was still
+    /// runnable. False for a core whose state is unknown.
     #[inline]
     #[must_use]
     pub fn preempted(&self, cpu: u32) -> bool {
@@ -182,8 +182,8 @@ impl VmState {
         core.is_some_and(|core| core.task.load(Relaxed) & PREEMPTED != 0)
     }
 
-    /// The state of a guest with these threads: that of the liveliest one. Unknown without threads, and if the liveliest may be
-    /// a thread whose state is unknown.
+    /// The state of a guest with these threads: that of the most active one. Unknown without threads, and if the most active one
+    /// may be a thread whose state is unknown.
     #[must_use]
     pub fn guest(&self, threads: &[Slot]) -> ThreadState {
         let mut best = ThreadState::Dead;
@@ -209,7 +209,7 @@ impl VmState {
 pub struct Registry(Mapping);
 
 impl Registry {
-    /// Maps the shared memory for writing, and forgets what a predecessor registered.
+    /// Maps the shared memory for writing, and forgets the threads that a predecessor registered.
     ///
     /// # Errors
     /// As mmap(2).
@@ -222,7 +222,7 @@ impl Registry {
     /// Registers a thread of the PID name space that /proc shows, if it is not. `None` when its bucket is full, or
     /// for no thread's number: its state then stays unknown.
     ///
-    /// The thread's state is known at once if it waits for something, and otherwise from its next switch on.
+    /// The thread's state is known at once if it is blocked, and otherwise from its next switch on.
     pub fn add(&self, tid: u32) -> Option<Slot> {
         let free = || {
             self.0
@@ -240,7 +240,7 @@ impl Registry {
         thread.child_waits.store(0, Relaxed);
         thread.state.store(0, Relaxed);
         thread.tid.store(tid, Release);
-        // Only after that: what the programs say from now on is newer, and stays.
+        // Only after that: the states that the programs publish from now on are newer, and stay.
         if let Some(word) = vcpus::state_of(Path::new("/proc"), tid) {
             let _ = thread.state.compare_exchange(0, word, Acquire, Relaxed);
         }

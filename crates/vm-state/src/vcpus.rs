@@ -2,11 +2,11 @@
 //!
 //! | VMM | its vCPU threads |
 //! |---|---|
-//! | QEMU | `CPU 0/KVM`, `CPU 0/TCG`, if it names its threads (`-name debug-threads=on`, as libvirt says) |
+//! | QEMU | `CPU 0/KVM`, `CPU 0/TCG`, if it names its threads (`-name debug-threads=on`, which libvirt passes) |
 //! | Cloud Hypervisor | `vcpu0` |
 //! | Firecracker | `fc_vcpu 0` |
 //! | crosvm | `crosvm_vcpu0` |
-//! | others, User Mode Linux among them | not told apart: all threads |
+//! | others, User Mode Linux among them | not distinguished: all threads |
 //!
 //! Too many threads only make a guest look busier than it is.
 
@@ -18,7 +18,7 @@ use std::path::Path;
 /// vCPU threads that are taken of one process, at most: others have processes, too.
 const MOST: usize = 256;
 
-/// Threads that are taken of a process that does not say which of them are vCPUs. Each is looked at when work is placed.
+/// Threads that are taken of a process that does not name its vCPUs. The state of each is read when work is placed.
 const MOST_UNNAMED: usize = 32;
 
 /// Threads whose names are read. VMMs start their vCPUs early.
@@ -63,7 +63,7 @@ fn is_vcpu(name: &str) -> bool {
         .any(|prefix| name.strip_prefix(prefix).is_some_and(number))
 }
 
-/// What a thread does, as a word of the shared memory, if it can be told: not for one that runs or wants to, because
+/// The state of a thread, as a word of the shared memory, if it can be known: not for a running or runnable thread, because
 /// that changes while it is read.
 pub(crate) fn state_of(proc: &Path, tid: u32) -> Option<u32> {
     let text = fs::read_to_string(proc.join(tid.to_string()).join("stat")).ok()?;

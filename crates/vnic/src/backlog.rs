@@ -1,11 +1,11 @@
-//! Packets that wait for a receiver's buffers, and how much of their senders they may hold meanwhile.
+//! Packets that wait for a receiver's buffers, and a bound on the slots of their senders that they hold meanwhile.
 //!
-//! A packet that waits holds a slot of its sender, and a chain of its ring. A sender with one receiver should be held up by
-//! it: that is back-pressure, and nothing is lost. But a sender that serves several receivers, as a gateway or an uplink
-//! does, would give all of them the pace of the slowest. That one might post a buffer now and then on purpose, and each
-//! buffer is a sign of life. So time is counted from when a packet began to wait, whatever was delivered since:
+//! A packet that waits holds a slot of its sender, and a chain of the sender's ring. A receiver should hold up a sender that
+//! has no other receiver: that is back-pressure, and nothing is lost. But a sender that serves several receivers, as a gateway
+//! or an uplink does, would serve all of them at the pace of the slowest. A slow receiver might post a buffer now and then on
+//! purpose, so that it never stalls. So time is counted from when a packet began to wait, whatever was delivered since:
 //!
-//! | receiver | enters when | senders that serve several lend it | others |
+//! | receiver | enters when | senders that serve several lend it | other senders lend it |
 //! |---|---|---|---|
 //! | in time | at first; or nothing has waited long for [`FORGOTTEN_US`] | everything | everything |
 //! | slow | a packet has waited for buffers longer than it may | a quarter of their free slots, for [`SHARED_AGE_US`] | everything, for [`MAX_AGE_US`] |
@@ -17,7 +17,7 @@
 //! Packets beyond that are dropped as `receiver-slow`, newest first. A quarter of the free slots bounds all slow receivers of
 //! a sender together: the more they hold, the less each one gets (as in Choudhury and Hahn, "Dynamic queue length
 //! thresholds for shared-memory packet switches", 1998), so that others always find slots. A receiver that has taken
-//! nothing at all since a packet came is dealt with by [`Wait`](crate::Wait).
+//! nothing at all since a packet came is handled by [`Wait`](crate::Wait).
 //!
 //! A packet for several receivers counts at each of them. Waiting for a core is not waiting for buffers: the clock
 //! starts when a packet was found to lack them.
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How long packets may wait for a receiver that is not slow, at least and at most, in microseconds: longer than it takes to
-/// wake a guest on a free core, and than a guest usually waits for a core that others want as well.
+/// wake a guest on a free core, and than a guest usually waits for a contended core.
 const PATIENCE_US: (u64, u64) = (1000, 20_000);
 
 /// Part of that which a receiver earns with each packet, in microseconds.
@@ -41,7 +41,8 @@ const CREDIT_US: u64 = 100;
 /// How long a slow receiver holds a packet of a sender that serves several, in microseconds.
 const SHARED_AGE_US: u64 = 100_000;
 
-/// How long it holds any packet, in microseconds. Whom a sender would serve next is not known while all its slots are held.
+/// How long it holds any packet, in microseconds. The next receiver of a sender is not known while all the sender's slots are
+/// held.
 const MAX_AGE_US: u64 = 1_000_000;
 
 /// After how long without packets that waited so long a receiver is no longer slow, in microseconds.
@@ -56,7 +57,7 @@ const SHARE: u32 = 4;
 /// Most packets that wait here; others stay in the internal receive queue.
 const CAPACITY: usize = 1024;
 
-/// Time between two looks at the age of everything that waits, in microseconds.
+/// Time between two reviews of the age of all packets that wait, in microseconds.
 const REVIEW_US: u64 = 10_000;
 
 /// A sender's state for other threads, as its transmit side published it last.
@@ -81,7 +82,7 @@ impl Default for Lender {
 }
 
 impl Lender {
-    /// The sender sends to that port. Told once per burst.
+    /// The sender sends to that port. Called once per burst.
     #[inline]
     pub fn sends_to(&self, port: PortId, now_ms: u64) {
         let last = self.last.load(Relaxed);
@@ -137,11 +138,11 @@ struct Held {
     allowed: u32,
 }
 
-/// See the module's description. The oldest packet of all is elsewhere, and not counted.
+/// See the module's description. The oldest packet is kept by the receive side, and not counted here.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     queue: VecDeque<Waiting>,
-    /// Senders of what is in `queue`.
+    /// Senders of the packets in `queue`.
     held: Vec<Held>,
     patience_us: u64,
     slow_until_us: u64,
@@ -178,8 +179,8 @@ impl Backlog {
         self.slow_until_us = now.us + FORGOTTEN_US;
     }
 
-    /// Whether a sender lends this packet no longer, which has waited since `since_us`, while the receiver has
-    /// taken others after that, the last one before `last_us`.
+    /// Whether the sender does not lend this packet any longer. It has waited since `since_us`; the receiver has taken others
+    /// after that, the last one before `last_us`.
     pub fn is_overdue(&self, packet: &Packet, since_us: u64, last_us: u64, now: Now) -> bool {
         let age_us = now.since(since_us);
         self.is_slow(now)
@@ -188,8 +189,8 @@ impl Backlog {
             && (age_us > MAX_AGE_US || packet.account.lender.serves_several(now.ms))
     }
 
-    /// When the receiver should be looked at, as it may be slow then and hold somebody up who serves others as well: in so
-    /// many microseconds.
+    /// In how many microseconds the receiver should be checked, as it may be slow then and hold up a sender that serves others as
+    /// well.
     pub fn watch_us(&self, oldest: &Packet, now: Now) -> Option<u64> {
         let several = |account: &Counters| account.lender.serves_several(now.ms);
         let matters = several(&oldest.account) || self.held.iter().any(|held| several(&held.account));
@@ -236,8 +237,8 @@ impl Backlog {
         &mut self.held[at]
     }
 
-    /// Takes out what senders do not lend to a slow receiver, and gives it to `refuse`. Does so when the receiver has just
-    /// become slow, and now and then. `last_us` as in [`is_overdue`](Self::is_overdue).
+    /// Takes out the packets that senders do not lend to a slow receiver any longer, and gives them to `refuse`. Does so when the
+    /// receiver has just become slow, and now and then. `last_us` as in [`is_overdue`](Self::is_overdue).
     pub fn review(&mut self, last_us: u64, now: Now, mut refuse: impl FnMut(Shared<Packet>)) {
         if !self.is_slow(now) || now.since(self.reviewed_us) < REVIEW_US {
             return;
@@ -245,7 +246,7 @@ impl Backlog {
         self.reviewed_us = now.us;
         for held in &mut self.held {
             let lender = &held.account.lender;
-            // Of what is free then: what it gives back is free as well.
+            // A share of the slots free afterwards, which include those that it gives back.
             let free = lender.free.load(Relaxed).saturating_add(held.count);
             let several = lender.serves_several(now.ms);
             held.allowed = if several { free / (SHARE + 1) } else { u32::MAX };
@@ -356,12 +357,12 @@ mod tests {
             [PortId(1); 256 - 51],
             "a fifth of all is a quarter of the rest"
         );
-        // From now on it is a quarter of what is free.
+        // From now on it is a quarter of the free slots.
         one.account.lender.set_free(205);
         assert_eq!(push(&mut backlog, &mut one, 10, now), 0);
         assert_eq!(push(&mut backlog, &mut other, 256, now), 236 / 4 - 20);
         assert_eq!(push(&mut backlog, &mut alone, 56, now), 56);
-        // What goes makes room.
+        // Packets that leave make room.
         for _ in 0..11 {
             assert_eq!(backlog.pop().unwrap().0.origin, PortId(1));
         }

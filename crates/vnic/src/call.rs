@@ -1,4 +1,4 @@
-//! Calls: notifications to a guest's driver that its rings changed.
+//! Calls: notifications to a guest's driver that its rings have changed.
 
 use crate::counters::{Calls, add_alone};
 use crate::descriptor::{self, Kind, WrongKind};
@@ -16,7 +16,7 @@ pub struct Call(Option<Arc<Bell>>);
 struct Bell {
     fd: OwnedFd,
     kind: Kind,
-    /// Whoever has the other end leaves the eventfd's flags and counter alone.
+    /// The process at the other end leaves the eventfd's flags and counter alone.
     trusted: bool,
 }
 
@@ -35,8 +35,7 @@ impl Call {
         Ok(Call(Some(Arc::new(Bell { fd, kind, trusted }))))
     }
 
-    /// Calls the driver if that is wanted. A descriptor that made the thread wait until somebody interrupted it is
-    /// not used again.
+    /// Calls the driver if `wanted`. A descriptor that made the thread wait until it was interrupted is not used again.
     pub(crate) fn notify(&mut self, wanted: bool, account: &Calls) {
         if !wanted {
             add_alone(&account.suppressed, 1);
@@ -44,7 +43,7 @@ impl Call {
         }
         add_alone(&account.made, 1);
         let Some(bell) = &self.0 else { return };
-        // Other failures mean that the driver was called and has not looked yet.
+        // Other failures mean that an earlier call is still pending at the driver.
         if bell.ring() == Err(Errno::INTR) {
             telemetry::limited!(
                 log::Level::Warn,
@@ -73,8 +72,8 @@ impl Bell {
         notifier::signal(self.fd.as_fd()).or_else(|_| self.write())
     }
 
-    /// To who is trusted, or where the kernel has no asynchronous I/O to give. That it does not wait is a flag, shared with
-    /// the other end, which may clear it and fill the counter at any moment: forwarding threads have a watchdog for that.
+    /// Used with a trusted peer, or where no asynchronous I/O context is available. A flag prevents waiting, but it is shared
+    /// with the other end, which may clear it and fill the counter at any moment: forwarding threads have a watchdog for that.
     fn write(&self) -> Result<(), Errno> {
         rustix::io::write(&self.fd, &1u64.to_ne_bytes()).map(drop)
     }

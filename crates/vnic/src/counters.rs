@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const REASONS: usize = DropReason::ALL.len();
 
-/// A port's account as a sender and receiver: [`PortCounters`] that any thread may add to, but for those that belong to a side. Callers add once per batch where
-/// they can.
+/// A port's account as a sender and receiver: [`PortCounters`] to which any thread may add, except for those that belong to
+/// a side. Callers add once per batch where they can.
 #[derive(Debug)]
 #[allow(missing_docs)] // Field by field as in `PortCounters`.
 pub struct Counters {
@@ -25,16 +25,16 @@ pub struct Counters {
     pub transmitted_bytes: AtomicU64,
     /// Heads, by the transmit side.
     pub copied_in: AtomicU64,
-    /// What was written, by the receive side.
+    /// Bytes written, by the receive side.
     pub copied_out: AtomicU64,
-    /// For the control process, by anybody.
+    /// Bytes copied for the control process, by any thread.
     pub copied_up: AtomicU64,
     egress_drops: [AtomicU64; REASONS],
     pub segments: AtomicU64,
     pub(crate) transmit_calls: Calls,
     pub(crate) receive_calls: Calls,
     pub kicks: AtomicU64,
-    /// What its receivers need to know.
+    /// The sender's state that its receivers need.
     pub lender: Lender,
 }
 
@@ -73,8 +73,8 @@ impl Default for Counters {
     }
 }
 
-/// Adds to a counter that only the holder of one side of a port changes: without the locked operation that it
-/// takes when several may.
+/// Adds to a counter that only the holder of one side of a port changes, without the locked operation that a shared counter
+/// needs.
 #[inline]
 pub(crate) fn add_alone(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(more), Relaxed);

@@ -1,8 +1,8 @@
 //! The kind of descriptors from outside, found out without asking the files themselves.
 //!
-//! A file can be anything: one on a FUSE mount, behind which the VMM itself sits and answers or does not; a nested
-//! epoll instance; a socket that lingers. `fstat`, `poll` and `epoll_ctl` would ask the file. This module asks the kernel,
-//! which compares its own tables of operations.
+//! A descriptor can be of any file: one on a FUSE mount whose daemon is the VMM itself and may not answer; a nested
+//! epoll instance; a socket that lingers. `fstat`, `poll` and `epoll_ctl` would call the file's own operations. This module
+//! uses calls for which the kernel only compares its own tables of operations.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::FileType;
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// Where the kernel cannot be asked: by the type of the file, which it tells itself, if it likes to.
+    /// Where the kernel has no such call: by the type that `fstat` returns, which asks the file itself.
     #[cold]
     fn by_asking(fd: BorrowedFd<'_>, error: Errno) -> Kind {
         telemetry::limited!(

@@ -1,4 +1,4 @@
-//! Which feature bits are offered, and which were accepted.
+//! Feature bits that are offered, and those that were accepted.
 
 pub use virtqueue::net::{
     NET_CSUM, NET_GUEST_CSUM, NET_GUEST_ECN, NET_GUEST_TSO4, NET_GUEST_TSO6, NET_HOST_ECN, NET_HOST_TSO4,
@@ -6,8 +6,8 @@ pub use virtqueue::net::{
     VERSION_1, VHOST_USER_PROTOCOL,
 };
 
-/// All that can be offered. Not offered, with their place kept: CTRL_VQ and what hangs on it (UML passes every
-/// offered bit to its driver, and nobody would serve the queue), MQ, RING_PACKED, LOG_ALL.
+/// All bits that can be offered. Not offered so far: CTRL_VQ and features that depend on it (UML passes every
+/// offered bit to its driver, and the queue would not be served), MQ, RING_PACKED, LOG_ALL.
 pub const OFFERED: u64 = NET_CSUM
     | NET_GUEST_CSUM
     | NET_MTU

@@ -1,8 +1,8 @@
 //! The gate between a VMM's socket and the session that serves it.
 //!
-//! A thread that receives a descriptor must close it some day, and `close` asks the file: a FUSE daemon that does not answer
-//! holds the caller, and the end of its process, for as long as it likes; a socket may linger, and so may a socket that waits
-//! to be received from another one. So a thread of its own with its own table of descriptors receives them
+//! A thread that receives a descriptor must close it eventually, and `close` runs code of the file: a FUSE daemon that does not
+//! answer holds the caller, and the end of its process, for as long as it likes; a socket may linger, and so may a socket that
+//! waits to be received from another one. So a thread with a descriptor table of its own receives descriptors
 //! (`process::spawn_apart`), and no other thread waits for it. It passes on descriptors that cannot hold a thread up -
 //! eventfds, UNIX sockets, memory files - and puts a harmless descriptor of no such kind in place of each other one, which the
 //! session then refuses. It keeps the descriptors that it may not close at once, and closes them after all other threads
@@ -10,8 +10,8 @@
 //!
 //! The gate also keeps time. A message that has begun must be complete within [`HALF_MESSAGE`]. A connection may send
 //! [`BURST`] messages at once, more than a VMM needs to start, and then [`PER_SECOND`]; messages after half of the burst
-//! share [`ALL_PER_SECOND`] with all other connections that send so many. So many VMMs together do not keep the process busy
-//! either, and do not delay VMMs that send little. Further messages wait in the VMM's own socket. Replies pass unchanged.
+//! share [`ALL_PER_SECOND`] with all other connections that send so many. So a large number of VMMs does not keep the process
+//! busy either, nor delay VMMs that send little. Further messages wait in the VMM's own socket. Replies pass unchanged.
 
 use crate::descriptor::Kind;
 use crate::rate::Rate;
@@ -31,13 +31,13 @@ use std::time::{Duration, Instant};
 
 /// Messages a connection may send at once.
 const BURST: u32 = 64;
-/// Messages a second that it may send then.
+/// Messages per second that it may send after the burst.
 const PER_SECOND: u32 = 100;
-/// Messages a second of all connections that have used half of their bursts.
+/// Messages per second of all connections together that have used half of their bursts.
 const ALL_PER_SECOND: u32 = 1000;
 /// From a message's first byte to its last.
 const HALF_MESSAGE: Duration = Duration::from_secs(10);
-/// Between looks whether a message may pass.
+/// Time between two checks of whether a message may pass.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Of a message: request, flags and length, 32 bits each.
@@ -46,7 +46,7 @@ const HEADER: usize = 12;
 const MAX_PAYLOAD: usize = 4096;
 /// Descriptors of one message; the specification allows 8.
 const MAX_FILES: usize = 16;
-/// Descriptors kept to the end. A VMM has no reason to send any of which that must be done, besides a call's socket.
+/// Descriptors kept to the end. Of those, a VMM has a reason to send only a call's socket.
 const MAX_KEPT: usize = 64;
 
 static ALL: LazyLock<Mutex<Rate>> = LazyLock::new(|| Mutex::new(Rate::new(ALL_PER_SECOND, ALL_PER_SECOND)));
@@ -58,9 +58,9 @@ struct Gate {
     vmm: UnixStream,
     session: UnixStream,
     rate: Rate,
-    /// What is passed on instead of what must not be: an epoll instance.
+    /// An epoll instance, passed on in place of descriptors that must not be.
     stand_in: OwnedFd,
-    /// To be closed last.
+    /// Descriptors to be closed last.
     kept: Vec<OwnedFd>,
 }
 
@@ -104,7 +104,7 @@ impl Gate {
         self.rate.has(Instant::now())
     }
 
-    /// Counts a message. A connection that has said much of late waits for a place among all such.
+    /// Counts a message. A connection that has sent many lately also takes a token that all such connections share.
     fn count(&mut self) {
         let now = Instant::now();
         let seldom = self.rate.has_plenty(now);
@@ -119,7 +119,7 @@ impl Gate {
         }
     }
 
-    /// Passes on what the session answers; false when one of the two is gone.
+    /// Passes on a reply of the session; false when one of the two is gone.
     fn pass_reply(&mut self) -> bool {
         let mut bytes = [0; HEADER + MAX_PAYLOAD];
         let count = self.session.read(&mut bytes).unwrap_or(0);
@@ -148,12 +148,12 @@ impl Gate {
         self.count();
         let files = self.sort(files)?;
         let passed = self.pass(&message[..HEADER + len], &files);
-        // Their closing waits for nobody: the harmless ones are all that is left here.
+        // Closing these does not wait: only harmless ones are left here.
         drop(files);
         Ok(passed)
     }
 
-    /// The first bytes of a message, with which its descriptors come.
+    /// Reads the first bytes of a message, with which its descriptors come.
     fn begin(&mut self, header: &mut [u8]) -> Result<Option<(usize, Vec<OwnedFd>)>, End> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -175,7 +175,8 @@ impl Gate {
         Ok(Some((received.bytes, files)))
     }
 
-    /// Reads the rest of something; false when the VMM is gone. Descriptors that come with it are discarded.
+    /// Reads the remaining bytes of a header or payload; false when the VMM is gone. Descriptors that come with them are
+    /// discarded.
     fn complete(&mut self, mut rest: &mut [u8], end: Instant) -> Result<bool, End> {
         while !rest.is_empty() {
             let left = end.saturating_duration_since(Instant::now());
@@ -195,13 +196,13 @@ impl Gate {
         Ok(true)
     }
 
-    /// What is passed on for each descriptor: itself or the stand-in.
+    /// The descriptor to pass on for each one received: itself or the stand-in.
     fn sort(&mut self, files: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, End> {
         let mut passed = Vec::new();
         for file in files {
             let keeps = match Kind::of(file.as_fd()) {
                 Kind::Eventfd | Kind::Memory => None,
-                // Others may be waiting in it to be received: the last to close it closes them.
+                // It may hold descriptors that wait to be received: the last process to close it closes them.
                 Kind::UnixSocket => Some(&file),
                 Kind::Other => Some(&self.stand_in),
             };
@@ -235,8 +236,8 @@ impl Gate {
         sent == Ok(message.len())
     }
 
-    /// Closes everything, last what may take its time. The VMM's end goes only when the session has let go of it, since
-    /// it too may have others waiting in it.
+    /// Closes everything, descriptors whose `close` may wait last. The VMM's end is closed only when the session has closed its
+    /// own, since it too may hold descriptors that wait to be received.
     fn close(mut self) {
         let _ = self.vmm.shutdown(Shutdown::Both);
         let _ = self.session.shutdown(Shutdown::Write);
@@ -248,7 +249,7 @@ impl Gate {
     }
 }
 
-/// Waits until one of the streams has what is asked for or is closed, at most `patience`; says which.
+/// Waits until one of the streams is ready or closed, at most `patience`; returns which.
 fn wait<const N: usize>(streams: [(&UnixStream, PollFlags); N], patience: Option<Duration>) -> [bool; N] {
     let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
     let mut fds = streams.map(|(stream, flags)| PollFd::new(stream, flags));

@@ -35,7 +35,7 @@ pub(crate) struct Taken {
     need_reply: bool,
 }
 
-/// What it says.
+/// Its contents.
 pub(crate) enum Message {
     MemoryTable {
         regions: Vec<VhostUserMemoryRegion>,
@@ -128,7 +128,7 @@ fn skip_header(stream: &UnixStream) -> std::io::Result<Vec<File>> {
     }
 }
 
-/// Tells the front end how its message was received, if it wants to know. (Whoever sets the flag has negotiated
+/// Replies whether a message was accepted, if the front end asked for a reply. (A front end that sets the flag has negotiated
 /// REPLY_ACK.)
 pub(crate) fn acknowledge(
     stream: &mut UnixStream,

@@ -1,8 +1,8 @@
-//! A token bucket: so many at once, then so many per second.
+//! A token bucket: a burst of events at once, then a number per second.
 
 use std::time::{Duration, Instant};
 
-/// How often something may happen.
+/// A bound on the rate of events.
 #[derive(Debug)]
 pub struct Rate {
     per_second: u32,
@@ -10,7 +10,7 @@ pub struct Rate {
     burst: u32,
     /// Nanoseconds' worth of tokens: one is a second divided by the rate.
     saved: Duration,
-    /// When `saved` was right.
+    /// The time at which `saved` was computed.
     then: Instant,
 }
 
@@ -35,19 +35,19 @@ impl Rate {
         self.token() * self.burst
     }
 
-    /// Whether there is one.
+    /// Whether there is a token.
     pub fn has(&mut self, now: Instant) -> bool {
         self.saved = (self.saved + now.saturating_duration_since(self.then)).min(self.full());
         self.then = self.then.max(now);
         self.saved >= self.token()
     }
 
-    /// Whether most of the burst is there: it has happened seldom of late.
+    /// Whether most of the burst is left: there were few events lately.
     pub fn has_plenty(&mut self, now: Instant) -> bool {
         self.has(now) && self.saved >= self.full() / 2
     }
 
-    /// Takes one; false if there is none.
+    /// Takes a token; false if there is none.
     pub fn take(&mut self, now: Instant) -> bool {
         let has = self.has(now);
         if has {

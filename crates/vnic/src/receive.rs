@@ -7,12 +7,12 @@
 //! | [`Wait`] | enters when | allowed |
 //! |---|---|---|
 //! | `No` | buffers were there, for a part of the packet at least | deliver |
-//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`RENOTIFY_MS`] owe the driver a call, whether it wants that or not, and become `Renotified(t)` |
+//! | `Since(t)` | the oldest packet found too few buffers at t | try again on a kick; after [`RENOTIFY_MS`] owe the driver a call, whether it asked for calls or not, and become `Renotified(t)` |
 //! | `Renotified(t)` | the driver was owed a call | try again on a kick; after [`STALL_TIMEOUT_MS`] become `Stalled` |
 //! | `Stalled` | the time was up | everything queued is dropped, new packets are dropped at once; a buffer ends it |
 //!
-//! A packet that waits keeps the buffers that were found for it, so that each is looked at once, and only what is posted later
-//! is a reason to try again.
+//! A packet that waits keeps the buffers that were found for it, so that each is examined once, and only buffers that are
+//! posted later are a reason to try again.
 //!
 //! So a receiver that posts no buffers holds its senders' chains once, for a bounded time. One that posts some now and then
 //! holds no more than `backlog` says. The second notification is for guests that
@@ -20,10 +20,10 @@
 //! sleep on a full ring until something else wakes them.
 //!
 //! ```text
-//!   burst    packets that fit one buffer each and go as they are: the short way
-//!   offload  any packet, with what this receiver leaves to be done: checksums, segmentation
+//!   burst    packets that fit one buffer each and need no offload in software: the short way
+//!   offload  any packet, with the offloads that this receiver lacks: checksums, segmentation
 //!   write    one frame into as many buffers as it needs
-//!   posted   buffers found ahead
+//!   posted   buffers found in advance
 //!   cursor   a place in the buffers, and copying to it
 //! ```
 
@@ -52,13 +52,13 @@ use virtqueue::{Chain, DeviceQueue, QueueError};
 use write::Gathered;
 
 /// How long packets wait for a receiver that posts no buffers, in milliseconds. Longer than a busy guest's
-/// scheduling delays, shorter than anybody's patience.
+/// scheduling delays, and short, as senders wait meanwhile.
 pub const STALL_TIMEOUT_MS: u64 = 100;
 
 /// After this part of that time the receiver's driver is called once more, in milliseconds.
 const RENOTIFY_MS: u64 = STALL_TIMEOUT_MS / 5;
 
-/// Learns the outcome of each packet, besides the counters.
+/// Is called with the outcome of each packet, besides the counters.
 pub trait Observer {
     /// The packet is in the receiver's ring.
     fn delivered(&mut self, packet: &Packet);
@@ -117,7 +117,7 @@ struct Pending {
     since_us: Option<u64>,
 }
 
-/// Delivered packets that are not in the counters yet: those are told once per run, not per packet.
+/// Delivered packets that are not in the counters yet, which are updated once per run, not per packet.
 #[derive(Debug, Default)]
 struct Tally {
     packets: u64,
@@ -155,7 +155,7 @@ struct ReceiveRing {
     /// As of `features`.
     header_len: u32,
     call: Call,
-    /// A call that the driver wants was put off.
+    /// A call that the driver asked for was put off.
     owes_call: bool,
     mtu: u32,
     scratch: Chain,
@@ -165,7 +165,7 @@ struct ReceiveRing {
     gathered: Gathered,
     /// Done since last taken, as [`Turn`] counts it.
     work: u64,
-    /// Descriptors looked at for frames that are not written the short way.
+    /// Descriptors examined for frames that are not written the short way.
     #[cfg(test)]
     looked_at: u64,
 }
@@ -370,7 +370,7 @@ impl ReceiveSide {
                 self.queue_up(now(now_ms), observer);
                 break;
             }
-            // Attempts count as well: a driver could post what does not suffice faster than it is looked at.
+            // Attempts count as well: a driver could post too few buffers again and again, faster than they are examined.
             turn.spend(
                 self.ring
                     .as_mut()
@@ -378,7 +378,7 @@ impl ReceiveSide {
             );
         }
         self.publish();
-        // Nobody waits if what waited was dropped for another reason.
+        // No packet waits any more if the one that waited was dropped for another reason.
         if self.pending.is_none() && self.wait != Wait::Stalled {
             self.wait_no_more();
         }
@@ -406,7 +406,7 @@ impl ReceiveSide {
         !self.backlog.is_empty() || !self.inbox.is_empty()
     }
 
-    /// The oldest packet waits for buffers: so do those behind it, as far as their senders lend them.
+    /// The oldest packet waits for buffers: the packets behind it wait too, as far as their senders lend them.
     fn queue_up(&mut self, now: Now, observer: &mut impl Observer) {
         let (account, wait_us) = (&*self.account, self.wait_us);
         let mut refuse =
@@ -421,8 +421,8 @@ impl ReceiveSide {
         }
     }
 
-    /// In how many microseconds the receive side should run even if no buffers come, because the receiver may be a slow one
-    /// then that holds up others.
+    /// In how many microseconds the receive side should run even if no buffers come, because the receiver may be slow by then and
+    /// hold up others.
     pub fn watch_us(&self, now_ms: u64) -> Option<u64> {
         let oldest = self.pending.as_ref().filter(|_| self.wait.until().is_some())?;
         self.backlog.watch_us(&oldest.packet, now(now_ms))
@@ -469,7 +469,7 @@ impl ReceiveSide {
         })
     }
 
-    /// Buffers have come, or nothing needs them any more: the guest need not kick for each that it posts.
+    /// Buffers have come, or no packet needs them any more: the guest need not kick for each buffer that it posts.
     fn wait_no_more(&mut self) {
         if self.wait != Wait::No {
             self.wait = Wait::No;
@@ -543,7 +543,7 @@ impl ReceiveSide {
         }
     }
 
-    /// Counts delivered packets before they are shown, so that a guest that sees a packet sees it counted.
+    /// Counts delivered packets before they are published, so that a packet that a guest can see is counted.
     fn count(&mut self) {
         self.tally.flush(&self.account);
         if let Some(ring) = &mut self.ring
@@ -553,14 +553,14 @@ impl ReceiveSide {
         }
     }
 
-    /// Whether the driver wants to be called for what it was shown. The thread that delivered calls it, with
+    /// Whether the driver asked to be called for the published packets. The thread that delivered calls it, with
     /// [`call`](Self::call), at once or soon.
     #[inline]
     pub fn owes_call(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.owes_call)
     }
 
-    /// Calls the driver, if it is owed that.
+    /// Makes the call that is owed to the driver, if any.
     pub fn call(&mut self) {
         if let Some(ring) = &mut self.ring
             && std::mem::take(&mut ring.owes_call)

@@ -28,9 +28,9 @@ const DRAIN_MS: u32 = 1_000;
 pub trait Host: Send + Sync {
     /// Calls [`Host::schedule`]'s worker whenever the descriptor is signalled.
     fn watch(&self, queue: usize, kick: BorrowedFd<'_>) -> std::io::Result<()>;
-    /// Ends that.
+    /// Ends the watching of that queue's descriptor.
     fn unwatch(&self, queue: usize);
-    /// A worker must look at both sides of the interface.
+    /// Has a worker serve both sides of the interface.
     fn schedule(&self);
     /// Rings started or stopped.
     fn changed(&self);
@@ -66,7 +66,7 @@ pub struct Session {
     memory: Arc<GuestMemory>,
     features: Features,
     rings: [Ring; QUEUES],
-    /// The channel for our requests; kept open, since a front end may take its end for ours.
+    /// The channel for our requests; kept open, since a front end may take its end for the end of the connection.
     requests: Option<Backend>,
 }
 
@@ -96,7 +96,7 @@ impl Session {
     /// Serves a connection until the VMM closes it. Blocks; shutting the stream down from elsewhere ends it.
     ///
     /// # Errors
-    /// The VMM does not keep to the protocol; the connection is closed.
+    /// The VMM violates the protocol; the connection is closed.
     pub fn serve(
         vnic: Arc<Vnic>,
         host: Arc<dyn Host>,
@@ -147,7 +147,7 @@ impl Session {
             match handler.handle_request() {
                 Ok(()) => {}
                 Err(Error::Disconnected | Error::SocketBroken(_)) => return Ok(()),
-                // The request was refused and the front end told so; it decides what to do.
+                // The request was refused and the front end informed; it decides how to go on.
                 Err(Error::ReqHandlerError(error)) => log::debug!("vhost-user request refused: {error}"),
                 Err(error) => return Err(error.into()),
             }
@@ -165,8 +165,8 @@ impl Session {
         self.host.changed();
     }
 
-    /// Passes on a descriptor that was found good. Others are refused, and the port's state says so, as the VMM may not tell its
-    /// user.
+    /// Passes on a descriptor that was accepted. Others are refused, and the port's state shows it, as the VMM may not inform
+    /// its user.
     fn accept<T, E: std::fmt::Display>(&self, result: std::result::Result<T, E>) -> Result<T> {
         result.map_err(|error| {
             let port = self.vnic.port;
@@ -248,7 +248,7 @@ impl Session {
     fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
         self.memory = Arc::new(memory);
         if self.vnic.move_to(&self.memory, DRAIN_MS).is_err() {
-            // A ring lies outside: it must not go on in memory that the VMM has taken back. It starts again, or
+            // A ring lies outside the new memory: it must not go on in memory that the VMM has taken back. It starts again, or
             // is refused, below, and once more when there is memory for it.
             (0..QUEUES).for_each(|index| self.stop(index, 0));
         }
@@ -271,5 +271,5 @@ impl Session {
     }
 }
 
-// What is offered must have a place in the configuration space above.
+// Each feature that is offered must have its field in the configuration space above.
 const _: () = assert!(OFFERED & (NET_MTU | NET_STATUS) == NET_MTU | NET_STATUS);

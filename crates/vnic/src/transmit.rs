@@ -1,9 +1,9 @@
 //! The transmit side: from the guest's ring to packet slots.
 //!
 //! A burst is fetched in two passes: translate all chains, then copy all headers. The first pass prefetches the lines that
-//! the second reads. A slot holds its chain until the payload was copied to all receivers; a frame that is complete in its snapshot gives its chain back at once. When no slot is free, chains stay in
-//! the ring: the guest's own queue is the back-pressure. A burst ends after [`BURST`] packets, or earlier after as much
-//! work as a turn may have.
+//! the second reads. A slot holds its chain until the payload was copied to all receivers; the chain of a frame that is
+//! complete in its snapshot is given back at once. When no slot is free, chains stay in the ring: the guest's own queue is the
+//! back-pressure. A burst ends after [`BURST`] packets, or earlier after as much work as a turn may have.
 
 use crate::Call;
 use crate::counters::{Counters, add_alone};
@@ -27,7 +27,7 @@ pub(crate) const MAX_SLOTS: u32 = 256;
 /// Slots kept for copies with another head.
 const EXTRA_SLOTS: u32 = 64;
 
-/// Bytes asked for ahead of reading a packet: header and head.
+/// Bytes prefetched before a packet is read: header and head.
 pub(crate) const HEAD_PREFETCH: u32 = (VnetHeader::LEN + Snapshot::CAPACITY) as u32;
 
 /// Shortest frame: an Ethernet header.
@@ -105,7 +105,7 @@ impl TransmitSide {
         self.queue.base()
     }
 
-    /// Stops fetching. Returns whether all packets fetched before have gone where they go.
+    /// Stops fetching. Returns whether all packets fetched before have been delivered or dropped.
     pub(crate) fn drain(&mut self) -> bool {
         self.draining = true;
         self.reclaim();
@@ -122,7 +122,7 @@ impl TransmitSide {
         Ok(())
     }
 
-    /// Fills `burst`, which is empty and has room for [`BURST`] packets, from the ring. What cannot become a packet is
+    /// Fills `burst`, which is empty and has room for [`BURST`] packets, from the ring. Chains that cannot become packets are
     /// counted and given back.
     pub fn fetch(&mut self, burst: &mut Vec<Unique<Packet>>) -> Result<Fetched, QueueError> {
         if self.draining {
@@ -151,7 +151,7 @@ impl TransmitSide {
         })
     }
 
-    /// First pass: where the chains lie. Returns for how many of them, which ends early when that was much work.
+    /// First pass: translates the chains. Returns how many of them; much work ends the pass early.
     #[inline(never)]
     fn translate(&mut self, heads: &[u16], burst: &mut Vec<Unique<Packet>>) -> usize {
         let mut work = 0;

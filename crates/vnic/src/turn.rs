@@ -3,9 +3,9 @@
 //! A guest determines the cost of a packet: its bytes, its descriptors, the buffers it needs at the receiver, the segments
 //! it is cut into. So a turn at a ring is bounded by *work* and by time, and not by packets alone: work is counted in bytes
 //! that are copied, and a descriptor or buffer counts for as many as take about as long. A turn that is over
-//! leaves the rest for the next one, after others have had theirs.
+//! leaves the remaining packets for the next one, after other rings have had theirs.
 //!
-//! The clock is looked at after a stretch of work, since looking at it costs something as well.
+//! The clock is read only after an amount of work, since reading it has a cost as well.
 
 use clock::Deadline;
 
@@ -15,7 +15,7 @@ pub(crate) const DESCRIPTOR_WORK: u64 = 1024;
 /// Work after which a burst from a transmit ring ends: 256 descriptors, or four frames of the largest size.
 pub(crate) const BURST_WORK: u64 = 256 * 1024;
 
-/// Work between two looks at the clock: some microseconds.
+/// Work between two readings of the clock: some microseconds.
 const LOOK_WORK: u64 = 32 * 1024;
 
 /// The work that is left before others have their turn. It allows at least one packet, however late it is.
@@ -23,12 +23,12 @@ const LOOK_WORK: u64 = 32 * 1024;
 pub struct Turn {
     packets: usize,
     ends: Deadline,
-    /// Since the last look at the clock.
+    /// Work since the clock was read last.
     work: u64,
 }
 
 impl Turn {
-    /// So many packets (or parts of them, or attempts), at least one, until that time.
+    /// A turn of at most so many packets (or parts of them, or attempts), at least one, until that time.
     pub fn new(packets: usize, ends: Deadline) -> Turn {
         Turn {
             packets,
@@ -50,7 +50,7 @@ impl Turn {
         }
     }
 
-    /// Whether it is others' turn.
+    /// Whether the turn is over.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         self.packets == 0

@@ -24,7 +24,7 @@ pub type Refused = (DropReason, Shared<Packet>);
 
 /// The two rings of a guest, its internal receive queue and its counters.
 ///
-/// A thread that is no worker changes rings through `claim_blocking`, and asks a worker to look at the port afterwards, as a
+/// A thread that is no worker changes rings through `claim_blocking`, and has a worker serve the port afterwards, as a
 /// worker that failed to claim meanwhile has gone on to other work.
 pub struct Vnic {
     /// The port's number.
@@ -174,7 +174,7 @@ impl Vnic {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Remembers that a ring was stopped, or cannot be started, for `error`, until the guest starts anew.
+    /// Notes that a ring was stopped, or cannot be started, for `error`, until the guest starts anew.
     pub fn set_broken<E: fmt::Display>(&self, error: Option<E>) {
         *self.broken.lock().unwrap_or_else(PoisonError::into_inner) = error.map(|error| error.to_string());
     }

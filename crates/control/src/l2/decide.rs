@@ -38,7 +38,7 @@ impl Source {
         matches!(self, Source::New | Source::Moved(_))
     }
 
-    /// Whether lack of room kept it from being learned.
+    /// Whether it was not learned for lack of room.
     pub fn is_blocked(self) -> bool {
         matches!(self, Source::PortFull | Source::TableFull)
     }
@@ -47,7 +47,7 @@ impl Source {
 /// What the destination address means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Not looked at.
+    /// Not examined.
     None,
     /// Kept by every bridge to itself.
     Reserved,
@@ -59,14 +59,14 @@ pub enum Destination {
     Unknown,
 }
 
-/// What is to happen, and why.
+/// A decision, and its reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// VLAN the frame belongs to, if it may enter.
     pub vlan: Option<u16>,
-    /// About its source.
+    /// State of its source address.
     pub source: Source,
-    /// About its destination.
+    /// State of its destination address.
     pub destination: Destination,
     /// Actions (not empty), or why it is dropped.
     pub verdict: Result<Vec<Action>, DropReason>,
@@ -124,7 +124,7 @@ fn outermost_kept(
 }
 
 impl Switch {
-    /// What is to happen to a packet with this key, as things are.
+    /// The decision about a packet with this key in the present state.
     pub fn decide(&self, key: &FlowKey) -> Decision {
         let id = PortId(key.in_port());
         let Some(port) = self.port(id) else {

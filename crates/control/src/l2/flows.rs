@@ -1,10 +1,10 @@
-//! The flows a switch has had installed, with what is needed to know which of them a change concerns.
+//! The flows that a switch has had installed, with indexes that find those that a change concerns.
 
 use super::mac_table::Station;
 use flow::{Action, ControllerId, FlowId, FlowKey, FlowMask, PortId, VLAN_PRESENT};
 use std::collections::{HashMap, HashSet};
 
-/// What all flows compare: ingress port, Ethernet source and destination, outer VLAN tag, and whether there is an inner
+/// The fields that all flows match: ingress port, Ethernet source and destination, outer VLAN tag, and whether there is an inner
 /// one.
 pub const MASK: FlowMask = {
     let mut words = [0; flow::KEY_WORDS];
@@ -15,7 +15,7 @@ pub const MASK: FlowMask = {
     FlowMask(FlowKey { words })
 };
 
-/// A flow's identifier spells out what it compares, so that it is unique and survives this process: source and
+/// A flow's identifier contains the values that it matches, so that it is unique and survives this process: source and
 /// destination address (96 bits), VLAN tag (16 bits), ingress port (12 bits), whether there is an inner tag (1 bit), kind of
 /// the outer one (2 bits).
 pub fn flow_id(key: &FlowKey) -> FlowId {
@@ -46,7 +46,7 @@ pub enum FlowChange {
         id: FlowId,
         /// Masked by [`MASK`].
         key: FlowKey,
-        /// What to do.
+        /// Its actions.
         actions: Vec<Action>,
     },
     /// Remove it.
@@ -58,10 +58,10 @@ pub enum FlowChange {
 pub struct Record {
     pub key: FlowKey,
     pub actions: Vec<Action>,
-    /// When it was last put into the table.
-    pub installed: u64,
-    /// Last known use.
-    pub used: u64,
+    /// When it was last put into the table, in milliseconds.
+    pub installed_ms: u64,
+    /// Last known use, in milliseconds.
+    pub used_ms: u64,
     /// Source and destination in the VLAN the frame belongs to, if it may enter.
     pub stations: Option<[Station; 2]>,
     /// Whether its source could not be learned for lack of room.
@@ -115,7 +115,7 @@ impl Flows {
         self.blocked.values().flatten().copied().collect()
     }
 
-    /// Flows in a VLAN for which `carried` that depend on which ports are connected.
+    /// Flows that depend on which ports are connected, in the VLANs for which `carried` returns true.
     pub fn floods(&self, carried: impl Fn(u16) -> bool) -> Vec<FlowId> {
         let vlan = |id: &FlowId| Some(self.get(*id)?.stations?[0].vlan);
         let floods = self.floods.iter().copied();

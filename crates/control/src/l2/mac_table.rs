@@ -1,8 +1,8 @@
-//! Which station was last seen where.
+//! The port at which each station was last seen.
 //!
-//! When the table is full, each port is entitled to its fair share of it all the same: room for a station of a port below
-//! its share is made by forgetting one of the port that has most (the one heard longest ago). So ports whose limits
-//! together exceed the table deny nobody else's stations.
+//! When the table is full, each port still has its fair share of it: room for a station of a port below its share is made by
+//! forgetting a station of the port that has most (the one seen longest ago). So ports whose limits together exceed the table
+//! do not keep out stations of other ports.
 
 use flow::PortId;
 use std::collections::{HashMap, HashSet};
@@ -21,8 +21,8 @@ pub struct Station {
 pub struct Entry {
     /// Where it is.
     pub port: PortId,
-    /// When it was last heard.
-    pub seen: u64,
+    /// When it was last seen, in milliseconds.
+    pub seen_ms: u64,
 }
 
 /// Learned stations. The standard hasher is keyed, so a guest cannot choose addresses that collide.
@@ -52,16 +52,16 @@ impl MacTable {
     }
 
     /// Puts a station on a port, wherever it was.
-    pub fn learn(&mut self, station: Station, port: PortId, seen: u64) {
+    pub fn learn(&mut self, station: Station, port: PortId, seen_ms: u64) {
         self.remove(station);
-        self.entries.insert(station, Entry { port, seen });
+        self.entries.insert(station, Entry { port, seen_ms });
         self.per_port.entry(port).or_default().insert(station);
     }
 
-    /// Notes that a station was heard where it is known to be.
-    pub fn refresh(&mut self, station: Station, port: PortId, seen: u64) {
+    /// Notes that a station was seen where it is known to be.
+    pub fn refresh(&mut self, station: Station, port: PortId, seen_ms: u64) {
         if let Some(entry) = self.entries.get_mut(&station).filter(|entry| entry.port == port) {
-            entry.seen = entry.seen.max(seen);
+            entry.seen_ms = entry.seen_ms.max(seen_ms);
         }
     }
 
@@ -76,19 +76,19 @@ impl MacTable {
         Some(entry)
     }
 
-    /// Forgets a station of the port that has most: of those the one that was heard longest ago. A walk over the ports that
-    /// have stations, and over those of one port.
+    /// Forgets a station of the port that has most, the one that was seen longest ago. The cost is a walk over the ports that
+    /// have stations, and over the stations of one port.
     pub fn make_room(&mut self) -> Option<(Station, Entry)> {
         let most = self
             .per_port
             .iter()
             .max_by_key(|(port, stations)| (stations.len(), **port))?;
-        let age = |station: &Station| (self.entries.get(station).map(|entry| entry.seen), *station);
+        let age = |station: &Station| (self.entries.get(station).map(|entry| entry.seen_ms), *station);
         let station = most.1.iter().copied().min_by_key(age)?;
         Some((station, self.remove(station)?))
     }
 
-    /// Removes what `condemned` says, and returns it.
+    /// Removes the stations for which `condemned` returns true, and returns them.
     pub fn remove_where(&mut self, condemned: impl Fn(Station, Entry) -> bool) -> Vec<(Station, Entry)> {
         let gone: Vec<_> = self
             .iter()
@@ -100,9 +100,9 @@ impl MacTable {
         gone
     }
 
-    /// When the station that was heard longest ago was heard.
+    /// When the station that was seen longest ago was seen.
     pub fn oldest(&self) -> Option<u64> {
-        self.entries.values().map(|entry| entry.seen).min()
+        self.entries.values().map(|entry| entry.seen_ms).min()
     }
 }
 
@@ -115,8 +115,8 @@ mod tests {
         let mut table = MacTable::default();
         let station = |mac| Station { vlan: 0, mac };
         assert_eq!(table.make_room(), None);
-        for (mac, port, seen) in [(1, 1, 10), (2, 1, 40), (3, 1, 30), (4, 2, 5), (5, 2, 6)] {
-            table.learn(station(mac), PortId(port), seen);
+        for (mac, port, seen_ms) in [(1, 1, 10), (2, 1, 40), (3, 1, 30), (4, 2, 5), (5, 2, 6)] {
+            table.learn(station(mac), PortId(port), seen_ms);
         }
         let room = |table: &mut MacTable| {
             table
@@ -154,11 +154,11 @@ mod tests {
             table.get(station(1)),
             Some(Entry {
                 port: PortId(2),
-                seen: 30
+                seen_ms: 30
             })
         );
         assert_eq!(table.oldest(), Some(20));
-        assert_eq!(table.remove_where(|_, entry| entry.seen < 30).len(), 1);
+        assert_eq!(table.remove_where(|_, entry| entry.seen_ms < 30).len(), 1);
         assert_eq!((table.len(), table.on_port(PortId(1))), (1, 0));
     }
 }

@@ -1,17 +1,17 @@
-//! Stations that move: how often they may.
+//! Bounds for stations that move between ports.
 //!
-//! A move changes all flows from and to the station, in the data plane as well, so it costs everybody. Two guests, or one
+//! A move changes all flows from and to the station, in the data plane as well, so it costs all ports. Two guests, or one
 //! with two ports, that send from the same address in turn could cause moves without end, and so can a loop in the
-//! network. Two bounds keep that small:
+//! network. Two bounds limit that:
 //!
 //! * **Per station** (damping, as in RFC 7432 section 15.1): a station that has moved [`MAX_MOVES`] times within
-//!   [`WINDOW_MS`] and wants to move again is *held* for a time, which doubles each time that happens. It is held at its
-//!   home, the port on which it was before the window began: that one was quiet. Frames that come from it elsewhere are
-//!   forwarded and teach nothing; a flow does that, so they cost control nothing either.
+//!   [`WINDOW_MS`] and would move again is *held* for a time, which doubles each time that happens. It is held at its
+//!   home, the port on which it was before the window began, without moving. Frames that come from it elsewhere are
+//!   forwarded but not learned from; a flow does that, so they cost the control process nothing either.
 //! * **Per port**: re-examining a flow takes one token from the [bucket](Moves::set_limit) of the port to which the station
-//!   would move. While that is empty, frames that would move a station to it are forwarded and teach nothing.
+//!   would move. While the bucket is empty, frames that would move a station to the port are forwarded but not learned from.
 //!
-//! The safe direction of error is to believe in the old place: a station that really moves is heard again.
+//! The safe direction of error is to keep the old place: a station that really moves is seen again.
 
 use super::mac_table::Station;
 use flow::PortId;
@@ -29,13 +29,13 @@ pub const HOLD_MS: u64 = 10_000;
 /// Doublings of that time at most: 320 s.
 const MAX_DOUBLINGS: u32 = 5;
 
-/// After so much time without moves or a hold, in milliseconds, nothing is held against a station any more.
+/// After so much time without moves or a hold, in milliseconds, a station counts as if it had never moved.
 pub const FORGET_MS: u64 = 600_000;
 
 /// Seconds' worth of work that a port may save up for moves.
 const SAVED_SECONDS: u64 = 4;
 
-/// What was counted since the switch was made.
+/// Counts since the switch was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveCounts {
     /// Moves made.
@@ -67,7 +67,7 @@ struct TokenBucket {
     filled_ms: u64,
 }
 
-/// Who has moved how often.
+/// How often stations have moved.
 #[derive(Clone, Debug, Default)]
 pub struct Moves {
     /// No more than there are stations.
@@ -166,7 +166,7 @@ impl Moves {
         while let Some((until, station)) = self.holds.first().copied().filter(|(until, _)| *until <= now_ms) {
             self.holds.remove(&(until, station));
             if let Some(mover) = self.movers.get_mut(&station) {
-                // Its home stays for another window, so that who goes on at once has gained nothing.
+                // Its home stays for another window, so that a station that goes on moving at once has gained nothing.
                 (mover.since_ms, mover.moves, mover.held_until_ms) = (now_ms, 0, None);
             }
             released.push(station);
@@ -190,7 +190,7 @@ impl Moves {
         gone.into_iter().for_each(|station| self.forget(station));
     }
 
-    /// The port is no more.
+    /// The port was removed.
     pub fn forget_port(&mut self, port: PortId) {
         self.buckets.remove(&port);
     }
@@ -234,7 +234,7 @@ mod tests {
         }
         assert_eq!(moves.counts().held, 7);
         assert_eq!(moves.counts().made, 7 * u64::from(MAX_MOVES));
-        // Long after, it is as if nothing had been.
+        // Long after, the earlier moves do not count any more.
         moves.release(now_ms + FORGET_MS);
         assert!(moves.movers.is_empty());
         now_ms = storm(&mut moves, now_ms + FORGET_MS);
@@ -271,14 +271,14 @@ mod tests {
         assert_eq!(made(&mut moves, 0, now_ms), 400, "saved up");
         now_ms += 1000;
         assert_eq!(made(&mut moves, 0, now_ms), 100);
-        // One that costs more than there is is made, and paid for later.
+        // A move that costs more than the tokens left is made, and paid for later.
         now_ms += 1000;
         assert_eq!(made(&mut moves, 999, now_ms), 1);
         assert_eq!(made(&mut moves, 999, now_ms + 9000), 0);
         assert_eq!(made(&mut moves, 999, now_ms + 9001), 1);
         assert!(moves.is_affordable(PortId(1), now_ms), "others have their own");
         assert_eq!(moves.counts().deferred, 5);
-        // Whoever waits for a year has not saved up for a year.
+        // A year without moves does not save up a year's tokens.
         assert_eq!(made(&mut moves, 0, now_ms + 31_557_600_000), 400);
     }
 }

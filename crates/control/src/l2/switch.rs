@@ -21,7 +21,7 @@ const REINSTALL_MS: u64 = 500;
 /// Rules of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchRules {
-    /// Stations unheard for this long are forgotten.
+    /// Stations that were not seen for this long are forgotten.
     pub ageing_ms: u64,
     /// Stations learned in all.
     pub table_size: usize,
@@ -55,7 +55,7 @@ pub struct MacEntry {
     pub mac: u64,
     /// Where it is.
     pub port: PortId,
-    /// Milliseconds since it was heard; `None` for a static address.
+    /// Milliseconds since it was seen; `None` for a static address.
     pub age_ms: Option<u64>,
 }
 
@@ -68,7 +68,7 @@ pub struct Switch {
     macs: MacTable,
     moves: Moves,
     flows: Flows,
-    /// Flows that flood, since when ports came or went.
+    /// Flows that flood and have not been re-examined since ports came or went.
     stale: BTreeSet<FlowId>,
     flow_limit: usize,
 }
@@ -149,7 +149,7 @@ impl Switch {
             vlan: Some(station.vlan),
             mac: station.mac,
             port: entry.port,
-            age_ms: Some(now_ms.saturating_sub(entry.seen)),
+            age_ms: Some(now_ms.saturating_sub(entry.seen_ms)),
         });
         let mut entries: Vec<_> = fixed.chain(learned).collect();
         entries.sort_by_key(|entry| (entry.vlan, entry.mac));
@@ -166,7 +166,7 @@ impl Switch {
         self.moves.set_limit(flows_per_second);
     }
 
-    /// What became of stations that moved.
+    /// Counts of moves that were made, prevented and deferred.
     pub fn move_counts(&self) -> MoveCounts {
         self.moves.counts()
     }
@@ -243,8 +243,8 @@ impl Switch {
         self.reconsider(&all, now_ms)
     }
 
-    /// Decides about a packet that has no flow: what is to happen to it now, and what is to change in the flow
-    /// table afterwards.
+    /// Decides about a packet that has no flow: what happens to it now, and how the flow table changes
+    /// afterwards.
     pub fn packet(&mut self, key: &FlowKey, now_ms: u64) -> (Decision, Vec<FlowChange>) {
         let mut decision = self.decide(key);
         let makes_room = decision.source == Source::New && self.is_full();
@@ -264,8 +264,9 @@ impl Switch {
         let masked = key.masked(&MASK);
         let id = flow_id(&masked);
         if let Some(record) = self.flows.get_mut(id) {
-            record.used = now_ms;
-            if record.actions == decision.actions() && now_ms.saturating_sub(record.installed) < REINSTALL_MS
+            record.used_ms = now_ms;
+            if record.actions == decision.actions()
+                && now_ms.saturating_sub(record.installed_ms) < REINSTALL_MS
             {
                 return (decision, changes);
             }
@@ -310,7 +311,7 @@ impl Switch {
             self.moves.forget(evicted);
             concerned.extend(self.flows.of_station(evicted));
             let (left, limit) = (self.macs.on_port(loser), self.ports.get(&loser));
-            // Its limit bound it before, or its share does not any more.
+            // Its limit blocked it before, or its share does not block it any more.
             if left < self.fair_share() || limit.is_some_and(|rules| left < rules.mac_limit) {
                 concerned.extend(self.flows.blocked_from(loser));
             }
@@ -318,7 +319,7 @@ impl Switch {
         concerned
     }
 
-    /// Moves a station, or has it held where it belongs; returns the flows that this may change.
+    /// Moves a station, or holds it at its home; returns the flows that this may change.
     fn relocate(&mut self, station: Station, [from, to]: [PortId; 2], now_ms: u64) -> Vec<FlowId> {
         let mut concerned = self.flows.of_station(station);
         let place = match self.moves.moved(station, [from, to], concerned.len(), now_ms) {
@@ -350,14 +351,14 @@ impl Switch {
         key: FlowKey,
         decision: &Decision,
         now_ms: u64,
-        used: u64,
+        used_ms: u64,
     ) -> FlowChange {
         let actions = decision.actions();
         let record = Record {
             key,
             actions: actions.clone(),
-            installed: now_ms,
-            used,
+            installed_ms: now_ms,
+            used_ms,
             stations: decision.stations(&key),
             blocked: decision.source.is_blocked(),
             floods: decision.floods(),
@@ -374,9 +375,9 @@ impl Switch {
             let Some(record) = self.flows.get(id) else {
                 continue;
             };
-            let (key, used) = (record.key, record.used);
+            let (key, used_ms) = (record.key, record.used_ms);
             let decision = self.decide(&key);
-            // Other stations: the VLAN has changed, and what the flow has seen says nothing about them.
+            // Other stations: the VLAN has changed, and the flow's statistics say nothing about them.
             let gone = decision.source.is_news()
                 || decision.verdict == Err(DropReason::PortRemoved)
                 || record.stations != decision.stations(&key);
@@ -384,37 +385,36 @@ impl Switch {
                 self.flows.remove(id);
                 changes.push(FlowChange::Del(id));
             } else if record.actions != decision.actions() {
-                changes.push(self.install(id, key, &decision, now_ms, used));
+                changes.push(self.install(id, key, &decision, now_ms, used_ms));
             } else if (record.blocked, record.floods) != (decision.source.is_blocked(), decision.floods()) {
-                let installed = record.installed;
-                self.install(id, key, &decision, installed, used);
+                let installed_ms = record.installed_ms;
+                self.install(id, key, &decision, installed_ms, used_ms);
             }
         }
         changes
     }
 
-    /// Takes note of what the data plane's flows have seen.
+    /// Takes note of the data plane's flow statistics.
     pub fn observe<'a>(&mut self, stats: impl IntoIterator<Item = (FlowId, &'a FlowStats)>, now_ms: u64) {
         for (id, stats) in stats {
             let (Some(idle), Some(record)) = (stats.idle_ms, self.flows.get_mut(id)) else {
                 continue;
             };
-            record.used = record.used.max(now_ms.saturating_sub(idle));
+            record.used_ms = record.used_ms.max(now_ms.saturating_sub(idle));
             if let Some([source, _]) = record.stations {
                 self.macs
-                    .refresh(source, PortId(record.key.in_port()), record.used);
+                    .refresh(source, PortId(record.key.in_port()), record.used_ms);
             }
         }
     }
 
-    /// Removes idle flows, forgets stations that were not heard for the ageing time, and lets go of those that were held
-    /// long enough. Call
-    /// [`observe`](Self::observe) before.
+    /// Removes idle flows, forgets stations that were not seen for the ageing time, and releases those that were held
+    /// long enough. Call [`observe`](Self::observe) before.
     pub fn age(&mut self, now_ms: u64) -> Vec<FlowChange> {
         let idle: Vec<FlowId> = self
             .flows
             .iter()
-            .filter(|(_, record)| now_ms >= record.used + idle_limit(record))
+            .filter(|(_, record)| now_ms >= record.used_ms + idle_limit(record))
             .map(|(id, _)| id)
             .collect();
         let mut changes = Vec::new();
@@ -423,7 +423,9 @@ impl Switch {
             changes.push(FlowChange::Del(id));
         }
         let ageing = self.rules.ageing_ms;
-        let gone = self.macs.remove_where(|_, entry| now_ms >= entry.seen + ageing);
+        let gone = self
+            .macs
+            .remove_where(|_, entry| now_ms >= entry.seen_ms + ageing);
         gone.iter().for_each(|(station, _)| self.moves.forget(*station));
         let released = self.moves.release(now_ms);
         let mut concerned: Vec<FlowId> = gone
@@ -440,9 +442,9 @@ impl Switch {
     }
 
     /// When [`age`](Self::age) has something to do at the earliest, if nothing else happens. While there are
-    /// flows it is to be called more often, since their use is known only by asking.
+    /// flows it is to be called more often, since only the data plane knows when flows were used.
     pub fn next_ageing(&self) -> Option<u64> {
-        let oldest = self.macs.oldest().map(|seen| seen + self.rules.ageing_ms);
+        let oldest = self.macs.oldest().map(|seen_ms| seen_ms + self.rules.ageing_ms);
         [oldest, self.moves.next_release()].into_iter().flatten().min()
     }
 
@@ -457,7 +459,7 @@ impl Switch {
     }
 
     /// Takes over the flows that an earlier control process has had installed: learns stations from them,
-    /// and returns what has to change. Flows that still say the right thing are left alone.
+    /// and returns the changes to make. Flows that are still right are left alone.
     pub fn restore(&mut self, listed: Vec<(Flow, FlowStats)>, now_ms: u64) -> Vec<FlowChange> {
         let (ours, foreign): (Vec<_>, Vec<_>) = listed.into_iter().partition(|(flow, _)| {
             flow.mask == MASK && flow.id == flow_id(&flow.key) && flow.key == flow.key.masked(&MASK)
@@ -468,17 +470,17 @@ impl Switch {
             .map(|(flow, stats)| (flow, now_ms.saturating_sub(stats.idle_ms.unwrap_or(0))))
             .collect();
         // The latest use wins where two flows say that a station is in two places.
-        ours.sort_by_key(|(flow, used)| (*used, flow.id));
-        for (flow, used) in &ours {
+        ours.sort_by_key(|(flow, used_ms)| (*used_ms, flow.id));
+        for (flow, used_ms) in &ours {
             if proves_source(&flow.actions) {
-                self.relearn(&flow.key, *used);
+                self.relearn(&flow.key, *used_ms);
             }
         }
-        for (flow, used) in &ours {
-            self.relearn_destination(flow, *used);
+        for (flow, used_ms) in &ours {
+            self.relearn_destination(flow, *used_ms);
         }
         let ids: Vec<FlowId> = ours.iter().map(|(flow, _)| flow.id).collect();
-        for (flow, used) in ours {
+        for (flow, used_ms) in ours {
             let decision = self.decide(&flow.key);
             let record = Record {
                 stations: decision.stations(&flow.key),
@@ -486,8 +488,8 @@ impl Switch {
                 floods: decision.floods(),
                 key: flow.key,
                 actions: flow.actions,
-                installed: now_ms,
-                used,
+                installed_ms: now_ms,
+                used_ms,
             };
             self.flows.insert(flow.id, record);
         }
@@ -495,16 +497,16 @@ impl Switch {
         changes
     }
 
-    fn relearn(&mut self, key: &FlowKey, used: u64) {
+    fn relearn(&mut self, key: &FlowKey, used_ms: u64) {
         let decision = self.decide(key);
         let learnable = decision.source.is_news() && !self.is_full();
         if let (Some([source, _]), true) = (decision.stations(key), learnable) {
-            self.macs.learn(source, PortId(key.in_port()), used);
+            self.macs.learn(source, PortId(key.in_port()), used_ms);
         }
     }
 
     /// A flow to one port, where flooding would do something else, proves that its destination is there.
-    fn relearn_destination(&mut self, flow: &Flow, used: u64) {
+    fn relearn_destination(&mut self, flow: &Flow, used_ms: u64) {
         let mut outputs = flow.actions.iter().filter_map(|action| match action {
             Action::Output(port) => Some(*port),
             _ => None,
@@ -518,7 +520,7 @@ impl Switch {
             return;
         };
         if !self.is_full() && self.has_room(port) && decision.actions() != flow.actions {
-            self.macs.learn(destination, port, used);
+            self.macs.learn(destination, port, used_ms);
         }
     }
 

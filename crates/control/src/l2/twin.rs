@@ -6,7 +6,7 @@ use management::{Trunk, VlanConfig, VlanId};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Who receives a packet, with which VLAN tag (0: none), or why nobody.
+/// The receivers of a packet, with the VLAN tag of each copy (0: none), or why there is none.
 type Outcome = Result<BTreeSet<(u32, u16)>, DropReason>;
 
 /// The bridge of the textbook.
@@ -101,12 +101,12 @@ impl Bridge {
         if fixed.is_none() {
             self.learn((vlan, src), from, port.mac_limit, now_ms)?;
         }
-        // Whoever talks to himself is where he is, even when there was no room to learn it.
+        // A station that sends to itself is at the ingress port, even when there was no room to learn it.
         if src == dst {
             return Err(DropReason::NoDestination);
         }
         let receivers = self.deliver(from, &port, vlan, dst)?;
-        // Whoever would get the frame without its outer tag would find the inner one in its place.
+        // A receiver of the frame without its outer tag would find the inner one in its place.
         let kept: BTreeSet<_> = receivers
             .into_iter()
             .filter(|(_, tag)| !nested || *tag != 0)
@@ -161,7 +161,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Where a station is that was at `from` and is heard at `to`.
+    /// Where a station is that was at `from` and is seen at `to`.
     fn moved(&mut self, station: (u16, u64), from: u32, to: u32, now_ms: u64) -> u32 {
         let mover = self.movers.entry(station).or_insert(Mover {
             home: from,
@@ -533,7 +533,7 @@ impl World {
             .switch
             .macs()
             .iter()
-            .map(|(station, entry)| ((station.vlan, station.mac), (entry.port.0, entry.seen)))
+            .map(|(station, entry)| ((station.vlan, station.mac), (entry.port.0, entry.seen_ms)))
             .collect();
         assert_eq!(
             known,
@@ -569,8 +569,8 @@ proptest! {
         }
     }
 
-    /// A new control process with the same configuration takes over what flows tell, keeps every flow it can
-    /// vouch for, and puts no station where it was not.
+    /// A new control process with the same configuration takes over the stations that flows prove, keeps every flow that it
+    /// would install itself, and puts no station where it was not.
     #[test]
     fn a_successor_agrees((rules, ports, steps) in world()) {
         let mut world = World::new(rules, &ports);
@@ -590,13 +590,13 @@ proptest! {
             prop_assert!(known == Some(entry.port.0) || excused, "{station:?}");
         }
         for (key, actions, _) in world.table.0.values() {
-            // Limits that were lowered leave alone whoever is known; a successor does not know him.
+            // Limits that were lowered do not affect stations that are known; a successor does not know them.
             let port = PortId(key.in_port());
             let roomy = world.bridge.table.len() < rules.table_size
                 && world.switch.macs().on_port(port) <= world.bridge.ports[&port.0].mac_limit;
             let forwards = !matches!(actions[..], [Action::Drop(_)]);
             let decision = world.switch.decide(key);
-            // A station that is held has flows from several ports, of which none tells where it is held.
+            // A station that is held has flows from several ports, of which none shows where it is held.
             let is_held = decision.stations(key).is_some_and(|[source, _]| world.switch.moves().is_held(source));
             if roomy && forwards && !is_held && decision.source == Source::Known {
                 prop_assert_eq!(successor.decide(key).source, Source::Known);
@@ -615,7 +615,7 @@ proptest! {
     }
 }
 
-/// Few stations on few ports that all hear each other, so that stations move again and again.
+/// Few stations on few ports that all receive each other's frames, so that stations move again and again.
 fn storm() -> impl Strategy<Value = Vec<Step>> {
     let (src, dst) = (0..2u64, 0..3u64);
     let packet = (0..3u32, src, dst).prop_map(|(port, src, dst)| Step::Packet {

@@ -1,11 +1,11 @@
-//! Which VLAN a frame belongs to when it enters, and how it leaves (IEEE 802.1Q-2018, 6.9 and 8.6).
+//! The VLAN of a frame that enters, and the tag with which a frame leaves (IEEE 802.1Q-2018, 6.9 and 8.6).
 //!
 //! VLAN 0 stands for untagged frames of ports without a VLAN; it is never on the wire. A priority tag (VLAN
 //! identifier 0) makes a frame no member of anything: it counts as untagged.
 //!
 //! # Nested tags
 //!
-//! Only the outer tag says what VLAN a frame belongs to; the inner one is payload, and trunks carry it as such. It must
+//! Only the outer tag determines the VLAN of a frame; the inner one is payload, and trunks carry it as such. It must
 //! never take the outer one's place: where the outer tag is removed, the next switch would read the inner one, and a
 //! guest that chose it would be in a VLAN of its choice ("VLAN hopping by double tagging"). So a priority tag with
 //! another one behind it is refused where it enters ([`may_enter`]), and a frame with two tags leaves only where the

@@ -1,4 +1,4 @@
-//! A data plane that has fallen to a guest, and what guests and VMMs can make an honest one say.
+//! A data plane that a guest has taken over, and messages that guests and VMMs can make an honest one send.
 
 use crate::rig::{Rig, wait, welcome};
 use crate::{running, two_ports};
@@ -30,7 +30,7 @@ fn connects_change_the_flows_that_they_concern_at_a_pace() {
         rig.set_state(b, PortState::Disconnected);
         rig.set_state(b, PortState::Running);
     }
-    // What is right in the end is there in the end, and a packet is decided about in between.
+    // The flows are right in the end, and a packet is decided about in between.
     rig.executed(a, 3, 0xee);
     rig.set_state(b, PortState::Running);
     rig.flow(a, 1, 0xff, Some(&[Action::Output(b)]));
@@ -266,7 +266,7 @@ fn large_upcall(port: PortId, switch: flow::SwitchId, serial: u64) -> FromDataPl
     })
 }
 
-/// Packets, and never a look at what becomes of them; before and after it has told its ports.
+/// Sends packets and never reads the answers, before and after it has listed its ports.
 #[test]
 fn packets_without_end_are_not_kept() {
     for greeted in [false, true] {

@@ -20,7 +20,7 @@ pub const CONFIG: &str = "CONTROL_TEST_CONFIG";
 /// How long control may take to look at floods, on a busy machine.
 const FLOODS: Duration = Duration::from_secs(5);
 
-/// What the played data plane knows and was told.
+/// State of the data plane that the test plays, and the requests that it got.
 #[derive(Default)]
 pub struct Plane {
     pub ports: BTreeMap<PortId, PortInfo>,
@@ -45,7 +45,7 @@ impl Plane {
         self.ports.values().find(|info| info.spec.name == name)
     }
 
-    /// Does what a data plane does; answers, and whether the port just got connected.
+    /// Handles a request as a data plane does; returns the answers, and whether the port just got connected.
     fn handle(
         &mut self,
         request: Request,

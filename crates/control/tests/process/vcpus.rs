@@ -1,4 +1,4 @@
-//! Whose guest a thread is.
+//! The vCPU threads of each port's guest.
 
 use crate::rig::{Rig, wait};
 use crate::two_ports;
@@ -97,7 +97,7 @@ fn threads_of_guests_come_and_go() {
         .then_some(())
     });
 
-    // It ends, and nobody says so but the scheduler.
+    // It ends, and only the scheduler reports it.
     drop(vmm);
     wait("b's thread is gone", || {
         status(&rig);

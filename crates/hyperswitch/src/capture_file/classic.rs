@@ -1,4 +1,4 @@
-//! Writing pcap, for packets of one port without more to tell.
+//! Writing pcap, for packets of one port without comments or directions.
 
 use super::ETHERNET;
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ impl<W: Write> ClassicWriter<W> {
         self.to.write_all(frame)
     }
 
-    /// Hands everything on to the file.
+    /// Flushes buffered bytes to the file.
     ///
     /// # Errors
     /// As [`Write::flush`].

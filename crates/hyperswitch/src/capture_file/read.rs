@@ -39,7 +39,7 @@ pub fn packets(file: &[u8]) -> Result<Vec<Packet<'_>>> {
 pub struct Packet<'a> {
     /// Nanoseconds since 1970; 0 if the file does not say.
     pub time_ns: u64,
-    /// What was captured of it.
+    /// The captured part of it.
     pub frame: &'a [u8],
 }
 
@@ -177,7 +177,7 @@ fn pcapng<'a>(
     Ok(())
 }
 
-/// What is known of an interface of a pcapng section.
+/// An interface of a pcapng section.
 struct Interface {
     link_type: u16,
     /// Bytes captured of a packet at most, 0 for no limit.
@@ -186,8 +186,7 @@ struct Interface {
     unit: u64,
 }
 
-/// The unit of time that an interface's options tell (`if_tsresol`): microseconds unless they say otherwise. Options that
-/// make no sense say nothing.
+/// The unit of time in an interface's options (`if_tsresol`): microseconds if there is none. Malformed options are ignored.
 fn resolution(mut options: Bytes<'_>) -> u64 {
     const RESOLUTION: u16 = 9;
     while let (Ok(code), Ok(length)) = (options.u16(), options.u16()) {

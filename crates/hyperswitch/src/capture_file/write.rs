@@ -73,7 +73,7 @@ impl<W: Write> Writer<W> {
         enhanced.end(&mut self.to)
     }
 
-    /// Hands everything on to the file.
+    /// Flushes buffered bytes to the file.
     ///
     /// # Errors
     /// As [`Write::flush`].
@@ -215,7 +215,7 @@ mod tests {
         assert!(super::super::packet(&bytes, 17).is_err());
     }
 
-    /// The judge that users have. Skipped, and said so, where it is not installed.
+    /// Users read captures with Wireshark. Skipped with a message where it is not installed.
     #[test]
     fn wireshark_reads_it() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! ovsdb-server and ovs-vswitchd, each with a file of its process in the directory where they work.
+//! ovsdb-server and ovs-vswitchd, each with a PID file in the directory of their sockets.
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 pub const DATABASE: &str = "ovsdb-server";
 pub const SWITCH: &str = "ovs-vswitchd";
 
-/// How long it may take to be ready.
+/// How long a daemon may take to be ready.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// How long it may take to end when it is asked to, before it is killed.
+/// How long a daemon may take to end when it is asked to, before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The process that runs, by the file it left.
+/// The running process, by its PID file.
 pub fn running(place: &Path, name: &str) -> Option<Pid> {
     let text = std::fs::read_to_string(place.join(format!("{name}.pid"))).ok()?;
     let pid = Pid::from_raw(text.trim().parse().ok()?)?;
-    // The file of one that was killed stays, and its number may be somebody else's by now.
+    // The file of a process that was killed stays, and its number may be another process's by now.
     let command = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     (command.trim_end() == name).then_some(pid)
 }
 
-/// Starts one with these arguments, under a monitor that starts it again when it crashes, and waits until it is ready.
+/// Starts a daemon with these arguments, under a monitor that starts it again when it crashes, and waits until it is ready.
 ///
 /// # Errors
 /// It cannot be started, or is not ready in time; then it is ended.
@@ -62,7 +62,7 @@ pub fn start(place: &Path, name: &str, command: &mut Command) -> Result<Pid> {
     }
 }
 
-/// Ends one, and returns what process it was. Its monitor ends with it.
+/// Ends a daemon, and returns which process it was. Its monitor ends with it.
 ///
 /// # Errors
 /// It does not end.

@@ -1,8 +1,8 @@
 //! `hyperswitch ovs ...`: Open vSwitch's own programs on a switch of the running instance.
 //!
-//! A private Open vSwitch has all its files in a directory of the run directory, for which `OVS_RUNDIR` stands in its programs. Where
-//! that directory is, Open vSwitch is the private one, for these verbs and for the process `ovs`; else it is the system's.
-//! Bridges and ports are asked of ovs-vsctl, which knows the database best.
+//! A private Open vSwitch has all its files in a directory below the run directory, which its programs find by `OVS_RUNDIR`.
+//! Where that directory exists, these verbs and the process `ovs` use the private Open vSwitch; otherwise the system's.
+//! Bridges and ports are read through ovs-vsctl, which knows the database best.
 
 mod daemon;
 mod plug;
@@ -25,7 +25,7 @@ const SYSTEM: &str = "/run/openvswitch";
 /// # Errors
 /// When programs, processes or the instance are not there, or refuse.
 pub fn run(verb: &OvsVerb, run_dir: &Path, json: bool) -> Result<()> {
-    // What is started works elsewhere, and what is printed is used elsewhere.
+    // Programs that are started have other working directories, and printed paths are used in other directories.
     let run_dir = &std::path::absolute(run_dir)?;
     match verb {
         OvsVerb::Start { shim } => start::run(run_dir, shim.as_deref(), json),
@@ -49,7 +49,7 @@ fn private(run_dir: &Path) -> PathBuf {
     run_dir.join("openvswitch")
 }
 
-/// The directory of the Open vSwitch that is there.
+/// The directory of the Open vSwitch that is in use.
 fn place(run_dir: &Path) -> Result<PathBuf> {
     let places = places(run_dir);
     match places.iter().find(|place| place.is_dir()) {

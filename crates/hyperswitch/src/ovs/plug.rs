@@ -18,7 +18,7 @@ pub fn run(run_dir: &Path, bridge: &str, name: &str, client: Option<&Path>, json
         bail!("no ovs-vswitchd runs in {}", place.display());
     }
     let path = match client {
-        // A relative path is meant from where the user stands.
+        // A relative path is relative to the user's working directory.
         Some(path) => std::path::absolute(path)?,
         None => socket(run_dir, name),
     };
@@ -56,7 +56,7 @@ pub fn run(run_dir: &Path, bridge: &str, name: &str, client: Option<&Path>, json
     output::print(&format!("{}\n", path.display()))
 }
 
-/// The switch listens there a moment after the database was told.
+/// The switch listens there a moment after the database was changed.
 fn wait_for(path: &Path, place: &Path) -> Result<()> {
     let end = Instant::now() + APPEARS_WITHIN;
     while !path.exists() {

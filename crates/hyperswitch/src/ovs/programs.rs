@@ -26,10 +26,10 @@ pub fn command(place: &Path, name: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// What ovs-vsctl or ovs-appctl says.
+/// The output of ovs-vsctl or ovs-appctl.
 ///
 /// # Errors
-/// It fails; with what it says about that.
+/// The program fails; with its error output.
 pub fn ask(place: &Path, name: &str, arguments: &[&str]) -> Result<String> {
     let mut command = command(place, name)?;
     run(command.arg(TIMEOUT).args(arguments))

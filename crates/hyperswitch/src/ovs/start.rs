@@ -15,7 +15,7 @@ pub fn run(run_dir: &Path, shim: Option<&Path>, json: bool) -> Result<()> {
     check_system()?;
     let place = private(run_dir);
     let shim = find_shim(shim)?;
-    // Before anything is made: whether the programs are there.
+    // Before anything is made, the programs are looked for.
     for program in ["ovsdb-tool", daemon::DATABASE, daemon::SWITCH, "ovs-vsctl"] {
         programs::command(&place, program)?;
     }
@@ -73,7 +73,7 @@ fn start_database(place: &Path) -> Result<Pid> {
     if let Some(pid) = daemon::running(place, daemon::DATABASE) {
         return Ok(pid);
     }
-    // Whoever may write to the database names sockets that the switch connects to.
+    // A user who may write to the database names sockets to which the switch connects.
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

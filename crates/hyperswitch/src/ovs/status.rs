@@ -25,7 +25,7 @@ struct Status {
 struct Port {
     bridge: String,
     port: String,
-    /// `server`: the switch listens; `client`: the VMM does. `None`: it is no virtual machine's.
+    /// `server`: the switch listens; `client`: the VMM listens. `None`: the port is not a virtual machine's.
     mode: Option<String>,
     socket: Option<PathBuf>,
     /// Whether the guest's driver runs. `None`: not known.
@@ -98,7 +98,7 @@ fn ports(run_dir: &Path, place: &Path) -> Result<(Vec<String>, Vec<Port>)> {
     Ok((bridges, ports))
 }
 
-/// What the database says of an interface.
+/// An interface in the database.
 struct Interface {
     ids: BTreeMap<String, String>,
     link: Option<String>,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 pub fn run(run_dir: &Path, json: bool) -> Result<()> {
     let place = private(run_dir);
-    // ovs-vswitchd first: it writes to the database to the last.
+    // ovs-vswitchd first: it writes to the database until it ends.
     let ended = [daemon::SWITCH, daemon::DATABASE]
         .map(|name| daemon::stop(&place, name).map(|ended| (name, ended)))
         .into_iter()

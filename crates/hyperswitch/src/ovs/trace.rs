@@ -28,7 +28,7 @@ pub fn run(run_dir: &Path, args: &TraceArgs, json: bool) -> Result<()> {
     output::print(&text(port, &steps))
 }
 
-/// Open vSwitch's own programs explain what they know best.
+/// Explains flows and decisions by Open vSwitch's own programs.
 struct OpenVswitch<'a> {
     /// Where an ovs-vswitchd runs, if one does.
     place: Option<&'a Path>,
@@ -52,7 +52,7 @@ impl OpenVswitch<'_> {
         }
     }
 
-    /// A flow, in the words of ovs-dpctl(8). It may be gone by now.
+    /// A flow, as ovs-dpctl(8) writes it. It may be gone by now.
     fn flow(&self, ufid: &str) -> Option<String> {
         let ufid = format!("ufid:{ufid}");
         programs::ask(
@@ -63,7 +63,7 @@ impl OpenVswitch<'_> {
         .ok()
     }
 
-    /// What ovs-vswitchd would decide, and why.
+    /// The decision that ovs-vswitchd would make, and why.
     fn decision(&self) -> Option<String> {
         let place = self.place?;
         let bridge = programs::ask(place, "ovs-vsctl", &["iface-to-br", self.port]).ok()?;
@@ -73,7 +73,7 @@ impl OpenVswitch<'_> {
     }
 }
 
-/// One line per step, and what ovs-vswitchd says below a miss.
+/// One line per step, and the explanation of ovs-vswitchd below a miss.
 fn text(port: &str, steps: &[Value]) -> String {
     let mut text = format!("from port {port}\n");
     for step in steps {

@@ -1,4 +1,4 @@
-//! `hyperswitch p4 check`: what a program has, costs, and looks at.
+//! `hyperswitch p4 check`: the parts of a program, its cost, and the fields that it reads.
 
 use crate::output::Table;
 use p4_ir::externs::Algorithm;
@@ -231,7 +231,7 @@ fn externs(program: &Checked) -> String {
     if none { String::new() } else { table.to_string() }
 }
 
-/// What decides: fields with masks, validity, metadata that the architecture gives.
+/// The inputs of decisions: fields with masks, validity, metadata from the architecture.
 fn looked_at(program: &Checked, analysis: &Analysis) -> String {
     let mut table = Table::new(&["FIELD", ">BITS", "MASK"]);
     for (field, mask) in &analysis.looked_at {

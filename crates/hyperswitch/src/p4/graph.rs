@@ -1,7 +1,7 @@
 //! `hyperswitch p4 graph`: parser, ingress and egress as one picture (SVG).
 //!
-//! A box is a parser state, a table or a condition. Ways to the end of a part are lines of text in the boxes, not
-//! edges: they would be most of the edges and say least.
+//! A box is a parser state, a table or a condition. Transitions to the end of a part are lines of text in the boxes, not
+//! edges: they would be most of the edges, with the least information.
 
 use super::layered::{self, Layout};
 use p4_ir::{
@@ -19,10 +19,10 @@ const MARGIN: f64 = 24.0;
 const WIDE: usize = 44;
 const LABEL: usize = 26;
 
-/// Lines for what a condition or a statement consists of.
+/// Most lines for the parts of a condition or a statement.
 const MOST: usize = 6;
 
-/// What a box stands for; decides its colour.
+/// The kind of a box, which decides its colour.
 #[derive(Clone, Copy)]
 enum Kind {
     State,
@@ -230,7 +230,7 @@ fn condition_box(text: &str) -> Box {
     }
 }
 
-/// A bare statement. The compiler names its action after the line of the source, so what it does says more.
+/// A bare statement. The compiler names its action after the line of the source, so the box shows the action's contents.
 fn action_box(program: &Checked, action: p4_ir::ActionId) -> Box {
     let action = &program.actions[action.index()];
     let mut lines = action

@@ -14,16 +14,16 @@ const BETWEEN_BOXES: f64 = 26.0;
 /// Times that the order is improved.
 const SWEEPS: usize = 12;
 
-/// Where everything is.
+/// Places of boxes and edges.
 #[derive(Debug, Default)]
 pub struct Layout {
     /// Left upper corners of the boxes.
     pub boxes: Vec<(f64, f64)>,
     /// Points of each edge, from its start to its end.
     pub edges: Vec<Vec<(f64, f64)>>,
-    /// Width of all.
+    /// Width of the whole picture.
     pub width: f64,
-    /// Height of all.
+    /// Height of the whole picture.
     pub height: f64,
 }
 
@@ -188,7 +188,7 @@ fn straighten(nodes: &mut [Node], layers: &[Vec<usize>]) {
         let down = sweep % 2 == 0;
         for step in 0..layers.len() {
             let layer = &layers[if down { step } else { layers.len() - 1 - step }];
-            let wish = |node: usize| {
+            let desired_middle = |node: usize| {
                 let neighbours = if down { &nodes[node].up } else { &nodes[node].down };
                 let sum = neighbours.iter().map(|&other| nodes[other].x).sum::<f64>();
                 if neighbours.is_empty() {
@@ -197,22 +197,22 @@ fn straighten(nodes: &mut [Node], layers: &[Vec<usize>]) {
                     sum / neighbours.len() as f64
                 }
             };
-            let wishes = layer.iter().map(|&node| wish(node)).collect::<Vec<_>>();
+            let desired = layer.iter().map(|&node| desired_middle(node)).collect::<Vec<_>>();
             let widths = layer.iter().map(|&node| nodes[node].width).collect::<Vec<_>>();
-            for (&node, x) in layer.iter().zip(apart(&wishes, &widths)) {
+            for (&node, x) in layer.iter().zip(apart(&desired, &widths)) {
                 nodes[node].x = x;
             }
         }
     }
 }
 
-/// Middles as near to the wishes as possible without overlap: neighbours that would overlap become one block, whose
-/// place is the mean of its members' wishes.
-fn apart(wishes: &[f64], widths: &[f64]) -> Vec<f64> {
-    // First member, number of members, sum of (wish - offset in the block), width up to now.
+/// Middles as near to the desired ones as possible without overlap: neighbours that would overlap become one block, whose
+/// place is the mean of the places that its members would have.
+fn apart(desired: &[f64], widths: &[f64]) -> Vec<f64> {
+    // First member, number of members, sum of (desired middle - offset in the block), width up to now.
     let mut blocks = Vec::<(usize, usize, f64, f64)>::new();
-    for (at, (&wish, &width)) in wishes.iter().zip(widths).enumerate() {
-        let mut block = (at, 1, wish - width / 2.0, width);
+    for (at, (&desired_middle, &width)) in desired.iter().zip(widths).enumerate() {
+        let mut block = (at, 1, desired_middle - width / 2.0, width);
         while let Some(&(first, count, sum, wide)) = blocks.last() {
             let (left, right) = (sum / count as f64, block.2 / block.1 as f64);
             if left + wide + BETWEEN_BOXES <= right {
@@ -229,7 +229,7 @@ fn apart(wishes: &[f64], widths: &[f64]) -> Vec<f64> {
         }
         blocks.push(block);
     }
-    let mut middles = Vec::with_capacity(wishes.len());
+    let mut middles = Vec::with_capacity(desired.len());
     for (first, count, sum, _) in blocks {
         let mut x = sum / count as f64;
         for width in &widths[first..first + count] {

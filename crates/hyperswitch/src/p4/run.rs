@@ -2,7 +2,7 @@
 //!
 //! Packets of all files are sent in the order of their time stamps, which are also the program's clock. Entries come
 //! first, file by file: the tutorials' runtime JSON, or scripts of packet tests, whose packets are sent where they
-//! stand. What leaves by a port goes to `PORT.pcap` in the output directory.
+//! stand. Packets that leave by a port go to `PORT.pcap` in the output directory.
 
 use super::{entries, trace::Tracer};
 use crate::capture_file::{ClassicWriter, packets};
@@ -24,7 +24,7 @@ const MAX_CAPTURE: u64 = 1 << 30;
 /// Most ports by which packets may leave: each is a file.
 const MAX_PORTS: usize = 512;
 
-/// What was done, for people and as JSON.
+/// The summary, for users and as JSON.
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     packets: u64,
@@ -223,7 +223,7 @@ impl Runner<'_> {
     }
 }
 
-/// The summary for people.
+/// The summary for users.
 fn table(summary: &Summary) -> String {
     let mut text = format!("{} packets ran\n", summary.packets);
     let mut line = |count: u64, what: &str| {

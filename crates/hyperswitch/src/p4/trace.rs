@@ -1,7 +1,7 @@
-//! What a program does with a packet, for people.
+//! The trace of a packet through a program, for users.
 //!
-//! One paragraph per packet, one indented block per stage. What an action changed is found by comparing all fields before
-//! and after it, so the trace shows what happened and not what the code says; and nothing that stayed as it was.
+//! One paragraph per packet, one indented block per stage. The changes of an action are found by comparing all fields before
+//! and after it, so the trace shows what happened rather than what the code says, and only fields that changed.
 //!
 //! ```text
 //! packet 1 by port 1, 64 bytes
@@ -22,10 +22,10 @@ use p4_interpreter::{Engine, wide};
 use p4_ir::{ActionId, Bits, Block, FieldId, HeaderId, MatchKind, Program, StateId};
 use std::fmt::Write;
 
-/// Most bytes of a packet's trace. What is longer is cut, and says so.
+/// Most bytes of a packet's trace. A longer trace is cut, with a note.
 const MAX_TEXT: usize = 4 << 20;
 
-/// Writes what it is told.
+/// An observer of the engine that writes each event as text.
 pub struct Tracer<'a> {
     engine: &'a Engine,
     program: &'a Program,
@@ -77,7 +77,7 @@ impl<'a> Tracer<'a> {
             .collect();
     }
 
-    /// Writes what changed since the last look.
+    /// Writes the fields that changed since they were last compared.
     fn changes(&mut self, view: &View<'_>, depth: usize) {
         let (fields, valid) = (std::mem::take(&mut self.fields), std::mem::take(&mut self.valid));
         self.look(view);
@@ -287,8 +287,8 @@ fn number(name: &str, width: u16, words: &[u64]) -> String {
     value(name, &Bits::from_bytes(width, &bytes))
 }
 
-/// A value as people write such values: MAC addresses of 48 bits, IPv4 addresses of 32 bits whose names speak of
-/// addresses, short numbers in decimal, others in hexadecimal.
+/// A value in its usual notation: 48 bits as MAC addresses, 32 bits as IPv4 addresses where the name suggests an address,
+/// short numbers in decimal, others in hexadecimal.
 fn value(name: &str, value: &Bits) -> String {
     let last = name.rsplit('.').next().unwrap_or(name).to_ascii_lowercase();
     let address = ["addr", "ip", "src", "dst"]

@@ -1,4 +1,4 @@
-//! One supervised process: its life, its channel, and what users are told of it.
+//! One supervised process: its life, its channel, and its status for users.
 
 use super::backoff::Backoff;
 use super::relay;
@@ -12,8 +12,7 @@ use std::process::{Child, Command, ExitStatus};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a process may take to be gone once it was killed. One that waits in the kernel without interruption (state D)
-/// may never be.
+/// How long a process may take to end once it was killed. A process in uninterruptible sleep (state D) may never end.
 pub const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a log line of an ended child may take to be written.
@@ -22,10 +21,10 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 /// Processes that did not end, of which we keep track.
 const MAX_LOST: usize = 16;
 
-/// What is kept of what a child says about its isolation: sentences, and characters of each.
+/// Bounds of a child's report about its isolation: sentences, and characters of each.
 const MAX_MISSING: (usize, usize) = (16, 200);
 
-/// A role and whoever plays it now.
+/// A role and the process that has it now.
 ///
 /// | state | `running` | `restart_at` |
 /// |---|---|---|
@@ -54,22 +53,22 @@ struct Running {
     channel: Channel,
     since: Instant,
     killed: Option<Instant>,
-    /// What the child has said about its isolation; until then we listen to it.
+    /// The child's report about its isolation; until then its messages are read.
     missing: Option<Vec<String>>,
-    /// It has said what it had to say, or something else.
-    heard: bool,
-    /// When it is listened to again, after it has had another process replaced.
-    deaf_until: Option<Instant>,
+    /// It has sent its report, or a message that is not allowed: further messages are not read.
+    has_spoken: bool,
+    /// When its messages are read again, after it has had another process replaced.
+    paused_until: Option<Instant>,
 }
 
-/// What came from a child.
+/// A message of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Nothing.
     Nothing,
-    /// Something about itself that users are to know.
+    /// Its report about its isolation, for users.
     News,
-    /// That the process of that role misbehaves.
+    /// The process of that role violates the protocol.
     Replace(Role),
 }
 
@@ -107,32 +106,33 @@ impl Supervised {
         self.restart_at
     }
 
-    /// When there is something to be done about it: to start it, or to give up waiting for its end.
+    /// When it needs attention: to be started, or to be given up if it has not ended.
     pub fn due(&self) -> Option<Instant> {
         let running = self.running.as_ref();
         let killed = running.and_then(|running| running.killed);
-        let deaf = running.and_then(|running| running.deaf_until);
+        let paused = running.and_then(|running| running.paused_until);
         self.restart_at
             .or(killed.map(|killed| killed + KILL_TIMEOUT))
-            .or(deaf)
+            .or(paused)
     }
 
-    /// Its channel, as long as it may say something.
+    /// Its channel, as long as its messages are read.
     pub fn listened_to(&self) -> Option<BorrowedFd<'_>> {
         let running = self.running.as_ref()?;
-        let listened = !running.heard && running.deaf_until.is_none_or(|until| until <= Instant::now());
+        let listened =
+            !running.has_spoken && running.paused_until.is_none_or(|until| until <= Instant::now());
         listened.then(|| running.channel.as_fd())
     }
 
-    /// Its channel, to be watched for words if it is listened to, and for a hang-up anyway; not once it was killed.
+    /// Its channel, to be watched for messages if they are read, and for a hang-up in any case; not once it was killed.
     pub fn watched(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let running = self.running.as_ref().filter(|running| running.killed.is_none())?;
         let words = self.listened_to().map_or(PollFlags::empty(), |_| PollFlags::IN);
         Some((running.channel.as_fd(), words))
     }
 
-    /// Kills it if it has hung up. Usually it has ended and this changes nothing; but one whose last thread the kernel holds
-    /// is neither there nor waited for, and would never be replaced.
+    /// Kills it if it has hung up. Usually it has ended and this changes nothing; but a process whose last thread the kernel holds
+    /// neither works nor ends, and would never be replaced.
     pub fn notice_hang_up(&mut self) {
         let Some((channel, _)) = self.watched() else {
             return;
@@ -152,22 +152,22 @@ impl Supervised {
         let Some(running) = &mut self.running else {
             return Event::Nothing;
         };
-        running.deaf_until = None;
+        running.paused_until = None;
         match running.channel.try_recv::<FromChild>() {
             Ok((FromChild::Isolated(missing), _)) if running.missing.is_none() => {
                 running.missing = Some(bounded(missing));
-                // Only the control process has more to say.
-                running.heard = self.role != Role::Control;
+                // Only the control process has further messages.
+                running.has_spoken = self.role != Role::Control;
             }
             Ok((FromChild::Replace(role), _)) if self.role == Role::Control && role != self.role => {
-                running.deaf_until = Some(Instant::now() + REPLACE_PAUSE);
+                running.paused_until = Some(Instant::now() + REPLACE_PAUSE);
                 return Event::Replace(role);
             }
             Err(control_protocol::ChannelError::WouldBlock) => return Event::Nothing,
-            // Its end is noticed elsewhere; nonsense is not answered.
+            // Its end is noticed elsewhere; malformed messages are not answered.
             said => {
                 log::debug!("{}: {said:?}", self.role);
-                running.heard = true;
+                running.has_spoken = true;
             }
         }
         Event::News
@@ -187,7 +187,7 @@ impl Supervised {
     /// Starts it.
     ///
     /// # Errors
-    /// When there is no channel or no process to be had.
+    /// When no channel or no process can be made.
     pub fn start(&mut self, mut command: Command, now: Instant) -> anyhow::Result<()> {
         if self.restart_at.take().is_some() {
             self.restarts += 1;
@@ -205,8 +205,8 @@ impl Supervised {
             since: now,
             killed: None,
             missing: None,
-            heard: false,
-            deaf_until: None,
+            has_spoken: false,
+            paused_until: None,
         });
         Ok(())
     }
@@ -225,7 +225,7 @@ impl Supervised {
 
     /// Notices if it has ended, or was killed and does not end. True if so; it is then to be started again.
     pub fn reap(&mut self, now: Instant) -> bool {
-        // Of an earlier one nobody wants to know how it ended.
+        // How an earlier process ended is of no interest.
         self.lost
             .retain_mut(|process| matches!(process.try_wait(), Ok(None)));
         let Some(running) = &mut self.running else {
@@ -259,13 +259,13 @@ impl Supervised {
         true
     }
 
-    /// Tells it something. A child that does not take it has stopped reading its channel, or is ending: it is
-    /// ended for good, so that its successor starts from a known state.
-    pub fn tell(&mut self, message: &ToChild, fds: &[BorrowedFd<'_>]) {
+    /// Sends it a message. A child that does not take it has stopped reading its channel, or is ending: it is
+    /// killed, so that its successor starts from a known state.
+    pub fn send(&mut self, message: &ToChild, fds: &[BorrowedFd<'_>]) {
         let Some(running) = &mut self.running else { return };
         match running.channel.try_send(message, fds) {
             Ok(()) => {}
-            // It has ended or is about to; SIGCHLD says the rest.
+            // It has ended or is about to; SIGCHLD follows.
             Err(control_protocol::ChannelError::Closed) => {}
             Err(error) => {
                 log::error!("{} does not listen ({error}); killing it", self.role);
@@ -274,7 +274,7 @@ impl Supervised {
         }
     }
 
-    /// Ends it without asking.
+    /// Ends it without asking it to end.
     pub fn kill(&mut self) {
         if let Some(running) = &mut self.running {
             running.killed.get_or_insert_with(Instant::now);
@@ -361,7 +361,7 @@ impl Drop for Supervised {
     }
 }
 
-/// What a child says, within bounds and without what a terminal obeys.
+/// A child's sentences, within bounds and without control characters.
 fn bounded(sentences: Vec<String>) -> Vec<String> {
     let (most, length) = MAX_MISSING;
     let clean = |text: String| -> String {

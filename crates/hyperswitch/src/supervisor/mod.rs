@@ -2,11 +2,12 @@
 //!
 //! One thread that blocks in `poll` until a signal arrives or a restart is due; others write the children's log (`relay`).
 //! It sees no packets, parses nothing but the configuration file before anything is started and one message of each
-//! child, and never waits for a child, save for a bounded time when ending. It makes the channels between children because only so can each be replaced
-//! without the others: whenever one was started, every peer that runs gets a fresh channel to it.
+//! child, and never waits for a child, except for a bounded time when ending. It makes the channels between children, because
+//! only this way each can be replaced without the others: whenever one was started, every peer that runs gets a fresh channel
+//! to it.
 //!
-//! The safe direction of error is to kill: a child that does not behave is ended and started again, which the
-//! architecture is built to survive, rather than left in a state nobody knows.
+//! The safe direction of error is to kill: a child that violates the protocol is ended and started again, which the
+//! architecture is built to survive, rather than left in an unknown state.
 
 mod backoff;
 mod child;
@@ -30,7 +31,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 use vm_state::{Publisher, Unavailable};
 
-/// Which roles talk to each other: one that serves controllers, a controller, and as which it is known there.
+/// Pairs of roles with a channel between them: one that serves controllers, a controller, and the controller's number there.
 const JOINED: [(Role, Role, ControllerId); 4] = [
     (Role::DataPlane, Role::Control, ControllerId::BUILT_IN),
     (Role::Driver, Role::Control, ControllerId::BUILT_IN),
@@ -38,7 +39,7 @@ const JOINED: [(Role, Role, ControllerId); 4] = [
     (Role::Driver, Role::Ovs, ControllerId::OVS),
 ];
 
-/// Order of ending: those who depend on others first, so that nobody reports the loss of a peer.
+/// Order of ending: processes that depend on others end first, so that none reports the loss of a peer.
 const ENDING: [Role; 4] = [Role::Ovs, Role::Control, Role::Driver, Role::DataPlane];
 
 /// How long a child may take to end when asked.
@@ -134,7 +135,7 @@ type Launch = Box<dyn Fn(Role) -> Command>;
 
 struct Supervisor {
     launch: Launch,
-    /// Those that are wanted, in the order of [`Role::ALL`].
+    /// The children that are configured, in the order of [`Role::ALL`].
     children: Vec<Supervised>,
     /// Until the switch is ready.
     probe: Option<Probe>,
@@ -142,8 +143,8 @@ struct Supervisor {
     placement: placement::Config,
     /// How forwarding threads may be scheduled.
     priority: PriorityStatus,
-    /// Publishes what cores and guests do, or says why it cannot. Ours, because it takes a privilege; and its descriptor
-    /// survives all children.
+    /// Publishes the states of cores and guests, or why it cannot. It is in the supervisor because it takes a privilege; and its
+    /// descriptor survives all children.
     vm_state: Result<Publisher, Unavailable>,
 }
 
@@ -183,7 +184,7 @@ impl Supervisor {
         children.any(|child| child.role() == role && child.is_running())
     }
 
-    /// The first start of everything; here a failure is worth giving up for.
+    /// The first start of all children; here a failure ends the supervisor.
     fn start_all(&mut self) -> Result<()> {
         for role in self.roles() {
             self.start(role, Instant::now())
@@ -198,10 +199,10 @@ impl Supervisor {
         self.child(role).start(command, now)?;
         if role == Role::DataPlane {
             let placement = ToChild::Placement(self.placement.clone());
-            self.child(role).tell(&placement, &[]);
+            self.child(role).send(&placement, &[]);
         }
         let priority = ToChild::Priority(self.priority.clone());
-        self.child(role).tell(&priority, &[]);
+        self.child(role).send(&priority, &[]);
         self.tell_vm_state(role);
         for (server, controller, id) in JOINED {
             if role == server || role == controller {
@@ -211,14 +212,14 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Gives a controller and one who serves controllers a fresh channel to each other, if both run.
+    /// Gives a controller and a process that serves controllers a fresh channel to each other, if both run.
     fn join(&mut self, server: Role, controller: Role, id: ControllerId) -> Result<()> {
         if self.is_running(server) && self.is_running(controller) {
             let (to_server, to_controller) = Channel::pair()?;
             self.child(server)
-                .tell(&ToChild::Controller(id), &[to_server.as_fd()]);
+                .send(&ToChild::Controller(id), &[to_server.as_fd()]);
             self.child(controller)
-                .tell(&ToChild::Peer(server), &[to_controller.as_fd()]);
+                .send(&ToChild::Peer(server), &[to_controller.as_fd()]);
         }
         Ok(())
     }
@@ -235,23 +236,23 @@ impl Supervisor {
         let child = self.children.iter_mut().find(|child| child.role() == role);
         child
             .expect("there is a child for each role")
-            .tell(&message, area.ok().as_slice());
+            .send(&message, area.ok().as_slice());
     }
 
     fn tell_status(&mut self) {
         let status = self.children.iter().map(Supervised::status).collect();
-        self.child(Role::Control).tell(&ToChild::Processes(status), &[]);
+        self.child(Role::Control).send(&ToChild::Processes(status), &[]);
     }
 
-    /// Keeps everything running until a signal says otherwise.
+    /// Keeps everything running until a signal ends it.
     fn supervise(&mut self, signals: &Signals) -> Result<()> {
         loop {
             self.wait(signals)?;
             while let Some(signal) = signals.take()? {
                 match signal {
                     Signal::Terminate => return Ok(()),
-                    Signal::Reload => self.child(Role::Control).tell(&ToChild::Reload, &[]),
-                    // What is to be done about it is found out below, for all children at once.
+                    Signal::Reload => self.child(Role::Control).send(&ToChild::Reload, &[]),
+                    // Handled below, for all children at once.
                     Signal::Child => {}
                 }
             }
@@ -274,7 +275,7 @@ impl Supervisor {
         wait_until(&descriptors, due)
     }
 
-    /// Notices the dead and starts those whose wait is over.
+    /// Notices processes that have ended and starts those whose wait is over.
     fn keep_running(&mut self, now: Instant) {
         // No short circuit: all of them may have ended.
         let mut changed = self.on_children();
@@ -297,7 +298,7 @@ impl Supervisor {
         }
     }
 
-    /// Reads what children say, and does it. True if there is news for users.
+    /// Reads and handles children's messages. True if the status for users has changed.
     fn on_children(&mut self) -> bool {
         let mut news = false;
         for role in self.roles() {
@@ -325,13 +326,13 @@ impl Supervisor {
         }
     }
 
-    /// Ends everything in order. Another signal to end takes the waiting away.
+    /// Ends everything in order. Another signal to end skips the waiting.
     fn end_all(&mut self, signals: &Signals) -> Result<()> {
         let mut patient = true;
         let roles = self.roles();
         for role in ENDING.into_iter().filter(|role| roles.contains(role)) {
             let deadline = Instant::now() + END_TIMEOUT;
-            self.child(role).tell(&ToChild::Shutdown, &[]);
+            self.child(role).send(&ToChild::Shutdown, &[]);
             while patient && !self.child(role).has_finished() && Instant::now() < deadline {
                 wait_until(&[(signals.as_fd(), PollFlags::IN)], Some(deadline))?;
                 while let Some(signal) = signals.take()? {
@@ -348,7 +349,7 @@ impl Supervisor {
     }
 }
 
-/// Blocks until one of the descriptors has what is asked of it, or was hung up, or `due` has come.
+/// Blocks until one of the descriptors is ready, or was hung up, or `due` has come.
 fn wait_until(descriptors: &[(BorrowedFd<'_>, PollFlags)], due: Option<Instant>) -> Result<()> {
     let mut fds: Vec<PollFd<'_>> = descriptors
         .iter()

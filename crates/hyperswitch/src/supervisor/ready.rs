@@ -1,7 +1,7 @@
-//! When the switch is ready, and whom to tell.
+//! Finds out when the switch is ready, and notifies the service manager.
 //!
 //! Ready means that the control process answers a request. The supervisor has one thread and must not wait for
-//! anyone, so asking is a small state machine on a non-blocking socket, driven by its poll loop.
+//! another process, so the request is a small state machine on a non-blocking socket, driven by the poll loop.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::net::{
@@ -13,10 +13,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often to try while nobody listens yet.
+/// How often to try while the control process does not listen yet.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// How long an answer may take before asking anew.
+/// How long an answer may take before the request is repeated.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Finds out when the control process answers.
@@ -28,7 +28,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Asks at the control socket of a run directory.
+    /// A probe of the control socket in a run directory.
     pub fn new(run_dir: &Path, now: Instant) -> Self {
         Probe {
             socket: management::control_socket(run_dir),
@@ -47,7 +47,7 @@ impl Probe {
         self.asked.as_ref().map(AsFd::as_fd)
     }
 
-    /// Does what can be done now; true once the control process has answered.
+    /// Advances as far as possible without waiting; true once the control process has answered.
     pub fn advance(&mut self, now: Instant) -> bool {
         if let Some(asked) = &self.asked {
             match recv(asked, &mut [0u8; 64], RecvFlags::DONTWAIT) {
@@ -70,13 +70,13 @@ impl Probe {
         let mut request =
             serde_json::to_vec(&management::Request::Version).map_err(|_| rustix::io::Errno::INVAL)?;
         request.push(b'\n');
-        // A fresh socket has room for one line; if not, asking anew comes soon enough.
+        // A fresh socket has room for one line; if not, the request is repeated soon.
         send(&socket, &request, SendFlags::NOSIGNAL)?;
         Ok(socket)
     }
 }
 
-/// Tells the service manager, if there is one (`sd_notify(3)`): a datagram to the socket in `NOTIFY_SOCKET`,
+/// Notifies the service manager, if there is one (`sd_notify(3)`), by a datagram to the socket in `NOTIFY_SOCKET`,
 /// whose leading `@` stands for the abstract name space.
 pub fn notify(state: &str) {
     let Some(target) = std::env::var_os(NOTIFY_VARIABLE) else {

@@ -2,8 +2,8 @@
 //!
 //! A child that was taken over must not be able to write to the user's terminal, fill the disk, or speak in another's
 //! name. So its standard error is a pipe, which is read here: lines are cut, counted, cleaned of control characters, and
-//! marked with the child's role. The child for its part never waits for us (its end of the pipe does not block), nor do
-//! we wait in the supervisor's loop for whoever reads our standard error: each child has a thread here, which ends with it.
+//! marked with the child's role. The child never waits for us (its end of the pipe does not block), and the supervisor's
+//! loop does not wait for the reader of our standard error: each child has a thread here, which ends with it.
 
 use control_protocol::supervisor::Role;
 use std::io::Read;
@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 /// Bytes of a line that are kept.
 const MAX_LINE: usize = 1024;
 
-/// Lines that a child may write at once, after silence.
+/// Lines that a child may write in one burst, after silence.
 const BURST: u32 = 1000;
 
-/// Lines per second that it may go on with.
+/// Lines per second after the burst.
 const RATE: u32 = 20;
 
 /// The same when the user asks for more than usual.
 const DEBUG_RATE: u32 = 5000;
 
-/// Starts the thread that relays what a child writes until it closes the pipe, or nothing if there are no threads to be
-/// had: the child's lines are lost then.
+/// Starts the thread that relays a child's lines until the child closes the pipe. If no thread can be started, the
+/// child's lines are lost.
 pub fn start(role: Role, pipe: impl Read + Send + 'static) -> Option<JoinHandle<()>> {
     let rate = if log::max_level() > log::LevelFilter::Info {
         DEBUG_RATE
@@ -32,9 +32,9 @@ pub fn start(role: Role, pipe: impl Read + Send + 'static) -> Option<JoinHandle<
     };
     let thread = std::thread::Builder::new().name(format!("log-{role}"));
     let started = thread.spawn(move || {
-        let mut allowance = Allowance::new(rate, Instant::now());
+        let mut bucket = TokenBucket::new(rate, Instant::now());
         lines(pipe, |line| {
-            let Some(suppressed) = allowance.take(Instant::now()) else {
+            let Some(suppressed) = bucket.take(Instant::now()) else {
                 return;
             };
             if suppressed > 0 {
@@ -48,7 +48,7 @@ pub fn start(role: Role, pipe: impl Read + Send + 'static) -> Option<JoinHandle<
         .ok()
 }
 
-/// Cuts what is read into lines of at most [`MAX_LINE`] bytes; the rest of longer ones is left out.
+/// Cuts the input into lines of at most [`MAX_LINE`] bytes; further bytes of longer lines are left out.
 fn lines(mut pipe: impl Read, mut say: impl FnMut(&[u8])) {
     let mut chunk = [0u8; 4096];
     let mut line = Vec::with_capacity(MAX_LINE);
@@ -76,16 +76,16 @@ fn lines(mut pipe: impl Read, mut say: impl FnMut(&[u8])) {
 }
 
 /// A token bucket for lines.
-struct Allowance {
+struct TokenBucket {
     rate: u32,
     left: u32,
     filled: Instant,
     suppressed: u64,
 }
 
-impl Allowance {
+impl TokenBucket {
     fn new(rate: u32, now: Instant) -> Self {
-        Allowance {
+        TokenBucket {
             rate,
             left: BURST,
             filled: now,
@@ -93,7 +93,7 @@ impl Allowance {
         }
     }
 
-    /// Whether one more line may be said; if so, how many were left out since the last one.
+    /// Whether one more line may be written; if so, how many were left out since the last one.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let each = Duration::from_secs(1) / self.rate;
         let earned = now.saturating_duration_since(self.filled).as_nanos() / each.as_nanos();
@@ -136,18 +136,18 @@ mod tests {
     #[test]
     fn a_flood_is_cut_to_its_rate_and_counted() {
         let mut now = Instant::now();
-        let mut allowance = Allowance::new(RATE, now);
-        let said = (0..1_000_000).filter(|_| allowance.take(now).is_some()).count();
+        let mut bucket = TokenBucket::new(RATE, now);
+        let said = (0..1_000_000).filter(|_| bucket.take(now).is_some()).count();
         assert_eq!(said, 1000);
         now += Duration::from_secs(1);
-        assert_eq!(allowance.take(now), Some(999_000));
-        let said = (0..1000).filter(|_| allowance.take(now).is_some()).count();
+        assert_eq!(bucket.take(now), Some(999_000));
+        let said = (0..1000).filter(|_| bucket.take(now).is_some()).count();
         assert_eq!(said, 19);
-        // However often it is asked meanwhile, time earns the same.
+        // The number of calls meanwhile does not change the tokens that time adds.
         let mut said = 0;
         for _ in 0..100_000 {
             now += Duration::from_micros(100);
-            said += u32::from(allowance.take(now).is_some());
+            said += u32::from(bucket.take(now).is_some());
         }
         assert!((199..=201).contains(&said), "{said} in ten seconds");
     }

@@ -1,4 +1,4 @@
-//! The run directory: where an instance keeps its sockets, and what makes it the only one there.
+//! The run directory: the place of an instance's sockets, and the lock that makes it the only instance there.
 
 use anyhow::{Context, Result, bail};
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
@@ -16,7 +16,7 @@ impl RunDir {
     /// Creates the directory if need be (mode 0755) and takes it.
     ///
     /// # Errors
-    /// When another instance has it, or the file system says no.
+    /// When another instance has it, or the file system returns an error.
     pub fn take(path: &Path) -> Result<RunDir> {
         DirBuilder::new()
             .recursive(true)

@@ -1,5 +1,5 @@
 //! The supervisor with stand-ins for its children: this test binary again, which greets each peer it is given
-//! and writes down what it hears. Signals are left out here, since a test binary has several threads;
+//! and logs the messages that it gets. Signals are left out here, since a test binary has several threads;
 //! `tests/run.rs` covers them with the real executable.
 
 use super::*;
@@ -30,7 +30,7 @@ fn child() {
     let mut peers = Vec::new();
     let mut meet = |peer: &str, fds: Vec<OwnedFd>| {
         let channel = Channel::from(fds.into_iter().next().unwrap());
-        // A peer may be gone before it is met.
+        // A peer may be gone before it is greeted.
         if let (Ok(()), Ok((other, _))) = (channel.send(&me, &[]), channel.recv::<u32>()) {
             say(format!("{role} {me} met {peer} {other}"));
         }
@@ -124,7 +124,7 @@ impl Scene {
         }
     }
 
-    /// Both ends of every pair have met each other as they are now.
+    /// Whether the present processes of every pair have greeted each other.
     fn all_have_met(&mut self) -> bool {
         JOINED.into_iter().all(|(server, controller, id)| {
             let (pid, pid_of_controller) = (self.pid(server), self.pid(controller));
@@ -164,7 +164,7 @@ fn survivors_get_channels_to_whoever_was_started_again() {
     let control = scene.pid(Role::Control);
     let line = format!("control {control} knows data-plane:1 driver:1 control:1 ovs:1\n");
     scene.until("control knows", |scene| scene.log().contains(&line));
-    // Each of those whom it concerns was told what is known of guests: here, nothing.
+    // Data plane and control process got the state of vm-state: unavailable here.
     let unavailable = VmStates::Unavailable(Unavailable::NoPrivilege.to_string());
     for role in Role::ALL {
         let told = format!("{role} {} is told {unavailable:?} with 0\n", scene.pid(role));
@@ -217,9 +217,9 @@ fn a_child_that_always_dies_is_started_less_and_less_often() {
 fn a_child_that_does_not_listen_is_replaced() {
     let mut scene = Scene::start(Some((Role::Driver, "/bin/cat")));
     let first = scene.pid(Role::Driver);
-    // Nobody reads: the socket's buffer fills up.
+    // The child does not read: the socket's buffer fills up.
     scene.until("it is given up", |scene| {
-        scene.supervisor.child(Role::Driver).tell(&ToChild::Reload, &[]);
+        scene.supervisor.child(Role::Driver).send(&ToChild::Reload, &[]);
         scene.supervisor.child(Role::Driver).status().last_exit.is_some()
     });
     scene.until("another one runs", |scene| {
@@ -322,9 +322,9 @@ fn a_configuration_is_refused_with_its_place() {
 fn only_the_control_process_has_others_replaced_and_slowly() {
     let mut scene = Scene::start(None);
     scene.until("everybody meets", Scene::all_have_met);
-    // From others it is nonsense.
+    // Other processes may not send it.
     for role in [Role::DataPlane, Role::Driver] {
-        scene.supervisor.child(role).tell(&ToChild::Reload, &[]);
+        scene.supervisor.child(role).send(&ToChild::Reload, &[]);
         let line = format!("{role} reloads\n");
         scene.until("it has said so", |scene| scene.log().contains(&line));
     }
@@ -334,7 +334,7 @@ fn only_the_control_process_has_others_replaced_and_slowly() {
     }
     let control = scene.pid(Role::Control);
     let asked = Instant::now();
-    scene.supervisor.child(Role::Control).tell(&ToChild::Reload, &[]);
+    scene.supervisor.child(Role::Control).send(&ToChild::Reload, &[]);
     scene.until("the data plane is another one", |scene| {
         scene.supervisor.child(Role::DataPlane).status().restarts == 1
     });

@@ -35,7 +35,7 @@ pub fn run(session: &mut Session, args: &CaptureArgs) -> Result<()> {
         &args.port,
         args.snap_length,
     )?;
-    // Standard output's reader should see the header at once, not with the first packet.
+    // The reader of standard output should see the header at once, not with the first packet.
     writer.flush()?;
     eprintln!("capturing port {}, Ctrl-C ends", args.port);
     let limits = Limits {
@@ -55,7 +55,7 @@ struct Limits {
     end: Option<Instant>,
 }
 
-/// What there was.
+/// Counts of a capture.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     packets: u64,

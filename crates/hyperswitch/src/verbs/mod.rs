@@ -1,4 +1,4 @@
-//! What users ask of a running instance: each verb is a request, and its answer as a table or as JSON.
+//! Verbs for a running instance: each makes a request, and prints the answer as a table or as JSON.
 
 mod capture;
 mod port;
@@ -45,7 +45,7 @@ pub fn run(verb: &UserVerb, run_dir: &Path, json: bool) -> Result<()> {
     }
 }
 
-/// A connection, and how the user wants to see things.
+/// A connection, and the output format that the user chose.
 pub struct Session {
     client: Result<Client, management::ClientError>,
     json: bool,
@@ -77,7 +77,7 @@ impl Session {
     }
 }
 
-/// A reply without the tag that says what kind it is: whoever asked knows.
+/// A reply without the tag of its kind, which the verb implies.
 struct Bare<'a>(&'a Reply);
 
 impl serde::Serialize for Bare<'_> {

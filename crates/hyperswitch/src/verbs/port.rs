@@ -38,7 +38,7 @@ fn vlan(args: &VlanArgs) -> Option<VlanConfig> {
 
 fn config(args: &PortArgs) -> PortConfig {
     let mut port = PortConfig::new(args.name.clone(), args.kind);
-    // A relative path is meant from where the user stands, not from where the switch was started.
+    // A relative path is relative to the user's working directory, not to that of the switch.
     port.socket = args
         .socket
         .as_ref()

@@ -56,7 +56,7 @@ pub fn origin(origin: Origin) -> &'static str {
     }
 }
 
-/// What the processes could not give up, in a line.
+/// The rights that processes could not give up, in a line.
 fn isolation(processes: &[Process]) -> String {
     let running = processes.iter().filter(|process| process.pid.is_some());
     let lacking: Vec<String> = running
@@ -215,7 +215,7 @@ fn flows(flows: &[FlowInfo]) -> String {
     table.to_string()
 }
 
-/// Counters of ports, one line each, then what was dropped and why.
+/// Counters of ports, one line each, then drops by reason.
 pub fn stats(stats: &Stats) -> String {
     let mut table = Table::new(&[
         "PORT",
@@ -279,7 +279,7 @@ fn placement(report: &WorkReport) -> String {
     ]);
     let seconds = |cycles: u64| format!("{:.3}s", cycles as f64 / report.cycles_per_second.max(1) as f64);
     for worker in &report.workers {
-        // Whoever only delivers, as the channel thread does, is measured by that.
+        // A thread that only delivers, as the channel thread does, is measured by its deliveries.
         let packets = worker.packets.max(worker.delivered);
         table.row([
             worker.name.clone(),

@@ -7,7 +7,7 @@ use management::{Counters, Stats};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Shows counters, or with `watch`, each so many seconds, what happened since.
+/// Shows counters, or with `watch`, every so many seconds, their changes.
 ///
 /// # Errors
 /// When the instance refuses or goes away.

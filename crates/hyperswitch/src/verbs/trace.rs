@@ -59,7 +59,7 @@ pub fn text(report: &TraceReport) -> String {
                 matches,
                 actions,
             } => {
-                // 0 is how the control process calls what is in no VLAN.
+                // The control process uses 0 for frames in no VLAN.
                 let vlan = vlan.filter(|vlan| *vlan != 0);
                 let vlan = vlan.map_or(String::new(), |vlan| format!("VLAN {vlan}: "));
                 let actions = if actions.is_empty() {

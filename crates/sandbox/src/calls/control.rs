@@ -1,6 +1,6 @@
 //! System calls of the control process besides the common ones: sockets of VMMs and of users, all of them Unix sockets; its
-//! state and the configuration file; `/proc`, for the threads of VMMs. Which files, that is for Landlock to say
-//! (`landlock.rs`): a filter cannot read paths.
+//! state and the configuration file; `/proc`, for the threads of VMMs. Landlock (`landlock.rs`) limits which files: a filter
+//! cannot read paths.
 
 use super::Calls;
 use super::Check::OneOf;
@@ -9,7 +9,7 @@ use super::bits;
 
 const UNIX: super::Check = OneOf(0, &[bits(libc::AF_UNIX)]);
 
-/// The modes of our sockets. None lets everybody in, none marks a program.
+/// The modes of our sockets. None gives access to all users, none marks a program.
 const SOCKET_MODES: super::Check = OneOf(1, &[0o600, 0o660]);
 
 /// Calls of every architecture.

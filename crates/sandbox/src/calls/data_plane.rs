@@ -1,4 +1,4 @@
-//! System calls of the data plane besides the common ones. It opens nothing and connects to nobody: connections arrive by
+//! System calls of the data plane besides the common ones. It opens no file and connects no socket: connections arrive by
 //! accept4() or with a message.
 
 use super::Check::OneOf;
@@ -12,14 +12,14 @@ pub(crate) const CALLS: Calls = &[
     (libc::SYS_socketpair, If(&[OneOf(0, &[bits(libc::AF_UNIX)])])),
     (libc::SYS_unshare, If(&[OneOf(0, &[bits(libc::CLONE_FILES)])])),
     (libc::SYS_close_range, Always),
-    // Eventfds of guests are told from other files, and signalled, by operations without effect.
+    // Eventfds of guests are distinguished from other files, and signalled, by operations without effect.
     (libc::SYS_io_setup, Always),
     (libc::SYS_io_submit, Always),
     (libc::SYS_timerfd_create, Always),
     (libc::SYS_timerfd_settime, Always),
     (libc::SYS_sched_setaffinity, If(&[CALLING_THREAD])),
-    // The file system, as far as libraries look for it unasked: the allocator for
-    // /proc/sys/vm/overcommit_memory, the standard library for the cgroup's CPU quota.
+    // Files that libraries try to open by themselves: the allocator
+    // /proc/sys/vm/overcommit_memory, the standard library the cgroup's CPU quota.
     (libc::SYS_openat, Errno(libc::EACCES)),
     (libc::SYS_statx, Errno(libc::ENOSYS)), // the standard library falls back to fstat()
 ];

@@ -5,7 +5,7 @@ use super::Check::{Bits, OneOf};
 use super::Rule::{Always, Errno, If};
 use super::{CALLING_THREAD, Calls, bits, request};
 
-/// Opens what there is, and makes nothing.
+/// Flags that make or change files, of which none may be set.
 const EXISTING: u32 = bits(libc::O_CREAT | libc::O_TRUNC | O_TMPFILE);
 /// The bit of its own; `libc::O_TMPFILE` includes O_DIRECTORY.
 const O_TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;

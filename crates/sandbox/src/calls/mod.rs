@@ -1,12 +1,12 @@
 //! The system calls of each process: the whole lists.
 //!
 //! A call that is neither in [`COMMON`] nor in the process's own list ends the process. Calls with an `Errno` are
-//! refused but survived, because the C library or the standard library tries them of its own accord and has a way out:
-//! nothing is lost by telling it no. Arguments are compared where that is cheap and worth something; pointers cannot be.
+//! refused but survived, because the C library or the standard library tries them by itself and has a fallback:
+//! nothing is lost by refusing them. Arguments are compared where that is cheap and useful; contents of pointers cannot be.
 //!
 //! A call may be listed with [`Rule::If`] several times, here and in the process's own list: the alternatives add up.
 //!
-//! What no process may do, because no list has it: execute a program, start another process, send a signal to one,
+//! No list has calls for the following, so no process may: execute a program, start another process, send a signal to one,
 //! trace one, or read or write the memory of one; mount, load modules, call bpf(2); change owners, or credentials; install
 //! another filter; put characters into a terminal's input (`TIOCSTI`); make memory executable.
 
@@ -48,12 +48,12 @@ use Rule::{Always, Errno, If};
 /// System calls by number.
 pub(crate) type Calls = &'static [(i64, Rule)];
 
-/// Of a flag constant, the bits as the filter sees them.
+/// The bits of a flag constant as the filter sees them.
 const fn bits(flags: c_int) -> u32 {
     flags.cast_unsigned()
 }
 
-/// Of an ioctl(2) request, the 32 bits that the kernel looks at.
+/// The 32 bits of an ioctl(2) request that the kernel uses.
 #[allow(clippy::cast_possible_truncation)]
 const fn request(number: libc::Ioctl) -> u32 {
     number as u32
@@ -77,7 +77,7 @@ const NAMESPACE_FLAGS: c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// What every process needs to have threads, memory, time, and the descriptors it was given.
+/// Calls that every process needs for threads, memory, time, and the descriptors it was given.
 pub(crate) const COMMON: Calls = &[
     // Descriptors that are there already.
     (libc::SYS_read, Always),
@@ -170,8 +170,8 @@ pub(crate) const COMMON: Calls = &[
     (libc::SYS_membarrier, Always),
     (libc::SYS_sched_yield, Always),
     (libc::SYS_sched_getaffinity, Always),
-    // The class of the calling thread; which ones it may have is up to its resource limits and
-    // capability.
+    // The class of the calling thread; its resource limits and capability determine which classes it may
+    // have.
     (
         libc::SYS_sched_setscheduler,
         If(&[
@@ -209,7 +209,7 @@ pub(crate) const COMMON: Calls = &[
     (libc::SYS_clock_getres, Always),
     (libc::SYS_gettimeofday, Always),
     (libc::SYS_getrandom, Always),
-    // What the standard library asks in a panic, to find the program's symbols.
+    // Calls of the standard library in a panic, to find the program's symbols.
     (libc::SYS_readlinkat, Errno(libc::EACCES)),
     (libc::SYS_getcwd, Errno(libc::EACCES)),
 ];

@@ -4,24 +4,24 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
-/// An event descriptor: one side rings, the other waits for it to become readable. To be watched
-/// edge-triggered: nobody reads the counter, which would take 2^64 rings to fill.
+/// An event descriptor: one side signals it, the other waits for it to become readable. To be watched
+/// edge-triggered: the counter is not read, and would take 2^64 signals to fill.
 #[derive(Debug)]
 pub struct Doorbell(EventFd);
 
 impl Doorbell {
-    /// A silent one.
+    /// One that is not signalled.
     pub fn new() -> io::Result<Doorbell> {
         EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC).map(Doorbell)
     }
 
-    /// Wakes who waits.
+    /// Wakes the thread that waits.
     pub fn ring(&self) {
         // Fails only when the counter is full, and then the other side has been woken.
         let _ = self.0.write(1);
     }
 
-    /// As the vhost-user front end wants it.
+    /// The descriptor in the type of the vhost-user front end.
     pub fn event_fd(&self) -> &EventFd {
         &self.0
     }

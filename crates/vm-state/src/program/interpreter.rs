@@ -10,13 +10,13 @@ use std::os::unix::fs::FileExt;
 /// Address of the map's value. Nothing else in a test has an address from here on.
 const MAP: u64 = 1 << 40;
 
-/// What a program can reach.
+/// The memory and helpers that a program can reach.
 pub(crate) struct Machine {
     /// The file that holds the map's value, and its length.
     pub map: (File, u64),
     /// The kernel's structures: address, and size and content of the field there. Programs may only read them.
     pub kernel: HashMap<u64, (u64, u64)>,
-    /// What the helpers answer.
+    /// Results of the helpers.
     pub core: u64,
     /// Nanoseconds.
     pub now: u64,

@@ -1,4 +1,4 @@
-//! The model of what the programs publish: the same facts in ordinary structures.
+//! The model of the published state: the same facts in ordinary structures.
 
 use crate::area::LONG_NS;
 use crate::program::{Kernel, TASK_DEAD};
@@ -15,8 +15,8 @@ pub(super) struct Task {
     pub migrating: bool,
 }
 
-/// What the kernel counts for the queue that an event is about: `nr_running`, and two counts of which the difference, or
-/// the second alone, is delayed.
+/// The kernel's counts for the queue that an event is about: `nr_running`, and two counts of which the difference, or
+/// the second alone, is the number of delayed tasks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lengths(pub [u32; 3]);
 
@@ -36,7 +36,7 @@ pub(super) enum Event {
     Remove(u32),
 }
 
-/// Versions of the kernel, by how they count those who want to run.
+/// Versions of the kernel, by how they count runnable tasks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Counts {
     Unknown,
@@ -76,7 +76,7 @@ impl Counts {
     }
 }
 
-/// What is published of a core.
+/// The published state of a core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Core {
     pub runs: Option<u32>,
@@ -86,7 +86,7 @@ pub(super) struct Core {
     pub blocked: u32,
 }
 
-/// What is published of a registered thread and its children.
+/// The published state of a registered thread and its children.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thread {
     pub slot: Slot,

@@ -1,8 +1,8 @@
-//! The programs beside a model of what they publish, with random events of the scheduler.
+//! The programs beside a model of the published state, with random events of the scheduler.
 //!
 //! The instructions run in the [interpreter](super::interpreter), on memory that [`Stage`] made and [`VmState`] reads. The
-//! [model](super::model) keeps the same facts in ordinary structures. Events need not be possible ones: a program that missed some
-//! sees impossible sequences too.
+//! [model](super::model) keeps the same facts in ordinary structures. Events need not be possible ones: a program that missed
+//! some sees impossible sequences too.
 
 use super::interpreter::Machine;
 use super::model::{Counts, Event, Lengths, Model, Task, Thread};
@@ -193,7 +193,7 @@ impl Twins {
         });
     }
 
-    /// What readers see is what the model says.
+    /// Readers see the state that the model has.
     fn compare(&self) {
         let state = &self.real.state;
         for thread in self.model.threads.values() {
@@ -305,7 +305,7 @@ proptest! {
     }
 }
 
-/// A single thread on a machine that hides no event: what is published is what it does.
+/// A single thread on a machine that hides no event: the published state is its real state.
 #[derive(Clone, Copy, Debug)]
 enum Life {
     Runs,

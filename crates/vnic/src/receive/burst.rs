@@ -1,4 +1,4 @@
-//! The short way, for packets that fit one buffer each and go as they are.
+//! The short way, for packets that fit one buffer each and need no offload in software.
 
 use super::ReceiveRing;
 use super::cursor::copy_tail;
@@ -8,15 +8,15 @@ use guest_memory::{Access, GuestMemory, GuestRange};
 use ring::Unique;
 use wire::VnetHeader;
 
-/// Most bytes of a packet's tail, and of the place it goes to, that are asked for ahead of copying it.
+/// Most bytes of a packet's tail, and of its destination, that are prefetched before it is copied.
 const TAIL_PREFETCH: u32 = 1536;
 
 impl ReceiveRing {
-    /// Delivers packets that fit one buffer each and go as they are: all buffers are found first, then filled while
-    /// the next ones come into the cache. Returns how many, which ends before the first packet that is different.
+    /// Delivers packets that fit one buffer each and need no offload in software: all buffers are found first, then filled while
+    /// the next ones come into the cache. Returns their number; the first other packet ends them.
     pub(super) fn deliver_burst(&mut self, packets: &[Unique<Packet>]) -> usize {
         let wanted = packets.len().min(BURST);
-        // What is wrong with the ring is found out again by who can deal with it.
+        // The caller finds an error of the ring again, and handles it.
         if self.posted.len() < wanted && self.posted.find(&mut self.queue).is_err() {
             return 0;
         }
@@ -60,7 +60,7 @@ impl ReceiveRing {
     }
 }
 
-/// Asks for what is to be copied besides the head, if it lies in one piece, and for the place it goes to.
+/// Prefetches the tail, if it lies in one piece, and its destination.
 #[inline]
 fn prefetch_tail(packet: &Packet, memory: &GuestMemory, target: GuestRange) {
     let Some((from, tail)) = packet.tail_in_one() else {

@@ -40,7 +40,7 @@ impl<'a> Cursor<'a> {
         Cursor::in_one(GuestRange::default())
     }
 
-    /// The rest of the current buffer, or the next one; `None` at the end.
+    /// The free part of the current buffer, or the next one; `None` at the end.
     fn room(&mut self) -> Option<GuestRange> {
         if self.current.len() == 0 {
             let (&first, rest) = self.ranges.split_first()?;
@@ -102,7 +102,7 @@ pub(super) fn copy_tail(packet: &Packet, to: &GuestMemory, buffer: GuestRange) -
     behind.moved as usize
 }
 
-/// Copies a piece by way of our memory, so that what is summed is what is written.
+/// Copies a piece by way of our memory, so that the bytes summed are the bytes written.
 pub(super) fn copy_and_sum(piece: Piece<'_>, sum: &mut Sum, to: &GuestMemory, cursor: &mut Cursor<'_>) {
     match piece {
         Piece::Bytes(bytes) => {

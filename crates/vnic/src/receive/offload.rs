@@ -1,4 +1,4 @@
-//! What a receiver takes as it is, and what is done for one that lacks the offload: checksums and segmentation.
+//! Checksums and segmentation for a receiver that lacks the offload.
 
 use super::write::Frame;
 use super::{Outcome, ReceiveRing};
@@ -117,8 +117,8 @@ impl ReceiveRing {
         }
     }
 
-    /// What goes to the receiver in the header, and what is left to do for one that does not complete checksums:
-    /// start and offset of the checksum.
+    /// The header for the receiver, and for one that does not complete checksums, the start and offset of the checksum to be
+    /// completed here.
     fn split_checksum(&self, header: VnetHeader, needed: bool) -> (VnetHeader, Option<(usize, usize)>) {
         if !needed || self.features.has(NET_GUEST_CSUM) {
             return (header, None);

@@ -1,14 +1,14 @@
-//! Buffers that the driver posted, found ahead of the packets that go there.
+//! Buffers that the driver posted, found before the packets that are written there.
 //!
-//! A driver writes new entries right behind those that are read here, in the same cache lines. So these are read many at
-//! a time and kept: what is in them does not change before the buffers are given back, and if it does, nothing here
-//! trusts it a second time. Only buffers that are one piece of memory are kept; a chain of several ends the search.
+//! A driver writes new entries right behind those that are read here, in the same cache lines. So entries are read many at
+//! a time and kept: a correct driver does not change them before the buffers are given back, and if one does, the values are
+//! not read a second time. Only buffers that are one piece of memory are kept; a chain of several ends the search.
 
 use crate::transmit::BURST;
 use guest_memory::GuestRange;
 use virtqueue::{DeviceQueue, QueueError};
 
-/// Bytes of each buffer that are asked for ahead: two cache lines.
+/// Bytes of each buffer that are prefetched: two cache lines.
 const PREFETCH: u32 = 128;
 
 /// Most buffers that are known: a burst is found when there are too few for another one.

@@ -65,7 +65,7 @@ impl Scene {
     }
 }
 
-/// A frame of a type nobody knows.
+/// A frame of an unassigned Ethernet type.
 fn frame(len: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
     frame.extend((14..len).map(|at| at as u8 ^ (at >> 8) as u8));
@@ -86,7 +86,7 @@ fn buffers_that_do_not_suffice_are_looked_at_once() {
     }
     assert_eq!(scene.looked_at(), 200);
     assert_eq!(scene.used(), []);
-    // A few more of those, and then one that suffices.
+    // A few more small ones, and then one that suffices.
     scene.driver.post(200..210, 1);
     assert!(!scene.run(256));
     assert_eq!(scene.looked_at(), 210);
@@ -219,7 +219,7 @@ fn segmentation_is_done_in_parts_and_goes_on_where_it_stopped() {
     assert_eq!(scene.side.account.read().segments, SEGMENTS as u64);
 }
 
-/// Whoever posts what does not suffice, all the time, gets as many attempts as a turn has.
+/// A driver that posts too few buffers again and again gets as many attempts as a turn has.
 #[test]
 fn attempts_without_success_end_a_turn() {
     let mut scene = Scene::new(VERSION_1);

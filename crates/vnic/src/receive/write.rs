@@ -43,7 +43,7 @@ impl Shortage {
 /// Most buffers that a frame is spread over. A driver could post 1,024 of a byte each.
 const MAX_BUFFERS: usize = 256;
 
-/// Descriptors after which a frame has been given enough buffers, one way or the other.
+/// Descriptors after which the search for a frame's buffers ends, whether they suffice or not.
 const MAX_WALKED: u32 = 512;
 
 /// Buffers taken from the ring for one frame.
@@ -53,7 +53,7 @@ pub(super) struct Gathered {
     chains: Vec<(u16, u32)>,
     ranges: Vec<GuestRange>,
     room: usize,
-    /// Descriptors looked at.
+    /// Descriptors examined.
     walked: u32,
 }
 

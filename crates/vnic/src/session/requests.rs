@@ -1,5 +1,4 @@
-//! What a front end asks for, message by message: each changes what the session knows, and leaves the rest to
-//! [`Session::settle`].
+//! Requests of a front end: each changes the session's settings, and [`Session::settle`] then starts or stops rings.
 
 use super::{DRAIN_MS, QUEUES, Ring, Session, refuse};
 use crate::features::{Features, VHOST_USER_PROTOCOL};
@@ -119,7 +118,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        // A refusal cannot be told in the reply, for which the front end waits.
+        // The reply, for which the front end waits, cannot express a refusal.
         self.ring(index).map_err(|_| Error::InvalidParam)?;
         self.stop(index as usize, DRAIN_MS);
         self.unwatch(index as usize);
@@ -154,7 +153,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_err(&mut self, _index: u8, fd: Option<File>) -> Result<()> {
-        // Not kept: what is wrong with a ring is said by its port's state.
+        // Not kept: the port's state shows errors of a ring.
         let checked = fd.map(|fd| descriptor::eventfd(fd.into(), "error").map(drop));
         self.accept(checked.unwrap_or(Ok(())))
     }
@@ -183,7 +182,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        // Front ends ask for their whole structure, which may be longer than ours: the rest is zero.
+        // Front ends ask for their whole structure, which may be longer than ours: the remaining bytes are zero.
         let (offset, size) = (offset as usize, size as usize);
         let mut space = self.config_space().to_vec();
         let end = offset

@@ -66,7 +66,7 @@ fn large_tables_cost_no_more_than_their_bound() {
     }
 }
 
-/// The only packet there is, detached: where its tail lies, and what it is.
+/// The only packet there is, detached: where its tail lies, and its bytes.
 fn detached(side: &mut TransmitSide) -> (*const u8, Vec<u8>) {
     let mut burst = Vec::with_capacity(BURST);
     side.fetch(&mut burst).unwrap();
