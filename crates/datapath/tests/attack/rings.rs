@@ -9,7 +9,7 @@ use crate::support::session::{SET_VRING_ENABLE, state};
 use crate::support::{Guest, Layout, Setup, Switch};
 use flow::{Action, DropReason};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::VnetHeader;
 
 /// Sizes of indirect tables: usual ones, those around the bound of what is walked, and the largest.
@@ -141,6 +141,26 @@ fn kicks_over_tiny_buffers() {
         },
         |_| (),
     );
+}
+
+/// No attack: what four tasks cost that have nothing to do with the switch, on as few cores.
+#[test]
+fn computing_for_comparison() {
+    hold(
+        "for comparison: four tasks that compute",
+        |_, attackers| {
+            let compute = |_| attackers.repeat((), Duration::ZERO, |()| compute(Duration::from_micros(500)));
+            (0..4).map(compute).collect()
+        },
+        |_| (),
+    );
+}
+
+fn compute(time: Duration) {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
 }
 
 #[test]
