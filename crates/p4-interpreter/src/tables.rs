@@ -27,7 +27,7 @@ enum Metered {
     Bytes,
 }
 
-/// What a look-up found.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     pub hit: bool,
