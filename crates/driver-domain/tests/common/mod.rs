@@ -143,7 +143,7 @@ pub struct Driver {
     id: ControllerId,
     pub supervisor: Channel,
     pub control: Channel,
-    /// States of ports that nobody has waited for yet.
+    /// States of ports for which the test has not waited yet.
     heard: RefCell<VecDeque<(PortId, InterfaceState)>>,
     runs: Option<Runs>,
 }
@@ -168,7 +168,7 @@ impl Driver {
         Driver::with(supervisor, Runs::Thread(thread))
     }
 
-    /// Runs it as a process that can be killed: this test program, told to run `entry` only.
+    /// Runs it as a process that can be killed: this test program, running `entry` only.
     pub fn start_process(entry: &str) -> Driver {
         let (supervisor, theirs) = Channel::pair().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
