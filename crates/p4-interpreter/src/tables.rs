@@ -232,7 +232,7 @@ fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
         pattern,
         priority,
         target: target(&entry.action),
-        idle_timeout: 0,
+        idle_timeout_ns: 0,
     })
 }
 

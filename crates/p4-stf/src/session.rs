@@ -154,7 +154,7 @@ impl Session {
             pattern: pattern.clone(),
             priority,
             target,
-            idle_timeout: 0,
+            idle_timeout_ns: 0,
         };
         changes.push(Change::Insert {
             table: number as u32,

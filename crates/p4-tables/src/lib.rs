@@ -15,7 +15,7 @@
 //! let shared = Shared::new(tables);
 //!
 //! let target = Target::Action { action: 7, arguments: [3].as_slice().into() };
-//! let entry = Entry { pattern, priority: 0, target, idle_timeout: 0 };
+//! let entry = Entry { pattern, priority: 0, target, idle_timeout_ns: 0 };
 //! shared.apply(&[Change::Insert { table: routes, entry }], 0)?;
 //!
 //! let tables = shared.read(); // once per burst

@@ -74,7 +74,7 @@ pub(crate) struct Counter {
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     pub(crate) last: AtomicU64,
-    pub(crate) timeout: u64,
+    pub(crate) timeout_ns: u64,
 }
 
 /// An entry's target.
@@ -327,11 +327,11 @@ impl Rows {
     }
 
     /// Sets an entry's idle time, and returns the one it had. `now` counts as its last use.
-    pub(crate) fn set_idle(&mut self, row: u32, timeout: u64, now: u64) -> u64 {
+    pub(crate) fn set_idle(&mut self, row: u32, timeout_ns: u64, now: u64) -> u64 {
         let Some(idle) = &mut self.idle else { return 0 };
         let idle = &mut idle.row_mut(row)[0];
         idle.last.store(now, Ordering::Relaxed);
-        std::mem::replace(&mut idle.timeout, timeout)
+        std::mem::replace(&mut idle.timeout_ns, timeout_ns)
     }
 
     pub(crate) fn memory(&self) -> usize {

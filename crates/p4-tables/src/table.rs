@@ -82,7 +82,7 @@ pub struct Entry {
     /// Its target.
     pub target: Target,
     /// Nanoseconds without a packet after which it counts as idle; 0 is never.
-    pub idle_timeout: u64,
+    pub idle_timeout_ns: u64,
 }
 
 /// Packets and bytes.
@@ -281,7 +281,7 @@ impl Table {
                 return false;
             };
             let unused = now.saturating_sub(state.last.load(Ordering::Relaxed));
-            self.rows.is_live(handle) && state.timeout > 0 && unused >= state.timeout
+            self.rows.is_live(handle) && state.timeout_ns > 0 && unused >= state.timeout_ns
         };
         idle.extend((from..end).filter(is_idle));
         (end < self.rows.end()).then_some(end)
@@ -353,7 +353,7 @@ impl Table {
         if entry.priority > 0 && !self.spec.layout.has_priorities() {
             return Err(Error::PriorityWithoutMeaning);
         }
-        if entry.idle_timeout > 0 && !self.spec.idle {
+        if entry.idle_timeout_ns > 0 && !self.spec.idle {
             return Err(Error::NotKept { what: "idle times" });
         }
         Ok(())
@@ -381,7 +381,7 @@ impl Table {
         self.rows.set_pattern(handle, &entry.pattern);
         self.rows.set_rank(handle, rank(entry.priority, self.sequence));
         self.rows.set_found(handle, found);
-        self.rows.set_idle(handle, entry.idle_timeout, now);
+        self.rows.set_idle(handle, entry.idle_timeout_ns, now);
         if let Err(error) = self.link(handle, &entry.pattern) {
             self.rows.give(handle);
             return Err(error);
@@ -433,8 +433,8 @@ impl Table {
         self.rows.set_found(handle, found)
     }
 
-    pub(crate) fn set_idle(&mut self, handle: Handle, timeout: u64, now: u64) -> u64 {
-        self.rows.set_idle(handle, timeout, now)
+    pub(crate) fn set_idle(&mut self, handle: Handle, timeout_ns: u64, now: u64) -> u64 {
+        self.rows.set_idle(handle, timeout_ns, now)
     }
 
     pub(crate) fn restore(&mut self, handle: Handle, stored: &Stored) {

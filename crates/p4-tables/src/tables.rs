@@ -458,7 +458,7 @@ impl Tables {
         self.use_target(number, handle, false);
         let table = self.table_mut(number)?;
         let stored = table.set_found(handle, found(&entry.target, place));
-        let idle = Some(table.set_idle(handle, entry.idle_timeout, now));
+        let idle = Some(table.set_idle(handle, entry.idle_timeout_ns, now));
         self.use_target(number, handle, true);
         Ok(Undo::Restore {
             table: number,
