@@ -237,7 +237,7 @@ impl Driver {
     pub fn list(&self) -> Vec<(PortId, InterfaceSpec, InterfaceState)> {
         self.control.send(&ToDriver::List, &[]).unwrap();
         loop {
-            if let FromDriver::Interfaces(list) = self.hear("the list") {
+            if let FromDriver::Interfaces(list) = self.receive("the list") {
                 return list;
             }
         }
@@ -270,14 +270,14 @@ impl Driver {
                 }
                 seen.push(state);
             } else if let FromDriver::State { port: number, state } =
-                self.hear(&format!("port {port}, after {seen:?}"))
+                self.receive(&format!("port {port}, after {seen:?}"))
             {
                 self.heard.borrow_mut().push_back((number, state));
             }
         }
     }
 
-    fn hear(&self, what: &str) -> FromDriver {
+    fn receive(&self, what: &str) -> FromDriver {
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
         let timeout = Timespec::try_from(PATIENCE).unwrap();
         assert_eq!(
