@@ -25,10 +25,10 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Flows per table unless told otherwise, as in Open vSwitch (`flow-limit`).
+/// Flows per table by default, as in Open vSwitch (`flow-limit`).
 pub const DEFAULT_MAX_FLOWS: usize = 200_000;
 
-/// Masks per list unless told otherwise. A look-up that tries them all takes less than a microsecond.
+/// Masks per list by default. A look-up that tries them all takes less than a microsecond.
 pub const DEFAULT_MAX_MASKS: usize = 64;
 
 /// A port may have this many times `max_masks` masks in the lists of all stages and passes together.

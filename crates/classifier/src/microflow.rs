@@ -20,7 +20,7 @@ use crate::hash::Seed;
 use flow::ExactKey;
 use std::sync::Arc;
 
-/// Entries of a cache unless told otherwise: 512 KiB.
+/// Entries of a cache by default: 512 KiB.
 pub const DEFAULT_CACHE_ENTRIES: usize = 4096;
 
 const WAYS: usize = 2;

@@ -287,7 +287,7 @@ fn nothing_that_was_counted_is_lost() {
     cache.flush_stats(7);
     assert_eq!((packets(0), packets(1)), (5, 1));
     assert_eq!(entry(0).stats(7).bytes, 500);
-    // Replaced, it tells before it goes, and the newcomer begins at zero.
+    // A slot that is replaced flushes its counts before, and the new entry begins at zero.
     assert!(hit(&mut cache, &key(1, 0)) && hit(&mut cache, &key(1, 1)));
     insist(&mut cache, &key(1, 2), &entry(2));
     assert!(hit(&mut cache, &key(1, 2)));

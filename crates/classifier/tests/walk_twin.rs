@@ -594,7 +594,7 @@ impl Put {
         } else {
             filter
         };
-        // All flows of a list look at the priority, or none.
+        // All flows of a list match the priority, or none.
         let context = (salt + pass).is_multiple_of(3).then(|| {
             let (mut context, mut mask) = (Context::NONE, Context::NONE);
             context.set_skb_priority(if self.priority == Some(true) { 5 } else { 0 });

@@ -1,4 +1,4 @@
-//! Configuration files: what is accepted, and what users are told about the rest.
+//! Configuration files that are accepted, and the errors for others.
 
 use configuration::*;
 

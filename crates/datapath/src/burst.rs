@@ -1,4 +1,4 @@
-//! A burst under way: its packets, their keys, and what is to be done with each.
+//! A burst under way: its packets, their keys, and the decision about each.
 
 use classifier::{Decision, Shape};
 use flow::{ExactKey, FlowKey, PortId};
@@ -6,10 +6,10 @@ use ring::Unique;
 use std::sync::Arc;
 use vnic::{BURST, Packet};
 
-/// The packets that are switched together, and what the stages find out about them. Its memory is used again and again.
+/// The packets that are switched together, and the results of the stages. Its memory is reused.
 pub(crate) struct Burst {
     pub packets: Vec<Unique<Packet>>,
-    /// For each packet its key, and what is to be done.
+    /// For each packet its key, and the decision about it.
     pub keys: Box<[ExactKey; BURST]>,
     /// Those that look-ups in the megaflow table need.
     pub flow_keys: Box<[FlowKey; BURST]>,
@@ -41,16 +41,16 @@ impl Burst {
     }
 }
 
-/// What is to be done with a packet.
+/// The decision about a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// It just goes to a port.
     Output(PortId),
-    /// What a decision says, by its place in `decisions`.
+    /// A decision, by its place in `decisions`.
     Actions(u32),
     /// It has to be walked from flow to flow.
     Walk,
-    /// Nobody knows.
+    /// No flow matches.
     Miss,
 }
 

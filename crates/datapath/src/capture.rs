@@ -1,5 +1,5 @@
-//! Copies of packets for whoever captures at a port. Capturing must not slow the captured down by more than
-//! the copy: sockets are written without waiting, and what does not fit is counted as lost.
+//! Copies of packets for users who capture at a port. Capturing must not slow the port down by more than
+//! the copy: sockets are written without waiting, and packets that do not fit are counted as lost.
 
 use crate::refusal::Refusal;
 use control_protocol::data_plane::{CaptureDirection, CapturedPacket};
@@ -42,7 +42,7 @@ impl Captures {
         Ok(())
     }
 
-    /// Whether anybody captures.
+    /// Whether there is a capture.
     #[inline]
     pub fn active(&self) -> bool {
         self.active.load(Ordering::Relaxed)

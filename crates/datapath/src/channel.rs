@@ -1,8 +1,8 @@
-//! The channel thread: orders of the supervisor, notices of other threads, and each controller in its turn: what it asks for
-//! (`requests`), and what it is told (`controller`).
+//! The channel thread: orders of the supervisor, notices of other threads, and each controller in its turn: its requests
+//! (`requests`), and answers and events for it (`controller`).
 //!
-//! It waits for nobody. A controller's turn is bounded in messages and in time, and what waits for one waits with that one
-//! alone: one that floods, stops reading or dies holds up no other.
+//! It waits for no other process. A controller's turn is bounded in messages and in time, and messages for a controller wait
+//! with that controller alone: one that floods, stops reading or dies holds up no other.
 
 use crate::Error;
 use crate::controller::Controller;
@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use vm_state::VmState;
 
-/// Things done for packets before requests get their turn.
+/// Steps for packets before requests get their turn.
 const STEPS: usize = 16;
 
-/// Runs the data plane until the supervisor says so or is gone. Must be called with no other threads running.
+/// Runs the data plane until the supervisor ends it or is gone. Must be called with no other threads running.
 /// `topology` is that of the machine; work is done on those of its CPUs that this process may use.
 pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     guest_memory::survive_truncation()?;
@@ -34,7 +34,7 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     if let Err(error) = notifier::prepare() {
         log::warn!("no asynchronous I/O ({error}): a VMM may hold forwarding threads up for a moment");
     }
-    let Some((config, vm_state)) = hear_orders(&supervisor)? else {
+    let Some((config, vm_state)) = receive_orders(&supervisor)? else {
         return Ok(());
     };
     let allowed = sched_getaffinity(None).map_err(std::io::Error::from)?;
@@ -61,14 +61,14 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the supervisor says before anything else: how to place work, and where to see what cores and guests do.
-/// `None` if it has ended.
-fn hear_orders(supervisor: &Channel) -> Result<Option<(Config, Option<VmState>)>, Error> {
+/// Receives the supervisor's first orders: the configuration of placement, and the memory with the states of cores and
+/// guests. `None` if it has ended.
+fn receive_orders(supervisor: &Channel) -> Result<Option<(Config, Option<VmState>)>, Error> {
     let mut config = Config::default();
     loop {
         match supervisor.recv::<ToChild>() {
             Ok((ToChild::Placement(wanted), _)) => config = wanted,
-            // What the kernel grants takes the place of what was wished for.
+            // The class that the kernel grants replaces the configured one.
             Ok((ToChild::Priority(granted), _)) => config.priority = granted.class,
             Ok((ToChild::VmState(_), fds)) => return Ok(Some((config, map_vm_state(&fds)))),
             Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(None),
@@ -78,7 +78,7 @@ fn hear_orders(supervisor: &Channel) -> Result<Option<(Config, Option<VmState>)>
     }
 }
 
-/// What moving work costs on this machine.
+/// The cost of moving work on this machine.
 fn costs(topology: &Topology) -> std::io::Result<Costs> {
     let mut costs = Costs::default();
     let cpus: Vec<_> = topology.usable().collect();
@@ -100,11 +100,11 @@ fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
 struct Server {
     pulse: Arc<Pulse>,
     engine: Engine,
-    /// Those that ever had a channel. What is a controller's own outlives it.
+    /// Controllers that ever had a channel. A controller's ports and flows outlive it.
     controllers: BTreeMap<ControllerId, Controller>,
 }
 
-/// What there is to do after a wait.
+/// The sources that are ready after a wait.
 struct Ready {
     supervisor: bool,
     notices: bool,
@@ -116,7 +116,7 @@ impl Server {
     /// Waits for something to do and does it; false at the end.
     fn turn(&mut self, supervisor: &Channel) -> Result<bool, Error> {
         let ready = self.wait(supervisor)?;
-        if ready.supervisor && !self.obey(supervisor)? {
+        if ready.supervisor && !self.on_supervisor(supervisor)? {
             return Ok(false);
         }
         if ready.notices {
@@ -177,7 +177,7 @@ impl Server {
         })
     }
 
-    /// How long there is nothing to do unless something happens.
+    /// Time until the next thing to do, if no event comes before.
     fn timeout(&mut self) -> Option<Duration> {
         let now_ms = self.engine.datapath.now_ms();
         let timers = self.engine.scheduler.schedule.next_deadline();
@@ -185,7 +185,7 @@ impl Server {
         news.chain([timers]).flatten().min()
     }
 
-    fn obey(&mut self, supervisor: &Channel) -> Result<bool, Error> {
+    fn on_supervisor(&mut self, supervisor: &Channel) -> Result<bool, Error> {
         match supervisor.try_recv::<ToChild>() {
             Ok((ToChild::Controller(id), fds)) => {
                 self.connect(id, fds);
@@ -206,7 +206,7 @@ impl Server {
         controller.connect(Channel::from(channel), &self.engine.datapath);
     }
 
-    /// Has controllers hear of their own ports.
+    /// Passes notices about ports on to the ports' controllers.
     fn take_notices(&mut self) {
         let datapath = &self.engine.datapath;
         let notices = datapath.notices.take();

@@ -1,12 +1,12 @@
-//! One controller, as the channel thread serves it: its channel, what it is told and when, and what is its own.
+//! One controller, as the channel thread serves it: its channel, its answers and events, and its ports and flows.
 //!
-//! The thread must never wait for a controller, which may be waiting for it: what cannot be sent at once is kept, and nothing
-//! else is read or made for this controller until it is sent. So what is kept is at most one request's answers, one event and
-//! one miss, and answers that wait for forwarding threads (`ended`). Misses wait in their ports' bounded queues, events as one
-//! mark per port, and the two take turns: neither a guest that makes up flows nor a VMM that connects and disconnects all the
-//! time holds up the other kind. Nothing of it is shared with another controller, which so notices nothing.
+//! The thread must never wait for a controller, which may be waiting for it: messages that cannot be sent at once are kept, and
+//! nothing else is read or made for this controller until they are sent. So it keeps at most one request's answers, one event
+//! and one miss, and answers that wait for forwarding threads (`ended`). Misses wait in their ports' bounded queues, events as
+//! one mark per port, and the two take turns: neither a guest that makes up flows nor a VMM that connects and disconnects all
+//! the time holds up the other kind. Nothing of it is shared with another controller, which so notices nothing.
 //!
-//! Ports, flows and what waits for a controller outlive its channel: a successor gets a new one and finds them.
+//! Ports, flows and waiting messages of a controller outlive its channel: a successor gets a new one and finds them.
 
 use crate::ended::Ended;
 use crate::events::Events;
@@ -29,16 +29,16 @@ use vnic::{Counters, Packet};
 const INJECTION_SLOTS: u32 = 512;
 /// Misses and events sent before others get their turn.
 const BATCH: usize = 64;
-/// Between looks at whether forwarding threads have told what they counted, while an answer waits for that.
+/// Time between checks of whether forwarding threads have flushed their counts, while an answer waits for that.
 const ENDED_PERIOD: Duration = Duration::from_millis(1);
 
 /// See the module's description.
 pub(crate) struct Controller {
     pub id: ControllerId,
     channel: Option<Channel>,
-    /// It has said hello, which decides what its predecessor held.
+    /// It has sent `Hello`, which ends the upcalls that its predecessor held.
     greeted: bool,
-    /// What could not be sent yet: answers to one request, an event and a miss.
+    /// Messages that could not be sent yet: answers to one request, an event and a miss.
     outbox: VecDeque<FromDataPlane>,
     turns: Turns,
     pub events: Events,
@@ -48,16 +48,16 @@ pub(crate) struct Controller {
     pub injection: Injection,
 }
 
-/// What comes from a controller.
+/// A message of a controller.
 #[allow(
     clippy::large_enum_variant,
     reason = "it lives from receipt to service; a box would only add an allocation"
 )]
-pub(crate) enum Heard {
+pub(crate) enum Received {
     /// A request, with its descriptors.
     Request(ToDataPlane, Vec<OwnedFd>),
-    /// Something that is none.
-    Nonsense,
+    /// A malformed message.
+    Malformed,
     /// Nothing now.
     Nothing,
 }
@@ -104,13 +104,13 @@ impl Controller {
         }
     }
 
-    /// It is reached over this channel from now on. What its predecessor held is lost.
+    /// It has this channel from now on. Upcalls that its predecessor held are lost.
     pub fn connect(&mut self, channel: Channel, datapath: &Datapath) {
         self.lose(datapath);
         self.channel = Some(channel);
     }
 
-    /// Forgets who was there; what it held is lost.
+    /// Forgets the process that had the channel; upcalls that it held are lost.
     fn lose(&mut self, datapath: &Datapath) {
         self.channel = None;
         self.greeted = false;
@@ -120,7 +120,7 @@ impl Controller {
         self.write_off(datapath);
     }
 
-    /// It has said hello: it has nothing, and hears of misses from now on.
+    /// It has sent `Hello`: it holds no upcalls, and gets misses from now on.
     pub fn greet(&mut self, datapath: &Datapath) {
         self.write_off(datapath);
         self.greeted = true;
@@ -138,7 +138,7 @@ impl Controller {
         }
     }
 
-    /// Whether it has to take what was sent before anything is done for it.
+    /// Whether it has to take earlier messages before anything is done for it.
     pub fn is_blocked(&self) -> bool {
         !self.outbox.is_empty()
     }
@@ -153,7 +153,7 @@ impl Controller {
         self.channel.as_ref().map(|channel| (channel.as_fd(), events))
     }
 
-    /// How long there is nothing to tell it unless something happens.
+    /// Time until the next message to it, if no event comes before.
     pub fn timeout(&self, now_ms: u64) -> Option<Duration> {
         let events = self.events.next_due().filter(|_| self.channel.is_some());
         let events = events.map(|due| Duration::from_millis(due.saturating_sub(now_ms).max(1)));
@@ -167,14 +167,14 @@ impl Controller {
         self.turns.add(port);
     }
 
-    /// The next message of its channel, unless it has to take something first.
-    pub fn receive(&mut self, datapath: &Datapath) -> Heard {
+    /// The next message of its channel, unless it has to take earlier messages first.
+    pub fn receive(&mut self, datapath: &Datapath) -> Received {
         let Some(channel) = self.channel.as_ref().filter(|_| !self.is_blocked()) else {
-            return Heard::Nothing;
+            return Received::Nothing;
         };
         match channel.try_recv() {
-            Ok((request, fds)) => Heard::Request(request, fds),
-            Err(ChannelError::WouldBlock) => Heard::Nothing,
+            Ok((request, fds)) => Received::Request(request, fds),
+            Err(ChannelError::WouldBlock) => Received::Nothing,
             Err(ChannelError::Malformed(error)) => {
                 telemetry::limited_by!(
                     self.id.0.into(),
@@ -182,11 +182,11 @@ impl Controller {
                     "controller {}: {error}",
                     self.id
                 );
-                Heard::Nonsense
+                Received::Malformed
             }
             Err(_) => {
                 self.lose(datapath);
-                Heard::Nothing
+                Received::Nothing
             }
         }
     }
@@ -231,7 +231,7 @@ impl Controller {
             .push(serial, flows, &datapath.periods, datapath.now_ms());
     }
 
-    /// Answers requests for which forwarding threads have told what they counted.
+    /// Answers requests for which forwarding threads have flushed their counts.
     pub fn send_ended(&mut self, datapath: &Datapath) {
         while !self.is_blocked()
             && let Some(answer) = self.ended.next(&datapath.periods, datapath.now_ms())
@@ -240,7 +240,7 @@ impl Controller {
         }
     }
 
-    /// Sends what nobody asked for as far as there is room: an event, a miss, an event, and so on.
+    /// Sends messages that are no answers, as far as there is room: an event, a miss, an event, and so on.
     pub fn send_news(&mut self, datapath: &Datapath) {
         self.events.wake(datapath.now_ms());
         for _ in 0..BATCH {
@@ -292,7 +292,7 @@ mod tests {
         let mut controller = Controller::new(ControllerId(1));
         let (first, theirs) = Channel::pair().unwrap();
         controller.connect(theirs, &datapath);
-        // A thread that has not told yet.
+        // A thread that has not flushed yet.
         let member = datapath.periods.join();
         member.online();
         let flow = Flow::new(

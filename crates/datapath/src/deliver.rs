@@ -192,7 +192,7 @@ impl Step<'_> {
         }
     }
 
-    /// Who is to copy packets that nobody else has seen.
+    /// Which thread is to copy packets that no other thread has seen.
     fn copier(&self, receiver: &Port, packets: &[Unique<Packet>]) -> Copier {
         if !self.schedule.chooses_copier() {
             return Copier::Here;
@@ -205,7 +205,7 @@ impl Step<'_> {
         self.schedule.copier(receiver.home.vnic(), self.ports, backlog)
     }
 
-    /// Notifies a driver that is owed it, or returns until when that is put off.
+    /// Calls a driver that is owed a call, or returns until when the call is put off.
     fn settle_call(&self, side: &mut ReceiveSide, receiver: &Port) -> Option<u64> {
         if !side.owes_call() {
             return None;

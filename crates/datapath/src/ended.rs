@@ -1,6 +1,6 @@
-//! Flows that have ended, whose last statistics somebody waits for.
+//! Flows that have ended, for whose last statistics an answer waits.
 //!
-//! An answer waits until all forwarding threads have told what they counted ([`crate::grace`]): at once if all sleep, else some
+//! An answer waits until all forwarding threads have flushed their counts ([`crate::grace`]): not at all if all sleep, else some
 //! milliseconds, in which other requests are served. It waits for a bounded time, and a bounded number of answers wait.
 
 use crate::grace::GracePeriods;
@@ -9,7 +9,8 @@ use control_protocol::data_plane::{Answer, EndedFlow, FromDataPlane};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Longest time for which an answer waits, in milliseconds. A thread tells every few milliseconds, unless it does not get a core.
+/// Longest time for which an answer waits, in milliseconds. A thread flushes every few milliseconds, unless it does not get a
+/// core.
 const PATIENCE_MS: u64 = 5_000;
 
 /// Most answers that wait.
@@ -56,7 +57,7 @@ impl Ended {
         self.0.is_empty()
     }
 
-    /// Nobody waits any more.
+    /// No answer is wanted any more.
     pub fn clear(&mut self) {
         self.0.clear();
     }

@@ -3,9 +3,8 @@
 //! A VMM can cause thousands a second, and each costs the control process work for which others wait. So only the latest
 //! state counts: a port that has changed is marked (`Notices`), once until its state is read, and the state is read when
 //! there is room for the message. And each port has a rate: a second's worth at once after a pause, further ones when
-//! their time has come. A state that the control process has been told already is told again only when the guest's threads
-//! should be looked up anew. What is kept is thus one
-//! entry per port, and the last state is always told.
+//! their time has come. A state that was sent already is sent again only when the guest's threads should be looked up anew.
+//! So one entry is kept per port, and the last state is always sent.
 
 use crate::miss::Turns;
 use crate::state::Datapath;
@@ -24,21 +23,21 @@ const INTERVAL_MS: u64 = 1000 / EVENTS_PER_SECOND as u64;
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     ports: HashMap<PortId, Told>,
-    /// Ports of which something may be told now.
+    /// Ports whose state may be sent now.
     ready: Turns,
-    /// Ports of which it may be told later, and when.
+    /// Ports whose state may be sent later, and when.
     later: BTreeSet<(u64, PortId)>,
 }
 
 #[derive(Debug)]
 struct Told {
     bucket: TokenBucket,
-    /// State and process at the other end, as the control process was told last.
+    /// State and process at the other end, as they were sent last.
     last: Option<(PortState, Option<u32>)>,
 }
 
 impl Events {
-    /// A port has changed. To be called once until [`next`](Self::next) has looked at it.
+    /// A port has changed. To be called once until [`next`](Self::next) has read its state.
     pub fn note(&mut self, port: PortId, now_ms: u64) {
         let new = || Told {
             bucket: TokenBucket::new(EVENTS_PER_SECOND),
@@ -51,24 +50,24 @@ impl Events {
         }
     }
 
-    /// Makes ready what was put off until now.
+    /// Makes ports ready that were put off until now.
     pub fn wake(&mut self, now_ms: u64) {
         while let Some((due, port)) = self.later.first().copied().filter(|(due, _)| *due <= now_ms) {
             self.later.remove(&(due, port));
             if let Some(told) = self.ports.get_mut(&port) {
-                // It has waited for it; what has come in meanwhile is not saved up.
+                // It has waited for this event; further ones are not saved up meanwhile.
                 told.bucket.take(now_ms);
                 self.ready.add(port);
             }
         }
     }
 
-    /// When something that was put off is due, in milliseconds of the data plane's clock.
+    /// When a port that was put off is due, in milliseconds of the data plane's clock.
     pub fn next_due(&self) -> Option<u64> {
         self.later.first().map(|(due, _)| *due)
     }
 
-    /// Whether something may be told now.
+    /// Whether a state may be sent now.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -76,8 +75,8 @@ impl Events {
     /// The next message for the control process, one port after the other.
     pub fn next(&mut self, datapath: &Datapath) -> Option<FromDataPlane> {
         while let Some(id) = self.ready.next() {
-            // First of all: what changes from here on is noticed again.
-            datapath.notices.heard(id);
+            // First of all: changes from here on are noticed again.
+            datapath.notices.on_read(id);
             let (Some(port), Some(told)) = (datapath.port(id), self.ports.get_mut(&id)) else {
                 continue;
             };
@@ -92,13 +91,13 @@ impl Events {
         None
     }
 
-    /// The port is no more.
+    /// The port was removed.
     pub fn forget(&mut self, port: PortId) {
         self.ports.remove(&port);
         self.later.retain(|(_, other)| *other != port);
     }
 
-    /// There is another control process, or none: it has been told nothing.
+    /// There is another control process, or none: no state has been sent to it.
     pub fn forget_told(&mut self) {
         self.ports.values_mut().for_each(|told| told.last = None);
     }

@@ -113,7 +113,7 @@ mod tests {
         other.online();
         drop(one);
         assert!(periods.is_over(third), "a thread that has ended");
-        // What began while it told is not over.
+        // A period that began while it flushed is not over.
         let mut fourth = 0;
         other.quiescent(|| fourth = periods.begin());
         assert!(!periods.is_over(fourth));

@@ -2,19 +2,19 @@
 //!
 //! * [`pipeline`]: a packet's way from a transmit ring to receive rings, top to bottom. Start here.
 //! * `burst`: packets that are switched together, and `deliver`: how they reach receivers.
-//! * `actions`: what a flow's actions do to a packet, and `sinks`: where packets end.
-//! * `port`: a port with its guest interface, and `peer`: who is at its other end.
+//! * `actions`: applies a flow's actions to a packet, and `sinks`: where packets end.
+//! * `port`: a port with its guest interface, and `peer`: the process at its other end.
 //! * `meter`: how many packets of a flow may pass.
 //! * `miss`: packets for the control process, and `token_bucket`: how many of them.
 //! * `capture`: copies of packets for `hyperswitch capture`.
-//! * `state`: ports, switches and flow tables as everybody shares them.
-//! * `channel`: the channel thread, which serves controllers in turn; `controller`: what one of them is told and when;
-//!   `requests`: what it asks for, and `refusal`: why it does not get it.
-//! * `switches`: a controller's switches, and `ownership`: which ports its flows may name.
-//! * `ended`: answers with last statistics of flows, and `grace`: when all threads have told them.
-//! * `events`: what happened to ports, for the control process, and `notices`: how the channel thread hears of it.
+//! * `state`: ports, switches and flow tables, which all threads share.
+//! * `channel`: the channel thread, which serves controllers in turn; `controller`: answers and events for one of them;
+//!   `requests`: its requests, and `refusal`: why one is refused.
+//! * `switches`: a controller's switches, and `ownership`: the ports that its flows may name.
+//! * `ended`: answers with last statistics of flows, and `grace`: when all threads have flushed their counts.
+//! * `events`: changes of ports, for the controllers, and `notices`: how other threads pass them to the channel thread.
 //! * `trace`: a packet's way without the packet.
-//! * `report`: what forwarding threads did.
+//! * `report`: the work of forwarding threads.
 //!
 //! Which ring is served next, and by which thread, is in crate `scheduler`.
 //!
@@ -64,7 +64,7 @@ pub enum Error {
     /// A system call failed at start-up.
     #[error("data plane: {0}")]
     Io(#[from] std::io::Error),
-    /// The supervisor is gone or spoke nonsense.
+    /// The supervisor is gone or has sent a malformed message.
     #[error("supervisor: {0}")]
     Supervisor(#[from] control_protocol::ChannelError),
 }

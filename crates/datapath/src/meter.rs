@@ -4,8 +4,8 @@
 //! the kernel, and taken packet by packet. Two threads that come at the same time may see tokens a moment late: a packet is then
 //! dropped that might have passed, never the other way round.
 //!
-//! Each thread remembers the meters that its packets met ([`KnownMeters`]), until any meter is set or removed: only then the
-//! table and its lock are asked again. A flow names its meter by number, so a flow may outlive the meter, or come before it.
+//! Each thread caches the meters of its packets ([`KnownMeters`]), until any meter is set or removed: only then the table and
+//! its lock are used again. A flow names its meter by number, so a flow may outlive the meter, or come before it.
 
 use crate::refusal::Refusal;
 use flow::{ControllerId, MAX_METERS, MeterSpec, MeterStats, MeterUnit};
@@ -108,7 +108,7 @@ pub(crate) struct Meters {
 }
 
 impl Meters {
-    /// Makes or replaces a meter; returns what the one before had seen.
+    /// Makes or replaces a meter; returns the statistics of the one before.
     pub fn set(
         &self,
         controller: ControllerId,
@@ -128,7 +128,7 @@ impl Meters {
         Ok(before.map(|meter| meter.stats(now_us)))
     }
 
-    /// Removes a meter; returns what it had seen. Packets go on where their flows name it.
+    /// Removes a meter; returns its statistics. Packets go on where their flows name it.
     pub fn remove(&self, controller: ControllerId, id: u32) -> Option<MeterStats> {
         let removed = self.change(controller, |table| table.remove(&id));
         removed.map(|meter| meter.stats(clock::now_us()))
@@ -139,7 +139,7 @@ impl Meters {
         self.change(controller, HashMap::clear);
     }
 
-    /// What a meter has seen.
+    /// A meter's statistics.
     pub fn stats(&self, controller: ControllerId, id: u32) -> Option<MeterStats> {
         Some(self.get(controller, id)?.stats(clock::now_us()))
     }
@@ -160,7 +160,7 @@ impl Meters {
     }
 }
 
-/// The meters that a thread's packets have met.
+/// A thread's cache of meters.
 #[derive(Debug)]
 pub(crate) struct KnownMeters {
     all: Arc<Meters>,

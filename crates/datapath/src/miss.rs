@@ -2,8 +2,8 @@
 //!
 //! Each port has a queue of its own, bounded in packets and bytes; the channel thread serves the queues in
 //! turn. A packet counts against its port's bound until the control process has answered, so a guest that
-//! floods misses, and a control process that is slow or gone, cost that guest its own new flows and nobody anything else.
-//! Since deciding costs processor time, which is everybody's, a port also has a rate of misses that it may have.
+//! floods misses, and a control process that is slow or gone, cost that guest its own new flows and no other guest anything.
+//! Since deciding costs processor time, which all guests share, the rate of a port's misses is bounded too.
 
 use crate::token_bucket::TokenBucket;
 use control_protocol::data_plane::{Packet as WirePacket, Upcall, UpcallCause, UpcallId};
@@ -31,9 +31,9 @@ struct Misses {
     next_serial: u64,
 }
 
-/// What became of a packet offered to the queue.
+/// The outcome for a packet offered to the queue.
 pub(crate) enum Queued {
-    /// It is the only one waiting: the channel thread must be told.
+    /// It is the only one waiting: the channel thread must be notified.
     First,
     /// It waits behind others.
     Behind,
@@ -130,7 +130,7 @@ impl MissQueue {
             .is_some()
     }
 
-    /// Writes off what a control process that has gone held; returns how many.
+    /// Writes off the packets that a control process that has gone held; returns how many.
     pub fn write_off(&self) -> u64 {
         let mut misses = self.0.lock();
         let lost = misses.sent.len();

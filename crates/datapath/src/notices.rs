@@ -1,4 +1,4 @@
-//! How other threads tell the channel thread that there is something for the control process.
+//! Notices of other threads to the channel thread that a controller is to get a message about a port.
 
 use flow::PortId;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ pub(crate) struct NoticeLists {
     pub changed: Vec<PortId>,
     /// Ports whose miss queue became non-empty.
     pub missing: Vec<PortId>,
-    /// Ports whose change was noticed and not [`heard`](Notices::heard).
+    /// Ports whose change was noticed and whose state was not [read](Notices::on_read) since.
     marked: HashSet<PortId>,
 }
 
@@ -35,7 +35,7 @@ impl Notices {
         })
     }
 
-    /// The port has changed. Says so once until that was [`heard`](Self::heard).
+    /// The port has changed. That is noticed once until the state was [read](Self::on_read).
     pub fn changed(&self, port: PortId) {
         {
             let mut lists = self.lists.lock();
@@ -48,7 +48,7 @@ impl Notices {
     }
 
     /// The port's state is about to be read: further changes are to be noticed again.
-    pub fn heard(&self, port: PortId) {
+    pub fn on_read(&self, port: PortId) {
         self.lists.lock().marked.remove(&port);
     }
 

@@ -1,4 +1,4 @@
-//! Who is at the other end of a port: the thread that serves its VMM, or the driver domain, and connections.
+//! The other end of a port: the thread that serves its VMM or the driver domain, and connections.
 //!
 //! One session thread per port speaks vhost-user. Before a VMM's connection stands a gate: a thread with a descriptor table
 //! of its own, which receives the VMM's descriptors (`vnic::gate`).
@@ -42,12 +42,12 @@ pub(crate) struct Peer {
     gates: Arc<AtomicUsize>,
 }
 
-/// The streams of a connection, to be shut down by who ends the connection.
+/// The streams of a connection, to be shut down by the thread that ends the connection.
 type Streams = Mutex<Vec<UnixStream>>;
 
 /// What belongs to a session's stream.
 struct Line {
-    /// To be shut down by who ends the connection.
+    /// To be shut down by the thread that ends the connection.
     outer: Vec<UnixStream>,
     /// While this is open the gate, if there is one, keeps what it has received.
     inner: Option<UnixStream>,
@@ -71,7 +71,7 @@ struct Serving {
 }
 
 impl Peer {
-    /// Nobody, until [`listen`](Self::listen) or [`attach`](Self::attach).
+    /// No peer, until [`listen`](Self::listen) or [`attach`](Self::attach).
     pub fn new(vnic: Arc<Vnic>, config: DeviceConfig) -> Arc<Peer> {
         Arc::new(Peer {
             vnic,
@@ -83,7 +83,7 @@ impl Peer {
         })
     }
 
-    /// Whether somebody is there.
+    /// Whether a peer is connected.
     pub fn is_connected(&self) -> bool {
         self.connected.load(Ordering::Relaxed)
     }
@@ -95,7 +95,7 @@ impl Peer {
 
     /// Accepts VMMs on `listener`, one after the other, until [`stop`](Self::stop).
     pub fn listen(self: &Arc<Self>, host: Arc<dyn Host>, listener: UnixListener) -> std::io::Result<()> {
-        // Its thread sleeps until somebody connects, however the listener came.
+        // The thread sleeps until a VMM connects, so the listener must block, in whatever mode it came.
         listener.set_nonblocking(false)?;
         let accepting = listener.try_clone()?;
         self.spawn(Some(listener), move |peer, streams, ending| {

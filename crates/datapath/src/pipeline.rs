@@ -16,8 +16,8 @@
 //! follows it to the same port, goes through the port's internal receive queue.
 //!
 //! A `Pipeline` belongs to one thread, whose [`Scheduler`](scheduler::Scheduler) calls it for one ring after the other. Rings
-//! belong to who claims them: what this thread cannot claim, the holder serves. What is left for later is put on the
-//! [`Schedule`].
+//! belong to the thread that claims them: the holder serves a ring that this thread cannot claim. Rings with work left are put
+//! on the [`Schedule`].
 
 use crate::actions::{Means, Sink, apply};
 use crate::burst::{Burst, PortSet, Verdict};
@@ -122,7 +122,7 @@ impl Rings for Pipeline {
         let Some(port) = self.homes().get(port_of(ring)) else {
             return false;
         };
-        // Who holds it sees what comes.
+        // The thread that holds it sees packets that come.
         if port.vnic.transmit.is_held() {
             return false;
         }
@@ -137,7 +137,7 @@ impl Rings for Pipeline {
         let Some(port) = self.homes().get(port_of(ring)) else {
             return false;
         };
-        // Who holds it now polls it from now on.
+        // The thread that holds it now polls it from now on.
         let Some(mut transmit) = port.vnic.transmit.try_claim() else {
             return false;
         };
@@ -164,7 +164,7 @@ impl Rings for Pipeline {
 }
 
 impl Drop for Pipeline {
-    /// What a thread counted last is not lost with it.
+    /// A thread's last counts are not lost with it.
     fn drop(&mut self) {
         self.before_sleep();
     }
@@ -325,7 +325,7 @@ impl Walk {
         step.deliver_all(Some(port.id()));
     }
 
-    /// Makes the keys. What contradicts itself is dropped.
+    /// Makes the keys. Packets whose offload fields contradict the frame are dropped.
     #[inline(never)]
     fn parse(&mut self, port: &Port) {
         let count = self.burst.packets.len();
@@ -390,7 +390,7 @@ impl Walk {
         }
     }
 
-    /// Walks through the megaflow table for what the cache does not know, and has it remember what was decided.
+    /// Walks through the megaflow table for packets without a cache entry, and stores the decisions in the cache.
     #[inline(never)]
     fn look_up_missing(&mut self, port: &Port, now_ms: u64) {
         let flows = port.flows.read();
@@ -518,7 +518,7 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched) -> bool {
     side.publish();
     match end {
         Fetched::Full => false,
-        // Whoever delivers a packet of ours will look at this side again.
+        // The thread that delivers a packet of ours will have this side served again.
         Fetched::NoSlots => !side.has_slots(),
         Fetched::Empty => {
             side.disable_kicks();

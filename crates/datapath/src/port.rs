@@ -1,4 +1,4 @@
-//! A port: its guest interface, flows, misses and captures, its place among executors, and who is at its other end.
+//! A port: its guest interface, flows, misses and captures, its place among executors, and the peer at its other end.
 
 use crate::capture::Captures;
 use crate::miss::MissQueue;
@@ -38,7 +38,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// A port that nobody knows yet. Fails if it needs an executor and there are no descriptors left.
+    /// A port that is in no table yet. Fails if it needs an executor and there are no descriptors left.
     pub fn new(
         spec: PortSpec,
         switch: Arc<Switch>,
@@ -87,7 +87,7 @@ impl Port {
         RingId::transmit(self.home.vnic())
     }
 
-    /// Changes what can change without the guest noticing.
+    /// Changes properties that can change without the guest noticing.
     pub fn set(&self, mtu: u16, miss_rate: u32) {
         let mut spec = self.spec.lock();
         (spec.mtu, spec.miss_rate) = (mtu, miss_rate);
@@ -118,12 +118,12 @@ impl Port {
         }
     }
 
-    /// Says which threads of the guest are its vCPUs. When the guest has gone, the control process says so a moment later.
+    /// Sets the guest's vCPU threads. When the guest has gone, the control process clears them a moment later.
     pub fn set_threads(&self, threads: Box<[Slot]>) {
         self.home.set_threads(threads);
     }
 
-    /// What the guest does, for users.
+    /// The state of the guest, for users.
     fn guest(&self) -> GuestState {
         match self.crew.placement.guest(&self.home) {
             Some(ThreadState::Running(core)) => GuestState::Running(core),
@@ -149,7 +149,7 @@ impl Port {
         Arc::ptr_eq(&self.switch, &other.switch)
     }
 
-    /// Whether packets of `sender` may be copied here without anybody being told.
+    /// Whether packets of `sender` may be copied here at once: the port receives, and no capture has to see them.
     #[inline]
     pub fn takes_at_once_from(&self, sender: &Port) -> bool {
         self.is_beside(sender) && self.vnic.is_open() && !self.vnic.is_stalled() && !self.captures.active()

@@ -1,6 +1,6 @@
 //! What a controller asks for, one function per kind of request. Ports, switches and flows of others do not exist for it.
 
-use crate::controller::{Controller, Heard};
+use crate::controller::{Controller, Received};
 use crate::ownership::foreign_port;
 use crate::pipeline::{Injected, Pipeline};
 use crate::port::Port;
@@ -55,9 +55,9 @@ impl Serving<'_> {
         let ends = Deadline::after_us(TURN_US);
         for _ in 0..BATCH {
             match self.controller.receive(&self.engine.datapath) {
-                Heard::Request(ToDataPlane { serial, request }, fds) => self.serve(serial, request, fds),
-                Heard::Nonsense => {}
-                Heard::Nothing => return,
+                Received::Request(ToDataPlane { serial, request }, fds) => self.serve(serial, request, fds),
+                Received::Malformed => {}
+                Received::Nothing => return,
             }
             if ends.has_passed() {
                 return;
@@ -216,7 +216,7 @@ impl Serving<'_> {
         let lost = port.misses.clear() + port.misses.write_off();
         port.vnic.account.discarded(DropReason::PortRemoved, lost);
         self.controller.events.forget(id);
-        datapath.notices.heard(id);
+        datapath.notices.on_read(id);
         Ok(())
     }
 
@@ -428,7 +428,7 @@ mod tests {
         }
         .read_requests();
         let mut left = 0;
-        while !matches!(controller.receive(&engine.datapath), Heard::Nothing) {
+        while !matches!(controller.receive(&engine.datapath), Received::Nothing) {
             left += 1;
         }
         assert!(left >= waiting - BATCH, "{left} of {waiting} are left");

@@ -1,4 +1,4 @@
-//! Where packets end: what is counted and captured at their ends.
+//! The ends of packets, where they are counted and captured.
 
 use crate::actions::Sink;
 use crate::burst::PortSet;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vnic::{Counters, Observer, Packet};
 
-/// Statistics of consecutive packets of one decision, so that its flows are told once.
+/// Statistics of consecutive packets of one decision, so that they are added to its flows once.
 #[derive(Default)]
 pub(crate) struct FlowRun<'a> {
     walked: Option<Walked<'a>>,
@@ -68,7 +68,7 @@ impl<S> Forward<'_, S> {
     }
 }
 
-/// Queues `packet` at `port`, counts, and tells the channel thread. `Err` is the reason to drop it.
+/// Queues `packet` at `port`, counts, and notifies the channel thread. `Err` is the reason to drop it.
 fn upcall(
     port: &Port,
     packet: &Packet,

@@ -1,4 +1,4 @@
-//! What all threads share: ports, and what belongs to forwarding threads.
+//! State that all threads share: ports, and the forwarding threads' part.
 //!
 //! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on change, and
 //! used as it was at a burst's beginning.
@@ -94,7 +94,7 @@ pub(crate) struct Datapath {
     pub crew: Arc<Crew>,
     pub meters: Arc<Meters>,
     pub notices: Arc<Notices>,
-    /// When forwarding threads have told flows what they counted.
+    /// When forwarding threads have flushed their counts to flows.
     pub periods: Arc<GracePeriods>,
     start_ms: u64,
 }
@@ -126,7 +126,7 @@ impl Datapath {
         self.ports.read().get(port).cloned()
     }
 
-    /// The ports as they are now. Who uses the table after a port has gone finds the port closed.
+    /// The ports as they are now. A thread that uses the table after a port has gone finds the port closed.
     pub fn ports(&self) -> Arc<Ports> {
         self.ports.read().clone()
     }

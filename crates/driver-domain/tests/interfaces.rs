@@ -280,7 +280,7 @@ fn says_what_is_wrong_and_tries_again() {
     driver.expect_failed(7, "in use");
     driver.detach(7);
 
-    // Somebody deletes the device: it is made again.
+    // The device is deleted: it is made again.
     space.sh(&format!("ip link del {}", spec.name));
     driver.expect_failed(6, "removed");
     driver.expect_up(6);
@@ -313,7 +313,7 @@ fn changes_a_running_interface() {
         "{shown}"
     );
 
-    // A TAP that somebody prepared for us is used, and stays.
+    // A TAP that another program prepared for us is used, and stays.
     let prepared = unique();
     space.sh(&format!(
         "ip tuntap add dev {prepared} mode tap multi_queue vnet_hdr"

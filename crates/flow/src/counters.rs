@@ -5,14 +5,14 @@ use serde::{Deserialize, Serialize};
 
 /// Counters of one port. All of them only grow.
 ///
-/// The *origin* side obeys the conservation law, at any moment when no packet is under way:
+/// The counters of the *origin* side keep the conservation law, at any moment when no packet is under way:
 /// `received + injected + copies == delivered + dropped.total() + upcalls`, where `upcalls` packets left for
 /// the control process and come back as `injected`, or are counted in `discarded`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
     /// Packets read from this port's transmit ring.
     pub received: u64,
-    /// Bytes of those, Ethernet header included, without virtio-net header.
+    /// Bytes of those packets, Ethernet header included, without virtio-net header.
     pub received_bytes: u64,
     /// Packets of this port that the control process sent back into the data plane.
     pub injected: u64,
@@ -20,29 +20,29 @@ pub struct PortCounters {
     pub copies: u64,
     /// Packets (and copies) of this port that reached a receiver's ring.
     pub delivered: u64,
-    /// Packets (and copies) of this port that were dropped, wherever that happened.
+    /// Packets (and copies) of this port that were dropped, on its own side or on a receiver's.
     pub dropped: DropCounts,
-    /// Packets (and copies) of this port that were taken for the control process.
+    /// Packets (and copies) of this port that were handed to the control process.
     pub upcalls: u64,
-    /// Of those, packets the control process decided to drop, or lost by ending.
+    /// Of the upcalls, packets that the control process decided to drop, or that were lost when it ended.
     pub discarded: DropCounts,
 
     /// Packets written into this port's receive ring.
     pub transmitted: u64,
     /// Bytes of those.
     pub transmitted_bytes: u64,
-    /// Bytes of frames that were copied: heads and misses when they are read from this port's guest, and everything that
-    /// is written to it. Where frames are long, the sum over all ports exceeds the sum of `transmitted_bytes` by little,
-    /// as payload is copied once.
+    /// Bytes of frames that were copied: heads and misses when they are read from this port's guest, and all bytes that
+    /// are written to it. Where frames are long, the sum over all ports is little more than the sum of
+    /// `transmitted_bytes`, as payload is copied once.
     pub copied_bytes: u64,
-    /// Packets meant for this port that were dropped on its side; each also counts in its origin's `dropped`.
+    /// Packets for this port that were dropped on its side; each also counts in its origin's `dropped`.
     pub egress_dropped: DropCounts,
-    /// Packets this port's frames were cut into because it lacks a segmentation offload.
+    /// Packets into which frames for this port were segmented because it lacks a segmentation offload.
     pub segments: u64,
 
     /// Notifications ("calls") sent to the driver.
     pub calls: u64,
-    /// Notifications the driver did not want (EVENT_IDX or NO_INTERRUPT).
+    /// Notifications that the driver had suppressed (EVENT_IDX or NO_INTERRUPT).
     pub calls_suppressed: u64,
     /// Kicks received from the driver.
     pub kicks: u64,

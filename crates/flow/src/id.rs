@@ -1,4 +1,4 @@
-//! Names of things that cross process boundaries.
+//! Identifiers that cross process boundaries.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -28,7 +28,7 @@ impl PortId {
     /// Port numbers are below this.
     pub const LIMIT: u32 = ControllerId::LIMIT as u32 * ControllerId::PORTS;
 
-    /// Whose number it is. For numbers below [`LIMIT`](Self::LIMIT) that is one that there may be.
+    /// The controller to which the number belongs. For numbers below [`LIMIT`](Self::LIMIT) it is a valid one.
     #[inline]
     pub const fn controller(self) -> ControllerId {
         let number = self.0 / ControllerId::PORTS;
@@ -41,8 +41,8 @@ impl PortId {
 }
 
 id! {
-    /// Who decides for some of the data plane's ports: the built-in control process, or another one beside it. Each has
-    /// numbers of its own for ports, switches and flows.
+    /// A process that decides for some of the data plane's ports: the built-in control process, or another one beside it. Each
+    /// has numbers of its own for ports, switches and flows.
     ControllerId(u8)
 }
 
@@ -68,7 +68,7 @@ impl ControllerId {
         }
     }
 
-    /// Whether that is a number of its own.
+    /// Whether the port number belongs to this controller.
     pub const fn owns(self, port: PortId) -> bool {
         port.0 < PortId::LIMIT && port.controller().0 == self.0
     }

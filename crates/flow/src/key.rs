@@ -40,17 +40,17 @@ impl FlowKey {
 }
 
 impl FlowMask {
-    /// Compares everything.
+    /// Matches all bits.
     pub const EXACT: FlowMask = FlowMask(FlowKey {
         words: [u64::MAX; KEY_WORDS],
     });
 
-    /// Compares nothing.
+    /// Matches no bit.
     pub const ANY: FlowMask = FlowMask(FlowKey {
         words: [0; KEY_WORDS],
     });
 
-    /// Compares what either mask compares.
+    /// Matches the bits that either mask matches.
     #[must_use]
     pub fn union(mut self, other: &FlowMask) -> FlowMask {
         for (word, other) in self.0.words.iter_mut().zip(&other.0.words) {

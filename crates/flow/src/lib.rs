@@ -57,7 +57,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// A flow of the forward stage that does not look at contexts.
+    /// A flow of the forward stage that does not match contexts.
     pub fn new(id: FlowId, switch: SwitchId, key: FlowKey, mask: FlowMask, actions: Vec<Action>) -> Flow {
         Flow {
             id,
@@ -71,16 +71,16 @@ impl Flow {
     }
 }
 
-/// What becomes of a flow's statistics when another one takes its place.
+/// The statistics of a flow that takes the place of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Statistics {
-    /// The new flow begins with none.
+    /// The new flow begins at zero.
     New,
-    /// The new flow counts on.
+    /// The new flow goes on from the old one's statistics.
     Kept,
 }
 
-/// How a flow meets those that a table has: one with the same identifier, and one that matches the same packets (equal
+/// How a flow is put into a table that may have one with the same identifier, and one that matches the same packets (equal
 /// stage, mask and masked key).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PutMode {
@@ -88,11 +88,11 @@ pub enum PutMode {
     Create,
     /// One must exist, and is replaced.
     Modify(Statistics),
-    /// What exists is replaced.
+    /// Those that exist are replaced.
     CreateOrModify(Statistics),
 }
 
-/// What a flow has seen so far.
+/// A flow's statistics so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowStats {
     /// Packets that matched.

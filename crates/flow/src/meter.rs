@@ -1,23 +1,23 @@
-//! Meters: token buckets that [`Action::Meter`](crate::Action::Meter) asks whether a packet may go on.
+//! Meters: token buckets that decide at [`Action::Meter`](crate::Action::Meter) whether a packet may go on.
 //!
-//! The semantics are the kernel's (`net/openvswitch/meter.c`): a meter has one band at most, whose bucket begins full; a packet that
-//! finds too little in it is dropped, and one that meets no meter goes on.
+//! The semantics are the kernel's (`net/openvswitch/meter.c`): a meter has one band at most, whose bucket begins full; a packet
+//! for which the bucket has too few tokens is dropped; where the meter does not exist, packets go on.
 
 use serde::{Deserialize, Serialize};
 
 /// Most meters of a controller.
 pub const MAX_METERS: u32 = 4096;
 
-/// A meter to be.
+/// Specification of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeterSpec {
-    /// What is counted.
+    /// The unit of its rate.
     pub unit: MeterUnit,
-    /// What is dropped; a meter without only counts.
+    /// The band that drops packets; a meter without a band only counts.
     pub band: Option<MeterBand>,
 }
 
-/// What a meter's rate is a rate of.
+/// The unit of a meter's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MeterUnit {
     /// Packets. One that the receiver or the switch is to segment is one.
@@ -26,7 +26,7 @@ pub enum MeterUnit {
     Kilobits,
 }
 
-/// Drops what exceeds a rate.
+/// Drops packets that exceed a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeterBand {
     /// Units per second, not 0.
@@ -35,7 +35,7 @@ pub struct MeterBand {
     pub burst: u32,
 }
 
-/// What a meter has seen.
+/// A meter's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeterStats {
     /// Packets that came to it.

@@ -1,4 +1,4 @@
-//! What fields can be set, how actions read, and what of a packet they look at.
+//! Fields that can be set, actions as text, and the fields of a packet that actions read.
 
 use flow::{Action, DropReason, FIELDS, FieldId, Layer, Nested, PortId, SetField, Userspace};
 

@@ -98,7 +98,7 @@ impl GuestRange {
         self.len
     }
 
-    /// The first `at` bytes (at most all) and the rest.
+    /// The first `at` bytes (at most all) and the remaining ones.
     #[inline]
     pub fn split_at(self, at: u32) -> (GuestRange, GuestRange) {
         let at = at.min(self.len);
@@ -166,7 +166,7 @@ impl GuestMemory {
         }
     }
 
-    /// Whether memory of this set vanished under us and was replaced by zeros. The regions are looked at once for each
+    /// Whether memory of this set vanished under us and was replaced by zeros. The regions are checked once for each
     /// mapping that any guest of the process loses, and otherwise this is a comparison.
     #[inline]
     pub fn is_broken(&self) -> bool {

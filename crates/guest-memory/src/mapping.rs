@@ -255,7 +255,7 @@ impl Span {
 }
 
 /// The kernel's description of a file, if that lives in memory. No other file is asked: only the kernel's own
-/// memory files have seals, and the kernel tells by their kind (fcntl(2), F_GET_SEALS).
+/// memory files have seals, and the kernel recognises them by their kind (fcntl(2), F_GET_SEALS).
 fn memory_file(file: BorrowedFd<'_>) -> Result<Stat, MapError> {
     rustix::fs::fcntl_get_seals(file).map_err(|_| MapError::Kind)?;
     Ok(rustix::fs::fstat(file)?)

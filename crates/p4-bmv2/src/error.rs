@@ -1,4 +1,4 @@
-//! What goes wrong, and where.
+//! Errors, and their places in the program.
 
 use crate::json::{Json, JsonError};
 use p4_ir::CheckError;
@@ -16,7 +16,7 @@ pub enum LoadError {
     /// JSON, but not a program: element and problem.
     #[error("{0}")]
     Program(#[from] At),
-    /// P4Info that cannot be read, or that says something else than the program.
+    /// P4Info that cannot be read, or that contradicts the program.
     #[error("P4Info: {0}")]
     P4Info(At),
     /// A program, but not a sound one.
@@ -24,19 +24,19 @@ pub enum LoadError {
     Unsound(#[from] CheckError),
 }
 
-/// An element by its path, and what is wrong with it.
+/// An element by its path, and the error in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{path}: {problem}")]
 pub struct At {
     /// Such as `actions "ingress.forward", primitives[2], parameters[0]`.
     pub path: String,
-    /// What is wrong.
+    /// The error.
     pub problem: String,
     /// It may be right, but is not supported.
     pub unsupported: bool,
 }
 
-/// What readers give.
+/// The result of readers.
 pub(crate) type Read<T> = Result<T, At>;
 
 /// A problem of the element that is being read.
@@ -57,7 +57,7 @@ pub(crate) fn unsupported<T>(what: impl std::fmt::Display) -> Read<T> {
     })
 }
 
-/// Puts the name of the element around what went wrong in it.
+/// Adds the name of the element to an error in it.
 pub(crate) trait Within<T> {
     fn within(self, element: impl FnOnce() -> String) -> Read<T>;
 }

@@ -1,6 +1,6 @@
-//! JSON, as strict as untrusted input wants it.
+//! JSON, as strict as untrusted input requires.
 //!
-//! The usual libraries keep the last of two members with one name and say nothing; here that is an error, as is
+//! The usual libraries silently keep the last of two members with one name; here that is an error, as is
 //! nesting beyond [`DEPTH`]. Numbers are kept as integers; BMv2 has no others. Memory is at most about 32 times the
 //! text, whose length [`crate::limits::TEXT`] bounds.
 

@@ -1,11 +1,11 @@
-//! Reads what p4c writes for BMv2's `simple_switch`: the program as JSON, and P4Info as text or binary.
+//! Reads the output of p4c for BMv2's `simple_switch`: the program as JSON, and P4Info as text or binary.
 //!
 //! The JSON has no schema that can be relied on: p4c writes what BMv2 happens to read. BMv2's `docs/JSON_format.md` and its
 //! source are the reference; versions 2.0 to 2.23 and files from before are read. What is not supported, or
 //! makes no sense, is an error that names the element by its path; nothing is guessed and nothing left out. What comes
 //! out is a [`p4_ir::Program`] that still has to pass the checker: [`load`] does both.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `json` | JSON, strictly, with limits |
 //! | `number` | hexadecimal numbers of any size |
@@ -16,7 +16,7 @@
 //! | `parser` | parser states, deparser |
 //! | `pipelines` | tables, conditions, control flow |
 //! | `externs` | counters, meters, registers, hashes, digests, checksums |
-//! | [`p4info`] | what controllers are told: names, numbers, match kinds |
+//! | [`p4info`] | the program's description for controllers: names, numbers, match kinds |
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The loader: what has been read so far, and the order in which the rest is read.
+//! The loader: the parts read so far, and the order in which the others are read.
 
 use crate::error::{LoadError, Members, Read, Within, unsupported, wrong};
 use crate::json::Json;

@@ -39,7 +39,7 @@ impl<K: std::hash::Hash + Eq + std::fmt::Debug, T: Copy> Names<K, T> {
             .map_or_else(|| wrong(format!("there is no {} {name:?}", self.kind)), Ok)
     }
 
-    /// As before, but for who has something to say to it.
+    /// The value with that name, for callers that report its absence themselves.
     pub fn find<Q>(&self, name: &Q) -> Option<T>
     where
         K: std::borrow::Borrow<Q>,

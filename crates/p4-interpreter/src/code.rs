@@ -6,7 +6,7 @@
 //! header vector (PHV) has its place resolved: whole bytes are loaded as such, other fields by a window of eight bytes
 //! and two shifts.
 //!
-//! What is rare or touches much is a [`Slow`] operation in a list of its own.
+//! Operations that are rare or touch much are [`Slow`] ones in a list of their own.
 //!
 //! Registers hold values with zeros beyond their width, bools as 0 and 1, and references to headers as their number or
 //! [`NO_HEADER`].
@@ -583,7 +583,7 @@ pub(crate) enum Resolve {
     UnionElement(UnionStackId, u16),
 }
 
-/// What is rare.
+/// Rare operations.
 #[derive(Clone, Debug)]
 pub(crate) enum Slow {
     Wide(WideOp),

@@ -145,7 +145,7 @@ impl Context {
         }
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

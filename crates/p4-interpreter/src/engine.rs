@@ -1,6 +1,6 @@
 //! A program that is ready to run.
 //!
-//! An [`Engine`] holds nothing that changes: it can be shared by all workers. What changes is apart: the program's state
+//! An [`Engine`] holds nothing that changes: it can be shared by all workers. Changing state is apart: the program's state
 //! in [`crate::State`], a packet's scratch in [`crate::Context`].
 
 use crate::code::Size;
@@ -126,7 +126,7 @@ impl Standard {
     }
 }
 
-/// What running needs to know of a header instance.
+/// The properties of a header instance that are needed at run time.
 #[derive(Clone, Debug)]
 pub(crate) struct HeaderInfo {
     /// First byte in the PHV.

@@ -46,7 +46,7 @@ pub enum Error {
     /// More of something than is allowed.
     #[error("{limit} {what} are the limit")]
     Full {
-        /// What there is too much of.
+        /// The quantity that exceeds its limit.
         what: &'static str,
         /// How many are allowed.
         limit: usize,

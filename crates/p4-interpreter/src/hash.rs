@@ -22,7 +22,7 @@ pub struct CrcParameters {
 }
 
 impl CrcParameters {
-    /// What `crc16` and, until it is told otherwise, `crc16_custom` use.
+    /// The parameters of `crc16` and, until others are set, of `crc16_custom`.
     pub const CRC16: CrcParameters = CrcParameters {
         width: 16,
         polynomial: 0x8005,
@@ -32,7 +32,7 @@ impl CrcParameters {
         reflect_result: true,
     };
 
-    /// What `crc32` and, until it is told otherwise, `crc32_custom` use.
+    /// The parameters of `crc32` and, until others are set, of `crc32_custom`.
     pub const CRC32: CrcParameters = CrcParameters {
         width: 32,
         polynomial: 0x04C1_1DB7,
@@ -159,7 +159,7 @@ fn reflect(value: u64, width: u32) -> u64 {
     value.reverse_bits() >> (64 - width)
 }
 
-/// An algorithm that is ready to run: what has parameters or tables holds them.
+/// An algorithm that is ready to run, with its parameters and tables.
 #[derive(Clone, Debug)]
 pub enum Algorithm {
     /// Any cyclic redundancy check.
@@ -259,7 +259,7 @@ impl Algorithm {
 }
 
 impl Running {
-    /// Takes whole stripes of 32 bytes and keeps the rest. `length` still counts what was before.
+    /// Takes whole stripes of 32 bytes and keeps the remaining bytes. `length` still counts the bytes before.
     fn stripes(&mut self, mut bytes: &[u8]) {
         let kept = self.length % STRIPE;
         if kept > 0 {

@@ -4,14 +4,14 @@
 //! ingress, egress, deparser, with clones, replicas, resubmitted and recirculated packets, exactly as v1model (and where
 //! that leaves something open, BMv2's `simple_switch`) says. Other engines are compared with this one.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | `engine` | a program that is ready to run |
 //! | `compile`, `code` | from the program to flat code; its form |
 //! | `machine` | the loop that executes flat code |
-//! | `pipeline` | the way of a packet: passes, copies, what happens at the end of ingress and egress |
+//! | `pipeline` | the way of a packet: passes, copies, the ends of ingress and egress |
 //! | `context` | a worker's scratch, allocated once |
-//! | `state`, `tables` | what a program keeps between packets |
+//! | `state`, `tables` | state that a program keeps between packets |
 //! | `packet` | packets as they come and leave: head and tail |
 //! | `observe`, `notes` | watching a packet run; which bits decided, and which were only moved |
 //! | `bits`, `wide`, `hash` | bit ranges, numbers of any width, hash algorithms |

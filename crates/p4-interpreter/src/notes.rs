@@ -1,4 +1,4 @@
-//! Which bits of a packet and of metadata decided what became of it, and which were only moved.
+//! Notes which bits of a packet and of metadata decided its fate, and which were only moved.
 //!
 //! A flow cache may answer for a packet that agrees with an earlier one in all bits that *decided*: bits that a condition, a
 //! select or a table looked at, or from which the port was computed. Bits that were only *moved* (or left alone) may
@@ -36,7 +36,7 @@ enum Origin {
 /// Input bits from here on are those of the packet header vector's metadata.
 const METADATA: u32 = 1 << 24;
 
-/// What is known of a register, a bit each, the lowest first.
+/// The notes about a register, one per bit, the lowest first.
 type Value = Vec<Origin>;
 
 /// Notes on one packet. See the module's description.

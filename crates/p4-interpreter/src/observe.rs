@@ -1,6 +1,6 @@
 //! Watching a packet run.
 //!
-//! An [`Observer`] is told of each step; its functions do nothing by default. The engine is compiled once per kind of
+//! An [`Observer`] is called at each step; its functions do nothing by default. The engine is compiled once per kind of
 //! observer, so that a plain run pays nothing for the possibility.
 
 use crate::bits;
@@ -58,7 +58,7 @@ impl<'a> View<'a> {
         Bits::from_bytes(width, &bytes)
     }
 
-    /// All bytes of the packet header vector, for those who compare moments.
+    /// All bytes of the packet header vector, for observers that compare its states.
     pub fn bytes(&self) -> &'a [u8] {
         self.phv
     }
@@ -119,7 +119,7 @@ pub enum Outcome {
         port: u32,
         /// Number of the replica, 0 if it is none.
         rid: u16,
-        /// As `instance_type` will tell.
+        /// Its later value of `instance_type`.
         instance: u8,
     },
     /// Through ingress again, as it came.
@@ -130,9 +130,9 @@ pub enum Outcome {
     Dropped(crate::packet::Drop),
 }
 
-/// Is told what happens. See the module's description.
+/// Is called at each step. See the module's description.
 pub trait Observer {
-    /// False: nothing is told, and nothing is paid.
+    /// False: the observer is never called, and costs nothing.
     const ACTIVE: bool = true;
 
     /// A pass, a control or the like begins.
@@ -214,7 +214,7 @@ impl Observer for Nobody {
     const ACTIVE: bool = false;
 }
 
-/// What an operation uses beyond the packet, for people.
+/// The objects besides the packet that an operation uses, for users.
 pub(crate) fn name_of(slow: &Slow, program: &Program) -> String {
     match slow {
         Slow::Count { counter, .. } => format!(

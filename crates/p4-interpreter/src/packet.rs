@@ -1,6 +1,6 @@
 //! Packets as they come and as they leave.
 //!
-//! The first bytes of a packet, its *head*, are in memory that nobody else writes: the engine's caller copied them there.
+//! The first bytes of a packet, its *head*, are in memory that only the engine writes: the engine's caller copied them there.
 //! The *tail* may be elsewhere, in a guest's memory for example, which the guest may change at any time. So each
 //! byte of the tail that a program looks at is copied exactly once, into the engine's own head; payload that no program
 //! looks at is never touched. What leaves is again a head, and a range of the packet that came.
@@ -173,7 +173,7 @@ impl Drop {
     }
 }
 
-/// What was counted while packets ran. Kept per worker, in its [`crate::Context`].
+/// Counts of packets that ran. Kept per worker, in its [`crate::Context`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets that came.
@@ -182,7 +182,7 @@ pub struct Counts {
     pub outputs: u64,
     /// Parsers that ended with an error.
     pub parser_errors: u64,
-    /// Digests told.
+    /// Digests sent.
     pub digests: u64,
     /// Claims of the program (`assert`, `assume`) that were false.
     pub false_claims: u64,
@@ -197,7 +197,7 @@ impl Counts {
     }
 }
 
-/// Takes what a program sends.
+/// Takes the packets and digests that a program sends.
 pub trait Sink {
     /// A packet leaves. Called while the packet runs: the output's bytes are the engine's.
     fn output(&mut self, output: &Output<'_>);

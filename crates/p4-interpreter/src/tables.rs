@@ -27,7 +27,7 @@ enum Metered {
     Bytes,
 }
 
-/// What a look-up found.
+/// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     pub hit: bool,
@@ -232,7 +232,7 @@ fn constant(layout: &KeyLayout, entry: &p4_ir::Entry) -> Result<Entry, Error> {
         pattern,
         priority,
         target: target(&entry.action),
-        idle_timeout: 0,
+        idle_timeout_ns: 0,
     })
 }
 

@@ -11,14 +11,14 @@ use crate::ids::{
 use crate::program::Identity;
 use serde::{Deserialize, Serialize};
 
-/// An action: what tables choose from.
+/// An action, from which tables choose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
     /// Its names.
     pub identity: Identity,
-    /// What an entry brings.
+    /// The parameters that an entry provides.
     pub parameters: Vec<Parameter>,
-    /// What is done, in order.
+    /// Its operations, in order.
     pub ops: Vec<Op>,
 }
 

@@ -1,4 +1,4 @@
-//! What a program looks at, what it changes, and whether its verdicts can be kept.
+//! The fields that a program reads and changes, and whether its verdicts can be cached.
 //!
 //! A verdict - where a packet goes and how it is changed - can be kept in a cache if it follows from bits of the packet
 //! that can be named beforehand, and from tables. The analysis names those bits: of every field, the bits that may
@@ -28,7 +28,7 @@ pub enum Obstacle {
     Meter,
     /// It draws random numbers, or hashes with an algorithm that gives others each time.
     Random,
-    /// It tells controllers of packets.
+    /// It sends digests of packets to controllers.
     Digest,
     /// It reads the time.
     Time,
@@ -38,7 +38,7 @@ pub enum Obstacle {
     Length,
     /// Its checksums or hashes depend on the payload.
     Payload,
-    /// It reads packets ahead of its headers by an amount that the packet says.
+    /// It reads packets ahead of its headers by an amount that the packet determines.
     Lookahead,
     /// It calls a function of the target's own.
     Extern,
@@ -66,7 +66,7 @@ impl Obstacle {
     }
 }
 
-/// What is known of a program without running it.
+/// Properties of a program that are known without running it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Analysis {
     /// Fields of headers of which bits may decide, and which bits: a mask as wide as the field.
@@ -114,7 +114,7 @@ impl Analysis {
 /// Which bits of a field.
 type Mask = Bits;
 
-/// What a field may be computed from.
+/// The sources from which a field may be computed.
 #[derive(Debug, Clone, Copy)]
 enum Source {
     Expr(ExprId),
@@ -124,7 +124,7 @@ enum Source {
 
 struct Flow<'a> {
     program: &'a Program,
-    /// For each field, what may be written to it.
+    /// For each field, the sources that may be written to it.
     reads: BTreeMap<FieldId, Vec<Source>>,
     /// Fields of which more bits became known to decide.
     work: Vec<FieldId>,
@@ -132,7 +132,7 @@ struct Flow<'a> {
 }
 
 impl Flow<'_> {
-    /// Notes what each operation writes, and from what.
+    /// Notes the fields that each operation writes, and their sources.
     fn operations(&mut self) {
         let program = self.program;
         let in_parser = program.parser.states.iter().flat_map(|state| &state.ops);
@@ -475,7 +475,7 @@ impl Flow<'_> {
         }
     }
 
-    /// Follows decisions back through what was written to the fields that decide.
+    /// Follows decisions back through the sources of the fields that decide.
     fn follow(&mut self) {
         while let Some(field) = self.work.pop() {
             let mask = self.result.looked_at[&field].clone();

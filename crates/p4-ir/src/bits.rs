@@ -68,7 +68,7 @@ impl Bits {
         Some(low.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
-    /// Is the form as the type promises? False only for what came from outside.
+    /// Whether the form is as the type promises. False only for values from outside.
     #[must_use]
     pub fn is_canonical(&self) -> bool {
         let len = usize::from(self.width).div_ceil(8);

@@ -1,4 +1,4 @@
-//! What one packet may cost, proven from the program alone.
+//! The highest cost of one packet, proven from the program alone.
 //!
 //! Controls have no cycles, so their cost is that of the dearest path. Parsers may have loops. A loop in which each
 //! turn extracts into a stack ends when the stack is full. Other loops are cut by the engine after
@@ -260,7 +260,7 @@ fn grown(program: &Program) -> u64 {
     bytes
 }
 
-/// What a path through the parser may take.
+/// The highest cost of a path through the parser.
 #[derive(Debug, Clone, Copy, Default)]
 struct Path {
     steps: u32,
@@ -269,7 +269,7 @@ struct Path {
     cost: u64,
 }
 
-/// What one state takes.
+/// The cost of one state.
 #[derive(Default)]
 struct Weight {
     /// Bits that go by, at most.
@@ -469,7 +469,7 @@ fn weight(program: &Program, cost: &Cost, state: &State) -> Weight {
     weight
 }
 
-/// What a loop takes in all its turns.
+/// The cost of a loop in all its turns.
 fn turns(program: &Program, component: &[usize], successors: &[Vec<usize>], weights: &[Weight]) -> Path {
     let stacking = |at: usize| !weights[at].stacks.is_empty();
     let rest = (0..component.len())
@@ -573,7 +573,7 @@ fn settles(program: &Program, component: &[usize]) -> bool {
             });
         }
     }
-    // Take away what depends on nothing left, until nothing is left or all that is left is a circle.
+    // Remove nodes that depend on none of the remaining ones, until none is left or all that are left form a circle.
     loop {
         let left = reads.keys().copied().collect::<BTreeSet<_>>();
         let before = reads.len();

@@ -30,7 +30,7 @@ pub struct Expr {
     pub ty: Type,
 }
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ExprKind {
     /// A constant of at most 64 bits.
@@ -106,7 +106,7 @@ pub enum Unary {
     SaturateUnsignedToSigned,
 }
 
-/// Operators with two operands. Where nothing else is said, both have the width of the result.
+/// Operators with two operands. Unless stated otherwise, both have the width of the result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Binary {
     /// Sum, wrapping around.

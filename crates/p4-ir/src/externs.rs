@@ -1,6 +1,6 @@
-//! Externs: what keeps state, computes checksums and sends messages.
+//! Externs: objects that keep state, compute checksums and send messages.
 //!
-//! The program says how large each is and how it is used; the state itself belongs to the engine.
+//! The program defines the size of each and its use; the state itself belongs to the engine.
 
 use crate::expr::Place;
 use crate::ids::{CalculationId, ExprId, FieldId, HeaderId, TableId};
@@ -82,7 +82,7 @@ pub enum Algorithm {
     Crc32Custom,
 }
 
-/// An algorithm and what goes into it.
+/// An algorithm and its inputs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calculation {
     /// The name in the program.
@@ -131,7 +131,7 @@ pub struct Digest {
     pub identity: Identity,
     /// The number by which the JSON of BMv2 knows it.
     pub list: u32,
-    /// What it tells.
+    /// The fields that it sends.
     pub items: Vec<DigestItem>,
 }
 

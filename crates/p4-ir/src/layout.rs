@@ -4,7 +4,7 @@ use crate::header::{Field, Header, HeaderType, Membership, Misplaced, Phv};
 use crate::ids::{FieldId, HeaderId, HeaderTypeId, StackId, UnionId, UnionStackId};
 use crate::program::Program;
 
-/// What [`Program::place`] computes.
+/// The result of [`Program::place`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     /// First field and first byte of each header instance.
@@ -105,7 +105,7 @@ impl Program {
         FieldId(self.headers[header.index()].first_field.0 + u32::from(member))
     }
 
-    /// Type of a field: its name and what else the program says of it.
+    /// Type of a field: its name and the field's other properties in the program.
     #[must_use]
     pub fn field_type(&self, field: FieldId) -> &crate::header::FieldType {
         let place = &self.fields[field.index()];

@@ -1,6 +1,6 @@
 //! The form in which engines take P4 programs.
 //!
-//! A [`Program`] is what is left of a P4 program after a compiler has resolved names, types and calls: headers with
+//! A [`Program`] is a P4 program after a compiler has resolved names, types and calls: headers with
 //! fixed places in one packet header vector (PHV), a parser as a graph of states, two controls as graphs without
 //! cycles, tables, actions as lists of simple operations, externs, a deparser. It knows nothing of the format it came
 //! from, so several front ends can fill it, and holds nothing that changes while packets run, so several engines and
@@ -11,7 +11,7 @@
 //!
 //! The walk through this crate:
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`ids`] | one newtype per kind of index |
 //! | [`bits`] | constants of any width |
@@ -23,9 +23,9 @@
 //! | [`table`] | tables, keys, entries that the program brings, action profiles |
 //! | [`externs`] | counters, meters, registers, hashes, checksums, digests, clones' field lists |
 //! | [`program`] | all of it together |
-//! | [`check`] | the checker, and what it proves |
+//! | [`check`] | the checker, and its proofs |
 //! | [`limits`] | how much of everything there may be |
-//! | [`analysis`] | what a program looks at and changes, and whether its verdicts can be cached |
+//! | [`analysis`] | the fields that a program reads and changes, and whether its verdicts can be cached |
 //! | [`serial`] | the form in files and between processes |
 //!
 //! Only a program that passed the checker, a [`Checked`], is for engines.

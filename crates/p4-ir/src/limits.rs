@@ -1,4 +1,4 @@
-//! Limits of what a program may be and cost. A program beyond one is refused with the element that goes beyond it.
+//! Limits of a program's size and cost. A program beyond a limit is refused with the element that exceeds it.
 //!
 //! They are chosen so that the largest programs known (a data centre switch, a 5G user plane) stay well below, and so that
 //! the worst program within them cannot hold up a host: memory of a program without entries stays below 300 MB, the

@@ -25,7 +25,7 @@ pub struct Parser {
 pub struct State {
     /// The name in the program.
     pub name: String,
-    /// What is done, in order.
+    /// Its operations, in order.
     pub ops: Vec<ParserOp>,
     /// Where to go then.
     pub select: Select,
@@ -51,7 +51,7 @@ pub enum ParserOp {
 /// How a state chooses the next: the first case that matches, else the default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Select {
-    /// What is looked at, bits only; evaluated even if there are no cases. Empty: the default is taken.
+    /// The keys, bits only; evaluated even if there are no cases. Empty: the default is taken.
     pub keys: Vec<ExprId>,
     /// Sum of the keys' widths.
     pub width: u16,
@@ -64,13 +64,13 @@ pub struct Select {
 /// A case.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelectCase {
-    /// What the keys are compared with.
+    /// The values with which the keys are compared.
     pub pattern: Pattern,
     /// Where to go.
     pub next: NextState,
 }
 
-/// What keys are compared with.
+/// A value with which keys are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pattern {
     /// The keys one behind the other, the first on the left: `keys & mask == value`. No bit of the value is outside of the

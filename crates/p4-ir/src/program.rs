@@ -157,7 +157,7 @@ impl Program {
     }
 }
 
-/// What one packet may cost at most. Proven by the checker.
+/// The highest cost of one packet, proven by the checker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Bounds {
     /// Bytes of the packet that the parser may look at: engines need that many (or all) of them in one piece.
@@ -168,7 +168,7 @@ pub struct Bounds {
     pub parser_steps: u32,
     /// Operations and nodes of expressions of one pass through ingress and egress.
     pub operations: u32,
-    /// Passes of one packet: resubmitted and recirculated. What wants more is dropped.
+    /// Passes of one packet: resubmitted and recirculated. A packet that would need more is dropped.
     pub passes: u8,
     /// Bits of metadata.
     pub metadata_bits: u32,
@@ -183,7 +183,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// What the checker makes when it found nothing wrong.
+    /// A program in which the checker found no error.
     pub(crate) fn proven(program: Program, bounds: Bounds, memberships: Vec<Membership>) -> Self {
         Self {
             program,
@@ -205,7 +205,7 @@ impl Checked {
         &self.program
     }
 
-    /// What one packet may cost.
+    /// The highest cost of one packet.
     #[inline]
     #[must_use]
     pub fn bounds(&self) -> &Bounds {

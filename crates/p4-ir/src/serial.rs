@@ -1,6 +1,6 @@
 //! The form in which programs lie in files and pass between processes: a mark, a version, the program in postcard.
 //!
-//! What is read is checked again, so nobody has to be trusted with a [`Checked`].
+//! A program that is read is checked again, so the file's source need not be trusted.
 
 use crate::check::CheckError;
 use crate::limits;

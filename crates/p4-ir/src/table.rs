@@ -1,4 +1,4 @@
-//! Tables: what they match, what they may run, what the program puts into them itself.
+//! Tables: their keys, their actions, and the entries that the program itself has.
 
 use crate::bits::Bits;
 use crate::expr::Place;
@@ -33,9 +33,9 @@ pub struct Table {
     pub kind: MatchKind,
     /// Greatest number of entries.
     pub size: u32,
-    /// What entries and the default may run.
+    /// Actions that entries and the default may run.
     pub actions: Vec<TableAction>,
-    /// What runs if no entry matches; nothing if there is none.
+    /// The action that runs if no entry matches, if there is one.
     pub default: Option<DefaultEntry>,
     /// Entries of the program.
     pub entries: Vec<Entry>,
@@ -62,7 +62,7 @@ pub struct Key {
     pub id: u32,
     /// How it is matched.
     pub kind: MatchKind,
-    /// What is looked at: bits as wide as `width`.
+    /// The key's value: bits as wide as `width`.
     pub value: ExprId,
     /// Width in bits.
     pub width: u16,
@@ -97,7 +97,7 @@ pub struct EntryAction {
     pub arguments: Vec<Bits>,
 }
 
-/// What runs if no entry matches.
+/// The action that runs if no entry matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DefaultEntry {
     /// The action.
@@ -113,13 +113,13 @@ pub struct DefaultEntry {
 pub struct Entry {
     /// One per key.
     pub keys: Vec<KeyMatch>,
-    /// What it runs.
+    /// Its action.
     pub action: EntryAction,
     /// Of several that match, the one with the greatest is taken (as in P4Runtime). 0 in tables without priorities.
     pub priority: u32,
 }
 
-/// What an entry says of a key. All as wide as the key.
+/// An entry's match of a key. All values are as wide as the key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum KeyMatch {
     /// This value.
@@ -141,7 +141,7 @@ pub struct ActionProfile {
     pub identity: Identity,
     /// Greatest number of members (of all groups' weights, if there is a selector).
     pub size: u32,
-    /// Greatest size of a group, 0 if not said.
+    /// Greatest size of a group, 0 if not given.
     pub max_group_size: u32,
     /// With groups: how a member is chosen.
     pub selector: Option<Selector>,

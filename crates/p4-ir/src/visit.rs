@@ -1,4 +1,4 @@
-//! What operations and expressions refer to: one place that knows all variants, for the checker's bounds, the analysis
+//! The parts to which operations and expressions refer: one place that knows all variants, for the checker's bounds, the analysis
 //! and engines.
 
 use crate::action::Op;

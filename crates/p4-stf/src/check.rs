@@ -1,4 +1,4 @@
-//! Whether what left is what was expected.
+//! Compares the packets that left with the expected ones.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -25,7 +25,7 @@ struct Port<'a> {
 pub fn run(program: Checked, script: &[Line]) -> Result<(), Difference> {
     let mut session = Session::new(program).map_err(Difference::Program)?;
     let mut ports: BTreeMap<u32, Port<'_>> = BTreeMap::new();
-    // What leaves on ports that no line names is not looked at.
+    // Packets that leave on ports that no line names are ignored.
     for line in script {
         if let Command::Packet(port, _) | Command::Expect(port, _) = line.command {
             ports.entry(port).or_default();
@@ -49,7 +49,7 @@ pub fn run(program: Checked, script: &[Line]) -> Result<(), Difference> {
             }
         }
     }
-    // The first by its line; packets that nobody expected come last.
+    // The first by its line; packets that no line expected come last.
     let differences = ports
         .iter()
         .filter_map(|(&number, port)| difference(number, port));

@@ -1,4 +1,4 @@
-//! Entries from what a script writes.
+//! Makes entries from a script's commands.
 //!
 //! A key that is not given is zero if it is exact, and anything otherwise. The digits that are written decide masks and
 //! prefix lengths: `0xc0a8****` is 16 bits of prefix, and in a ternary key 16 bits of mask.
@@ -85,7 +85,7 @@ pub(crate) fn fitted(value: &[u64], width: u32) -> Option<Words> {
     fits.then_some(words)
 }
 
-/// What is said of a key, with the values that a [`Match`] refers to.
+/// A command's match of a key, with the values to which a [`Match`] refers.
 enum Meaning {
     Exact(Words),
     Lpm(Words, u32),

@@ -18,7 +18,7 @@ pub struct ScriptError {
     pub problem: Problem,
 }
 
-/// What is wrong with a line. Quoted text is shortened.
+/// The error in a line. Quoted text is shortened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Problem {
     /// The script has too many bytes.
@@ -64,7 +64,7 @@ pub enum Problem {
     KeyedDefault,
 }
 
-/// A name that does not say which element of the program it means.
+/// A name that does not identify one element of the program.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NameError {
     /// Nothing has that name.
@@ -107,7 +107,7 @@ pub enum NameError {
     },
 }
 
-/// A command that cannot be done, or a counter that has another value than the command says.
+/// A command that cannot be executed, or a counter that has another value than the command expects.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CommandError {
     /// A name is unknown or ambiguous.
@@ -196,7 +196,7 @@ pub enum CommandError {
     OtherCount {
         /// The counter's name, as written.
         counter: String,
-        /// What it counted.
+        /// Its value.
         value: u64,
         /// In which unit.
         unit: Unit,
@@ -293,7 +293,7 @@ pub enum Failure {
     /// The script is none.
     #[error("script: {0}")]
     Script(#[from] ScriptError),
-    /// What left was not what was expected.
+    /// Other packets left than expected.
     #[error(transparent)]
     Difference(#[from] Difference),
     /// The test failed only with the program that its P4Info was joined to.

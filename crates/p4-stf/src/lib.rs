@@ -8,15 +8,15 @@
 //! For each port that a script names, the packets that left must be as many as were expected, and match one by one in
 //! order. Packets on other ports are not looked at. A `check_counter` is compared where it stands.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`script`] | scripts: text to commands |
 //! | `number` | numbers of any width, digits that do not matter |
-//! | `names` | what a name in a script means |
+//! | `names` | resolving names in a script |
 //! | `entry` | entries from names and values |
 //! | `session` | commands on an engine and its state |
 //! | `check` | expectations |
-//! | `error` | what can be wrong with a script, a command, a packet, a folder |
+//! | `error` | errors of a script, a command, a packet, a folder |
 //! | [`folder`] | folders of tests, and the report |
 
 #![forbid(unsafe_code)]

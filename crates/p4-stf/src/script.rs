@@ -23,14 +23,14 @@ pub const MAX_PORT: u32 = 511;
 pub struct Line {
     /// Number of the line.
     pub line: usize,
-    /// What it says.
+    /// The command in it.
     pub command: Command,
 }
 
-/// What is expected to leave by a port.
+/// A packet that is expected to leave by a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectation {
-    /// Hexadecimal digits in lower case; `*` is any one. `None`: whatever leaves.
+    /// Hexadecimal digits in lower case; `*` is any one. `None`: any packet.
     pub digits: Option<String>,
     /// Whether there must be nothing after them.
     pub complete: bool,
@@ -49,11 +49,11 @@ pub struct Add {
     pub action: String,
     /// Names and values of arguments.
     pub arguments: Vec<(String, Digits)>,
-    /// What `check_counter` may call the entry.
+    /// The name by which `check_counter` may refer to the entry.
     pub id: Option<String>,
 }
 
-/// What an entry says of a key.
+/// An entry's match of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyValue {
     /// A number, perhaps with gaps.
@@ -73,7 +73,7 @@ pub enum Cell {
     Entry(String),
 }
 
-/// What a counter is compared by.
+/// The unit of a counter's comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Packets.
@@ -145,7 +145,7 @@ pub struct Rate {
 
 impl Eq for Rate {}
 
-/// What a line says.
+/// The command in a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Sends a packet.
@@ -188,7 +188,7 @@ pub enum Command {
     Show(Shown, String, u64),
 }
 
-/// What commands show.
+/// An object that a command shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     /// A clone session.
@@ -528,7 +528,7 @@ fn malformed(text: &str, form: &'static str) -> Problem {
     }
 }
 
-/// What an error shows of a script's text.
+/// The part of a script's text that an error shows.
 fn shortened(text: &str) -> String {
     let mut short: String = text.chars().take(40).collect();
     if short.len() < text.len() {

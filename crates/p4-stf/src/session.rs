@@ -19,7 +19,7 @@ pub(crate) const MAX_NODES: usize = 4096;
 /// Port and bytes of each packet that left, in order.
 pub type Sent = Vec<(u32, Vec<u8>)>;
 
-/// An engine, a state, and what a script has named.
+/// An engine, a state, and the names that a script has given.
 #[derive(Debug)]
 pub struct Session {
     engine: Engine,
@@ -73,7 +73,7 @@ impl Session {
         &self.state
     }
 
-    /// Runs a packet until nothing of it is left to do, and tells what left.
+    /// Runs a packet and its copies to their ends, and returns the packets that left.
     pub fn send(&mut self, port: u32, bytes: &[u8]) -> Sent {
         let mut sink = Collected::default();
         self.now += STEP;
@@ -89,11 +89,11 @@ impl Session {
         sink.outputs
     }
 
-    /// Does a command, and tells what left because of it. Expectations are for the caller.
+    /// Executes a command, and returns the packets that left because of it. The caller compares them with expectations.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, or how a counter differs.
+    /// The error in it, or how a counter differs.
     pub fn run(&mut self, command: &Command) -> Result<Sent, CommandError> {
         match command {
             Command::Packet(port, bytes) => return Ok(self.send(*port, bytes)),
@@ -154,7 +154,7 @@ impl Session {
             pattern: pattern.clone(),
             priority,
             target,
-            idle_timeout: 0,
+            idle_timeout_ns: 0,
         };
         changes.push(Change::Insert {
             table: number as u32,

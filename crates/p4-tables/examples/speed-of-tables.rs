@@ -34,7 +34,7 @@ fn entry(pattern: Pattern, priority: u32) -> Entry {
         pattern,
         priority,
         target,
-        idle_timeout: 0,
+        idle_timeout_ns: 0,
     }
 }
 

@@ -1,4 +1,4 @@
-//! What may be changed.
+//! Changes of tables, profiles and value sets.
 
 use crate::key::{Pattern, Words};
 use crate::rows::Target;
@@ -14,7 +14,7 @@ pub enum Change {
         /// The entry.
         entry: Entry,
     },
-    /// Gives an entry, found by pattern and priority, another target and idle time. What it counted stays.
+    /// Gives an entry, found by pattern and priority, another target and idle time. Its counts stay.
     Modify {
         /// The table.
         table: u32,
@@ -30,7 +30,7 @@ pub enum Change {
         /// Its priority.
         priority: u32,
     },
-    /// Sets what a table runs if no entry matches; `None` is what the program says.
+    /// Sets the action that a table runs if no entry matches; `None` is the program's.
     SetDefault {
         /// The table.
         table: u32,

@@ -1,6 +1,6 @@
 //! Keyed hashing of table keys.
 //!
-//! Whoever sends packets or entries must not be able to predict which keys collide. The hash is NH (Black et al.,
+//! The senders of packets or entries must not be able to predict which keys collide. The hash is NH (Black et al.,
 //! *UMAC*, CRYPTO 1999; RFC 4418 5.2): pairs of words are added to secret words, multiplied and summed. Two
 //! keys of equal length collide in its 128 bits with a probability of 2^-64 over the choice of the secret,
 //! whatever they are. A last secret multiplication spreads the sum over all 64 bits.

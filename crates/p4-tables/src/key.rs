@@ -6,7 +6,7 @@
 //! of their own and lie there with the least significant word first. Most keys of real programs (addresses, the
 //! usual five fields of a flow) fit in two words, and tables keep such keys beside their values.
 //!
-//! A [`Pattern`] is what an entry matches with, in the same layout: for each field a value and a mask, or bounds.
+//! A [`Pattern`] is an entry's match, in the same layout: for each field a value and a mask, or bounds.
 //! It is made from one [`Match`] per field, and that is where everything a controller may get wrong about a
 //! field is refused. Bits that no field has are zero in keys and patterns.
 
@@ -315,7 +315,7 @@ impl KeyLayout {
     }
 }
 
-/// What an entry says about one field. Values have their least significant word first; missing words are zero.
+/// An entry's match of one field. Values have their least significant word first; missing words are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match<'a> {
     /// For [`MatchKind::Exact`].
@@ -345,7 +345,7 @@ pub enum Match<'a> {
     },
 }
 
-/// What an entry matches, in the layout of its key. Ranges have no mask; `value` holds their low bounds.
+/// An entry's match, in the layout of its key. Ranges have no mask; `value` holds their low bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     pub(crate) value: Words,

@@ -15,7 +15,7 @@
 //! let shared = Shared::new(tables);
 //!
 //! let target = Target::Action { action: 7, arguments: [3].as_slice().into() };
-//! let entry = Entry { pattern, priority: 0, target, idle_timeout: 0 };
+//! let entry = Entry { pattern, priority: 0, target, idle_timeout_ns: 0 };
 //! shared.apply(&[Change::Insert { table: routes, entry }], 0)?;
 //!
 //! let tables = shared.read(); // once per burst
@@ -27,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Bounds. What a look-up costs does not depend on what was inserted but on limits of the table: two buckets for exact
+//! Bounds. The cost of a look-up does not depend on the entries but on limits of the table: two buckets for exact
 //! keys, one node per six bits of a prefix, one probe per mask for ternary and optional keys, one comparison per
 //! entry for ranges. Hashes are keyed with a secret. Memory is counted, see [`Tables::memory`]. Nothing here does
 //! I/O or reads clocks.

@@ -221,7 +221,7 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
         slot.is_some()
     }
 
-    /// Moves an entry of a full bucket to its other one, and tells the slot that became free.
+    /// Moves an entry of a full bucket to its other one, and returns the slot that became free.
     fn make_room(&mut self, from: usize) -> Option<usize> {
         let count = self.buckets.len();
         for slot in 0..SLOTS {

@@ -3,7 +3,7 @@
 //! A meter has two token buckets: the committed one (CIR, CBS) and the peak one (PIR, PBS). A packet that finds too few
 //! peak tokens is red and takes none; else one that finds too few committed tokens is yellow and takes peak ones;
 //! else it is green and takes both. Tokens are packets or bytes, as the program says. Without rates every
-//! packet is green, as P4Runtime wants it.
+//! packet is green, as P4Runtime requires.
 //!
 //! Tokens are counted in billionths, so that rates per second and times in nanoseconds need no division.
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::error::Error;
 
-/// What a meter says of a packet. The numbers are those of v1model's `MeterColor`.
+/// A meter's colour for a packet. The numbers are those of v1model's `MeterColor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Colour {

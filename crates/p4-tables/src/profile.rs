@@ -29,7 +29,7 @@ pub(crate) struct Group {
     pub(crate) uses: usize,
 }
 
-/// What an action profile may hold.
+/// The limits of an action profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfileSpec {
     /// Most members; with groups also the most that all groups' weights may sum up to.
@@ -121,14 +121,14 @@ impl Profile {
         self.groups.len()
     }
 
-    /// Action and arguments of the member at a place that a look-up told.
+    /// Action and arguments of the member at a place that a look-up returned.
     #[inline]
     pub fn member(&self, place: u32) -> Option<(u32, &[u64])> {
         let member = self.members.get(place)?;
         Some((member.action, &member.arguments))
     }
 
-    /// Action and arguments of the member that `hash` chooses from the group at a place that a look-up told;
+    /// Action and arguments of the member that `hash` chooses from the group at a place that a look-up returned;
     /// `None` if the group is empty.
     #[inline]
     pub fn choose(&self, place: u32, hash: u64) -> Option<(u32, &[u64])> {
@@ -172,7 +172,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Changes a member, and tells what it was.
+    /// Changes a member, and returns its former value.
     pub(crate) fn modify_member(
         &mut self,
         id: u32,
@@ -218,7 +218,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Changes a group's members, and tells what they were.
+    /// Changes a group's members, and returns the former ones.
     pub(crate) fn modify_group(&mut self, id: u32, members: &[(u32, u32)]) -> Result<Vec<(u32, u32)>, Error> {
         let place = self.groups.place(id).ok_or(Error::NotFound)?;
         let old = self.groups.get(place).map_or(0, |group| group.list.len());

@@ -1,6 +1,6 @@
 //! Ranges with priorities: entries in the order of their ranks, compared one after the other.
 //!
-//! The first that matches is the best one. What a look-up may cost is the number of entries, so tables with ranges
+//! The first that matches is the best one. The highest cost of a look-up is the number of entries, so tables with ranges
 //! have a limit of their own, [`MAX_RANGE_ENTRIES`]. The patterns lie one behind the other, so that the
 //! comparison runs at the speed of memory.
 

@@ -1,4 +1,4 @@
-//! What is known of a table's entries besides how they are found.
+//! The contents of a table's entries, apart from the structures that find them.
 //!
 //! Every entry has a handle, the number of its row. A row's parts lie in arrays of their own: what packets need (the
 //! target and its arguments) apart from what controllers need (the pattern), and counters, meters and times
@@ -63,7 +63,7 @@ impl<T: Default> Chunked<T> {
     }
 }
 
-/// What packets and bytes an entry has seen. Workers add without order; the two may be a packet apart.
+/// An entry's counts of packets and bytes. Workers add without order; the two may be a packet apart.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     pub(crate) packets: AtomicU64,
@@ -74,13 +74,13 @@ pub(crate) struct Counter {
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     pub(crate) last: AtomicU64,
-    pub(crate) timeout: u64,
+    pub(crate) timeout_ns: u64,
 }
 
-/// What an entry leads to.
+/// An entry's target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// An action with its arguments, in the form that whoever runs actions gives them.
+    /// An action with its arguments, in the form of the engine that runs actions.
     Action {
         /// The action's number.
         action: u32,
@@ -93,7 +93,7 @@ pub enum Target {
     Group(u32),
 }
 
-/// What a look-up leads to, without copies.
+/// The target that a look-up found, without copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found<'a> {
     /// Nothing: the default of a table that has none.
@@ -142,7 +142,7 @@ pub(crate) struct Rows {
     end: u32,
 }
 
-/// What rows of a table have.
+/// The parts that rows of a table have.
 pub(crate) struct Shape {
     pub(crate) words: usize,
     pub(crate) exact: bool,
@@ -243,7 +243,7 @@ impl Rows {
         }
     }
 
-    /// Gives a row a target, and tells the words it had.
+    /// Gives a row a target, and returns the words it had.
     pub(crate) fn set_found(&mut self, row: u32, found: Found<'_>) -> Stored {
         let words = self.targets.row_mut(row);
         let before = Stored::from_slice(words);
@@ -259,7 +259,7 @@ impl Rows {
         before
     }
 
-    /// Gives a row back what [`Rows::set_found`] told.
+    /// Gives a row back the words that [`Rows::set_found`] returned.
     pub(crate) fn restore(&mut self, row: u32, stored: &Stored) {
         self.targets.row_mut(row).copy_from_slice(stored);
     }
@@ -326,12 +326,12 @@ impl Rows {
         Some(&self.idle.as_ref()?.row(row)[0])
     }
 
-    /// Sets an entry's idle time, and tells the one it had. `now` counts as its last use.
-    pub(crate) fn set_idle(&mut self, row: u32, timeout: u64, now: u64) -> u64 {
+    /// Sets an entry's idle time, and returns the one it had. `now` counts as its last use.
+    pub(crate) fn set_idle(&mut self, row: u32, timeout_ns: u64, now: u64) -> u64 {
         let Some(idle) = &mut self.idle else { return 0 };
         let idle = &mut idle.row_mut(row)[0];
         idle.last.store(now, Ordering::Relaxed);
-        std::mem::replace(&mut idle.timeout, timeout)
+        std::mem::replace(&mut idle.timeout_ns, timeout_ns)
     }
 
     pub(crate) fn memory(&self) -> usize {

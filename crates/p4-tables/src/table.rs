@@ -25,7 +25,7 @@ pub const DEFAULT: Handle = 0;
 /// Masks that a table may have unless its specification says otherwise.
 pub const DEFAULT_MASK_LIMIT: usize = 256;
 
-/// What a table is.
+/// The specification of a table.
 #[derive(Clone, Debug)]
 pub struct TableSpec {
     /// Fields and places of its key.
@@ -46,7 +46,7 @@ pub struct TableSpec {
     pub idle: bool,
     /// Whether only the program sets entries.
     pub constant: bool,
-    /// What runs if no entry matches. In tables with a profile, too, this is an action.
+    /// The target if no entry matches. In tables with a profile, too, this is an action.
     pub default: Option<Target>,
     /// Whether that may not be changed.
     pub constant_default: bool,
@@ -74,15 +74,15 @@ impl TableSpec {
 /// An entry as it is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it matches.
+    /// Its match.
     pub pattern: Pattern,
     /// Of two entries that match, that with the larger priority wins, and of equal ones the older. Without meaning in
     /// tables that have no ternary, optional or range fields; it must be 0 there.
     pub priority: u32,
-    /// What it leads to.
+    /// Its target.
     pub target: Target,
     /// Nanoseconds without a packet after which it counts as idle; 0 is never.
-    pub idle_timeout: u64,
+    pub idle_timeout_ns: u64,
 }
 
 /// Packets and bytes.
@@ -172,7 +172,7 @@ impl Table {
         Ok(table)
     }
 
-    /// What the table is.
+    /// The table's specification.
     pub fn spec(&self) -> &TableSpec {
         &self.spec
     }
@@ -208,8 +208,8 @@ impl Table {
         }
     }
 
-    /// Starts to bring near what a look-up will read, for callers that know their keys some time before they look
-    /// up. The result means nothing; whoever drops it unseen lets the compiler leave the reads out.
+    /// Prefetches the memory that a look-up will read, for callers that know their keys some time before they look
+    /// up. The result means nothing, but must be used, or the compiler leaves the reads out.
     #[inline]
     pub fn touch(&self, key: &[u64]) -> u64 {
         match &self.finder {
@@ -218,7 +218,7 @@ impl Table {
         }
     }
 
-    /// What an entry leads to; [`DEFAULT`] for a look-up that missed.
+    /// The target of an entry; [`DEFAULT`] for a look-up that missed.
     #[inline]
     pub fn found(&self, handle: Handle) -> Found<'_> {
         self.rows.found(handle)
@@ -233,7 +233,7 @@ impl Table {
         }
     }
 
-    /// What an entry has counted.
+    /// An entry's counts.
     pub fn counted(&self, handle: Handle) -> Option<Count> {
         let counter = self.rows.counter(handle)?;
         let read = |value: &std::sync::atomic::AtomicU64| value.load(Ordering::Relaxed);
@@ -243,7 +243,7 @@ impl Table {
         })
     }
 
-    /// Sets what an entry has counted.
+    /// Sets an entry's counts.
     ///
     /// # Errors
     ///
@@ -281,7 +281,7 @@ impl Table {
                 return false;
             };
             let unused = now.saturating_sub(state.last.load(Ordering::Relaxed));
-            self.rows.is_live(handle) && state.timeout > 0 && unused >= state.timeout
+            self.rows.is_live(handle) && state.timeout_ns > 0 && unused >= state.timeout_ns
         };
         idle.extend((from..end).filter(is_idle));
         (end < self.rows.end()).then_some(end)
@@ -333,7 +333,7 @@ impl Table {
         }
     }
 
-    /// Bytes that the table's entries take, and what is kept free for more.
+    /// Bytes that the table's entries take, with the room kept free for more.
     pub fn memory(&self) -> usize {
         let finder = match &self.finder {
             Finder::Keyless => 0,
@@ -353,7 +353,7 @@ impl Table {
         if entry.priority > 0 && !self.spec.layout.has_priorities() {
             return Err(Error::PriorityWithoutMeaning);
         }
-        if entry.idle_timeout > 0 && !self.spec.idle {
+        if entry.idle_timeout_ns > 0 && !self.spec.idle {
             return Err(Error::NotKept { what: "idle times" });
         }
         Ok(())
@@ -381,7 +381,7 @@ impl Table {
         self.rows.set_pattern(handle, &entry.pattern);
         self.rows.set_rank(handle, rank(entry.priority, self.sequence));
         self.rows.set_found(handle, found);
-        self.rows.set_idle(handle, entry.idle_timeout, now);
+        self.rows.set_idle(handle, entry.idle_timeout_ns, now);
         if let Err(error) = self.link(handle, &entry.pattern) {
             self.rows.give(handle);
             return Err(error);
@@ -433,8 +433,8 @@ impl Table {
         self.rows.set_found(handle, found)
     }
 
-    pub(crate) fn set_idle(&mut self, handle: Handle, timeout: u64, now: u64) -> u64 {
-        self.rows.set_idle(handle, timeout, now)
+    pub(crate) fn set_idle(&mut self, handle: Handle, timeout_ns: u64, now: u64) -> u64 {
+        self.rows.set_idle(handle, timeout_ns, now)
     }
 
     pub(crate) fn restore(&mut self, handle: Handle, stored: &Stored) {
@@ -445,7 +445,7 @@ impl Table {
         self.rows.set_constant(handle);
     }
 
-    /// Sets what runs if no entry matches, and tells what the row was.
+    /// Sets the target if no entry matches, and returns the former row.
     pub(crate) fn write_default(&mut self, target: Option<&Target>) -> Result<Stored, Error> {
         let found = match target {
             None => Found::Nothing,

@@ -61,11 +61,11 @@ impl Tables {
         Tables::default()
     }
 
-    /// Adds a table, and tells its number. Its profile must be there.
+    /// Adds a table, and returns its number. Its profile must exist.
     ///
     /// # Errors
     ///
-    /// What is wrong with the specification.
+    /// The error in the specification.
     pub fn add_table(&mut self, spec: TableSpec) -> Result<u32, Error> {
         if let Some(profile) = spec.profile {
             self.profile(profile)?;
@@ -74,13 +74,13 @@ impl Tables {
         Ok(self.tables.len() as u32 - 1)
     }
 
-    /// Adds an action profile, and tells its number.
+    /// Adds an action profile, and returns its number.
     pub fn add_profile(&mut self, spec: ProfileSpec) -> u32 {
         self.profiles.push(Profile::new(spec));
         self.profiles.len() as u32 - 1
     }
 
-    /// Adds a value set with at most `limit` patterns (and [`crate::MAX_VALUE_SET`]), and tells its number.
+    /// Adds a value set with at most `limit` patterns (and [`crate::MAX_VALUE_SET`]), and returns its number.
     pub fn add_value_set(&mut self, layout: KeyLayout, limit: usize) -> u32 {
         self.sets.push(ValueSet::new(layout, limit));
         self.sets.len() as u32 - 1
@@ -197,7 +197,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Reads what the changes will touch.
+    /// Reads the memory that the changes will touch.
     fn walk(&self, changes: &[Change]) -> u64 {
         let touched = changes.iter().map(|change| match change {
             Change::Insert { table, entry } => self
@@ -458,7 +458,7 @@ impl Tables {
         self.use_target(number, handle, false);
         let table = self.table_mut(number)?;
         let stored = table.set_found(handle, found(&entry.target, place));
-        let idle = Some(table.set_idle(handle, entry.idle_timeout, now));
+        let idle = Some(table.set_idle(handle, entry.idle_timeout_ns, now));
         self.use_target(number, handle, true);
         Ok(Undo::Restore {
             table: number,

@@ -3,7 +3,7 @@
 //! Entries with the same mask are in one subtable, which is an exact map of masked keys (Srinivasan et al., *Packet
 //! Classification using Tuple Space Search*, SIGCOMM 1999). Subtables are visited in the order of their best
 //! entry, and a look-up ends where no better one can follow. What a look-up may cost is the number of masks, so
-//! that is limited: whoever sets entries chooses masks, and could otherwise slow every packet down.
+//! that is limited: the source of entries chooses masks, and could otherwise slow every packet down.
 //!
 //! The rank of an entry is its priority and then its age: of two that match with one priority, the older wins.
 
@@ -32,7 +32,7 @@ struct Subtable {
 /// Words of keys whose masks lie in the list of visits.
 const SHORT: usize = 2;
 
-/// What a look-up needs to know of a subtable before it goes there.
+/// The properties of a subtable that a look-up reads before it goes there.
 #[derive(Debug)]
 struct Visit {
     /// Rank of its best entry.

@@ -52,7 +52,7 @@ impl ValueSet {
         Ok(())
     }
 
-    /// Takes a pattern out, and tells where it was.
+    /// Takes a pattern out, and returns where it was.
     pub(crate) fn remove(&mut self, pattern: &Pattern) -> Result<usize, Error> {
         let at = self
             .patterns

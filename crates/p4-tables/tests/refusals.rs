@@ -182,7 +182,7 @@ fn wrong_entries_are_refused() {
         (
             table,
             Entry {
-                idle_timeout: 1,
+                idle_timeout_ns: 1,
                 ..right.clone()
             },
             Error::NotKept { what: "idle times" },

@@ -138,7 +138,7 @@ fn constants_defaults_counters_and_idle_times() {
     assert_eq!(run(&tables), Some((9, 9)));
 
     let added = Entry {
-        idle_timeout: 100,
+        idle_timeout_ns: 100,
         ..entry(exact(&key, 2), action(2, 2))
     };
     tables

@@ -177,7 +177,7 @@ fn run(fields: &[KeyField], history: &[u64]) -> Result<(), TestCaseError> {
                 action,
                 arguments: Words::new(),
             },
-            idle_timeout: 0,
+            idle_timeout_ns: 0,
         };
         let (change, expected) = match draw.below(8) {
             0..5 => {
@@ -301,8 +301,8 @@ proptest! {
             let target = Target::Action { action: word as u32, arguments: [word].as_slice().into() };
             match draw.below(4) {
                 0 => Change::Remove { table, pattern, priority },
-                1 => Change::Modify { table, entry: Entry { pattern, priority, target, idle_timeout: 0 } },
-                _ => Change::Insert { table, entry: Entry { pattern, priority, target, idle_timeout: 0 } },
+                1 => Change::Modify { table, entry: Entry { pattern, priority, target, idle_timeout_ns: 0 } },
+                _ => Change::Insert { table, entry: Entry { pattern, priority, target, idle_timeout_ns: 0 } },
             }
         };
         let changes: Vec<Change> = history.iter().map(|&word| change(word)).collect();
@@ -363,7 +363,7 @@ fn large_exact_tables_keep_every_entry() {
                 action: number as u32,
                 arguments: Words::new(),
             },
-            idle_timeout: 0,
+            idle_timeout_ns: 0,
         };
         let insert: Vec<Change> = (0..20_000)
             .map(|number| Change::Insert {
@@ -438,7 +438,7 @@ fn large_prefix_tables_find_the_longest() {
                 pattern: pattern.clone(),
                 priority: 0,
                 target,
-                idle_timeout: 0,
+                idle_timeout_ns: 0,
             },
         };
         let added = tables.apply(&[insert], 0).is_ok();

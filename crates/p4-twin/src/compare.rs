@@ -1,4 +1,4 @@
-//! The interpreter beside the evaluator: the same packets, one after the other, since registers keep what they hold.
+//! The interpreter beside the evaluator: the same packets, one after the other, since registers keep their values.
 
 use crate::evaluate::{Evaluator, Sent};
 use crate::generate;
@@ -39,11 +39,11 @@ pub enum Difference {
         port: u32,
         /// Its bytes.
         bytes: Vec<u8>,
-        /// What the interpreter sent.
+        /// The packets that the interpreter sent.
         found: Vec<Sent>,
-        /// What the interpreter dropped, and why.
+        /// The packets that the interpreter dropped, by reason.
         drops: String,
-        /// What the evaluator sent.
+        /// The packets that the evaluator sent.
         expected: Vec<Sent>,
     },
 }

@@ -1,4 +1,4 @@
-//! The naive evaluator: what a program does to a packet, as its description says, and no faster.
+//! The naive evaluator: applies a program to a packet literally as its description says, without regard to speed.
 //!
 //! Every field is a number without bounds, every packet a vector of bits, every look-up a walk over all entries, and
 //! expressions are evaluated by recursion. It shares nothing with an engine but the program, and was written from the
@@ -322,7 +322,7 @@ impl<'p> Evaluator<'p> {
         }
     }
 
-    /// What the checksum ought to be, if it is to be computed.
+    /// The right checksum, if it is to be computed.
     fn checksum(&mut self, packet: &mut Packet, checksum: &Checksum) -> Option<BigUint> {
         if let Some(condition) = checksum.condition
             && !self
@@ -375,7 +375,7 @@ impl<'p> Evaluator<'p> {
     }
 }
 
-/// What a pass came to.
+/// The outcome of a pass.
 enum End {
     /// All that left.
     Gone(Vec<Sent>),

@@ -44,7 +44,7 @@ const ERRORS: &[&str] = &[
     "ParserInvalidArgument",
 ];
 
-/// What an expression may use.
+/// The elements that an expression may use.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
     parser: bool,
@@ -544,7 +544,7 @@ impl Generator {
 
     // Actions.
 
-    /// A field that may be written: user metadata, the wish where to go, headers.
+    /// A field that may be written: user metadata, the egress specification, headers.
     fn place(&mut self) -> (Place, u16) {
         if self.chance(8) {
             let header = self.element();
@@ -764,7 +764,7 @@ impl Generator {
         }
     }
 
-    /// Without two that could not be told apart.
+    /// Without two that could not be distinguished.
     fn entries(&mut self, keys: &[Key], kind: MatchKind, actions: &[TableAction]) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();
         let with_priorities = !matches!(kind, MatchKind::Exact | MatchKind::Lpm);

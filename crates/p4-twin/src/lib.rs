@@ -1,4 +1,4 @@
-//! What engines of P4 programs are compared with: a naive [evaluator](evaluate) of the same programs,
+//! The reference for engines of P4 programs: a naive [evaluator](evaluate) of the same programs,
 //! [random programs](generate) that ask for everything at once, and the [comparison](compare) with the interpreter.
 //!
 //! All of it is for tests. The evaluator shares no code with any engine, so that a fault has to be made twice to go unnoticed.

@@ -7,7 +7,7 @@ use p4_twin::compare::{compare, compare_rich};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Differences told before it gives up.
+/// Differences printed before it gives up.
 const DIFFERENCES: u64 = 10;
 
 #[derive(Debug, Parser)]

@@ -42,7 +42,7 @@ impl Signals {
     pub fn new() -> io::Result<Signals> {
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises `set`, the others read it and keep no pointer; the signal numbers are
-        // valid. signalfd(-1, ...) returns a new descriptor, which nobody else owns.
+        // valid. signalfd(-1, ...) returns a new descriptor, which nothing else owns.
         let descriptor = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for (number, _) in SIGNALS {

@@ -134,7 +134,7 @@ fn children_die_with_the_supervisor() {
         }
     };
     let alive = || {
-        // A zombie that nobody has reaped yet counts as dead.
+        // A zombie that has not been reaped yet counts as dead.
         std::fs::read_to_string(format!("/proc/{grandchild}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
     };
     assert!(alive());

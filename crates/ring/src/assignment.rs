@@ -35,8 +35,8 @@ impl Assignment {
         fence(Ordering::SeqCst);
     }
 
-    /// Assigns the thread with this number, which is below `u16::MAX`; the caller then tells it to look at the queue. After
-    /// `None` the caller must look at the queue once more.
+    /// Assigns the thread with this number, which is below `u16::MAX`; the caller then notifies that thread. After
+    /// `None` the caller must check the queue once more.
     pub fn set(&self, number: Option<u16>) {
         let assigned = number.map_or(0, |number| number + 1);
         // Many threads read the line: it is written only when the number changes.

@@ -90,7 +90,7 @@ impl<T> Claim<T> {
 
 impl<T> Guard<'_, T> {
     /// Ends the access. True when another thread failed to claim in the meantime: the caller must then make sure that the
-    /// value is claimed and looked at again.
+    /// value is claimed and its work is looked for again.
     #[inline]
     #[must_use = "somebody may have left work behind"]
     pub fn release(self) -> bool {

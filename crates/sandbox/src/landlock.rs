@@ -125,7 +125,7 @@ impl Files {
             )
         })?;
         let ruleset = i32::try_from(ruleset).map_err(io::Error::other)?;
-        // SAFETY: a descriptor just made, which nobody else owns.
+        // SAFETY: a descriptor just made, which nothing else owns.
         let ruleset = unsafe { OwnedFd::from_raw_fd(ruleset) };
         for (path, rights) in &self.rules {
             add_rule(&ruleset, path, rights & handled)

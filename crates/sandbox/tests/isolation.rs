@@ -486,7 +486,7 @@ fn a_driver_domain_reaches_interfaces_and_nothing_else() {
     }
 }
 
-/// A thread identifier may be that of anybody.
+/// A thread identifier may be that of a thread of any process.
 #[test]
 fn only_the_calling_thread_is_moved() {
     is_killed("move another");
@@ -553,7 +553,7 @@ fn privileges_are_gone() {
         .spawn()
         .unwrap();
     let isolated_thread = || {
-        // The test harness of the child has a thread of its own, whose capabilities nobody dropped.
+        // The test harness of the child has a thread of its own, whose capabilities were not dropped.
         let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).ok()?;
         let read = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();
         let all: Vec<String> = tasks.flatten().filter_map(read).collect();

@@ -83,7 +83,7 @@ pub fn relay(role: &str, line: &[u8]) {
         style,
     };
     let line = logger.line(SystemTime::now(), level, &String::from_utf8_lossy(message));
-    // Nobody is left to be told that telling failed.
+    // A failure to write the log cannot be logged.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
@@ -119,7 +119,7 @@ impl Log for Logger {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let line = self.line(SystemTime::now(), record.level(), &record.args().to_string());
-            // Nobody is left to be told that telling failed.
+            // A failure to write the log cannot be logged.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }

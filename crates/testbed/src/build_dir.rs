@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// `build/`, or what `HYPERSWITCH_BUILD_DIR` names.
+/// `build/`, or the directory that `HYPERSWITCH_BUILD_DIR` names.
 pub fn path() -> PathBuf {
     match std::env::var_os("HYPERSWITCH_BUILD_DIR") {
         Some(path) => path.into(),
@@ -31,7 +31,7 @@ pub fn sibling(name: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// The file `name`, made by `make` if it is not there. Whatever the contents depend on must be part of the name.
+/// The file `name`, made by `make` if it does not exist. Everything on which the contents depend must be part of the name.
 pub fn cached(name: &str, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<PathBuf> {
     let path = path().join(name);
     if !path.exists() {
@@ -46,7 +46,7 @@ pub fn write(path: &Path, contents: &[u8]) -> Result<()> {
     std::fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let temporary = tempfile::NamedTempFile::new_in(dir)?;
     std::fs::write(temporary.path(), contents)?;
-    // Temporary files are their owner's alone; results are for everybody.
+    // Only their owner may read temporary files; all users may read results.
     std::fs::set_permissions(temporary.path(), std::fs::Permissions::from_mode(0o644))?;
     temporary
         .persist(path)

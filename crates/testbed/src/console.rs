@@ -108,7 +108,7 @@ impl Console {
         }
     }
 
-    /// How often the agent has said that it is ready.
+    /// How often the agent has reported that it is ready.
     pub fn boots(&self) -> u32 {
         self.shared.state().boots
     }
@@ -185,7 +185,7 @@ fn nudge(input: &Mutex<Box<dyn Write + Send>>, shared: &Shared) {
         drop(guard);
         if waiting {
             let mut input = input.lock().expect("nobody panics with the lock");
-            // Who waits for the command sees that the guest is gone.
+            // The thread that waits for the command sees that the guest is gone.
             let _ = input.write_all(b"\n").and_then(|()| input.flush());
         }
         state = shared.state();
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
-    /// A console whose guest is the test: what it prints goes in, what it is told comes out.
+    /// A console whose guest is the test: its output goes in, its commands come out.
     fn console() -> (Console, UnixStream, BufReader<UnixStream>) {
         let (ours, theirs) = UnixStream::pair().expect("socket pair");
         let input = ours.try_clone().expect("clones");

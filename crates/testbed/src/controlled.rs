@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub struct Controlled {
     process: Child,
     control: Channel,
-    /// It hears of peers there.
+    /// Its channel to the supervisor, by which it gets channels to peers.
     supervisor: Channel,
     publisher: Option<Publisher>,
     serial: u32,
@@ -92,7 +92,7 @@ impl Controlled {
         Ok(plane)
     }
 
-    /// What the supervisor says at the start, in its order.
+    /// The supervisor's messages at the start, in its order.
     fn introduce(&mut self, priority: PriorityStatus, peer: BorrowedFd<'_>) -> Result<()> {
         let supervisor = &self.supervisor;
         supervisor.send(&ToChild::Placement(Config::default()), &[])?;
@@ -130,7 +130,7 @@ impl Controlled {
         self.ask(Request::PortAdd(spec), &[listener.as_fd()]).map(drop)
     }
 
-    /// Says that this process is the guest of the ports, as the control process finds out when a guest connects.
+    /// Registers this process as the guest of the ports, as the control process does when a guest connects.
     pub fn is_our_guest(&mut self, ports: &[&str]) -> Result<()> {
         let Some(publisher) = &self.publisher else {
             return Ok(());
@@ -202,7 +202,7 @@ impl Controlled {
         }
     }
 
-    /// Who did the work.
+    /// The report about the threads' work.
     pub fn work(&mut self) -> Result<WorkReport> {
         match self.ask(Request::Work, &[])? {
             Answer::Work(report) => Ok(report),
@@ -240,7 +240,7 @@ impl Controlled {
         self.directory.path().join(format!("{port}.sock"))
     }
 
-    /// What it has logged.
+    /// Its log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }

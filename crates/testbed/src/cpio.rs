@@ -22,7 +22,7 @@ impl Cpio {
         self.entry(path, TYPE_DIRECTORY | 0o755, &[]);
     }
 
-    /// Adds a regular file, executable if `mode` says so.
+    /// Adds a regular file with that mode.
     pub fn file(&mut self, path: &str, mode: u32, contents: &[u8]) {
         self.entry(path, TYPE_FILE | (mode & 0o7777), contents);
     }

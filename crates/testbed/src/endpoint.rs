@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Time limit of commands that should be quick. Generous, for machines that are busy with other guests.
 pub const QUICK: Duration = Duration::from_secs(30);
 
-/// What a command left behind.
+/// The result of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Output {
     /// Exit status; 128 plus the signal's number if it was killed.
@@ -146,7 +146,7 @@ pub trait Endpoint: Sync {
     /// Starts a shell command.
     fn start(&self, command: &str) -> Result<Running>;
 
-    /// Runs a shell command that should end within [`QUICK`], whatever its exit status.
+    /// Runs a shell command that should end within [`QUICK`], with any exit status.
     fn run(&self, command: &str) -> Result<Output> {
         self.start(command)?.wait(QUICK)
     }

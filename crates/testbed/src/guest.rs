@@ -1,4 +1,4 @@
-//! A running guest, whatever runs it, and what it is to be.
+//! A running guest of any kind, and its specification.
 //!
 //! Guests differ in how they are started ([`uml`](crate::uml), [`qemu`](crate::qemu)); from then on they are a process group and a
 //! console with the same agent behind it. Dropping a guest kills it without telling it, like a power cut.
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 /// How long a guest may take to boot. Three emulated ones at once on a busy machine take 40 s.
 pub const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What the guest's network interface is connected to.
+/// The connection of the guest's network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Network {
     /// No interface at all.
@@ -35,14 +35,14 @@ pub enum Network {
     },
 }
 
-/// What a guest is to be.
+/// The specification of a guest.
 #[derive(Clone, Debug)]
 pub struct GuestOptions {
     /// Host name, at most 63 characters of `[a-z0-9-]`.
     pub name: String,
     /// Memory in MiB.
     pub memory: u32,
-    /// What its interface is connected to.
+    /// The connection of its interface.
     pub network: Network,
     /// Hardware address; one made from the name by default.
     pub mac: String,
@@ -179,7 +179,7 @@ impl Guest {
         })
     }
 
-    /// What it was asked to be.
+    /// Its specification.
     pub fn options(&self) -> &GuestOptions {
         &self.options
     }

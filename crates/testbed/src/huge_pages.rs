@@ -1,4 +1,4 @@
-//! Pages of 2 MiB for peers that cannot do without, given back afterwards whatever happens.
+//! Pages of 2 MiB for peers that need them, given back afterwards in any case.
 //!
 //! The setting is the machine's. A small shell, which outlives this process whether it ends well, panics, is
 //! interrupted or killed, waits for its pipe to close and then writes the old value; pages still in use are freed by the
@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 const SETTING: &str = "/proc/sys/vm/nr_hugepages";
 
-/// What this process has reserved.
+/// The pages that this process has reserved.
 struct Ledger {
     before: u64,
     /// Pages of all handles.

@@ -30,7 +30,7 @@ const OUR_PROGRAMS: &[&str] = &["udp-rr"];
 /// Modules a guest needs; those that its kernel has built in are skipped.
 const MODULES: &[&str] = &["virtio_pci", "ipv6", "virtio_net", "8021q"];
 
-/// How distributions compress modules, and what unpacks that: Debian 13 has `.ko.xz`.
+/// Compressions of modules in distributions, and the program that unpacks each: Debian 13 has `.ko.xz`.
 const COMPRESSIONS: &[(&str, &str)] = &[("xz", "xz"), ("zst", "zstd")];
 
 /// A file in the archive to be.
@@ -99,7 +99,7 @@ fn archive(inputs: &[Input], order: &str) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// What a file contains, unpacked if its name says that it is compressed.
+/// The contents of a file, unpacked if its name shows that it is compressed.
 fn contents(path: &Path) -> Result<Vec<u8>> {
     let Some((_, unpack)) = COMPRESSIONS
         .iter()
@@ -200,7 +200,7 @@ impl ModuleTree {
         Ok(ModuleTree { paths })
     }
 
-    /// `wanted` and what they depend on, dependencies first. Names the tree lacks are built into the kernel.
+    /// `wanted` and the modules on which they depend, dependencies first. Names the tree lacks are built into the kernel.
     fn ordered(&self, wanted: &[&str]) -> Result<Vec<(String, PathBuf)>> {
         let mut ordered = Vec::new();
         let mut seen = BTreeSet::new();

@@ -1,6 +1,6 @@
 //! iperf3 between two endpoints, with throughput per interval as the *receiver* saw it.
 //!
-//! The receiver's view is what counts: a sender happily fills its socket buffer while nothing arrives.
+//! The receiver's count is used: a sender fills its socket buffer even while nothing arrives.
 
 use crate::endpoint::{Endpoint, Running};
 use anyhow::{Context, Result, bail};
@@ -45,7 +45,7 @@ impl IperfOptions {
     }
 }
 
-/// What the receiver got.
+/// The receiver's count.
 #[derive(Clone, Debug)]
 pub struct IperfResult {
     /// Mean throughput in bits per second of payload.

@@ -18,7 +18,7 @@ pub struct Lab {
     _alone: MutexGuard<'static, ()>,
 }
 
-/// What this process lacks to run guests and namespaces, if anything.
+/// The privileges or programs that this process lacks to run guests and namespaces, if any.
 pub fn obstacle() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root");
@@ -40,7 +40,7 @@ impl Lab {
                 !std::env::var("HYPERSWITCH_E2E").is_ok_and(|value| value == "require"),
                 "{name}: {obstacle}"
             );
-            // Past the test harness, which keeps what successful tests print to itself.
+            // Past the test harness, which hides the output of successful tests.
             let _ = writeln!(std::io::stderr(), "{name}: skipped: {obstacle}");
             return None;
         }
@@ -53,7 +53,7 @@ impl Lab {
         })
     }
 
-    /// Tells how far the test is; shown when it fails or with `--nocapture`.
+    /// Prints how far the test is; shown when it fails or with `--nocapture`.
     pub fn note(&self, text: impl std::fmt::Display) {
         println!(
             "[{:6.2} s] {}: {text}",

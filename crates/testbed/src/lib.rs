@@ -11,8 +11,8 @@
 //!   and is killed by the kernel when the test process dies without dropping anything ([`process`]);
 //! * interfaces live in namespaces of their own; the machine's network is not touched.
 //!
-//! Errors are `anyhow`, written for the one who reads a failed test: they say which endpoint, which command, and
-//! what its console showed last.
+//! Errors are `anyhow`, written for the reader of a failed test: they name the endpoint and the command, and show the last
+//! lines of its console.
 
 #![forbid(unsafe_code)]
 

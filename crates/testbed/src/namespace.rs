@@ -1,6 +1,6 @@
-//! Network namespaces: what a container looks like to a switch, and a place to keep interfaces to oneself.
+//! Network namespaces, which are containers to a switch, and keep a test's interfaces apart from the machine's.
 //!
-//! Names carry the process id and a count, so that test runs side by side do not meet. The namespace disappears with its
+//! Names carry the process id and a count, so that test runs side by side do not collide. The namespace disappears with its
 //! handle, and the interfaces made in it with the namespace; one whose process was killed is removed by the next.
 
 use crate::endpoint::{Endpoint, Host, Running};
@@ -47,7 +47,7 @@ impl Namespace {
     }
 }
 
-/// Deletes what earlier processes could not, because they were killed.
+/// Deletes namespaces that earlier processes left behind because they were killed.
 fn remove_orphans() {
     let Ok(entries) = std::fs::read_dir("/run/netns") else {
         return;

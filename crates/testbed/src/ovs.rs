@@ -25,13 +25,13 @@ const HUGE_PAGES: u64 = 512;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the flow table says.
+/// The contents of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forwarding {
     /// Ports are joined in pairs, the first with the second and so on: the least that a switch can do, without
     /// addresses. What it does best.
     Pairs,
-    /// A learning switch, the action NORMAL: what it does by default, and what Hyper-Switch does.
+    /// A learning switch, the action NORMAL: its default, and the function of Hyper-Switch.
     Learning,
     /// A learning switch behind a filter that looks at addresses and ports in separate rules, as tenants' security groups
     /// do. Each rule that does not match leaves its bits in the megaflow's mask (the tuple-space explosion of
@@ -104,7 +104,7 @@ impl Forwarding {
     }
 }
 
-/// What the poll threads have done since the start.
+/// Counts of the poll threads since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PmdStats {
     /// Packets received from ports.
@@ -185,7 +185,7 @@ impl OvsDpdk {
     fn set_forwarding(&self, ports: usize, forwarding: Forwarding) -> Result<()> {
         let bridge = self.directory.path().join("br0.mgmt");
         wait_for(&bridge)?;
-        // The bridge's own interface has nobody behind it.
+        // The bridge's own interface leads nowhere.
         Host.must(&format!("ovs-ofctl mod-port {} br0 no-flood", bridge.display()))?;
         for flow in forwarding.flows(ports) {
             Host.must(&format!("ovs-ofctl add-flow {} '{flow}'", bridge.display()))?;
@@ -209,7 +209,7 @@ impl OvsDpdk {
         self.directory.path().join(port)
     }
 
-    /// What the daemon logged.
+    /// The daemon's log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("vswitchd.log")).unwrap_or_default()
     }
@@ -220,7 +220,7 @@ impl OvsDpdk {
         Host.must(&format!("ovs-appctl -t {} {command}", control.display()))
     }
 
-    /// What the poll threads have done.
+    /// Counts of the poll threads.
     pub fn pmd_stats(&self) -> Result<PmdStats> {
         parse_pmd_stats(&self.appctl("dpif-netdev/pmd-stats-show")?)
             .context("cannot read dpif-netdev/pmd-stats-show")

@@ -1,4 +1,4 @@
-//! ping, and what it found.
+//! ping, and its results.
 
 use crate::endpoint::Endpoint;
 use anyhow::{Context, Result, bail};
@@ -28,7 +28,7 @@ impl Default for PingOptions {
     }
 }
 
-/// What came back.
+/// The answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PingResult {
     /// Packets sent.
@@ -80,7 +80,8 @@ pub fn ping(from: &dyn Endpoint, address: &str, options: PingOptions) -> Result<
     })
 }
 
-/// Pings `address`, and returns each round trip time in milliseconds, in the order of the answers. What is lost is left out.
+/// Pings `address`, and returns each round trip time in milliseconds, in the order of the answers. Lost packets are left
+/// out.
 pub fn round_trips(from: &dyn Endpoint, address: &str, options: PingOptions) -> Result<Vec<f64>> {
     let PingOptions {
         count,

@@ -1,6 +1,6 @@
 //! Guests that poll, in this process: frames of any kind through any vhost-user switch, under control to the byte.
 //!
-//! [testpmd](crate::testpmd) is a driver that nobody here wrote, but it decides what the frames are. Here the benchmark
+//! [testpmd](crate::testpmd) is a driver of another project, but it determines the frames. Here the benchmark
 //! does: how many flows, whether the guest touches the payload, how many frames arrive at a time, how fast. The guest is
 //! memory shared with the switch and one or more ports in it, each a receive and a transmit ring with a driver
 //! ([`virtqueue::driver`]); calls are off, and kicks are given when the switch wants them, as a DPDK guest does.
@@ -22,7 +22,7 @@ use vhost_driver::{Bells, Connection, GUEST_BASE, feature};
 pub use virtqueue::driver::Pages;
 use virtqueue::driver::{Access, DriverQueue, Layout, SharedMemory, Span};
 
-/// Entries of each ring unless said otherwise.
+/// Entries of each ring by default.
 const RING: u16 = 256;
 
 /// How a guest is made.
@@ -30,7 +30,7 @@ const RING: u16 = 256;
 pub struct Build {
     /// Entries of each ring, a power of two up to 1024.
     pub ring: u16,
-    /// What its memory is made of; huge pages must have been reserved, 2 MiB for every 512 buffers of 4 KiB.
+    /// The pages of its memory; huge pages must have been reserved, 2 MiB for every 512 buffers of 4 KiB.
     pub pages: Pages,
     /// Whether it takes frames that are spread over several buffers (`mrg_rxbuf`).
     pub merges: bool,
@@ -64,7 +64,7 @@ struct Port {
 }
 
 impl Port {
-    /// Returns what the switch has sent to the stack of free buffers.
+    /// Returns buffers that the switch has sent to the stack of free buffers.
     fn reclaim(&mut self, free: &mut Vec<usize>) -> Result<()> {
         while let Some(used) = self.transmit.take()? {
             free.push(used.buffer.offset);

@@ -115,7 +115,7 @@ impl Group {
     /// Sends a signal to all of the group.
     pub fn signal_all(&mut self, signal: Signal) {
         if let Some(group) = Pid::from_raw(self.pid().cast_signed()) {
-            // Nobody left to receive it is no error.
+            // It is no error if the receiver is gone.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -145,7 +145,7 @@ impl Drop for Group {
     }
 }
 
-/// What `/proc/<pid>/stat` says about a process.
+/// Values of `/proc/<pid>/stat` about a process.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcStat {
     /// Process identifier.
@@ -230,7 +230,7 @@ pub fn own_memory(pid: u32) -> u64 {
     bytes(pid, "status", "RssAnon:")
 }
 
-/// What a line of a file of `/proc/<pid>` says in kilobytes.
+/// The value in kilobytes of a line in a file of `/proc/<pid>`.
 fn bytes(pid: u32, file: &str, key: &str) -> u64 {
     let kilobytes = || -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
@@ -268,7 +268,7 @@ mod tests {
         wait_for_members(name, 0);
     }
 
-    /// What happens when we are killed ourselves: only the leader is, by the kernel.
+    /// The case that we are killed ourselves: the kernel then kills the leader only.
     #[test]
     fn the_end_of_the_leader_is_the_end_of_its_children() {
         if !rustix::process::geteuid().is_root() {

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// How long a guest may take to boot when it is tried whether KVM works.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the machine is to be, beyond what every guest is.
+/// The machine's specification beyond that of every guest.
 #[derive(Clone, Debug, Default)]
 pub struct QemuOptions {
     /// Further properties of the network device, `guest_tso4=off` for instance.
@@ -87,7 +87,7 @@ impl QemuGuest {
         self.accelerator
     }
 
-    /// The guest alone, where nobody cares what runs it.
+    /// The guest alone, for callers to which the VMM does not matter.
     pub fn into_guest(self) -> Guest {
         self.guest
     }

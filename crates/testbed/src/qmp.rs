@@ -37,7 +37,7 @@ impl Qmp {
         self.execute_with(command, &json!({}))
     }
 
-    /// Runs a command; returns what it returns.
+    /// Runs a command, and returns its result.
     pub fn execute_with(&mut self, command: &str, arguments: &Value) -> Result<Value> {
         let line = format!("{}\n", json!({ "execute": command, "arguments": arguments }));
         self.reader.get_mut().write_all(line.as_bytes())?;

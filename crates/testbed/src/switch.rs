@@ -2,7 +2,7 @@
 //! command line.
 //!
 //! Each instance has a temporary run directory and a namespace of its own that stands for the host: the TAPs of
-//! internal switches appear there, so that instances side by side do not meet and the machine's network is not
+//! internal switches appear there, so that instances side by side do not collide and the machine's network is not
 //! touched. The log goes to a file and is printed when the instance was not stopped in good order.
 
 use crate::build_dir;
@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long the switch may take to do what is asked of it.
+/// How long the switch may take to execute a request.
 pub const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A supervised process, by the name `hyperswitch status` shows.
@@ -135,7 +135,7 @@ impl Switch {
         &self.host
     }
 
-    /// What the processes have logged.
+    /// The log of the processes.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! DPDK's testpmd with virtio-user ports: a polling guest driver that nobody here wrote, at native speed.
+//! DPDK's testpmd with virtio-user ports: a polling guest driver of another project, at native speed.
 //!
 //! Two ports forward to each other what they receive, so that packets injected once run in a loop through the switch until one
 //! is lost. Its memory is one shared file, without huge pages unless asked for. testpmd is driven over its
@@ -21,7 +21,7 @@ const PROMPT: &str = "testpmd> ";
 /// How long any command may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What testpmd is to be.
+/// The specification of a testpmd.
 #[derive(Clone, Debug)]
 pub struct TestpmdOptions {
     /// DPDK devices (`--vdev`), one port each.
@@ -118,7 +118,7 @@ impl Testpmd {
         // Its prompt bypasses the C library's buffer, the rest does not: line by line they stay in order.
         let mut command = process::command("stdbuf");
         command.args(["-oL", "dpdk-testpmd"]);
-        // Two threads (prompt and forwarding) that the kernel may place: pinned ones would meet those of the next testpmd.
+        // Two threads (prompt and forwarding) that the kernel may place: pinned ones would share cores with the next testpmd's.
         command.arg(format!("--lcores=0@{processors},1@{processors}"));
         command.args(["--no-pci", "--no-telemetry", "--no-shconf", "-m", "256"]);
         if options.huge_pages {
@@ -160,7 +160,7 @@ impl Testpmd {
         Ok(testpmd)
     }
 
-    /// Runs a command at the prompt and returns what it prints.
+    /// Runs a command at the prompt and returns its output.
     pub fn command(&mut self, command: &str) -> Result<String> {
         writeln!(self.input, "{command}").context("testpmd has ended")?;
         self.input.flush()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 const PORT: u16 = 5301;
 const SINK_PORT: u16 = 5302;
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RoundTrips {
     /// Requests that were answered.

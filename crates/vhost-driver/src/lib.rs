@@ -1,4 +1,4 @@
-//! The driver's half of a vhost-user connection: who wants a virtio network device from a switch, and is no VMM.
+//! The driver's half of a vhost-user connection, for processes other than VMMs that use a virtio network device of a switch.
 //!
 //! The driver domain joins its interfaces to the data plane in this way, and so do the polling guests of the test
 //! bed. The order is always the same: [`Connection::negotiate`] features, lay out rings and buffers in memory of one's

@@ -6,7 +6,7 @@ use guest_memory::{GuestMemory, GuestRange};
 /// 4 KiB pages, other drivers somewhat more.
 pub const MAX_SEGMENTS: usize = 64;
 
-/// Most descriptors that are looked at for one chain, in a table or not. What is contiguous is joined, so that
+/// Most descriptors that are examined for one chain, in a table or not. Contiguous buffers are joined, so that
 /// [`MAX_SEGMENTS`] does not bound them: a driver could have a chain of 32,768 descriptors of one byte each, and all its
 /// chains could share them.
 pub const MAX_DESCRIPTORS: usize = 256;
@@ -41,7 +41,7 @@ pub struct Chain {
     /// Index of the first descriptor, by which the chain is given back.
     pub head: u16,
     count: u8,
-    /// Descriptors looked at after the first one.
+    /// Descriptors examined after the first one.
     further: u8,
     len: u32,
     segments: [GuestRange; MAX_SEGMENTS],
@@ -66,7 +66,7 @@ impl Chain {
         &self.segments[..usize::from(self.count)]
     }
 
-    /// How many descriptors were looked at, 1 to [`MAX_DESCRIPTORS`]; one that spans several memory regions counts for
+    /// How many descriptors were examined, 1 to [`MAX_DESCRIPTORS`]; one that spans several memory regions counts for
     /// each. Also meaningful after an error: it is what the chain has cost.
     #[inline]
     pub fn walked(&self) -> u32 {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 pub const MAX_QUEUE_SIZE: u16 = 1024;
 
 /// Most descriptors in an indirect table, which is the largest queue size of VIRTIO (1.2, 2.7.5.3.1). Of a large table only
-/// [`MAX_DESCRIPTORS`](crate::MAX_DESCRIPTORS) are looked at.
+/// [`MAX_DESCRIPTORS`](crate::MAX_DESCRIPTORS) are examined.
 const MAX_INDIRECT: u32 = 32_768;
 
 const DESC_SIZE: u32 = DESC_LEN as u32;
@@ -68,7 +68,7 @@ pub struct DeviceQueue {
     indirect: bool,
     /// Next entry of the available ring to read.
     next_available: u16,
-    /// The driver's index when last looked at.
+    /// The driver's index when it was read last.
     seen_available: u16,
     /// Head of the chain that was taken last.
     last_head: u16,
@@ -478,7 +478,7 @@ impl DeviceQueue {
         }
     }
 
-    /// Asks the driver to kick when it makes a chain available beyond those last looked at. Returns whether it
+    /// Asks the driver to kick when it makes a chain available beyond those that were seen last. Returns whether it
     /// has done so already, in which case no kick may come.
     pub fn enable_kicks(&mut self) -> Result<bool, QueueError> {
         let seen = self.seen_available;

@@ -75,7 +75,7 @@ struct RawTracepointOpen {
 /// `T` is the beginning of `union bpf_attr` for this command, without uninitialised bytes, and the addresses in it
 /// are valid for what the command does with them.
 unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the kernel reads `size_of::<T>()` bytes at `attributes`; the rest is the caller's promise.
+    // SAFETY: the kernel reads `size_of::<T>()` bytes at `attributes`; the caller vouches for the addresses in them.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     match i32::try_from(result) {
         // SAFETY: the commands used here return a new descriptor, which nothing else owns.

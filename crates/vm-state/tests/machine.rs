@@ -24,7 +24,7 @@ struct Rig {
     _publisher: Publisher,
     registry: Registry,
     state: VmState,
-    /// Where actors are, and where the test is not: whoever looks from the same core never sees them run.
+    /// Where actors are, and where the test is not: a reader on the same core never sees them run.
     stage: u32,
     /// Where the test is.
     seat: u32,
@@ -76,7 +76,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// A thread on one core that spins or sleeps as it is told.
+/// A thread on one core that spins or sleeps on command.
 struct Actor {
     tid: u32,
     spin: Arc<AtomicBool>,
@@ -357,7 +357,7 @@ fn a_successor_begins_with_nothing() {
 #[test]
 fn buckets_are_bounded() {
     let Some(rig) = rig() else { return };
-    // Numbers beyond what the kernel gives out, so that nobody has them; all in one bucket.
+    // Numbers beyond those that the kernel gives out, so that no thread has them; all in one bucket.
     let tids = (0..6).map(|index| 0x4000_0000 + index * 1024);
     let slots: Vec<Option<Slot>> = tids.map(|tid| rig.registry.add(tid)).collect();
     assert_eq!(slots.iter().flatten().count(), 4, "{slots:?}");
@@ -378,7 +378,7 @@ fn what_was_mapped_outlives_the_publisher() {
         ..
     } = rig;
     drop(publisher);
-    // The last word stands: whatever runs now, nobody says so any more.
+    // The last published state stays: the present task of a core is not published any more.
     let word = || [seat, stage].map(|cpu| state.core(cpu));
     let last = word();
     for cpu in [seat, stage] {

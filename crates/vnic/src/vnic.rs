@@ -125,7 +125,7 @@ impl Vnic {
             .map_err(|packet| (DropReason::QueueFull, packet))
     }
 
-    /// The reason for which this packet would not arrive, if one can be seen without a look at the ring.
+    /// The reason for which this packet would not arrive, if one is known without reading the ring.
     pub fn would_refuse(&self, packet: &Packet) -> Option<DropReason> {
         if !self.is_open() {
             Some(self.why_closed())
@@ -154,7 +154,7 @@ impl Vnic {
         self.mtu.load(Ordering::Relaxed)
     }
 
-    /// Changes it. The caller then has a worker look at the port.
+    /// Changes the largest IP packet. The caller then has a worker serve the port.
     pub fn set_mtu(&self, mtu: u16) {
         self.mtu.store(mtu, Ordering::Relaxed);
         self.receive.claim_blocking().with(|side| side.set_mtu(mtu));

@@ -825,7 +825,7 @@ fn a_storm_of_moves_costs_little_and_ends_where_it_began() {
         matches!(held[..], [(found, PortId(0), 9000..=10_000)] if found == station),
         "{held:?}"
     );
-    // When it is let go, its flows are looked at anew, and it may really have moved.
+    // When it is released, its flows are re-examined, and it may really have moved.
     let (until, _) = (world.switch.next_ageing().unwrap(), held);
     world.now_ms = until;
     world.switch.age(world.now_ms);

@@ -101,7 +101,7 @@ fn a_guest_is_looked_at_once_per_connection() {
     vmm.start_thread();
     let peer = Some(vmm.0.id());
     let threads = |rig: &Rig| rig.plane.lock().unwrap().threads.get(&a).map_or(0, Vec::len);
-    // It is looked at once, now: when it connects first, it is looked at again later, as long as a look costs.
+    // Its threads are looked up once, now: after its first connection they are looked up again later, as the pace allows.
     rig.set_peer(a, PortState::Running, peer);
     let before = wait("its threads", || Some(threads(&rig)).filter(|count| *count > 1));
     running(&rig, 2);
@@ -166,7 +166,7 @@ fn recovers(rig: &mut Rig) {
 
 fn nonsense(channel: &Channel, count: usize) {
     for _ in 0..count {
-        // In the end nobody listens.
+        // In the end the channel is closed.
         if send(channel, &[0xff; 100], SendFlags::NOSIGNAL).is_err() {
             return;
         }

@@ -528,7 +528,7 @@ fn interfaces_are_joined_with_the_data_plane() {
     joined(&rig, fd);
     rig.set_state(host, PortState::Running);
 
-    // The control process ends; its successor finds everything in order and detaches what nobody wants.
+    // The control process ends; its successor finds everything in order and detaches interfaces that are not wanted.
     rig.restart_control();
     let driver = rig.connect_driver();
     assert_eq!(driver.recv::<ToDriver>().unwrap().0, ToDriver::List);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub const CHILD: &str = "CONTROL_TEST_RUN_DIR";
 pub const CONFIG: &str = "CONTROL_TEST_CONFIG";
 
-/// How long control may take to look at floods, on a busy machine.
+/// How long the control process may take to re-examine flows that flood, on a busy machine.
 const FLOODS: Duration = Duration::from_secs(5);
 
 /// State of the data plane that the test plays, and the requests that it got.
@@ -319,7 +319,7 @@ impl Rig {
     }
 
     /// Sends an upcall and returns what ended it, and the position of that in the log. A flood misses ports that have just
-    /// come, for as long as control takes its time to look at floods: then another packet is sent, as guests do.
+    /// come until the control process has re-examined the flows that flood: then another packet is sent, as guests do.
     pub fn upcall(&mut self, port: PortId, from: u64, to: u64) -> (Request, usize) {
         let end = Instant::now() + FLOODS;
         loop {

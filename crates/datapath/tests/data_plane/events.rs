@@ -40,8 +40,8 @@ fn toggle(guests: &[Guest], stop: &AtomicBool, toggles: &AtomicU64) {
     }
 }
 
-/// What a slow control process hears next.
-fn hear(switch: &Switch) -> Option<FromDataPlane> {
+/// The next message to a slow control process.
+fn receive(switch: &Switch) -> Option<FromDataPlane> {
     std::thread::sleep(Duration::from_micros(500));
     let message = switch.control.as_ref()?.try_recv::<FromDataPlane>();
     message.ok().map(|(message, _)| message)
@@ -67,13 +67,13 @@ fn a_miss_has_its_turn_while_ports_start_and_stop() {
         }
         let end = Instant::now() + PATIENCE;
         while toggles.load(Ordering::Relaxed) < 20_000 && Instant::now() < end {
-            hear(&switch);
+            receive(&switch);
         }
         victim.send(&plain(ATTACKERS + 1, 1, 100, 1));
         // What counts is how much was put before the miss; how long that takes is up to the control process.
         let (mut before, end) = (0, Instant::now() + PATIENCE);
         let upcall = loop {
-            match hear(&switch) {
+            match receive(&switch) {
                 Some(FromDataPlane::Upcall(upcall)) => break upcall,
                 Some(_) => before += 1,
                 None => {}

@@ -443,7 +443,7 @@ fn a_trace_says_what_packets_do() {
     let steps = trace(&mut switch, &frame);
     let flow = Switch::port_flow(1, &actions);
     assert!(steps.contains(&TraceStep::Matched(flow)));
-    let fates: Vec<_> = steps
+    let outcomes: Vec<_> = steps
         .iter()
         .filter(|step| matches!(step, TraceStep::Delivered(_) | TraceStep::Dropped { .. }))
         .cloned()
@@ -458,7 +458,7 @@ fn a_trace_says_what_packets_do() {
         dropped(4, DropReason::PortDown),
         dropped(9, DropReason::NoSuchPort),
     ];
-    assert_eq!(fates, expected);
+    assert_eq!(outcomes, expected);
     let done: Vec<_> = steps
         .iter()
         .filter_map(|step| match step {

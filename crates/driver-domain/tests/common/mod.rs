@@ -143,7 +143,7 @@ pub struct Driver {
     id: ControllerId,
     pub supervisor: Channel,
     pub control: Channel,
-    /// States of ports that nobody has waited for yet.
+    /// States of ports for which the test has not waited yet.
     heard: RefCell<VecDeque<(PortId, InterfaceState)>>,
     runs: Option<Runs>,
 }
@@ -168,7 +168,7 @@ impl Driver {
         Driver::with(supervisor, Runs::Thread(thread))
     }
 
-    /// Runs it as a process that can be killed: this test program, told to run `entry` only.
+    /// Runs it as a process that can be killed: this test program, running `entry` only.
     pub fn start_process(entry: &str) -> Driver {
         let (supervisor, theirs) = Channel::pair().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -237,7 +237,7 @@ impl Driver {
     pub fn list(&self) -> Vec<(PortId, InterfaceSpec, InterfaceState)> {
         self.control.send(&ToDriver::List, &[]).unwrap();
         loop {
-            if let FromDriver::Interfaces(list) = self.hear("the list") {
+            if let FromDriver::Interfaces(list) = self.receive("the list") {
                 return list;
             }
         }
@@ -270,14 +270,14 @@ impl Driver {
                 }
                 seen.push(state);
             } else if let FromDriver::State { port: number, state } =
-                self.hear(&format!("port {port}, after {seen:?}"))
+                self.receive(&format!("port {port}, after {seen:?}"))
             {
                 self.heard.borrow_mut().push_back((number, state));
             }
         }
     }
 
-    fn hear(&self, what: &str) -> FromDriver {
+    fn receive(&self, what: &str) -> FromDriver {
         let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
         let timeout = Timespec::try_from(PATIENCE).unwrap();
         assert_eq!(

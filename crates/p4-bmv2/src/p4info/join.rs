@@ -1,4 +1,4 @@
-//! Joins P4Info with the program: numbers, aliases, kinds of match, units; and compares what both say.
+//! Joins P4Info with the program: numbers, aliases, kinds of match, units; and compares the parts that both have.
 
 use super::{Object, P4Info, Part, Preamble};
 use crate::error::{LoadError, Read, Within, wrong};
@@ -12,7 +12,7 @@ impl P4Info {
     ///
     /// # Errors
     ///
-    /// It names something that the program has not, or says other widths or kinds.
+    /// It names an element that the program does not have, or gives other widths or kinds.
     pub fn join(&self, program: &mut Program) -> Result<(), LoadError> {
         self.join_all(program).map_err(LoadError::P4Info)
     }

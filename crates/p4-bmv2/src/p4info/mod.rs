@@ -1,4 +1,4 @@
-//! P4Info: what controllers are told of a program - names, numbers, widths, kinds of match.
+//! P4Info: a program's description for controllers - names, numbers, widths, kinds of match.
 //!
 //! It is a protobuf message (`p4/config/v1/p4info.proto` of the P4Runtime specification), as text or binary. Both are read
 //! into one small tree, of which only what the form of the program has a place for is taken. Where the JSON and P4Info
@@ -96,9 +96,9 @@ pub struct Part {
     pub id: u32,
     /// The name.
     pub name: String,
-    /// Width in bits; 0 if P4Info does not say.
+    /// Width in bits; 0 if P4Info has none.
     pub width: u32,
-    /// `EXACT`, `LPM`, `TERNARY`, `RANGE`, `OPTIONAL`; empty for what is no key.
+    /// `EXACT`, `LPM`, `TERNARY`, `RANGE`, `OPTIONAL`; empty for elements that are no keys.
     pub kind: String,
     /// The width is that of a controller's own type (`@p4runtime_translation`), not the program's.
     pub translated: bool,

@@ -1,6 +1,6 @@
 //! From a checked program to flat code, once, when an engine is made.
 //!
-//! | file | what it compiles |
+//! | file | it compiles |
 //! |---|---|
 //! | `mod.rs` | the whole, labels and jumps |
 //! | `place.rs` | fields: loads and stores |
@@ -48,11 +48,11 @@ pub(crate) struct Code {
     pub digests: Vec<Pc>,
     /// Scratch words that wide values need.
     pub wide_words: usize,
-    /// What the code at these positions stands for, ascending; for observers.
+    /// The elements of the program for which the code at these positions stands, ascending; for observers.
     pub marks: Vec<(Pc, Mark)>,
 }
 
-/// What a position in the code stands for.
+/// The element of the program for which a position in the code stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// The condition of this block of ingress (egress, if true) turned out like that.
@@ -292,7 +292,7 @@ impl Compiler<'_> {
     fn bind(&mut self, label: Label) {
         let here = self.code.ops.len() as Pc;
         let superfluous = matches!(self.code.ops.last(), Some(Op::Jump { pc }) if *pc == label.0);
-        // A mark tells how one came by; nobody else may come by there.
+        // A mark shows by which way the run came here; no other way may lead here.
         let marked = self.code.marks.last().is_some_and(|(pc, _)| pc + 1 == here);
         if superfluous && !marked && self.last_bound != here {
             self.code.ops.pop();

@@ -1,6 +1,6 @@
 //! Executes flat code on one packet.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the loop, and the operations that most packets need |
 //! | `slow.rs` | the others |

@@ -10,7 +10,7 @@ use crate::state::Replica;
 use p4_ir::FieldListId;
 
 impl<O: Observer> Run<'_, '_, O> {
-    /// Puts the present state behind what waits.
+    /// Puts the present state behind the copies that wait.
     pub(super) fn wait(&mut self, kind: JobKind) -> After {
         let passes = self.passes;
         self.queue(&[kind], passes)
@@ -157,7 +157,7 @@ impl<O: Observer> Run<'_, '_, O> {
         self.machine.ctx.snapshots[usize::from(saved)].users = 0;
     }
 
-    /// Another pass. Directly if nothing waits, else behind what does.
+    /// Another pass: at once if no copy waits, else behind the copies that do.
     pub(super) fn again(&mut self, instance: u8) -> After {
         self.passes += 1;
         if self.machine.ctx.jobs.is_empty() {

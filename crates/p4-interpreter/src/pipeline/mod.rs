@@ -36,7 +36,7 @@ mod instance {
     pub const RESUBMITTED: u8 = 6;
 }
 
-/// What happens after a pass.
+/// The next step after a pass.
 enum After {
     /// Another pass through ingress: how it came to it.
     Again(u8),

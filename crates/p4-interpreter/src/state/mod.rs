@@ -1,4 +1,4 @@
-//! What a program keeps between packets: entries, registers, counters, meters, groups and clone sessions.
+//! State that a program keeps between packets: entries, registers, counters, meters, groups and clone sessions.
 //!
 //! A [`State`] is apart from its [`Engine`], so the same engine can serve several states (tenants), and a state can outlive
 //! a change of the engine. All workers share it:
@@ -90,7 +90,7 @@ struct RegisterArray {
     width: u32,
 }
 
-/// What a program keeps between packets. See the module's description.
+/// State that a program keeps between packets. See the module's description.
 #[derive(Debug)]
 pub struct State {
     pub(crate) tables: Tables,
@@ -108,7 +108,7 @@ pub struct State {
     exclusive: Option<Mutex<()>>,
 }
 
-/// The right to run packets: holds what must not change while a burst runs.
+/// The right to run packets: holds the state that must not change while a burst runs.
 #[derive(Debug)]
 pub struct Reading<'a> {
     state: &'a State,

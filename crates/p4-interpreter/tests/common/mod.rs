@@ -142,7 +142,7 @@ impl Bench {
             pattern,
             priority,
             target,
-            idle_timeout: 0,
+            idle_timeout_ns: 0,
         };
         changes.push(Change::Insert {
             table: number as u32,

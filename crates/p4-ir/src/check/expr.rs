@@ -5,7 +5,7 @@ use crate::expr::{Binary, Expr, ExprKind, HeaderRef, Place, Type, Unary, UnionRe
 use crate::ids::{ExprId, HeaderTypeId, UnionTypeId};
 use crate::limits;
 
-/// What is known of a tree by its root.
+/// The properties of a tree, by its root.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Summary {
     /// Nodes and further words of wide ones, counted as often as evaluated.
@@ -348,7 +348,7 @@ impl Checker<'_> {
     }
 }
 
-/// What a node costs without its children: a wide one costs its words, a wide product their square.
+/// The cost of a node without its children: that of a wide node is its words, that of a wide product their square.
 fn cost(expr: &Expr) -> u32 {
     let words = match expr.ty {
         Type::Bool => 0,

@@ -5,7 +5,7 @@
 //! where. It trusts nothing: it takes programs of front ends and programs out of files alike. Its own time is linear
 //! in the size of the program (times the depth of expressions).
 //!
-//! | module | what it proves |
+//! | module | it proves |
 //! |---|---|
 //! | `structure` | headers, stacks, unions, layout, names, sizes |
 //! | `expr` | each node of the arena: types, children before parents, size and depth |
@@ -59,7 +59,7 @@ pub enum Problem {
     /// Above a limit.
     #[error("{what}: {value} is more than {limit}")]
     Limit {
-        /// What is limited.
+        /// The limited quantity.
         what: &'static str,
         /// How much there is.
         value: u64,
@@ -82,7 +82,7 @@ pub enum Problem {
     Other(String),
 }
 
-/// What checks give: nothing or what is wrong.
+/// The result of checks: nothing, or an error.
 pub(crate) type Check<T = ()> = Result<T, Problem>;
 
 /// Adds the place to a problem.
@@ -123,7 +123,7 @@ pub(crate) fn other<T>(problem: impl Into<String>) -> Check<T> {
     Err(Problem::Other(problem.into()))
 }
 
-/// What the parts of the checker share: the program and what was found out so far.
+/// State that the parts of the checker share: the program and the results so far.
 pub(crate) struct Checker<'a> {
     pub program: &'a Program,
     /// One per node of the arena.

@@ -228,7 +228,7 @@ impl Checker<'_> {
         }
     }
 
-    /// What calculations and digests take.
+    /// The inputs of calculations and digests.
     pub(super) fn plain(&self, id: crate::ids::ExprId) -> Check<Type> {
         self.used(id, Scope::Control)
     }

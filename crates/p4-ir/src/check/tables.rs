@@ -163,7 +163,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Sizes of what keeps state, and their sum.
+    /// Sizes of the externs that keep state, and their sum.
     fn state_of_externs(&self) -> Result<(), CheckError> {
         let p = self.program;
         let mut bytes = 0u64;
@@ -253,7 +253,7 @@ fn kind(table: &Table) -> Check {
     }
 }
 
-/// Does what an entry says of a key fit the key?
+/// Whether an entry's match fits the key.
 fn key_match(matched: &KeyMatch, key: &Key) -> Check {
     let sane = |bits: &Bits| bits.width() == key.width && bits.is_canonical();
     let masked = |value: &Bits, mask: &Bits| {

@@ -22,7 +22,7 @@ pub fn entry(pattern: Pattern, target: Target) -> Entry {
         pattern,
         priority: 0,
         target,
-        idle_timeout: 0,
+        idle_timeout_ns: 0,
     }
 }
 

@@ -276,7 +276,7 @@ impl<'p> Evaluator<'p> {
         })
     }
 
-    /// What a variable field holds; nothing if the header is invalid.
+    /// The contents of a variable field; none if the header is invalid.
     pub(super) fn variable(&mut self, packet: &mut Packet, place: Place) -> Result<Value, Stop> {
         Ok(match self.locate(packet, place)? {
             Some((header, at)) if packet.valid[header.index()] => packet.fields[at].clone(),

@@ -255,7 +255,7 @@ impl<'p> Evaluator<'p> {
         packet.next_union[stack.index()] = u16::try_from(next.clamp(0, size)).expect("in range");
     }
 
-    /// Writes what the parser took from the packet.
+    /// Writes the bytes that the parser took from the packet.
     pub(super) fn fill(&self, packet: &mut Packet, header: HeaderId, bits: &[bool], variable: usize) {
         self.set_valid(packet, header);
         let mut at = 0;

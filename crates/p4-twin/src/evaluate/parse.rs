@@ -96,7 +96,7 @@ impl<'p> Evaluator<'p> {
                 let mask = BigUint::from_bytes_be(mask.bytes());
                 &key & mask == BigUint::from_bytes_be(value.bytes())
             }
-            // Nobody has filled it.
+            // It was never filled.
             Pattern::ValueSet(_) => false,
         };
         let case = select.cases.iter().find(|case| fits(&case.pattern));

@@ -1,4 +1,4 @@
-//! What rich programs have besides: a second stack, a second header with a variable field, unions and stacks of unions.
+//! Additional elements of rich programs: a second stack, a second header with a variable field, unions and stacks of unions.
 
 use super::{FIRST, Generator, HEADERS, STACK, USER, index, short};
 use p4_ir::{

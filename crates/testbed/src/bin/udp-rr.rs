@@ -75,7 +75,7 @@ fn answered(socket: &UdpSocket, buffer: &mut [u8], number: &[u8]) -> std::io::Re
             Ok(length) if buffer[..length].starts_with(number) => return Ok(true),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-            // Nobody listens yet, or any more.
+            // The peer does not listen yet, or not any more.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(false),
             Err(error) => return Err(error),
         }

@@ -1,5 +1,5 @@
-//! Frames that go round: what arrives at one port is sent out of the other, for ever. The load that measures a switch
-//! alone: nobody in the loop ever waits for anybody but the switch.
+//! Circulating frames: frames that arrive at one port are sent out of the other, for ever. This load measures the switch
+//! alone: the guest never waits for anything but the switch.
 //!
 //! A guest that never looks at the payload forwards the buffer that it received ("io"). One that does ("touch") reads
 //! every byte and writes every byte, from the receive buffer to a transmit buffer of its own: then the switch meets
@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use std::time::{Duration, Instant};
 use virtqueue::driver::{Access, Used};
 
-/// What circulates.
+/// The frames that circulate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Bytes of each frame without checksum, 60 to 1514, or more with `large`.
@@ -23,7 +23,7 @@ pub struct Traffic {
     pub touch: bool,
     /// Frames under way in each of the two directions, at most 128: they are what the switch can find at a time.
     pub under_way: u16,
-    /// Whether these are TCP frames to be segmented by whoever must, of which there is one flow.
+    /// Whether these are TCP frames to be segmented by a later stage, of which there is one flow.
     pub large: bool,
 }
 
@@ -48,7 +48,7 @@ impl Traffic {
     }
 }
 
-/// What came of it.
+/// The results.
 #[derive(Clone, Copy, Debug)]
 pub struct Circulation {
     /// Frames that the switch delivered.
@@ -68,7 +68,7 @@ impl Circulation {
 
 /// Frames taken from a ring at a time, as polling drivers do.
 const BURST: usize = 32;
-/// Frames circulate for so long before anything is measured, and longer until all flows were met, up to the limit.
+/// Frames circulate for so long before anything is measured, and longer until all flows have been sent, up to the limit.
 const WARM_UP: Duration = Duration::from_millis(50);
 const WARM_UP_LIMIT: Duration = Duration::from_secs(2);
 /// Frames that the switch took and that have not arrived this long after the last one are lost.
@@ -177,7 +177,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Fills flow tables and caches, and wakes who sleeps, before anything is measured.
+    /// Fills flow tables and caches, and wakes sleeping threads, before anything is measured.
     fn warm_up(&mut self) -> Result<()> {
         let (begin, mut packets) = (Instant::now(), 0);
         let enough = u64::from(self.traffic.flows);
@@ -212,7 +212,7 @@ impl Run<'_> {
         Ok(count)
     }
 
-    /// Whether a frame was sent to this port: what the switch floods is for somebody else.
+    /// Whether a frame was sent to this port: a flooded frame is for another station.
     fn is_ours(&self, port: usize, used: &Used) -> bool {
         let mut destination = [0; 6];
         self.guest
@@ -223,7 +223,7 @@ impl Run<'_> {
 
     fn forward(&mut self, from: usize, to: usize, used: &Used) -> Result<()> {
         let fresh = self.guest.free_buffer()?;
-        // What was received stays where it is and is sent from there, or is read there and written elsewhere.
+        // A received frame stays where it is and is sent from there, or is read there and written elsewhere.
         let (mut outgoing, again) = if self.traffic.touch {
             let bytes = self
                 .scratch

@@ -1,4 +1,4 @@
-//! One guest floods the switch with packets of flows that nobody has seen; two others go on.
+//! One guest floods the switch with packets of new flows; two others go on.
 
 use crate::rig::{finish, private};
 use anyhow::{Context, Result, bail, ensure};
@@ -37,7 +37,7 @@ impl Random {
         self.0
     }
 
-    /// A unicast address that nobody has.
+    /// A unicast address that no station has.
     fn station(&mut self) -> [u8; 6] {
         let [_, _, rest @ ..] = self.next().to_be_bytes();
         let mut address = rest;

@@ -80,7 +80,7 @@ fn a_played_controller_tells_flows_apart() -> Result<()> {
     plane.stop()
 }
 
-/// What the data plane had for drivers goes back to the system with them, whichever of its threads it was for.
+/// Memory that the data plane had for drivers goes back to the system when they have gone, whichever thread it was for.
 #[test]
 fn drivers_that_have_gone_leave_no_memory_behind() -> Result<()> {
     let Some(lab) = Lab::enter("drivers_that_have_gone_leave_no_memory_behind") else {
@@ -110,7 +110,7 @@ fn drivers_that_have_gone_leave_no_memory_behind() -> Result<()> {
     finish(switch, []).map(drop)
 }
 
-/// A receiver that has a driver but takes nothing must not hold up anybody.
+/// A receiver that has a driver but takes nothing must not hold up others.
 #[test]
 fn a_receiver_that_stalls_delays_nobody() -> Result<()> {
     let Some(lab) = Lab::enter("a_receiver_that_stalls_delays_nobody") else {

@@ -1,4 +1,4 @@
-//! What most tests share: addresses, guests on ports, checks.
+//! Parts that most tests share: addresses, guests on ports, checks.
 
 use anyhow::{Context, Result, ensure};
 use management::Stats;
@@ -114,7 +114,7 @@ pub fn transfers(from: &dyn Endpoint, to: &dyn Endpoint, address: &str, megabyte
 pub fn finish(switch: Switch, guests: impl IntoIterator<Item = Guest>) -> Result<Stats> {
     let stats = switch.settle()?;
     drop(guests.into_iter().collect::<Vec<_>>());
-    // Again with everybody gone: what was queued for them counts too.
+    // Again with all guests gone: packets that were queued for them count too.
     switch.settle()?;
     let warnings = switch.status()?.warnings;
     ensure!(warnings.is_empty(), "{warnings:?}");

@@ -125,7 +125,7 @@ fn jumbo_frames() -> Result<()> {
         dropped.get("exceeds-mtu").is_some_and(|&count| count >= 3),
         "{dropped:?}"
     );
-    // With TCP, each side says what it can take.
+    // With TCP, each side announces the largest segment that it can take.
     let result = iperf::run(&a, &small, &v4(3), &IperfOptions::default())?;
     ensure!(result.gigabits() > 0.2, "{result:?}");
     finish(switch, [a, b, small]).map(drop)

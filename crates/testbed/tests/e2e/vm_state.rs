@@ -1,4 +1,4 @@
-//! The switch knows what guests do.
+//! The switch knows the states of guests.
 
 use crate::rig::{finish, guests, options, private};
 use anyhow::{Context, Result, ensure};

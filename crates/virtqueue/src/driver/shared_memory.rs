@@ -93,7 +93,7 @@ impl SharedMemory {
             )
         };
         check(fd)?;
-        // SAFETY: `fd` was just created and nobody else owns it.
+        // SAFETY: `fd` was just created and nothing else owns it.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         let length = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: plain system calls on a descriptor we own, without pointers.

@@ -138,7 +138,7 @@ impl ReceiveRing {
         }
     }
 
-    /// Takes the next buffers from the ring; returns how many descriptors were looked at.
+    /// Takes the next buffers from the ring; returns how many descriptors were examined.
     fn gather_one(&mut self) -> Result<u32, Shortage> {
         if let Some((head, range)) = self.posted.take() {
             self.gathered.add(head, range.len(), &[range], 1);

@@ -98,7 +98,7 @@ fn tails_are_copied_to_memory_that_is_used_again() {
         assert_eq!(driver.take_used(), Some((head.into(), 0)), "the chain is free");
         assert_eq!(tail, vec![byte; len as usize - 12 - Snapshot::CAPACITY]);
         places.push(place);
-        // What was freed, if anything, is somebody else's now.
+        // Memory that was freed, if any, belongs to another allocation now.
         taken.push(tail.clone());
     }
     assert_eq!(places, [places[0]; 3]);

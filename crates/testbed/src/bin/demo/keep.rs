@@ -61,7 +61,7 @@ pub fn in_background() -> Result<bool> {
     Ok(passed == Value::Bool(true))
 }
 
-/// Says how to look around.
+/// Prints commands with which to look around.
 pub fn explain(demo: &Demo) {
     let binary = demo.switch.binary().display();
     let run_dir = demo.switch.run_dir().display();
@@ -96,7 +96,7 @@ impl Server {
         Ok(Server { listener })
     }
 
-    /// Serves until it is told to stop.
+    /// Serves until a stop is requested.
     pub fn serve(self, demo: &Demo, passed: bool) -> Result<()> {
         for stream in self.listener.incoming() {
             let mut stream = BufReader::new(stream?);

@@ -113,7 +113,7 @@ impl Demo {
         Ok(demo)
     }
 
-    /// Fresh IPv6 addresses of the host's kernel cannot be used until nobody has objected for a second.
+    /// Fresh IPv6 addresses of the host's kernel cannot be used until duplicate address detection has lasted a second.
     fn wait_for_addresses(&self) -> Result<()> {
         for endpoint in [self.switch.host(), &self.container] {
             self.switch
@@ -191,7 +191,7 @@ impl Demo {
     }
 }
 
-/// Runs the demonstration; when `keep` is given, serves it until it is told to stop.
+/// Runs the demonstration; when `keep` is given, serves it until a stop is requested.
 fn demonstrate(keep: Option<keep::Server>) -> Result<bool> {
     if let Some(obstacle) = testbed::lab::obstacle() {
         bail!("the demonstration {obstacle}");

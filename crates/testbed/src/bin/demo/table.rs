@@ -1,4 +1,4 @@
-//! What the demonstration prints.
+//! The output of the demonstration.
 
 use crate::Party;
 use crate::measure::Row;
@@ -103,7 +103,7 @@ fn reasons(dropped: &BTreeMap<String, u64>) -> String {
         .join(", ")
 }
 
-/// What the switch saw.
+/// The switch's counters.
 pub fn ports(ports: &[PortInfo], stats: &Stats) -> String {
     let headings = [
         "port",

@@ -1,4 +1,4 @@
-//! All visitors, and what happens next: one event after the other, chosen by the seed.
+//! All visitors, and the choice of the next event: one after the other, by the seed.
 
 use crate::Stop;
 use crate::footprint::Footprint;
@@ -21,7 +21,7 @@ const PAUSE_MS: u64 = 2000;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Events told when something fails.
+/// Events printed when something fails.
 const HISTORY: usize = 20;
 
 /// See the module's description.
@@ -32,7 +32,7 @@ pub struct Crowd {
     killed: Vec<Role>,
 }
 
-/// What has happened.
+/// Counts of events.
 #[derive(Default)]
 struct History {
     /// Print it.
@@ -180,7 +180,7 @@ impl Crowd {
     }
 }
 
-/// Everybody must reach everybody else.
+/// Every visitor must reach every other one.
 fn reach_each_other(endpoints: &[(&dyn Endpoint, u8)]) -> Result<()> {
     let reaches_all = |from: &dyn Endpoint, own: u8| {
         let mut others = endpoints.iter().filter(|(_, number)| *number != own);

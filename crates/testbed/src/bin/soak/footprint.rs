@@ -1,4 +1,4 @@
-//! What the processes of the switch hold: memory, threads, descriptors and mapped files.
+//! Resources that the processes of the switch hold: memory, threads, descriptors and mapped files.
 
 use anyhow::{Context, Result};
 use std::fmt;
@@ -6,16 +6,16 @@ use std::fs;
 use testbed::switch::Role;
 use testbed::{Switch, process};
 
-/// Bytes that an allocator may keep, of what visitors needed for a while.
+/// Bytes that an allocator may keep of memory that visitors needed for a while.
 const SLACK: u64 = 8 << 20;
 
-/// What one process holds.
+/// The resources that one process holds.
 #[derive(Clone, Debug)]
 pub struct Footprint {
     name: &'static str,
     /// Resident memory in bytes.
     resident: u64,
-    /// Of that, what is its own. The part of guests' memory that is resident grows with what they use of it.
+    /// The process's own part of that. The resident part of guests' memory grows with the guests' use of it.
     own: u64,
     threads: u64,
     descriptors: u64,
@@ -55,7 +55,7 @@ impl Footprint {
         })
     }
 
-    /// What it holds more of than before, in words.
+    /// The resources of which it holds more than before, in words.
     pub fn growth(&self, before: &Footprint) -> Vec<String> {
         let mut grown = Vec::new();
         let mut check = |what, now: u64, before: u64, slack: u64| {

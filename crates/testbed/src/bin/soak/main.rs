@@ -7,10 +7,10 @@
 //!
 //! ```text
 //!   pair       two guests that stay
-//!   visitors   those who come and go, one module per kind
-//!   crowd      all visitors, and what happens next
-//!   burners    others who want the processors
-//!   footprint  what the switch's processes hold
+//!   visitors   users of the switch that come and go, one module per kind
+//!   crowd      all visitors, and the choice of the next event
+//!   burners    other tasks that take processor time
+//!   footprint  resources of the switch's processes
 //! ```
 //!
 //! All visitors are called up before and after, and must reach each other. When they have gone, every packet is accounted
@@ -75,7 +75,7 @@ name = "hostile1"
 name = "hostile2"
 "#;
 
-/// Raised by whoever fails, and at the end.
+/// Set by a thread that fails, and at the end.
 #[derive(Default)]
 pub struct Stop(AtomicBool);
 
@@ -160,7 +160,7 @@ fn check_footprint(switch: &Switch, before: &[Footprint]) -> Result<()> {
     }
 }
 
-/// Only those processes died that were killed, and nobody panicked or complains.
+/// Only processes that were killed have died, none has panicked, and none has warnings.
 fn check_processes(switch: &Switch, crowd: &Crowd) -> Result<()> {
     let status = switch.status()?;
     for process in &status.processes {
@@ -173,7 +173,7 @@ fn check_processes(switch: &Switch, crowd: &Crowd) -> Result<()> {
             process.last_exit
         );
     }
-    // What attackers did to their own ports is said rightly.
+    // Warnings about the attackers' own ports are right.
     let about_others: Vec<&String> = status
         .warnings
         .iter()

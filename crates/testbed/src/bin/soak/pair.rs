@@ -78,7 +78,7 @@ impl Pair {
         Ok(Pair { a, b, sum })
     }
 
-    /// Fetches the file and compares what arrives. An error tells how far TCP came.
+    /// Fetches the file and compares the bytes that arrive. An error contains how far TCP came.
     pub fn fetch(&self, from: &dyn Endpoint) -> Result<()> {
         let arrived = from
             .must(&format!("{} | sha256sum", fetching()))

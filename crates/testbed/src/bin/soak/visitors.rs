@@ -1,4 +1,4 @@
-//! Those who come and go, each as one kind of user of a switch.
+//! Visitors that come and go, each as one kind of user of a switch.
 
 mod attacker;
 mod container;
@@ -14,7 +14,7 @@ pub use polling::Polling;
 use testbed::{Endpoint, Switch};
 pub use virtual_machine::VirtualMachine;
 
-/// Somebody who comes, works and goes, and may go before having worked.
+/// A visitor that comes, works and goes, and may go before having worked.
 pub trait Visitor {
     fn name(&self) -> &'static str;
 

@@ -27,7 +27,7 @@ const FEATURES: u64 = feature::VERSION_1
     | feature::NET_HOST_TSO4
     | feature::NET_GUEST_TSO4;
 
-/// Time between two misdeeds: what is tested is what each costs the switch, not who has the processor.
+/// Time between two attacks: the test is about the cost of each to the switch, not about processor time.
 const REST: Duration = Duration::from_millis(2);
 
 /// vhost-user's SET_VRING_ENABLE (QEMU, `docs/interop/vhost-user.rst`).
@@ -39,7 +39,7 @@ pub struct Attacker {
     life: Option<Life>,
 }
 
-/// A thread that does harm until it is told to stop.
+/// A thread that attacks until it is stopped.
 struct Life {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<()>,
