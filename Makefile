@@ -9,7 +9,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 RELEASE := $(TARGET)/release
 
 .PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-distributions \
-	test-package test-ovs test-openflow soak lint bench bench-p4 mutants simulate clean
+	test-package test-ovs test-openflow test-ovn test-kmod test-ovsdbapp soak lint bench bench-p4 mutants simulate clean
 
 all: build
 
@@ -115,6 +115,23 @@ test-openflow: ## os-ken's switch tests of OpenFlow 1.3 with an unmodified ovs-v
 	scripts/setup --ovs
 	$(CARGO) build --release --package hyperswitch --package ovs-shim
 	scripts/as-root scripts/test-openflow --program $(RELEASE)/hyperswitch $(if $(ONLY),--only $(ONLY))
+
+test-ovn: ## OVN on one chassis with an unmodified ovs-vswitchd, on our data plane and on Open vSwitch's own
+	scripts/setup --suites
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
+	scripts/as-root scripts/test-ovn --program $(RELEASE)/hyperswitch
+
+# GUEST=1 runs it in a QEMU guest: the tests want devices that a host's kernel may lack (VLAN, bond). TESTS="1 2" are some of them.
+test-kmod: ## Open vSwitch's own tests of its kernel datapath on our data plane
+	scripts/setup --suites
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
+	scripts/as-root $(if $(GUEST),scripts/in-guest) scripts/test-kmod --program $(abspath $(RELEASE)/hyperswitch) $(TESTS)
+
+# ONLY="add_br" are some of them.
+test-ovsdbapp: ## ovsdbapp's functional tests with Open vSwitch as `hyperswitch ovs start` starts it
+	scripts/setup --suites
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
+	scripts/as-root scripts/test-ovsdbapp --program $(RELEASE)/hyperswitch $(if $(ONLY),--only "$(ONLY)")
 
 # RELEASES="trixie" tries one; COMMANDS="make test" tries another command than `make demo`.
 test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own

@@ -39,6 +39,9 @@ pub struct OvsConfig {
     pub enabled: bool,
     /// The socket of its database; default: that of `hyperswitch ovs start`, or else the system's.
     pub database: Option<PathBuf>,
+    /// It is told that connections can be tracked, without which ovn-controller installs nothing. They cannot: packets that would
+    /// have to be tracked are dropped.
+    pub claim_connections: bool,
 }
 
 /// One switch.

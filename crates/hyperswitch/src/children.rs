@@ -50,7 +50,7 @@ pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
 }
 
 /// Open vSwitch's control plane. The sockets of its virtual machines are in a directory of its own.
-pub fn ovs(run_dir: &Path, database: Option<PathBuf>) -> Result<ExitCode> {
+pub fn ovs(run_dir: &Path, database: Option<PathBuf>, claim_connections: bool) -> Result<ExitCode> {
     let supervisor = begin(Role::Ovs)?;
     let directory = run_dir.join("ovs");
     std::fs::DirBuilder::new()
@@ -69,6 +69,7 @@ pub fn ovs(run_dir: &Path, database: Option<PathBuf>) -> Result<ExitCode> {
         socket: run_dir.join("ovs.sock"),
         directory,
         databases: database.map_or_else(usual, |path| vec![path]),
+        claim_connections,
     };
     end(ovs_glue::process::run(&supervisor, &options).map_err(Into::into))
 }

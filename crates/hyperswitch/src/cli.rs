@@ -54,6 +54,8 @@ pub enum Verb {
     OvsGlue {
         #[arg(long)]
         database: Option<PathBuf>,
+        #[arg(long)]
+        claim_connections: bool,
     },
     #[command(hide = true)]
     Control {

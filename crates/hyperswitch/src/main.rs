@@ -27,7 +27,10 @@ fn main() -> ExitCode {
         Verb::Run { config } => supervisor::run(&cli.run_dir, config.as_deref()),
         Verb::DataPlane => children::data_plane(),
         Verb::Driver => children::driver(),
-        Verb::OvsGlue { database } => children::ovs(&cli.run_dir, database),
+        Verb::OvsGlue {
+            database,
+            claim_connections,
+        } => children::ovs(&cli.run_dir, database, claim_connections),
         Verb::Control { config } => children::control(cli.run_dir, config),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),

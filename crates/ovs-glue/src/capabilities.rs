@@ -3,6 +3,11 @@
 //! A probe is a flow or a packet with the key or action in question. What is not among the capabilities is refused with
 //! `EINVAL`, as by a kernel that does not know it; ovs-vswitchd then does without, or does it itself. Nothing is ever ignored:
 //! an action that is skipped in silence would forward wrongly.
+//!
+//! Connections may be claimed ([`Capabilities::with_connections_claimed`]): ovn-controller installs flows that track connections in any
+//! logical switch, whether packets meet them or not, and gives up where ovs-vswitchd refuses one. Tracking then drops the packet
+//! ([`flow::DropReason::NotTracked`]). Refusing the flow instead would let packets pass: ovs-vswitchd 3.1 keeps an installed flow whose new
+//! actions are refused.
 
 use ovs_netlink::Errno;
 use ovs_netlink::action::{Action, Set};
@@ -45,6 +50,8 @@ pub struct Capabilities {
     pub actions: Numbers,
     /// `OVS_KEY_ATTR_*` that a `set` or `set_masked` action may change.
     pub set: Numbers,
+    /// `OVS_KEY_ATTR_*` that a probe, and no other flow, may ask for besides.
+    pub claimed: Numbers,
     /// Whether packets may begin with their network header.
     pub layer_3: bool,
     /// VLAN tags that are looked at.
@@ -74,6 +81,7 @@ impl Capabilities {
             actions: Numbers::of(&[1..=22]),
             // Priority, Ethernet, IP, TCP, UDP, mark, tunnel, SCTP, MPLS, NSH; ICMP and ARP only for ovs-vswitchd's own data plane.
             set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=17, 21..=21, 28..=28]),
+            claimed: Numbers(0),
             layer_3: true,
             vlan_tags: 2,
             mpls_labels: 3,
@@ -119,10 +127,21 @@ impl Capabilities {
         }
     }
 
-    /// Refuses a match that no look-up can make.
-    pub fn check_match(&self, matches: &Match) -> Result<(), Errno> {
+    /// Claims that packets can be tracked: that keys may have a connection's state, zone, mark and labels.
+    pub const fn with_connections_claimed(self) -> Self {
+        Self {
+            claimed: Numbers::of(&[22..=25]),
+            actions: Numbers(self.actions.0 | Numbers::of(&[12..=12]).0),
+            ..self
+        }
+    }
+
+    /// Refuses a match that no look-up can make. A probe's is never looked up.
+    pub fn check_match(&self, matches: &Match, probe: bool) -> Result<(), Errno> {
+        let claimed = if probe { self.claimed } else { Numbers(0) };
+        let keys = Numbers(self.keys.0 | claimed.0);
         // A field that is always zero may well be looked at.
-        self.check_key(&matches.key)
+        Self { keys, ..*self }.check_key(&matches.key)
     }
 
     fn check_key(&self, key: &Key) -> Result<(), Errno> {
@@ -275,7 +294,7 @@ mod tests {
 
     fn check(capabilities: Capabilities, key: Key) -> Result<(), Errno> {
         let mask = key.exact_mask();
-        capabilities.check_match(&Match { key, mask })
+        capabilities.check_match(&Match { key, mask }, false)
     }
 
     #[test]
@@ -296,6 +315,26 @@ mod tests {
             Capabilities::first().check_actions(&conntrack),
             Err(Errno::EINVAL)
         );
+    }
+
+    #[test]
+    fn what_is_claimed_is_granted_to_probes_only() {
+        let mut connection = key();
+        connection.metadata.connection.state = 1;
+        connection.metadata.connection.labels = 1;
+        let mask = connection.exact_mask();
+        let matches = Match {
+            key: connection,
+            mask,
+        };
+        let ours = Capabilities::ours();
+        assert_eq!(ours.check_match(&matches, true), Err(Errno::EINVAL));
+        let claiming = ours.with_connections_claimed();
+        assert_eq!(claiming.check_match(&matches, true), Ok(()));
+        assert_eq!(claiming.check_match(&matches, false), Err(Errno::EINVAL));
+        let track = [Action::Conntrack(ovs_netlink::action::Conntrack::default())];
+        assert_eq!(ours.check_actions(&track), Err(Errno::EINVAL));
+        assert_eq!(claiming.check_actions(&track), Ok(()));
     }
 
     #[test]

@@ -42,6 +42,8 @@ pub struct Options {
     pub directory: PathBuf,
     /// Where the socket of ovs-vswitchd's database may be: the first of these whose directory is there counts.
     pub databases: Vec<PathBuf>,
+    /// See [`Capabilities::claimed`].
+    pub claim_connections: bool,
 }
 
 /// Why the process ended.
@@ -106,7 +108,12 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     plane.plug_all(&database.plugs());
     let mut placeholders = TapPlaceholders::new().map_err(|error| Error::Placeholders(error.to_string()))?;
     placeholders.know_lent(plane.lent());
-    let switch = Switch::new(plane, placeholders, Capabilities::ours());
+    let capabilities = if options.claim_connections {
+        Capabilities::ours().with_connections_claimed()
+    } else {
+        Capabilities::ours()
+    };
+    let switch = Switch::new(plane, placeholders, capabilities);
     let glue = Glue::listen(&options.socket, instance(), Limits::default(), switch)?;
     glue.wake_for(supervisor)?;
     log::info!("listening for ovs-vswitchd on {}", options.socket.display());

@@ -8,7 +8,7 @@ mod strategies;
 use flow::{Action as Step, Context, Encapsulation, FieldId, FlowKey, Program, Stage};
 use ovs_glue::datapath::{Errno, PortNo};
 use ovs_glue::translate::{Ports, actions, flow_match, key_of};
-use ovs_netlink::action::{Action, Change, Set, Userspace};
+use ovs_netlink::action::{Action, Change, Conntrack, Set, Userspace};
 use ovs_netlink::key::{Ethernet, Ipv4, Ipv6, Key, Match, Network, Nsh, NshContext, NshHeader, ether};
 use proptest::prelude::*;
 
@@ -391,5 +391,17 @@ fn headers_are_pushed_as_they_are_on_the_wire() {
             "push_eth(src=010203040506,dst=0708090a0b0c)",
             "pop_nsh"
         ]
+    );
+}
+
+#[test]
+fn a_packet_ends_where_it_would_be_tracked() {
+    let track = || Action::Conntrack(Conntrack::default());
+    let copy = Action::Clone(vec![track(), Action::Output(2)]);
+    let steps = actions(&[copy, Action::Output(1), track(), Action::Recirculate(3)], PORTS).unwrap();
+    let text: Vec<String> = steps.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        text,
+        ["clone(drop(not-tracked))", "output(4097)", "drop(not-tracked)"]
     );
 }

@@ -71,11 +71,12 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let probe = Probe::new(&run_dir, Instant::now());
     let granted = priority::grant(wanted.placement.priority);
     let nice = granted.by_capability;
-    let database = wanted.ovs.database;
+    let ovs = wanted.ovs;
+    let is_ovs_enabled = ovs.enabled;
     let launch = move |role| {
         let mut command = command(role, &run_dir, config.as_deref());
-        if let (Role::Ovs, Some(database)) = (role, &database) {
-            command.arg("--database").arg(database);
+        if role == Role::Ovs {
+            tell_ovs(&mut command, &ovs);
         }
         if nice && matches!(role, Role::DataPlane | Role::Driver) {
             command.env(crate::children::NICE_VARIABLE, "1");
@@ -84,7 +85,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     };
     let vm_state = Publisher::attach();
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), wanted.placement, vm_state);
-    if !wanted.ovs.enabled {
+    if !is_ovs_enabled {
         supervisor.children.retain(|child| child.role() != Role::Ovs);
     }
     supervisor.priority = PriorityStatus {
@@ -102,6 +103,15 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
 fn read_config(path: &Path) -> Result<management::Config> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(management::parse(&text, &path.display().to_string())?)
+}
+
+fn tell_ovs(command: &mut Command, ovs: &management::OvsConfig) {
+    if let Some(database) = &ovs.database {
+        command.arg("--database").arg(database);
+    }
+    if ovs.claim_connections {
+        command.arg("--claim-connections");
+    }
 }
 
 /// How a child is started: this executable again, even if another one has taken its place on disk since.

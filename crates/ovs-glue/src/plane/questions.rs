@@ -4,7 +4,7 @@ use super::flows::{Stored, is_refused};
 use super::meters::{self, Meter};
 use super::{Plane, now_ms};
 use crate::datapath::{Answer, Detail, Errno, FlowSpec, PortNo, PutMode, Question, Ticket, TraceStep};
-use crate::translate::{actions, flow_match};
+use crate::translate::{actions, flow_match, without_labels};
 use control_protocol::RequestError;
 use control_protocol::data_plane::{
     Answer as Told, Detail as Extent, FromDataPlane, Request, TraceStep as Step,
@@ -95,7 +95,8 @@ impl Plane {
         matches: &Match,
         wanted: &[ovs_netlink::action::Action],
     ) -> Result<Entry, Errno> {
-        let (key, mask, context) = flow_match(matches, self.options.ports)?;
+        let matches = without_labels(matches);
+        let (key, mask, context) = flow_match(&matches, self.options.ports)?;
         Ok(Entry {
             id: self.flow_id(place),
             switch: self.options.switch,

@@ -114,11 +114,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         if settings.features.is_some_and(|features| features & unknown != 0) {
             return refused(Errno::EOPNOTSUPP);
         }
-        let wrong = |size: u32| size > MAX_MASKS_CACHE || size != 0 && !size.is_power_of_two();
-        if settings.masks_cache_size.is_some_and(wrong) {
-            return refused(Errno::EINVAL);
-        }
-        Ok(())
+        Ok(settings.masks_cache_size.map_or(Ok(()), check_cache)?)
     }
 
     /// The datapath that a request names: by its name, else by its number (`lookup_datapath`).
@@ -177,6 +173,35 @@ impl Bridge {
         self.masks_cache = settings.masks_cache_size.unwrap_or(self.masks_cache);
         if let Some(sockets) = settings.per_cpu_pids.filter(|_| self.is_per_cpu()) {
             self.cpu_sockets = sockets;
+        }
+    }
+}
+
+/// As the kernel: its policy has a range (`ERANGE`), and it makes no cache of another size (`ENOMEM`).
+fn check_cache(size: u32) -> std::result::Result<(), Errno> {
+    match size {
+        0 => Ok(()),
+        size if size > MAX_MASKS_CACHE => Err(Errno::ERANGE),
+        size if size.is_power_of_two() => Ok(()),
+        _ => Err(Errno::ENOMEM),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_the_cache_are_refused_as_by_the_kernel() {
+        for (size, wanted) in [
+            (0, Ok(())),
+            (256, Ok(())),
+            (4096, Ok(())),
+            (255, Err(Errno::ENOMEM)),
+            (8192, Err(Errno::ERANGE)),
+            (80_000, Err(Errno::ERANGE)),
+        ] {
+            assert_eq!(check_cache(size), wanted, "{size}");
         }
     }
 }

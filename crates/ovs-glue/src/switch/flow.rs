@@ -17,17 +17,20 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                 actions,
                 ufid,
                 omit,
-                ..
-            } => self.new_flow(header, number, (flow, actions, ufid), omit),
+                probe,
+            } => {
+                self.check(Some(&flow), Some(&actions), probe)?;
+                self.new_flow(header, number, (flow, actions, ufid), omit)
+            }
             Request::Set {
                 flow,
                 actions,
                 ufid,
                 clear,
                 omit,
-                ..
+                probe,
             } => {
-                self.check(flow.as_deref(), actions.as_deref())?;
+                self.check(flow.as_deref(), actions.as_deref(), probe)?;
                 let (datapath, _) = self.bridge(number)?;
                 let id = flow_id(ufid, flow.as_deref()).ok_or(Errno::EINVAL)?;
                 let then = Then::FlowChanged(datapath, id.clone(), omit);
@@ -61,7 +64,6 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         (matches, actions, ufid): (Box<Match>, Vec<Action>, Option<Ufid>),
         omit: Omit,
     ) -> Result<Step> {
-        self.check(Some(&matches), Some(&actions))?;
         let (datapath, _) = self.bridge(number)?;
         let id = flow_id(ufid, Some(&matches)).ok_or(Errno::EINVAL)?;
         // Not the other way round: without either flag an existing flow's actions are replaced.
@@ -80,9 +82,9 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         Ok(Step::Ask(datapath, Question::PutFlow(spec, mode), then))
     }
 
-    fn check(&self, matches: Option<&Match>, actions: Option<&[Action]>) -> Result<()> {
+    fn check(&self, matches: Option<&Match>, actions: Option<&[Action]>, probe: bool) -> Result<()> {
         if let Some(matches) = matches {
-            self.capabilities.check_match(matches)?;
+            self.capabilities.check_match(matches, probe)?;
         }
         match actions {
             Some(actions) => Ok(self.capabilities.check_actions(actions)?),

@@ -5,7 +5,7 @@
 
 use super::Ports;
 use crate::datapath::{Errno, PortNo};
-use flow::{Action as Step, Encapsulation, FieldId, Nested, SetField, Userspace};
+use flow::{Action as Step, DropReason, Encapsulation, FieldId, Nested, SetField, Userspace};
 use ovs_netlink::action::{Action, Change, Set};
 use ovs_netlink::key::{
     Ethernet, Ipv4, Ipv6, Nsh, NshBase, NshContext, NshHeader, Ports as L4Ports, TAG_PRESENT,
@@ -20,6 +20,11 @@ use ovs_netlink::layout::{Layout, Mac};
 pub fn actions(actions: &[Action], ports: Ports) -> Result<Vec<Step>, Errno> {
     let mut steps = Vec::with_capacity(actions.len());
     for action in actions {
+        if let Action::Conntrack(_) = action {
+            // As where the kernel's tracking fails: the packet ends here.
+            steps.push(Step::Drop(DropReason::NotTracked));
+            break;
+        }
         push(action, ports, &mut steps)?;
     }
     Ok(steps)

@@ -14,7 +14,8 @@ pub use key::{flow_match, key_of};
 
 use crate::datapath::{Errno, PortNo};
 use flow::PortId;
-use ovs_netlink::key::NO_PORT;
+use ovs_netlink::key::{Match, NO_PORT};
+use std::borrow::Cow;
 
 /// The data plane's numbers for the ports of the datapath: `first` for port 0, and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +28,22 @@ pub struct Ports {
 
 /// What no packet comes from.
 const NOBODY: u32 = u32::MAX;
+
+/// All of a connection's states at once, which no packet has.
+const NO_STATE: u32 = 0xff;
+
+/// A match that needs no labels of connections, which our keys lack: no packet has any, so that what asks for some matches
+/// nothing (a probe does).
+pub fn without_labels(matches: &Match) -> Cow<'_, Match> {
+    let mut matches = Cow::Borrowed(matches);
+    if matches.key.metadata.connection.labels != 0 {
+        let Match { key, mask } = matches.to_mut();
+        key.metadata.connection.labels = 0;
+        key.metadata.connection.state = NO_STATE;
+        mask.0.metadata.connection.state = NO_STATE;
+    }
+    matches
+}
 
 impl Ports {
     /// The data plane's number of a port; `None` if there can be none.
@@ -51,5 +68,30 @@ impl Ports {
     fn told(self, port: u32) -> Option<u32> {
         let number = self.number(PortId(port))?.0;
         (number < NO_PORT).then_some(number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ovs_netlink::key::{Ethernet, Key, ether};
+
+    #[test]
+    fn what_asks_for_labels_matches_no_packet() {
+        let compared = |labels| {
+            let mut key = Key {
+                ethernet: Some(Ethernet::default()),
+                eth_type: ether::LENGTH,
+                ..Key::default()
+            };
+            key.metadata.connection.labels = labels;
+            let mask = key.exact_mask();
+            let matches = Match { key, mask };
+            flow_match(&without_labels(&matches), Ports { first: 0, count: 8 }).unwrap()
+        };
+        let (packet, mask, _) = compared(0);
+        assert_eq!(packet.masked(&mask), packet);
+        let (wanted, mask, _) = compared(1);
+        assert_ne!(packet.masked(&mask), wanted);
     }
 }
