@@ -3,6 +3,7 @@
 use crate::executor::Executor;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
+use crate::waits::Waits;
 use parking_lot::Mutex;
 use placement::{Cpu, Vnic};
 use ring::Assignment;
@@ -55,6 +56,8 @@ pub struct Home {
     suspect_pause_ns: AtomicU64,
     /// There is a suspicion that nobody has taken.
     suspected: AtomicBool,
+    /// How long workers wait until the guest blocks.
+    patience: Mutex<Waits>,
     kicks: Mutex<Kicks>,
     /// Threads of the guest, as far as they are known.
     threads: Threads,
@@ -90,6 +93,7 @@ impl Home {
             suspect_ns: AtomicU64::new(0),
             suspect_pause_ns: AtomicU64::new(UNSEEN_PAUSE_NS),
             suspected: AtomicBool::new(false),
+            patience: Mutex::default(),
             kicks: Mutex::default(),
             threads: Threads::default(),
         }
@@ -193,6 +197,16 @@ impl Home {
     /// Whether it was noticed since the last call that the guest must have threads which are not known.
     pub fn take_missed_threads(&self) -> bool {
         self.suspected.swap(false, Ordering::Relaxed)
+    }
+
+    /// A worker that the guest had woken waited so long for its core, for each packet that it found then.
+    pub(crate) fn waited_for(&self, now_ns: u64, per_packet_ns: u64) {
+        self.patience.lock().note(now_ns, per_packet_ns);
+    }
+
+    /// Whether a worker that the guest wakes does better to wait until the guest blocks.
+    pub(crate) fn may_be_waited_for(&self, now_ns: u64) -> bool {
+        self.patience.lock().may(now_ns)
     }
 
     fn move_to(&self, kicks: &mut Kicks, executor: &Arc<Executor>) {

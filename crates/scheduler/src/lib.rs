@@ -20,6 +20,7 @@
 //! | `polling` | rounds of polling |
 //! | `worker` | threads that sleep until there is something to do |
 //! | `breaks`, `patience` | how long to poll, and how to be woken |
+//! | `waits`, `trial` | which guests are worth waiting for |
 //! | `watchdog` | interrupts threads that a VMM holds up |
 //! | `account` | what each thread did, and what it cost |
 //! | `wake_cost` | what waking a core costs on this machine |
@@ -52,6 +53,8 @@ mod testing;
 mod tests;
 mod threads;
 mod timers;
+mod trial;
+mod waits;
 mod wake_cost;
 mod watchdog;
 mod worker;

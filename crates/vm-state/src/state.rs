@@ -182,6 +182,21 @@ impl VmState {
         core.is_some_and(|core| core.task.load(Relaxed) & PREEMPTED != 0)
     }
 
+    /// How long the task that has this core waited for it in nanoseconds, if it is one that waits until others block
+    /// (`SCHED_BATCH`) and the last such task that was woken here: who asks has to know that. 0 if no such task was.
+    #[inline]
+    #[must_use]
+    pub fn waited_ns(&self, cpu: u32) -> u64 {
+        let times = self.0.cores.get(cpu as usize).map(|core| {
+            let asked = core.asked.load(Relaxed);
+            (core.since.load(Relaxed), asked)
+        });
+        match times {
+            None | Some((_, 0)) => 0,
+            Some((since, asked)) => since.saturating_sub(asked),
+        }
+    }
+
     /// The state of a guest with these threads: that of the liveliest one. Unknown without threads, and if the liveliest may be
     /// a thread whose state is unknown.
     #[must_use]

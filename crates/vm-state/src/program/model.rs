@@ -13,6 +13,8 @@ pub(super) struct Task {
     pub state: i32,
     pub core: u32,
     pub migrating: bool,
+    /// It waits until others block.
+    pub batch: bool,
 }
 
 /// What the kernel counts for the queue that an event is about: `nr_running`, and two counts of which the difference, or
@@ -60,6 +62,7 @@ impl Counts {
             state: 0x10,
             cpu: 0x18,
             on_rq: 0x20,
+            policy: 0x24,
             parent: 0x30,
             queue,
             delayed,
@@ -84,6 +87,8 @@ pub(super) struct Core {
     pub since: u64,
     pub runnable: u32,
     pub blocked: u32,
+    /// When a task that waits until others block was woken.
+    pub asked: Option<u64>,
 }
 
 /// What is published of a registered thread and its children.
@@ -136,7 +141,12 @@ impl Model {
             Event::Wakeup(task, _) | Event::Migrate(task, _) if task.core >= 1024 => {}
             Event::Wakeup(task, queue) => {
                 self.woken(task);
-                self.core(task.core).runnable = self.counts.runnable(queue);
+                let (now, runnable) = (self.now, self.counts.runnable(queue));
+                let core = self.core(task.core);
+                core.runnable = runnable;
+                if task.batch {
+                    core.asked = Some(now);
+                }
             }
             Event::Migrate(task, queue) if task.migrating => {
                 self.core(task.core).runnable = self.counts.runnable(queue);

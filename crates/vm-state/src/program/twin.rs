@@ -6,7 +6,7 @@
 
 use super::interpreter::Machine;
 use super::model::{Counts, Event, Lengths, Model, Task, Thread};
-use super::{Kernel, ON_RQ_MIGRATING, TASK_DEAD, Tracepoint};
+use super::{BATCH, Kernel, ON_RQ_MIGRATING, TASK_DEAD, Tracepoint};
 use crate::area::{Area, LONG_NS};
 use crate::{CoreState, Registry, Stage, ThreadState, VmState};
 use proptest::prelude::*;
@@ -76,6 +76,7 @@ impl Real {
             state,
             cpu,
             on_rq,
+            policy,
             parent,
             queue,
             ..
@@ -85,6 +86,12 @@ impl Real {
         self.field(at, state, 4, task.state.cast_unsigned().into());
         self.field(at, cpu, 4, task.core.into());
         self.field(at, on_rq, 4, migrating.cast_unsigned().into());
+        self.field(
+            at,
+            policy,
+            4,
+            if task.batch { BATCH } else { 0 }.cast_unsigned().into(),
+        );
         self.field(at, parent, 8, at + PARENT);
         self.field(at + PARENT, pid, 4, task.parent.into());
         if let Some([own, ..]) = queue {
@@ -213,6 +220,8 @@ impl Twins {
             let expected = self.model.threads.get(&core.blocked);
             assert_eq!(state.core(number), runs, "core {number}");
             assert_eq!(state.preempted(number), core.preempted, "core {number}");
+            let waited = core.asked.map_or(0, |asked| core.since.saturating_sub(asked));
+            assert_eq!(state.waited_ns(number), waited, "core {number}");
             assert_eq!(
                 state.wanted(number),
                 core.runnable > u32::from(busy),
@@ -249,13 +258,15 @@ fn core() -> impl Strategy<Value = u32> {
 fn task() -> impl Strategy<Value = Task> {
     // TASK_RUNNING twice as often as others; TASK_INTERRUPTIBLE, TASK_UNINTERRUPTIBLE, and two that are dead.
     let state = prop::sample::select(vec![0, 0, 1, 2, TASK_DEAD, TASK_DEAD | 0x10]);
-    (pid(), pid(), state, core(), any::<bool>()).prop_map(|(pid, parent, state, core, migrating)| Task {
+    let task = (pid(), pid(), state, core(), any::<bool>(), any::<bool>());
+    task.prop_map(|(pid, parent, state, core, migrating, batch)| Task {
         pid,
         // An idle task is no thread's child.
         parent: if pid == 0 { 0 } else { parent },
         state,
         core,
         migrating,
+        batch,
     })
 }
 
@@ -323,11 +334,11 @@ proptest! {
         twins.register(pid);
         let slot = twins.model.threads[&pid].slot;
         let (mut life, mut core) = (Life::Sleeps, 0);
-        let idle = Task { pid: 0, parent: 0, state: 0, core: 0, migrating: false };
+        let idle = Task { pid: 0, parent: 0, state: 0, core: 0, migrating: false, batch: false };
         let queue = Lengths([0; 3]);
         let mut known = false;
         for (number, choice) in steps {
-            let mut task = Task { pid, parent: PIDS[9], state: 0, core, migrating: false };
+            let mut task = Task { pid, parent: PIDS[9], state: 0, core, migrating: false, batch: false };
             let switch = |from, to, core, preempted| Event::Switch { core, preempted, from, to, queue };
             let event = match (life, choice) {
                 // About to sleep, it is woken or preempted before it does.
