@@ -161,12 +161,13 @@ impl<H: Homes> View for MachineView<'_, H> {
         }
     }
 
-    fn idle(&self, word: usize) -> u64 {
-        self.placement.facts.as_ref().map_or(0, |facts| facts.idle(word))
+    fn idle(&self, word: usize, among: u64) -> u64 {
+        let facts = self.placement.facts.as_ref();
+        facts.map_or(0, |facts| facts.idle(word, among))
     }
 
-    fn polling(&self, word: usize) -> u64 {
-        self.placement.polling.bits(word)
+    fn polling(&self, word: usize, among: u64) -> u64 {
+        self.placement.polling.bits(word) & among
     }
 
     fn wanted(&self, cpu: Cpu) -> bool {

@@ -90,14 +90,23 @@ mod tests {
     fn idle_cores_and_expected_threads_are_seen() {
         let stage = Stage::new().unwrap();
         let state = VmState::map(stage.area()).unwrap();
-        assert_eq!((state.idle(0), state.idle(15), state.idle(16)), (0, 0, 0));
+        assert_eq!(
+            (
+                state.idle(0, u64::MAX),
+                state.idle(15, u64::MAX),
+                state.idle(16, u64::MAX)
+            ),
+            (0, 0, 0)
+        );
         for cpu in [0, 7, 8, 63, 64, 1023] {
             stage.runs(cpu, 0);
         }
-        assert_eq!(state.idle(0), 1 | 1 << 7 | 1 << 8 | 1 << 63);
-        assert_eq!((state.idle(1), state.idle(15)), (1, 1 << 63));
+        assert_eq!(state.idle(0, u64::MAX), 1 | 1 << 7 | 1 << 8 | 1 << 63);
+        assert_eq!((state.idle(1, u64::MAX), state.idle(15, u64::MAX)), (1, 1 << 63));
+        assert_eq!(state.idle(0, 1 << 7 | 1 << 9), 1 << 7);
+        assert_eq!(state.idle(0, 0), 0);
         stage.runs(7, 4711);
-        assert_eq!(state.idle(0), 1 | 1 << 8 | 1 << 63);
+        assert_eq!(state.idle(0, u64::MAX), 1 | 1 << 8 | 1 << 63);
 
         let slot = stage.thread(100, ThreadState::Blocked(8)).unwrap();
         assert_eq!(state.thread(slot), ThreadState::Blocked(8));

@@ -242,7 +242,12 @@ impl Twins {
             };
             let bits = CORES.iter().filter(|core| *core / 64 == word && idle(core));
             let bits = bits.fold(0, |bits, core| bits | 1u64 << (core % 64));
-            assert_eq!(state.idle(word as usize), bits, "cores from {}", 64 * word);
+            assert_eq!(
+                state.idle(word as usize, u64::MAX),
+                bits,
+                "cores from {}",
+                64 * word
+            );
         }
     }
 }
