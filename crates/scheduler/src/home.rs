@@ -264,8 +264,8 @@ impl Home {
         self.kicks.lock().executor(decide).post(rings);
     }
 
-    /// What `look` sees in the threads of the guest. There are none while they are not known, and never for interfaces of
-    /// the driver domain.
+    /// What `look` sees in the threads of the guest, or in that of an interface of the driver domain. There are none while they
+    /// are not known.
     #[inline]
     pub(crate) fn with_threads<R>(&self, look: impl FnOnce(&[Slot]) -> R) -> R {
         self.threads.with(look)
