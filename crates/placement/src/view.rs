@@ -26,7 +26,7 @@ pub enum CoreState {
     Other,
 }
 
-/// Where the vCPU is that serves a vNIC; in each case the CPU is the one on which it ran last.
+/// Where the vCPU is that serves a vNIC, the liveliest one of a guest with several; in each case the CPU is the one on which it ran last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VcpuState {
     /// It is running there.
@@ -71,6 +71,11 @@ pub trait View {
 
     /// Where the vNIC's vCPU is.
     fn vcpu(&self, vnic: Vnic) -> VcpuState;
+
+    /// Where the vCPU is that sends for the vNIC, if that is known of a guest with several; else as [`vcpu`](Self::vcpu).
+    fn sender(&self, vnic: Vnic) -> VcpuState {
+        self.vcpu(vnic)
+    }
 
     /// The core whose worker copies to the vNIC now, or was asked to and has not begun.
     fn copying(&self, vnic: Vnic) -> Option<Cpu>;

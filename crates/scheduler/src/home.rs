@@ -1,6 +1,7 @@
 //! What the scheduler keeps for a vNIC: which executor receives its kicks, who copies to it, what its guest does.
 
 use crate::executor::Executor;
+use crate::kicker::Kicker;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
 use crate::waits::Waits;
@@ -61,6 +62,8 @@ pub struct Home {
     kicks: Mutex<Kicks>,
     /// Threads of the guest, as far as they are known.
     threads: Threads,
+    /// Which of them kicks.
+    kicker: Kicker,
 }
 
 /// Who receives a vNIC's kicks.
@@ -96,6 +99,7 @@ impl Home {
             patience: Mutex::default(),
             kicks: Mutex::default(),
             threads: Threads::default(),
+            kicker: Kicker::default(),
         }
     }
 
@@ -271,8 +275,23 @@ impl Home {
         self.threads.with(look)
     }
 
+    /// A thread has kicked, perhaps one of the guest's.
+    pub(crate) fn kicked_by(&self, thread: Slot) {
+        // There is nothing to learn of a single one.
+        if self.with_threads(|threads| threads.len() > 1 && threads.contains(&thread)) {
+            self.kicker.vote(thread);
+        }
+    }
+
+    /// The thread that kicks, of several, if that is known.
+    #[inline]
+    pub(crate) fn kicker(&self) -> Option<Slot> {
+        self.kicker.get()
+    }
+
     /// Says which threads of the guest are its vCPUs.
     pub fn set_threads(&self, threads: Box<[Slot]>) {
+        self.kicker.forget();
         self.threads.set(threads);
         self.suspect_ns.store(0, Ordering::Relaxed);
         self.suspect_pause_ns.store(UNSEEN_PAUSE_NS, Ordering::Relaxed);

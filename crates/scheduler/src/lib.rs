@@ -10,7 +10,7 @@
 //! | `timers` | rings that a thread serves when their time has come |
 //! | `polled` | rings that a thread polls, since their guests need not kick |
 //! | `executor` | how forwarding threads are woken, and the messages they send each other |
-//! | `threads` | the vCPU threads of a guest |
+//! | `threads`, `kicker` | the vCPU threads of a guest, and which of them kicks |
 //! | `home` | what the scheduler keeps for a vNIC: which executor receives its kicks, who copies to it |
 //! | `placement` | the placement policy with this machine's cores, threads and executors |
 //! | `crew` | what all forwarding threads share |
@@ -38,6 +38,7 @@ mod crew;
 mod decision_cost;
 mod executor;
 mod home;
+mod kicker;
 mod patience;
 mod placement;
 mod placing;

@@ -356,6 +356,7 @@ impl<R: Rings> Worker<R> {
                     account.kicked();
                     if slept {
                         wakers.add(ring.vnic());
+                        scheduler.note_kicker(ring.vnic());
                     }
                     scheduler.kicked(ring);
                 }

@@ -3,7 +3,7 @@
 //! | tracepoint | runqueue lock held | publishes |
 //! |---|---|---|
 //! | `sched_switch` | of the core that switches | what the core runs, whether it is idle, how many want it, which thread blocked there; the states of both threads |
-//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | how many want that core; that the thread is runnable; when it was, if it waits for others to block |
+//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | how many want that core; that the thread is runnable; who woke it; when, if it waits for others to block |
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | how many want that core |
 //!
 //! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
@@ -25,7 +25,7 @@
 
 use crate::area::{
     ASKED, BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind,
-    LONG_NS, PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAYS,
+    LONG_NS, PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS,
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
@@ -38,6 +38,7 @@ pub(crate) const LICENSE: &std::ffi::CStr = c"Dual BSD/GPL";
 // Helpers (`include/uapi/linux/bpf.h`).
 const KTIME_GET_NS: i32 = 5;
 const GET_SMP_PROCESSOR_ID: i32 = 8;
+const GET_CURRENT_PID_TGID: i32 = 14;
 
 /// `TASK_DEAD` (`include/linux/sched.h`).
 const TASK_DEAD: i32 = 0x80;
@@ -231,10 +232,12 @@ impl Program {
         self.code.register(Op::Move, R1, R6);
         self.core_address();
         self.publish_runnable();
+        self.code.register(Op::Move, R8, R2);
+        self.code.call(GET_CURRENT_PID_TGID);
+        self.code.store(Size::Word, R8, WAKER, R0);
         // From the wake-up of a task that waits until others block, it can be told how long it waited.
         self.code.load(Size::Word, R1, R6, self.kernel.policy);
         self.code.jump_if(If::NotEqual, R1, BATCH, end);
-        self.code.register(Op::Move, R8, R2);
         self.code.call(KTIME_GET_NS);
         self.code.store(Size::Double, R8, ASKED, R0);
         self.code.place(end);

@@ -45,6 +45,13 @@ impl Stage {
         cores.store((cores.load(Relaxed).to_le() & !bit | idle).to_le(), Relaxed);
     }
 
+    /// The task with this number woke one on the core. Cores from 1024 on are ignored.
+    pub fn wakes(&self, cpu: u32, waker: u32) {
+        if let Some(core) = self.area.cores.get(cpu as usize) {
+            core.waker.store(waker, Relaxed);
+        }
+    }
+
     /// So many tasks want the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024 on are
     /// ignored.
     pub fn wanted(&self, cpu: u32, others: u32) {

@@ -189,6 +189,14 @@ impl VmState {
         core.is_some_and(|core| core.task.load(Relaxed) & PREEMPTED != 0)
     }
 
+    /// The registered thread that woke another one on this core last, if it is one.
+    #[inline]
+    #[must_use]
+    pub fn waker(&self, cpu: u32) -> Option<Slot> {
+        let tid = self.0.cores.get(cpu as usize)?.waker.load(Relaxed);
+        if tid == 0 { None } else { self.0.find(tid) }
+    }
+
     /// How long the task that has this core waited for it in nanoseconds, if it is one that waits until others block
     /// (`SCHED_BATCH`) and the last such task that was woken here: who asks has to know that. 0 if no such task was.
     #[inline]

@@ -31,7 +31,8 @@ pub(super) enum Event {
         to: Task,
         queue: Lengths,
     },
-    Wakeup(Task, Lengths),
+    /// By the task with this number.
+    Wakeup(Task, Lengths, u32),
     Migrate(Task, Lengths),
     Time(u64),
     Register(u32),
@@ -89,6 +90,8 @@ pub(super) struct Core {
     pub blocked: u32,
     /// When a task that waits until others block was woken.
     pub asked: Option<u64>,
+    /// Who woke a task.
+    pub waker: u32,
 }
 
 /// What is published of a registered thread and its children.
@@ -138,12 +141,13 @@ impl Model {
                 }
                 self.core_switches(core, preempted || from.state == 0, (from, to), queue);
             }
-            Event::Wakeup(task, _) | Event::Migrate(task, _) if task.core >= 1024 => {}
-            Event::Wakeup(task, queue) => {
+            Event::Wakeup(task, ..) | Event::Migrate(task, _) if task.core >= 1024 => {}
+            Event::Wakeup(task, queue, waker) => {
                 self.woken(task);
                 let (now, runnable) = (self.now, self.counts.runnable(queue));
                 let core = self.core(task.core);
                 core.runnable = runnable;
+                core.waker = waker;
                 if task.batch {
                     core.asked = Some(now);
                 }

@@ -58,6 +58,7 @@ impl Real {
                 kernel: HashMap::new(),
                 core: 0,
                 now: 0,
+                current: 0,
             },
             registry,
             state,
@@ -130,7 +131,8 @@ impl Real {
                 let arguments = [u64::from(preempted), TASKS[0], TASKS[1]];
                 self.run(Tracepoint::Switch, &arguments);
             }
-            Event::Wakeup(task, queue) => {
+            Event::Wakeup(task, queue, waker) => {
+                self.machine.current = u64::MAX << 32 | u64::from(waker);
                 self.task(TASKS[0], task);
                 self.queue(queue);
                 self.run(Tracepoint::Wakeup, &TASKS[..1]);
@@ -220,6 +222,12 @@ impl Twins {
             let expected = self.model.threads.get(&core.blocked);
             assert_eq!(state.core(number), runs, "core {number}");
             assert_eq!(state.preempted(number), core.preempted, "core {number}");
+            let waker = self.model.threads.get(&core.waker);
+            assert_eq!(
+                state.waker(number),
+                waker.map(|thread| thread.slot),
+                "core {number}"
+            );
             let waited = core.asked.map_or(0, |asked| core.since.saturating_sub(asked));
             assert_eq!(state.waited_ns(number), waited, "core {number}");
             assert_eq!(
@@ -291,7 +299,7 @@ fn event() -> impl Strategy<Value = Event> {
     let time = prop::sample::select(vec![1, LONG_NS as u64 - 1, LONG_NS as u64]);
     prop_oneof![
         6 => switch,
-        3 => (task(), lengths()).prop_map(|(task, queue)| Event::Wakeup(task, queue)),
+        3 => (task(), lengths(), pid()).prop_map(|(task, queue, waker)| Event::Wakeup(task, queue, waker)),
         1 => (task(), lengths()).prop_map(|(task, queue)| Event::Migrate(task, queue)),
         2 => time.prop_map(Event::Time),
         2 => pid().prop_map(Event::Register),
@@ -347,7 +355,7 @@ proptest! {
             let switch = |from, to, core, preempted| Event::Switch { core, preempted, from, to, queue };
             let event = match (life, choice) {
                 // About to sleep, it is woken or preempted before it does.
-                (Life::Runs, 0) => Event::Wakeup(task, queue),
+                (Life::Runs, 0) => Event::Wakeup(task, queue, 0),
                 (Life::Runs, 1 | 2) => {
                     task.state = 1;
                     let preempted = choice == 1;
@@ -364,7 +372,7 @@ proptest! {
                 }
                 (Life::Sleeps, _) => {
                     (life, core, task.core) = (Life::Waits, number, number);
-                    Event::Wakeup(task, queue)
+                    Event::Wakeup(task, queue, 0)
                 }
             };
             // The state of a thread that was registered is unknown until it is switched to or from.
