@@ -45,6 +45,11 @@ pub enum FromDriver {
     Interfaces(Vec<(PortId, InterfaceSpec, InterfaceState)>),
 }
 
+/// Name of the driver domain's thread that serves a port's interface.
+pub fn thread_name(port: PortId) -> String {
+    format!("port-{port}")
+}
+
 /// The interface to open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceSpec {

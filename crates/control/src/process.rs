@@ -251,7 +251,7 @@ impl Control {
         loop {
             match self.supervisor.receive::<ToChild>() {
                 Ok(Some((ToChild::Peer(role), fds))) => self.attach_peer(role, fds),
-                Ok(Some((ToChild::Processes(processes), _))) => self.processes = processes,
+                Ok(Some((ToChild::Processes(processes), _))) => self.processes_are(processes),
                 Ok(Some((ToChild::VmState(states), fds))) => self.vcpus.attach(states, &fds),
                 Ok(Some((ToChild::Placement(_) | ToChild::Controller(_), _))) => {}
                 Ok(Some((ToChild::Priority(priority), _))) => self.priority = Some(priority),

@@ -5,6 +5,8 @@
 //! is done when a port is connected; when its rings are started for the first time after that, by which time a VMM has made
 //! its vCPUs; when one of the threads was seen to end; and when the data plane has packets of a guest all of whose threads
 //! sleep. A look-up costs the more, the more threads a VMM has, so look-ups are merged and have a [pace](crate::pace).
+//! For a port of the driver domain, the thread that serves its interface is registered, found by its name, so that packets of
+//! containers and of the host are switched where they are sent, too.
 //!
 //! Correctness does not depend on it: the state of a thread that is not registered is unknown.
 
@@ -13,13 +15,14 @@ use crate::pace::{Pace, Queue};
 use crate::process::Control;
 use crate::state::Link;
 use control_protocol::data_plane::{PortState, Request};
-use control_protocol::supervisor::VmStates;
+use control_protocol::driver::thread_name;
+use control_protocol::supervisor::{ProcessStatus, Role, VmStates};
 use management::VmStateStatus;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
-use vm_state::{Registry, Slot, ThreadState, vcpu_threads};
+use vm_state::{Registry, Slot, ThreadState, threads_named, vcpu_threads};
 
 /// Least time between checks for threads that have ended, in milliseconds.
 const LOOK_MS: u64 = 1_000;
@@ -92,29 +95,63 @@ impl Vcpus {
 }
 
 impl PortRun {
-    /// The process that runs the guest; none for ports of the driver domain.
-    fn vmm(&self) -> Option<u32> {
-        let guest = matches!(self.wanted.link, Link::Listen(_) | Link::Connect(_));
-        self.peer
-            .filter(|_| guest && self.state != PortState::Disconnected)
+    /// The process on the other side of the rings: the guest's VMM, or the driver domain.
+    fn process(&self, driver: Option<u32>) -> Option<u32> {
+        let process = match self.wanted.link {
+            Link::Listen(_) | Link::Connect(_) => self.peer,
+            Link::Interface(_) => driver,
+        };
+        process.filter(|_| self.state != PortState::Disconnected)
+    }
+
+    /// The threads on the other side: vCPUs, or the one that serves the interface.
+    fn threads(&self, driver: Option<u32>) -> Vec<u32> {
+        let proc = Path::new("/proc");
+        let threads = self
+            .process(driver)
+            .map(|pid| match (&self.wanted.link, self.id) {
+                (Link::Interface(_), Some(port)) => threads_named(proc, pid, &thread_name(port)),
+                _ => vcpu_threads(proc, pid),
+            });
+        // A process that has just ended has no threads.
+        threads.and_then(Result::ok).unwrap_or_default()
     }
 }
 
 impl Control {
     /// A port's process or state has changed: its guest's threads are looked up, now or later, if they may have changed.
     pub fn guest_changed(&mut self, name: &str) {
+        let driver = self.driver_pid();
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
         let runs = run.state == PortState::Running;
         let seen = run.looked_at;
-        run.looked_at = run.vmm().map(|pid| {
+        run.looked_at = run.process(driver).map(|pid| {
             let ran = seen.is_some_and(|(before, ran)| before == pid && ran);
             (pid, ran || runs)
         });
         if run.looked_at != seen {
             self.look_at_guest(name);
         }
+    }
+
+    /// The supervisor has said which processes there are. The threads of interfaces may be those of another driver domain.
+    pub fn processes_are(&mut self, processes: Vec<ProcessStatus>) {
+        let before = self.driver_pid();
+        self.processes = processes;
+        if self.driver_pid() == before {
+            return;
+        }
+        let is_interface = |run: &PortRun| matches!(run.wanted.link, Link::Interface(_));
+        let ports = self.ports.iter().filter(|(_, run)| is_interface(run));
+        let names: Vec<String> = ports.map(|(name, _)| name.clone()).collect();
+        names.iter().for_each(|name| self.guest_changed(name));
+    }
+
+    fn driver_pid(&self) -> Option<u32> {
+        let driver = self.processes.iter().find(|process| process.role == Role::Driver);
+        driver.and_then(|driver| driver.pid)
     }
 
     /// Looks up the threads of a port's guest, now or later.
@@ -137,6 +174,7 @@ impl Control {
 
     /// Finds the threads of a port that the data plane has, and sends them to it if they have changed.
     fn watch_guest(&mut self, name: &str) {
+        let driver = self.driver_pid();
         let share = (usize::from(Slot::LIMIT) / self.ports.len().max(1)).max(LEAST);
         let (Ok(registry), Some(run)) = (&self.vcpus.registry, self.ports.get_mut(name)) else {
             return;
@@ -144,18 +182,14 @@ impl Control {
         let Some(port) = run.id.filter(|_| run.added) else {
             return;
         };
-        // A process that has just ended has no threads.
-        let threads = run
-            .vmm()
-            .and_then(|pid| vcpu_threads(Path::new("/proc"), pid).ok());
-        let threads = threads.unwrap_or_default().into_iter().take(share);
+        let threads = run.threads(driver).into_iter().take(share);
         let found: Vec<Vcpu> = threads
             .filter_map(|tid| Some((tid, registry.add(tid)?)))
             .collect();
         if run.vcpus.as_ref() == Some(&found) {
             return;
         }
-        log::debug!("port {name}: {} vCPU threads", found.len());
+        log::debug!("port {name}: {} threads", found.len());
         let slots = found.iter().map(|(_, slot)| slot.0).collect();
         let before = run.vcpus.replace(found);
         self.forget_threads(before);

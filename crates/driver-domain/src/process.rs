@@ -7,7 +7,9 @@
 
 use crate::controller::{Controller, Received};
 use crate::interface::{Command, Report, Start, Worker};
-use control_protocol::driver::{FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::driver::{
+    FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver, thread_name,
+};
 use control_protocol::supervisor::ToChild;
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, PortId};
@@ -259,7 +261,7 @@ impl Domain {
             priority: self.priority,
         });
         let thread = std::thread::Builder::new()
-            .name(format!("port-{id}"))
+            .name(thread_name(id))
             .spawn(move || worker.run())?;
         let port = Port {
             spec,

@@ -223,7 +223,7 @@ pub struct PortInfo {
     pub problem: Option<String>,
     /// Virtio feature bits the driver accepted; 0 while not connected.
     pub features: u64,
-    /// Threads of its VMM that run the guest, as far as they are known.
+    /// Threads of its VMM that run the guest, or the one that serves its interface, as far as they are known.
     pub vcpus: Vec<u32>,
     /// Their state: `running`, `runnable` or `blocked`, each `on core N`. `None` when it is not known.
     pub guest: Option<String>,

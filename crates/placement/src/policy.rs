@@ -175,7 +175,7 @@ impl Policy {
         if let Some(executor) = self.fixed(view, sender) {
             return executor;
         }
-        let (home, helper) = match self.vcpu(view, sender) {
+        let (home, helper) = match self.sender(view, sender) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu)
                 if view.is_contended(cpu) =>
             {
@@ -204,7 +204,7 @@ impl Policy {
     /// and would find the core asleep if a helper served it.
     pub fn hand_off(&self, view: &impl View, here: Cpu, sender: Vnic, times: u32) -> Option<Executor> {
         let contended = view.is_contended(here);
-        let waits = match self.vcpu(view, sender) {
+        let waits = match self.sender(view, sender) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) => cpu == here,
             VcpuState::Blocked(cpu) => cpu == here && contended,
             VcpuState::Unknown => false,
@@ -419,6 +419,14 @@ impl Policy {
     fn vcpu(&self, view: &impl View, vnic: Vnic) -> VcpuState {
         if self.config.vm_state {
             view.vcpu(vnic)
+        } else {
+            VcpuState::Unknown
+        }
+    }
+
+    fn sender(&self, view: &impl View, vnic: Vnic) -> VcpuState {
+        if self.config.vm_state {
+            view.sender(vnic)
         } else {
             VcpuState::Unknown
         }

@@ -83,9 +83,14 @@ pub(crate) struct Tier {
 }
 
 impl Tier {
-    /// Calls `f` with CPUs of the tier that have a bit in `state`, by number from the CPU `start` on and round, until it
+    /// Calls `f` with CPUs of the tier that have a bit in `state`, which is asked of a word and the bits in question, by number from the CPU `start` on and round, until it
     /// returns false; false if it did.
-    pub fn visit(&self, start: Cpu, state: impl Fn(usize) -> u64, mut f: impl FnMut(Cpu) -> bool) -> bool {
+    pub fn visit(
+        &self,
+        start: Cpu,
+        state: impl Fn(usize, u64) -> u64,
+        mut f: impl FnMut(Cpu) -> bool,
+    ) -> bool {
         let (word, bit) = (usize::from(start.0) / 64, start.0 % 64);
         let first = self.words.partition_point(|(number, _)| *number < word);
         let (low, high) = self.words.split_at(first);
@@ -100,7 +105,7 @@ impl Tier {
             if mask == 0 {
                 continue;
             }
-            let mut left = state(number) & mask;
+            let mut left = state(number, mask) & mask;
             while left != 0 {
                 let cpu = number * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;

@@ -26,7 +26,7 @@ pub enum CoreState {
     Other,
 }
 
-/// Where the vCPU is that serves a vNIC; in each case the CPU is the one on which it ran last.
+/// Where the vCPU is that serves a vNIC, the liveliest one of a guest with several; in each case the CPU is the one on which it ran last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VcpuState {
     /// It is running there.
@@ -47,15 +47,15 @@ pub trait View {
     /// What the core is doing. For CPUs that it does not know, [`CoreState::Other`].
     fn core(&self, cpu: Cpu) -> CoreState;
 
-    /// Of the CPUs from `64 * word` on, a bit for each that is [`CoreState::Idle`]: the same as [`core`](Self::core) says, a
-    /// moment earlier or later.
-    fn idle(&self, word: usize) -> u64 {
-        bits(word, |cpu| self.core(cpu) == CoreState::Idle)
+    /// Of the CPUs from `64 * word` on, a bit for each of `among` that is [`CoreState::Idle`]: the same as
+    /// [`core`](Self::core) says, a moment earlier or later.
+    fn idle(&self, word: usize, among: u64) -> u64 {
+        bits(word, among, |cpu| self.core(cpu) == CoreState::Idle)
     }
 
-    /// Of the CPUs from `64 * word` on, a bit for each whose worker looks for work, as with [`idle`](Self::idle).
-    fn polling(&self, word: usize) -> u64 {
-        bits(word, |cpu| {
+    /// Of the CPUs from `64 * word` on, a bit for each of `among` whose worker looks for work, as with [`idle`](Self::idle).
+    fn polling(&self, word: usize, among: u64) -> u64 {
+        bits(word, among, |cpu| {
             matches!(self.core(cpu), CoreState::Worker { polling: true, .. })
         })
     }
@@ -72,15 +72,21 @@ pub trait View {
     /// Where the vNIC's vCPU is.
     fn vcpu(&self, vnic: Vnic) -> VcpuState;
 
+    /// Where the vCPU is that sends for the vNIC, if that is known of a guest with several; else as [`vcpu`](Self::vcpu).
+    fn sender(&self, vnic: Vnic) -> VcpuState {
+        self.vcpu(vnic)
+    }
+
     /// The core whose worker copies to the vNIC now, or was asked to and has not begun.
     fn copying(&self, vnic: Vnic) -> Option<Cpu>;
 }
 
-/// 64 answers about CPUs.
-fn bits(word: usize, is_set: impl Fn(Cpu) -> bool) -> u64 {
+/// Answers about those of 64 CPUs that are among the ones in question.
+fn bits(word: usize, among: u64, is_set: impl Fn(Cpu) -> bool) -> u64 {
     let first = word * 64;
     let cpu = |bit: usize| u16::try_from(first + bit).map(Cpu);
-    (0..64).fold(0, |bits, bit| {
+    let asked = (0..64).filter(|bit| among >> bit & 1 == 1);
+    asked.fold(0, |bits, bit| {
         bits | u64::from(cpu(bit).is_ok_and(&is_set)) << bit
     })
 }

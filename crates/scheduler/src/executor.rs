@@ -22,6 +22,9 @@ use std::time::Duration;
 /// Messages that an executor's buffer holds.
 const MESSAGES: usize = 64;
 
+/// Wake-ups told of at a time, at most: few, so that the kernel wakes other idle workers for the rest.
+pub(crate) const WAKEUPS: usize = 4;
+
 /// A ring to serve.
 pub(crate) type Message = RingId;
 
@@ -219,9 +222,8 @@ impl Executor {
 
     /// Waits for wake-ups, at most `timeout` (for ever if `None`), and passes them to `f`; true if there were any.
     pub(crate) fn wait(&self, timeout: Option<Duration>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
-        // Few at a time, so that the kernel wakes other idle workers for the rest.
-        let mut events: [std::mem::MaybeUninit<epoll::Event>; 4] =
-            [const { std::mem::MaybeUninit::uninit() }; 4];
+        let mut events: [std::mem::MaybeUninit<epoll::Event>; WAKEUPS] =
+            [const { std::mem::MaybeUninit::uninit() }; WAKEUPS];
         // What is longer than a `Timespec` can say is for ever.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let (ready, _) = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {

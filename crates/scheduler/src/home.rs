@@ -1,8 +1,10 @@
 //! What the scheduler keeps for a vNIC: which executor receives its kicks, who copies to it, what its guest does.
 
 use crate::executor::Executor;
+use crate::kicker::Kicker;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
+use crate::waits::Waits;
 use parking_lot::Mutex;
 use placement::{Cpu, Vnic};
 use ring::Assignment;
@@ -55,9 +57,13 @@ pub struct Home {
     suspect_pause_ns: AtomicU64,
     /// There is a suspicion that nobody has taken.
     suspected: AtomicBool,
+    /// How long workers wait until the guest blocks.
+    patience: Mutex<Waits>,
     kicks: Mutex<Kicks>,
     /// Threads of the guest, as far as they are known.
     threads: Threads,
+    /// Which of them kicks.
+    kicker: Kicker,
 }
 
 /// Who receives a vNIC's kicks.
@@ -90,8 +96,10 @@ impl Home {
             suspect_ns: AtomicU64::new(0),
             suspect_pause_ns: AtomicU64::new(UNSEEN_PAUSE_NS),
             suspected: AtomicBool::new(false),
+            patience: Mutex::default(),
             kicks: Mutex::default(),
             threads: Threads::default(),
+            kicker: Kicker::default(),
         }
     }
 
@@ -195,6 +203,16 @@ impl Home {
         self.suspected.swap(false, Ordering::Relaxed)
     }
 
+    /// A worker that the guest had woken waited so long for its core, for each packet that it found then.
+    pub(crate) fn waited_for(&self, now_ns: u64, per_packet_ns: u64) {
+        self.patience.lock().note(now_ns, per_packet_ns);
+    }
+
+    /// Whether a worker that the guest wakes does better to wait until the guest blocks.
+    pub(crate) fn may_be_waited_for(&self, now_ns: u64) -> bool {
+        self.patience.lock().may(now_ns)
+    }
+
     fn move_to(&self, kicks: &mut Kicks, executor: &Arc<Executor>) {
         let Some(old) = kicks.executor.replace(executor.clone()) else {
             return;
@@ -250,15 +268,30 @@ impl Home {
         self.kicks.lock().executor(decide).post(rings);
     }
 
-    /// What `look` sees in the threads of the guest. There are none while they are not known, and never for interfaces of
-    /// the driver domain.
+    /// What `look` sees in the threads of the guest, or in that of an interface of the driver domain. There are none while they
+    /// are not known.
     #[inline]
     pub(crate) fn with_threads<R>(&self, look: impl FnOnce(&[Slot]) -> R) -> R {
         self.threads.with(look)
     }
 
+    /// A thread has kicked, perhaps one of the guest's.
+    pub(crate) fn kicked_by(&self, thread: Slot) {
+        // There is nothing to learn of a single one.
+        if self.with_threads(|threads| threads.len() > 1 && threads.contains(&thread)) {
+            self.kicker.vote(thread);
+        }
+    }
+
+    /// The thread that kicks, of several, if that is known.
+    #[inline]
+    pub(crate) fn kicker(&self) -> Option<Slot> {
+        self.kicker.get()
+    }
+
     /// Says which threads of the guest are its vCPUs.
     pub fn set_threads(&self, threads: Box<[Slot]>) {
+        self.kicker.forget();
         self.threads.set(threads);
         self.suspect_ns.store(0, Ordering::Relaxed);
         self.suspect_pause_ns.store(UNSEEN_PAUSE_NS, Ordering::Relaxed);

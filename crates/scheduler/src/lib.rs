@@ -10,7 +10,7 @@
 //! | `timers` | rings that a thread serves when their time has come |
 //! | `polled` | rings that a thread polls, since their guests need not kick |
 //! | `executor` | how forwarding threads are woken, and the messages they send each other |
-//! | `threads` | the vCPU threads of a guest |
+//! | `threads`, `kicker` | the vCPU threads of a guest, and which of them kicks |
 //! | `home` | what the scheduler keeps for a vNIC: which executor receives its kicks, who copies to it |
 //! | `placement` | the placement policy with this machine's cores, threads and executors |
 //! | `crew` | what all forwarding threads share |
@@ -20,6 +20,7 @@
 //! | `polling` | rounds of polling |
 //! | `worker` | threads that sleep until there is something to do |
 //! | `breaks`, `patience` | how long to poll, and how to be woken |
+//! | `waits`, `trial` | which guests are worth waiting for |
 //! | `watchdog` | interrupts threads that a VMM holds up |
 //! | `account` | what each thread did, and what it cost |
 //! | `wake_cost` | what waking a core costs on this machine |
@@ -37,6 +38,7 @@ mod crew;
 mod decision_cost;
 mod executor;
 mod home;
+mod kicker;
 mod patience;
 mod placement;
 mod placing;
@@ -52,6 +54,8 @@ mod testing;
 mod tests;
 mod threads;
 mod timers;
+mod trial;
+mod waits;
 mod wake_cost;
 mod watchdog;
 mod worker;

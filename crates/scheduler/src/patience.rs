@@ -8,9 +8,11 @@
 //!
 //! Patience is wrong where the core's task does not block: another guest, or any program, keeps the core for a time slice of
 //! milliseconds. That is known only afterwards. A worker that got its core only because a slice was used up is not
-//! patient for a while, which doubles each time up to [`LONGEST_NS`]: what is waited in vain is a bounded, small part of all
-//! time. Rings at home there go to the worker of an idle core meanwhile, for [`CONTENDED_NS`].
+//! patient for a while ([`Trial`]). Rings at home there go to the worker of an idle core meanwhile, for [`CONTENDED_NS`]. It is
+//! wrong as well for guests that go on computing after they kicked, if for less than a slice: that is learned for each port
+//! ([`Waits`](crate::waits::Waits)), and a worker is patient only if the ports that woke it last may be waited for.
 
+use crate::trial::Trial;
 use priority::Rest;
 
 /// Time per packet up to which packets are a train.
@@ -22,9 +24,8 @@ pub(crate) const PAUSE_NS: u64 = 1_000_000;
 /// The weight of the newest gap is one of so many.
 const WEIGHT: u64 = 8;
 
-/// How long a worker is not patient, once it was so in vain; and at most, if that is so time and again.
+/// How long a worker is not patient, once it was so in vain for a whole slice.
 const FIRST_NS: u64 = 250_000_000;
-const LONGEST_NS: u64 = 64 * FIRST_NS;
 
 /// How long a core counts as contended.
 const CONTENDED_NS: u64 = 250_000_000;
@@ -39,9 +40,10 @@ pub(crate) struct Patience {
     packets: u64,
     /// The worker sleeps patiently.
     waits: bool,
-    /// When it was patient in vain last, and for how long it is not from then on.
-    failed_ns: Option<u64>,
-    pause_ns: u64,
+    /// How long it waited for the core when it was woken last, if patiently.
+    waited_ns: Option<u64>,
+    /// Of waiting until the core's task blocks, whoever that is.
+    trial: Trial,
 }
 
 impl Default for Patience {
@@ -51,54 +53,47 @@ impl Default for Patience {
             woken_ns: 0,
             packets: 0,
             waits: false,
-            failed_ns: None,
-            pause_ns: FIRST_NS,
+            waited_ns: None,
+            trial: Trial::new(FIRST_NS),
         }
     }
 }
 
 impl Patience {
-    /// The worker is about to sleep: how it is to be woken.
-    pub fn rest(&mut self, now_ns: u64) -> Rest {
+    /// The worker is about to sleep: how it is to be woken. `may`: the guests that woke it last may be waited for.
+    pub fn rest(&mut self, now_ns: u64, may: bool) -> Rest {
         let train = self.gap_ns <= TRAIN_NS && now_ns < self.woken_ns + PAUSE_NS;
-        let may = self
-            .failed_ns
-            .is_none_or(|failed_ns| now_ns >= failed_ns + self.pause_ns);
-        self.waits = train && may;
+        self.waits = train && may && self.trial.may(now_ns);
         if self.waits { Rest::Patient } else { Rest::Ready }
     }
 
-    /// The worker was woken by something and has its core. `packets` it has moved in all so far; `preempted`: the
-    /// task before had had the core for long and still wanted it.
-    pub fn woken(&mut self, now_ns: u64, packets: u64, preempted: bool) {
+    /// The worker was woken by something and has its core, for which it waited for `waited_ns` if it was patient. `packets`
+    /// it has moved in all so far; `preempted`: the task before had had the core for long and still wanted it.
+    pub fn woken(&mut self, now_ns: u64, packets: u64, waited_ns: u64, preempted: bool) {
         let moved = packets.wrapping_sub(self.packets).max(1);
         let gap_ns = (now_ns.saturating_sub(self.woken_ns) / moved).min(PAUSE_NS);
         self.gap_ns = (self.gap_ns * (WEIGHT - 1) + gap_ns) / WEIGHT;
         (self.woken_ns, self.packets) = (now_ns, packets);
+        self.waited_ns = self.waits.then_some(waited_ns);
         if !self.waits {
             return;
         }
         if preempted {
-            let again = self.failed_ns.is_some();
-            self.failed_ns = Some(now_ns);
-            self.pause_ns = if again {
-                (self.pause_ns * 2).min(LONGEST_NS)
-            } else {
-                FIRST_NS
-            };
-        } else if self
-            .failed_ns
-            .is_some_and(|failed_ns| now_ns >= failed_ns + 2 * self.pause_ns)
-        {
-            // It has been right for as long as it was not tried.
-            self.failed_ns = None;
+            self.trial.failed(now_ns);
+        } else {
+            self.trial.succeeded(now_ns);
         }
+    }
+
+    /// How long the worker waited for each packet that it has moved since it was woken, if it was patient. Says so once.
+    pub fn waited_per_packet_ns(&mut self, packets: u64) -> Option<u64> {
+        let moved = packets.wrapping_sub(self.packets).max(1);
+        self.waited_ns.take().map(|waited_ns| waited_ns / moved)
     }
 
     /// Whether the core is contended: its task does not block, as far as is known.
     pub fn is_contended(&self, now_ns: u64) -> bool {
-        self.failed_ns
-            .is_some_and(|failed_ns| now_ns < failed_ns + CONTENDED_NS)
+        self.trial.failed_within(now_ns, CONTENDED_NS)
     }
 }
 
@@ -111,27 +106,27 @@ mod tests {
         for _ in 0..times {
             *now_ns += gap_ns;
             let moved = patience.packets + packets;
-            patience.woken(*now_ns, moved, false);
+            patience.woken(*now_ns, moved, 10_000, false);
         }
     }
 
     #[test]
     fn the_first_packet_after_a_pause_is_served_at_once() {
         let (mut patience, mut now_ns) = (Patience::default(), 0);
-        assert_eq!(patience.rest(now_ns), Rest::Ready);
+        assert_eq!(patience.rest(now_ns, true), Rest::Ready);
         // Ten pings per second.
         train(&mut patience, &mut now_ns, 100_000_000, 20, 1);
-        assert_eq!(patience.rest(now_ns), Rest::Ready);
+        assert_eq!(patience.rest(now_ns, true), Rest::Ready);
         train(&mut patience, &mut now_ns, 20_000, 40, 1);
-        assert_eq!(patience.rest(now_ns), Rest::Patient);
-        assert_eq!(patience.rest(now_ns + PAUSE_NS), Rest::Ready);
+        assert_eq!(patience.rest(now_ns, true), Rest::Patient);
+        assert_eq!(patience.rest(now_ns + PAUSE_NS, true), Rest::Ready);
     }
 
     #[test]
     fn a_train_is_one_also_if_the_worker_wakes_seldom() {
         let (mut patience, mut now_ns) = (Patience::default(), 0);
         train(&mut patience, &mut now_ns, 800_000, 40, 64);
-        assert_eq!(patience.rest(now_ns), Rest::Patient);
+        assert_eq!(patience.rest(now_ns, true), Rest::Patient);
     }
 
     #[test]
@@ -140,25 +135,37 @@ mod tests {
         let mut tries = 0;
         while now_ns < 100_000_000_000 {
             now_ns += 20_000;
-            if patience.rest(now_ns) == Rest::Patient {
+            if patience.rest(now_ns, true) == Rest::Patient {
                 tries += 1;
                 now_ns += 4_000_000;
-                patience.woken(now_ns, now_ns / 10_000, true);
+                patience.woken(now_ns, now_ns / 10_000, 4_000_000, true);
                 assert!(patience.is_contended(now_ns));
             } else {
-                patience.woken(now_ns, now_ns / 10_000, false);
+                patience.woken(now_ns, now_ns / 10_000, 0, false);
             }
         }
         assert!((8..16).contains(&tries), "{tries} in 100 s");
         // Somebody who blocks has come instead: after the pause it is as before.
-        now_ns += LONGEST_NS;
+        now_ns += 64 * FIRST_NS;
         train(&mut patience, &mut now_ns, 20_000, 100, 1);
-        assert_eq!(patience.rest(now_ns), Rest::Patient);
-        now_ns += 2 * LONGEST_NS;
+        assert_eq!(patience.rest(now_ns, true), Rest::Patient);
+        now_ns += 128 * FIRST_NS;
         train(&mut patience, &mut now_ns, 20_000, 100, 1);
-        patience.rest(now_ns);
-        patience.woken(now_ns, patience.packets + 1, false);
-        assert_eq!(patience.failed_ns, None);
+        patience.rest(now_ns, true);
+        patience.woken(now_ns, patience.packets + 1, 0, false);
+        assert!(!patience.trial.failed_within(now_ns, now_ns), "forgotten");
         assert!(!patience.is_contended(now_ns));
+    }
+
+    #[test]
+    fn a_patient_wait_is_held_against_what_it_found() {
+        let (mut patience, mut now_ns) = (Patience::default(), 0);
+        train(&mut patience, &mut now_ns, 20_000, 40, 1);
+        assert_eq!(patience.waited_per_packet_ns(40), None, "it took the core");
+        assert_eq!(patience.rest(now_ns, false), Rest::Ready, "a guest that computes");
+        assert_eq!(patience.rest(now_ns, true), Rest::Patient);
+        patience.woken(now_ns + 30_000, 40, 300_000, false);
+        assert_eq!(patience.waited_per_packet_ns(46), Some(50_000));
+        assert_eq!(patience.waited_per_packet_ns(46), None);
     }
 }

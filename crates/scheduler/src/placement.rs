@@ -91,6 +91,19 @@ impl Placement {
         Some(home.with_threads(|threads| facts.guest(threads)))
     }
 
+    /// What the thread does that kicks for a vNIC, if it is known which of several that is.
+    fn kicker(&self, home: &Home) -> Option<ThreadState> {
+        let state = self.facts.as_ref()?.thread(home.kicker()?);
+        Some(state).filter(|state| !matches!(state, ThreadState::Dead | ThreadState::Unknown))
+    }
+
+    /// The kick of a vNIC's guest has just woken the worker of this core: which of its threads kicked is remembered.
+    pub(crate) fn note_kicker(&self, home: &Home, here: Cpu) {
+        if let Some(slot) = self.facts.as_ref().and_then(|facts| facts.waker(here.0.into())) {
+            home.kicked_by(slot);
+        }
+    }
+
     /// Who receives the kicks of a vNIC.
     pub fn executor_of(&self, home: &Home) -> Arc<Executor> {
         if self.floats() {
@@ -161,12 +174,13 @@ impl<H: Homes> View for MachineView<'_, H> {
         }
     }
 
-    fn idle(&self, word: usize) -> u64 {
-        self.placement.facts.as_ref().map_or(0, |facts| facts.idle(word))
+    fn idle(&self, word: usize, among: u64) -> u64 {
+        let facts = self.placement.facts.as_ref();
+        facts.map_or(0, |facts| facts.idle(word, among))
     }
 
-    fn polling(&self, word: usize) -> u64 {
-        self.placement.polling.bits(word)
+    fn polling(&self, word: usize, among: u64) -> u64 {
+        self.placement.polling.bits(word) & among
     }
 
     fn wanted(&self, cpu: Cpu) -> bool {
@@ -188,16 +202,29 @@ impl<H: Homes> View for MachineView<'_, H> {
 
     fn vcpu(&self, vnic: Vnic) -> VcpuState {
         let guest = self.homes.home(vnic).and_then(|home| self.placement.guest(home));
-        let cpu = |cpu: u32| u16::try_from(cpu).map_or(Cpu(u16::MAX), Cpu);
-        match guest {
-            Some(ThreadState::Running(on)) => VcpuState::Running(cpu(on)),
-            Some(ThreadState::Runnable(on)) => VcpuState::Runnable(cpu(on)),
-            Some(ThreadState::Blocked(on)) => VcpuState::Blocked(cpu(on)),
-            Some(ThreadState::Dead | ThreadState::Unknown) | None => VcpuState::Unknown,
+        vcpu_state(guest)
+    }
+
+    fn sender(&self, vnic: Vnic) -> VcpuState {
+        let home = self.homes.home(vnic);
+        let kicker = home.and_then(|home| self.placement.kicker(home));
+        match kicker {
+            Some(_) => vcpu_state(kicker),
+            None => self.vcpu(vnic),
         }
     }
 
     fn copying(&self, vnic: Vnic) -> Option<Cpu> {
         self.homes.home(vnic)?.copier()
+    }
+}
+
+fn vcpu_state(thread: Option<ThreadState>) -> VcpuState {
+    let cpu = |cpu: u32| u16::try_from(cpu).map_or(Cpu(u16::MAX), Cpu);
+    match thread {
+        Some(ThreadState::Running(on)) => VcpuState::Running(cpu(on)),
+        Some(ThreadState::Runnable(on)) => VcpuState::Runnable(cpu(on)),
+        Some(ThreadState::Blocked(on)) => VcpuState::Blocked(cpu(on)),
+        Some(ThreadState::Dead | ThreadState::Unknown) | None => VcpuState::Unknown,
     }
 }

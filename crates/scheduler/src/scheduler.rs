@@ -83,6 +83,14 @@ impl<R: Rings> Scheduler<R> {
         result
     }
 
+    /// The kick of a vNIC's guest has just woken this thread.
+    pub(crate) fn note_kicker(&mut self, vnic: Vnic) {
+        self.rings.refresh();
+        if let (Some(here), Some(home)) = (self.schedule.here(), self.rings.homes().home(vnic)) {
+            self.schedule.crew.placement.note_kicker(home, here);
+        }
+    }
+
     /// A guest kicked: its ring is served here, or by a worker that suits better.
     pub(crate) fn kicked(&mut self, ring: RingId) {
         self.rings.refresh();

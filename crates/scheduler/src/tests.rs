@@ -383,3 +383,30 @@ fn workers_serve_what_is_kicked_and_what_is_posted_and_end() {
     }
     assert_eq!(served.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
 }
+
+#[test]
+fn a_ring_is_served_where_the_thread_runs_that_kicks() {
+    let (mut scheduler, stage) = on_core_0(1);
+    let vcpu = |number, core| {
+        stage.runs(core, GUEST + number);
+        stage.thread(GUEST + number, ThreadState::Running(core)).unwrap()
+    };
+    // One that computes, and one that sends.
+    let threads = [vcpu(0, 1), vcpu(1, 2)];
+    scheduler.rings.table.0[0].set_threads(Box::new(threads));
+    let served_on = |scheduler: &Scheduler<Fake>| {
+        let placement = &scheduler.schedule.crew.placement;
+        placement.executor_of(&scheduler.rings.table.0[0]).cpu
+    };
+    assert_eq!(served_on(&scheduler), Some(Cpu(1)), "the first that runs");
+    // Others wake the worker as well.
+    stage.wakes(0, WORKER);
+    scheduler.note_kicker(Vnic(0));
+    assert_eq!(served_on(&scheduler), Some(Cpu(1)));
+    stage.wakes(0, GUEST + 1);
+    scheduler.note_kicker(Vnic(0));
+    assert_eq!(served_on(&scheduler), Some(Cpu(2)));
+    // It is no more.
+    stage.thread(GUEST + 1, ThreadState::Dead).unwrap();
+    assert_eq!(served_on(&scheduler), Some(Cpu(1)));
+}

@@ -8,13 +8,14 @@
 use crate::account::Account;
 use crate::breaks::Breaks;
 use crate::crew::Crew;
-use crate::executor::{Activity, Executor, Message, Wakeup};
-use crate::home::Home;
+use crate::executor::{Activity, Executor, Message, WAKEUPS, Wakeup};
+use crate::home::{Home, Homes};
 use crate::patience::{PAUSE_NS, Patience};
 use crate::scheduler::{Rings, Scheduler};
 use crate::wake_cost::bind;
 use crate::watchdog::Pulse;
 use clock::Deadline;
+use placement::Vnic;
 use priority::{Booster, Rest};
 use ring::Receiver;
 use rustix::thread::sched_getaffinity;
@@ -102,6 +103,7 @@ fn start<R: Rings>(
             patience: (crew.placement.waits_for_vcpus()).map(|_| Patience::default()),
             executor,
             inbox,
+            wakers: Wakers::default(),
         };
         let (account, pulse) = (worker.account.clone(), worker.pulse.clone());
         worker.work(&ending);
@@ -122,6 +124,31 @@ struct Worker<R> {
     booster: Booster,
     /// Of a worker that may wait for guests to block.
     patience: Option<Patience>,
+    /// Whose kicks woke it last.
+    wakers: Wakers,
+}
+
+/// vNICs whose kicks ended a sleep.
+#[derive(Default)]
+struct Wakers {
+    vnics: [Option<Vnic>; WAKEUPS],
+    count: usize,
+}
+
+impl Wakers {
+    fn add(&mut self, vnic: Vnic) {
+        if let Some(place) = self.vnics.get_mut(self.count) {
+            *place = Some(vnic);
+            self.count += 1;
+        }
+    }
+
+    fn homes<'a, H: Homes>(&self, homes: &'a H) -> impl Iterator<Item = &'a Home> {
+        self.vnics
+            .into_iter()
+            .flatten()
+            .filter_map(|vnic| homes.home(vnic))
+    }
 }
 
 impl<R: Rings> Worker<R> {
@@ -255,10 +282,11 @@ impl<R: Rings> Worker<R> {
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) {
+        let rest = self.choose_rest();
         self.scheduler.rings.before_sleep();
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
-            let timeout = self.settle_down(timeout);
+            let timeout = self.settle_down(rest, timeout);
             let (account, pulse) = (self.account.clone(), self.pulse.clone());
             let mut woken = false;
             account.asleep(|| {
@@ -274,11 +302,23 @@ impl<R: Rings> Worker<R> {
         self.executor.set_activity(Activity::Working);
     }
 
-    /// Chooses how this thread is to be woken, and how long it may sleep so.
-    fn settle_down(&mut self, timeout: Option<Duration>) -> Option<Duration> {
-        let now_ns = self.now_ns();
-        let patience = self.patience.as_mut();
-        let rest = patience.map_or(Rest::Ready, |patience| patience.rest(now_ns));
+    /// How this thread is to be woken, after what it did since it was woken last.
+    fn choose_rest(&mut self) -> Rest {
+        let (now_ns, packets) = (self.now_ns(), self.account.packets());
+        let Some(patience) = &mut self.patience else {
+            return Rest::Ready;
+        };
+        let homes = self.scheduler.rings.homes();
+        if let Some(per_packet_ns) = patience.waited_per_packet_ns(packets) {
+            let wakers = self.wakers.homes(homes);
+            wakers.for_each(|home| home.waited_for(now_ns, per_packet_ns));
+        }
+        let mut wakers = self.wakers.homes(homes);
+        patience.rest(now_ns, wakers.all(|home| home.may_be_waited_for(now_ns)))
+    }
+
+    /// Enters the class in which this thread is to be woken, and says how long it may sleep so.
+    fn settle_down(&mut self, rest: Rest, timeout: Option<Duration>) -> Option<Duration> {
         self.booster.rest(rest);
         if rest == Rest::Ready {
             return timeout;
@@ -293,8 +333,8 @@ impl<R: Rings> Worker<R> {
         if let (Some(patience), Some(facts), Some(cpu)) =
             (&mut self.patience, placement.waits_for_vcpus(), self.executor.cpu)
         {
-            let now_ns = placement.now_ns();
-            patience.woken(now_ns, self.account.packets(), facts.preempted(cpu.0.into()));
+            let (now_ns, packets, cpu) = (placement.now_ns(), self.account.packets(), cpu.0.into());
+            patience.woken(now_ns, packets, facts.waited_ns(cpu), facts.preempted(cpu));
             self.executor.set_contended(patience.is_contended(now_ns));
         }
     }
@@ -302,15 +342,22 @@ impl<R: Rings> Worker<R> {
     /// Waits for wake-ups and queues their rings; true if there were any.
     fn wait(&mut self, timeout: Option<Duration>) -> bool {
         let (executor, account, scheduler) = (&self.executor, &self.account, &mut self.scheduler);
+        let (wakers, mut slept) = (&mut self.wakers, false);
         let result = executor.wait(timeout, |wakeup| {
             // Before anything is decided: the core of a worker that sleeps is somebody else's.
             if executor.activity() == Activity::Asleep {
                 executor.set_awake();
                 account.woken();
+                *wakers = Wakers::default();
+                slept = true;
             }
             match wakeup {
                 Wakeup::Kick(ring) => {
                     account.kicked();
+                    if slept {
+                        wakers.add(ring.vnic());
+                        scheduler.note_kicker(ring.vnic());
+                    }
                     scheduler.kicked(ring);
                 }
                 Wakeup::Doorbell => {

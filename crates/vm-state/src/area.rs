@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | [`Core::task`], [`Core::since`] | programs | a core switches to another task |
 //! | [`Core::blocked`] | programs | a registered thread blocks on the core |
+//! | [`Core::waker`] | programs, under that core's runqueue lock | a task is woken on it |
+//! | [`Core::asked`] | programs, under that core's runqueue lock | a task of `SCHED_BATCH` is woken on it |
 //! | [`Area::idle`] | programs | a core becomes idle, or ceases to be |
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
 //! | [`Thread::tid`] | the registry | a thread is registered or unregistered |
@@ -35,6 +37,10 @@ pub(crate) struct Core {
     pub runnable: AtomicU32,
     /// The number of the registered thread that blocked here last; 0 for none.
     pub blocked: AtomicU32,
+    /// When a task that waits for the core until others block (`SCHED_BATCH`) was woken here last, as in `since`; 0: never.
+    pub asked: AtomicU64,
+    /// The number of the task that woke another one here last; of one that was interrupted, if an interrupt did.
+    pub waker: AtomicU32,
 }
 
 /// A registered thread. Its child processes count as the thread itself: User Mode Linux runs its guest's processes in
@@ -104,6 +110,8 @@ pub(crate) const TASK: usize = offset_of!(Core, task);
 pub(crate) const SINCE: usize = offset_of!(Core, since);
 pub(crate) const RUNNABLE: usize = offset_of!(Core, runnable);
 pub(crate) const BLOCKED: usize = offset_of!(Core, blocked);
+pub(crate) const ASKED: usize = offset_of!(Core, asked);
+pub(crate) const WAKER: usize = offset_of!(Core, waker);
 pub(crate) const THREADS: usize = offset_of!(Area, buckets);
 pub(crate) const IDLE: usize = offset_of!(Area, idle);
 pub(crate) const BUCKET_SIZE: usize = size_of::<Bucket>();

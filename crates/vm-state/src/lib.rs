@@ -42,4 +42,4 @@ mod vcpus;
 pub use publisher::{Publisher, Unavailable};
 pub use stage::Stage;
 pub use state::{CoreState, Registry, Slot, ThreadState, VmState};
-pub use vcpus::vcpu_threads;
+pub use vcpus::{threads_named, vcpu_threads};

@@ -3,7 +3,7 @@
 //! | tracepoint | runqueue lock held | publishes |
 //! |---|---|---|
 //! | `sched_switch` | of the core that switches | the task that the core runs, whether it is idle, its number of runnable tasks, the thread that blocked there; the states of both threads |
-//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | that core's number of runnable tasks; that the thread is runnable |
+//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | that core's number of runnable tasks; that the thread is runnable; the thread that woke it; when, if it waits for others to block |
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | that core's number of runnable tasks |
 //!
 //! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
@@ -24,8 +24,8 @@
 //! instructions, are therefore also licensed under [`LICENSE`].
 
 use crate::area::{
-    BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind, LONG_NS,
-    PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAYS,
+    ASKED, BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind,
+    LONG_NS, PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS,
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
@@ -38,9 +38,12 @@ pub(crate) const LICENSE: &std::ffi::CStr = c"Dual BSD/GPL";
 // Helpers (`include/uapi/linux/bpf.h`).
 const KTIME_GET_NS: i32 = 5;
 const GET_SMP_PROCESSOR_ID: i32 = 8;
+const GET_CURRENT_PID_TGID: i32 = 14;
 
 /// `TASK_DEAD` (`include/linux/sched.h`).
 const TASK_DEAD: i32 = 0x80;
+/// `SCHED_BATCH` (`include/uapi/linux/sched.h`).
+const BATCH: i32 = 3;
 /// `TASK_ON_RQ_MIGRATING` (`kernel/sched/sched.h`): taken off one queue to be put on another.
 const ON_RQ_MIGRATING: i32 = 2;
 
@@ -53,6 +56,8 @@ pub(crate) struct Kernel {
     state: usize,
     /// Number of the core that a task is on or was on last: `task_struct.thread_info.cpu`, or `task_struct.cpu`.
     cpu: usize,
+    /// `task_struct.policy`.
+    policy: usize,
     /// `task_struct.on_rq`.
     on_rq: usize,
     /// `task_struct.real_parent`.
@@ -92,6 +97,7 @@ impl Kernel {
             state: member("task_struct", &["__state"])?,
             cpu: member("task_struct", &["thread_info", "cpu"])
                 .or_else(|_| member("task_struct", &["cpu"]))?,
+            policy: member("task_struct", &["policy"])?,
             on_rq: member("task_struct", &["on_rq"])?,
             parent: member("task_struct", &["real_parent"])?,
             queue: queue().ok(),
@@ -226,6 +232,14 @@ impl Program {
         self.code.register(Op::Move, R1, R6);
         self.core_address();
         self.publish_runnable();
+        self.code.register(Op::Move, R8, R2);
+        self.code.call(GET_CURRENT_PID_TGID);
+        self.code.store(Size::Word, R8, WAKER, R0);
+        // From the wake-up of a task that waits until others block, it can be told how long it waited.
+        self.code.load(Size::Word, R1, R6, self.kernel.policy);
+        self.code.jump_if(If::NotEqual, R1, BATCH, end);
+        self.code.call(KTIME_GET_NS);
+        self.code.store(Size::Double, R8, ASKED, R0);
         self.code.place(end);
         self.code.exit();
         self.code.finish()

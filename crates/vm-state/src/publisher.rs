@@ -157,4 +157,46 @@ mod tests {
             drop(orders);
         });
     }
+
+    /// Repeats `cause` until `seen`, or for too long.
+    fn until(mut cause: impl FnMut(), seen: impl Fn() -> bool) -> bool {
+        let end = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < end {
+            cause();
+            std::thread::sleep(Duration::from_millis(1));
+            if seen() {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn who_woke_and_how_long_it_took_is_published() {
+        let Ok(publisher) = Publisher::attach() else {
+            return;
+        };
+        let registry = Registry::map(publisher.area()).unwrap();
+        let state = crate::VmState::map(publisher.area()).unwrap();
+        let me = registry
+            .add(gettid().as_raw_nonzero().get().cast_unsigned())
+            .unwrap();
+        let cores = 0..CpuSet::MAX_CPU as u32;
+        let (wake, woken) = mpsc::channel::<()>();
+        let sleeper = std::thread::spawn(move || while woken.recv().is_ok() {});
+        let seen = || cores.clone().any(|core| state.waker(core) == Some(me));
+        assert!(until(|| wake.send(()).unwrap(), seen), "who woke");
+        drop(wake);
+        sleeper.join().unwrap();
+        registry.remove(me);
+        assert!(cores.clone().all(|core| state.waker(core).is_none()));
+
+        let sleep = || {
+            let mut batch = std::process::Command::new("chrt");
+            let status = batch.args(["--batch", "0", "sleep", "0.001"]).status();
+            assert!(status.unwrap().success());
+        };
+        let seen = || cores.clone().any(|core| state.waited_ns(core) > 0);
+        assert!(until(sleep, seen), "how long it took");
+    }
 }

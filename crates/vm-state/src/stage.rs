@@ -45,6 +45,13 @@ impl Stage {
         cores.store((cores.load(Relaxed).to_le() & !bit | idle).to_le(), Relaxed);
     }
 
+    /// The task with this number woke one on the core. Cores from 1024 on are ignored.
+    pub fn wakes(&self, cpu: u32, waker: u32) {
+        if let Some(core) = self.area.cores.get(cpu as usize) {
+            core.waker.store(waker, Relaxed);
+        }
+    }
+
     /// So many tasks are runnable on the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024
     /// on are ignored.
     pub fn wanted(&self, cpu: u32, others: u32) {
@@ -90,14 +97,23 @@ mod tests {
     fn idle_cores_and_expected_threads_are_seen() {
         let stage = Stage::new().unwrap();
         let state = VmState::map(stage.area()).unwrap();
-        assert_eq!((state.idle(0), state.idle(15), state.idle(16)), (0, 0, 0));
+        assert_eq!(
+            (
+                state.idle(0, u64::MAX),
+                state.idle(15, u64::MAX),
+                state.idle(16, u64::MAX)
+            ),
+            (0, 0, 0)
+        );
         for cpu in [0, 7, 8, 63, 64, 1023] {
             stage.runs(cpu, 0);
         }
-        assert_eq!(state.idle(0), 1 | 1 << 7 | 1 << 8 | 1 << 63);
-        assert_eq!((state.idle(1), state.idle(15)), (1, 1 << 63));
+        assert_eq!(state.idle(0, u64::MAX), 1 | 1 << 7 | 1 << 8 | 1 << 63);
+        assert_eq!((state.idle(1, u64::MAX), state.idle(15, u64::MAX)), (1, 1 << 63));
+        assert_eq!(state.idle(0, 1 << 7 | 1 << 9), 1 << 7);
+        assert_eq!(state.idle(0, 0), 0);
         stage.runs(7, 4711);
-        assert_eq!(state.idle(0), 1 | 1 << 8 | 1 << 63);
+        assert_eq!(state.idle(0, u64::MAX), 1 | 1 << 8 | 1 << 63);
 
         let slot = stage.thread(100, ThreadState::Blocked(8)).unwrap();
         assert_eq!(state.thread(slot), ThreadState::Blocked(8));

@@ -94,16 +94,20 @@ impl Area {
         }
     }
 
-    /// Of 64 cores, a bit for each that is idle.
-    fn idle(&self, word: usize) -> u64 {
+    /// Of 64 cores, a bit for each of `among` that is idle.
+    fn idle(&self, word: usize, among: u64) -> u64 {
         let Some(line) = self.idle.get(word) else { return 0 };
-        let mut idle = 0;
-        for (at, cores) in line.0.iter().enumerate() {
+        let (mut idle, mut left) = (0, among);
+        while left != 0 {
+            // Those eight of which the next one is.
+            let shift = left.trailing_zeros() & !7;
+            left &= !(0xff << shift);
             // Eight bytes of 0 or 1 become eight bits: the product puts byte n at bit 56 + n.
+            let cores = &line.0[shift as usize / 8];
             let bytes = u64::from_le(cores.load(Relaxed)) & 0x0101_0101_0101_0101;
-            idle |= (bytes.wrapping_mul(0x0102_0408_1020_4080) >> 56) << (8 * at);
+            idle |= (bytes.wrapping_mul(0x0102_0408_1020_4080) >> 56) << shift;
         }
-        idle
+        idle & among
     }
 
     fn expects(&self, cpu: u32) -> bool {
@@ -111,8 +115,11 @@ impl Area {
             .cores
             .get(cpu as usize)
             .map_or(0, |core| core.blocked.load(Relaxed));
-        let blocked = |slot| self.thread_state(slot) == ThreadState::Blocked(cpu);
-        last != 0 && self.find(last).is_some_and(blocked)
+        let blocked = Kind::Blocked.word() | cpu;
+        last != 0
+            && self
+                .places(last)
+                .any(|(_, thread)| thread.tid.load(Relaxed) == last && thread.state.load(Relaxed) == blocked)
     }
 
     fn thread_state(&self, slot: Slot) -> ThreadState {
@@ -148,11 +155,11 @@ impl VmState {
         self.0.thread_state(slot)
     }
 
-    /// Of the cores from `64 * word` on, a bit for each that is known to be idle.
+    /// Of the cores from `64 * word` on, a bit for each of `among` that is known to be idle.
     #[inline]
     #[must_use]
-    pub fn idle(&self, word: usize) -> u64 {
-        self.0.idle(word)
+    pub fn idle(&self, word: usize, among: u64) -> u64 {
+        self.0.idle(word, among)
     }
 
     /// Whether the registered thread that blocked on this core last is still blocked, and so expected back.
@@ -180,6 +187,29 @@ impl VmState {
     pub fn preempted(&self, cpu: u32) -> bool {
         let core = self.0.cores.get(cpu as usize);
         core.is_some_and(|core| core.task.load(Relaxed) & PREEMPTED != 0)
+    }
+
+    /// The registered thread that woke another one on this core last, if it is one.
+    #[inline]
+    #[must_use]
+    pub fn waker(&self, cpu: u32) -> Option<Slot> {
+        let tid = self.0.cores.get(cpu as usize)?.waker.load(Relaxed);
+        if tid == 0 { None } else { self.0.find(tid) }
+    }
+
+    /// How long the task that has this core waited for it in nanoseconds, if it is one that waits until others block
+    /// (`SCHED_BATCH`) and the last such task that was woken here: who asks has to know that. 0 if no such task was.
+    #[inline]
+    #[must_use]
+    pub fn waited_ns(&self, cpu: u32) -> u64 {
+        let times = self.0.cores.get(cpu as usize).map(|core| {
+            let asked = core.asked.load(Relaxed);
+            (core.since.load(Relaxed), asked)
+        });
+        match times {
+            None | Some((_, 0)) => 0,
+            Some((since, asked)) => since.saturating_sub(asked),
+        }
     }
 
     /// The state of a guest with these threads: that of the most active one. Unknown without threads, and if the most active one

@@ -29,16 +29,9 @@ const MOST_READ: usize = 1024;
 /// # Errors
 /// There is no such process, or it may not be looked at.
 pub fn vcpu_threads(proc: &Path, pid: u32) -> io::Result<Vec<u32>> {
-    let tasks = proc.join(pid.to_string()).join("task");
     let (mut all, mut vcpus) = (Vec::new(), Vec::new());
-    for task in fs::read_dir(tasks)?.take(MOST_READ) {
-        let task = task?;
-        let Some(tid) = task.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        // One that has ended meanwhile has no name.
-        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        if is_vcpu(name.trim_end()) {
+    for (tid, name) in threads(proc, pid)? {
+        if is_vcpu(&name) {
             vcpus.push(tid);
         }
         all.push(tid);
@@ -50,6 +43,26 @@ pub fn vcpu_threads(proc: &Path, pid: u32) -> io::Result<Vec<u32>> {
     found.sort_unstable();
     found.truncate(most);
     Ok(found)
+}
+
+/// Numbers of the threads of a process that have this name. `proc` is `/proc`.
+///
+/// # Errors
+/// There is no such process, or it may not be looked at.
+pub fn threads_named(proc: &Path, pid: u32, wanted: &str) -> io::Result<Vec<u32>> {
+    let found = threads(proc, pid)?.filter(|(_, name)| name == wanted);
+    Ok(found.map(|(tid, _)| tid).take(MOST_UNNAMED).collect())
+}
+
+/// Numbers and names of a process's threads.
+fn threads(proc: &Path, pid: u32) -> io::Result<impl Iterator<Item = (u32, String)>> {
+    let tasks = fs::read_dir(proc.join(pid.to_string()).join("task"))?;
+    Ok(tasks.take(MOST_READ).flatten().filter_map(|task| {
+        let tid = task.file_name().to_str()?.parse().ok()?;
+        // One that has ended meanwhile has no name.
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        Some((tid, name.trim_end().to_owned()))
+    }))
 }
 
 fn is_vcpu(name: &str) -> bool {
@@ -138,6 +151,9 @@ mod tests {
         assert_eq!(found(40), [40]);
         assert_eq!(found(50), [50, 51, 52, 53]);
         assert!(vcpu_threads(proc, 60).is_err());
+        assert_eq!(threads_named(proc, 30, "fc_api").unwrap(), [31]);
+        assert!(threads_named(proc, 30, "fc_vcpu").unwrap().is_empty());
+        assert!(threads_named(proc, 60, "x").is_err());
     }
 
     #[test]

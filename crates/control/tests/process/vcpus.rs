@@ -3,7 +3,8 @@
 use crate::rig::{Rig, wait};
 use crate::two_ports;
 use control_protocol::data_plane::PortState;
-use control_protocol::supervisor::{ToChild, VmStates};
+use control_protocol::driver::thread_name;
+use control_protocol::supervisor::{ProcessStatus, Role, ToChild, VmStates};
 use flow::PortId;
 use management::{PortInfo, Reply, Request as Verb, Status};
 use std::process::{Child, Command};
@@ -125,4 +126,46 @@ fn a_new_control_process_or_data_plane_is_told_anew() {
     rig.plane.lock().unwrap().threads.clear();
     rig.connect_plane();
     told(&rig);
+}
+
+#[test]
+fn the_thread_of_an_interface_is_found_in_the_driver_domain() {
+    let Ok(publisher) = Publisher::attach() else {
+        return;
+    };
+    let config = "[[switch]]\nname = \"s\"\ntype = \"internal\"\nhost = { addresses = [\"10.1.2.3/24\"] }\n";
+    let rig = Rig::start(Some(config));
+    let host = rig.number("s:host");
+    publish(&rig, &publisher);
+    // Before anything is known of the driver domain, and then with one that has such a thread.
+    rig.set_peer(host, PortState::Running, Some(std::process::id()));
+    wait("the port", || {
+        (port(&rig, "s:host").state == "running").then_some(())
+    });
+    assert!(slots(&rig, host).is_empty());
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::Builder::new()
+        .name(thread_name(host))
+        .spawn(move || {
+            tell.send(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned())
+                .unwrap();
+            let _ = ended.recv();
+        });
+    let tid = told.recv().unwrap();
+    let driver = ProcessStatus {
+        role: Role::Driver,
+        pid: Some(std::process::id()),
+        restarts: 0,
+        last_exit: None,
+        missing: None,
+    };
+    let processes = ToChild::Processes(vec![driver]);
+    rig.supervisor.send(&processes, &[]).unwrap();
+    wait("its thread", || (slots(&rig, host).len() == 1).then_some(()));
+    assert_eq!(port(&rig, "s:host").vcpus, [tid]);
+    rig.set_peer(host, PortState::Disconnected, None);
+    wait("it is forgotten", || slots(&rig, host).is_empty().then_some(()));
+    drop(end);
+    thread.unwrap().join().unwrap();
 }

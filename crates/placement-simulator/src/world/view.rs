@@ -26,14 +26,14 @@ impl View for World<'_> {
         }
     }
 
-    fn idle(&self, word: usize) -> u64 {
-        self.bits(word, CoreState::Idle)
+    fn idle(&self, word: usize, among: u64) -> u64 {
+        self.bits(word, CoreState::Idle) & among
     }
 
-    fn polling(&self, word: usize) -> u64 {
+    fn polling(&self, word: usize, among: u64) -> u64 {
         let polls = |depth| CoreState::Worker { depth, polling: true };
         // Others have work already.
-        self.bits(word, polls(0))
+        self.bits(word, polls(0)) & among
     }
 
     fn wanted(&self, cpu: Cpu) -> bool {

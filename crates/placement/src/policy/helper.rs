@@ -76,7 +76,7 @@ impl Search<'_> {
         let mut found = None;
         self.visit(
             tiers,
-            |word| view.polling(word),
+            |word, among| view.polling(word, among),
             |cpu| {
                 found = Some(cpu).filter(|cpu| helps(*cpu));
                 found.is_none()
@@ -90,7 +90,7 @@ impl Search<'_> {
         let mut best: Option<(Kind, Cpu)> = None;
         self.visit(
             tiers,
-            |word| view.idle(word),
+            |word, among| view.idle(word, among),
             |cpu| {
                 if let Some(kind) = self.kind(view, cpu)
                     && best.is_none_or(|(least, _)| kind < least)
@@ -105,7 +105,7 @@ impl Search<'_> {
     }
 
     /// Calls `f` with the first cores that have a bit in `state`, until it returns false.
-    fn visit(&self, tiers: &[Tier], state: impl Fn(usize) -> u64, mut f: impl FnMut(Cpu) -> bool) {
+    fn visit(&self, tiers: &[Tier], state: impl Fn(usize, u64) -> u64, mut f: impl FnMut(Cpu) -> bool) {
         let mut looks = LOOKS;
         for tier in tiers {
             let start = tier.start(self.hash);
@@ -125,7 +125,7 @@ impl Search<'_> {
     /// What kind of helper the core would be, if it is idle.
     fn kind(&self, view: &impl View, cpu: Cpu) -> Option<Kind> {
         let policy = self.policy;
-        let is_idle = |cpu: Cpu| view.idle(usize::from(cpu.0) / 64) >> (cpu.0 % 64) & 1 == 1;
+        let is_idle = |cpu: Cpu| view.idle(usize::from(cpu.0) / 64, 1 << (cpu.0 % 64)) != 0;
         let rests = |other: &Cpu| *other == cpu || is_idle(*other) && !view.expects_vcpu(*other);
         if view.expects_vcpu(cpu) {
             Some(Kind::Lent).filter(|_| policy.config.busy_modules)

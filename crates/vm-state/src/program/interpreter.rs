@@ -2,7 +2,7 @@
 //! verifier, it panics where a program reads a register that holds nothing, jumps backwards, or touches memory that it
 //! may not.
 
-use super::{GET_SMP_PROCESSOR_ID, KTIME_GET_NS};
+use super::{GET_CURRENT_PID_TGID, GET_SMP_PROCESSOR_ID, KTIME_GET_NS};
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -20,6 +20,8 @@ pub(crate) struct Machine {
     pub core: u64,
     /// Nanoseconds.
     pub now: u64,
+    /// Numbers of the process and the thread.
+    pub current: u64,
 }
 
 impl Machine {
@@ -83,6 +85,7 @@ impl Machine {
             0x85 => registers.after_call(match constant {
                 KTIME_GET_NS => self.now,
                 GET_SMP_PROCESSOR_ID => self.core,
+                GET_CURRENT_PID_TGID => self.current,
                 other => panic!("helper {other}"),
             }),
             0x18 => {

@@ -13,6 +13,8 @@ pub(super) struct Task {
     pub state: i32,
     pub core: u32,
     pub migrating: bool,
+    /// It waits until others block.
+    pub batch: bool,
 }
 
 /// The kernel's counts for the queue that an event is about: `nr_running`, and two counts of which the difference, or
@@ -29,7 +31,8 @@ pub(super) enum Event {
         to: Task,
         queue: Lengths,
     },
-    Wakeup(Task, Lengths),
+    /// By the task with this number.
+    Wakeup(Task, Lengths, u32),
     Migrate(Task, Lengths),
     Time(u64),
     Register(u32),
@@ -60,6 +63,7 @@ impl Counts {
             state: 0x10,
             cpu: 0x18,
             on_rq: 0x20,
+            policy: 0x24,
             parent: 0x30,
             queue,
             delayed,
@@ -84,6 +88,10 @@ pub(super) struct Core {
     pub since: u64,
     pub runnable: u32,
     pub blocked: u32,
+    /// When a task that waits until others block was woken.
+    pub asked: Option<u64>,
+    /// Who woke a task.
+    pub waker: u32,
 }
 
 /// The published state of a registered thread and its children.
@@ -133,10 +141,16 @@ impl Model {
                 }
                 self.core_switches(core, preempted || from.state == 0, (from, to), queue);
             }
-            Event::Wakeup(task, _) | Event::Migrate(task, _) if task.core >= 1024 => {}
-            Event::Wakeup(task, queue) => {
+            Event::Wakeup(task, ..) | Event::Migrate(task, _) if task.core >= 1024 => {}
+            Event::Wakeup(task, queue, waker) => {
                 self.woken(task);
-                self.core(task.core).runnable = self.counts.runnable(queue);
+                let (now, runnable) = (self.now, self.counts.runnable(queue));
+                let core = self.core(task.core);
+                core.runnable = runnable;
+                core.waker = waker;
+                if task.batch {
+                    core.asked = Some(now);
+                }
             }
             Event::Migrate(task, queue) if task.migrating => {
                 self.core(task.core).runnable = self.counts.runnable(queue);

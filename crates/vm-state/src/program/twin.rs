@@ -6,7 +6,7 @@
 
 use super::interpreter::Machine;
 use super::model::{Counts, Event, Lengths, Model, Task, Thread};
-use super::{Kernel, ON_RQ_MIGRATING, TASK_DEAD, Tracepoint};
+use super::{BATCH, Kernel, ON_RQ_MIGRATING, TASK_DEAD, Tracepoint};
 use crate::area::{Area, LONG_NS};
 use crate::{CoreState, Registry, Stage, ThreadState, VmState};
 use proptest::prelude::*;
@@ -58,6 +58,7 @@ impl Real {
                 kernel: HashMap::new(),
                 core: 0,
                 now: 0,
+                current: 0,
             },
             registry,
             state,
@@ -76,6 +77,7 @@ impl Real {
             state,
             cpu,
             on_rq,
+            policy,
             parent,
             queue,
             ..
@@ -85,6 +87,12 @@ impl Real {
         self.field(at, state, 4, task.state.cast_unsigned().into());
         self.field(at, cpu, 4, task.core.into());
         self.field(at, on_rq, 4, migrating.cast_unsigned().into());
+        self.field(
+            at,
+            policy,
+            4,
+            if task.batch { BATCH } else { 0 }.cast_unsigned().into(),
+        );
         self.field(at, parent, 8, at + PARENT);
         self.field(at + PARENT, pid, 4, task.parent.into());
         if let Some([own, ..]) = queue {
@@ -123,7 +131,8 @@ impl Real {
                 let arguments = [u64::from(preempted), TASKS[0], TASKS[1]];
                 self.run(Tracepoint::Switch, &arguments);
             }
-            Event::Wakeup(task, queue) => {
+            Event::Wakeup(task, queue, waker) => {
+                self.machine.current = u64::MAX << 32 | u64::from(waker);
                 self.task(TASKS[0], task);
                 self.queue(queue);
                 self.run(Tracepoint::Wakeup, &TASKS[..1]);
@@ -213,6 +222,14 @@ impl Twins {
             let expected = self.model.threads.get(&core.blocked);
             assert_eq!(state.core(number), runs, "core {number}");
             assert_eq!(state.preempted(number), core.preempted, "core {number}");
+            let waker = self.model.threads.get(&core.waker);
+            assert_eq!(
+                state.waker(number),
+                waker.map(|thread| thread.slot),
+                "core {number}"
+            );
+            let waited = core.asked.map_or(0, |asked| core.since.saturating_sub(asked));
+            assert_eq!(state.waited_ns(number), waited, "core {number}");
             assert_eq!(
                 state.wanted(number),
                 core.runnable > u32::from(busy),
@@ -233,7 +250,12 @@ impl Twins {
             };
             let bits = CORES.iter().filter(|core| *core / 64 == word && idle(core));
             let bits = bits.fold(0, |bits, core| bits | 1u64 << (core % 64));
-            assert_eq!(state.idle(word as usize), bits, "cores from {}", 64 * word);
+            assert_eq!(
+                state.idle(word as usize, u64::MAX),
+                bits,
+                "cores from {}",
+                64 * word
+            );
         }
     }
 }
@@ -249,13 +271,15 @@ fn core() -> impl Strategy<Value = u32> {
 fn task() -> impl Strategy<Value = Task> {
     // TASK_RUNNING twice as often as others; TASK_INTERRUPTIBLE, TASK_UNINTERRUPTIBLE, and two that are dead.
     let state = prop::sample::select(vec![0, 0, 1, 2, TASK_DEAD, TASK_DEAD | 0x10]);
-    (pid(), pid(), state, core(), any::<bool>()).prop_map(|(pid, parent, state, core, migrating)| Task {
+    let task = (pid(), pid(), state, core(), any::<bool>(), any::<bool>());
+    task.prop_map(|(pid, parent, state, core, migrating, batch)| Task {
         pid,
         // An idle task is no thread's child.
         parent: if pid == 0 { 0 } else { parent },
         state,
         core,
         migrating,
+        batch,
     })
 }
 
@@ -275,7 +299,7 @@ fn event() -> impl Strategy<Value = Event> {
     let time = prop::sample::select(vec![1, LONG_NS as u64 - 1, LONG_NS as u64]);
     prop_oneof![
         6 => switch,
-        3 => (task(), lengths()).prop_map(|(task, queue)| Event::Wakeup(task, queue)),
+        3 => (task(), lengths(), pid()).prop_map(|(task, queue, waker)| Event::Wakeup(task, queue, waker)),
         1 => (task(), lengths()).prop_map(|(task, queue)| Event::Migrate(task, queue)),
         2 => time.prop_map(Event::Time),
         2 => pid().prop_map(Event::Register),
@@ -323,15 +347,15 @@ proptest! {
         twins.register(pid);
         let slot = twins.model.threads[&pid].slot;
         let (mut life, mut core) = (Life::Sleeps, 0);
-        let idle = Task { pid: 0, parent: 0, state: 0, core: 0, migrating: false };
+        let idle = Task { pid: 0, parent: 0, state: 0, core: 0, migrating: false, batch: false };
         let queue = Lengths([0; 3]);
         let mut known = false;
         for (number, choice) in steps {
-            let mut task = Task { pid, parent: PIDS[9], state: 0, core, migrating: false };
+            let mut task = Task { pid, parent: PIDS[9], state: 0, core, migrating: false, batch: false };
             let switch = |from, to, core, preempted| Event::Switch { core, preempted, from, to, queue };
             let event = match (life, choice) {
                 // About to sleep, it is woken or preempted before it does.
-                (Life::Runs, 0) => Event::Wakeup(task, queue),
+                (Life::Runs, 0) => Event::Wakeup(task, queue, 0),
                 (Life::Runs, 1 | 2) => {
                     task.state = 1;
                     let preempted = choice == 1;
@@ -348,7 +372,7 @@ proptest! {
                 }
                 (Life::Sleeps, _) => {
                     (life, core, task.core) = (Life::Waits, number, number);
-                    Event::Wakeup(task, queue)
+                    Event::Wakeup(task, queue, 0)
                 }
             };
             // The state of a thread that was registered is unknown until it is switched to or from.

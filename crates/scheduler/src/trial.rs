@@ -1,0 +1,78 @@
+//! Something that is tried, and after it was in vain is not tried for a while, which doubles each time: what is tried in vain
+//! is a bounded, small part of all time, and what has become right is found out again.
+
+/// How many times as long as at first it is not tried at most.
+const MOST: u64 = 64;
+
+/// See the module's description. Times are in nanoseconds of any one clock.
+#[derive(Debug)]
+pub(crate) struct Trial {
+    first_ns: u64,
+    /// When it was in vain last, and for how long it is not tried from then on.
+    failed_ns: Option<u64>,
+    pause_ns: u64,
+}
+
+impl Trial {
+    /// What is not tried for `first_ns` at first.
+    pub const fn new(first_ns: u64) -> Trial {
+        Trial {
+            first_ns,
+            failed_ns: None,
+            pause_ns: first_ns,
+        }
+    }
+
+    /// Whether it may be tried.
+    pub fn may(&self, now_ns: u64) -> bool {
+        self.failed_ns
+            .is_none_or(|failed_ns| now_ns >= failed_ns + self.pause_ns)
+    }
+
+    /// It was in vain.
+    pub fn failed(&mut self, now_ns: u64) {
+        let again = self.failed_ns.replace(now_ns).is_some();
+        self.pause_ns = if again {
+            (self.pause_ns * 2).min(MOST * self.first_ns)
+        } else {
+            self.first_ns
+        };
+    }
+
+    /// It was not. A failure is forgotten once this was so for as long as it was not tried.
+    pub fn succeeded(&mut self, now_ns: u64) {
+        if (self.failed_ns).is_some_and(|failed_ns| now_ns >= failed_ns + 2 * self.pause_ns) {
+            self.failed_ns = None;
+        }
+    }
+
+    /// Whether it was in vain less than `ns` ago.
+    pub fn failed_within(&self, now_ns: u64, ns: u64) -> bool {
+        self.failed_ns.is_some_and(|failed_ns| now_ns < failed_ns + ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_bound_and_are_forgotten() {
+        let mut trial = Trial::new(10);
+        assert!(trial.may(0) && !trial.failed_within(0, 5));
+        let (mut now_ns, mut pauses) = (100, Vec::new());
+        for _ in 0..9 {
+            trial.failed(now_ns);
+            let pause = (0..).find(|ns| trial.may(now_ns + ns)).unwrap();
+            pauses.push(pause);
+            now_ns += pause;
+        }
+        assert_eq!(pauses, [10, 20, 40, 80, 160, 320, 640, 640, 640]);
+        trial.succeeded(now_ns);
+        assert!(trial.failed_within(now_ns, 641) && !trial.failed_within(now_ns, 640));
+        trial.succeeded(now_ns + 640);
+        assert!(!trial.failed_within(now_ns + 640, u64::MAX / 2));
+        trial.failed(now_ns + 640);
+        assert!(trial.may(now_ns + 650), "as at first");
+    }
+}

@@ -1,0 +1,105 @@
+//! Whether a port's guest blocks soon after it kicked, so that waiting for that is worth while.
+//!
+//! A worker that waits until its core is free cannot end the wait by itself. So it learns: how long it waited is published
+//! ([`vm_state::VmState::waited_ns`]), and is held against the packets that it found then. A guest that blocks was waited for
+//! no longer than [`BOUND_NS`]; one that goes on sending has put a packet there as often as that. One that computes instead
+//! has its packets fetched at once, for a while. Each port has this of its own: see [`Trial`] for what is tried again and when.
+
+use crate::trial::Trial;
+
+/// How long a worker waits at most, on average and for each packet that it finds then.
+const BOUND_NS: u64 = 50_000;
+
+/// A wait counts as no longer than that, lest one of them outweigh all that were right.
+const LONGEST_NS: u64 = 2 * BOUND_NS;
+
+/// The weight of the newest wait is one of so many.
+const WEIGHT: u64 = 8;
+
+/// How long a guest that does not block is not waited for, at first.
+const FIRST_NS: u64 = 20_000_000;
+
+/// See the module's description. Times are in nanoseconds of any one clock.
+#[derive(Debug)]
+pub(crate) struct Waits {
+    /// Per packet, a moving average.
+    average_ns: u64,
+    trial: Trial,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Waits {
+            average_ns: 0,
+            trial: Trial::new(FIRST_NS),
+        }
+    }
+}
+
+impl Waits {
+    /// A worker waited so long for each packet that it found then.
+    pub fn note(&mut self, now_ns: u64, per_packet_ns: u64) {
+        let newest = per_packet_ns.min(LONGEST_NS);
+        self.average_ns = (self.average_ns * (WEIGHT - 1) + newest) / WEIGHT;
+        if self.average_ns > BOUND_NS {
+            self.trial.failed(now_ns);
+            self.average_ns = 0;
+        } else {
+            self.trial.succeeded(now_ns);
+        }
+    }
+
+    /// Whether waiting is worth while.
+    pub fn may(&self, now_ns: u64) -> bool {
+        self.trial.may(now_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many of `times` kicks are waited for, if each wait takes `wait_ns` and the guest kicks every millisecond.
+    fn waited_for(
+        waits: &mut Waits,
+        now_ns: &mut u64,
+        times: usize,
+        wait_ns: impl Fn(usize) -> u64,
+    ) -> usize {
+        let mut count = 0;
+        for number in 0..times {
+            *now_ns += 1_000_000;
+            if waits.may(*now_ns) {
+                count += 1;
+                waits.note(*now_ns, wait_ns(number));
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn who_blocks_within_the_bound_is_always_waited_for() {
+        let (mut waits, mut now_ns) = (Waits::default(), 0);
+        assert_eq!(waited_for(&mut waits, &mut now_ns, 1000, |_| BOUND_NS), 1000);
+        // Now and then something comes between.
+        let mut waits = Waits::default();
+        let seldom = |number: usize| {
+            if number.is_multiple_of(10) {
+                4_000_000
+            } else {
+                10_000
+            }
+        };
+        assert_eq!(waited_for(&mut waits, &mut now_ns, 1000, seldom), 1000);
+    }
+
+    #[test]
+    fn who_computes_is_hardly_waited_for_and_forgiven() {
+        let (mut waits, mut now_ns) = (Waits::default(), 0);
+        let count = waited_for(&mut waits, &mut now_ns, 10_000, |_| 300_000);
+        assert!((10..150).contains(&count), "{count} of 10000");
+        let count = waited_for(&mut waits, &mut now_ns, 10_000, |_| 20_000);
+        assert!(count > 8_000, "{count} of 10000");
+        assert!(!waits.trial.failed_within(now_ns, u64::MAX / 2));
+    }
+}
