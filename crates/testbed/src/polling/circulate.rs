@@ -25,6 +25,8 @@ pub struct Traffic {
     pub under_way: u16,
     /// Whether these are TCP frames to be segmented by a later stage, of which there is one flow.
     pub large: bool,
+    /// Whether frames go from port 0 to port 1 only, and each is written anew: for a switch that changes them on their way.
+    pub one_way: bool,
 }
 
 impl Traffic {
@@ -36,6 +38,7 @@ impl Traffic {
             touch: false,
             under_way: 128,
             large: false,
+            one_way: false,
         }
     }
 
@@ -66,6 +69,8 @@ impl Circulation {
     }
 }
 
+/// Tag of the only frame that is sent with one.
+const VLAN: u16 = 10;
 /// Frames taken from a ring at a time, as polling drivers do.
 const BURST: usize = 32;
 /// Frames circulate for so long before anything is measured, and longer until all flows have been sent, up to the limit.
@@ -83,6 +88,8 @@ struct Run<'a> {
     /// How many frames were given a flow, by the port they are sent from.
     next: [u32; 2],
     scratch: Vec<u8>,
+    /// What is sent if it is not what was received.
+    fresh: Frame,
 }
 
 impl PollingGuest {
@@ -103,6 +110,7 @@ impl PollingGuest {
             traffic: *traffic,
             next: [0; 2],
             scratch: vec![0; HEADER_LEN + traffic.size],
+            fresh: traffic.frame(0, 1),
         };
         run.introduce()?;
         run.inject()?;
@@ -131,7 +139,7 @@ impl PollingGuest {
 impl Run<'_> {
     /// How many frames go round if none is lost.
     fn expected(&self) -> u64 {
-        u64::from(self.traffic.under_way) * 2
+        u64::from(self.traffic.under_way) * if self.traffic.one_way { 1 } else { 2 }
     }
 
     /// Of a frame that is sent from `port`.
@@ -147,11 +155,17 @@ impl Run<'_> {
         let begin = Instant::now();
         for (from, to) in [(0_u8, 1_u8), (1, 0)] {
             let frame = self.traffic.frame(from.into(), to.into());
+            // A trunk takes no frame without a tag, other ports none with one.
+            let mut frames = vec![frame];
+            if self.traffic.one_way && from == 1 {
+                frames.push(frames[0].tagged(VLAN));
+            }
+            let mut frames = frames.iter().cycle();
             let ours = mac(to.into());
             let mut arrived = false;
-            while !arrived {
+            while !arrived && let Some(frame) = frames.next() {
                 ensure!(begin.elapsed() < PATIENCE, "nothing gets through the switch");
-                self.guest.send(from.into(), &frame)?;
+                self.guest.send(from.into(), frame)?;
                 self.guest.flush(from.into());
                 let sent = Instant::now();
                 while !arrived && sent.elapsed() < LATE {
@@ -164,7 +178,8 @@ impl Run<'_> {
     }
 
     fn inject(&mut self) -> Result<()> {
-        for port in 0..2_u8 {
+        let senders: u8 = if self.traffic.one_way { 1 } else { 2 };
+        for port in 0..senders {
             let mut frame = self.traffic.frame(u32::from(port), u32::from(1 - port));
             for _ in 0..self.traffic.under_way {
                 if self.traffic.flows > 1 {
@@ -223,8 +238,11 @@ impl Run<'_> {
 
     fn forward(&mut self, from: usize, to: usize, used: &Used) -> Result<()> {
         let fresh = self.guest.free_buffer()?;
-        // A received frame stays where it is and is sent from there, or is read there and written elsewhere.
-        let (mut outgoing, again) = if self.traffic.touch {
+        // What was received stays where it is and is sent from there, or is read there and written elsewhere.
+        let (mut outgoing, again) = if self.traffic.one_way {
+            self.guest.memory.write(fresh.offset, self.fresh.bytes());
+            (fresh, used.buffer)
+        } else if self.traffic.touch {
             let bytes = self
                 .scratch
                 .get_mut(..used.written)
@@ -242,7 +260,11 @@ impl Run<'_> {
             let flow = flow_bytes(self.next_flow(to));
             self.guest.memory.write(outgoing.offset + FLOW, &flow);
         }
-        outgoing.len = used.written;
+        outgoing.len = if self.traffic.one_way {
+            self.fresh.bytes().len()
+        } else {
+            used.written
+        };
         let ports = &mut self.guest.ports;
         let sent = ports[to].transmit.add(outgoing, Access::Readable);
         let posted = ports[from].receive.add(again, Access::Writable);

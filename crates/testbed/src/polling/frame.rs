@@ -94,6 +94,15 @@ impl Frame {
         self.bytes[FLOW..FLOW + 4].copy_from_slice(&flow_bytes(number));
     }
 
+    /// The same with the tag of a VLAN (IEEE 802.1Q) of priority 0.
+    pub fn tagged(&self, vlan: u16) -> Frame {
+        let mut bytes = self.bytes.clone();
+        let at = ETHERNET + 12;
+        let [high, low] = vlan.to_be_bytes();
+        bytes.splice(at..at, [0x81, 0x00, high, low]);
+        Frame { bytes }
+    }
+
     /// Makes everything that a flow table can look at a function of `seed`, except where the frame goes: source address, IP
     /// addresses, protocol fields, ports.
     pub fn scramble(&mut self, seed: u64) {
@@ -167,6 +176,11 @@ mod tests {
             frame.scramble(seed);
             assert_eq!(frame.bytes()[ETHERNET..ETHERNET + 6], mac(2));
         }
+        let frame = Frame::udp(64, 1, 2);
+        let tagged = frame.tagged(10);
+        let tag = ETHERNET + 12;
+        assert_eq!(tagged.bytes()[tag..tag + 6], [0x81, 0, 0, 10, 0x08, 0]);
+        assert_eq!(tagged.bytes()[tag + 4..], frame.bytes()[tag..]);
         let large = Frame::large_tcp(32_768, 1448, 1, 2);
         assert_eq!(ip_checksum(&large.bytes()[IP..UDP]), 0);
         assert_eq!(&large.bytes()[IP + 2..IP + 4], &(32_768_u16 - 14).to_be_bytes());

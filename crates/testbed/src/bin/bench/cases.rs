@@ -4,6 +4,7 @@
 mod ablation;
 mod attack;
 mod copies;
+mod dump;
 mod flood;
 mod frames;
 mod full;
@@ -18,6 +19,7 @@ mod ports;
 mod rate;
 mod rr;
 mod stream;
+mod tables;
 mod uplink;
 mod vcpus;
 
@@ -52,6 +54,9 @@ pub const ALL: &[Case] = &[
     packet_loop::CASE,
     packet_loop::TESTPMD,
     packet_loop::APART,
+    packet_loop::TAG,
+    tables::CASE,
+    tables::NORMAL,
     ports::CASE,
     stream::CASE,
     frames::CASE,
@@ -64,10 +69,14 @@ pub const ALL: &[Case] = &[
     ablation::CASE,
     copies::CASE,
     idle::CASE,
+    idle::DRIVEN,
     load::CASE,
     misses::CASE,
+    misses::DRIVEN_CASE,
     attack::CASE,
     attack::VICTIM,
+    attack::DRIVEN,
+    dump::CASE,
     full::GUESTS,
     full::CONTAINERS,
     full::QEMU,

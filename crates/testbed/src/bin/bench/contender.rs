@@ -33,8 +33,24 @@ const USUAL: Ports = Ports {
 impl Contender {
     /// Whether it is Hyper-Switch, in whatever mode.
     pub fn is_ours(&self) -> bool {
-        matches!(self.kind, Kind::Hyperswitch { .. } | Kind::ByPorts)
+        matches!(
+            self.kind,
+            Kind::Hyperswitch { .. } | Kind::ByPorts | Kind::Driven(_)
+        )
     }
+}
+
+/// The same contenders; those with Open vSwitch have other tables.
+pub fn with_tables(contenders: &[Contender], tables: Forwarding) -> Vec<Contender> {
+    let other = |contender: &Contender| Contender {
+        kind: match contender.kind {
+            Kind::Driven(_) => Kind::Driven(tables),
+            Kind::OvsDpdk(_, caches) => Kind::OvsDpdk(tables, caches),
+            kind => kind,
+        },
+        ..*contender
+    };
+    contenders.iter().map(other).collect()
 }
 
 /// The same contenders with other ports.
@@ -56,11 +72,13 @@ pub enum Kind {
     Hyperswitch {
         /// Tables besides those of switches and ports.
         config: &'static str,
-        /// Lines of each port.
-        port: &'static str,
+        /// Lines of each port, and of the last one.
+        ports: [&'static str; 2],
     },
     /// Our data plane with a flow for each pair of UDP ports, installed by a controller that is played here.
     ByPorts,
+    /// Ours with an unmodified ovs-vswitchd that drives the data plane.
+    Driven(Forwarding),
     /// Open vSwitch with DPDK, one poll thread.
     OvsDpdk(Forwarding, Caches),
     /// DPDK's testpmd with two vhost ports, which forwards between them without looking.
@@ -74,7 +92,10 @@ pub enum Kind {
 const fn ours(name: &'static str, config: &'static str) -> Contender {
     Contender {
         name,
-        kind: Kind::Hyperswitch { config, port: "" },
+        kind: Kind::Hyperswitch {
+            config,
+            ports: [""; 2],
+        },
         dedicated: false,
         ports: USUAL,
     }
@@ -109,10 +130,19 @@ pub const UNBOUNDED: Contender = Contender {
     name: "hyperswitch-unbounded",
     kind: Kind::Hyperswitch {
         config: "",
-        port: "miss-rate = 1000000\n",
+        ports: ["miss-rate = 1000000\n"; 2],
     },
     dedicated: false,
     ports: USUAL,
+};
+/// Ours with access ports, and a trunk as the last one.
+pub const TAGGING: Contender = Contender {
+    name: "hyperswitch-access-to-trunk",
+    kind: Kind::Hyperswitch {
+        config: "",
+        ports: ["vlan = { access = 10 }\n", "vlan = { trunk = [10] }\n"],
+    },
+    ..HYPERSWITCH
 };
 /// Our data plane with a flow for each pair of UDP ports, as [`OVS_PORTS`] has it.
 pub const BY_PORTS: Contender = Contender {
@@ -142,6 +172,37 @@ pub const OVS_PORTS_SMC: Contender =
 pub const OVS_PORTS_BATCHING: Contender = ovs_with(
     "ovs-dpdk-ports-batching",
     Forwarding::PairsByPorts,
+    Caches::Batching,
+);
+/// Our data plane driven by ovs-vswitchd: a learning switch, unless a case has other tables.
+pub const DRIVEN: Contender = Contender {
+    name: "hyperswitch-ovs",
+    kind: Kind::Driven(Forwarding::Learning),
+    dedicated: false,
+    ports: USUAL,
+};
+/// The same with rules as [`OVS_FILTERED`] has them.
+pub const DRIVEN_FILTERED: Contender = Contender {
+    name: "hyperswitch-ovs-filtered",
+    kind: Kind::Driven(Forwarding::Filtered),
+    ..DRIVEN
+};
+/// Open vSwitch with tables that a case gives to it and to [`DRIVEN`], and every flow in its exact match cache.
+pub const OVS_TABLES_EMC: Contender = ovs_with(
+    "ovs-dpdk-tables-emc",
+    Forwarding::LearningByPorts,
+    Caches::InsertAlways,
+);
+/// The same, with its signature match cache besides.
+pub const OVS_TABLES_SMC: Contender = ovs_with(
+    "ovs-dpdk-tables-smc",
+    Forwarding::LearningByPorts,
+    Caches::Signatures,
+);
+/// With every flow in the exact match cache, and packets that wait for others on their way out.
+pub const OVS_TABLES_BATCHING: Contender = ovs_with(
+    "ovs-dpdk-tables-batching",
+    Forwarding::LearningByPorts,
     Caches::Batching,
 );
 /// DPDK's own example of a switch: two vhost ports, no table at all, one copy into its buffers and one out of them.

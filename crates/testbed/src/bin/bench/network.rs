@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use testbed::masking::MaskingProxy;
+use testbed::ovs::Driven;
 use testbed::polling::udp_ports;
 use testbed::run_time::{RunTime, softirq_threads};
 use testbed::testpmd::VhostSwitch;
@@ -26,6 +27,7 @@ enum Running {
     Hyperswitch(Switch),
     /// With the number of its flows, which nobody changes.
     ByPorts(Mutex<Controlled>, usize),
+    Driven(Driven),
     OvsDpdk(OvsDpdk),
     Testpmd(Mutex<VhostSwitch>),
     Bridge(Bridge),
@@ -63,10 +65,12 @@ impl Network {
     /// Starts a switch with vhost-user ports (TAPs for the bridge) of these names.
     pub fn start(contender: &Contender, ports: &[&str]) -> Result<Network> {
         let switch = match contender.kind {
-            Kind::Hyperswitch { config, port } => {
-                Switch::start(&configuration(config, port, contender.ports, ports)?).map(Running::Hyperswitch)
+            Kind::Hyperswitch { config, ports: lines } => {
+                let text = configuration(config, lines, contender.ports, ports)?;
+                Switch::start(&text).map(Running::Hyperswitch)
             }
             Kind::ByPorts => by_ports(ports).map(|(plane, flows)| Running::ByPorts(plane.into(), flows)),
+            Kind::Driven(forwarding) => Driven::start(ports, forwarding).map(Running::Driven),
             Kind::OvsDpdk(forwarding, caches) => OvsDpdk::start(ports, forwarding, caches)
                 .and_then(|ovs| ovs.set_mtu(ports, contender.ports.mtu).map(|()| ovs))
                 .map(Running::OvsDpdk),
@@ -93,6 +97,7 @@ impl Network {
         match &self.switch {
             Running::Hyperswitch(switch) => Ok(switch.socket(port)),
             Running::ByPorts(plane, _) => Ok(lock(plane).socket(port)),
+            Running::Driven(ovs) => Ok(ovs.socket(port)),
             Running::OvsDpdk(ovs) => Ok(ovs.socket(port)),
             Running::Testpmd(switch) => Ok(lock(switch).socket(port)),
             Running::Bridge(_) => bail!("a bridge has no sockets"),
@@ -167,21 +172,44 @@ impl Network {
     pub fn flows(&self) -> Result<usize> {
         match &self.switch {
             Running::ByPorts(_, flows) => Ok(*flows),
-            Running::OvsDpdk(ovs) => {
-                // What was measured meanwhile looked to it like a search that took seconds.
-                ovs.reset_flow_limit()?;
-                Ok(ovs.flows()?.0)
-            }
+            Running::Driven(ovs) => ovs.flows(),
+            Running::OvsDpdk(ovs) => ovs.flows(),
             _ => bail!("nobody counts its flows"),
         }
     }
 
-    /// Packets of Open vSwitch by where their flow was found; `None` of others.
+    /// Removes the flows that Open vSwitch has in the data plane; packets bring them back. Others have none to remove.
+    pub fn forget_flows(&self) -> Result<()> {
+        match &self.switch {
+            Running::Driven(ovs) => ovs.purge(),
+            Running::OvsDpdk(ovs) => ovs.purge(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Packets of Open vSwitch by where their flow was found: in the exact match cache, among signatures, among megaflows,
+    /// nowhere. `None` of others. Of ours with Open vSwitch, which has other caches, those are megaflows.
     pub fn hits(&self) -> Result<Option<[u64; 4]>> {
         match &self.switch {
+            Running::Driven(ovs) => {
+                let packets: u64 = ovs
+                    .switch()
+                    .placement()?
+                    .workers
+                    .iter()
+                    .map(|worker| worker.packets)
+                    .sum();
+                let misses = ovs.misses()?;
+                Ok(Some([0, 0, packets.saturating_sub(misses), misses]))
+            }
             Running::OvsDpdk(ovs) => Ok(Some(ovs.pmd_stats()?.hits)),
             _ => Ok(None),
         }
+    }
+
+    /// Whether Open vSwitch's exact match cache is before its table.
+    pub fn has_exact_match_cache(&self) -> bool {
+        matches!(self.switch, Running::OvsDpdk(_))
     }
 
     /// What it has done so far.
@@ -189,6 +217,7 @@ impl Network {
         match &self.switch {
             Running::Hyperswitch(switch) => Ok(our_work(&switch.placement()?)),
             Running::ByPorts(plane, _) => Ok(our_work(&lock(plane).work()?)),
+            Running::Driven(ovs) => Ok(our_work(&ovs.switch().placement()?)),
             Running::Testpmd(switch) => {
                 let [packets, busy_cycles, awake_cycles] = lock(switch).work()?;
                 Ok(Work {
@@ -214,6 +243,7 @@ impl Network {
         match &self.switch {
             Running::Hyperswitch(switch) => switch.cpu_seconds(),
             Running::ByPorts(plane, _) => lock(plane).cpu_seconds(),
+            Running::Driven(ovs) => ovs.cpu_seconds(),
             Running::OvsDpdk(ovs) => ovs.cpu_seconds(),
             Running::Testpmd(switch) => lock(switch).cpu_seconds(),
             Running::Bridge(_) => 0.0,
@@ -230,6 +260,7 @@ impl Network {
         match &self.switch {
             Running::Hyperswitch(switch) => roots.push(switch.supervisor()),
             Running::ByPorts(plane, _) => roots.push(lock(plane).pid()),
+            Running::Driven(ovs) => roots.extend(ovs.pids()),
             Running::OvsDpdk(ovs) => roots.push(ovs.pid()),
             Running::Testpmd(switch) => roots.push(lock(switch).pid()),
             Running::Bridge(_) => {}
@@ -237,11 +268,30 @@ impl Network {
         RunTime::of_families(&roots)
     }
 
+    /// The same of what there is for its packets alone: with Open vSwitch, our data plane and what joins it to ovs-vswitchd; of
+    /// others, all.
+    pub fn own_run_time(&self) -> Result<RunTime> {
+        match &self.switch {
+            Running::Driven(ovs) => ovs.own_run_time(),
+            _ => Ok(self.run_time(&[])),
+        }
+    }
+
+    /// Asks the data plane that ovs-vswitchd drives for all of its flows without keys and actions. Returns how many there
+    /// are, once the last has come.
+    pub fn dump_flows(&self) -> Result<usize> {
+        match &self.switch {
+            Running::Driven(ovs) => ovs.dump_flows(),
+            _ => bail!("nobody asks it for its flows"),
+        }
+    }
+
     /// Proportional share of memory of its processes in bytes, without huge pages.
     pub fn memory(&self) -> u64 {
         match &self.switch {
             Running::Hyperswitch(switch) => switch.memory(),
             Running::ByPorts(plane, _) => lock(plane).memory(),
+            Running::Driven(ovs) => ovs.memory(),
             Running::OvsDpdk(ovs) => ovs.memory(),
             Running::Testpmd(_) | Running::Bridge(_) => 0,
         }
@@ -253,6 +303,7 @@ impl Network {
         match &mut self.switch {
             Running::Hyperswitch(switch) => switch.pause(),
             Running::ByPorts(plane, _) => lock(plane).pause(),
+            Running::Driven(ovs) => ovs.pause(),
             Running::OvsDpdk(ovs) => ovs.pause(),
             Running::Testpmd(switch) => lock(switch).pause(),
             Running::Bridge(_) => {}
@@ -264,6 +315,7 @@ impl Network {
         match &mut self.switch {
             Running::Hyperswitch(switch) => switch.resume(),
             Running::ByPorts(plane, _) => lock(plane).resume(),
+            Running::Driven(ovs) => ovs.resume(),
             Running::OvsDpdk(ovs) => ovs.resume(),
             Running::Testpmd(switch) => lock(switch).resume(),
             Running::Bridge(_) => {}
@@ -278,6 +330,7 @@ impl Network {
                 switch.stop()
             }
             Running::ByPorts(plane, _) => plane.into_inner().unwrap_or_else(PoisonError::into_inner).stop(),
+            Running::Driven(ovs) => ovs.stop(),
             Running::OvsDpdk(_) | Running::Testpmd(_) | Running::Bridge(_) => Ok(()),
         }
     }
@@ -287,15 +340,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn configuration(tables: &str, of_port: &str, like: Ports, ports: &[&str]) -> Result<String> {
+fn configuration(tables: &str, [of_each, of_last]: [&str; 2], like: Ports, ports: &[&str]) -> Result<String> {
     let mut text = format!("{tables}\n[[switch]]\nname = \"sw0\"\nmtu = {}\n", like.mtu);
     if like.uplink {
         text += "type = \"external\"\nuplink = \"up0\"\n";
     }
-    for port in ports {
+    for (number, port) in (1..).zip(ports) {
+        let lines = if number == ports.len() { of_last } else { of_each };
         write!(
             text,
-            "[[switch.port]]\nname = \"{port}\"\nmac-limit = 4096\n{of_port}"
+            "[[switch.port]]\nname = \"{port}\"\nmac-limit = 4096\n{lines}"
         )?;
     }
     Ok(text)

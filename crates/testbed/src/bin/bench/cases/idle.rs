@@ -4,7 +4,7 @@
 
 use super::{Case, Rig};
 use crate::Effort;
-use crate::contender::{Contender, HYPERSWITCH};
+use crate::contender::{Contender, DRIVEN as HYPERSWITCH_OVS, HYPERSWITCH};
 use crate::network::float;
 use crate::record::Better::Lower;
 use crate::record::Record;
@@ -15,6 +15,7 @@ use testbed::PollingGuest;
 use testbed::run_time::RunTime;
 
 const CPU: &str = "processor";
+const WITH_OTHERS: &str = "with ovs-vswitchd and all others";
 const MEMORY: &str = "memory";
 const PORTS: usize = 500;
 const MINUTE: Duration = Duration::from_secs(60);
@@ -26,22 +27,48 @@ pub const CASE: Case = Case {
     axis: "ports",
     measures: &[(CPU, "% of a core", Lower), (MEMORY, "KiB", Lower)],
     contenders: &[HYPERSWITCH],
-    run,
+    run: |effort, contenders, record| {
+        let points = [
+            ("none", 0, false),
+            ("100 unused", 100, false),
+            ("100 connected", 100, true),
+            ("500 connected", 500, true),
+        ];
+        run(effort, contenders, record, &points)
+    },
 };
 
-fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
+/// The processor time of ovs-vswitchd, which looks at its ports now and then, is another measure.
+pub const DRIVEN: Case = Case {
+    name: "ovs-idle",
+    about: "processor time of data plane and glue, and memory, when nothing happens under ovs-vswitchd",
+    measures: &[
+        (CPU, "% of a core", Lower),
+        (WITH_OTHERS, "% of a core", Lower),
+        (MEMORY, "KiB", Lower),
+    ],
+    contenders: &[HYPERSWITCH_OVS],
+    run: |effort, contenders, record| {
+        let points = [("none", 0, false), ("100 connected", 100, true)];
+        run(effort, contenders, record, &points)
+    },
+    ..CASE
+};
+
+/// `points` have a name, a number of ports, and whether these are connected.
+fn run(
+    effort: &Effort,
+    contenders: &[Contender],
+    record: &mut Record,
+    points: &[(&'static str, usize, bool)],
+) -> Result<()> {
     let names: Vec<String> = (0..PORTS).map(|port| format!("p{port}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let time = if effort.quick { effort.long } else { MINUTE };
     let mut rigs = Vec::new();
     for contender in contenders {
-        for (label, ports, connected) in [
-            ("none", &[][..], false),
-            ("100 unused", &names[..100], false),
-            ("100 connected", &names[..100], true),
-            ("500 connected", &names[..], true),
-        ] {
-            let mut rig = Rig::start(contender, ports, |network, ports| {
+        for &(label, count, connected) in points {
+            let mut rig = Rig::start(contender, &names[..count], |network, ports| {
                 let sockets = network.sockets(if connected { ports } else { &[] })?;
                 let connect = |socket| PollingGuest::connect(&[socket], 1514);
                 sockets.into_iter().map(connect).collect::<Result<Vec<_>>>()
@@ -54,19 +81,25 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     thread::sleep(if effort.quick { effort.long } else { SETTLING });
     for _ in 0..record.rounds {
         // Who is idle disturbs nobody: all are measured in the same minute.
-        let (before, begin) = (run_times(&rigs), Instant::now());
+        let (before, begin) = (run_times(&rigs)?, Instant::now());
         thread::sleep(time);
-        let (after, elapsed) = (run_times(&rigs), begin.elapsed());
+        let (after, elapsed) = (run_times(&rigs)?, begin.elapsed());
         for (((label, rig), before), after) in rigs.iter().zip(before).zip(after) {
             let name = rig.contender.name;
-            let used = after.since(&before).as_secs_f64();
-            record.add(label, name, CPU, 100.0 * used / elapsed.as_secs_f64())?;
+            for ((measure, before), after) in [CPU, WITH_OTHERS].into_iter().zip(before).zip(after) {
+                let used = after.since(&before).as_secs_f64();
+                if record.measures.iter().any(|known| known.name == measure) {
+                    record.add(label, name, measure, 100.0 * used / elapsed.as_secs_f64())?;
+                }
+            }
             record.add(label, name, MEMORY, float(rig.network.memory() / 1024))?;
         }
     }
     rigs.into_iter().try_for_each(|(_, rig)| rig.stop())
 }
 
-fn run_times<G>(rigs: &[(&str, Rig<G>)]) -> Vec<RunTime> {
-    rigs.iter().map(|(_, rig)| rig.network.run_time(&[])).collect()
+/// Of what there is for packets alone, and of all.
+fn run_times<G>(rigs: &[(&str, Rig<G>)]) -> Result<Vec<[RunTime; 2]>> {
+    let of = |(_, rig): &(&str, Rig<G>)| Ok([rig.network.own_run_time()?, rig.network.run_time(&[])]);
+    rigs.iter().map(of).collect()
 }

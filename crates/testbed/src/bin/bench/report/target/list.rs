@@ -2,7 +2,9 @@
 
 use super::Target;
 use crate::contender::{
-    BY_PORTS, HYPERSWITCH, OVS_PORTS, OVS_PORTS_BATCHING, OVS_PORTS_EMC, OVS_PORTS_SMC, TESTPMD, TOGETHER,
+    BY_PORTS, DRIVEN, DRIVEN_FILTERED, HYPERSWITCH, OVS_LEARNING, OVS_PORTS, OVS_PORTS_BATCHING,
+    OVS_PORTS_EMC, OVS_PORTS_SMC, OVS_TABLES_BATCHING, OVS_TABLES_EMC, OVS_TABLES_SMC, TAGGING, TESTPMD,
+    TOGETHER,
 };
 
 const fn alone(
@@ -70,6 +72,23 @@ const fn apart(what: &'static str, points: &'static [&'static str]) -> Target {
         ours: BY_PORTS.name,
         others: &[OVS_PORTS_EMC.name, OVS_PORTS_SMC.name, OVS_PORTS_BATCHING.name],
         ..in_cycles(what, ["flows-apart", OVS_PORTS.name], points, 1.3, 1.8)
+    }
+}
+
+/// The same `OpenFlow` tables for both.
+const fn same_tables(what: &'static str, points: &'static [&'static str]) -> Target {
+    Target {
+        ours: DRIVEN.name,
+        others: &[OVS_TABLES_SMC.name, OVS_TABLES_BATCHING.name],
+        ..in_cycles(what, ["ovs-tables", OVS_TABLES_EMC.name], points, 1.6, 2.1)
+    }
+}
+
+/// Under ovs-vswitchd.
+const fn driven(target: Target) -> Target {
+    Target {
+        ours: DRIVEN.name,
+        ..target
     }
 }
 
@@ -343,4 +362,89 @@ pub(super) const TARGETS: &[Target] = &[
         90.0,
         98.0,
     ),
+    same_tables(
+        "ovs-vswitchd, 1,000 flows told apart, 64 B, busy or awake cycles per packet, the stricter: OVS-DPDK / ours, NORMAL",
+        &["NORMAL, 1000 flows"],
+    ),
+    same_tables("same, 1,000 rules", &["1000 rules, 1000 flows"]),
+    same_tables("same, 10 tables with resubmit", &["10 tables, 1000 flows"]),
+    same_tables(
+        "same, meter and group (indirect; select)",
+        &[
+            "meter, group indirect, 1000 flows",
+            "meter, group select, 1000 flows",
+        ],
+    ),
+    same_tables(
+        "same, 20,000 flows told apart, any of these tables",
+        &[
+            "NORMAL, 20000 flows",
+            "1000 rules, 20000 flows",
+            "10 tables, 20000 flows",
+            "meter, group indirect, 20000 flows",
+            "meter, group select, 20000 flows",
+        ],
+    ),
+    driven(in_cycles(
+        "64 B, 1 and 1,000 flows, busy or awake cycles per packet, the stricter: built-in switch / NORMAL set by ovs-vswitchd",
+        ["ovs-normal", HYPERSWITCH.name],
+        &["64 io", "64 io, 1000 flows"],
+        1.0 / 1.05,
+        1.0,
+    )),
+    Target {
+        ours: TAGGING.name,
+        ..beside(
+            "64 B, busy cycles per packet: untagged / from access port to trunk",
+            ["tag", "busy cycles", HYPERSWITCH.name],
+            &["64"],
+            1.0 / 1.1,
+            1.0 / 1.03,
+        )
+    },
+    driven(beside(
+        "new flows per second through ovs-vswitchd: ours / OVS-DPDK, which decides in its poll thread",
+        ["ovs-misses", "new flows", OVS_LEARNING.name],
+        &["64"],
+        0.25,
+        0.5,
+    )),
+    driven(alone(
+        "first packet's time through ovs-vswitchd, us",
+        ["ovs-misses", "first packet"],
+        &["64"],
+        400.0,
+        200.0,
+    )),
+    driven(alone(
+        "199,900 flows under ovs-vswitchd: one terse dump, s",
+        ["ovs-dump", "dump"],
+        &["199900"],
+        1.0,
+        0.3,
+    )),
+    driven(alone(
+        "same, longest delay of other ports' packets meanwhile, ms",
+        ["ovs-dump", "longest delay"],
+        &["199900"],
+        1.0,
+        0.1,
+    )),
+    Target {
+        ours: DRIVEN_FILTERED.name,
+        ..alone(
+            "bystanders' throughput while another port makes up flows under ovs-vswitchd, %",
+            ["ovs-attack", "kept"],
+            &["1, 1,000/s", "1000, 1,000/s"],
+            90.0,
+            98.0,
+        )
+    },
+    driven(alone(
+        "idle, 100 ports under ovs-vswitchd, glue and data plane, % of a core",
+        ["ovs-idle", "processor"],
+        &["100 connected"],
+        0.3,
+        0.2,
+    )),
 ];

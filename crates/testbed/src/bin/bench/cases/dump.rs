@@ -1,0 +1,158 @@
+//! A full table: how long it takes to be told of all flows, as ovs-vswitchd asks twice per second, and what that does to
+//! packets of others. Two ports make the flows, through ovs-vswitchd; between two others single frames of one flow
+//! are sent, one after the other, and the longest time that one takes is noted, during a dump and without one.
+
+use super::{Case, Rig};
+use crate::Effort;
+use crate::contender::{Contender, DRIVEN, with_tables};
+use crate::machine::on_processor;
+use crate::network::{Network, float};
+use crate::record::Better::Lower;
+use crate::record::Record;
+use anyhow::{Result, ensure};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+use testbed::PollingGuest;
+use testbed::ovs::Forwarding;
+use testbed::polling::{Frame, HEADER_LEN};
+
+pub const CASE: Case = Case {
+    name: "ovs-dump",
+    about: "a table full of flows under ovs-vswitchd: one terse dump, and the longest time of another port's packet meanwhile",
+    axis: "flows",
+    measures: &[
+        ("dump", "s", Lower),
+        ("longest delay", "ms", Lower),
+        ("longest delay without a dump", "ms", Lower),
+    ],
+    contenders: &[DRIVEN],
+    run,
+};
+
+/// The table holds 200,000. Some are of the bystanders, and of the host's own frames.
+const FLOWS: u32 = 199_900;
+const QUICK_FLOWS: u32 = 20_000;
+/// How long it may take to make them.
+const FILLING: Duration = Duration::from_secs(120);
+/// Frames under way while they are made, as many as a port may have waiting for a decision.
+const WINDOW: u32 = 32;
+/// A frame must have arrived by then.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+struct Guests {
+    maker: PollingGuest,
+    bystander: PollingGuest,
+}
+
+fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
+    let flows = *effort.choose(&[FLOWS], &[QUICK_FLOWS]).first().unwrap_or(&FLOWS);
+    let contenders = with_tables(contenders, Forwarding::LearningByPorts);
+    let rigs = Rig::start_all(
+        &contenders,
+        record,
+        &["p1", "p2", "p3", "p4"],
+        |network, ports| {
+            let sockets = network.sockets(ports)?;
+            Ok(Guests {
+                maker: PollingGuest::connect(&sockets[..2], 1514)?,
+                bystander: PollingGuest::connect(&sockets[2..], 1514)?,
+            })
+        },
+    )?;
+    let points = [(flows.to_string(), flows)];
+    Rig::sweep(rigs, record, &points, |network, guests, flows| {
+        on_processor(0, || measure(network, guests, *flows))
+    })
+}
+
+fn measure(network: &Network, guests: &mut Guests, flows: u32) -> Result<[f64; 3]> {
+    let (there, back) = (Frame::udp(64, 10, 11), Frame::udp(64, 11, 10));
+    for (port, frame) in [(1, &back), (0, &there)].repeat(10) {
+        one_way(&mut guests.bystander, port, frame)?;
+        thread::sleep(Duration::from_millis(10));
+    }
+    fill(network, &mut guests.maker, flows)?;
+    let done = AtomicBool::new(false);
+    let (dump, delay) = thread::scope(|scope| {
+        let dump = scope.spawn(|| {
+            let begin = Instant::now();
+            let count = network.dump_flows();
+            let elapsed = begin.elapsed();
+            done.store(true, Ordering::Relaxed);
+            Ok::<_, anyhow::Error>((count?, elapsed))
+        });
+        let delay = longest(&mut guests.bystander, &there, || done.load(Ordering::Relaxed));
+        let dump = dump.join().expect("the dump does not panic")?;
+        Ok::<_, anyhow::Error>((dump, delay?))
+    })?;
+    let (count, elapsed) = dump;
+    ensure!(count >= usize::try_from(flows)?, "only {count} flows were told");
+    let begin = Instant::now();
+    let without = longest(&mut guests.bystander, &there, || begin.elapsed() >= elapsed)?;
+    Ok([
+        elapsed.as_secs_f64(),
+        delay.as_secs_f64() * 1e3,
+        without.as_secs_f64() * 1e3,
+    ])
+}
+
+/// Makes flows until ovs-vswitchd has so many in the data plane.
+fn fill(network: &Network, maker: &mut PollingGuest, flows: u32) -> Result<()> {
+    let mut frame = Frame::udp(64, 20, 21);
+    // Who is not known is looked for at all ports.
+    maker.send(1, &Frame::udp(64, 21, 20))?;
+    maker.flush(1);
+    let (begin, wanted) = (Instant::now(), usize::try_from(flows)?);
+    while network.flows()? < wanted {
+        ensure!(
+            begin.elapsed() < FILLING,
+            "only {} of {wanted} flows can be made",
+            network.flows()?
+        );
+        let mut sent = 0;
+        while sent < flows {
+            for number in sent..flows.min(sent + WINDOW) {
+                frame.set_flow(number);
+                maker.send(0, &frame)?;
+            }
+            sent += WINDOW;
+            maker.flush(0);
+            let (begin, mut arrived) = (Instant::now(), 0);
+            while arrived < u64::from(WINDOW) && begin.elapsed() < Duration::from_millis(5) {
+                arrived += u64::try_from(maker.receive(1, 64, |_| ())?)?;
+            }
+        }
+    }
+    println!(
+        "    {wanted} flows after {:.1} s",
+        float(begin.elapsed().as_millis().try_into()?) / 1e3
+    );
+    Ok(())
+}
+
+/// The longest time that a frame takes, of frames that are sent one after the other until the end.
+fn longest(guest: &mut PollingGuest, frame: &Frame, end: impl Fn() -> bool) -> Result<Duration> {
+    let mut longest = Duration::ZERO;
+    while !end() {
+        longest = longest.max(one_way(guest, 0, frame)?);
+    }
+    Ok(longest)
+}
+
+/// Sends a frame from a port, and waits until it is at the other.
+fn one_way(guest: &mut PollingGuest, from: usize, frame: &Frame) -> Result<Duration> {
+    let begin = Instant::now();
+    guest.send(from, frame)?;
+    guest.flush(from);
+    let mut arrived = false;
+    let destination = &frame.bytes()[HEADER_LEN..][..6];
+    while !arrived {
+        ensure!(
+            begin.elapsed() < PATIENCE,
+            "a packet of a bystander does not arrive"
+        );
+        guest.receive(1 - from, 64, |bytes| arrived |= bytes.starts_with(destination))?;
+    }
+    Ok(begin.elapsed())
+}

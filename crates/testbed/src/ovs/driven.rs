@@ -1,0 +1,152 @@
+//! The product with an unmodified ovs-vswitchd that drives its data plane.
+//!
+//! What `hyperswitch ovs start` does, with processes that end with their handle: an instance with `[ovs] enabled = true`, the
+//! distribution's ovsdb-server and ovs-vswitchd with their files in its run directory, the latter with our library before it. Ports are
+//! vhost-user servers.
+
+use super::client::Client;
+use super::daemon::{Daemon, wait_for};
+use super::{Caches, Forwarding};
+use crate::build_dir;
+use crate::run_time::RunTime;
+use crate::switch::Switch;
+use anyhow::{Context, Result, ensure};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+/// Debian's, also where its DPDK build is the default.
+const PROGRAM: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
+const LIBRARY: &str = "libovs_shim.so";
+
+/// A running instance with its ovs-vswitchd.
+#[derive(Debug)]
+pub struct Driven {
+    daemon: Daemon,
+    switch: Switch,
+}
+
+impl Driven {
+    /// Starts an instance with these ports and waits until they listen.
+    pub fn start(ports: &[&str], forwarding: Forwarding) -> Result<Driven> {
+        ensure!(
+            Path::new(PROGRAM).exists(),
+            "Open vSwitch is missing: run scripts/setup --bench"
+        );
+        let library = build_dir::sibling(LIBRARY).with_context(|| {
+            format!("no {LIBRARY} beside this program: build ovs-shim with the same profile")
+        })?;
+        let switch = Switch::start("[ovs]\nenabled = true\n")?;
+        // The process `ovs` looks for the database there.
+        let directory = switch.run_dir().join("openvswitch");
+        std::fs::create_dir(&directory)?;
+        let program = format!(
+            "LD_PRELOAD={} HYPERSWITCH_OVS_SOCKET={} {PROGRAM}",
+            library.display(),
+            switch.run_dir().join("ovs.sock").display()
+        );
+        let daemon = Daemon::start(&directory, switch.host(), &program, Caches::AsTheyCome.settings())?;
+        let driven = Driven { daemon, switch };
+        let server = "type=internal external_ids:vhost-user=server";
+        driven.daemon.add_bridge("system", ports, server)?;
+        driven.daemon.set_forwarding(ports.len(), forwarding)?;
+        for port in ports {
+            wait_for(&driven.socket(port)).with_context(|| driven.switch.log())?;
+        }
+        Ok(driven)
+    }
+
+    /// The instance.
+    pub fn switch(&self) -> &Switch {
+        &self.switch
+    }
+
+    /// The socket on which a port listens.
+    pub fn socket(&self, port: &str) -> PathBuf {
+        self.switch.run_dir().join("ovs").join(format!("{port}.sock"))
+    }
+
+    /// Flows that ovs-vswitchd has in the data plane.
+    pub fn flows(&self) -> Result<usize> {
+        self.daemon.flows()
+    }
+
+    /// Removes them all; packets bring them back.
+    pub fn purge(&self) -> Result<()> {
+        self.daemon.purge()
+    }
+
+    /// Asks for all flows without keys, masks and actions, as ovs-vswitchd does, and returns how many there are once the last
+    /// has come.
+    pub fn dump_flows(&self) -> Result<usize> {
+        Client::connect(&self.switch.run_dir().join("ovs.sock"))?.count_flows()
+    }
+
+    /// Packets for which ovs-vswitchd was asked.
+    pub fn misses(&self) -> Result<u64> {
+        parse_misses(&self.daemon.appctl("dpctl/show")?).context("cannot read dpctl/show")
+    }
+
+    /// Processor seconds used so far.
+    pub fn cpu_seconds(&self) -> f64 {
+        self.switch.cpu_seconds() + self.daemon.cpu_seconds()
+    }
+
+    /// Time that the data plane and the process `ovs` ran so far.
+    pub fn own_run_time(&self) -> Result<RunTime> {
+        let processes = self.switch.status()?.processes.into_iter();
+        let own: HashSet<u32> = processes
+            .filter(|process| ["data-plane", "ovs"].contains(&process.role.as_str()))
+            .filter_map(|process| process.pid)
+            .collect();
+        ensure!(own.len() == 2, "data plane and `ovs` do not both run");
+        Ok(RunTime::of(&own))
+    }
+
+    /// The instance and the ovs-vswitchd, from which all their processes descend.
+    pub fn pids(&self) -> [u32; 2] {
+        [self.switch.supervisor(), self.daemon.pid()]
+    }
+
+    /// Proportional share of memory of all of it, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.switch.memory() + self.daemon.memory()
+    }
+
+    /// Stops all of it where it is.
+    pub fn pause(&mut self) {
+        self.daemon.pause();
+        self.switch.pause();
+    }
+
+    /// Lets it go on.
+    pub fn resume(&mut self) {
+        self.switch.resume();
+        self.daemon.resume();
+    }
+
+    /// Ends it as users do, and checks that it leaves nothing behind.
+    pub fn stop(self) -> Result<()> {
+        // What stands for ports at the host stays until the bridge is gone.
+        self.daemon.vsctl("del-br br0")?;
+        drop(self.daemon);
+        self.switch.stop()
+    }
+}
+
+/// Reads `lookups: hit:21 missed:4 lost:0`.
+fn parse_misses(text: &str) -> Option<u64> {
+    let (_, rest) = text.split_once("missed:")?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misses_are_read() {
+        let text = "system@ovs-system:\n  lookups: hit:21 missed:4 lost:0\n  flows: 0\n";
+        assert_eq!(parse_misses(text), Some(4));
+        assert_eq!(parse_misses("system@ovs-system:\n"), None);
+    }
+}
