@@ -111,7 +111,7 @@ impl Capabilities {
             actions: Numbers::of(&[1..=11, 13..=13, 19..=21]),
             set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=15, 17..=17, 21..=21]),
             mpls_labels: 3,
-            meters: flow::MAX_METERS,
+            meters: crate::plane::MAX_METERS,
             ports: 4_000,
             ..Self::first()
         }

@@ -3,7 +3,7 @@
 //! A `set` of several fields becomes one change per field. Its order among them has no meaning: no field's change depends on
 //! another's.
 
-use super::Ports;
+use super::{OWN_METERS, Ports};
 use crate::datapath::{Errno, PortNo};
 use flow::{Action as Step, FieldId, Nested, SetField, Userspace};
 use ovs_netlink::action::{Action, Change, Set};
@@ -62,9 +62,10 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
             greater: nested(longer)?,
             otherwise: nested(others)?,
         },
-        Action::Meter(meter) => Step::Meter(*meter),
-        // Not yet.
-        Action::AddMpls { .. }
+        Action::Meter(meter) if *meter < OWN_METERS => Step::Meter(*meter),
+        // Not ovs-vswitchd's, or not yet.
+        Action::Meter(_)
+        | Action::AddMpls { .. }
         | Action::Conntrack(_)
         | Action::ClearConnection
         | Action::PushEthernet(_)
