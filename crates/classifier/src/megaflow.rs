@@ -433,7 +433,7 @@ impl MegaflowTable {
         }
         if list.masks() - freed >= self.max_masks {
             return Err(Refused::Masks {
-                in_port,
+                in_port: place.port().map(PortId),
                 limit: self.max_masks,
             });
         }
@@ -444,13 +444,13 @@ impl MegaflowTable {
     fn check_masks(&self, place: &Place) -> Result<(), Refused> {
         let limit = MASKS_PER_PORT * self.max_masks;
         let lists = self.stages.read();
-        let others = lists.iter().filter(|(other, _)| other.in_port == place.in_port);
+        let others = lists.iter().filter(|(other, _)| other.port() == place.port());
         let masks: usize = others.map(|(_, list)| list.masks()).sum();
         if masks < limit {
             Ok(())
         } else {
             Err(Refused::Masks {
-                in_port: place.in_port.map(PortId),
+                in_port: place.port().map(PortId),
                 limit,
             })
         }

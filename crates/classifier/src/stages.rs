@@ -32,6 +32,15 @@ impl Place {
         }
     }
 
+    /// The port whose lists these flows are in: the input port, or the one that they filter packets for. `None` for flows of any
+    /// port.
+    pub fn port(&self) -> Option<u32> {
+        match self.stage {
+            Stage::Egress(port, _) => Some(port.0),
+            Stage::Ingress(_) | Stage::Forward => self.in_port,
+        }
+    }
+
     /// Whether this is the forward stage's first pass, where packets of ports without filters begin.
     pub fn is_first(&self) -> bool {
         self.stage == Stage::Forward && self.pass == 0

@@ -1,7 +1,7 @@
 //! What a hostile guest can and cannot do to look-ups, and what caches keep alive.
 
 use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
-use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Statistics, SwitchId};
+use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Stage, Statistics, SwitchId};
 use std::sync::Arc;
 
 fn flow(id: u128, port: u32, mac: u64, mac_mask: u64) -> Flow {
@@ -170,6 +170,30 @@ fn subtables_that_grow_and_shrink_lose_no_flow() {
         assert!(macs(1900).all(|mac| find(&mut table, &key(1, mac)).is_some()));
         assert_eq!(table.flush(), 100);
     }
+}
+
+#[test]
+fn filters_of_many_ports_take_no_masks_from_each_other() {
+    let mut table = MegaflowTable::new(10_000, 4);
+    let mut put = |port: u32, number: u8, bit: u32| {
+        let id = u128::from(port) << 8 | u128::from(number) << 4 | u128::from(bit);
+        let (mut key, mut mask) = (FlowKey::default(), FlowMask::ANY);
+        key.set_eth_dst(1 << bit);
+        mask.0.set_eth_dst(1 << bit);
+        table.insert(Flow {
+            stage: Stage::Egress(PortId(port), number),
+            ..Flow::new(FlowId(id), SwitchId(0), key, mask, Vec::new())
+        })
+    };
+    for port in 0..1000 {
+        for bit in 0..4 {
+            put(port, 0, bit).unwrap();
+        }
+    }
+    let limit = 4;
+    let in_port = Some(PortId(7));
+    assert_eq!(put(7, 0, 4).unwrap_err(), Refused::Masks { in_port, limit });
+    put(7, 1, 4).unwrap();
 }
 
 #[test]

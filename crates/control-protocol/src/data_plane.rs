@@ -11,13 +11,13 @@
 use crate::error::RequestError;
 use crate::work::WorkReport;
 use flow::{
-    Action, Context, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, MeterSpec,
-    MeterStats, PortCounters, PortId, PutMode, SwitchId, Userspace,
+    Action, Context, ControllerId, DropReason, Filters, Flow, FlowId, FlowKey, FlowMask, FlowStats,
+    MeterSpec, MeterStats, PortCounters, PortId, PutMode, SwitchId, Userspace,
 };
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +69,14 @@ pub enum Request {
         port: PortId,
         /// Whether it is up.
         up: bool,
+    },
+    /// Sets the number of filters of a port. Ports have none at first. Packets meet the flows of each filter
+    /// ([`Stage`](flow::Stage)); one that none of them matches is a miss.
+    PortFilters {
+        /// The port.
+        port: PortId,
+        /// Filters of each stage.
+        filters: Filters,
     },
     /// Sets the vCPU threads of a port's guest.
     PortThreads {

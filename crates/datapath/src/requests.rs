@@ -14,7 +14,7 @@ use control_protocol::data_plane::{
     Answer, Connection, Detail, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
 };
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
-use flow::{DropReason, Flow, FlowId, PortId, PutMode, SwitchId};
+use flow::{DropReason, Filters, Flow, FlowId, PortId, PutMode, SwitchId};
 use rustix::fd::OwnedFd;
 use scheduler::{Account, Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -95,6 +95,10 @@ impl Serving<'_> {
             }),
             Request::PortEnable { port, up } => self.port(port).map(|port| {
                 port.vnic.set_disabled(!up);
+                Answer::Done
+            }),
+            Request::PortFilters { port, filters } => self.port(port).map(|port| {
+                port.switch.flows.lock().set_filters(port.id(), filters);
                 Answer::Done
             }),
             Request::PortThreads { port, slots } => self.port(port).map(|port| {
@@ -211,6 +215,8 @@ impl Serving<'_> {
         } = &mut *self.engine;
         datapath.set_port(id, None);
         port.home.end_own();
+        // The next port of this number has none.
+        port.switch.flows.lock().set_filters(id, Filters::default());
         let Scheduler { rings, schedule } = scheduler;
         rings.empty(&port, schedule);
         let lost = port.misses.clear() + port.misses.write_off();

@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Most meters of a controller.
-pub const MAX_METERS: u32 = 4096;
+/// Most meters of a controller: some for each of its ports.
+pub const MAX_METERS: u32 = 16_384;
 
 /// Specification of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -121,7 +121,7 @@ impl Capabilities {
             set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=15, 17..=17, 21..=21, 28..=28]),
             layer_3: true,
             mpls_labels: 3,
-            meters: flow::MAX_METERS,
+            meters: crate::plane::MAX_METERS,
             ports: 4_000,
             ..Self::first()
         }

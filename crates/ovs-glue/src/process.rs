@@ -106,6 +106,9 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     }
     ask_first(&mut database);
     plane.plug_all(&database.plugs());
+    if let Some(limits) = database.changed_limits() {
+        plane.limit_all(limits);
+    }
     let mut placeholders = TapPlaceholders::new().map_err(|error| Error::Placeholders(error.to_string()))?;
     placeholders.know_lent(plane.lent());
     let capabilities = if options.claim_connections {
@@ -199,6 +202,9 @@ impl Process<'_> {
         }
         let plugs: BTreeMap<_, _> = self.database.plugs();
         self.glue.switch.datapath.plug_all(&plugs);
+        if let Some(limits) = self.database.changed_limits() {
+            self.glue.switch.datapath.limit_all(limits);
+        }
         Ok(())
     }
 }
@@ -210,7 +216,7 @@ fn ask_first(database: &mut Database) {
         return;
     }
     while let Some(socket) = database.socket()
-        && !database.is_known
+        && !database.is_known()
     {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).ok().filter(|_| !left.is_zero());

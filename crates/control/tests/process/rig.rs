@@ -106,6 +106,7 @@ impl Plane {
             },
             Request::PortGet { .. }
             | Request::PortEnable { .. }
+            | Request::PortFilters { .. }
             | Request::FlowGet { .. }
             | Request::MeterSet { .. }
             | Request::MeterGet { .. }

@@ -5,8 +5,8 @@ use crate::support::frames::plain;
 use crate::support::{Guest, Switch};
 use control_protocol::data_plane::{Answer, Packet, PortState, Request, TraceStep, UpcallCause};
 use flow::{
-    Action, DropReason, FieldId, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand, MeterSpec,
-    MeterStats, MeterUnit, PortId, SetField, Userspace,
+    Action, DropReason, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand, MeterSpec,
+    MeterStats, MeterUnit, PortId, SetField, Stage, Userspace,
 };
 use rustix::io::Errno;
 
@@ -128,6 +128,71 @@ fn two_ports_share_a_meter_in_a_later_pass() {
     (0..back).for_each(|_| a.expect_plain(&frame));
     let stats = meter(&mut switch, Request::MeterGet { meter: 1 }).unwrap();
     assert_eq!(stats.packets, 2 * SENT);
+    switch.finish();
+}
+
+/// A flow of a filter, for all packets of the filter, that asks a meter.
+fn filter(id: u128, stage: Stage, meter: u32) -> Flow {
+    let (mut key, mut mask) = (FlowKey::default(), FlowMask::ANY);
+    if stage == Stage::Ingress(0) {
+        key.set_in_port(1);
+        mask.0.set_in_port(u32::MAX);
+    }
+    let actions = vec![Action::Meter(meter), Action::Continue];
+    Flow {
+        stage,
+        ..Flow::new(FlowId(id), SWITCH, key, mask, actions)
+    }
+}
+
+fn filters(switch: &mut Controller, port: u32, ingress: u8, egress: u8) {
+    let filters = Filters { ingress, egress };
+    let port = PortId(port);
+    switch.done(Request::PortFilters { port, filters });
+}
+
+#[test]
+fn filters_limit_what_comes_from_a_port_and_what_is_sent_to_it() {
+    let (mut switch, mut a, mut b) = pair();
+    switch.flow(1, &[output(2)]);
+    // Both ways of a decision: with what is remembered, and before.
+    assert_eq!(send(&mut switch, &mut a, &mut b), SENT);
+    switch.put(filter(101, Stage::Ingress(0), 1));
+    switch.put(filter(102, Stage::Egress(PortId(2), 0), 2));
+    // None is there yet, and then there is one more.
+    for (meter, port, ingress, egress) in [(1, 1, 1, 0), (2, 2, 0, 1)] {
+        set(&mut switch, meter, slow());
+        assert_eq!(send(&mut switch, &mut a, &mut b), SENT, "without its filter");
+        filters(&mut switch, port, ingress, egress);
+        let before = switch.counters(1).dropped.get(DropReason::Metered);
+        let passed = send(&mut switch, &mut a, &mut b);
+        assert!((PASS..SENT).contains(&passed), "{passed}");
+        let dropped = switch.counters(1).dropped.get(DropReason::Metered) - before;
+        assert_eq!(dropped, SENT - passed);
+        filters(&mut switch, port, 0, 0);
+        assert_eq!(send(&mut switch, &mut a, &mut b), SENT);
+    }
+    switch.finish();
+}
+
+#[test]
+fn a_port_is_made_without_the_filters_of_the_one_before() {
+    let (mut switch, mut a, b) = pair();
+    switch.flow(1, &[output(2)]);
+    filters(&mut switch, 2, 0, 1);
+    drop(b);
+    let port = PortId(2);
+    switch.done(Request::PortDel { port });
+    switch.add(2);
+    let mut b = Guest::usual(&mut switch, 2);
+    // With a filter that has no flows, none would arrive.
+    assert_eq!(send(&mut switch, &mut a, &mut b), SENT);
+    let filters = Filters::default();
+    let port = PortId(99);
+    assert_eq!(
+        switch.refused(Request::PortFilters { port, filters }),
+        Errno::NODEV
+    );
     switch.finish();
 }
 

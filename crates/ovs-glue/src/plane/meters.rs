@@ -6,10 +6,14 @@
 use super::questions::Pending;
 use super::{Plane, now_ms};
 use crate::datapath::{Answer, Errno, MeterSeen, MeterSpec, Seen, Ticket};
+use crate::translate::OWN_METERS;
 use control_protocol::data_plane::Request;
-use flow::{MAX_METERS, MeterBand, MeterSpec as Wanted, MeterStats, MeterUnit};
+use flow::{MeterBand, MeterSpec as Wanted, MeterStats, MeterUnit};
 use ovs_netlink::flow::Stats;
 use std::collections::BTreeMap;
+
+/// Most meters of ovs-vswitchd's. The data plane has more, for limits of ports.
+pub const MAX_METERS: u32 = 4096;
 
 /// A meter.
 #[derive(Clone, Debug)]
@@ -110,6 +114,7 @@ impl Plane {
         for (meter, spec) in wanted.collect::<Vec<_>>() {
             self.tell(Request::MeterSet { meter, spec });
         }
+        self.tell_limits_meters();
     }
 
     pub(super) fn set_meter(
@@ -119,6 +124,9 @@ impl Plane {
         spec: &MeterSpec,
     ) -> Result<(Request, Pending), Errno> {
         let spec = translated(spec)?;
+        if id >= OWN_METERS {
+            return Err(Errno::EINVAL);
+        }
         let meters = &mut self.meters.0;
         if meters.len() >= MAX_METERS as usize && !meters.contains_key(&id) {
             return Err(Errno::EFBIG);

@@ -16,6 +16,7 @@
 //! | `flows` | flows as they were installed, and what they have counted |
 //! | `restore` | flows for a data plane that takes the place of another |
 //! | `meters` | meters as they were set |
+//! | `limits` | what ports are limited to: policing and queues |
 //! | `ports` | ports, and how guests reach them |
 //! | `clients` | connections to VMMs that listen |
 //! | `devices` | ports that are network devices of the host, and the driver domain |
@@ -24,6 +25,7 @@
 mod clients;
 mod devices;
 mod flows;
+mod limits;
 mod link;
 mod meters;
 mod packets;
@@ -38,7 +40,9 @@ use crate::translate::{self, Ports as Numbers, key_of};
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, Context, DropReason, FieldId, FlowKey, Program, SetField, Stage, SwitchId};
+pub use limits::{Limits, MAX_QUEUES, QUEUE_LIMIT};
 use link::Link;
+pub use meters::MAX_METERS;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
 use ovs_netlink::datapath::{MegaflowStats, Stats};
 use ovs_netlink::packet::Execute;
@@ -53,8 +57,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Questions without answers, beyond which no more should be asked.
 const MAX_OPEN: usize = 512;
-/// Requests that wait for the data plane to read. A new one is told of all ports and meters at once.
-const MAX_WAITING: usize = 32 * MAX_OPEN;
+/// Requests that wait for the data plane to read. A new one is told of all ports, meters and limits at once.
+const MAX_WAITING: usize = 128 * MAX_OPEN;
 /// Packets that wait for ovs-vswitchd. Each port may have 64 under way, which the data plane holds to.
 const MAX_UPCALLS: usize = 16 * 1024;
 
@@ -82,6 +86,8 @@ pub struct PlaneCounters {
     pub ports_refused: u64,
     /// Flows of the data plane before that it did not take.
     pub flows_refused: u64,
+    /// Limits of ports that it did not take.
+    pub limits_refused: u64,
     /// Packets for ovs-vswitchd that it was given.
     pub upcalls: u64,
     /// Packets for ovs-vswitchd for which there was no room.
@@ -102,6 +108,7 @@ pub struct Plane {
     flows: flows::Flows,
     restore: restore::Restore,
     meters: meters::PlaneMeters,
+    limits: limits::PlaneLimits,
     /// Distinguishes this process's flows from those that an earlier one left in the data plane.
     generation: u64,
     pending: HashMap<u32, Pending>,
@@ -140,6 +147,7 @@ impl Plane {
             flows: flows::Flows::default(),
             restore: restore::Restore::default(),
             meters: meters::PlaneMeters::default(),
+            limits: limits::PlaneLimits::default(),
             generation: now_ms(),
             pending: HashMap::new(),
             answers: VecDeque::new(),
@@ -200,6 +208,7 @@ impl Plane {
             }
         }
         self.meters.lose();
+        self.limits.lose();
         self.upcalls.clear();
         let left = self.ports.lose();
         self.carriers.extend(left.into_iter().map(|port| (port, false)));

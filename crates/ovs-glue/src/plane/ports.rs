@@ -262,6 +262,7 @@ impl Plane {
                     miss_rate,
                 });
                 self.tell(Request::PortEnable { port: id, up });
+                self.limit_anew(number);
                 self.made(number);
                 self.port_state(id, told.state);
                 return Ok(());
@@ -282,6 +283,7 @@ impl Plane {
         if !up {
             self.tell(Request::PortEnable { port: id, up });
         }
+        self.limit(number);
         Ok(())
     }
 
@@ -336,6 +338,7 @@ impl Plane {
         let Some(port) = self.ports.ports.remove(&number) else {
             return;
         };
+        self.limit(number);
         if let Some(id) = self.options.ports.id(number) {
             self.tell(Request::PortDel { port: id });
             if port.attachment.is_some() {

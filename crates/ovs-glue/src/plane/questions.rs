@@ -26,6 +26,8 @@ pub(super) enum Pending {
     Ports,
     /// A port that is made.
     Port(PortNo),
+    /// A limit of a port.
+    Limit(PortNo),
     /// A connection for a port, or a device. Whether it is one is told by the port's state.
     Attach,
     /// A flow that was written down here; if it is refused, it goes.
@@ -60,9 +62,12 @@ impl Pending {
     /// Who waits for it.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
-            Pending::Nothing | Pending::Ports | Pending::Port(_) | Pending::Attach | Pending::Restored(_) => {
-                None
-            }
+            Pending::Nothing
+            | Pending::Ports
+            | Pending::Port(_)
+            | Pending::Limit(_)
+            | Pending::Attach
+            | Pending::Restored(_) => None,
             Pending::Added(ticket, ..)
             | Pending::Changed(ticket, ..)
             | Pending::Flushed(ticket)
@@ -159,8 +164,12 @@ impl Plane {
             }
         };
         if self.link.is_connected() && !self.is_about_kept_back(&pending) {
+            let is_flush = matches!(pending, Pending::Flushed(_));
             let serial = self.link.push(request, Vec::new());
             self.pending.insert(serial, pending);
+            if is_flush {
+                self.put_limits();
+            }
         } else {
             let answer = self.without_data_plane(pending);
             self.answers.push_back((ticket, answer));
@@ -189,6 +198,7 @@ impl Plane {
             Pending::Nothing
             | Pending::Ports
             | Pending::Port(_)
+            | Pending::Limit(_)
             | Pending::Attach
             | Pending::Restored(_)
             | Pending::Trace(_) => Err(Errno::EIO),
@@ -275,7 +285,8 @@ impl Plane {
                 }
                 return self.take_ports(ports, more);
             }
-            (Pending::Nothing, Ok(_)) | (Pending::Attach, _) => return,
+            (Pending::Nothing | Pending::Limit(_), Ok(_)) | (Pending::Attach, _) => return,
+            (Pending::Limit(number), Err(errno)) => return self.limit_refused(number, errno),
             (Pending::Restored(place), told) => return self.restored(place, told),
             (Pending::Port(number), Ok(Told::Done)) => return self.port_added(number, serial),
             (Pending::Port(number), _) => {
@@ -368,6 +379,8 @@ impl Plane {
         let number = |port| self.options.ports.number(port);
         Some(match step {
             Step::Parsed(_) | Step::Subtable { .. } | Step::Action(_) => return None,
+            // Of a filter, which is none of ovs-vswitchd's flows.
+            Step::Matched(flow) if flow.stage != Stage::Forward => return None,
             Step::Matched(flow) => {
                 let stored = self.place(flow.id).and_then(|place| self.flows.at(place));
                 TraceStep::Matched(stored.map(|stored| stored.id.clone()))

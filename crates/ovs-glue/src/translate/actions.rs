@@ -3,7 +3,7 @@
 //! A `set` of several fields becomes one change per field. Its order among them has no meaning: no field's change depends on
 //! another's.
 
-use super::Ports;
+use super::{OWN_METERS, Ports};
 use crate::datapath::{Errno, PortNo};
 use flow::{Action as Step, DropReason, Encapsulation, FieldId, Nested, SetField, Userspace};
 use ovs_netlink::action::{Action, Change, Set};
@@ -69,7 +69,7 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
             greater: nested(longer)?,
             otherwise: nested(others)?,
         },
-        Action::Meter(meter) => Step::Meter(*meter),
+        Action::Meter(meter) if *meter < OWN_METERS => Step::Meter(*meter),
         Action::PushEthernet(addresses) => Step::Encapsulate(Encapsulation::PushEth {
             dst: number(addresses.destination),
             src: number(addresses.source),
@@ -77,8 +77,8 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
         Action::PopEthernet => Step::Encapsulate(Encapsulation::PopEth),
         Action::PushNsh(header) => Step::Encapsulate(Encapsulation::PushNsh(nsh_header(header)?)),
         Action::PopNsh => Step::Encapsulate(Encapsulation::PopNsh),
-        // Not yet.
-        Action::AddMpls { .. } | Action::Conntrack(_) | Action::ClearConnection => {
+        // Not ovs-vswitchd's, or not yet.
+        Action::Meter(_) | Action::AddMpls { .. } | Action::Conntrack(_) | Action::ClearConnection => {
             return Err(Errno::EINVAL);
         }
     };

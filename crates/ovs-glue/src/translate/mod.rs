@@ -26,6 +26,9 @@ pub struct Ports {
     pub count: u32,
 }
 
+/// Meters from this number on are not ovs-vswitchd's.
+pub const OWN_METERS: u32 = 1 << 31;
+
 /// What no packet comes from.
 const NOBODY: u32 = u32::MAX;
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod limits;
 mod restore;
 
 use control_protocol::Channel;
@@ -587,6 +588,7 @@ fn ports_of_an_earlier_process_are_found_again_or_removed() {
         world.hear().request,
         Request::PortEnable { up: true, .. }
     ));
+    assert!(matches!(world.hear().request, Request::PortFilters { .. }));
     let port = (DATAPATH, PortNo(3));
     let carriers: Vec<_> = std::iter::from_fn(|| world.plane.next_carrier()).collect();
     assert_eq!(carriers, [(port.0, port.1, true)]);
@@ -715,6 +717,7 @@ fn a_connection_of_an_earlier_process_stays_unless_it_is_not_wanted_any_more() {
                 next.hear().request,
                 Request::PortEnable { up: true, .. }
             ));
+            assert!(matches!(next.hear().request, Request::PortFilters { .. }));
         }
         if state == PortState::Disconnected {
             next.hears_attach();
@@ -807,7 +810,7 @@ fn meters_that_no_data_plane_could_have_are_refused_at_once() {
         kilobits: false,
         bands: Vec::new(),
     };
-    for number in 0..flow::MAX_METERS {
+    for number in 0..ovs_glue::plane::MAX_METERS {
         world.ask(Question::SetMeter(number, none.clone()));
         let asked = world.hear();
         world.answer(&asked, Told::Meter(None));
@@ -816,14 +819,14 @@ fn meters_that_no_data_plane_could_have_are_refused_at_once() {
             Some((_, Ok(Answer::Meter(None))))
         ));
     }
-    world.ask(Question::SetMeter(u32::MAX, rate(1)));
+    world.ask(Question::SetMeter(ovs_glue::translate::OWN_METERS - 1, rate(1)));
     assert!(matches!(world.plane.next_answer(), Some((_, Err(Errno::EFBIG)))));
     // Replacing takes no room, and all of them are told to the next one.
     world.ask(Question::SetMeter(0, rate(u32::MAX)));
     let asked = world.hear();
     world.answer(&asked, Told::Meter(None));
     world.connect(Vec::new());
-    for number in 0..flow::MAX_METERS {
+    for number in 0..ovs_glue::plane::MAX_METERS {
         let Request::MeterSet { meter, .. } = world.hear().request else {
             panic!()
         };

@@ -1,10 +1,13 @@
-//! What ovs-vswitchd's database says of ports: which of them are virtual machines (RFC 7047).
+//! What ovs-vswitchd's database says of ports: which of them are virtual machines, and what they are limited to (RFC 7047).
 //!
 //! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port, `external_ids:vhost-user=client` that one
-//! listens at `external_ids:vhost-user-path`. A request to the datapath does not say so, hence this client, which watches two columns of one table. It never waits for the database, and tries again
-//! once a second while there is none; meanwhile things stay as they are.
+//! listens at `external_ids:vhost-user-path`. A request to the datapath does not say so, hence this client, which watches the columns
+//! that do. Limits (`limits`) are watched by themselves: a database whose schema lacks some of their columns has none. The client
+//! never waits for the database, and tries again once a second while there is none; meanwhile things stay as they are.
 
-use crate::plane::Plug;
+mod limits;
+
+use crate::plane::{Limits, Plug};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
@@ -16,6 +19,9 @@ use std::path::{Path, PathBuf};
 const MAX_MESSAGE: usize = 32 << 20;
 /// Bytes read before others have their turn.
 const MAX_READ: usize = 1 << 20;
+/// What the answers about ports, and about limits, are known by.
+const PORTS: &str = "ports";
+const LIMITS: &str = "limits";
 const KEY: &str = "vhost-user";
 const PATH_KEY: &str = "vhost-user-path";
 /// Longest path that a Unix socket's address holds (unix(7)).
@@ -32,8 +38,13 @@ pub struct Database {
     received: Vec<u8>,
     /// Names and plugs of rows, by their identifiers.
     rows: BTreeMap<String, (String, Option<Plug>)>,
-    /// All rows were told.
-    pub is_known: bool,
+    /// All of them were told.
+    ports_known: bool,
+    tables: limits::Tables,
+    /// All of these were told, or cannot be.
+    limits_known: bool,
+    /// They are others than those that were asked for last.
+    limits_changed: bool,
 }
 
 /// The database does not speak its protocol, or is gone.
@@ -62,8 +73,16 @@ impl Database {
             socket: None,
             received: Vec::new(),
             rows: BTreeMap::new(),
-            is_known: false,
+            ports_known: false,
+            tables: limits::Tables::default(),
+            limits_known: false,
+            limits_changed: false,
         }
+    }
+
+    /// Whether it has told all that there is.
+    pub fn is_known(&self) -> bool {
+        self.ports_known && self.limits_known
     }
 
     /// Its socket, if it is connected.
@@ -86,7 +105,7 @@ impl Database {
         self.socket = None;
     }
 
-    /// Connects and asks for the table.
+    /// Connects and asks for the tables.
     ///
     /// # Errors
     ///
@@ -98,9 +117,14 @@ impl Database {
         rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
         self.found = Some(path);
         self.received.clear();
-        let columns = json!({"Interface": {"columns": ["name", "external_ids"]}});
-        let monitor = json!({"method": "monitor", "params": ["Open_vSwitch", null, columns], "id": "ports"});
-        send(&socket, &monitor)?;
+        let ports = json!({"Interface": {"columns": ["name", "external_ids"]}});
+        for (id, columns) in [(PORTS, ports), (LIMITS, limits::columns())] {
+            let parameters = json!(["Open_vSwitch", id, columns]);
+            send(
+                &socket,
+                &json!({"method": "monitor", "params": parameters, "id": id}),
+            )?;
+        }
         self.socket = Some(socket);
         Ok(())
     }
@@ -158,11 +182,23 @@ impl Database {
     fn take(&mut self, message: &Value) {
         match message["method"].as_str() {
             // All that there is.
-            None if message["id"] == "ports" => {
+            None if message["id"] == PORTS => {
                 self.rows.clear();
-                self.is_known = true;
+                self.ports_known = true;
                 self.take_rows(&message["result"]["Interface"]);
             }
+            None if message["id"] == LIMITS => {
+                if !message["error"].is_null() {
+                    log::warn!(
+                        "ovs-vswitchd's database tells no limits of ports: {:.200}",
+                        message["error"]
+                    );
+                }
+                self.tables = limits::Tables::default();
+                self.limits_known = true;
+                self.take_limits(&message["result"]);
+            }
+            Some("update") if message["params"][0] == LIMITS => self.take_limits(&message["params"][1]),
             Some("update") => self.take_rows(&message["params"][1]["Interface"]),
             Some("echo") => {
                 if let Some(socket) = &self.socket {
@@ -185,6 +221,16 @@ impl Database {
                 None => drop(self.rows.remove(id)),
             }
         }
+    }
+
+    fn take_limits(&mut self, updates: &Value) {
+        self.tables.take(updates);
+        self.limits_changed = true;
+    }
+
+    /// What ports are limited to, by names of interfaces, if that has changed since it was asked for last.
+    pub fn changed_limits(&mut self) -> Option<BTreeMap<String, Limits>> {
+        std::mem::take(&mut self.limits_changed).then(|| self.tables.limits())
     }
 
     /// The ports that are virtual machines.
@@ -250,8 +296,13 @@ mod tests {
         let (mut stream, _) = listener.accept().unwrap();
         let mut asked = vec![0; 4096];
         let length = stream.read(&mut asked).unwrap();
-        let asked: Value = serde_json::from_slice(&asked[..length]).unwrap();
-        assert_eq!(asked["method"], "monitor");
+        let asked = serde_json::Deserializer::from_slice(&asked[..length]).into_iter::<Value>();
+        let asked: Vec<_> = asked.map(Result::unwrap).collect();
+        assert_eq!(asked.len(), 2);
+        for (asked, id) in asked.iter().zip([PORTS, LIMITS]) {
+            assert_eq!((&asked["method"], &asked["id"]), (&json!("monitor"), &json!(id)));
+            assert_eq!(asked["params"][1], id, "what its updates are known by");
+        }
         Server {
             _directory: directory,
             database,
@@ -282,6 +333,46 @@ mod tests {
         write!(server.stream, "{second}{}", update(json!({"a": {"old": {}}}))).unwrap();
         server.database.read().unwrap();
         assert_eq!(server.database.plugs().into_keys().collect::<Vec<_>>(), ["vm2"]);
+    }
+
+    #[test]
+    fn limits_come_change_and_are_told_once() {
+        let mut server = server();
+        assert!(server.database.changed_limits().is_none());
+        let policed = |rate: u32| json!({"new": {"name": "vm1", "ingress_policing_rate": rate}});
+        let all =
+            |id: &str, row: Value| json!({"id": id, "error": null, "result": {"Interface": {"a": row}}});
+        let update = |id: &str, row: Value| json!({"method": "update", "id": null, "params": [id, {"Interface": {"a": row}}]});
+        let mut rate = |messages: &[Value]| {
+            for message in messages {
+                write!(server.stream, "{message}").unwrap();
+            }
+            server.database.read().unwrap();
+            let known = server.database.is_known();
+            let limits = server.database.changed_limits();
+            let rate = limits.map(|limits| limits.get("vm1").map(|limits| limits.ingress.unwrap().rate));
+            (known, rate)
+        };
+        assert_eq!(rate(&[all(LIMITS, policed(7))]), (false, Some(Some(7))));
+        assert_eq!(rate(&[]), (false, None), "they were asked for");
+        // What is said of ports says nothing of limits.
+        let port = || row("vm1", "server");
+        assert_eq!(rate(&[all(PORTS, port()), update(PORTS, port())]), (true, None));
+        assert_eq!(rate(&[update(LIMITS, policed(8))]), (true, Some(Some(8))));
+        assert_eq!(rate(&[update(LIMITS, json!({"old": {}}))]), (true, Some(None)));
+        assert_eq!(server.database.plugs().len(), 1);
+    }
+
+    #[test]
+    fn a_database_with_another_schema_has_ports_without_limits() {
+        let mut server = server();
+        let refused = json!({"id": LIMITS, "result": null, "error": {"error": "unknown column"}});
+        let ports = json!({"id": PORTS, "error": null, "result": {"Interface": {"a": row("vm1", "server")}}});
+        write!(server.stream, "{refused}{ports}").unwrap();
+        server.database.read().unwrap();
+        assert!(server.database.is_known());
+        assert_eq!(server.database.plugs().len(), 1);
+        assert_eq!(server.database.changed_limits(), Some(BTreeMap::new()));
     }
 
     #[test]
