@@ -23,6 +23,19 @@ def parser(description, name):
     return options
 
 
+def enter_environment(name, packages):
+    """Goes on in a virtual environment that has these packages of PyPI."""
+    place = ROOT / "build" / name
+    python = place / "bin/python"
+    mark = place / "-".join(packages)
+    if not mark.exists():
+        run(sys.executable, "-m", "venv", "--clear", place)
+        run(python, "-m", "pip", "install", "--quiet", *packages)
+        mark.touch()
+    if Path(sys.executable) != python:
+        os.execv(python, [python, *sys.argv])
+
+
 def enter_namespaces(options):
     """Network namespaces that are made and named later disappear with this process, and do not meet the machine's."""
     if not options.inside:
