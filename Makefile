@@ -153,7 +153,7 @@ lint: ## Formatting, clippy and dependencies, without mercy
 # BENCH has further arguments: BENCH="--only loop --rounds 3", BENCH=--list.
 bench: ## Measure against Open vSwitch and the kernel's bridge; results go to docs/performance
 	scripts/setup --bench
-	$(CARGO) build --release --package hyperswitch --package testbed
+	$(CARGO) build --release --package hyperswitch --package testbed --package ovs-shim
 	scripts/as-root $(RELEASE)/bench $(BENCH)
 	$(MAKE) bench-p4
 

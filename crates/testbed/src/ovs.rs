@@ -92,8 +92,9 @@ impl OvsDpdk {
         let directory = tempfile::Builder::new().prefix("hs-ovs-").tempdir()?;
         let settings = format!(
             "other_config:dpdk-init=true other_config:dpdk-socket-mem=512 other_config:dpdk-lcore-mask=0x1 \
-             other_config:pmd-cpu-mask={:#x} other_config:dpdk-extra='--no-pci --in-memory --no-telemetry' {}",
+             other_config:pmd-cpu-mask={:#x} other_config:dpdk-extra='--no-pci --in-memory --no-telemetry' {} {}",
             1_u64 << (last_processor().min(63)),
+            forwarding.settings(),
             caches.settings()
         );
         let ovs = OvsDpdk {
@@ -137,11 +138,6 @@ impl OvsDpdk {
     /// Flows in the data plane's tables.
     pub fn flows(&self) -> Result<usize> {
         self.daemon.flows()
-    }
-
-    /// Removes them all; packets bring them back.
-    pub fn purge(&self) -> Result<()> {
-        self.daemon.purge()
     }
 
     /// The process that starts the daemon.

@@ -17,10 +17,6 @@ const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// How long its programs may take to do what is asked of them.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What all of them are told. Flows are kept for as long as a measurement may take, and there may be as many as there are: by
-/// default flows end that were not used for 10 s, and there are at most 200,000.
-const KEPT: &str = "other_config:max-idle=3600000 other_config:flow-limit=1000000";
-
 /// Both processes; killed on drop.
 #[derive(Debug)]
 pub(super) struct Daemon {
@@ -39,8 +35,12 @@ impl Daemon {
         settings: &str,
     ) -> Result<Daemon> {
         let database = start_database(directory)?;
-        let command = format!("--no-wait init -- set Open_vSwitch . {KEPT} {settings}");
-        vsctl(directory, &command)?;
+        let set = if settings.trim().is_empty() {
+            String::new()
+        } else {
+            format!("-- set Open_vSwitch . {settings}")
+        };
+        vsctl(directory, &format!("--no-wait init {set}"))?;
         Ok(Daemon {
             switch: start_switch(directory, namespace, program)?,
             _database: database,
@@ -106,11 +106,6 @@ impl Daemon {
         // Open vSwitch lowers the limit when looking through them took long, which it believes after a pause.
         self.appctl("upcall/set-flow-limit 1000000")?;
         parse_flows(&self.appctl("upcall/show")?).context("cannot read upcall/show")
-    }
-
-    /// Removes all flows from the data plane's tables; packets bring them back.
-    pub(super) fn purge(&self) -> Result<()> {
-        self.appctl("revalidator/purge").map(drop)
     }
 
     /// What ovs-vswitchd logged.

@@ -4,9 +4,9 @@
 //! distribution's ovsdb-server and ovs-vswitchd with their files in its run directory, the latter with our library before it. Ports are
 //! vhost-user servers.
 
+use super::Forwarding;
 use super::client::Client;
 use super::daemon::{Daemon, wait_for};
-use super::{Caches, Forwarding};
 use crate::build_dir;
 use crate::run_time::RunTime;
 use crate::switch::Switch;
@@ -44,7 +44,7 @@ impl Driven {
             library.display(),
             switch.run_dir().join("ovs.sock").display()
         );
-        let daemon = Daemon::start(&directory, switch.host(), &program, Caches::AsTheyCome.settings())?;
+        let daemon = Daemon::start(&directory, switch.host(), &program, forwarding.settings())?;
         let driven = Driven { daemon, switch };
         let server = "type=internal external_ids:vhost-user=server";
         driven.daemon.add_bridge("system", ports, server)?;
@@ -68,11 +68,6 @@ impl Driven {
     /// Flows that ovs-vswitchd has in the data plane.
     pub fn flows(&self) -> Result<usize> {
         self.daemon.flows()
-    }
-
-    /// Removes them all; packets bring them back.
-    pub fn purge(&self) -> Result<()> {
-        self.daemon.purge()
     }
 
     /// Asks for all flows without keys, masks and actions, as ovs-vswitchd does, and returns how many there are once the last

@@ -48,7 +48,19 @@ const FIELDS: [&str; 8] = [
 
 const FORBIDDEN: usize = 1000;
 
+/// By default flows end that were not used for 10 s, and there are at most 200,000.
+const KEPT: &str = "other_config:max-idle=3600000 other_config:flow-limit=1000000";
+
 impl Forwarding {
+    /// What Open vSwitch is told besides. Where flows are told apart, they are kept for as long as a measurement may take, and
+    /// there may be as many as there are. Elsewhere, and under attack, they end as they do by default.
+    pub(super) fn settings(self) -> &'static str {
+        match self {
+            Forwarding::Pairs | Forwarding::Learning | Forwarding::Filtered => "",
+            _ => KEPT,
+        }
+    }
+
     /// As `ovs-ofctl add-flows` reads them.
     pub(super) fn flows(self, ports: usize) -> Vec<String> {
         match self {

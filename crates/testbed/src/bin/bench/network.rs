@@ -178,15 +178,6 @@ impl Network {
         }
     }
 
-    /// Removes the flows that Open vSwitch has in the data plane; packets bring them back. Others have none to remove.
-    pub fn forget_flows(&self) -> Result<()> {
-        match &self.switch {
-            Running::Driven(ovs) => ovs.purge(),
-            Running::OvsDpdk(ovs) => ovs.purge(),
-            _ => Ok(()),
-        }
-    }
-
     /// Packets of Open vSwitch by where their flow was found: in the exact match cache, among signatures, among megaflows,
     /// nowhere. `None` of others. Of ours with Open vSwitch, which has other caches, those are megaflows.
     pub fn hits(&self) -> Result<Option<[u64; 4]>> {

@@ -96,9 +96,7 @@ fn compare(effort: &Effort, contenders: &[Contender], record: &mut Record, other
         rigs,
         record,
         &points,
-        |network, (bystanders, attacker), (traffic, batch)| {
-            // Open vSwitch keeps flows; those of earlier attacks are no part of this one.
-            network.forget_flows()?;
+        |_, (bystanders, attacker), (traffic, batch)| {
             // Short runs, because packets that are lost in one do not come back in it, and because a rate on a shared machine
             // is another one a second later.
             let (mut kept, mut rates) = (Vec::new(), Vec::new());
