@@ -7,7 +7,7 @@ use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
 use crate::translate::Ports as Numbers;
 use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState as Life, Request};
-use flow::{PortCounters, PortId};
+use flow::{DropReason, PortCounters, PortId};
 use ovs_netlink::vport::{Kind, Stats};
 use rustix::fd::OwnedFd;
 use rustix::fs::Mode;
@@ -107,7 +107,7 @@ impl PlanePorts {
 
     /// Packets received by all, and those lost on their way to ovs-vswitchd, as far as was told.
     pub fn sums(&self) -> (u64, u64) {
-        use flow::DropReason::{ControlLost, MissQueueFull, MissRate};
+        use DropReason::{ControlLost, MissQueueFull, MissRate};
         let mut sums = (0, 0);
         for port in self.ports.values() {
             let counters = &port.counters;
@@ -183,13 +183,14 @@ impl PlanePorts {
     }
 }
 
-/// As the kernel counts: what was received, and what was to be transmitted.
+/// As the kernel counts: what was received, and what was to be transmitted. What exceeded a rate is dropped where it came from.
 fn add(before: &Stats, counters: &PortCounters) -> Stats {
     Stats {
         rx_packets: before.rx_packets + counters.received,
         tx_packets: before.tx_packets + counters.transmitted,
         rx_bytes: before.rx_bytes + counters.received_bytes,
         tx_bytes: before.tx_bytes + counters.transmitted_bytes,
+        rx_dropped: before.rx_dropped + counters.dropped.get(DropReason::Metered),
         tx_dropped: before.tx_dropped + counters.egress_dropped.total(),
         ..*before
     }

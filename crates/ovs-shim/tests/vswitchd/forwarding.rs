@@ -1,6 +1,7 @@
 //! Packets of guests through our data plane, decided about by the real ovs-vswitchd.
 
 use crate::plane::PLANE;
+use crate::rates::{Rate, flood};
 use crate::world::World;
 use serde_json::json;
 use std::os::unix::fs::MetadataExt;
@@ -8,19 +9,19 @@ use std::time::{Duration, Instant};
 use testbed::polling::{Frame, PollingGuest};
 
 /// How long a packet may take on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 /// So many frames are sent to show that none arrives.
 const IN_VAIN: usize = 20;
-const SIZE: usize = 200;
+pub const SIZE: usize = 200;
 
 /// Where things are in a frame without tag.
 const UDP_PORTS: usize = 34;
 
 pub struct Guest {
     name: &'static str,
-    station: u32,
+    pub station: u32,
     ports: PollingGuest,
-    flow: u32,
+    pub flow: u32,
 }
 
 impl Guest {
@@ -47,8 +48,12 @@ impl Guest {
         }
     }
 
-    fn send(&mut self, to: &Guest) {
-        let mut frame = Frame::udp(SIZE, self.station, to.station);
+    pub fn send(&mut self, to: &Guest) {
+        self.send_to(to.station);
+    }
+
+    pub fn send_to(&mut self, station: u32) {
+        let mut frame = Frame::udp(SIZE, self.station, station);
         frame.set_flow(self.flow);
         let end = Instant::now() + PATIENCE;
         while !self.ports.send(0, &frame).unwrap() {
@@ -58,7 +63,7 @@ impl Guest {
     }
 
     /// The frames that have come.
-    fn take(&mut self) -> Vec<Vec<u8>> {
+    pub fn take(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         let keep = |frame: &[u8]| frames.push(frame.to_vec());
         self.ports.receive(0, 256, keep).unwrap();
@@ -83,7 +88,7 @@ impl Guest {
 
     /// What is sent to one guest arrives, if it shall, and nothing of it at the other. ovs-vswitchd changes flows a moment after
     /// it has learned or was told: so it is tried until that is so.
-    fn misses(&mut self, to: &mut Guest, arrives: bool, other: &mut Guest) {
+    pub fn misses(&mut self, to: &mut Guest, arrives: bool, other: &mut Guest) {
         let end = Instant::now() + PATIENCE;
         loop {
             other.take();
@@ -119,7 +124,7 @@ impl Guest {
 }
 
 /// ovs-vswitchd with guests at `br0`.
-fn begin(world: &mut World, names: &[&'static str]) -> Vec<Guest> {
+pub fn begin(world: &mut World, names: &[&'static str]) -> Vec<Guest> {
     world.start_glue_with(Some(PLANE));
     world.start_vswitchd();
     for name in names {
@@ -187,7 +192,7 @@ fn tagged(world: &World, a: &mut Guest, b: &mut Guest, c: &mut Guest) {
 }
 
 /// Sends until what arrives is as wanted: ovs-vswitchd changes its flows a moment after it has said so.
-fn reach_changed(a: &mut Guest, b: &mut Guest, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+pub fn reach_changed(a: &mut Guest, b: &mut Guest, wanted: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let end = Instant::now() + PATIENCE;
     loop {
         let frame = a.reach(b);
@@ -269,11 +274,12 @@ pub fn forwarding_outlives(world: &mut World) {
     world.check_log();
 }
 
-/// Packets per second that a meter lets pass, and how many at once.
-const RATE: u32 = 500;
-const BURST: u32 = 100;
+/// What a meter lets pass.
+const RATE: Rate = Rate {
+    per_second: 500,
+    burst: 100,
+};
 
-/// OpenFlow's meters, and ports that are taken down.
 /// Ends the data plane; returns when the next one listens for guests.
 fn lose(world: &World) {
     let sockets = ["vm1", "vm2"].map(|name| world.guest_socket(name));
@@ -289,13 +295,14 @@ fn lose(world: &World) {
     });
 }
 
+/// OpenFlow's meters, and ports that are taken down.
 pub fn meters_and_ports(world: &mut World) {
     let guests = begin(world, &["vm1", "vm2"]);
     let [mut a, mut b] = guests.try_into().ok().unwrap();
     let features = world.ofctl("meter-features br0");
     assert!(features.contains("max_meter:4096 max_bands:1"), "{features}");
     add_meter(world);
-    let line = limited(&mut a, &mut b);
+    let line = RATE.limits(&mut a, &mut b);
     let before = meter_counts(world);
     let (sent, arrived) = flood(&mut a, &mut b, Duration::from_secs(2));
     let after = meter_counts(world);
@@ -304,17 +311,17 @@ pub fn meters_and_ports(world: &mut World) {
     assert_eq!(packets - dropped, arrived);
     let stats = world.ofctl("dump-meters br0");
     assert!(
-        stats.contains(&format!("rate={RATE} burst_size={BURST}")),
+        stats.contains(&format!("rate={} burst_size={}", RATE.per_second, RATE.burst)),
         "{stats}"
     );
     // The other way is not metered.
-    unlimited(&mut b, &mut a);
+    RATE.exceeded(&mut b, &mut a);
     world.kill_vswitchd();
-    limited(&mut a, &mut b);
+    RATE.limits(&mut a, &mut b);
     world.start_vswitchd();
     world.wait_until_configured();
     add_meter(world);
-    limited(&mut a, &mut b);
+    RATE.limits(&mut a, &mut b);
     world.ofctl("mod-port br0 vm2 down");
     b.loses(&mut a);
     world.glue("die");
@@ -329,17 +336,14 @@ pub fn meters_and_ports(world: &mut World) {
     b.reach(&mut a);
     // It was forgotten with its ovs-vswitchd.
     assert!(!world.ofctl("meter-stats br0").contains("meter:1"));
-    unlimited(&mut a, &mut b);
+    RATE.exceeded(&mut a, &mut b);
     add_meter(world);
-    limited(&mut a, &mut b);
+    RATE.limits(&mut a, &mut b);
     // Deleted while a flow uses it: OpenFlow removes the flow with it.
     world.ofctl("del-meter br0 meter=1");
-    let end = Instant::now() + PATIENCE;
-    while flood(&mut a, &mut b, Duration::from_millis(100)).1 < 3 * u64::from(BURST) {
-        assert!(Instant::now() < end, "it still limits");
-    }
+    RATE.exceeded(&mut a, &mut b);
     add_meter(world);
-    limited(&mut a, &mut b);
+    RATE.limits(&mut a, &mut b);
     world.check_log();
     // Another data plane is told of the meter, and of ports that are down.
     let before = meter_counts(world);
@@ -350,21 +354,16 @@ pub fn meters_and_ports(world: &mut World) {
     b.loses(&mut a);
     world.ofctl("mod-port br0 vm1 up");
     a.reach(&mut b);
-    limited(&mut a, &mut b);
+    RATE.limits(&mut a, &mut b);
     let after = meter_counts(world);
     assert!(after.0 > before.0 && after.1 > before.1, "no counter goes back");
     assert!(world.glue("counters").contains("violations: 0"));
 }
 
-/// More than the meter would let pass.
-fn unlimited(a: &mut Guest, b: &mut Guest) {
-    a.reach(b);
-    (0..3).for_each(|_| all_arrive(BURST as usize, a, b));
-}
-
 fn add_meter(world: &World) {
     world.ofctl(&format!(
-        "add-meter br0 meter=1,pktps,burst,stats,band=type=drop,rate={RATE},burst_size={BURST}"
+        "add-meter br0 meter=1,pktps,burst,stats,band=type=drop,rate={},burst_size={}",
+        RATE.per_second, RATE.burst
     ));
     world.ofctl("add-flow br0 priority=100,in_port=vm1,actions=meter:1,output:vm2");
 }
@@ -378,44 +377,6 @@ fn meter_counts(world: &World) -> (u64, u64) {
         digits.parse().unwrap()
     };
     (number("packet_in_count:"), number(" packet_count:"))
-}
-
-/// Sends as fast as it can for some time. Returns how many frames were sent, and how many of them arrived.
-fn flood(a: &mut Guest, b: &mut Guest, time: Duration) -> (u64, u64) {
-    b.take();
-    let end = Instant::now() + time;
-    let (mut sent, mut arrived) = (0, 0);
-    while Instant::now() < end {
-        for _ in 0..16 {
-            a.send(b);
-        }
-        sent += 16;
-        arrived += b.take().len() as u64;
-    }
-    let settled = Instant::now() + Duration::from_millis(200);
-    while Instant::now() < settled {
-        arrived += b.take().len() as u64;
-    }
-    (sent, arrived)
-}
-
-/// No more than the meter's rate arrives. ovs-vswitchd changes flows a moment after it was told.
-fn limited(a: &mut Guest, b: &mut Guest) -> String {
-    let end = Instant::now() + PATIENCE;
-    loop {
-        let begin = Instant::now();
-        let (sent, arrived) = flood(a, b, Duration::from_secs(1));
-        let seconds = begin.elapsed().as_secs_f64();
-        let most = f64::from(BURST) + f64::from(RATE) * seconds;
-        let line = format!("{arrived} of {sent} in {seconds:.3} s, at most {most:.0}");
-        // Clocks may differ a little.
-        if arrived as f64 <= 1.05 * most && sent > 2 * arrived {
-            // What was sent is far more than the rate, so that the rate is used.
-            assert!(arrived as f64 > 0.5 * f64::from(RATE), "{line}");
-            return line;
-        }
-        assert!(Instant::now() < end, "{line}");
-    }
 }
 
 /// The product, with its supervisor and sandboxes.

@@ -6,13 +6,17 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bridges;
 mod client;
+mod controller;
 mod devices;
 mod forwarding;
 mod glue;
 mod host;
+mod limits;
 mod listening;
 mod plane;
+mod rates;
 mod restore;
 mod verbs;
 mod world;
@@ -370,6 +374,45 @@ fn meters_and_ports_hold_through_deaths() {
 fn inside_meters() {
     if let Some(mut world) = World::new() {
         forwarding::meters_and_ports(&mut world);
+    }
+}
+
+#[test]
+fn bonds_mirrors_and_groups_are_as_ovs_vswitchd_says() {
+    inside("inside_bridges");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_bridges() {
+    if let Some(mut world) = World::new() {
+        bridges::bonds_mirrors_and_groups(&mut world);
+    }
+}
+
+#[test]
+fn a_controller_decides() {
+    inside("inside_controller");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_controller() {
+    if let Some(mut world) = World::new() {
+        controller::a_controller_decides(&mut world);
+    }
+}
+
+#[test]
+fn ports_are_limited_as_the_database_says() {
+    inside_with_product("inside_limits");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_limits() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        limits::ports_are_limited(&mut world, program);
     }
 }
 
