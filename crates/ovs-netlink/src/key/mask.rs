@@ -81,7 +81,9 @@ impl Key {
                 return Err(table.misplaced(attr::ENCAP));
             }
             let tpid = table.be16(attr::ETHERTYPE).unwrap_or(0);
-            let tci = table.be16(attr::VLAN).unwrap_or(0);
+            // Zero is as good as missing. The kernel, which does not clear its table, then finds the key's own tag or the outer tag's
+            // mask, and refuses neither. What is meant: a tag, whatever it holds.
+            let tci = table.be16(attr::VLAN).unwrap_or(TAG_PRESENT);
             if tpid != u16::MAX {
                 return Err(Error::Value {
                     what: "mask of a tag's OVS_KEY_ATTR_ETHERTYPE",
