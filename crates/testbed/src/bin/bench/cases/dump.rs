@@ -68,7 +68,7 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     })?;
     let points = [(flows.to_string(), flows)];
     Rig::sweep(rigs, record, &points, |network, guests, flows| {
-        on_processor(0, || measure(network, guests, *flows))
+        measure(network, guests, *flows)
     })
 }
 
@@ -88,14 +88,19 @@ fn measure(network: &Network, guests: &mut Guests, flows: u32) -> Result<[f64; 3
             done.store(true, Ordering::Relaxed);
             Ok::<_, anyhow::Error>((count?, elapsed))
         });
-        let delay = longest(&mut guests.bystander, &there, || done.load(Ordering::Relaxed));
+        // The bystander has a processor; who asks may be elsewhere.
+        let delay = on_processor(0, || {
+            longest(&mut guests.bystander, &there, || done.load(Ordering::Relaxed))
+        });
         let dump = dump.join().expect("the dump does not panic")?;
         Ok::<_, anyhow::Error>((dump, delay?))
     })?;
     let (count, elapsed) = dump;
     ensure!(count >= usize::try_from(flows)?, "only {count} flows were told");
     let begin = Instant::now();
-    let without = longest(&mut guests.bystander, &there, || begin.elapsed() >= elapsed)?;
+    let without = on_processor(0, || {
+        longest(&mut guests.bystander, &there, || begin.elapsed() >= elapsed)
+    })?;
     Ok([
         elapsed.as_secs_f64(),
         delay.as_secs_f64() * 1e3,
@@ -113,7 +118,7 @@ fn fill(network: &Network, makers: &mut PollingGuest, wanted: usize) -> Result<(
     }
     for port in 0..MAKERS {
         let there = network.flows()?;
-        let enough = wanted.min(there + (TABLE - there) / 2 - MARGIN);
+        let enough = wanted.min(there + (TABLE.saturating_sub(there) / 2).saturating_sub(MARGIN));
         while network.flows()? < enough {
             ensure!(
                 begin.elapsed() < FILLING,
