@@ -39,6 +39,32 @@ impl Burst {
             _ => None,
         }
     }
+
+    /// Changes packets of which all are to be changed alike and to go to one port then, and returns the port. Those that cannot be
+    /// changed are dropped. `None` if nothing is left to be sent, or, with nothing done, if packets differ.
+    #[inline(never)]
+    pub fn edit_alike(&mut self) -> Option<PortId> {
+        let (first, others) = self.verdicts[..self.packets.len()].split_first()?;
+        let &Verdict::Actions(decision) = first else {
+            return None;
+        };
+        let decision = self.decisions.get(decision as usize)?;
+        let Shape::Edited(edited) = &decision.shape else {
+            return None;
+        };
+        if others.iter().any(|verdict| verdict != first) {
+            return None;
+        }
+        self.packets.retain_mut(|packet| {
+            let changed = edited.edits.iter().try_for_each(|edit| packet.edit(edit));
+            changed
+                .map_err(|reason| packet.account.dropped(reason, 1))
+                .is_ok()
+        });
+        let to = (!self.packets.is_empty()).then_some(edited.port);
+        self.decisions.clear();
+        to
+    }
 }
 
 /// The decision about a packet.

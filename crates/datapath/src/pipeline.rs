@@ -315,12 +315,14 @@ impl Walk {
             return self.refuse(u32::MAX, DropReason::PortDisabled, port);
         }
         self.look_up(port, step.now_ms);
-        if let Some(to) = self.burst.common_output()
-            && !port.captures.active()
-        {
-            step.hand_over(sender, to, &mut self.burst.packets);
+        let common = if port.captures.active() {
+            None
         } else {
-            self.act(sender, step);
+            (self.burst.common_output()).or_else(|| self.burst.edit_alike())
+        };
+        match common {
+            Some(to) => step.hand_over(sender, to, &mut self.burst.packets),
+            None => self.act(sender, step),
         }
         step.deliver_all(Some(port.id()));
     }

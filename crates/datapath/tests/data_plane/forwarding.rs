@@ -2,13 +2,13 @@
 
 use crate::support::control::SWITCH;
 use crate::support::control::mode;
-use crate::support::frames::{plain, tagged};
+use crate::support::frames::{Tcp, plain, sum, tagged};
 use crate::support::{Guest, Layout, Setup, Switch};
 use control_protocol::Channel;
 use control_protocol::data_plane::{
     Answer, CaptureDirection, CapturedPacket, Packet, PortState, Request, TraceStep, UpcallCause,
 };
-use flow::{Action, DropReason, FlowId, PortId, Userspace};
+use flow::{Action, DropReason, FieldId, FlowId, PortId, SetField, Userspace};
 use placement::Mode;
 use rustix::fd::AsFd;
 use std::time::Duration;
@@ -534,5 +534,34 @@ fn a_driver_comes_and_goes() {
         }
         assert_eq!(switch.port(2).state, PortState::Running);
     }
+    switch.finish();
+}
+
+#[test]
+fn packets_of_a_burst_that_cannot_be_changed_are_dropped() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut b = Guest::usual(&mut switch, 2);
+    let ttl = Action::Set(SetField::whole(FieldId::IpTtl, 9));
+    switch.flow(1, &[ttl, output(2)]);
+    let tcp = |payload| Tcp::new(false, payload).frame(1, 2, true);
+    for number in 0..40 {
+        a.send(&plain(1, 2, 60, number as u8));
+        a.send(&tcp(number));
+    }
+    for number in 0..40 {
+        let mut changed = tcp(number);
+        changed[22] = 9;
+        changed[24..26].fill(0);
+        let checksum = !(sum(&changed[14..34], 0) as u16);
+        changed[24..26].copy_from_slice(&checksum.to_be_bytes());
+        b.expect_plain(&changed);
+    }
+    switch.until_dropped(1, DropReason::NoHeader, 40);
+    // Bursts of which nothing is left.
+    for number in 0..40 {
+        a.send(&plain(1, 2, 60, number));
+    }
+    switch.until_dropped(1, DropReason::NoHeader, 80);
     switch.finish();
 }
