@@ -118,6 +118,10 @@ impl Frame {
             Encapsulation::PopEth if has_ethernet => self.head.pop_eth().then_some(false),
             Encapsulation::PushNsh(header) => self.head.push_nsh(header, has_ethernet).then_some(false),
             Encapsulation::PopNsh if !has_ethernet => self.head.pop_nsh(),
+            Encapsulation::AddMpls { lse, eth_type } => {
+                self.head.add_mpls(*lse, *eth_type, has_ethernet).then_some(false)
+            }
+            Encapsulation::PopMplsToEth if !has_ethernet => self.head.pop_mpls_to_eth().then_some(true),
             _ => None,
         }?;
         self.marks.set_no_ethernet(u8::from(!has_ethernet));
@@ -492,6 +496,11 @@ fn encapsulations() -> impl Strategy<Value = Encapsulation> {
         Just(Encapsulation::PopEth),
         Just(Encapsulation::PushNsh(nsh)),
         Just(Encapsulation::PopNsh),
+        Just(Encapsulation::AddMpls {
+            lse: 0x1140,
+            eth_type: 0x8847
+        }),
+        Just(Encapsulation::PopMplsToEth),
     ]
 }
 

@@ -92,6 +92,15 @@ pub enum Encapsulation {
     PushNsh(NshHeader),
     /// Removes the network service header that a packet without an Ethernet header begins with.
     PopNsh,
+    /// Puts an MPLS label stack entry before the packet, which has no Ethernet header then.
+    AddMpls {
+        /// See [`Action::PushMpls`].
+        lse: u32,
+        /// See [`Action::PushMpls`].
+        eth_type: u16,
+    },
+    /// Removes the label stack entry that a packet without an Ethernet header begins with, behind which one follows.
+    PopMplsToEth,
 }
 
 /// A network service header, as on the wire (RFC 8300 2.2 to 2.5).
@@ -239,6 +248,16 @@ impl fmt::Display for SetField {
     }
 }
 
+/// An MPLS label stack entry, as Open vSwitch writes it.
+struct Label(u32);
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (label, class, bottom, ttl) = (self.0 >> 12, self.0 >> 9 & 7, self.0 >> 8 & 1, self.0 & 0xff);
+        write!(f, "label={label},tc={class},ttl={ttl},bos={bottom}")
+    }
+}
+
 impl fmt::Display for Encapsulation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -256,6 +275,10 @@ impl fmt::Display for Encapsulation {
                 )
             }
             Encapsulation::PopNsh => f.write_str("pop_nsh"),
+            Encapsulation::AddMpls { lse, eth_type } => {
+                write!(f, "add_mpls({},eth_type={eth_type:#06x})", Label(*lse))
+            }
+            Encapsulation::PopMplsToEth => f.write_str("pop_mpls(eth_type=0x6558)"),
         }
     }
 }
@@ -267,11 +290,7 @@ impl fmt::Display for Action {
             Action::PushVlan { tpid, tci } => write!(f, "push_vlan(tpid={tpid:#06x},vid={})", tci & 0xfff),
             Action::PopVlan => f.write_str("pop_vlan"),
             Action::PushMpls { lse, eth_type } => {
-                let (label, class, bottom, ttl) = (lse >> 12, lse >> 9 & 7, lse >> 8 & 1, lse & 0xff);
-                write!(
-                    f,
-                    "push_mpls(label={label},tc={class},ttl={ttl},bos={bottom},eth_type={eth_type:#06x})"
-                )
+                write!(f, "push_mpls({},eth_type={eth_type:#06x})", Label(*lse))
             }
             Action::PopMpls(eth_type) => write!(f, "pop_mpls(eth_type={eth_type:#06x})"),
             Action::Encapsulate(change) => change.fmt(f),

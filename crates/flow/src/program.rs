@@ -356,6 +356,9 @@ impl Compiler {
             Action::PopVlan => self.out.push(Op::Edit(Edit::PopVlan)),
             Action::PushMpls { lse, eth_type } => self.push_mpls(*lse, *eth_type)?,
             Action::PopMpls(eth_type) => self.out.push(Op::Edit(Edit::PopMpls(*eth_type))),
+            Action::Encapsulate(Encapsulation::AddMpls { eth_type, .. }) if !is_mpls(*eth_type) => {
+                return Err(BadActions::BadMplsType(*eth_type));
+            }
             Action::Encapsulate(change) => self.out.push(Op::Edit(Edit::Encapsulate(*change))),
             Action::Userspace(to) => {
                 self.bytes += to.data.len();

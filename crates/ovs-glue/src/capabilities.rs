@@ -117,7 +117,7 @@ impl Capabilities {
     pub const fn ours() -> Self {
         Self {
             keys: Numbers::of(&[2..=2, 15..=15, 19..=21, 28..=28]),
-            actions: Numbers::of(&[1..=11, 13..=15, 17..=21]),
+            actions: Numbers::of(&[1..=11, 13..=15, 17..=22]),
             set: Numbers::of(&[2..=2, 4..=4, 7..=10, 15..=15, 17..=17, 21..=21, 28..=28]),
             layer_3: true,
             mpls_labels: 3,

@@ -371,6 +371,28 @@ fn headers_are_pushed_as_they_are_on_the_wire() {
     for len in [37, 248] {
         assert_eq!(pushed(NshContext::Variable(vec![7; len])), Err(Errno::EINVAL));
     }
+    let labels = |layer_3| {
+        [
+            Action::AddMpls {
+                entry: 0x5140,
+                eth_type: ether::MPLS,
+                layer_3,
+            },
+            Action::PopMpls(if layer_3 { ether::IPV4 } else { ether::BRIDGED }),
+        ]
+    };
+    let label = "label=5,tc=0,ttl=64,bos=1,eth_type=0x8847";
+    for (layer_3, push, eth_type) in [(true, "push_mpls", "0x0800"), (false, "add_mpls", "0x6558")] {
+        let steps = actions(&labels(layer_3), PORTS).unwrap();
+        let text: Vec<_> = steps.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            text,
+            [
+                format!("{push}({label})"),
+                format!("pop_mpls(eth_type={eth_type})")
+            ]
+        );
+    }
     let addresses = Ethernet {
         source: [1, 2, 3, 4, 5, 6],
         destination: [7, 8, 9, 10, 11, 12],

@@ -218,6 +218,10 @@ impl Packet {
             Encapsulation::PopEth if has_ethernet => self.head.pop_eth().then_some(false),
             Encapsulation::PushNsh(header) => self.head.push_nsh(header, has_ethernet).then_some(false),
             Encapsulation::PopNsh if !has_ethernet => self.head.pop_nsh(),
+            Encapsulation::AddMpls { lse, eth_type } => {
+                self.head.add_mpls(*lse, *eth_type, has_ethernet).then_some(false)
+            }
+            Encapsulation::PopMplsToEth if !has_ethernet => self.head.pop_mpls_to_eth().then_some(true),
             _ => None,
         };
         self.resized(before);

@@ -167,6 +167,35 @@ impl Snapshot {
         true
     }
 
+    /// Puts an MPLS label stack entry before the packet, which has no Ethernet header then; `false` and unchanged if there is no
+    /// room.
+    pub fn add_mpls(&mut self, lse: u32, eth_type: u16, has_ethernet: bool) -> bool {
+        if !has_ethernet {
+            return self.push_mpls(lse, eth_type);
+        }
+        if usize::from(self.start) < ETHERNET_HEADER + TAG {
+            return false;
+        }
+        let bytes = self.insert(0, ETHERNET_HEADER + TAG);
+        bytes[..MAC_BYTES].fill(0);
+        bytes[MAC_BYTES..ETHERNET_HEADER].copy_from_slice(&eth_type.to_be_bytes());
+        bytes[ETHERNET_HEADER..].copy_from_slice(&lse.to_be_bytes());
+        true
+    }
+
+    /// Removes the label stack entry that a packet without an Ethernet header begins with, so that it has one; `false` and
+    /// unchanged if there is none.
+    pub fn pop_mpls_to_eth(&mut self) -> bool {
+        let bytes = self.bytes();
+        let has_label = self.ethertype_at() == Some(MAC_BYTES)
+            && is_mpls(u16::from_be_bytes([bytes[MAC_BYTES], bytes[MAC_BYTES + 1]]));
+        if !has_label || bytes.len() < ETHERNET_HEADER + TAG {
+            return false;
+        }
+        self.remove(0, ETHERNET_HEADER + TAG);
+        true
+    }
+
     /// Where the Ethernet type lies, behind up to two tags; `None` for 802.3 frames, which have a length there.
     fn ethertype_at(&self) -> Option<usize> {
         let word = |at: usize| {
@@ -364,6 +393,30 @@ mod tests {
             assert_eq!(snapshot.bytes()[..12], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
             assert_eq!(snapshot.bytes()[12..], frame[12..]);
         }
+    }
+
+    #[test]
+    fn labels_before_an_ethernet_header_hide_it() {
+        let frame: Vec<u8> = (0..70).collect();
+        let mut snapshot = Snapshot::new();
+        snapshot.fill(frame.len()).copy_from_slice(&frame);
+        assert!(!snapshot.pop_mpls_to_eth());
+        assert!(snapshot.add_mpls(0x5140, 0x8848, true));
+        assert!(snapshot.add_mpls(0x6040, 0x8847, false), "before the other one");
+        assert_eq!(
+            snapshot.bytes()[..22],
+            [
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x88, 0x47, 0, 0, 0x60, 0x40, 0, 0, 0x51, 0x40
+            ]
+        );
+        assert!(snapshot.pop_mpls(0x8847));
+        assert!(snapshot.pop_mpls_to_eth());
+        assert_eq!(snapshot.bytes(), frame);
+        let pushed = (0..4).filter(|_| snapshot.add_mpls(0, 0x8847, true)).count();
+        assert_eq!(pushed, 3, "as often as there is room");
+        let bytes = snapshot.fill(17);
+        bytes[12..14].copy_from_slice(&[0x88, 0x47]);
+        assert!(!snapshot.pop_mpls_to_eth(), "cut short");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::datapath::{Errno, PortNo};
 use flow::{Action as Step, DropReason, Encapsulation, FieldId, Nested, SetField, Userspace};
 use ovs_netlink::action::{Action, Change, Set};
 use ovs_netlink::key::{
-    Ethernet, Ipv4, Ipv6, Nsh, NshBase, NshContext, NshHeader, Ports as L4Ports, TAG_PRESENT,
+    Ethernet, Ipv4, Ipv6, Nsh, NshBase, NshContext, NshHeader, Ports as L4Ports, TAG_PRESENT, ether,
 };
 use ovs_netlink::layout::{Layout, Mac};
 
@@ -47,10 +47,20 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
             tci: tci & !TAG_PRESENT,
         },
         Action::PopVlan => Step::PopVlan,
-        Action::PushMpls { entry, eth_type } => Step::PushMpls {
+        Action::PushMpls { entry, eth_type }
+        | Action::AddMpls {
+            entry,
+            eth_type,
+            layer_3: true,
+        } => Step::PushMpls {
             lse: *entry,
             eth_type: *eth_type,
         },
+        Action::AddMpls { entry, eth_type, .. } => Step::Encapsulate(Encapsulation::AddMpls {
+            lse: *entry,
+            eth_type: *eth_type,
+        }),
+        Action::PopMpls(ether::BRIDGED) => Step::Encapsulate(Encapsulation::PopMplsToEth),
         Action::PopMpls(eth_type) => Step::PopMpls(*eth_type),
         Action::Sample { probability, actions } => Step::Sample {
             probability: *probability,
@@ -78,7 +88,7 @@ fn push(action: &Action, ports: Ports, steps: &mut Vec<Step>) -> Result<(), Errn
         Action::PushNsh(header) => Step::Encapsulate(Encapsulation::PushNsh(nsh_header(header)?)),
         Action::PopNsh => Step::Encapsulate(Encapsulation::PopNsh),
         // Not ovs-vswitchd's, or not yet.
-        Action::Meter(_) | Action::AddMpls { .. } | Action::Conntrack(_) | Action::ClearConnection => {
+        Action::Meter(_) | Action::Conntrack(_) | Action::ClearConnection => {
             return Err(Errno::EINVAL);
         }
     };
