@@ -180,6 +180,7 @@ impl Packet {
     }
 
     /// Inserts a VLAN tag; false if there is no room for it.
+    #[inline]
     pub fn push_vlan(&mut self, tpid: u16, tci: u16) -> bool {
         self.head.push_vlan(tpid, tci) && self.moved(4)
     }
@@ -242,9 +243,12 @@ impl Packet {
             layers.unwrap_or_else(|| parse(self.head.bytes(), self.frame_len(), self.origin).layers);
     }
 
+    #[inline]
     fn moved(&mut self, by: i16) -> bool {
         self.layers = self.layers.moved(by);
-        self.offload = self.offload.moved(by);
+        if self.offload.needs_checksum() {
+            self.offload = self.offload.moved(by);
+        }
         true
     }
 

@@ -65,6 +65,7 @@ impl Layers {
     /// The layers after `by` bytes were inserted before `l3` (removed, when negative), as by
     /// [`Snapshot::push_vlan`](crate::Snapshot::push_vlan). Unknown stays unknown.
     #[must_use]
+    #[inline]
     pub fn moved(&self, by: i16) -> Layers {
         let shift = |at: u16| if at == 0 { 0 } else { at.saturating_add_signed(by) };
         Layers {
