@@ -111,19 +111,7 @@ impl Frame {
 
     fn encapsulate(&mut self, change: &Encapsulation) -> Option<()> {
         let has_ethernet = self.marks.no_ethernet() == 0;
-        let has_ethernet = match change {
-            Encapsulation::PushEth { dst, src } if !has_ethernet => {
-                self.head.push_eth(*dst, *src).then_some(true)
-            }
-            Encapsulation::PopEth if has_ethernet => self.head.pop_eth().then_some(false),
-            Encapsulation::PushNsh(header) => self.head.push_nsh(header, has_ethernet).then_some(false),
-            Encapsulation::PopNsh if !has_ethernet => self.head.pop_nsh(),
-            Encapsulation::AddMpls { lse, eth_type } => {
-                self.head.add_mpls(*lse, *eth_type, has_ethernet).then_some(false)
-            }
-            Encapsulation::PopMplsToEth if !has_ethernet => self.head.pop_mpls_to_eth().then_some(true),
-            _ => None,
-        }?;
+        let has_ethernet = self.head.encapsulate(change, has_ethernet)?;
         self.marks.set_no_ethernet(u8::from(!has_ethernet));
         Some(())
     }

@@ -11,7 +11,7 @@
 //!
 //! A snapshot has one owner at a time; nothing here synchronises.
 
-use flow::{NshHeader, VLAN_PRESENT, is_mpls};
+use flow::{Encapsulation, NshHeader, VLAN_PRESENT, is_mpls};
 
 const MAC_BYTES: usize = 12;
 const ETHERNET_HEADER: usize = 14;
@@ -169,7 +169,7 @@ impl Snapshot {
 
     /// Puts an MPLS label stack entry before the packet, which has no Ethernet header then; `false` and unchanged if there is no
     /// room.
-    pub fn add_mpls(&mut self, lse: u32, eth_type: u16, has_ethernet: bool) -> bool {
+    fn add_mpls(&mut self, lse: u32, eth_type: u16, has_ethernet: bool) -> bool {
         if !has_ethernet {
             return self.push_mpls(lse, eth_type);
         }
@@ -185,7 +185,7 @@ impl Snapshot {
 
     /// Removes the label stack entry that a packet without an Ethernet header begins with, so that it has one; `false` and
     /// unchanged if there is none.
-    pub fn pop_mpls_to_eth(&mut self) -> bool {
+    fn pop_mpls_to_eth(&mut self) -> bool {
         let bytes = self.bytes();
         let has_label = self.ethertype_at() == Some(MAC_BYTES)
             && is_mpls(u16::from_be_bytes([bytes[MAC_BYTES], bytes[MAC_BYTES + 1]]));
@@ -208,8 +208,24 @@ impl Snapshot {
         word(at).filter(|&word| word >= SMALLEST_TYPE).map(|_| at)
     }
 
+    /// Changes what the packet begins with. Says whether it has an Ethernet header then; `None` and unchanged if it does not begin
+    /// as the change needs it, or there is no room.
+    pub fn encapsulate(&mut self, change: &Encapsulation, has_ethernet: bool) -> Option<bool> {
+        match change {
+            Encapsulation::PushEth { dst, src } if !has_ethernet => self.push_eth(*dst, *src).then_some(true),
+            Encapsulation::PopEth if has_ethernet => self.pop_eth().then_some(false),
+            Encapsulation::PushNsh(header) => self.push_nsh(header, has_ethernet).then_some(false),
+            Encapsulation::PopNsh if !has_ethernet => self.pop_nsh(),
+            Encapsulation::AddMpls { lse, eth_type } => {
+                self.add_mpls(*lse, *eth_type, has_ethernet).then_some(false)
+            }
+            Encapsulation::PopMplsToEth if !has_ethernet => self.pop_mpls_to_eth().then_some(true),
+            _ => None,
+        }
+    }
+
     /// Gives a packet without an Ethernet header one; `false` and unchanged when it is too short.
-    pub fn push_eth(&mut self, dst: u64, src: u64) -> bool {
+    fn push_eth(&mut self, dst: u64, src: u64) -> bool {
         let Some(addresses) = self.bytes_mut().get_mut(..MAC_BYTES) else {
             return false;
         };
@@ -220,7 +236,7 @@ impl Snapshot {
 
     /// Removes the Ethernet header, of which the type is kept, with zeros for addresses: what knows only of packets with
     /// such a header can handle others as well. `false` and unchanged for tagged packets and 802.3 frames.
-    pub fn pop_eth(&mut self) -> bool {
+    fn pop_eth(&mut self) -> bool {
         if self.ethertype_at() != Some(MAC_BYTES) {
             return false;
         }
@@ -230,7 +246,7 @@ impl Snapshot {
 
     /// Puts a network service header before the packet, which has no Ethernet header then. `false` and unchanged if there is no
     /// room, or the header cannot name what follows.
-    pub fn push_nsh(&mut self, header: &NshHeader, has_ethernet: bool) -> bool {
+    fn push_nsh(&mut self, header: &NshHeader, has_ethernet: bool) -> bool {
         let header = header.bytes();
         let next = if has_ethernet {
             Some(NSH_ETHERNET)
@@ -255,7 +271,7 @@ impl Snapshot {
 
     /// Removes the network service header of a packet without an Ethernet header. Says whether the packet has one then; `None`
     /// and unchanged if there is no such header, or none of what follows it.
-    pub fn pop_nsh(&mut self) -> Option<bool> {
+    fn pop_nsh(&mut self) -> Option<bool> {
         let word = |at: usize| Some(u16::from_be_bytes(*self.bytes().get(at..)?.first_chunk()?));
         let len = usize::from(word(ETHERNET_HEADER)? & 0x3f) * 4;
         let next = *self.bytes().get(ETHERNET_HEADER + 3)?;
