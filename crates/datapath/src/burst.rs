@@ -1,6 +1,6 @@
 //! A burst under way: its packets, their keys, and the decision about each.
 
-use classifier::{Decision, Shape};
+use classifier::{Decision, Edited, Shape};
 use flow::{ExactKey, FlowKey, PortId};
 use ring::Unique;
 use std::sync::Arc;
@@ -55,16 +55,19 @@ impl Burst {
         if others.iter().any(|verdict| verdict != first) {
             return None;
         }
-        self.packets.retain_mut(|packet| {
-            let changed = edited.edits.iter().try_for_each(|edit| packet.edit(edit));
-            changed
-                .map_err(|reason| packet.account.dropped(reason, 1))
-                .is_ok()
-        });
+        self.packets.retain_mut(|packet| change(packet, edited));
         let to = (!self.packets.is_empty()).then_some(edited.port);
         self.decisions.clear();
         to
     }
+}
+
+/// Changes a packet as said; one that cannot be changed is counted as dropped, and the answer is false.
+pub(crate) fn change(packet: &mut Packet, edited: &Edited) -> bool {
+    let changed = edited.edits.iter().try_for_each(|edit| packet.edit(edit));
+    changed
+        .map_err(|reason| packet.account.dropped(reason, 1))
+        .is_ok()
 }
 
 /// The decision about a packet.

@@ -20,7 +20,7 @@
 //! on the [`Schedule`].
 
 use crate::actions::{Means, Sink, apply};
-use crate::burst::{Burst, PortSet, Verdict};
+use crate::burst::{Burst, PortSet, Verdict, change};
 use crate::deliver::{Sender, Step, empty, end_of_turn, vanished};
 use crate::grace::Member;
 use crate::meter::KnownMeters;
@@ -454,9 +454,8 @@ impl Walk {
                     }
                     Verdict::Actions(decision) => {
                         if let Shape::Edited(edited) = &decisions[decision as usize].shape {
-                            match edited.edits.iter().try_for_each(|edit| packet.edit(edit)) {
-                                Ok(()) => outgoing.add(edited.port, packet),
-                                Err(reason) => packet.account.dropped(reason, 1),
+                            if change(&mut packet, edited) {
+                                outgoing.add(edited.port, packet);
                             }
                             continue;
                         }

@@ -160,7 +160,8 @@ impl Packet {
                 self.pop_mpls(*eth_type);
                 Ok(())
             }
-            Edit::Encapsulate(change) => self.encapsulate(change, true).map(drop),
+            // What the packet begins with is for the caller to know, see `encapsulate`.
+            Edit::Encapsulate(_) => Err(DropReason::NoHeader),
         }
     }
 
