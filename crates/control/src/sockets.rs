@@ -16,6 +16,7 @@ use rustix::process::umask;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -45,9 +46,12 @@ pub fn listen_at(path: &Path, mode: Mode) -> io::Result<OwnedFd> {
 }
 
 /// Binds; the file that this makes has the mode from the beginning: that of the socket, less the umask (Linux,
-/// `unix_bind_bsd`). The umask is that of the whole process for a moment, which has one thread.
+/// `unix_bind_bsd`). The umask is that of the whole process, for a moment: two threads that bind take turns, or each would
+/// put back the umask of the other.
 fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> Result<(), Errno> {
+    static UMASK: Mutex<()> = Mutex::new(());
     fchmod(socket, mode)?;
+    let _turn = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
     let before = umask(Mode::empty());
     let result = bind(socket, address);
     umask(before);
