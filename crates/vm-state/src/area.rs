@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | [`Core::task`], [`Core::since`] | programs | a core switches to another task |
 //! | [`Core::blocked`] | programs | a registered thread blocks on the core |
-//! | [`Core::waker`] | programs, under that core's runqueue lock | a task is woken on it |
+//! | [`Core::waker`] | programs | a task that was there last is woken |
 //! | [`Core::asked`] | programs, under that core's runqueue lock | a task of `SCHED_BATCH` is woken on it |
 //! | [`Area::idle`] | programs | a core becomes idle, or ceases to be |
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
@@ -39,7 +39,7 @@ pub(crate) struct Core {
     pub blocked: AtomicU32,
     /// When a task that waits for the core until others block (`SCHED_BATCH`) was woken here last, as in `since`; 0: never.
     pub asked: AtomicU64,
-    /// The number of the task that woke another one here last; of one that was interrupted, if an interrupt did.
+    /// The number of the task that last woke one that was here before; of one that was interrupted, if an interrupt did.
     pub waker: AtomicU32,
 }
 

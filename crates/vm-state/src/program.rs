@@ -3,8 +3,12 @@
 //! | tracepoint | runqueue lock held | publishes |
 //! |---|---|---|
 //! | `sched_switch` | of the core that switches | the task that the core runs, whether it is idle, its number of runnable tasks, the thread that blocked there; the states of both threads |
-//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | that core's number of runnable tasks; that the thread is runnable; the thread that woke it; when, if it waits for others to block |
+//! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | that core's number of runnable tasks; that the thread is runnable; when, if it waits for others to block |
+//! | `sched_waking` | none | the thread that wakes another one, for the core that this one was on last |
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | that core's number of runnable tasks |
+//!
+//! The wake-up of a thread on an idle core, or one of another cache, is often left to that core (`ttwu_queue`): there, in
+//! `sched_wakeup`, the thread that wakes is not known any more. `sched_waking` comes before that.
 //!
 //! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
 //! than its last event. A task that is pulled to a core is counted there when that core switches next. Tasks that have
@@ -110,14 +114,16 @@ impl Kernel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tracepoint {
     Switch,
+    Waking,
     Wakeup,
     WakeupNew,
     Migrate,
 }
 
 impl Tracepoint {
-    pub const ALL: [Tracepoint; 4] = [
+    pub const ALL: [Tracepoint; 5] = [
         Tracepoint::Switch,
+        Tracepoint::Waking,
         Tracepoint::Wakeup,
         Tracepoint::WakeupNew,
         Tracepoint::Migrate,
@@ -127,6 +133,7 @@ impl Tracepoint {
     pub const fn type_name(self) -> &'static str {
         match self {
             Tracepoint::Switch => "btf_trace_sched_switch",
+            Tracepoint::Waking => "btf_trace_sched_waking",
             Tracepoint::Wakeup => "btf_trace_sched_wakeup",
             Tracepoint::WakeupNew => "btf_trace_sched_wakeup_new",
             Tracepoint::Migrate => "btf_trace_sched_migrate_task",
@@ -142,6 +149,7 @@ impl Tracepoint {
         };
         match self {
             Tracepoint::Switch => program.switch(),
+            Tracepoint::Waking => program.waking(),
             Tracepoint::Wakeup | Tracepoint::WakeupNew => program.wakeup(),
             Tracepoint::Migrate => program.migrate(),
         }
@@ -211,6 +219,20 @@ impl Program {
         self.code.finish()
     }
 
+    /// `sched_waking(task)`, in the thread that wakes it. R7: the task's core.
+    fn waking(mut self) -> Vec<u64> {
+        let end = self.code.label();
+        self.code.load(Size::Double, R1, R1, argument(0));
+        self.code.load(Size::Word, R7, R1, self.kernel.cpu);
+        self.code.jump_if(If::NotBelow, R7, constant(CORES), end);
+        self.code.call(GET_CURRENT_PID_TGID);
+        self.core_address();
+        self.code.store(Size::Word, R2, WAKER, R0);
+        self.code.place(end);
+        self.code.exit();
+        self.code.finish()
+    }
+
     /// `sched_wakeup(task)`, `sched_wakeup_new(task)`. R6: the task, R7: its core.
     fn wakeup(mut self) -> Vec<u64> {
         let (publish, end) = (self.code.label(), self.code.label());
@@ -232,12 +254,10 @@ impl Program {
         self.code.register(Op::Move, R1, R6);
         self.core_address();
         self.publish_runnable();
-        self.code.register(Op::Move, R8, R2);
-        self.code.call(GET_CURRENT_PID_TGID);
-        self.code.store(Size::Word, R8, WAKER, R0);
         // From the wake-up of a task that waits until others block, it can be told how long it waited.
         self.code.load(Size::Word, R1, R6, self.kernel.policy);
         self.code.jump_if(If::NotEqual, R1, BATCH, end);
+        self.code.register(Op::Move, R8, R2);
         self.code.call(KTIME_GET_NS);
         self.code.store(Size::Double, R8, ASKED, R0);
         self.code.place(end);

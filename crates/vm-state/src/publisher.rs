@@ -163,10 +163,10 @@ mod tests {
         let end = Instant::now() + Duration::from_secs(10);
         while Instant::now() < end {
             cause();
-            std::thread::sleep(Duration::from_millis(1));
             if seen() {
                 return true;
             }
+            std::thread::sleep(Duration::from_millis(1));
         }
         false
     }
@@ -182,12 +182,21 @@ mod tests {
             .add(gettid().as_raw_nonzero().get().cast_unsigned())
             .unwrap();
         let cores = 0..CpuSet::MAX_CPU as u32;
-        let (wake, woken) = mpsc::channel::<()>();
-        let sleeper = std::thread::spawn(move || while woken.recv().is_ok() {});
-        let seen = || cores.clone().any(|core| state.waker(core) == Some(me));
-        assert!(until(|| wake.send(()).unwrap(), seen), "who woke");
-        drop(wake);
-        sleeper.join().unwrap();
+        // A sleeper on each core: to wake one on an idle core is left to that.
+        let allowed = sched_getaffinity(None).unwrap();
+        for core in (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)) {
+            let (wake, woken) = mpsc::channel::<()>();
+            let sleeper = std::thread::spawn(move || {
+                let mut only = CpuSet::new();
+                only.set(core);
+                sched_setaffinity(None, &only).unwrap();
+                while woken.recv().is_ok() {}
+            });
+            let seen = || state.waker(core as u32) == Some(me);
+            assert!(until(|| wake.send(()).unwrap(), seen), "who woke on {core}");
+            drop(wake);
+            sleeper.join().unwrap();
+        }
         registry.remove(me);
         assert!(cores.clone().all(|core| state.waker(core).is_none()));
 

@@ -189,7 +189,7 @@ impl VmState {
         core.is_some_and(|core| core.task.load(Relaxed) & PREEMPTED != 0)
     }
 
-    /// The registered thread that woke another one on this core last, if it is one.
+    /// The registered thread that last woke one that had run on this core before, if it was a registered one.
     #[inline]
     #[must_use]
     pub fn waker(&self, cpu: u32) -> Option<Slot> {

@@ -32,7 +32,8 @@ pub(super) enum Event {
         queue: Lengths,
     },
     /// By the task with this number.
-    Wakeup(Task, Lengths, u32),
+    Waking(Task, u32),
+    Wakeup(Task, Lengths),
     Migrate(Task, Lengths),
     Time(u64),
     Register(u32),
@@ -141,13 +142,14 @@ impl Model {
                 }
                 self.core_switches(core, preempted || from.state == 0, (from, to), queue);
             }
-            Event::Wakeup(task, ..) | Event::Migrate(task, _) if task.core >= 1024 => {}
-            Event::Wakeup(task, queue, waker) => {
+            Event::Waking(task, _) | Event::Wakeup(task, _) | Event::Migrate(task, _)
+                if task.core >= 1024 => {}
+            Event::Waking(task, waker) => self.core(task.core).waker = waker,
+            Event::Wakeup(task, queue) => {
                 self.woken(task);
                 let (now, runnable) = (self.now, self.counts.runnable(queue));
                 let core = self.core(task.core);
                 core.runnable = runnable;
-                core.waker = waker;
                 if task.batch {
                     core.asked = Some(now);
                 }

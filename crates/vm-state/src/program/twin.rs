@@ -131,8 +131,12 @@ impl Real {
                 let arguments = [u64::from(preempted), TASKS[0], TASKS[1]];
                 self.run(Tracepoint::Switch, &arguments);
             }
-            Event::Wakeup(task, queue, waker) => {
+            Event::Waking(task, waker) => {
                 self.machine.current = u64::MAX << 32 | u64::from(waker);
+                self.task(TASKS[0], task);
+                self.run(Tracepoint::Waking, &TASKS[..1]);
+            }
+            Event::Wakeup(task, queue) => {
                 self.task(TASKS[0], task);
                 self.queue(queue);
                 self.run(Tracepoint::Wakeup, &TASKS[..1]);
@@ -299,7 +303,8 @@ fn event() -> impl Strategy<Value = Event> {
     let time = prop::sample::select(vec![1, LONG_NS as u64 - 1, LONG_NS as u64]);
     prop_oneof![
         6 => switch,
-        3 => (task(), lengths(), pid()).prop_map(|(task, queue, waker)| Event::Wakeup(task, queue, waker)),
+        3 => (task(), lengths()).prop_map(|(task, queue)| Event::Wakeup(task, queue)),
+        1 => (task(), pid()).prop_map(|(task, waker)| Event::Waking(task, waker)),
         1 => (task(), lengths()).prop_map(|(task, queue)| Event::Migrate(task, queue)),
         2 => time.prop_map(Event::Time),
         2 => pid().prop_map(Event::Register),
@@ -355,7 +360,7 @@ proptest! {
             let switch = |from, to, core, preempted| Event::Switch { core, preempted, from, to, queue };
             let event = match (life, choice) {
                 // About to sleep, it is woken or preempted before it does.
-                (Life::Runs, 0) => Event::Wakeup(task, queue, 0),
+                (Life::Runs, 0) => Event::Wakeup(task, queue),
                 (Life::Runs, 1 | 2) => {
                     task.state = 1;
                     let preempted = choice == 1;
@@ -372,7 +377,7 @@ proptest! {
                 }
                 (Life::Sleeps, _) => {
                     (life, core, task.core) = (Life::Waits, number, number);
-                    Event::Wakeup(task, queue, 0)
+                    Event::Wakeup(task, queue)
                 }
             };
             // The state of a thread that was registered is unknown until it is switched to or from.
