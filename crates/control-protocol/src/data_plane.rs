@@ -80,7 +80,7 @@ pub enum Request {
     },
     /// Sets the vCPU threads of a port's guest.
     PortThreads {
-        /// The port.
+        /// The port; the built-in controller may name those of others, too.
         port: PortId,
         /// Their slots in the memory of [`VmState`](crate::supervisor::ToChild::VmState).
         slots: Vec<u16>,
@@ -218,6 +218,18 @@ pub enum FromDataPlane {
     PortState {
         /// The port.
         port: PortId,
+        /// Its state now.
+        state: PortState,
+        /// As in [`PortInfo`].
+        peer: Option<u32>,
+    },
+    /// The same of another controller's port, for the built-in controller, which registers the threads of all ports' guests
+    /// ([`PortThreads`](Request::PortThreads)). A port that was removed is disconnected.
+    ForeignPort {
+        /// The port.
+        port: PortId,
+        /// How it is connected.
+        connection: Connection,
         /// Its state now.
         state: PortState,
         /// As in [`PortInfo`].

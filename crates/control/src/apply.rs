@@ -77,7 +77,7 @@ impl Control {
         let Some(mut run) = self.ports.remove(name) else {
             return;
         };
-        self.forget_threads(run.vcpus.take());
+        self.forget_threads(run.guest.forget());
         if let Some(id) = run.id {
             self.names.remove(&id);
             for switch in self.switches.values_mut() {

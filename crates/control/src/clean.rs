@@ -63,6 +63,17 @@ pub fn data_plane(message: FromDataPlane) -> FromDataPlane {
             state: port_state(state),
             peer,
         },
+        FromDataPlane::ForeignPort {
+            port,
+            connection,
+            state,
+            peer,
+        } => FromDataPlane::ForeignPort {
+            port,
+            connection,
+            state: port_state(state),
+            peer,
+        },
         upcall @ FromDataPlane::Upcall(_) => upcall,
     }
 }

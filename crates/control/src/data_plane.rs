@@ -189,9 +189,9 @@ impl Control {
         for run in self.ports.values_mut() {
             run.added = false;
             run.state = PortState::Disconnected;
-            run.looked_at = None;
-            threads.extend(run.vcpus.take());
+            threads.extend(run.guest.forget());
         }
+        threads.extend(self.vcpus.forget_foreign());
         self.forget_threads(threads);
     }
 
@@ -207,6 +207,12 @@ impl Control {
                     FromDataPlane::Answer { serial, result } => self.answered(serial, result),
                     FromDataPlane::Upcall(upcall) => self.upcall(upcall),
                     FromDataPlane::PortState { port, state, peer } => self.port_changed(port, state, peer),
+                    FromDataPlane::ForeignPort {
+                        port,
+                        connection,
+                        state,
+                        peer,
+                    } => self.foreign_port_changed(port, connection, state, peer),
                 },
                 Ok(None) => return,
                 Err(lost) => return self.detach_data_plane(lost),
@@ -222,13 +228,13 @@ impl Control {
             return;
         };
         if state == PortState::Running && run.state == state && run.peer == peer {
-            self.look_at_guest(&name);
+            self.look_at_guest(port);
             return;
         }
         run.peer = peer;
         let switch = run.wanted.switch.clone();
         self.port_state(&name, state);
-        self.guest_changed(&name);
+        self.guest_changed(port);
         self.up_changed(&switch, port);
     }
 

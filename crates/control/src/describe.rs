@@ -86,7 +86,7 @@ impl Control {
             .into(),
             problem: run.problem.as_ref().map(ToString::to_string),
             features: listed.map_or(0, |info| info.features),
-            vcpus: run.vcpus.iter().flatten().map(|(tid, _)| *tid).collect(),
+            vcpus: run.guest.threads().map(|(tid, _)| *tid).collect(),
             guest: listed.and_then(|info| guest_text(info.guest)),
             macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2.macs_on_port(id),

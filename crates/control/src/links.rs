@@ -15,7 +15,7 @@ use crate::process::Control;
 use crate::refusal::Problem;
 use crate::sockets;
 use crate::state::{DesiredPort, Link};
-use crate::vcpus::Vcpu;
+use crate::vcpus::Guest;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
 use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriver};
@@ -46,10 +46,8 @@ pub(crate) struct PortRun {
     pub state: PortState,
     /// The process behind it, as the data plane reported it last.
     pub peer: Option<u32>,
-    /// Threads of its guest that are registered, as sent to the data plane last; `None` before the first time.
-    pub vcpus: Option<Vec<Vcpu>>,
-    /// The process whose threads were looked up last, and whether its driver was running then.
-    pub looked_at: Option<(u32, bool)>,
+    /// Its guest's threads.
+    pub guest: Guest,
     /// Whether the driver domain reports that its interface works.
     interface_up: bool,
     /// Our copy of the listening socket: with it, guests that connect while the data plane restarts wait
@@ -70,8 +68,7 @@ impl PortRun {
             added: false,
             state: PortState::Disconnected,
             peer: None,
-            vcpus: None,
-            looked_at: None,
+            guest: Guest::default(),
             interface_up: false,
             listener: None,
             problem: None,
@@ -133,15 +130,14 @@ impl Control {
     /// error is in the log and in the port's entry, and the attempt is repeated.
     pub fn add_port(&mut self, name: &str) {
         let now_ms = self.now_ms();
-        let threads = self.ports.get_mut(name).and_then(|run| run.vcpus.take());
-        self.forget_threads(threads);
+        let threads = self.ports.get_mut(name).map(|run| run.guest.forget());
+        self.forget_threads(threads.into_iter().flatten());
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
         let link = run.wanted.link.clone();
         run.added = false;
         run.state = PortState::Disconnected;
-        run.looked_at = None;
         let mut fds = Vec::new();
         match &link {
             Link::Listen(path) => match run.listening(path) {

@@ -45,10 +45,10 @@ impl Control {
             }
             let now_ms = self.now_ms();
             if let Some(run) = self.ports.get_mut(&name) {
-                run.looked_at = None;
+                run.guest.look_again();
                 run.adopt(info.state, info.peer, now_ms);
             }
-            self.guest_changed(&name);
+            self.guest_changed(info.spec.port);
         }
         let missing: Vec<String> = self
             .ports

@@ -5,20 +5,21 @@
 //! is done when a port is connected; when its rings are started for the first time after that, by which time a VMM has made
 //! its vCPUs; when one of the threads was seen to end; and when the data plane has packets of a guest all of whose threads
 //! sleep. A look-up costs the more, the more threads a VMM has, so look-ups are merged and have a [pace](crate::pace).
+//! Other controllers' ports are treated alike: only one process may register threads.
 //! For a port of the driver domain, the thread that serves its interface is registered, found by its name, so that packets of
 //! containers and of the host are switched where they are sent, too.
 //!
 //! Correctness does not depend on it: the state of a thread that is not registered is unknown.
 
-use crate::links::PortRun;
 use crate::pace::{Pace, Queue};
 use crate::process::Control;
 use crate::state::Link;
-use control_protocol::data_plane::{PortState, Request};
+use control_protocol::data_plane::{Connection, PortState, Request};
 use control_protocol::driver::thread_name;
 use control_protocol::supervisor::{ProcessStatus, Role, VmStates};
+use flow::{ControllerId, PortId};
 use management::VmStateStatus;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
@@ -36,8 +37,9 @@ pub(crate) struct Vcpus {
     /// When the last check for ended threads was.
     looked_ms: u64,
     /// Ports whose guests' threads are to be looked up.
-    waiting: Queue<String>,
+    waiting: Queue<PortId>,
     pace: Pace,
+    foreign: BTreeMap<PortId, ForeignPort>,
 }
 
 /// Why states of cores and guests are not known.
@@ -57,6 +59,77 @@ enum Unpublished {
 /// A thread of a guest, and its slot.
 pub(crate) type Vcpu = (u32, Slot);
 
+/// The threads of a port's guest.
+#[derive(Debug, Default)]
+pub(crate) struct Guest {
+    /// Those that are registered.
+    threads: Vec<Vcpu>,
+    /// Whether the data plane knows them.
+    are_sent: bool,
+    /// The process whose threads were looked up last, and whether its driver was running then.
+    looked_at: Option<(u32, bool)>,
+}
+
+impl Guest {
+    /// Those that are registered.
+    pub fn threads(&self) -> impl Iterator<Item = &Vcpu> {
+        self.threads.iter()
+    }
+
+    /// They are to be looked up at the next opportunity.
+    pub fn look_again(&mut self) {
+        self.looked_at = None;
+    }
+
+    /// The data plane knows none of them any more; those that are returned are to be unregistered.
+    #[must_use]
+    pub fn forget(&mut self) -> Vec<Vcpu> {
+        std::mem::take(self).threads
+    }
+}
+
+/// A port of another controller, as the data plane reported it last.
+#[derive(Debug)]
+struct ForeignPort {
+    end: End,
+    guest: Guest,
+}
+
+/// What is at the other end of a port's rings.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// The guest's VMM, or the driver domain.
+    process: Option<u32>,
+    is_interface: bool,
+    /// Whether the driver of the rings runs.
+    runs: bool,
+}
+
+impl End {
+    fn new(is_interface: bool, state: &PortState, peer: Option<u32>, driver: Option<u32>) -> End {
+        let process = if is_interface { driver } else { peer };
+        End {
+            process: process.filter(|_| *state != PortState::Disconnected),
+            is_interface,
+            runs: *state == PortState::Running,
+        }
+    }
+
+    /// The threads: vCPUs, or the one that serves the interface.
+    fn threads(&self, port: PortId) -> Vec<u32> {
+        let proc = Path::new("/proc");
+        let threads = self.process.map(|pid| {
+            if self.is_interface {
+                threads_named(proc, pid, &thread_name(port))
+            } else {
+                vcpu_threads(proc, pid)
+            }
+        });
+        // A process that has just ended has no threads.
+        threads.and_then(Result::ok).unwrap_or_default()
+    }
+}
+
 impl Vcpus {
     pub fn new() -> Self {
         Vcpus {
@@ -64,7 +137,18 @@ impl Vcpus {
             looked_ms: 0,
             waiting: Queue::default(),
             pace: Pace::default(),
+            foreign: BTreeMap::new(),
         }
+    }
+
+    /// Forgets the ports of other controllers; returns their threads, which are to be unregistered.
+    #[must_use]
+    pub fn forget_foreign(&mut self) -> Vec<Vcpu> {
+        let foreign = std::mem::take(&mut self.foreign);
+        foreign
+            .into_values()
+            .flat_map(|port| port.guest.threads)
+            .collect()
     }
 
     /// The supervisor has sent the memory in which states are published, or the reason why there is none.
@@ -94,45 +178,74 @@ impl Vcpus {
     }
 }
 
-impl PortRun {
-    /// The process on the other side of the rings: the guest's VMM, or the driver domain.
-    fn process(&self, driver: Option<u32>) -> Option<u32> {
-        let process = match self.wanted.link {
-            Link::Listen(_) | Link::Connect(_) => self.peer,
-            Link::Interface(_) => driver,
-        };
-        process.filter(|_| self.state != PortState::Disconnected)
-    }
-
-    /// The threads on the other side: vCPUs, or the one that serves the interface.
-    fn threads(&self, driver: Option<u32>) -> Vec<u32> {
-        let proc = Path::new("/proc");
-        let threads = self
-            .process(driver)
-            .map(|pid| match (&self.wanted.link, self.id) {
-                (Link::Interface(_), Some(port)) => threads_named(proc, pid, &thread_name(port)),
-                _ => vcpu_threads(proc, pid),
-            });
-        // A process that has just ended has no threads.
-        threads.and_then(Result::ok).unwrap_or_default()
-    }
-}
-
 impl Control {
+    /// A port of another controller has changed, or its guest's threads are to be looked up anew.
+    pub fn foreign_port_changed(
+        &mut self,
+        id: PortId,
+        connection: Connection,
+        state: PortState,
+        peer: Option<u32>,
+    ) {
+        // Numbers that no such port has come from a data plane that lies.
+        if id.0 >= PortId::LIMIT || ControllerId::BUILT_IN.owns(id) {
+            return;
+        }
+        if state == PortState::Disconnected {
+            let gone = self.vcpus.foreign.remove(&id);
+            return self.forget_threads(gone.into_iter().flat_map(|port| port.guest.threads));
+        }
+        let end = End::new(connection == Connection::Driver, &state, peer, self.driver_pid());
+        let port = self.vcpus.foreign.entry(id).or_insert_with(|| ForeignPort {
+            end,
+            guest: Guest::default(),
+        });
+        port.end = end;
+        // It may be another port, which took its number.
+        port.guest.are_sent = false;
+        self.look_at_guest(id);
+    }
+
+    /// The other end of a port that the data plane has.
+    fn end(&self, id: PortId) -> Option<End> {
+        if let Some(port) = self.vcpus.foreign.get(&id) {
+            return Some(port.end);
+        }
+        let run = self.ports.get(self.names.get(&id)?).filter(|run| run.added)?;
+        let is_interface = matches!(run.wanted.link, Link::Interface(_));
+        Some(End::new(is_interface, &run.state, run.peer, self.driver_pid()))
+    }
+
+    fn guest(&mut self, id: PortId) -> Option<&mut Guest> {
+        if let Some(port) = self.vcpus.foreign.get_mut(&id) {
+            return Some(&mut port.guest);
+        }
+        let run = self.ports.get_mut(self.names.get(&id)?)?;
+        Some(&mut run.guest)
+    }
+
+    /// All ports' guests.
+    fn guests(&self) -> impl Iterator<Item = (PortId, &Guest)> {
+        let own = self.ports.values().filter_map(|run| Some((run.id?, &run.guest)));
+        let foreign = self.vcpus.foreign.iter().map(|(id, port)| (*id, &port.guest));
+        own.chain(foreign)
+    }
+
     /// A port's process or state has changed: its guest's threads are looked up, now or later, if they may have changed.
-    pub fn guest_changed(&mut self, name: &str) {
-        let driver = self.driver_pid();
-        let Some(run) = self.ports.get_mut(name) else {
+    pub fn guest_changed(&mut self, id: PortId) {
+        let Some(end) = self.end(id) else {
             return;
         };
-        let runs = run.state == PortState::Running;
-        let seen = run.looked_at;
-        run.looked_at = run.process(driver).map(|pid| {
+        let Some(guest) = self.guest(id) else {
+            return;
+        };
+        let seen = guest.looked_at;
+        guest.looked_at = end.process.map(|pid| {
             let ran = seen.is_some_and(|(before, ran)| before == pid && ran);
-            (pid, ran || runs)
+            (pid, ran || end.runs)
         });
-        if run.looked_at != seen {
-            self.look_at_guest(name);
+        if guest.looked_at != seen {
+            self.look_at_guest(id);
         }
     }
 
@@ -140,13 +253,16 @@ impl Control {
     pub fn processes_are(&mut self, processes: Vec<ProcessStatus>) {
         let before = self.driver_pid();
         self.processes = processes;
-        if self.driver_pid() == before {
+        let driver = self.driver_pid();
+        if driver == before {
             return;
         }
-        let is_interface = |run: &PortRun| matches!(run.wanted.link, Link::Interface(_));
-        let ports = self.ports.iter().filter(|(_, run)| is_interface(run));
-        let names: Vec<String> = ports.map(|(name, _)| name.clone()).collect();
-        names.iter().for_each(|name| self.guest_changed(name));
+        let foreign = self.vcpus.foreign.values_mut();
+        for port in foreign.filter(|port| port.end.is_interface) {
+            port.end.process = driver;
+        }
+        let ports: Vec<PortId> = self.guests().map(|(id, _)| id).collect();
+        ports.into_iter().for_each(|id| self.guest_changed(id));
     }
 
     fn driver_pid(&self) -> Option<u32> {
@@ -155,8 +271,8 @@ impl Control {
     }
 
     /// Looks up the threads of a port's guest, now or later.
-    pub fn look_at_guest(&mut self, name: &str) {
-        self.vcpus.waiting.add(name.to_owned());
+    pub fn look_at_guest(&mut self, id: PortId) {
+        self.vcpus.waiting.add(id);
         let now_ms = self.now_ms();
         self.watch_guests(now_ms);
     }
@@ -164,49 +280,46 @@ impl Control {
     /// Looks up the threads of the guests that are due.
     pub fn watch_guests(&mut self, now_ms: u64) {
         if self.vcpus.pace.is_due(now_ms)
-            && let Some(name) = self.vcpus.waiting.next()
+            && let Some(id) = self.vcpus.waiting.next()
         {
             let start = Instant::now();
-            self.watch_guest(&name);
+            self.watch_guest(id);
             self.vcpus.pace.worked(start.elapsed(), now_ms);
         }
     }
 
     /// Finds the threads of a port that the data plane has, and sends them to it if they have changed.
-    fn watch_guest(&mut self, name: &str) {
-        let driver = self.driver_pid();
-        let share = (usize::from(Slot::LIMIT) / self.ports.len().max(1)).max(LEAST);
-        let (Ok(registry), Some(run)) = (&self.vcpus.registry, self.ports.get_mut(name)) else {
+    fn watch_guest(&mut self, id: PortId) {
+        let share = (usize::from(Slot::LIMIT) / self.guests().count().max(1)).max(LEAST);
+        let (Ok(registry), Some(end)) = (&self.vcpus.registry, self.end(id)) else {
             return;
         };
-        let Some(port) = run.id.filter(|_| run.added) else {
-            return;
-        };
-        let threads = run.threads(driver).into_iter().take(share);
+        let threads = end.threads(id).into_iter().take(share);
         let found: Vec<Vcpu> = threads
             .filter_map(|tid| Some((tid, registry.add(tid)?)))
             .collect();
-        if run.vcpus.as_ref() == Some(&found) {
+        let slots = found.iter().map(|(_, slot)| slot.0).collect();
+        let Some(guest) = self.guest(id) else {
+            return;
+        };
+        if guest.are_sent && guest.threads == found {
             return;
         }
-        log::debug!("port {name}: {} threads", found.len());
-        let slots = found.iter().map(|(_, slot)| slot.0).collect();
-        let before = run.vcpus.replace(found);
+        log::debug!("port {id}: {} threads", found.len());
+        let before = std::mem::replace(&mut guest.threads, found);
+        guest.are_sent = true;
         self.forget_threads(before);
-        self.ask_quietly(Request::PortThreads { port, slots });
+        self.ask_quietly(Request::PortThreads { port: id, slots });
     }
 
     /// Unregisters threads that were a port's, unless they are another port's too.
-    pub fn forget_threads(&self, threads: impl IntoIterator<Item = Vec<Vcpu>>) {
+    pub fn forget_threads(&self, threads: impl IntoIterator<Item = Vcpu>) {
         let Ok(registry) = &self.vcpus.registry else {
             return;
         };
-        let known = self.ports.values().flat_map(|run| run.vcpus.iter().flatten());
+        let known = self.guests().flat_map(|(_, guest)| guest.threads());
         let used: BTreeSet<Slot> = known.map(|(_, slot)| *slot).collect();
-        let unused = threads
-            .into_iter()
-            .flatten()
-            .filter(|(_, slot)| !used.contains(slot));
+        let unused = threads.into_iter().filter(|(_, slot)| !used.contains(slot));
         unused.for_each(|(_, slot)| registry.remove(slot));
     }
 
@@ -219,13 +332,13 @@ impl Control {
         if now_ms < self.vcpus.looked_ms + LOOK_MS {
             return;
         }
-        let ended = |run: &PortRun| {
-            let mut slots = run.vcpus.iter().flatten().map(|(_, slot)| *slot);
+        let ended = |guest: &Guest| {
+            let mut slots = guest.threads().map(|(_, slot)| *slot);
             slots.any(|slot| registry.thread(slot) == ThreadState::Dead)
         };
-        let ports = self.ports.iter().filter(|(_, run)| ended(run));
-        let names: Vec<String> = ports.map(|(name, _)| name.clone()).collect();
+        let ports = self.guests().filter(|(_, guest)| ended(guest));
+        let ports: Vec<PortId> = ports.map(|(id, _)| id).collect();
         self.vcpus.looked_ms = now_ms;
-        names.into_iter().for_each(|name| self.vcpus.waiting.add(name));
+        ports.into_iter().for_each(|id| self.vcpus.waiting.add(id));
     }
 }

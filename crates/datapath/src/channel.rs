@@ -217,8 +217,10 @@ impl Server {
         }
         let now_ms = datapath.now_ms();
         for id in notices.changed {
-            if let Some(owner) = self.controllers.get_mut(&id.controller()) {
-                owner.events.note(id, now_ms);
+            for (number, controller) in &mut self.controllers {
+                if number.owns(id) || *number == ControllerId::BUILT_IN {
+                    controller.events.note(id, now_ms);
+                }
             }
         }
     }

@@ -120,10 +120,15 @@ impl Controller {
         self.write_off(datapath);
     }
 
-    /// It has sent `Hello`: it holds no upcalls, and gets misses from now on.
+    /// It has sent `Hello`: it holds no upcalls, and gets misses from now on. The built-in one hears of others' ports.
     pub fn greet(&mut self, datapath: &Datapath) {
         self.write_off(datapath);
         self.greeted = true;
+        if self.id == ControllerId::BUILT_IN {
+            let ports = datapath.ports();
+            let foreign = ports.iter().filter(|port| !self.id.owns(port.id()));
+            foreign.for_each(|port| self.events.note(port.id(), datapath.now_ms()));
+        }
     }
 
     fn write_off(&mut self, datapath: &Datapath) {
@@ -247,7 +252,7 @@ impl Controller {
             if self.channel.is_none() || self.is_blocked() {
                 return;
             }
-            let news = [self.events.next(datapath), self.next_miss(datapath)];
+            let news = [self.events.next(self.id, datapath), self.next_miss(datapath)];
             if news.iter().all(Option::is_none) {
                 return;
             }

@@ -1,4 +1,5 @@
-//! Ports' events on their way to the control process: a port is connected, runs, is broken, is disconnected.
+//! Ports' events on their way to their controller: a port is connected, runs, is broken, is disconnected. The built-in
+//! controller, which registers the threads of guests, gets those of all ports.
 //!
 //! A VMM can cause thousands a second, and each costs the control process work for which others wait. So only the latest
 //! state counts: a port that has changed is marked (`Notices`), once until its state is read, and the state is read when
@@ -7,11 +8,13 @@
 //! So one entry is kept per port, and the last state is always sent.
 
 use crate::miss::Turns;
+use crate::port::Port;
 use crate::state::Datapath;
 use crate::token_bucket::TokenBucket;
-use control_protocol::data_plane::{FromDataPlane, PortState};
-use flow::PortId;
+use control_protocol::data_plane::{Connection, FromDataPlane, PortState};
+use flow::{ControllerId, PortId};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
 
 /// Events of a port per second; so many at once after a pause.
 pub(crate) const EVENTS_PER_SECOND: u32 = 20;
@@ -19,7 +22,7 @@ pub(crate) const EVENTS_PER_SECOND: u32 = 20;
 /// Time between two events of a port that has more of them than it may, in milliseconds.
 const INTERVAL_MS: u64 = 1000 / EVENTS_PER_SECOND as u64;
 
-/// All ports' events.
+/// The ports' events for one controller.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     ports: HashMap<PortId, Told>,
@@ -32,18 +35,39 @@ pub(crate) struct Events {
 #[derive(Debug)]
 struct Told {
     bucket: TokenBucket,
-    /// State and process at the other end, as they were sent last.
-    last: Option<(PortState, Option<u32>)>,
+    /// It has changed since its state was read.
+    changed: bool,
+    last: Option<Sent>,
+}
+
+/// What was sent of a port last.
+#[derive(Debug)]
+struct Sent {
+    /// Another port may have its number by now.
+    port: Weak<Port>,
+    state: PortState,
+    /// The process at the other end.
+    peer: Option<u32>,
+}
+
+impl Sent {
+    fn is(&self, port: &Arc<Port>, state: &PortState, peer: Option<u32>) -> bool {
+        self.port.as_ptr() == Arc::as_ptr(port) && self.state == *state && self.peer == peer
+    }
 }
 
 impl Events {
-    /// A port has changed. To be called once until [`next`](Self::next) has read its state.
+    /// A port has changed.
     pub fn note(&mut self, port: PortId, now_ms: u64) {
-        let new = || Told {
+        let told = self.ports.entry(port).or_insert_with(|| Told {
             bucket: TokenBucket::new(EVENTS_PER_SECOND),
+            changed: false,
             last: None,
-        };
-        if self.ports.entry(port).or_insert_with(new).bucket.take(now_ms) {
+        });
+        if std::mem::replace(&mut told.changed, true) {
+            return;
+        }
+        if told.bucket.take(now_ms) {
             self.ready.add(port);
         } else {
             self.later.insert((now_ms + INTERVAL_MS, port));
@@ -72,23 +96,57 @@ impl Events {
         !self.ready.is_empty()
     }
 
-    /// The next message for the control process, one port after the other.
-    pub fn next(&mut self, datapath: &Datapath) -> Option<FromDataPlane> {
-        while let Some(id) = self.ready.next() {
-            // First of all: changes from here on are noticed again.
-            datapath.notices.on_read(id);
-            let (Some(port), Some(told)) = (datapath.port(id), self.ports.get_mut(&id)) else {
-                continue;
-            };
-            let (state, peer) = (port.state(), port.peer.pid());
-            let now = Some((state.clone(), peer));
-            if port.home.take_missed_threads() || told.last != now {
-                told.last = now;
-                let port = id;
-                return Some(FromDataPlane::PortState { port, state, peer });
+    /// The next message for the controller, one port after the other.
+    pub fn next(&mut self, controller: ControllerId, datapath: &Datapath) -> Option<FromDataPlane> {
+        while let Some(port) = self.ready.next() {
+            if let Some((connection, state, peer)) = self.read(port, controller, datapath) {
+                return Some(if controller.owns(port) {
+                    FromDataPlane::PortState { port, state, peer }
+                } else {
+                    FromDataPlane::ForeignPort {
+                        port,
+                        connection,
+                        state,
+                        peer,
+                    }
+                });
             }
         }
         None
+    }
+
+    /// What a port is, if the controller is to hear of it.
+    fn read(
+        &mut self,
+        id: PortId,
+        controller: ControllerId,
+        datapath: &Datapath,
+    ) -> Option<(Connection, PortState, Option<u32>)> {
+        // First of all: changes from here on are noticed again.
+        datapath.notices.on_read(id);
+        let Some(port) = datapath.port(id) else {
+            // Its own controller has removed it and knows.
+            let known = self.ports.remove(&id)?.last.is_some() && !controller.owns(id);
+            return known.then_some((Connection::Attached, PortState::Disconnected, None));
+        };
+        let told = self.ports.get_mut(&id)?;
+        told.changed = false;
+        let (state, peer) = (port.state(), port.peer.pid());
+        let anew = controller == ControllerId::BUILT_IN && port.home.take_missed_threads();
+        if !anew
+            && told
+                .last
+                .as_ref()
+                .is_some_and(|last| last.is(&port, &state, peer))
+        {
+            return None;
+        }
+        told.last = Some(Sent {
+            port: Arc::downgrade(&port),
+            state: state.clone(),
+            peer,
+        });
+        Some((port.connection(), state, peer))
     }
 
     /// The port was removed.
@@ -114,8 +172,9 @@ mod tests {
         let mut looks = 0;
         for now_ms in start_ms..end_ms {
             events.wake(now_ms);
-            while events.ready.next().is_some() {
+            while let Some(port) = events.ready.next() {
                 looks += 1;
+                events.ports.get_mut(&port).unwrap().changed = false;
                 events.note(PORT, now_ms);
             }
         }
@@ -133,6 +192,16 @@ mod tests {
         assert!(events.next_due().is_some());
         events.forget(PORT);
         assert_eq!((events.next_due(), events.is_ready()), (None, false));
+    }
+
+    /// Also while nobody reads, as a controller that was stopped.
+    #[test]
+    fn what_changes_again_takes_no_more_room() {
+        let mut events = Events::default();
+        (0..10_000).for_each(|now_ms| events.note(PORT, now_ms));
+        assert_eq!((events.later.len(), events.ready.next()), (0, Some(PORT)));
+        events.note(PORT, 10_000);
+        assert_eq!((events.later.len(), events.ready.next()), (0, None));
     }
 
     #[test]

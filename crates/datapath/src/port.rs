@@ -107,6 +107,10 @@ impl Port {
         }
     }
 
+    pub fn connection(&self) -> Connection {
+        self.spec.lock().connection
+    }
+
     pub fn info(&self) -> PortInfo {
         PortInfo {
             spec: self.spec.lock().clone(),

@@ -14,7 +14,7 @@ use control_protocol::data_plane::{
     Answer, Connection, Detail, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
 };
 use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
-use flow::{DropReason, Filters, Flow, FlowId, PortId, PutMode, SwitchId};
+use flow::{ControllerId, DropReason, Filters, Flow, FlowId, PortId, PutMode, SwitchId};
 use rustix::fd::OwnedFd;
 use scheduler::{Account, Scheduler, start_own};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -101,7 +101,7 @@ impl Serving<'_> {
                 port.switch.flows.lock().set_filters(port.id(), filters);
                 Answer::Done
             }),
-            Request::PortThreads { port, slots } => self.port(port).map(|port| {
+            Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
                 port.set_threads(slots.into_iter().map(Slot).collect());
                 Answer::Done
             }),
@@ -170,6 +170,14 @@ impl Serving<'_> {
             .ok_or(Refusal::NoPort(port))
     }
 
+    /// The same, or for the built-in controller any port.
+    fn any_port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
+        match self.controller.id {
+            ControllerId::BUILT_IN => self.engine.datapath.port(port).ok_or(Refusal::NoPort(port)),
+            _ => self.port(port),
+        }
+    }
+
     fn send(&mut self, message: FromDataPlane) {
         self.controller.send(message, &self.engine.datapath);
     }
@@ -223,6 +231,10 @@ impl Serving<'_> {
         port.vnic.account.discarded(DropReason::PortRemoved, lost);
         self.controller.events.forget(id);
         datapath.notices.on_read(id);
+        if self.controller.id != ControllerId::BUILT_IN {
+            // Its guest's threads are registered.
+            datapath.notices.changed(id);
+        }
         Ok(())
     }
 

@@ -2,10 +2,10 @@
 
 use crate::rig::{Rig, wait};
 use crate::two_ports;
-use control_protocol::data_plane::PortState;
+use control_protocol::data_plane::{Connection, FromDataPlane, PortState};
 use control_protocol::driver::thread_name;
 use control_protocol::supervisor::{ProcessStatus, Role, ToChild, VmStates};
-use flow::PortId;
+use flow::{ControllerId, PortId};
 use management::{PortInfo, Reply, Request as Verb, Status};
 use std::process::{Child, Command};
 use vm_state::Publisher;
@@ -168,4 +168,64 @@ fn the_thread_of_an_interface_is_found_in_the_driver_domain() {
     wait("it is forgotten", || slots(&rig, host).is_empty().then_some(()));
     drop(end);
     thread.unwrap().join().unwrap();
+}
+
+/// They belong to another controller, which cannot register threads.
+#[test]
+fn guests_of_others_ports_are_looked_up_too() {
+    let Ok(publisher) = Publisher::attach() else {
+        return;
+    };
+    let (mut rig, a, _) = two_ports();
+    publish(&rig, &publisher);
+    let foreign = ControllerId::OVS.port(3).unwrap();
+    let (vmm, other) = (Vmm::start(), Vmm::start());
+    let tell = |rig: &Rig, state, peer: Option<&Vmm>| {
+        let message = FromDataPlane::ForeignPort {
+            port: foreign,
+            connection: Connection::Listener,
+            state,
+            peer: peer.map(|vmm| vmm.0.id()),
+        };
+        rig.to_control.send(&message, &[]).unwrap();
+    };
+    let forget = |rig: &Rig| rig.plane.lock().unwrap().threads.clear();
+    let told = |rig: &Rig| wait("its thread", || slots(rig, foreign).first().copied());
+    tell(&rig, PortState::Running, Some(&vmm));
+    let slot = told(&rig);
+    rig.set_peer(a, PortState::Running, Some(vmm.0.id()));
+    wait("a's thread", || (slots(&rig, a) == [slot]).then_some(()));
+    // The same of a new port of that number: it has to be told again.
+    forget(&rig);
+    tell(&rig, PortState::Running, Some(&vmm));
+    assert_eq!(told(&rig), slot);
+    tell(&rig, PortState::Running, Some(&other));
+    wait("the other's thread", || {
+        slots(&rig, foreign).first().filter(|new| **new != slot).copied()
+    });
+    tell(&rig, PortState::Disconnected, None);
+    let state = vm_state::VmState::map(publisher.area()).unwrap();
+    let is_known = |slot| state.thread(vm_state::Slot(slot)) != vm_state::ThreadState::Unknown;
+    let gone = slots(&rig, foreign)[0];
+    wait("nobody's thread is forgotten", || (!is_known(gone)).then_some(()));
+    assert!(is_known(slot), "it is a's");
+    // A new data plane says anew what there is.
+    tell(&rig, PortState::Running, Some(&other));
+    told(&rig);
+    forget(&rig);
+    rig.connect_plane();
+    tell(&rig, PortState::Running, Some(&other));
+    told(&rig);
+    // Numbers that no such port can have, from a data plane that lies.
+    for port in [a, PortId(PortId::LIMIT), PortId(u32::MAX)] {
+        let message = FromDataPlane::ForeignPort {
+            port,
+            connection: Connection::Driver,
+            state: PortState::Running,
+            peer: Some(other.0.id()),
+        };
+        rig.to_control.send(&message, &[]).unwrap();
+    }
+    status(&rig);
+    assert!(slots(&rig, PortId(PortId::LIMIT)).is_empty() && slots(&rig, PortId(u32::MAX)).is_empty());
 }

@@ -451,3 +451,61 @@ fn orders_that_make_no_sense_change_nothing() {
     assert!(numbers(&mut switch).is_empty());
     switch.finish();
 }
+
+/// Waits until the last that a controller heard of another one's port is this.
+#[track_caller]
+fn until_heard(controller: &mut Controller, port: PortId, state: &PortState, peer: Option<u32>) {
+    eventually("a foreign port", || {
+        let _ = controller.ports();
+        let last = controller.foreign.iter().rfind(|(other, ..)| *other == port);
+        last.is_some_and(|(_, is, pid)| is == state && *pid == peer)
+    });
+}
+
+/// The threads of all ports' guests are registered by one process, that of the built-in controller.
+#[test]
+fn the_built_in_one_hears_of_others_ports_and_sets_their_threads() {
+    let mut switch = Switch::start();
+    let mut other = switch.controller(1);
+    let own = other.own(1);
+    let port = PortId(own);
+    let me = Some(std::process::id());
+    let threads = Request::PortThreads { port, slots: vec![1] };
+    other.add(own);
+    let session = other.attach(own);
+    until_heard(&mut switch, port, &PortState::Connected, me);
+    switch.done(threads.clone());
+    // Neither do others hear of it, nor may they set threads.
+    let mut third = switch.controller(2);
+    assert_eq!(third.refused(threads), Errno::NODEV);
+    // A successor is told of what there is.
+    switch.foreign.clear();
+    switch.control = None;
+    switch.connect();
+    until_heard(&mut switch, port, &PortState::Connected, me);
+    drop(session);
+    until_heard(&mut switch, port, &PortState::Disconnected, None);
+    let session = other.attach(own);
+    until_heard(&mut switch, port, &PortState::Connected, me);
+    // One that takes its number is another one.
+    let heard = switch.foreign.len();
+    other.done(Request::PortDel { port });
+    other.add(own);
+    drop(session);
+    let session = other.attach(own);
+    eventually("the new port", || {
+        let _ = switch.ports();
+        let new = switch.foreign[heard..].iter();
+        new.clone()
+            .next_back()
+            .is_some_and(|(_, state, _)| *state == PortState::Connected)
+    });
+    other.done(Request::PortDel { port });
+    until_heard(&mut switch, port, &PortState::Disconnected, None);
+    drop(session);
+    assert!(other.foreign.is_empty() && third.foreign.is_empty());
+    for controller in [&mut other, &mut third] {
+        controller.settle();
+    }
+    switch.finish();
+}

@@ -58,6 +58,8 @@ pub struct Controller {
     serial: u32,
     pub upcalls: VecDeque<Upcall>,
     pub states: Vec<(PortId, PortState)>,
+    /// The same of others' ports, and the processes at their ends.
+    pub foreign: Vec<(PortId, PortState, Option<u32>)>,
     /// Upcalls ended by `Execute`, per port.
     executed: HashMap<PortId, u64>,
     /// Ports were removed, and their counters with them.
@@ -211,6 +213,7 @@ impl Controller {
             serial: 0,
             upcalls: VecDeque::new(),
             states: Vec::new(),
+            foreign: Vec::new(),
             executed: HashMap::new(),
             removed: false,
         };
@@ -266,6 +269,9 @@ impl Controller {
         match message {
             FromDataPlane::Upcall(upcall) => self.upcalls.push_back(upcall),
             FromDataPlane::PortState { port, state, .. } => self.states.push((port, state)),
+            FromDataPlane::ForeignPort {
+                port, state, peer, ..
+            } => self.foreign.push((port, state, peer)),
             FromDataPlane::Answer { serial, result } => {
                 panic!("answer {serial} nobody waits for: {result:?}")
             }

@@ -260,6 +260,8 @@ impl Plane {
         match message {
             FromDataPlane::Upcall(upcall) => self.upcall(upcall),
             FromDataPlane::PortState { port, state, .. } => self.port_state(port, state),
+            // Only the built-in controller has a use for others' ports.
+            FromDataPlane::ForeignPort { .. } => {}
             FromDataPlane::Answer { serial, result } => match self.pending.remove(&serial) {
                 Some(pending) => self.answered(serial, pending, result),
                 None => self.counters.violations += 1,
