@@ -31,6 +31,8 @@ pub enum Role {
     Control,
     /// Owns TAPs.
     Driver,
+    /// Joins an ovs-vswitchd to the data plane.
+    Ovs,
 }
 
 impl Role {
@@ -40,6 +42,7 @@ impl Role {
             Role::DataPlane => "data-plane",
             Role::Control => "control",
             Role::Driver => "driver",
+            Role::Ovs => "ovs",
         }
     }
 }

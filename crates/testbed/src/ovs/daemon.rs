@@ -9,6 +9,7 @@ use rustix::process::Signal;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,9 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Both processes; killed on drop.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    switch: Group,
+    switch: Mutex<Group>,
     _database: Group,
     directory: PathBuf,
+    netns: String,
+    program: String,
 }
 
 impl Daemon {
@@ -42,10 +45,32 @@ impl Daemon {
         };
         vsctl(directory, &format!("--no-wait init {set}"))?;
         Ok(Daemon {
-            switch: start_switch(directory, namespace, program)?,
+            switch: start_switch(directory, namespace.netns(), program)?.into(),
             _database: database,
             directory: directory.to_owned(),
+            netns: namespace.netns().to_owned(),
+            program: program.to_owned(),
         })
+    }
+
+    fn switch(&self) -> MutexGuard<'_, Group> {
+        self.switch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills ovs-vswitchd, and starts another one after `pause`. OpenFlow tables end with a process; like Open vSwitch's start
+    /// script this has the new one keep the flows of the data plane until `fill` has filled the tables again.
+    pub(super) fn replace_switch(&self, pause: Duration, fill: impl FnOnce() -> Result<()>) -> Result<()> {
+        {
+            let mut switch = self.switch();
+            switch.kill();
+            thread::sleep(pause);
+            std::fs::remove_file(self.bridge())?;
+            self.vsctl("--no-wait set Open_vSwitch . other_config:flow-restore-wait=true")?;
+            *switch = start_switch(&self.directory, &self.netns, &self.program)?;
+        }
+        wait_for(&self.bridge())?;
+        fill()?;
+        self.vsctl("remove Open_vSwitch . other_config flow-restore-wait=true")
     }
 
     /// Adds the bridge with ports, which are numbered from 1 on. `interface` says what is set of each.
@@ -115,27 +140,27 @@ impl Daemon {
 
     /// The process that starts ovs-vswitchd, or is it.
     pub(super) fn pid(&self) -> u32 {
-        self.switch.pid()
+        self.switch().pid()
     }
 
     /// Processor seconds used so far.
     pub(super) fn cpu_seconds(&self) -> f64 {
-        self.switch.cpu_seconds()
+        self.switch().cpu_seconds()
     }
 
     /// Proportional share of its memory in bytes, without huge pages.
     pub(super) fn memory(&self) -> u64 {
-        process::memory(self.switch.pid())
+        process::memory(self.switch().pid())
     }
 
     /// Stops ovs-vswitchd where it is.
     pub(super) fn pause(&mut self) {
-        self.switch.signal_all(Signal::STOP);
+        self.switch().signal_all(Signal::STOP);
     }
 
     /// Lets it go on.
     pub(super) fn resume(&mut self) {
-        self.switch.signal_all(Signal::CONT);
+        self.switch().signal_all(Signal::CONT);
     }
 }
 
@@ -164,9 +189,9 @@ pub(super) fn wait_for(file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn start_switch(directory: &Path, namespace: &Namespace, program: &str) -> Result<Group> {
+fn start_switch(directory: &Path, netns: &str, program: &str) -> Result<Group> {
     let mut command = process::command("ip");
-    command.args(["netns", "exec", namespace.netns(), "env"]);
+    command.args(["netns", "exec", netns, "env"]);
     command
         .args(program.split(' '))
         .arg(format!("unix:{}", directory.join("db.sock").display()))

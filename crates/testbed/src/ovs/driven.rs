@@ -9,10 +9,11 @@ use super::client::Client;
 use super::daemon::{Daemon, wait_for};
 use crate::build_dir;
 use crate::run_time::RunTime;
-use crate::switch::Switch;
+use crate::switch::{Role, Switch};
 use anyhow::{Context, Result, ensure};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Debian's, also where its DPDK build is the default.
 const PROGRAM: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
@@ -23,6 +24,8 @@ const LIBRARY: &str = "libovs_shim.so";
 pub struct Driven {
     daemon: Daemon,
     switch: Switch,
+    /// Number of its ports, and what its tables are.
+    tables: (usize, Forwarding),
 }
 
 impl Driven {
@@ -45,7 +48,11 @@ impl Driven {
             switch.run_dir().join("ovs.sock").display()
         );
         let daemon = Daemon::start(&directory, switch.host(), &program, forwarding.settings())?;
-        let driven = Driven { daemon, switch };
+        let driven = Driven {
+            daemon,
+            switch,
+            tables: (ports.len(), forwarding),
+        };
         let server = "type=internal external_ids:vhost-user=server";
         driven.daemon.add_bridge("system", ports, server)?;
         driven.daemon.set_forwarding(ports.len(), forwarding)?;
@@ -79,6 +86,19 @@ impl Driven {
     /// Packets for which ovs-vswitchd was asked.
     pub fn misses(&self) -> Result<u64> {
         parse_misses(&self.daemon.appctl("dpctl/show")?).context("cannot read dpctl/show")
+    }
+
+    /// Kills ovs-vswitchd, and starts another one after `pause`, with the same tables.
+    pub fn replace_vswitchd(&self, pause: Duration) -> Result<()> {
+        let (ports, forwarding) = self.tables;
+        let fill = || self.daemon.set_forwarding(ports, forwarding);
+        self.daemon.replace_switch(pause, fill)
+    }
+
+    /// Kills the process `ovs`, and waits until the supervisor has started another one.
+    pub fn replace_glue(&self) -> Result<()> {
+        let old = self.switch.kill(Role::Ovs)?;
+        self.switch.wait_replaced(Role::Ovs, old)
     }
 
     /// Processor seconds used so far.

@@ -4,6 +4,7 @@
 mod ablation;
 mod attack;
 mod copies;
+mod deaths;
 mod dump;
 mod flood;
 mod frames;
@@ -77,6 +78,7 @@ pub const ALL: &[Case] = &[
     attack::VICTIM,
     attack::DRIVEN,
     dump::CASE,
+    deaths::CASE,
     full::GUESTS,
     full::CONTAINERS,
     full::QEMU,

@@ -268,12 +268,11 @@ impl Network {
         }
     }
 
-    /// Asks the data plane that ovs-vswitchd drives for all of its flows without keys and actions. Returns how many there
-    /// are, once the last has come.
-    pub fn dump_flows(&self) -> Result<usize> {
+    /// The ovs-vswitchd that drives our data plane.
+    pub fn driven(&self) -> Result<&Driven> {
         match &self.switch {
-            Running::Driven(ovs) => ovs.dump_flows(),
-            _ => bail!("nobody asks it for its flows"),
+            Running::Driven(ovs) => Ok(ovs),
+            _ => bail!("no ovs-vswitchd drives it"),
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use testbed::PollingGuest;
-use testbed::ovs::Forwarding;
+use testbed::ovs::{Driven, Forwarding};
 use testbed::polling::{Frame, HEADER_LEN};
 
 pub const CASE: Case = Case {
@@ -83,7 +83,7 @@ fn measure(network: &Network, guests: &mut Guests, flows: u32) -> Result<[f64; 3
     let (dump, delay) = thread::scope(|scope| {
         let dump = scope.spawn(|| {
             let begin = Instant::now();
-            let count = network.dump_flows();
+            let count = network.driven().and_then(Driven::dump_flows);
             let elapsed = begin.elapsed();
             done.store(true, Ordering::Relaxed);
             Ok::<_, anyhow::Error>((count?, elapsed))

@@ -430,6 +430,20 @@ pub(super) const TARGETS: &[Target] = &[
         1.0,
         0.1,
     )),
+    driven(alone(
+        "TCP while ovs-vswitchd or the process `ovs` is killed, worst second, % of the mean before",
+        ["ovs-deaths", "worst second"],
+        &["ovs-vswitchd", "the process `ovs`"],
+        50.0,
+        95.0,
+    )),
+    driven(alone(
+        "same, UDP datagrams lost, %",
+        ["ovs-deaths", "datagrams lost"],
+        &["ovs-vswitchd", "the process `ovs`"],
+        0.01,
+        0.0,
+    )),
     Target {
         ours: DRIVEN_FILTERED.name,
         ..alone(
