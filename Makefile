@@ -94,19 +94,21 @@ test-loom: ## All interleavings of the lock-free parts
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package ring
 
 test-end-to-end: ## The product with real guests
-	$(CARGO) build --release --package hyperswitch
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
 	HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
 
 # Long runs whose times are held to bounds; `make test` has short ones without.
 test-attack: ## Guests and VMMs that break the rules beside two that do not: what each attack costs them
 	HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package datapath --test attack -- --test-threads=1 --nocapture
 
-test-ovs: ## An unmodified ovs-vswitchd on the glue, over a data plane in memory and over our own
+test-ovs: ## An unmodified ovs-vswitchd on the glue, over a data plane in memory and over our own, with real guests
 	scripts/setup --ovs
 	mkdir -p build
-	$(CARGO) build --package hyperswitch
+	$(CARGO) build --package hyperswitch --package ovs-shim
 	scripts/as-root env HYPERSWITCH_OVS=require $(CARGO) test --package ovs-shim --package ovs-glue --package ovs-netlink \
 		> build/test-ovs.txt 2>&1 || { cat build/test-ovs.txt; exit 1; }
+	scripts/as-root env HYPERSWITCH_OVS=require $(CARGO) test --package testbed --test ovs \
+		>> build/test-ovs.txt 2>&1 || { cat build/test-ovs.txt; exit 1; }
 	@grep -E '^test .*\.\.\. ok$$' build/test-ovs.txt | grep -v -e inside_ -e library_client
 	@echo "All passed; what they said is in build/test-ovs.txt"
 

@@ -20,6 +20,8 @@ type Answered = Result<Answer, RequestError>;
 pub(crate) enum Pending {
     /// Errors go to the log, with this text.
     Quiet(&'static str),
+    /// An error means that the port is gone, of which its own controller knows.
+    Threads,
     Hello,
     /// An error becomes the problem of the port with this name. Whether the port was to be added.
     Port(String, bool),
@@ -64,6 +66,7 @@ impl Control {
                     telemetry::limited!(log::Level::Error, "{what}: {error}");
                 }
             }
+            Pending::Threads => {}
             Pending::Hello => self.welcomed(result),
             Pending::Port(name, adding) => {
                 if let Err(error) = result {

@@ -95,7 +95,7 @@ impl Control {
     pub fn ask_quietly(&mut self, request: Request) {
         let what = match request {
             Request::PortDel { .. } => "removing a port",
-            Request::PortSet { .. } | Request::PortThreads { .. } => "changing a port",
+            Request::PortSet { .. } => "changing a port",
             Request::FlowDel { .. } => "removing a flow",
             Request::FlowFlush { .. } => "removing the flows of a switch",
             _ => "a request",

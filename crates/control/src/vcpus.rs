@@ -11,6 +11,7 @@
 //!
 //! Correctness does not depend on it: the state of a thread that is not registered is unknown.
 
+use crate::answers::Pending;
 use crate::pace::{Pace, Queue};
 use crate::process::Control;
 use crate::state::Link;
@@ -309,7 +310,8 @@ impl Control {
         let before = std::mem::replace(&mut guest.threads, found);
         guest.are_sent = true;
         self.forget_threads(before);
-        self.ask_quietly(Request::PortThreads { port: id, slots });
+        let request = Request::PortThreads { port: id, slots };
+        self.ask(request, Vec::new(), Pending::Threads);
     }
 
     /// Unregisters threads that were a port's, unless they are another port's too.

@@ -11,7 +11,7 @@ mod daemon;
 mod driven;
 mod forwarding;
 
-pub use driven::Driven;
+pub use driven::{Driven, PROGRAM};
 pub use forwarding::Forwarding;
 
 use crate::huge_pages::HugePages;

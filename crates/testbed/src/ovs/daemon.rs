@@ -108,7 +108,7 @@ impl Daemon {
     }
 
     /// `ovs-ofctl` on the bridge.
-    fn ofctl(&self, verb: &str, arguments: &str) -> Result<()> {
+    pub(super) fn ofctl(&self, verb: &str, arguments: &str) -> Result<()> {
         let bridge = self.bridge();
         let command = format!("ovs-ofctl -O OpenFlow15 {verb} {} {arguments}", bridge.display());
         Host.must(&command).map(drop)

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Debian's, also where its DPDK build is the default.
-const PROGRAM: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
+pub const PROGRAM: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
 const LIBRARY: &str = "libovs_shim.so";
 
 /// A running instance with its ovs-vswitchd.
@@ -57,7 +57,7 @@ impl Driven {
         driven.daemon.add_bridge("system", ports, server)?;
         driven.daemon.set_forwarding(ports.len(), forwarding)?;
         for port in ports {
-            wait_for(&driven.socket(port)).with_context(|| driven.switch.log())?;
+            driven.wait_socket(port)?;
         }
         Ok(driven)
     }
@@ -70,6 +70,26 @@ impl Driven {
     /// The socket on which a port listens.
     pub fn socket(&self, port: &str) -> PathBuf {
         self.switch.run_dir().join("ovs").join(format!("{port}.sock"))
+    }
+
+    /// Waits until a port that was added listens.
+    pub fn wait_socket(&self, port: &str) -> Result<()> {
+        wait_for(&self.socket(port)).with_context(|| self.switch.log())
+    }
+
+    /// `ovs-vsctl`.
+    pub fn vsctl(&self, command: &str) -> Result<()> {
+        self.daemon.vsctl(command)
+    }
+
+    /// `ovs-ofctl` with a flow, group or meter for the bridge.
+    pub fn ofctl(&self, verb: &str, what: &str) -> Result<()> {
+        self.daemon.ofctl(verb, &format!("'{what}'"))
+    }
+
+    /// `ovs-appctl`.
+    pub fn appctl(&self, command: &str) -> Result<String> {
+        self.daemon.appctl(command)
     }
 
     /// Flows that ovs-vswitchd has in the data plane.
