@@ -151,7 +151,7 @@ mod tests {
         for port in (0..4096).filter(|port| *port != 7) {
             assert_eq!(LIMITS.of(port).check(1000), Verdict::Say { suppressed: 0 });
         }
-        // Whatever the number, it is one of them.
+        // Numbers beyond the last limit share the limits.
         assert_eq!(LIMITS.of(7 + 4096).check(1000), Verdict::Suppress);
     }
 
