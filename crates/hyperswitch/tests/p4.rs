@@ -77,7 +77,7 @@ fn refused_programs_are_named_with_the_place_and_exit_1() {
     for (arguments, words) in [
         (
             vec![malicious.as_str()],
-            "parser state \"spin\": the parser turns for ever",
+            "parser state \"spin\": the parser loops for ever",
         ),
         (vec![none.as_str()], "cannot read"),
         (

@@ -1,31 +1,32 @@
-//! The contract between the library preloaded into ovs-vswitchd and the glue process: what surrounds netlink
+//! The contract between the library preloaded into ovs-vswitchd and the glue process: the frame of netlink
 //! datagrams on the Unix socket that replaces a netlink socket.
 //!
 //! A connection is a `SOCK_SEQPACKET` socket. Each datagram begins with a [`Header`] of [`HEADER_LEN`] bytes.
 //!
 //! 1. The library sends [`OPEN`]; the glue answers [`WELCOME`] or [`REFUSED`].
-//! 2. Each [`REQUEST`] holds the bytes of one netlink datagram, which may be several messages. The glue counts requests.
+//! 2. Each [`REQUEST`] holds the bytes of one netlink datagram, which may hold several messages. The glue counts requests.
 //! 3. The glue sends [`DATA`] (one netlink datagram) as answer, upcall or notification. The number in the header of
-//!    [`DATA`], [`MARK`] and [`OVERFLOW`] says how many requests have been *answered completely*. If the last
-//!    datagram of an answer cannot say so, a [`MARK`] without contents follows. A dump is one request; it is answered
-//!    when its `NLMSG_DONE` is sent.
+//!    [`DATA`], [`MARK`] and [`OVERFLOW`] is that of the requests that have been *answered completely*. If the last
+//!    datagram of an answer cannot count its own request, a [`MARK`] without contents follows. A dump is one request; it is
+//!    answered when its `NLMSG_DONE` is sent.
 //! 4. So the library knows whether an answer is still under way: it has sent more requests than were answered. Until
 //!    then "nothing to read" means "wait", as requests to the kernel are carried out before `send` returns.
 //!
-//! A change of multicast groups must not wait for datagrams that nobody has read yet, so it goes over a connection
+//! A change of multicast groups must not wait for datagrams that have not been read yet, so it goes over a connection
 //! of its own: [`JOIN`] or [`LEAVE`], answered by [`MARK`] or [`REFUSED`]; then both ends close.
 //!
-//! Both processes run on one machine from one release: numbers are in the machine's byte order, without versions.
+//! Both processes run on one machine and come from one release: numbers are in the machine's byte order, and there is no
+//! version.
 
 #![forbid(unsafe_code)]
 
 /// Bytes in front of each datagram.
 pub const HEADER_LEN: usize = 8;
 
-/// Where the glue listens if nothing else is said.
+/// The path at which the glue listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/hyperswitch/ovs.sock";
 
-/// The environment variable that tells the library another path.
+/// The environment variable that gives the library another path.
 pub const SOCKET_VARIABLE: &str = "HYPERSWITCH_OVS_SOCKET";
 
 /// Library to glue: the first datagram. Number: the netlink protocol (`NETLINK_GENERIC`, `NETLINK_NETFILTER`).
@@ -40,7 +41,7 @@ pub const REQUEST: u32 = 2;
 /// Library to glue, first and only datagram: the socket with this netlink port id becomes a member of a multicast group. Number: the
 /// netlink port id; contents: the group, 4 bytes.
 pub const JOIN: u32 = 3;
-/// Library to glue, first and only datagram: as [`JOIN`], the other way round.
+/// Library to glue, first and only datagram: the socket leaves a multicast group. Number and contents as for [`JOIN`].
 pub const LEAVE: u32 = 4;
 
 /// Glue to library: answer to [`OPEN`]. Number: the netlink port id of this socket, not 0; contents: 8 bytes that tell one glue
@@ -48,19 +49,19 @@ pub const LEAVE: u32 = 4;
 pub const WELCOME: u32 = 16;
 /// Glue to library: a netlink datagram. Number: requests answered.
 pub const DATA: u32 = 17;
-/// Glue to library: requests have been answered. Number: how many.
+/// Glue to library, without contents. Number: requests answered; 0 in the answer to [`JOIN`] and [`LEAVE`].
 pub const MARK: u32 = 18;
 /// Glue to library: datagrams were lost, since the socket was full (`ENOBUFS`). Number: requests answered.
 pub const OVERFLOW: u32 = 19;
-/// Glue to library: no. Number: an `errno`. The connection is over.
+/// Glue to library: a refusal. Number: an `errno`. The connection is over.
 pub const REFUSED: u32 = 20;
 
-/// What precedes each datagram.
+/// The header of each datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// One of the constants of this crate.
     pub kind: u32,
-    /// Depends on the kind; counts wrap.
+    /// Its meaning depends on the kind; counts wrap around.
     pub number: u32,
 }
 

@@ -1,9 +1,9 @@
-//! Netlink attributes: what a place may hold, as a table, and the writer.
+//! Netlink attributes: which ones a place may hold, the table of those that were read, and the writer.
 //!
 //! An attribute is a length, a kind and a value (`struct nlattr`), padded to 4 bytes; a value may be attributes again. Each
-//! place that holds attributes has a [`Set`], which says for each kind what size its value has. [`Table::read`] refuses kinds
-//! that the set lacks, wrong sizes, and kinds that appear twice. So whoever takes a value from a table needs no further check
-//! of its length.
+//! place that holds attributes has an [`AttributeSet`], which gives for each kind the size of its value. [`Table::read`] refuses
+//! kinds that the set lacks, wrong sizes, and kinds that appear twice. So code that takes a value from a table need not check
+//! its length again.
 
 use crate::error::Error;
 use crate::layout::Layout;
@@ -13,21 +13,21 @@ use crate::message::{self, Generic, Header};
 pub const HEADER: usize = 4;
 /// Most bytes of a value: the length field has 16 bits.
 pub const MAX_VALUE: usize = u16::MAX as usize - HEADER;
-/// Flag in the kind: the value is attributes. Senders may set it or not.
+/// Flag in the kind: the value consists of attributes. Senders may set it or not.
 const NESTED: u16 = 0x8000;
 
-/// What an attribute's value may be.
+/// The sizes that an attribute's value may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// There is no such attribute.
     Unknown,
-    /// So many bytes.
+    /// This number of bytes.
     Exactly(usize),
-    /// At least so many bytes, at most so many.
+    /// At least the first number of bytes, at most the second.
     Between(usize, usize),
-    /// Attributes, or bytes of any number.
+    /// Nested attributes, or any number of bytes.
     Any,
-    /// Only aligns the next one.
+    /// An attribute that only aligns the next one.
     Padding,
 }
 
@@ -44,10 +44,10 @@ impl Rule {
 
 /// The attributes that a place may hold.
 #[derive(Debug)]
-pub struct Set<const N: usize> {
-    /// Name, as `OVS_KEY_ATTR`.
+pub struct AttributeSet<const N: usize> {
+    /// Name, for example `OVS_KEY_ATTR`.
     pub name: &'static str,
-    /// What each kind's value may be; the index is the kind.
+    /// The rule for each kind's value; the index is the kind.
     pub rules: [Rule; N],
 }
 
@@ -60,7 +60,7 @@ pub struct Attribute<'a> {
     pub value: &'a [u8],
 }
 
-/// Attributes one after the other. After an error there are none.
+/// Iterator over attributes. It ends after an error.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
     rest: &'a [u8],
@@ -111,14 +111,14 @@ impl<'a> Iterator for Attributes<'a> {
 /// The attributes of one place, by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a, const N: usize> {
-    set: &'static Set<N>,
+    set: &'static AttributeSet<N>,
     values: [Option<&'a [u8]>; N],
 }
 
 impl<'a, const N: usize> Table<'a, N> {
-    /// Without any attribute.
+    /// A table without attributes.
     #[must_use]
-    pub fn empty(set: &'static Set<N>) -> Self {
+    pub fn empty(set: &'static AttributeSet<N>) -> Self {
         Self {
             set,
             values: [None; N],
@@ -130,13 +130,13 @@ impl<'a, const N: usize> Table<'a, N> {
     /// # Errors
     ///
     /// An attribute is cut, unknown, repeated or of the wrong size.
-    pub fn read(set: &'static Set<N>, bytes: &'a [u8]) -> Result<Self, Error> {
+    pub fn read(set: &'static AttributeSet<N>, bytes: &'a [u8]) -> Result<Self, Error> {
         let mut table = Self::empty(set);
         table.extend(bytes, |_| true)?;
         Ok(table)
     }
 
-    /// Adds the attributes in `bytes`, of whose values `keep` holds.
+    /// Adds the attributes in `bytes` for whose values `keep` returns true.
     ///
     /// # Errors
     ///
@@ -206,14 +206,14 @@ impl<'a, const N: usize> Table<'a, N> {
         self.bytes(kind).is_some()
     }
 
-    /// The kinds that are there, ascending.
+    /// The kinds that are present, ascending.
     pub fn kinds(&self) -> impl Iterator<Item = u16> + '_ {
         (0u16..)
             .zip(&self.values)
             .filter_map(|(kind, value)| value.map(|_| kind))
     }
 
-    /// Checks that there are no kinds but `allowed`.
+    /// Checks that no other kinds than `allowed` are present.
     ///
     /// # Errors
     ///
@@ -225,8 +225,8 @@ impl<'a, const N: usize> Table<'a, N> {
         }
     }
 
-    /// The value of `kind` as an array. Nothing if it is not there or has another size; sets whose rule is
-    /// [`Rule::Exactly`] leave only the first.
+    /// The value of `kind` as an array; `None` if it is absent or has another size. With the rule [`Rule::Exactly`] it can
+    /// only be absent.
     #[must_use]
     pub fn array<const M: usize>(&self, kind: u16) -> Option<[u8; M]> {
         self.bytes(kind).and_then(|value| value.try_into().ok())
@@ -268,16 +268,16 @@ impl<'a, const N: usize> Table<'a, N> {
         self.array(kind).map(u64::from_be_bytes)
     }
 
-    /// What `value` holds.
+    /// The content of `value`, which is the value of `kind`.
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`] names `kind` if it holds nothing.
+    /// [`Error::Missing`] names `kind` if `value` is `None`.
     pub fn required<T>(&self, kind: u16, value: Option<T>) -> Result<T, Error> {
         value.ok_or(self.missing(kind))
     }
 
-    /// The error that `kind` is not there.
+    /// The error that `kind` is absent.
     #[must_use]
     pub fn missing(&self, kind: u16) -> Error {
         Error::Missing {
@@ -286,7 +286,7 @@ impl<'a, const N: usize> Table<'a, N> {
         }
     }
 
-    /// The error that `kind` must not be there beside the others.
+    /// The error that `kind` must not be present beside the others.
     #[must_use]
     pub fn misplaced(&self, kind: u16) -> Error {
         Error::Misplaced {
@@ -298,7 +298,7 @@ impl<'a, const N: usize> Table<'a, N> {
 
 /// Writes messages one after the other into a buffer.
 ///
-/// What does not fit into a length field makes [`Writer::finish`] fail, so that nobody has to look at each step.
+/// A length that does not fit its field makes [`Writer::finish`] fail, so that callers need not check each step.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -336,7 +336,7 @@ impl Writer {
         }
     }
 
-    /// A message with what `body` writes after the header.
+    /// Appends a message: the header, and the contents that `body` writes.
     pub fn message(&mut self, header: Header, body: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.header(header, 0);
@@ -351,7 +351,7 @@ impl Writer {
         self.align();
     }
 
-    /// The header of a message that claims to have `length` bytes.
+    /// Appends the header of a message that claims to have `length` bytes.
     pub(crate) fn header(&mut self, header: Header, length: usize) {
         let Ok(length) = u32::try_from(length) else {
             return self.too_long("netlink message", length, message::MAX_MESSAGE);
@@ -363,17 +363,17 @@ impl Writer {
         self.raw(&header.port.to_ne_bytes());
     }
 
-    /// The generic netlink header.
+    /// Appends the generic netlink header.
     pub fn generic(&mut self, header: Generic) {
         self.raw(&[header.command, header.version, 0, 0]);
     }
 
-    /// Bytes as they are.
+    /// Appends bytes without a header.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// An attribute whose value is what `body` writes.
+    /// Appends an attribute whose value `body` writes.
     pub fn nested(&mut self, kind: u16, body: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.raw(&[0, 0]);
@@ -387,56 +387,56 @@ impl Writer {
         self.align();
     }
 
-    /// An attribute.
+    /// Appends an attribute.
     pub fn attribute(&mut self, kind: u16, value: &[u8]) {
         self.nested(kind, |writer| writer.raw(value));
     }
 
-    /// An attribute whose value is a struct.
+    /// Appends an attribute whose value is a struct.
     pub fn layout(&mut self, kind: u16, value: &impl Layout) {
         self.nested(kind, |writer| value.put_bytes(&mut writer.bytes));
     }
 
-    /// An attribute without a value, if `there`.
-    pub fn flag(&mut self, kind: u16, there: bool) {
-        if there {
+    /// Appends an attribute without a value, if `is_set`.
+    pub fn flag(&mut self, kind: u16, is_set: bool) {
+        if is_set {
             self.attribute(kind, &[]);
         }
     }
 
-    /// A byte.
+    /// Appends a byte.
     pub fn u8(&mut self, kind: u16, value: u8) {
         self.attribute(kind, &[value]);
     }
 
-    /// 16 bits in the machine's order.
+    /// Appends 16 bits in the machine's order.
     pub fn u16(&mut self, kind: u16, value: u16) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// 32 bits in the machine's order.
+    /// Appends 32 bits in the machine's order.
     pub fn u32(&mut self, kind: u16, value: u32) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// 32 bits in the machine's order, if there are any.
+    /// Appends 32 bits in the machine's order, unless `value` is `None`.
     pub fn optional_u32(&mut self, kind: u16, value: Option<u32>) {
         if let Some(value) = value {
             self.u32(kind, value);
         }
     }
 
-    /// 64 bits in the machine's order.
+    /// Appends 64 bits in the machine's order.
     pub fn u64(&mut self, kind: u16, value: u64) {
         self.attribute(kind, &value.to_ne_bytes());
     }
 
-    /// 16 bits in network order.
+    /// Appends 16 bits in network order.
     pub fn be16(&mut self, kind: u16, value: u16) {
         self.attribute(kind, &value.to_be_bytes());
     }
 
-    /// 64 bits in network order.
+    /// Appends 64 bits in network order.
     pub fn be64(&mut self, kind: u16, value: u64) {
         self.attribute(kind, &value.to_be_bytes());
     }

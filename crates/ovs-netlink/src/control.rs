@@ -1,8 +1,8 @@
-//! `nlctrl`: which number a family has (`linux/genetlink.h`).
+//! `nlctrl`: the family that gives other families' numbers (`linux/genetlink.h`).
 
-use crate::attribute::{Rule, Set, Table, Writer, attributes};
+use crate::attribute::{AttributeSet, Rule, Table, Writer, attributes};
 use crate::error::Error;
-use crate::family::{self, Call, Family};
+use crate::family::{self, Family, FamilyMessage};
 use crate::message::Header;
 use crate::name::Name;
 
@@ -23,7 +23,7 @@ const GROUPS: u16 = 7;
 const GROUP_NAME: u16 = 1;
 const GROUP_ID: u16 = 2;
 
-static SET: Set<8> = Set {
+static SET: AttributeSet<8> = AttributeSet {
     name: "CTRL_ATTR",
     rules: {
         use Rule::{Any, Between, Exactly, Unknown};
@@ -40,7 +40,7 @@ static SET: Set<8> = Set {
     },
 };
 
-static GROUP: Set<3> = Set {
+static GROUP: AttributeSet<3> = AttributeSet {
     name: "CTRL_ATTR_MCAST_GRP",
     rules: [Rule::Unknown, Rule::Between(0, 256), Rule::Exactly(4)],
 };
@@ -48,13 +48,13 @@ static GROUP: Set<3> = Set {
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Describes the family of this name.
+    /// Asks for the description of the family of this name.
     ByName(Name),
-    /// Describes the family of this number.
+    /// Asks for the description of the family of this number.
     ByNumber(u16),
 }
 
-/// What a family is.
+/// The description of a family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Message type.
@@ -95,11 +95,11 @@ impl Request {
     /// # Errors
     ///
     /// The command is unknown, or an attribute is wrong or missing.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        if call.command != GET || call.dump {
-            return Err(call.unknown());
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        if message.command != GET || message.dump {
+            return Err(message.unknown());
         }
-        let table = Table::read(&SET, call.attributes)?;
+        let table = Table::read(&SET, message.attributes)?;
         if let Some(other) = table.kinds().find(|kind| !matches!(*kind, ID | NAME)) {
             return Err(table.misplaced(other));
         }
@@ -138,11 +138,11 @@ impl Description {
     /// # Errors
     ///
     /// It is no reply, or an attribute is wrong or missing.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        if call.command != NEW {
-            return Err(call.unknown());
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        if message.command != NEW {
+            return Err(message.unknown());
         }
-        let table = Table::read(&SET, call.attributes)?;
+        let table = Table::read(&SET, message.attributes)?;
         let name = table.required(NAME, table.bytes(NAME))?;
         let groups = table.bytes(GROUPS).map(read_groups).transpose()?;
         Ok(Self {
@@ -179,7 +179,7 @@ impl Description {
     }
 }
 
-/// The groups are an array: attributes of any kind.
+/// The groups are an array: nested attributes, whose kinds have no meaning.
 fn read_groups(bytes: &[u8]) -> Result<Vec<(Name, u32)>, Error> {
     let mut groups = Vec::new();
     for attribute in attributes(bytes) {

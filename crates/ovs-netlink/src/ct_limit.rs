@@ -1,11 +1,11 @@
-//! Limits of connection tracking: `OVS_CT_LIMIT_CMD_*`. They are the same for all datapaths, whose number is 0 in them.
+//! Limits of connection tracking: `OVS_CT_LIMIT_CMD_*`. They hold for all datapaths; the datapath's number in the messages is 0.
 
-use crate::attribute::{Rule, Set, Table, Writer};
+use crate::attribute::{AttributeSet, Rule, Table, Writer};
 use crate::error::Error;
-use crate::family::{self, Call, Family};
+use crate::family::{self, Family, FamilyMessage};
 use crate::message::Header;
 
-/// Most zones that one message may name: what an attribute holds.
+/// Most zones that one message may name: as many as fit in an attribute.
 pub const MAX_ZONES: usize = 5000;
 
 const SET_COMMAND: u8 = 1;
@@ -15,12 +15,12 @@ const ZONE_LIMIT: u16 = 1;
 /// Bytes of `struct ovs_zone_limit`.
 const SIZE: usize = 12;
 
-static SET: Set<2> = Set {
+static SET: AttributeSet<2> = AttributeSet {
     name: "OVS_CT_LIMIT_ATTR",
     rules: [Rule::Unknown, Rule::Between(0, MAX_ZONES * SIZE)],
 };
 
-/// Which connections a limit is for.
+/// The connections that a limit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Zone {
     /// Those of all zones without a limit of their own (`OVS_ZONE_LIMIT_DEFAULT_ZONE`).
@@ -36,22 +36,22 @@ pub struct ZoneLimit {
     pub zone: Zone,
     /// Most connections; 0 for no limit.
     pub limit: u32,
-    /// Connections that there are, in replies.
+    /// Present number of connections, in replies.
     pub count: u32,
 }
 
-/// What is to be done with limits. Where only zones matter, the other fields are zero or not looked at.
+/// A request. Where only zones matter, the other fields are zero or ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Sets limits.
     Set(Vec<ZoneLimit>),
     /// Removes limits.
     Delete(Vec<ZoneLimit>),
-    /// Tells the limits of these zones, or of all.
+    /// Asks for the limits of these zones, or of all.
     Get(Option<Vec<ZoneLimit>>),
 }
 
-/// What was done.
+/// The command that a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Command {
@@ -66,19 +66,19 @@ pub enum Command {
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// What was done.
+    /// The command that a reply answers.
     pub command: Command,
-    /// The limits, if they were asked for.
+    /// The limits, in the answer to [`Command::Get`].
     pub limits: Option<Vec<ZoneLimit>>,
 }
 
 impl Command {
-    fn read(call: &Call<'_>) -> Result<Self, Error> {
-        match call.command {
-            SET_COMMAND if !call.dump => Ok(Self::Set),
-            DELETE if !call.dump => Ok(Self::Delete),
-            GET if !call.dump => Ok(Self::Get),
-            _ => Err(call.unknown()),
+    fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        match message.command {
+            SET_COMMAND if !message.dump => Ok(Self::Set),
+            DELETE if !message.dump => Ok(Self::Delete),
+            GET if !message.dump => Ok(Self::Get),
+            _ => Err(message.unknown()),
         }
     }
 }
@@ -89,9 +89,9 @@ impl Request {
     /// # Errors
     ///
     /// The command is unknown, or an attribute is wrong or missing.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let command = Command::read(call)?;
-        let table = Table::read(&SET, call.attributes)?;
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let command = Command::read(message)?;
+        let table = Table::read(&SET, message.attributes)?;
         let limits = table.bytes(ZONE_LIMIT).map(read_limits).transpose()?;
         Ok(match command {
             Command::Get => Self::Get(limits),
@@ -117,9 +117,9 @@ impl Reply {
     /// # Errors
     ///
     /// It is no reply, or an attribute is wrong.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let command = Command::read(call)?;
-        let table = Table::read(&SET, call.attributes)?;
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let command = Command::read(message)?;
+        let table = Table::read(&SET, message.attributes)?;
         let limits = table.bytes(ZONE_LIMIT).map(read_limits).transpose()?;
         Ok(Self { command, limits })
     }

@@ -1,40 +1,40 @@
 //! Datapaths: `OVS_DP_CMD_*`, `OVS_DP_ATTR_*`.
 
-use crate::attribute::{Rule, Set, Table, Writer};
+use crate::attribute::{AttributeSet, Rule, Table, Writer};
 use crate::error::Error;
-use crate::family::{self, Call, Family};
+use crate::family::{self, Family, FamilyMessage};
 use crate::message::Header;
 use crate::name::{MAX_INTERFACE, Name};
 use crate::number::{MAX_SOCKETS, counters, numbers, write_numbers};
 
-/// What happened to a datapath, or what is to be done.
+/// A command of the families for datapaths, ports and flows; in replies and notifications, the event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Command {
-    /// It is new.
+    /// Create; it is new.
     New = 1,
-    /// It is gone.
+    /// Delete; it is gone.
     Delete = 2,
-    /// It is as it was.
+    /// Ask for it; it is unchanged.
     Get = 3,
-    /// It has changed.
+    /// Change; it has changed.
     Set = 4,
 }
 
 impl Command {
-    /// The command of the replies of the families for datapaths, ports and flows.
-    pub(crate) fn read(call: &Call<'_>) -> Result<Self, Error> {
-        Ok(match call.command {
+    /// The command of a message of one of these families.
+    pub(crate) fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        Ok(match message.command {
             1 => Self::New,
             2 => Self::Delete,
             3 => Self::Get,
             4 => Self::Set,
-            _ => return Err(call.unknown()),
+            _ => return Err(message.unknown()),
         })
     }
 }
 
-/// What a user of the datapath knows of (`OVS_DP_F_*`).
+/// Features that a user of the datapath supports (`OVS_DP_F_*`).
 pub mod features {
     /// The last attribute need not be aligned.
     pub const UNALIGNED: u32 = 1 << 0;
@@ -44,8 +44,8 @@ pub mod features {
     pub const TC_RECIRC_SHARING: u32 = 1 << 2;
     /// Sockets are chosen by processor.
     pub const DISPATCH_UPCALL_PER_CPU: u32 = 1 << 3;
-    /// All that Linux 6.1 knows. Others are answered with EOPNOTSUPP, by which ovs-vswitchd finds out whether they are looked
-    /// at.
+    /// All features of Linux 6.1. Others are answered with EOPNOTSUPP, from which ovs-vswitchd learns whether features are
+    /// checked.
     pub const ALL: u32 = UNALIGNED | VPORT_PIDS | TC_RECIRC_SHARING | DISPATCH_UPCALL_PER_CPU;
 }
 
@@ -58,7 +58,7 @@ const MASKS_CACHE_SIZE: u16 = 7;
 const PER_CPU_PIDS: u16 = 8;
 const IFINDEX: u16 = 9;
 
-static SET: Set<10> = Set {
+static SET: AttributeSet<10> = AttributeSet {
     name: "OVS_DP_ATTR",
     rules: {
         use Rule::{Between, Exactly, Padding, Unknown};
@@ -91,17 +91,17 @@ pub enum Request {
         /// Settings.
         settings: Settings,
     },
-    /// Deletes one.
+    /// Deletes a datapath.
     Delete(Which),
-    /// Tells of one.
+    /// Asks for a datapath.
     Get(Which),
-    /// Changes one.
+    /// Changes a datapath.
     Set(Which, Settings),
-    /// Tells of all.
+    /// Asks for all datapaths.
     Dump,
 }
 
-/// Which datapath: by name, else by number.
+/// Selects a datapath by name, else by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Which {
     /// Number.
@@ -112,10 +112,10 @@ pub struct Which {
     pub upcall_pid: Option<u32>,
 }
 
-/// What can be set; what is absent stays.
+/// The settings of a datapath; those that are absent stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// What the user knows of; see [`features`]. Bits that are unknown are for the datapath to refuse.
+    /// Features that the user supports; see [`features`]. The datapath is to refuse unknown bits.
     pub features: Option<u32>,
     /// Size of the kernel's mask cache.
     pub masks_cache_size: Option<u32>,
@@ -171,10 +171,10 @@ impl MegaflowStats {
     }
 }
 
-/// A datapath, as replies, dumps and notifications tell of it.
+/// A datapath, as replies, dumps and notifications describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datapath {
-    /// What happened.
+    /// The event, or [`Command::Get`].
     pub command: Command,
     /// Number: interface index of the local port.
     pub datapath: u32,
@@ -184,7 +184,7 @@ pub struct Datapath {
     pub stats: Option<Stats>,
     /// Counts of masks.
     pub megaflow_stats: Option<MegaflowStats>,
-    /// What is set.
+    /// The settings.
     pub settings: Settings,
 }
 
@@ -194,14 +194,14 @@ impl Request {
     /// # Errors
     ///
     /// The command is unknown, or an attribute is wrong, missing or without a meaning in it.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let command = Command::read(call)?;
-        let table = Table::read(&SET, call.attributes)?;
-        if call.dump {
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let command = Command::read(message)?;
+        let table = Table::read(&SET, message.attributes)?;
+        if message.dump {
             return match (command, table.kinds().next()) {
                 (Command::Get, None) => Ok(Self::Dump),
                 (Command::Get, Some(other)) => Err(table.misplaced(other)),
-                _ => Err(call.unknown()),
+                _ => Err(message.unknown()),
             };
         }
         let allowed: &[u16] = match command {
@@ -228,7 +228,7 @@ impl Request {
             });
         }
         let which = Which {
-            datapath: call.datapath,
+            datapath: message.datapath,
             name,
             upcall_pid: table.u32(UPCALL_PID),
         };
@@ -280,12 +280,12 @@ impl Datapath {
     /// # Errors
     ///
     /// It is no reply, or an attribute is wrong or missing.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let command = Command::read(call)?;
-        let table = Table::read(&SET, call.attributes)?;
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let command = Command::read(message)?;
+        let table = Table::read(&SET, message.attributes)?;
         Ok(Self {
             command,
-            datapath: call.datapath,
+            datapath: message.datapath,
             name: table.required(NAME, read_name(&table)?)?,
             stats: table.bytes(STATS).and_then(Stats::from_bytes),
             megaflow_stats: table

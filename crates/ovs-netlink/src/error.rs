@@ -1,4 +1,4 @@
-//! What can be wrong with a message, and the error number that a peer is answered with.
+//! Errors in a message, and the error number with which the peer is answered.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ macro_rules! errnos {
         impl Errno {
             $($(#[$doc])* pub const $name: Self = Self($number);)*
 
-            /// The symbolic name, of those that this protocol uses.
+            /// The symbolic name, if this protocol uses the number.
             #[must_use]
             pub fn name(self) -> Option<&'static str> {
                 match self {
@@ -60,38 +60,38 @@ impl fmt::Display for Errno {
     }
 }
 
-/// Why bytes are no message, or why a value cannot be written as one.
+/// Why bytes are not a valid message, or why a value cannot be written as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There are fewer bytes than the fixed part needs.
-    #[error("{what} needs {needed} bytes, {found} are there")]
+    #[error("{what} needs {needed} bytes, but has {found}")]
     Cut {
-        /// What ends too early.
+        /// Name of the part that ends too early.
         what: &'static str,
         /// Bytes of its fixed part.
         needed: usize,
-        /// Bytes that are there.
+        /// Bytes found.
         found: usize,
     },
-    /// A length field is below its header's size, or beyond the end of what holds it.
-    #[error("{what} claims {claimed} bytes, {room} are there")]
+    /// A length field is below its header's size, or beyond the end of the message or attribute that contains it.
+    #[error("{what} claims {claimed} bytes, but {room} are left")]
     Length {
-        /// What the length is of.
+        /// Name of the part that the length belongs to.
         what: &'static str,
         /// The length field.
         claimed: usize,
-        /// Bytes that are there.
+        /// Bytes that are left.
         room: usize,
     },
     /// An attribute that has no meaning here.
     #[error("{set}: attribute {kind} is unknown")]
     Unknown {
-        /// Name of the attribute set, as `OVS_KEY_ATTR`.
+        /// Name of the attribute set, for example `OVS_KEY_ATTR`.
         set: &'static str,
         /// Number of the attribute.
         kind: u16,
     },
-    /// An attribute that may be there once only.
+    /// An attribute that may appear only once.
     #[error("{set}: attribute {kind} is repeated")]
     Repeated {
         /// Name of the attribute set.
@@ -99,7 +99,7 @@ pub enum Error {
         /// Number of the attribute.
         kind: u16,
     },
-    /// An attribute that must be there.
+    /// An attribute that must be present.
     #[error("{set}: attribute {kind} is missing")]
     Missing {
         /// Name of the attribute set.
@@ -107,7 +107,7 @@ pub enum Error {
         /// Number of the attribute.
         kind: u16,
     },
-    /// An attribute that must not be there beside the others, or with these values of others.
+    /// An attribute that must not be present beside the others, or beside these values of the others.
     #[error("{set}: attribute {kind} does not belong here")]
     Misplaced {
         /// Name of the attribute set.
@@ -115,8 +115,8 @@ pub enum Error {
         /// Number of the attribute.
         kind: u16,
     },
-    /// An attribute whose value has not the size that its kind has.
-    #[error("{set}: attribute {kind} has {found} bytes")]
+    /// An attribute whose value has another size than its kind allows.
+    #[error("{set}: attribute {kind} has the wrong size of {found} bytes")]
     Size {
         /// Name of the attribute set.
         set: &'static str,
@@ -125,15 +125,15 @@ pub enum Error {
         /// Bytes of the value.
         found: usize,
     },
-    /// A field with a value that has no meaning.
+    /// A field with an invalid value.
     #[error("{what} cannot be {value:#x}")]
     Value {
         /// Name of the field.
         what: &'static str,
-        /// What was found.
+        /// The value found.
         value: u64,
     },
-    /// A name that is longer than an interface's may be, empty, or without its final zero.
+    /// A name that is too long, empty, or without its final zero.
     #[error("{set}: attribute {kind} is no name")]
     Name {
         /// Name of the attribute set.
@@ -147,7 +147,7 @@ pub enum Error {
     /// A port number beyond the greatest.
     #[error("no port has number {0}")]
     PortNumber(u32),
-    /// A message type that is no family of ours.
+    /// A message type that is none of our families.
     #[error("no family has number {0}")]
     Family(u16),
     /// A command that the family does not have, or not in this form.
@@ -163,7 +163,7 @@ pub enum Error {
     /// Attributes are nested deeper than the bound.
     #[error("{what} are nested more than {limit} deep")]
     TooDeep {
-        /// What is nested.
+        /// Name of the nested parts.
         what: &'static str,
         /// The bound.
         limit: usize,
@@ -171,15 +171,15 @@ pub enum Error {
     /// More elements than the bound.
     #[error("more than {limit} {what}")]
     TooMany {
-        /// What is counted.
+        /// Name of the elements.
         what: &'static str,
         /// The bound.
         limit: usize,
     },
-    /// More bytes than the bound, or than a length field can say.
-    #[error("{what} of {found} bytes, at most {limit} fit")]
+    /// More bytes than the bound, or than a length field can hold.
+    #[error("{what} has {found} bytes, but at most {limit} are possible")]
     TooLong {
-        /// What is too long.
+        /// Name of the part that is too long.
         what: &'static str,
         /// Its bytes.
         found: usize,
@@ -189,7 +189,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The number that the kernel answers such a request with (`net/netlink/genetlink.c`, `lib/nlattr.c`, `net/openvswitch`).
+    /// The number with which the kernel answers such a request (`net/netlink/genetlink.c`, `lib/nlattr.c`, `net/openvswitch`).
     #[must_use]
     pub fn errno(&self) -> Errno {
         match self {

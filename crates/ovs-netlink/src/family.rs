@@ -1,4 +1,4 @@
-//! The families, the numbers that this side gives them, and what begins all their messages.
+//! The families, the numbers that the glue gives them, and the headers with which all their messages begin.
 
 use crate::attribute::Writer;
 use crate::error::Error;
@@ -7,7 +7,7 @@ use crate::message::{self, Flags, Generic, Header, Message};
 /// A generic netlink family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// `nlctrl`: says which families there are.
+    /// `nlctrl`: describes the families.
     Control,
     /// Datapaths.
     Datapath,
@@ -35,7 +35,8 @@ impl Family {
         Self::CtLimit,
     ];
 
-    /// Message type of the family's messages. That of `nlctrl` is fixed; the kernel numbers the others as they come.
+    /// Message type of the family's messages. That of `nlctrl` is fixed; the kernel numbers the others in the order in which
+    /// they are registered.
     #[must_use]
     pub fn number(self) -> u16 {
         match self {
@@ -78,7 +79,7 @@ impl Family {
         }
     }
 
-    /// Number of the multicast group that has the family's name. Packets go to sockets by their numbers only.
+    /// Number of the multicast group that has the family's name. The family for packets has none: upcalls go to single sockets.
     #[must_use]
     pub fn group(self) -> Option<u32> {
         match self {
@@ -106,14 +107,14 @@ impl Family {
     }
 }
 
-/// A command to a family, or from it, whose attributes are not read yet.
+/// A message to or from a family, whose headers have been read and whose attributes have not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Call<'a> {
+pub struct FamilyMessage<'a> {
     /// The family.
     pub family: Family,
     /// The command.
     pub command: u8,
-    /// A request for all there are.
+    /// The message asks for a dump.
     pub dump: bool,
     /// Number of the datapath: the interface index of its local port; 0 stands for none.
     pub datapath: u32,
@@ -121,12 +122,12 @@ pub struct Call<'a> {
     pub attributes: &'a [u8],
 }
 
-impl<'a> Call<'a> {
-    /// Reads what begins the messages of all families.
+impl<'a> FamilyMessage<'a> {
+    /// Reads the headers with which the messages of all families begin.
     ///
     /// # Errors
     ///
-    /// The message is of no family, or is cut.
+    /// The message belongs to no family, or is cut short.
     pub fn read(message: &Message<'a>) -> Result<Self, Error> {
         let number = message.header.kind;
         let family = Family::of_number(number).ok_or(Error::Family(number))?;
@@ -146,7 +147,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// The error that the family does not have the command, or does not dump it.
+    /// The error that the family does not have the command, or cannot dump with it.
     #[must_use]
     pub fn unknown(&self) -> Error {
         Error::Command {
@@ -157,8 +158,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Writes a message of `family`, with the attributes that `body` writes. The header's type is set to the family's, and the
-/// flags are as they are.
+/// Writes a message of `family`, with the attributes that `body` writes. The header's type is set to the family's; its flags
+/// stay as they are.
 pub(crate) fn write(
     writer: &mut Writer,
     header: Header,

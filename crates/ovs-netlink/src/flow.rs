@@ -1,10 +1,10 @@
 //! Flows: `OVS_FLOW_CMD_*`, `OVS_FLOW_ATTR_*`.
 
 use crate::action::{self, Action};
-use crate::attribute::{Rule, Set, Writer};
+use crate::attribute::{AttributeSet, Rule, Writer};
 pub use crate::datapath::Command;
 use crate::error::Error;
-use crate::family::{self, Call, Family};
+use crate::family::{self, Family, FamilyMessage};
 use crate::key::{Key, Mask, Match};
 use crate::message::Header;
 use crate::number::counters;
@@ -23,7 +23,7 @@ const PROBE: u16 = 8;
 const UFID: u16 = 9;
 const UFID_FLAGS: u16 = 10;
 
-static SET: Set<12> = Set {
+static SET: AttributeSet<12> = AttributeSet {
     name: "OVS_FLOW_ATTR",
     rules: {
         use Rule::{Any, Between, Exactly, Padding, Unknown};
@@ -54,7 +54,7 @@ pub struct Ufid {
 }
 
 impl Ufid {
-    /// Nothing if there are no bytes, or more than [`MAX_UFID`].
+    /// `None` if there are no bytes, or more than [`MAX_UFID`].
     #[must_use]
     pub fn new(identifier: &[u8]) -> Option<Self> {
         let length = identifier.len();
@@ -70,7 +70,7 @@ impl Ufid {
     }
 }
 
-/// What replies may leave out of flows that have an identifier (`OVS_UFID_F_OMIT_*`).
+/// The parts of flows with an identifier that replies may leave out (`OVS_UFID_F_OMIT_*`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Omit {
     /// The key.
@@ -111,70 +111,69 @@ impl Omit {
     }
 }
 
-/// Which flow: the one with the identifier, else the one that was installed with exactly this key.
+/// Selects the flow with the identifier, or the one that was installed with exactly this key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// By identifier; a key may be told besides, and is not looked at.
+    /// By identifier. A key may be sent as well, and is ignored.
     Ufid(Ufid, Option<Box<Key>>),
     /// By key.
     Key(Box<Key>),
 }
 
-/// What is to be done with flows. The header's flags say whether a new flow may replace one, and whether replies are
-/// wanted.
+/// A request. The header's flags say whether a new flow may replace an existing one, and whether a reply is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Installs a flow.
     New {
-        /// What it matches.
+        /// The packets that it matches.
         flow: Box<Match>,
-        /// What it does.
+        /// Its actions.
         actions: Vec<Action>,
         /// Its identifier; without one its key identifies it.
         ufid: Option<Ufid>,
-        /// What a reply may leave out.
+        /// The parts that a reply may leave out.
         omit: Omit,
-        /// Only to find out whether it is possible.
+        /// A probe: the sender only wants to know whether the datapath supports this.
         probe: bool,
     },
-    /// Changes one.
+    /// Changes a flow.
     Set {
-        /// What it matches; must be there with new actions, or without an identifier.
+        /// The packets that it matches; required with new actions, or without an identifier.
         flow: Option<Box<Match>>,
-        /// What it does from now on, if that changes.
+        /// Its new actions, if they change.
         actions: Option<Vec<Action>>,
         /// Its identifier.
         ufid: Option<Ufid>,
-        /// Its counters begin anew.
+        /// Resets its counters.
         clear: bool,
-        /// What a reply may leave out.
+        /// The parts that a reply may leave out.
         omit: Omit,
         /// As in [`Self::New`].
         probe: bool,
     },
-    /// Tells of one.
+    /// Asks for a flow.
     Get {
-        /// Which.
+        /// The flow.
         which: Which,
-        /// What the reply may leave out.
+        /// The parts that the reply may leave out.
         omit: Omit,
         /// As in [`Self::New`].
         probe: bool,
     },
-    /// Deletes one, and tells what it was.
+    /// Deletes a flow, and asks what it was.
     Delete {
-        /// Which.
+        /// The flow.
         which: Which,
-        /// What the reply may leave out.
+        /// The parts that the reply may leave out.
         omit: Omit,
         /// As in [`Self::New`].
         probe: bool,
     },
-    /// Deletes all.
+    /// Deletes all flows.
     Flush,
-    /// Tells of all.
+    /// Asks for all flows.
     Dump {
-        /// What replies may leave out.
+        /// The parts that replies may leave out.
         omit: Omit,
     },
 }
@@ -189,20 +188,20 @@ counters! {
     }
 }
 
-/// A flow, as replies, dumps and notifications tell of it.
+/// A flow, as replies, dumps and notifications describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// What happened.
+    /// The event, or [`Command::Get`].
     pub command: Command,
     /// Identifier, if it was installed with one.
     pub ufid: Option<Ufid>,
-    /// Key; of flows without an identifier as it was installed, of others may be masked.
+    /// Key. For flows without an identifier it is the one they were installed with; for others it may be masked.
     pub key: Option<Box<Key>>,
     /// Mask; only with a key.
     pub mask: Option<Box<Mask>>,
-    /// What it does.
+    /// Its actions.
     pub actions: Option<Vec<Action>>,
-    /// What it did; absent if nothing.
+    /// Its counters; absent if it matched no packet.
     pub stats: Option<Stats>,
     /// All TCP flags seen; absent if none.
     pub tcp_flags: Option<u8>,
@@ -216,13 +215,13 @@ impl Request {
     /// # Errors
     ///
     /// The command is unknown, or an attribute is wrong, missing or without a meaning in it.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let command = Command::read(call)?;
-        let table = Table::read(&SET, call.attributes)?;
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let command = Command::read(message)?;
+        let table = Table::read(&SET, message.attributes)?;
         let omit = Omit::read(&table)?;
-        if call.dump {
+        if message.dump {
             if command != Command::Get {
-                return Err(call.unknown());
+                return Err(message.unknown());
             }
             table.only(&[UFID_FLAGS, PROBE])?;
             return Ok(Self::Dump { omit });
@@ -329,9 +328,9 @@ impl Flow {
     /// # Errors
     ///
     /// It is no reply, or an attribute is wrong or missing.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let command = Command::read(call)?;
-        let table = Table::read(&SET, call.attributes)?;
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let command = Command::read(message)?;
+        let table = Table::read(&SET, message.attributes)?;
         table.only(&[KEY, MASK, ACTIONS, STATS, TCP_FLAGS, USED, UFID])?;
         let (key, mask) = if table.has(MASK) {
             let flow = *table.required(KEY, read_match(&table)?)?;
@@ -397,7 +396,7 @@ fn read_which(table: &Table<'_>, ufid: Option<Ufid>) -> Result<Option<Which>, Er
     })
 }
 
-/// Actions that suit the flow.
+/// Reads the actions, and checks that they suit the flow.
 fn read_actions(table: &Table<'_>, flow: &Match) -> Result<Option<Vec<Action>>, Error> {
     let Some(bytes) = table.bytes(ACTIONS) else {
         return Ok(None);

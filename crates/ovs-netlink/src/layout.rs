@@ -3,8 +3,8 @@
 use crate::error::Error;
 
 /// One field of a struct.
-pub trait Part: Sized {
-    /// Takes the field from the front of `bytes`; nothing if they are too few.
+pub trait LayoutField: Sized {
+    /// Takes the field from the front of `bytes`; `None` if they are too few.
     fn take(bytes: &mut &[u8]) -> Option<Self>;
     /// Appends the field.
     fn put(&self, bytes: &mut Vec<u8>);
@@ -12,7 +12,7 @@ pub trait Part: Sized {
 
 macro_rules! numbers {
     ($($number:ty)*) => {
-        $(impl Part for $number {
+        $(impl LayoutField for $number {
             fn take(bytes: &mut &[u8]) -> Option<Self> {
                 let (head, rest) = bytes.split_first_chunk()?;
                 *bytes = rest;
@@ -31,7 +31,7 @@ numbers!(u8 u16 u32 u64 u128);
 /// Ethernet address.
 pub type Mac = [u8; 6];
 
-impl Part for Mac {
+impl LayoutField for Mac {
     fn take(bytes: &mut &[u8]) -> Option<Self> {
         let (head, rest) = bytes.split_first_chunk()?;
         *bytes = rest;
@@ -43,12 +43,12 @@ impl Part for Mac {
     }
 }
 
-/// A struct as it is in an attribute. Padding at its end is not looked at, and written as zeros.
+/// A struct as it is in an attribute. Padding at its end is ignored when read, and written as zeros.
 pub trait Layout: Copy + Sized {
     /// Bytes, with padding.
     const SIZE: usize;
 
-    /// The struct at the front of `bytes`; nothing if they are too few.
+    /// The struct at the front of `bytes`; `None` if they are too few.
     fn from_bytes(bytes: &[u8]) -> Option<Self>;
     /// Appends the struct.
     fn put_bytes(&self, bytes: &mut Vec<u8>);
@@ -84,7 +84,7 @@ macro_rules! plain {
 
 plain!(u16 u32 u128);
 
-/// Splits an attribute's value of `size` bytes, with `masked` twice `size`, into value and mask.
+/// Splits the value of an attribute into value and mask. It has `size` bytes, or if `masked`, twice as many.
 pub(crate) fn halves(
     kind: u16,
     bytes: &[u8],
@@ -115,7 +115,7 @@ pub(crate) fn halves(
     }
 }
 
-/// The error that a value to set has not the size that its kind has.
+/// The error that a value to set has another size than its kind requires.
 pub(crate) fn wrong_size(kind: u16, bytes: &[u8]) -> Error {
     Error::Size {
         set: "OVS_KEY_ATTR in a set action",
@@ -141,12 +141,12 @@ macro_rules! layouts {
                     if bytes.len() < Self::SIZE {
                         return None;
                     }
-                    Some(Self { $($field: $crate::layout::Part::take(&mut bytes)?,)* })
+                    Some(Self { $($field: $crate::layout::LayoutField::take(&mut bytes)?,)* })
                 }
 
                 fn put_bytes(&self, bytes: &mut Vec<u8>) {
                     let end = bytes.len() + Self::SIZE;
-                    $($crate::layout::Part::put(&self.$field, bytes);)*
+                    $($crate::layout::LayoutField::put(&self.$field, bytes);)*
                     bytes.resize(end, 0);
                 }
             }

@@ -1,22 +1,22 @@
 //! Codec of the generic netlink families by which ovs-vswitchd drives a kernel datapath.
 //!
 //! Messages are those of `linux/netlink.h`, `linux/genetlink.h` and `linux/openvswitch.h` of Linux 6.1, in the byte order of the
-//! machine. Nothing here does I/O. Whatever bytes come, reading ends in a value or in an [`Error`] that knows its error
-//! number: unknown attributes, wrong sizes and repetitions are refused where the kernel would ignore some of them, since
-//! an attribute that is not understood may change what the others mean.
+//! machine. Nothing here does I/O. Reading any bytes gives a value or an [`Error`] with its error number. Unknown attributes,
+//! wrong sizes and repetitions are refused where the kernel would ignore some of them, since an attribute that is not
+//! understood may change the meaning of the others.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`message`] | netlink messages of a datagram, generic netlink header, acknowledgements, dumps |
-//! | [`attribute`] | attributes: tables of what a place may hold, and the writer |
+//! | [`attribute`] | attributes: which ones a place may hold, tables of those that were read, and the writer |
 //! | [`action`] | actions of flows |
 //! | [`name`] | names |
-//! | [`family`] | the families, and what begins their messages |
-//! | [`control`], [`datapath`], [`vport`], [`flow`], [`packet`], [`meter`], [`ct_limit`] | requests and replies of each |
-//! | [`Request`], [`Reply`] | those of all |
-//! | [`layout`] | values of fixed layout |
+//! | [`family`] | the families, and the headers of their messages |
+//! | [`control`], [`datapath`], [`vport`], [`flow`], [`packet`], [`meter`], [`ct_limit`] | requests and replies of each family |
+//! | [`Request`], [`Reply`] | requests and replies of all families |
+//! | [`layout`] | structs of fixed layout |
 //! | [`key`] | keys and masks of flows |
-//! | [`error`] | what can be wrong, and error numbers |
+//! | [`error`] | errors in messages, and error numbers |
 
 #![forbid(unsafe_code)]
 

@@ -3,7 +3,7 @@
 //! A datagram holds messages one after the other, each aligned to 4 bytes; the last need not be padded. Each has a 16-byte
 //! header (`struct nlmsghdr`); those of generic netlink go on with a 4-byte header (`struct genlmsghdr`), those of the `ovs_*`
 //! families with the datapath's number (`struct ovs_header`). An error in one message's contents does not
-//! concern the others; an error in a length field ends the datagram, since nobody knows where the next message begins.
+//! concern the others; an error in a length field ends the datagram, since it is not known where the next message begins.
 
 use crate::attribute::Writer;
 use crate::error::{Errno, Error};
@@ -12,7 +12,7 @@ use crate::error::{Errno, Error};
 pub const HEADER: usize = 16;
 /// Bytes of `struct genlmsghdr`.
 pub const GENERIC_HEADER: usize = 4;
-/// Most bytes that one message may have; a dump's parts are far shorter, an upcall's packet is at most one attribute.
+/// Most bytes that one message may have. The parts of a dump are far shorter; the packet of an upcall is at most one attribute.
 pub const MAX_MESSAGE: usize = 1 << 20;
 
 /// Message type: nothing, to be ignored.
@@ -24,8 +24,8 @@ pub const DONE: u16 = 3;
 /// Message types below this one are netlink's own.
 pub const FIRST_TYPE: u16 = 0x10;
 
-/// Flags of a message, `NLM_F_*`. Which bits have which meaning depends on whether it is a request to make something, to
-/// get something, or an answer.
+/// Flags of a message, `NLM_F_*`. The meaning of some bits depends on whether the message is a request to make something, a
+/// request to get something, or an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u16);
 
@@ -34,18 +34,18 @@ impl Flags {
     pub const REQUEST: Self = Self(0x1);
     /// The message is one of several that answer a dump.
     pub const MULTI: Self = Self(0x2);
-    /// The sender wants an acknowledgement also if all went well.
+    /// The sender wants an acknowledgement also in case of success.
     pub const ACK: Self = Self(0x4);
-    /// The sender wants what its request caused to be told.
+    /// The sender wants a reply with the result of its request.
     pub const ECHO: Self = Self(0x8);
     /// Both bits that ask for a dump.
     pub const DUMP: Self = Self(0x300);
-    /// Of requests that make something: an existing one may not be replaced.
+    /// In requests that make an object: an existing one may not be replaced.
     pub const EXCLUSIVE: Self = Self(0x200);
-    /// Of requests that make something: it may be created.
+    /// In requests that make an object: it may be created.
     pub const CREATE: Self = Self(0x400);
 
-    /// Whether all bits of `other` are set. The kernel asks for both bits of [`Self::DUMP`].
+    /// Whether all bits of `other` are set. A dump needs both bits of [`Self::DUMP`], as in the kernel.
     #[must_use]
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -65,11 +65,11 @@ impl std::ops::BitOr for Flags {
 pub struct Header {
     /// Message type: a number below [`FIRST_TYPE`], or a family.
     pub kind: u16,
-    /// What is asked for.
+    /// Flags.
     pub flags: Flags,
-    /// Chosen by who asks; answers repeat it.
+    /// Sequence number, chosen by the sender of the request; answers repeat it.
     pub sequence: u32,
-    /// Port (`nl_pid`) of the socket that asks; answers repeat it. Zero in notifications and upcalls.
+    /// Netlink port (`nl_pid`) of the requesting socket; answers repeat it. Zero in notifications and upcalls.
     pub port: u32,
 }
 
@@ -78,11 +78,11 @@ pub struct Header {
 pub struct Message<'a> {
     /// Its header.
     pub header: Header,
-    /// What follows the header, without padding.
+    /// The bytes behind the header, without padding.
     pub payload: &'a [u8],
 }
 
-/// The messages of a datagram, in order. After an error there are none.
+/// Iterator over the messages of a datagram, in order. It ends after an error.
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
     rest: &'a [u8],
@@ -152,12 +152,12 @@ impl<'a> Iterator for Messages<'a> {
 pub struct Generic {
     /// The family's command.
     pub command: u8,
-    /// The family's version. The kernel does not look at it.
+    /// The family's version. The kernel ignores it.
     pub version: u8,
 }
 
 impl<'a> Message<'a> {
-    /// The generic netlink header, and what follows it.
+    /// The generic netlink header, and the bytes behind it.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl<'a> Message<'a> {
         Ok((Generic { command, version }, rest))
     }
 
-    /// What an answer of netlink's own says: acknowledgement, error or end of a dump. Nothing for other messages.
+    /// The status in an answer of netlink's own: acknowledgement, error or end of a dump. `None` for other messages.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// What netlink itself says about a request.
+/// An answer of netlink's own to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// `NLMSG_ERROR`: an error, or, without one, an acknowledgement.
@@ -222,7 +222,7 @@ impl Status {
             writer.raw(&errno.map_or(0, |errno| -errno.0).to_ne_bytes());
             if kind == ERROR {
                 let repeated = if errno.is_some() { request.payload } else { &[] };
-                // The length that the request had, whatever part of it follows.
+                // The length of the whole request, even if only its header follows.
                 writer.header(request.header, HEADER + request.payload.len());
                 writer.raw(repeated);
             }
@@ -230,7 +230,7 @@ impl Status {
     }
 }
 
-/// The first `N` bytes, and what follows them.
+/// The first `N` bytes, and the bytes behind them.
 pub(crate) fn fixed<'a, const N: usize>(
     bytes: &'a [u8],
     what: &'static str,

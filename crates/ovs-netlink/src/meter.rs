@@ -1,8 +1,8 @@
 //! Meters: `OVS_METER_CMD_*`, `OVS_METER_ATTR_*`.
 
-use crate::attribute::{Rule, Set, Table, Writer, attributes};
+use crate::attribute::{AttributeSet, Rule, Table, Writer, attributes};
 use crate::error::Error;
-use crate::family::{self, Call, Family};
+use crate::family::{self, Family, FamilyMessage};
 use crate::flow::Stats;
 use crate::message::Header;
 
@@ -23,7 +23,7 @@ const CLEAR: u16 = 6;
 const MAX_METERS: u16 = 7;
 const MAX_BANDS_ATTRIBUTE: u16 = 8;
 
-static SET: Set<10> = Set {
+static SET: AttributeSet<10> = AttributeSet {
     name: "OVS_METER_ATTR",
     rules: {
         use Rule::{Any, Exactly, Padding, Unknown};
@@ -51,7 +51,7 @@ const BAND_STATS: u16 = 4;
 /// `OVS_METER_BAND_TYPE_DROP`, the only type.
 const DROP: u32 = 1;
 
-static BAND_SET: Set<5> = Set {
+static BAND_SET: AttributeSet<5> = AttributeSet {
     name: "OVS_BAND_ATTR",
     rules: [
         Rule::Unknown,
@@ -62,31 +62,31 @@ static BAND_SET: Set<5> = Set {
     ],
 };
 
-/// What is to be done with meters.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Tells what meters can do.
+    /// Asks for the features of meters.
     Features,
-    /// Makes or changes a meter.
+    /// Makes or replaces a meter.
     Set {
         /// Number.
         id: u32,
-        /// Rates are in kilobits, else in packets.
+        /// Rates are in kilobits per second, else in packets per second.
         kilobits: bool,
-        /// Counters begin anew.
+        /// Resets the counters.
         clear: bool,
-        /// Counters to begin with.
+        /// Initial values of the counters.
         stats: Option<Stats>,
-        /// Rates; at most [`MAX_BANDS`].
+        /// Bands, at most [`MAX_BANDS`].
         bands: Vec<Band>,
     },
-    /// Deletes a meter, and tells what it counted.
+    /// Deletes a meter, and asks for its counters.
     Delete(u32),
-    /// Tells what a meter counted.
+    /// Asks for a meter's counters.
     Get(u32),
 }
 
-/// What is dropped: what exceeds a rate.
+/// A band: packets beyond its rate are dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Band {
     /// Kilobits or packets per second, not 0.
@@ -98,37 +98,37 @@ pub struct Band {
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// What meters can do: drop.
+    /// Features of meters; the only type of band is "drop".
     Features {
-        /// How many there may be.
+        /// Most meters.
         max_meters: u32,
-        /// How many bands each may have.
+        /// Most bands of a meter.
         max_bands: u32,
     },
-    /// What a meter counted.
+    /// A meter's counters.
     Meter {
-        /// What was done.
+        /// The command that was carried out.
         command: Command,
         /// Number.
         id: u32,
-        /// Packets and bytes that came to it; absent for a meter that is new.
+        /// Packets and bytes that reached it; absent for a new meter.
         stats: Option<Stats>,
         /// When it was last used, in milliseconds of the monotonic clock.
         used: Option<u64>,
-        /// What each band dropped.
+        /// Packets and bytes that each band dropped.
         bands: Vec<Stats>,
     },
 }
 
-/// What was done with a meter.
+/// The command that a reply answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Command {
-    /// Made or changed; the counts are those of the one that was replaced.
+    /// The meter was made or replaced; the counters are those of the replaced one.
     Set = SET_COMMAND,
-    /// Deleted.
+    /// The meter was deleted.
     Delete = DELETE,
-    /// Nothing.
+    /// Its counters were asked for.
     Get = GET,
 }
 
@@ -138,13 +138,13 @@ impl Request {
     /// # Errors
     ///
     /// The command is unknown, or an attribute is wrong, missing or without a meaning in it.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        if call.dump {
-            return Err(call.unknown());
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        if message.dump {
+            return Err(message.unknown());
         }
-        let table = Table::read(&SET, call.attributes)?;
+        let table = Table::read(&SET, message.attributes)?;
         let id = table.required(ID, table.u32(ID));
-        match call.command {
+        match message.command {
             FEATURES => table.only(&[]).map(|()| Self::Features),
             SET_COMMAND => {
                 table.only(&[ID, KBPS, CLEAR, STATS, BANDS])?;
@@ -164,7 +164,7 @@ impl Request {
                 table.only(&[ID])?;
                 Ok(Self::Get(id?))
             }
-            _ => Err(call.unknown()),
+            _ => Err(message.unknown()),
         }
     }
 
@@ -240,9 +240,9 @@ impl Reply {
     /// # Errors
     ///
     /// It is no reply, or an attribute is wrong, missing or without a meaning in it.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let table = Table::read(&SET, call.attributes)?;
-        let command = match call.command {
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let table = Table::read(&SET, message.attributes)?;
+        let command = match message.command {
             FEATURES => {
                 table.only(&[MAX_METERS, MAX_BANDS_ATTRIBUTE, BANDS])?;
                 return Ok(Self::Features {
@@ -253,7 +253,7 @@ impl Reply {
             SET_COMMAND => Command::Set,
             DELETE => Command::Delete,
             GET => Command::Get,
-            _ => return Err(call.unknown()),
+            _ => return Err(message.unknown()),
         };
         table.only(&[ID, STATS, USED, BANDS])?;
         let bands = table
@@ -328,7 +328,7 @@ fn write_stats(kind: u16, stats: Option<Stats>, writer: &mut Writer) {
     }
 }
 
-/// Reads bands, whatever their attributes' kind is.
+/// Reads an array of bands; the kinds of its attributes have no meaning.
 fn array<T>(bytes: &[u8], read: impl Fn(&[u8]) -> Result<T, Error>) -> Result<Vec<T>, Error> {
     let mut elements = Vec::new();
     for attribute in attributes(bytes) {

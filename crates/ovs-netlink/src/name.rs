@@ -7,12 +7,12 @@ use crate::error::Error;
 /// Most bytes of an interface's name, without the zero (`IFNAMSIZ`).
 pub const MAX_INTERFACE: usize = 15;
 
-/// A name: bytes, not none, none of them zero. How long it may be depends on what it names.
+/// A name: at least one byte, none of them zero. Each kind of object has its own limit of the length.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Vec<u8>);
 
 impl Name {
-    /// Nothing if `bytes` is empty or has a zero.
+    /// `None` if `bytes` is empty or has a zero.
     #[must_use]
     pub fn new(bytes: impl Into<Vec<u8>>) -> Option<Self> {
         let bytes = bytes.into();
@@ -25,7 +25,7 @@ impl Name {
         &self.0
     }
 
-    /// Reads attribute `kind` of `set`: at most `most` bytes and then a zero. What follows the zero is not looked at.
+    /// Reads attribute `kind` of `set`: at most `most` bytes and then a zero. Bytes behind the zero are ignored.
     pub(crate) fn read(set: &'static str, kind: u16, value: &[u8], most: usize) -> Result<Self, Error> {
         let end = value.iter().position(|byte| *byte == 0);
         match end {

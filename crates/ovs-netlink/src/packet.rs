@@ -1,9 +1,9 @@
-//! Packets: `OVS_PACKET_CMD_*`, `OVS_PACKET_ATTR_*`. Upcalls go to sockets unasked, so nothing is known of their receivers.
+//! Packets: `OVS_PACKET_CMD_*`, `OVS_PACKET_ATTR_*`.
 
 use crate::action::{self, Action};
-use crate::attribute::{Rule, Set, Table, Writer};
+use crate::attribute::{AttributeSet, Rule, Table, Writer};
 use crate::error::Error;
-use crate::family::{self, Call, Family};
+use crate::family::{self, Family, FamilyMessage};
 use crate::key::{Key, Metadata, Tunnel};
 use crate::message::Header;
 
@@ -23,10 +23,10 @@ const PROBE: u16 = 8;
 const MRU: u16 = 9;
 const LEN: u16 = 10;
 const HASH: u16 = 11;
-/// Of later kernels; ovs-vswitchd 3.7 sends it to all.
+/// An attribute of later kernels, which ovs-vswitchd 3.7 sends to older ones too.
 const UPCALL_PID: u16 = 12;
 
-static SET: Set<13> = Set {
+static SET: AttributeSet<13> = AttributeSet {
     name: "OVS_PACKET_ATTR",
     rules: {
         use Rule::{Any, Between, Exactly, Unknown};
@@ -55,19 +55,19 @@ pub struct Execute<'a> {
     pub datapath: u32,
     /// The packet, from its first header on.
     pub packet: &'a [u8],
-    /// What is known of it besides its bytes.
+    /// Its metadata.
     pub metadata: Metadata,
     /// Its Ethernet type, if it begins with its network header.
     pub eth_type: Option<u16>,
     /// The actions. They are not checked against the packet's key; see [`action::check()`].
     pub actions: Vec<Action>,
-    /// Only to find out whether it is possible.
+    /// A probe: the sender only wants to know whether the datapath supports this.
     pub probe: bool,
-    /// Greatest fragment that it was put together from, in bytes.
+    /// Greatest fragment that it was reassembled from, in bytes.
     pub mru: Option<u16>,
-    /// What the upcall said, if the packet is that of an upcall.
+    /// [`Upcall::hash`], if the packet is that of an upcall.
     pub hash: Option<u64>,
-    /// Socket for upcalls that the actions make.
+    /// Socket for upcalls that the actions cause.
     pub upcall_pid: Option<u32>,
 }
 
@@ -77,30 +77,30 @@ pub struct Execute<'a> {
 pub enum Reason {
     /// It matched no flow.
     Miss = MISS,
-    /// An action said so.
+    /// An action sent it.
     Action = ACTION,
 }
 
 /// A packet that goes to user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upcall<'a> {
-    /// Why.
+    /// Why it goes to user space.
     pub reason: Reason,
     /// The packet.
     pub packet: &'a [u8],
     /// Its key as it was received.
     pub key: Box<Key>,
-    /// What the action gave.
+    /// [`action::Userspace::userdata`] of the action.
     pub userdata: Option<&'a [u8]>,
-    /// Outer headers that it would get.
+    /// Outer headers that it would get at the tunnel port.
     pub egress_tunnel: Option<Tunnel>,
     /// The flow's actions.
     pub actions: Option<Vec<Action>>,
-    /// Greatest fragment that it was put together from, in bytes.
+    /// Greatest fragment that it was reassembled from, in bytes.
     pub mru: Option<u16>,
-    /// Its bytes before it was cut.
+    /// Its length in bytes before it was truncated.
     pub length: Option<u32>,
-    /// What is repeated when the packet comes back unchanged; not 0.
+    /// Hash of the packet, not 0; it is repeated when the packet comes back to be executed unchanged.
     pub hash: Option<u64>,
 }
 
@@ -110,15 +110,15 @@ impl<'a> Execute<'a> {
     /// # Errors
     ///
     /// The command is unknown, or an attribute is wrong, missing or without a meaning in it.
-    pub fn read(call: &Call<'a>) -> Result<Self, Error> {
-        if call.command != EXECUTE || call.dump {
-            return Err(call.unknown());
+    pub fn read(message: &FamilyMessage<'a>) -> Result<Self, Error> {
+        if message.command != EXECUTE || message.dump {
+            return Err(message.unknown());
         }
-        let table = Table::read(&SET, call.attributes)?;
+        let table = Table::read(&SET, message.attributes)?;
         table.only(&[PACKET, KEY, ACTIONS, PROBE, MRU, LEN, HASH, UPCALL_PID])?;
         let (metadata, eth_type) = Key::read_metadata(table.required(KEY, table.bytes(KEY))?)?;
         Ok(Self {
-            datapath: call.datapath,
+            datapath: message.datapath,
             packet: table.required(PACKET, table.bytes(PACKET))?,
             metadata,
             eth_type,
@@ -155,13 +155,13 @@ impl<'a> Upcall<'a> {
     /// # Errors
     ///
     /// It is no upcall, or an attribute is wrong, missing or without a meaning in it.
-    pub fn read(call: &Call<'a>) -> Result<Self, Error> {
-        let reason = match call.command {
+    pub fn read(message: &FamilyMessage<'a>) -> Result<Self, Error> {
+        let reason = match message.command {
             MISS => Reason::Miss,
             ACTION => Reason::Action,
-            _ => return Err(call.unknown()),
+            _ => return Err(message.unknown()),
         };
-        let table = Table::read(&SET, call.attributes)?;
+        let table = Table::read(&SET, message.attributes)?;
         table.only(&[PACKET, KEY, ACTIONS, USERDATA, EGRESS_TUN_KEY, MRU, LEN, HASH])?;
         Ok(Self {
             reason,

@@ -5,7 +5,7 @@ use crate::control;
 use crate::ct_limit;
 use crate::datapath::{self, Datapath};
 use crate::error::Error;
-use crate::family::{Call, Family};
+use crate::family::{Family, FamilyMessage};
 use crate::flow::{self, Flow};
 use crate::message::{Flags, Header, Message};
 use crate::meter;
@@ -15,7 +15,7 @@ use crate::vport::{self, Vport};
 /// A request of user space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// Which families there are.
+    /// Descriptions of families.
     Control(control::Request),
     /// Datapaths.
     Datapath(datapath::Request),
@@ -31,7 +31,7 @@ pub enum Request<'a> {
     CtLimit(ct_limit::Request),
 }
 
-/// What the datapath says: replies, parts of dumps, notifications, upcalls.
+/// A message from the datapath: a reply, a part of a dump, a notification or an upcall.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// A family.
@@ -55,8 +55,8 @@ impl<'a> Request<'a> {
     ///
     /// # Errors
     ///
-    /// The message is no request, its family or command is unknown, or an attribute is wrong. [`Error::errno`] is what the
-    /// kernel would answer.
+    /// The message is no request, its family or command is unknown, or an attribute is wrong. [`Error::errno`] is the kernel's
+    /// answer.
     pub fn read(message: &Message<'a>) -> Result<Self, Error> {
         let flags = message.header.flags;
         if !flags.contains(Flags::REQUEST) {
@@ -65,19 +65,19 @@ impl<'a> Request<'a> {
                 value: u64::from(flags.0),
             });
         }
-        let call = Call::read(message)?;
-        Ok(match call.family {
-            Family::Control => Self::Control(control::Request::read(&call)?),
-            Family::Datapath => Self::Datapath(datapath::Request::read(&call)?),
-            Family::Vport => Self::Vport(vport::Request::read(&call)?),
-            Family::Flow => Self::Flow(call.datapath, flow::Request::read(&call)?),
-            Family::Packet => Self::Execute(Box::new(Execute::read(&call)?)),
-            Family::Meter => Self::Meter(call.datapath, meter::Request::read(&call)?),
-            Family::CtLimit => Self::CtLimit(ct_limit::Request::read(&call)?),
+        let message = FamilyMessage::read(message)?;
+        Ok(match message.family {
+            Family::Control => Self::Control(control::Request::read(&message)?),
+            Family::Datapath => Self::Datapath(datapath::Request::read(&message)?),
+            Family::Vport => Self::Vport(vport::Request::read(&message)?),
+            Family::Flow => Self::Flow(message.datapath, flow::Request::read(&message)?),
+            Family::Packet => Self::Execute(Box::new(Execute::read(&message)?)),
+            Family::Meter => Self::Meter(message.datapath, meter::Request::read(&message)?),
+            Family::CtLimit => Self::CtLimit(ct_limit::Request::read(&message)?),
         })
     }
 
-    /// Whether all there are of something is asked for.
+    /// Whether it is a request for a dump.
     #[must_use]
     pub fn is_dump(&self) -> bool {
         match self {
@@ -113,21 +113,21 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Reads a reply. Errors, acknowledgements and ends of dumps are none; see [`Message::status`].
+    /// Reads a reply. Errors, acknowledgements and ends of dumps are not replies; see [`Message::status`].
     ///
     /// # Errors
     ///
     /// The message's family or command is unknown, or an attribute is wrong.
     pub fn read(message: &Message<'a>) -> Result<Self, Error> {
-        let call = Call::read(message)?;
-        Ok(match call.family {
-            Family::Control => Self::Control(control::Description::read(&call)?),
-            Family::Datapath => Self::Datapath(Datapath::read(&call)?),
-            Family::Vport => Self::Vport(Vport::read(&call)?),
-            Family::Flow => Self::Flow(call.datapath, Flow::read(&call)?),
-            Family::Packet => Self::Upcall(call.datapath, Upcall::read(&call)?),
-            Family::Meter => Self::Meter(call.datapath, meter::Reply::read(&call)?),
-            Family::CtLimit => Self::CtLimit(ct_limit::Reply::read(&call)?),
+        let message = FamilyMessage::read(message)?;
+        Ok(match message.family {
+            Family::Control => Self::Control(control::Description::read(&message)?),
+            Family::Datapath => Self::Datapath(Datapath::read(&message)?),
+            Family::Vport => Self::Vport(Vport::read(&message)?),
+            Family::Flow => Self::Flow(message.datapath, Flow::read(&message)?),
+            Family::Packet => Self::Upcall(message.datapath, Upcall::read(&message)?),
+            Family::Meter => Self::Meter(message.datapath, meter::Reply::read(&message)?),
+            Family::CtLimit => Self::CtLimit(ct_limit::Reply::read(&message)?),
         })
     }
 

@@ -1,9 +1,9 @@
 //! Ports of datapaths: `OVS_VPORT_CMD_*`, `OVS_VPORT_ATTR_*`.
 
-use crate::attribute::{Rule, Set, Table, Writer};
+use crate::attribute::{AttributeSet, Rule, Table, Writer};
 pub use crate::datapath::Command;
 use crate::error::Error;
-use crate::family::{self, Call, Family};
+use crate::family::{self, Family, FamilyMessage};
 use crate::key::NO_PORT;
 use crate::message::Header;
 use crate::name::{MAX_INTERFACE, Name};
@@ -18,7 +18,7 @@ const STATS: u16 = 6;
 const IFINDEX: u16 = 8;
 const NETNSID: u16 = 9;
 
-static SET: Set<10> = Set {
+static SET: AttributeSet<10> = AttributeSet {
     name: "OVS_VPORT_ATTR",
     rules: {
         use Rule::{Any, Between, Exactly, Padding, Unknown};
@@ -39,18 +39,18 @@ static SET: Set<10> = Set {
 
 const DST_PORT: u16 = 1;
 const EXTENSION: u16 = 2;
-static TUNNEL: Set<3> = Set {
+static TUNNEL: AttributeSet<3> = AttributeSet {
     name: "OVS_TUNNEL_ATTR",
     rules: [Rule::Unknown, Rule::Exactly(2), Rule::Any],
 };
 
 const GBP: u16 = 1;
-static EXTENSIONS: Set<2> = Set {
+static EXTENSIONS: AttributeSet<2> = AttributeSet {
     name: "OVS_VXLAN_EXT",
     rules: [Rule::Unknown, Rule::Between(0, 4)],
 };
 
-/// What a port is.
+/// The kind of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
@@ -84,18 +84,18 @@ impl Kind {
 pub struct Options {
     /// UDP port.
     pub port: Option<u16>,
-    /// VXLAN carries a group policy.
+    /// VXLAN headers carry a group policy.
     pub group_policy: bool,
 }
 
-/// Which port: by name, else by number.
+/// Selects a port by name, else by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Which {
-    /// Number of the datapath; 0 with a name stands for any.
+    /// Number of the datapath; with a name, 0 stands for any datapath.
     pub datapath: u32,
     /// Name.
     pub name: Option<Name>,
-    /// Number, looked at only without a name.
+    /// Number; ignored if there is a name.
     pub port: Option<u32>,
 }
 
@@ -108,33 +108,33 @@ pub enum Request {
         datapath: u32,
         /// Name.
         name: Name,
-        /// What it is.
+        /// Its kind.
         kind: Kind,
-        /// Number that it shall have.
+        /// Wanted number.
         port: Option<u32>,
         /// Sockets for upcalls; 0 for none.
         upcall_pids: Vec<u32>,
         /// Options of tunnels.
         options: Option<Options>,
-        /// Interface index that an internal port shall have.
+        /// Wanted interface index of an internal port.
         ifindex: Option<u32>,
     },
-    /// Deletes one.
+    /// Deletes a port.
     Delete(Which),
-    /// Tells of one.
+    /// Asks for a port.
     Get(Which),
-    /// Changes one; what is absent stays.
+    /// Changes a port; absent properties stay as they are.
     Set {
-        /// Which.
+        /// The port.
         which: Which,
-        /// What it is; must be what it was.
+        /// Its kind, which must not change.
         kind: Option<Kind>,
         /// Sockets for upcalls.
         upcall_pids: Option<Vec<u32>>,
         /// Options of tunnels.
         options: Option<Options>,
     },
-    /// Tells of all ports of this datapath.
+    /// Asks for all ports of this datapath.
     Dump {
         /// Number of the datapath.
         datapath: u32,
@@ -163,28 +163,28 @@ counters! {
     }
 }
 
-/// A port, as replies, dumps and notifications tell of it.
+/// A port, as replies, dumps and notifications describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vport {
-    /// What happened.
+    /// The event, or [`Command::Get`].
     pub command: Command,
     /// Number of the datapath.
     pub datapath: u32,
     /// Number.
     pub port: u32,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Name.
     pub name: Name,
     /// Options of tunnels.
     pub options: Option<Options>,
-    /// Sockets for upcalls. ovs-vswitchd takes no reply without them, whatever it uses them for.
+    /// Sockets for upcalls. ovs-vswitchd refuses a reply without them, even if sockets are chosen by processor.
     pub upcall_pids: Vec<u32>,
     /// Counts of packets.
     pub stats: Option<Stats>,
     /// Interface index.
     pub ifindex: Option<u32>,
-    /// Number of the network namespace that it is in, if it is not in the datapath's.
+    /// Number of its network namespace, if that is not the datapath's.
     pub netns_id: Option<i32>,
 }
 
@@ -194,13 +194,13 @@ impl Request {
     /// # Errors
     ///
     /// The command is unknown, or an attribute is wrong, missing or without a meaning in it.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let command = Command::read(call)?;
-        let table = Table::read(&SET, call.attributes)?;
-        let datapath = call.datapath;
-        if call.dump {
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let command = Command::read(message)?;
+        let table = Table::read(&SET, message.attributes)?;
+        let datapath = message.datapath;
+        if message.dump {
             if command != Command::Get {
-                return Err(call.unknown());
+                return Err(message.unknown());
             }
             table.only(&[])?;
             return Ok(Self::Dump { datapath });
@@ -304,14 +304,14 @@ impl Vport {
     /// # Errors
     ///
     /// It is no reply, or an attribute is wrong or missing.
-    pub fn read(call: &Call<'_>) -> Result<Self, Error> {
-        let command = Command::read(call)?;
-        let table = Table::read(&SET, call.attributes)?;
-        let which = read_which(call.datapath, &table)?;
+    pub fn read(message: &FamilyMessage<'_>) -> Result<Self, Error> {
+        let command = Command::read(message)?;
+        let table = Table::read(&SET, message.attributes)?;
+        let which = read_which(message.datapath, &table)?;
         let pids = table.bytes(UPCALL_PID).map(read_pids).transpose()?;
         Ok(Self {
             command,
-            datapath: call.datapath,
+            datapath: message.datapath,
             port: table.required(PORT_NO, which.port)?,
             kind: Kind::read(table.required(TYPE, table.u32(TYPE))?)?,
             name: table.required(NAME, which.name)?,

@@ -35,7 +35,7 @@ fn corpus() -> Vec<Vec<u8>> {
     messages
 }
 
-/// Whatever is understood is written, and understood again as the same.
+/// Writes each value that was read, and checks that it is read again as the same.
 fn feed(bytes: &[u8]) {
     for message in messages(bytes).flatten() {
         let written = |write: &dyn Fn(&mut Writer)| {

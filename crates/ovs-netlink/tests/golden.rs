@@ -1,4 +1,4 @@
-//! Messages recorded from ovs-vswitchd 3.1.0 of Debian 12 and from what answered it; see `golden/README.md`.
+//! Messages recorded from ovs-vswitchd 3.1.0 of Debian 12 and from the process that answered it; see `golden/README.md`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use ovs_netlink::attribute::Writer;
 use ovs_netlink::message::{self, Message, messages};
 use ovs_netlink::{Errno, Reply, Request};
 
-/// A recorded message: who sent it, in which file and line, its bytes.
+/// A recorded message: its sender, file, line and bytes.
 struct Golden {
     request: bool,
     place: String,
@@ -36,7 +36,8 @@ fn golden() -> Vec<Golden> {
     files.iter().flat_map(|file| read(file)).collect()
 }
 
-/// Lines that begin with `#` say what follows; the others are `>` for requests or `<` for what was answered, and bytes.
+/// Reads a file of messages. A line that begins with `#` describes the next one; the others begin with `>` for requests or `<`
+/// for answers, and go on with the bytes.
 fn read(file: &Path) -> Vec<Golden> {
     let text = std::fs::read_to_string(file).unwrap();
     let line = |(number, line): (usize, &str)| {
@@ -58,7 +59,7 @@ fn read(file: &Path) -> Vec<Golden> {
     lines.map(line).collect()
 }
 
-/// Reads all that a datagram says, whatever that is.
+/// Reads all messages of a datagram; errors are no failure.
 fn read_all(bytes: &[u8], request: bool) {
     for message in messages(bytes).flatten() {
         if request {

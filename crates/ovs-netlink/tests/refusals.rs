@@ -167,7 +167,7 @@ fn a_mask_looks_at_headers_only_beside_what_says_that_they_are_there() {
         read_mask(key, &[EXACT_TYPE, (IPV4, &almost), (UDP, &[1; 4])]),
         Err(misplaced(UDP))
     );
-    // What is zero says nothing.
+    // A mask of zero is a wildcard.
     assert!(read_mask(key, &[(IPV4, &[0; 12]), (UDP, &[0; 4])]).is_ok());
     assert_eq!(
         read_mask(key, &[(CT_STATE, &[1, 0, 0, 0])]),
@@ -229,7 +229,7 @@ fn tunnels_need_a_destination_and_a_time_to_live() {
     assert!(tunnel(&[(16, &[]), v4, (4, &[64])]).is_err());
 }
 
-/// Found by random changes: an original tuple in a mask whose key has none, of which only padding is set.
+/// Found by random changes: a mask with an original tuple of which only padding is set, beside a key without such a tuple.
 #[test]
 fn a_mask_may_look_at_a_tuple_that_the_key_lacks() {
     let header = ipv4(0, 0);

@@ -1,4 +1,4 @@
-//! What is written is read again as it was: keys, masks, actions, requests, replies.
+//! Keys, masks, actions, requests and replies that are written are read again unchanged.
 
 #![allow(clippy::unwrap_used)]
 

@@ -124,7 +124,7 @@ fn malicious_programs_are_refused_or_bounded() {
     for (name, json, p4info) in programs(&own().join("malicious")) {
         let result = load(&json, p4info.as_deref());
         let refused = match name.as_str() {
-            "parser_spin" => Some(r#"parser state "spin": the parser turns for ever"#),
+            "parser_spin" => Some(r#"parser state "spin": the parser loops for ever"#),
             "huge_tables" => {
                 Some(r#"table "TestIngress.huge_exact": entries: 10000000 is more than 4194304"#)
             }

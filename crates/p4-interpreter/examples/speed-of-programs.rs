@@ -1,18 +1,18 @@
 //! Packets per second that one thread runs through programs of the project.
 //!
 //! `cargo run --release -p p4-interpreter --example speed-of-programs`. Packets of 64 bytes from 64 flows in turn, bursts of 32, tables
-//! with some entries. Each program runs for about half a second of processor time; the best of five parts of it is told.
-//! Time is the thread's, so that other work on the machine disturbs little.
+//! with some entries. Each program runs for about half a second of processor time; the best of five parts is printed.
+//! Time is the thread's own, so that other work on the machine disturbs little.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
 
 use common::{Bench, Key, udp};
-use p4_interpreter::{Context, Nobody, Output, Packet, Sink};
+use p4_interpreter::{Context, NoObserver, Output, Packet, Sink};
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// Counts what leaves.
+/// Counts packets that leave.
 #[derive(Default)]
 struct Count {
     packets: u64,
@@ -155,7 +155,7 @@ fn packets() -> Vec<Vec<u8>> {
     (0..FLOWS).map(packet).collect()
 }
 
-/// Time that this thread has had a processor.
+/// Processor time that this thread has used.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
@@ -177,13 +177,13 @@ fn measure(name: &str, (bench, packets): Prepared) {
                 .collect::<Vec<_>>()
                 .chunks(BURST)
             {
-                let reading = bench.state.read();
+                let guard = bench.state.read();
                 now += 10_000;
                 for packet in burst {
                     let packet = Packet::whole(1, packet);
                     bench
                         .engine
-                        .run(&reading, &mut context, &packet, now, &mut sink, &mut Nobody);
+                        .run(&guard, &mut context, &packet, now, &mut sink, &mut NoObserver);
                 }
                 sent += burst.len() as u64;
             }

@@ -5,7 +5,7 @@
 //! significant first (see [`crate::wide`]).
 //!
 //! The fast way reads the eight bytes that begin where the field begins. So buffers keep [`SLACK`] bytes behind their
-//! last field; without it the accesses stay right and get slower.
+//! last field; without them accesses are still right, but slower.
 
 /// Bytes behind the last field with which every access takes the fast way.
 pub const SLACK: usize = 8;
@@ -16,7 +16,7 @@ pub const fn mask(width: u32) -> u64 {
     if width >= 64 { u64::MAX } else { (1 << width) - 1 }
 }
 
-/// Eight bytes from `at` on, big-endian; what lies beyond the buffer is zero.
+/// Eight bytes from `at` on, big-endian; bytes beyond the buffer are zero.
 #[inline]
 pub fn window(buffer: &[u8], at: usize) -> u64 {
     match buffer.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
@@ -165,7 +165,7 @@ fn ends<const N: usize>(bytes: &mut [u8], first: [u8; N], last: [u8; N]) {
     }
 }
 
-/// Copies `width` bits from one buffer to another, whatever their offsets within bytes.
+/// Copies `width` bits from one buffer to another. The offsets within bytes may differ.
 pub fn copy(from: &[u8], from_bit: usize, to: &mut [u8], to_bit: usize, width: usize) {
     let whole = from_bit.is_multiple_of(8) && to_bit.is_multiple_of(8);
     let mut done = 0;

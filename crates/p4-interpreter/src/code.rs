@@ -2,11 +2,11 @@
 //!
 //! [`crate::compile`] turns a program's parser, controls, actions, calculations and digests into one list of
 //! [`Op`]s of 16 bytes each. Values of up to 64 bits are in numbered scratch registers, wider ones in scratch words
-//! (see [`WideOp`]); both are given out at compile time, as the expressions' trees need them. Every access to the packet
+//! (see [`WideOp`]); both are allocated at compile time, as the expressions' trees need them. Every access to the packet
 //! header vector (PHV) has its place resolved: whole bytes are loaded as such, other fields by a window of eight bytes
 //! and two shifts.
 //!
-//! Operations that are rare or touch much are [`Slow`] ones in a list of their own.
+//! Operations that are rare or touch many bytes are [`Slow`] ones in a list of their own.
 //!
 //! Registers hold values with zeros beyond their width, bools as 0 and 1, and references to headers as their number or
 //! [`NO_HEADER`].
@@ -181,7 +181,7 @@ pub(crate) enum Op {
         b: Reg,
         width: u8,
         signed: bool,
-        rest: bool,
+        remainder: bool,
     },
     /// `a` in front of the lowest `low` bits, which are `b`.
     Concat {
@@ -358,7 +358,7 @@ pub(crate) enum Op {
         header: HeaderId,
     },
     MarkToDrop,
-    /// The gathered bytes begin anew.
+    /// Empties the gathered bytes.
     Gather,
     /// Adds bits of the PHV to the gathered bytes.
     GatherField {
@@ -380,7 +380,7 @@ pub(crate) enum Op {
     },
 }
 
-/// How a number is squeezed into a width.
+/// How a number is saturated to a width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cast {
     Unsigned,
@@ -570,7 +570,7 @@ pub(crate) enum WideCompare {
     LessEqualSigned,
 }
 
-/// Which header a reference means.
+/// How a reference to a header is resolved at run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolve {
     Next(StackId),
@@ -587,7 +587,7 @@ pub(crate) enum Resolve {
 #[derive(Clone, Debug)]
 pub(crate) enum Slow {
     Wide(WideOp),
-    /// `strict`: what is not there ends the parser.
+    /// `strict`: a reference to an element that does not exist ends the parser.
     Resolve {
         to: Reg,
         how: Resolve,
@@ -730,7 +730,7 @@ pub(crate) enum Slow {
         header: HeaderId,
         bit: u32,
     },
-    /// Marks that the payload belongs to the gathered bytes: what is emitted after this header, and the packet's rest.
+    /// Marks that the payload belongs to the gathered bytes: the headers emitted after this one, and the bytes behind all headers.
     GatherPayload {
         after: Option<HeaderId>,
     },

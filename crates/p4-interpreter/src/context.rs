@@ -1,4 +1,4 @@
-//! A worker's scratch: everything that a packet needs while it runs, allocated once.
+//! A worker's scratch memory: everything that a packet needs while it runs, allocated once.
 
 use crate::bits::SLACK;
 use crate::engine::Engine;
@@ -6,10 +6,10 @@ use crate::packet::Counts;
 use p4_ir::{DigestId, FieldListId, HeaderId};
 use std::collections::VecDeque;
 
-/// Copies of a packet that may wait at a time with what they need to run.
+/// Snapshots that the waiting copies of a packet may need at a time.
 pub(crate) const SNAPSHOTS: usize = 32;
 
-/// Copies that one packet that came may have in all.
+/// Most copies of one received packet in all.
 pub const MAX_COPIES: usize = 512;
 
 /// Operations that a pass has asked for, which are carried out at the end of its control.
@@ -36,27 +36,27 @@ pub(crate) struct Snapshot {
     pub length: usize,
     /// The copy is to run again when egress ends.
     pub recirculate: Option<Option<FieldListId>>,
-    /// Jobs that still refer to it.
+    /// Waiting copies that still refer to it.
     pub users: usize,
 }
 
-/// A copy that waits.
+/// A copy of the packet that waits to run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Job {
+pub(crate) struct WaitingCopy {
     pub snapshot: u16,
-    pub kind: JobKind,
+    pub kind: CopyKind,
     pub passes: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum JobKind {
+pub(crate) enum CopyKind {
     /// The snapshot's head is to be parsed; kept metadata is set.
     Ingress { instance: u8 },
-    /// To this port, as this replica.
+    /// Egress for this port, as this replica.
     Egress { port: u32, rid: u16, instance: u8 },
 }
 
-/// Scratch of one worker for one engine. See the module's description.
+/// Scratch memory of one worker for one engine. See the module's description.
 #[derive(Debug)]
 pub struct Context {
     pub(crate) regs: [u64; 256],
@@ -76,20 +76,20 @@ pub struct Context {
     pub(crate) payload: Option<Option<HeaderId>>,
     pub(crate) head: Vec<u8>,
     pub(crate) head_len: usize,
-    /// Bytes of the packet that came which the head holds or has replaced.
+    /// Bytes of the received packet that the head holds or has replaced.
     pub(crate) pulled: usize,
     /// Where the parser is in the head.
     pub(crate) at: usize,
     pub(crate) steps: u32,
     pub(crate) parser_error: u32,
     pub(crate) checksum_error: bool,
-    /// Bytes that may leave.
+    /// Most bytes of the packet when it leaves.
     pub(crate) truncate: usize,
     /// Bytes of the packet when its pass through ingress began.
     pub(crate) length: usize,
     pub(crate) deferred: Deferred,
     pub(crate) out: Vec<u8>,
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) waiting: VecDeque<WaitingCopy>,
     pub(crate) snapshots: Vec<Snapshot>,
     pub(crate) copies: usize,
     pub(crate) random: u64,
@@ -97,7 +97,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// Scratch for an engine. `seed` decides the numbers that the program's `random` gives.
+    /// Scratch memory for an engine. `seed` decides the numbers that the program's `random` gives.
     pub fn new(engine: &Engine, seed: u64) -> Self {
         let sizes = engine.sizes();
         let snapshot = Snapshot {
@@ -137,7 +137,7 @@ impl Context {
             length: 0,
             deferred: Deferred::default(),
             out: vec![0; sizes.out + SLACK],
-            jobs: VecDeque::with_capacity(MAX_COPIES),
+            waiting: VecDeque::with_capacity(MAX_COPIES),
             snapshots: vec![snapshot; SNAPSHOTS],
             copies: 0,
             random: seed | 1,
@@ -198,7 +198,7 @@ impl Context {
         Some(at as u16)
     }
 
-    /// Brings a state back.
+    /// Restores the state of a snapshot.
     pub(crate) fn restore(&mut self, number: u16) {
         let snapshot = &self.snapshots[usize::from(number)];
         self.phv.copy_from_slice(&snapshot.phv);

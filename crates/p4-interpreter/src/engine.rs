@@ -1,7 +1,7 @@
 //! A program that is ready to run.
 //!
-//! An [`Engine`] holds nothing that changes: it can be shared by all workers. Changing state is apart: the program's state
-//! in [`crate::State`], a packet's scratch in [`crate::Context`].
+//! An [`Engine`] does not change, so all workers can share it. State is elsewhere: the program's in [`crate::State`], a
+//! packet's in [`crate::Context`].
 
 use crate::code::Size;
 use crate::compile::{self, Code};
@@ -13,7 +13,7 @@ use p4_tables::{KeyField, KeyLayout, MatchKind};
 /// The port that means "drop" in v1model.
 pub const DROP_PORT: u64 = 511;
 
-/// Passes through ingress that one packet may have; also how often a clone may be cloned in turn.
+/// Most passes of one packet through ingress; also how often a clone may be cloned in turn.
 pub const MAX_PASSES: u8 = p4_ir::limits::PASSES;
 
 /// Bytes that are copied to the engine's head at first. More follow if the parser asks for them.
@@ -62,13 +62,13 @@ impl Errors {
 
 /// A metadata field's cell.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Slot {
+pub(crate) struct Cell {
     pub at: u32,
     pub size: Size,
     pub mask: u64,
 }
 
-impl Slot {
+impl Cell {
     fn new(field: &Field) -> Option<Self> {
         let (size, bytes) = match field.width {
             ..=8 => (Size::One, 1),
@@ -78,7 +78,7 @@ impl Slot {
             _ => return None,
         };
         let at = (field.offset + u32::from(field.width)) / 8 - bytes;
-        Some(Slot {
+        Some(Cell {
             at,
             size,
             mask: crate::bits::mask(u32::from(field.width)),
@@ -89,39 +89,39 @@ impl Slot {
 /// Cells of standard metadata.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standard {
-    pub ingress_port: Option<Slot>,
-    pub egress_spec: Option<Slot>,
-    pub egress_port: Option<Slot>,
-    pub instance_type: Option<Slot>,
-    pub packet_length: Option<Slot>,
-    pub enq_timestamp: Option<Slot>,
-    pub ingress_timestamp: Option<Slot>,
-    pub egress_timestamp: Option<Slot>,
-    pub mcast_grp: Option<Slot>,
-    pub egress_rid: Option<Slot>,
-    pub checksum_error: Option<Slot>,
-    pub parser_error: Option<Slot>,
+    pub ingress_port: Option<Cell>,
+    pub egress_spec: Option<Cell>,
+    pub egress_port: Option<Cell>,
+    pub instance_type: Option<Cell>,
+    pub packet_length: Option<Cell>,
+    pub enq_timestamp: Option<Cell>,
+    pub ingress_timestamp: Option<Cell>,
+    pub egress_timestamp: Option<Cell>,
+    pub mcast_grp: Option<Cell>,
+    pub egress_rid: Option<Cell>,
+    pub checksum_error: Option<Cell>,
+    pub parser_error: Option<Cell>,
 }
 
 impl Standard {
     fn new(program: &Program) -> Self {
-        let slot = |role| {
+        let cell = |role| {
             let field = program.standard.get(role)?;
-            Slot::new(&program.fields[field.index()])
+            Cell::new(&program.fields[field.index()])
         };
         Standard {
-            ingress_port: slot(Role::IngressPort),
-            egress_spec: slot(Role::EgressSpec),
-            egress_port: slot(Role::EgressPort),
-            instance_type: slot(Role::InstanceType),
-            packet_length: slot(Role::PacketLength),
-            enq_timestamp: slot(Role::EnqTimestamp),
-            ingress_timestamp: slot(Role::IngressGlobalTimestamp),
-            egress_timestamp: slot(Role::EgressGlobalTimestamp),
-            mcast_grp: slot(Role::McastGrp),
-            egress_rid: slot(Role::EgressRid),
-            checksum_error: slot(Role::ChecksumError),
-            parser_error: slot(Role::ParserError),
+            ingress_port: cell(Role::IngressPort),
+            egress_spec: cell(Role::EgressSpec),
+            egress_port: cell(Role::EgressPort),
+            instance_type: cell(Role::InstanceType),
+            packet_length: cell(Role::PacketLength),
+            enq_timestamp: cell(Role::EnqTimestamp),
+            ingress_timestamp: cell(Role::IngressGlobalTimestamp),
+            egress_timestamp: cell(Role::EgressGlobalTimestamp),
+            mcast_grp: cell(Role::McastGrp),
+            egress_rid: cell(Role::EgressRid),
+            checksum_error: cell(Role::ChecksumError),
+            parser_error: cell(Role::ParserError),
         }
     }
 }

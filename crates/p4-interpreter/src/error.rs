@@ -24,7 +24,7 @@ pub enum Error {
         name: String,
     },
     /// Registers, counters and meters together would need too much memory.
-    #[error("`{name}` brings the program's state to {bytes} bytes, {limit} are allowed")]
+    #[error("`{name}` brings the program's state to {bytes} bytes, but only {limit} are allowed")]
     TooMuchState {
         /// The array that exceeds the limit.
         name: String,
@@ -54,7 +54,7 @@ pub enum Error {
     /// A value does not fit.
     #[error("a {what} is {expected}")]
     Wrong {
-        /// What was given.
+        /// Name of the value.
         what: &'static str,
         /// What it must be.
         expected: String,

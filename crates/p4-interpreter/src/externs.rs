@@ -2,7 +2,7 @@
 
 use p4_ir::ExternFunction;
 
-/// Names of the functions. Each copies its one argument.
+/// Names of the functions. Each returns its only argument.
 pub const FUNCTIONS: &[&str] = &["extern_func"];
 
 /// Whether the target has a function of that name and form.

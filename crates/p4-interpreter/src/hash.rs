@@ -1,6 +1,6 @@
 //! Hash and checksum algorithms of v1model.
 //!
-//! Each is fed piece by piece, so that a payload that lies elsewhere need not be gathered. The results agree with
+//! Each takes its input piece by piece, so that a payload that lies elsewhere need not be gathered. The results agree with
 //! BMv2's `simple_switch`: `crc16` is CRC-16/ARC, `crc32` that of Ethernet, `csum16` the Internet checksum (RFC 1071),
 //! `identity` the first eight bytes, `xor16` and its relatives the sum without carry of big-endian words.
 
@@ -53,7 +53,7 @@ impl CrcParameters {
     };
 }
 
-/// A check with its table of remainders. 2 KiB.
+/// A cyclic redundancy check with its table of remainders, of 2 KiB.
 #[derive(Clone, Debug)]
 pub struct Crc {
     parameters: CrcParameters,
@@ -133,9 +133,9 @@ impl Crc {
 
 fn remainder(byte: u64, parameters: CrcParameters) -> u64 {
     let top = 1 << (parameters.width - 1);
-    (0..8).fold(byte << (parameters.width - 8), |rest, _| {
-        let next = rest << 1;
-        if rest & top != 0 {
+    (0..8).fold(byte << (parameters.width - 8), |remainder, _| {
+        let next = remainder << 1;
+        if remainder & top != 0 {
             next ^ parameters.polynomial
         } else {
             next
@@ -145,11 +145,11 @@ fn remainder(byte: u64, parameters: CrcParameters) -> u64 {
 
 fn reflected_remainder(byte: u64, parameters: CrcParameters) -> u64 {
     let polynomial = reflect(parameters.polynomial, parameters.width);
-    (0..8).fold(byte, |rest, _| {
-        if rest & 1 != 0 {
-            (rest >> 1) ^ polynomial
+    (0..8).fold(byte, |remainder, _| {
+        if remainder & 1 != 0 {
+            (remainder >> 1) ^ polynomial
         } else {
-            rest >> 1
+            remainder >> 1
         }
     })
 }
@@ -162,7 +162,7 @@ fn reflect(value: u64, width: u32) -> u64 {
 /// An algorithm that is ready to run, with its parameters and tables.
 #[derive(Clone, Debug)]
 pub enum Algorithm {
-    /// Any cyclic redundancy check.
+    /// A cyclic redundancy check.
     Crc(Crc),
     /// The Internet checksum.
     Csum16,
@@ -176,11 +176,11 @@ pub enum Algorithm {
 
 /// A hash under way.
 #[derive(Clone, Copy, Debug)]
-pub struct Running {
+pub struct HashState {
     register: u64,
     /// Bytes so far.
     length: usize,
-    /// For xxHash: four accumulators, and what does not fill a stripe yet.
+    /// For xxHash: four accumulators, and the bytes that do not fill a stripe yet.
     lanes: [u64; 4],
     stripe: [u8; STRIPE],
 }
@@ -197,8 +197,8 @@ const PRIMES: [u64; 5] = [
 ];
 
 impl Algorithm {
-    /// Before any byte.
-    pub fn start(&self) -> Running {
+    /// The state before the first byte.
+    pub fn start(&self) -> HashState {
         let register = match self {
             Algorithm::Crc(crc) => crc.start(),
             _ => 0,
@@ -209,7 +209,7 @@ impl Algorithm {
             0,
             PRIMES[0].wrapping_neg(),
         ];
-        Running {
+        HashState {
             register,
             length: 0,
             lanes,
@@ -218,47 +218,47 @@ impl Algorithm {
     }
 
     /// Takes further bytes.
-    pub fn update(&self, running: &mut Running, bytes: &[u8]) {
+    pub fn update(&self, state: &mut HashState, bytes: &[u8]) {
         match self {
-            Algorithm::Crc(crc) => running.register = crc.update(running.register, bytes),
-            Algorithm::Csum16 => running.register += csum_part(bytes, running.length % 2 == 1),
-            Algorithm::Xor(size) => running.register ^= xor_part(bytes, *size as usize, running.length),
+            Algorithm::Crc(crc) => state.register = crc.update(state.register, bytes),
+            Algorithm::Csum16 => state.register += csum_part(bytes, state.length % 2 == 1),
+            Algorithm::Xor(size) => state.register ^= xor_part(bytes, *size as usize, state.length),
             Algorithm::Identity => {
-                for &byte in bytes.iter().take(8_usize.saturating_sub(running.length)) {
-                    running.register = (running.register << 8) | u64::from(byte);
+                for &byte in bytes.iter().take(8_usize.saturating_sub(state.length)) {
+                    state.register = (state.register << 8) | u64::from(byte);
                 }
             }
-            Algorithm::Xxh64 => running.stripes(bytes),
+            Algorithm::Xxh64 => state.stripes(bytes),
         }
-        running.length += bytes.len();
+        state.length += bytes.len();
     }
 
     /// The hash of all bytes taken.
-    pub fn finish(&self, running: Running) -> u64 {
+    pub fn finish(&self, state: HashState) -> u64 {
         match self {
-            Algorithm::Crc(crc) => crc.finish(running.register),
-            Algorithm::Csum16 => u64::from(!fold(running.register)),
-            Algorithm::Xxh64 => running.xxh64(),
-            Algorithm::Xor(_) | Algorithm::Identity => running.register,
+            Algorithm::Crc(crc) => crc.finish(state.register),
+            Algorithm::Csum16 => u64::from(!fold(state.register)),
+            Algorithm::Xxh64 => state.xxh64(),
+            Algorithm::Xor(_) | Algorithm::Identity => state.register,
         }
     }
 
-    /// All at once.
+    /// The hash of bytes that are all at hand.
     pub fn hash(&self, bytes: &[u8]) -> u64 {
         match self {
-            // What most programs use, without the state of a hash under way.
+            // The algorithm that most programs use needs no state of a hash under way.
             Algorithm::Csum16 => u64::from(!fold(csum_part(bytes, false))),
             Algorithm::Crc(crc) => crc.finish(crc.update(crc.start(), bytes)),
             _ => {
-                let mut running = self.start();
-                self.update(&mut running, bytes);
-                self.finish(running)
+                let mut state = self.start();
+                self.update(&mut state, bytes);
+                self.finish(state)
             }
         }
     }
 }
 
-impl Running {
+impl HashState {
     /// Takes whole stripes of 32 bytes and keeps the remaining bytes. `length` still counts the bytes before.
     fn stripes(&mut self, mut bytes: &[u8]) {
         let kept = self.length % STRIPE;
@@ -350,7 +350,7 @@ fn csum_part(bytes: &[u8], odd: bool) -> u64 {
     sum + halves(u64::from_be_bytes(end))
 }
 
-/// The sum of the two halves of eight bytes: what is carried between 16-bit words is folded later.
+/// The sum of the two halves of eight bytes: carries between 16-bit words are folded later.
 fn halves(word: u64) -> u64 {
     (word >> 32) + (word & 0xFFFF_FFFF)
 }
@@ -461,13 +461,13 @@ mod tests {
             for algorithm in all() {
                 let mut cuts: Vec<_> = cuts.iter().map(|&cut| cut.min(bytes.len())).collect();
                 cuts.sort_unstable();
-                let mut running = algorithm.start();
+                let mut state = algorithm.start();
                 let mut from = 0;
                 for cut in cuts.into_iter().chain([bytes.len()]) {
-                    algorithm.update(&mut running, &bytes[from..cut]);
+                    algorithm.update(&mut state, &bytes[from..cut]);
                     from = cut;
                 }
-                prop_assert_eq!(algorithm.finish(running), algorithm.hash(&bytes), "{:?}", algorithm);
+                prop_assert_eq!(algorithm.finish(state), algorithm.hash(&bytes), "{:?}", algorithm);
             }
         }
     }

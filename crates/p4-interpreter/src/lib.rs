@@ -1,26 +1,26 @@
 //! Runs checked P4 programs: the reference engine.
 //!
 //! An [`Engine`] takes a program that `p4-ir`'s checker found sound, compiles it to flat code once, and runs packets: parser,
-//! ingress, egress, deparser, with clones, replicas, resubmitted and recirculated packets, exactly as v1model (and where
-//! that leaves something open, BMv2's `simple_switch`) says. Other engines are compared with this one.
+//! ingress, egress, deparser, with clones, replicas, resubmitted and recirculated packets, exactly as v1model defines it, and
+//! as BMv2's `simple_switch` does where v1model leaves a choice. Other engines are compared with this one.
 //!
 //! | module | contents |
 //! |---|---|
 //! | `engine` | a program that is ready to run |
-//! | `compile`, `code` | from the program to flat code; its form |
+//! | `compile`, `code` | the compiler from the program to flat code; the form of that code |
 //! | `machine` | the loop that executes flat code |
-//! | `pipeline` | the way of a packet: passes, copies, the ends of ingress and egress |
-//! | `context` | a worker's scratch, allocated once |
+//! | `pipeline` | the path of a packet: passes, copies, the ends of ingress and egress |
+//! | `context` | a worker's scratch memory, allocated once |
 //! | `state`, `tables` | state that a program keeps between packets |
-//! | `packet` | packets as they come and leave: head and tail |
+//! | `packet` | packets as they are received and leave: head and tail |
 //! | `observe`, `notes` | watching a packet run; which bits decided, and which were only moved |
 //! | `bits`, `wide`, `hash` | bit ranges, numbers of any width, hash algorithms |
 //!
-//! One direction of error is safe: whatever a packet brings, the worst is that it is dropped and counted. No packet makes
-//! the engine allocate, wait without end, or index out of range; the bounds that the checker proved are kept here once
-//! more, at run time, where they depend on packets.
+//! The safe direction of error is to drop: the worst that the contents of a packet can cause is that it is dropped and counted.
+//! No packet makes the engine allocate, wait without end, or index out of range; bounds that depend on packets are checked at
+//! run time too, besides the checker's proof.
 //!
-//! Packet-in and packet-out are ports: a controller's port is one like the others for a program.
+//! Packet-in and packet-out are ports: for a program, a controller's port is like any other.
 
 #![forbid(unsafe_code)]
 
@@ -45,7 +45,7 @@ pub use context::{Context, MAX_COPIES};
 pub use engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES, match_kind};
 pub use error::Error;
 pub use notes::Notes;
-pub use observe::{Nobody, Observer};
+pub use observe::{NoObserver, Observer};
 pub use packet::{Collected, Counts, Drop, NoTail, Output, Packet, Sink, Tail};
-pub use state::{CounterValue, Reading, Replica, Session, State, StateLimits};
+pub use state::{CloneSession, CounterValue, ReadGuard, Replica, State, StateLimits};
 pub use tables::Tables;

@@ -1,14 +1,14 @@
-//! Notes which bits of a packet and of metadata decided its fate, and which were only moved.
+//! Notes which bits of a packet and of its metadata decided where it goes, and which were only moved.
 //!
 //! A flow cache may answer for a packet that agrees with an earlier one in all bits that *decided*: bits that a condition, a
 //! select or a table looked at, or from which the port was computed. Bits that were only *moved* (or left alone) may
-//! differ: they come out where the earlier packet's came out. Bits that were *computed* with (a TTL that is lowered, the
-//! input of a checksum) end in the packet in a changed form; they have not decided, but copying is not enough.
+//! differ: they leave at the same place as the earlier packet's. Bits that were *computed* with (a TTL that is lowered, the
+//! input of a checksum) leave in a changed form; they have not decided, but copying them is not enough.
 //!
-//! [`Notes`] follows each bit of the packet header vector to where it came from: nowhere (a constant, an entry's argument),
-//! one bit of the input, or several. The safe direction of error is to call a bit decided: what is not followed exactly
-//! (wide arithmetic, header stacks by index, further passes) makes all bits that the parser looked at decided, and
-//! [`Notes::is_exact`] false.
+//! [`Notes`] follows each bit of the packet header vector to its origin: no input (a constant, an entry's argument), one bit of
+//! the input, or several. The safe direction of error is to say that a bit decided: after an operation that is not followed
+//! exactly (wide arithmetic, header stacks by index, further passes) all bits that the parser looked at count as having
+//! decided, and [`Notes::is_exact`] is false.
 
 use crate::code::{Op, Slow};
 use crate::engine::Engine;
@@ -18,10 +18,10 @@ use p4_ir::{FieldId, HeaderId, Role, TableId};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Tables with more entries than this count as looking at all bits of their keys.
+/// A table with more entries than this counts as looking at all bits of its key.
 const MAX_ENTRIES: usize = 4096;
 
-/// Where a bit came from: inputs are bits of the packet, then those of metadata.
+/// The origin of a bit: inputs are bits of the packet, then those of metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 enum Origin {
     /// From no input.
@@ -36,8 +36,8 @@ enum Origin {
 /// Input bits from here on are those of the packet header vector's metadata.
 const METADATA: u32 = 1 << 24;
 
-/// The notes about a register, one per bit, the lowest first.
-type Value = Vec<Origin>;
+/// The origins of a register's bits, the lowest first.
+type Origins = Vec<Origin>;
 
 /// Notes on one packet. See the module's description.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct Notes<'a> {
     masks: Vec<Vec<u64>>,
     /// Per bit of the packet header vector.
     phv: Vec<Origin>,
-    regs: Vec<Value>,
+    regs: Vec<Origins>,
     /// Bits of the look-up key's words.
     key: Vec<Vec<Origin>>,
     gathered: BTreeSet<u32>,
@@ -63,7 +63,7 @@ pub struct Notes<'a> {
 }
 
 impl<'a> Notes<'a> {
-    /// Before a packet. Looks at the tables' entries: the notes are right as long as those do not change.
+    /// Notes before a packet. They depend on the tables' entries, and are right as long as those do not change.
     pub fn new(engine: &'a Engine, state: &State) -> Self {
         let program = engine.program();
         let tables = 0..program.tables.len() as u16;
@@ -127,7 +127,7 @@ impl<'a> Notes<'a> {
         self.payload
     }
 
-    /// Whether registers, meters or random numbers were asked: then another packet may fare otherwise.
+    /// Whether registers, meters or random numbers were used: then the next such packet may be handled differently.
     pub fn asked_state(&self) -> bool {
         self.state
     }
@@ -170,14 +170,14 @@ impl<'a> Notes<'a> {
     }
 
     /// Bits of the packet header vector, the last one first.
-    fn load(&self, bit: usize, width: usize) -> Value {
+    fn load(&self, bit: usize, width: usize) -> Origins {
         (bit..bit + width)
             .rev()
             .map(|bit| self.phv.get(bit).cloned().unwrap_or_default())
             .collect()
     }
 
-    fn store(&mut self, bit: usize, width: usize, value: &Value) {
+    fn store(&mut self, bit: usize, width: usize, value: &Origins) {
         for (at, bit) in (bit..bit + width).rev().enumerate() {
             if let Some(to) = self.phv.get_mut(bit) {
                 *to = value.get(at).cloned().unwrap_or_default();
@@ -186,7 +186,7 @@ impl<'a> Notes<'a> {
     }
 
     /// A value that depends on all of some others.
-    fn mix(&self, registers: &[u8], width: usize) -> Value {
+    fn mix(&self, registers: &[u8], width: usize) -> Origins {
         let mut set = BTreeSet::new();
         for &register in registers {
             self.regs[usize::from(register)]
@@ -259,7 +259,7 @@ impl<'a> Notes<'a> {
         true
     }
 
-    fn set(&mut self, to: u8, value: Value) {
+    fn set(&mut self, to: u8, value: Origins) {
         self.regs[usize::from(to)] = value;
     }
 
@@ -326,7 +326,7 @@ impl<'a> Notes<'a> {
         true
     }
 
-    /// Decisions, keys, gathered bytes and the rest.
+    /// Decisions, keys, gathered bytes and all other operations.
     fn follow_flow(&mut self, op: &Op, step: &Step<'_>) {
         match *op {
             Op::JumpIf { a, .. }
@@ -510,7 +510,7 @@ fn add(set: &mut BTreeSet<u32>, origin: &Origin) {
 }
 
 /// A value each of whose bits depends on all of a set.
-fn spread(set: BTreeSet<u32>, width: usize) -> Value {
+fn spread(set: BTreeSet<u32>, width: usize) -> Origins {
     if set.is_empty() {
         return Vec::new();
     }

@@ -1,4 +1,4 @@
-//! Watching a packet run.
+//! Observers, which watch a packet run.
 //!
 //! An [`Observer`] is called at each step; its functions do nothing by default. The engine is compiled once per kind of
 //! observer, so that a plain run pays nothing for the possibility.
@@ -88,14 +88,14 @@ pub struct Lookup<'a> {
     pub arguments: &'a [u64],
 }
 
-/// One operation of the flat code, for observers in this crate.
+/// An operation of the flat code, for observers in this crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
     pub(crate) op: &'a Op,
     pub(crate) code: &'a Code,
 }
 
-/// Which control runs.
+/// The stage of the pipeline that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The parser.
@@ -110,10 +110,10 @@ pub enum Stage {
     Deparser,
 }
 
-/// Where a packet or a copy goes.
+/// The destination of a packet or a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// To egress for this port, as this replica.
+    /// Egress for this port, as this replica.
     Port {
         /// The port.
         port: u32,
@@ -122,15 +122,15 @@ pub enum Outcome {
         /// Its later value of `instance_type`.
         instance: u8,
     },
-    /// Through ingress again, as it came.
+    /// Ingress again, as it was received.
     Resubmitted,
-    /// Through ingress again, as it would have left.
+    /// Ingress again, as it would have left.
     Recirculated,
-    /// Nowhere.
+    /// None.
     Dropped(crate::packet::Drop),
 }
 
-/// Is called at each step. See the module's description.
+/// Called at each step. See the module's description.
 pub trait Observer {
     /// False: the observer is never called, and costs nothing.
     const ACTIVE: bool = true;
@@ -155,7 +155,7 @@ pub trait Observer {
         let _ = (view, error);
     }
 
-    /// A condition turned out, or an action that stands by itself begins.
+    /// A condition was evaluated, or an action outside of a table begins.
     fn mark(&mut self, view: &View<'_>, mark: Mark) {
         let _ = (view, mark);
     }
@@ -175,7 +175,7 @@ pub trait Observer {
         let _ = view;
     }
 
-    /// Something beyond the packet was used: a register, a counter, a meter, a clone and the like.
+    /// An extern was used: a register, a counter, a meter, a clone and the like.
     fn extern_called(&mut self, view: &View<'_>, what: &str) {
         let _ = (view, what);
     }
@@ -185,7 +185,7 @@ pub trait Observer {
         let _ = (text, arguments);
     }
 
-    /// It was decided where the packet, or a copy, goes.
+    /// The destination of the packet, or of a copy, was decided.
     fn outcome(&mut self, outcome: Outcome) {
         let _ = outcome;
     }
@@ -208,13 +208,13 @@ pub trait Observer {
 
 /// Watches nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
+pub struct NoObserver;
 
-impl Observer for Nobody {
+impl Observer for NoObserver {
     const ACTIVE: bool = false;
 }
 
-/// The objects besides the packet that an operation uses, for users.
+/// The extern that an operation uses, as a name for users.
 pub(crate) fn name_of(slow: &Slow, program: &Program) -> String {
     match slow {
         Slow::Count { counter, .. } => format!(

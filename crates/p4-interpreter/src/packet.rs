@@ -1,19 +1,19 @@
-//! Packets as they come and as they leave.
+//! Packets as they are received and as they leave.
 //!
 //! The first bytes of a packet, its *head*, are in memory that only the engine writes: the engine's caller copied them there.
 //! The *tail* may be elsewhere, in a guest's memory for example, which the guest may change at any time. So each
 //! byte of the tail that a program looks at is copied exactly once, into the engine's own head; payload that no program
-//! looks at is never touched. What leaves is again a head, and a range of the packet that came.
+//! looks at is never touched. A packet that leaves is again a head, and a range of the received packet.
 
 /// The bytes of a packet behind its head.
 pub trait Tail {
-    /// Bytes.
+    /// Length in bytes.
     fn len(&self) -> usize;
 
-    /// Copies the bytes from `offset` on. What is beyond the end is not written.
+    /// Copies the bytes from `offset` on. Of `to`, bytes for which there are none stay as they are.
     fn read(&self, offset: usize, to: &mut [u8]);
 
-    /// Whether there are none.
+    /// Whether it has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -43,10 +43,10 @@ impl Tail for NoTail {
     fn read(&self, _: usize, _: &mut [u8]) {}
 }
 
-/// A packet that came.
+/// A received packet.
 #[derive(Clone, Copy)]
 pub struct Packet<'a> {
-    /// The port by which it came; 9 bits in v1model.
+    /// The port on which it was received; 9 bits in v1model.
     pub port: u32,
     /// Its first bytes.
     pub head: &'a [u8],
@@ -74,7 +74,7 @@ impl<'a> Packet<'a> {
         self.len() == 0
     }
 
-    /// Copies bytes from `offset` on. What is beyond the end is not written.
+    /// Copies bytes from `offset` on. Of `to`, bytes for which there are none stay as they are.
     pub fn read(&self, offset: usize, to: &mut [u8]) {
         let within = self.head.get(offset..).unwrap_or(&[]);
         let length = within.len().min(to.len());
@@ -97,18 +97,18 @@ impl std::fmt::Debug for Packet<'_> {
     }
 }
 
-/// A packet that leaves: the head, and a range of the packet that came.
+/// A packet that leaves: the head, and a range of the received packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Output<'a> {
     /// The port by which it leaves.
     pub port: u32,
     /// Its first bytes.
     pub head: &'a [u8],
-    /// The packet that came.
+    /// The received packet.
     pub packet: &'a Packet<'a>,
-    /// First byte of that packet that follows the head.
+    /// First byte of the received packet that follows the head.
     pub offset: usize,
-    /// How many follow.
+    /// Number of bytes that follow.
     pub length: usize,
 }
 
@@ -135,11 +135,11 @@ impl Output<'_> {
 /// Why a packet, or a copy of one, ended without leaving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Drop {
-    /// Ingress wished it (`mark_to_drop`).
+    /// Ingress dropped it (`mark_to_drop`).
     Ingress,
-    /// Egress wished it.
+    /// Egress dropped it.
     Egress,
-    /// It wanted to run more often than it may.
+    /// It would have needed more passes than a packet may have.
     Passes,
     /// More copies than one packet may have.
     Copies,
@@ -176,7 +176,7 @@ impl Drop {
 /// Counts of packets that ran. Kept per worker, in its [`crate::Context`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Packets that came.
+    /// Packets received.
     pub packets: u64,
     /// Packets that left.
     pub outputs: u64,
@@ -184,9 +184,9 @@ pub struct Counts {
     pub parser_errors: u64,
     /// Digests sent.
     pub digests: u64,
-    /// Claims of the program (`assert`, `assume`) that were false.
+    /// Assertions and assumptions of the program (`assert`, `assume`) that were false.
     pub false_claims: u64,
-    /// Dropped, by reason: see [`Drop::ALL`].
+    /// Packets and copies dropped, by reason: see [`Drop::ALL`].
     pub drops: [u64; Drop::ALL.len()],
 }
 
@@ -214,14 +214,14 @@ pub trait Sink {
     }
 }
 
-/// Collects all that leaves, for tests and tools.
+/// Collects packets and digests, for tests and tools.
 #[derive(Clone, Debug, Default)]
 pub struct Collected {
     /// Port and bytes, in order.
     pub outputs: Vec<(u32, Vec<u8>)>,
     /// Digests, in order.
     pub digests: Vec<(p4_ir::DigestId, Vec<u8>)>,
-    /// Ends without output.
+    /// Reasons for which packets and copies were dropped.
     pub drops: Vec<Drop>,
 }
 

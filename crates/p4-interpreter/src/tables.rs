@@ -29,12 +29,12 @@ enum Metered {
 
 /// The result of a look-up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found<'a> {
+pub(crate) struct LookupResult<'a> {
     pub hit: bool,
     /// Number of the action.
     pub action: Option<u32>,
     pub arguments: &'a [u64],
-    /// Of a table with direct meters: what the entry's says.
+    /// The colour that the entry's meter gives, in a table with direct meters.
     pub colour: Option<u64>,
 }
 
@@ -77,14 +77,14 @@ impl Tables {
         })
     }
 
-    pub(crate) fn read(&self) -> TablesReading<'_> {
-        TablesReading {
+    pub(crate) fn read(&self) -> TablesReadGuard<'_> {
+        TablesReadGuard {
             tables: self.shared.read(),
             metered: &self.metered,
         }
     }
 
-    /// The tables themselves, to look at. Changes wait while this is held.
+    /// The tables themselves, for reading. Changes wait until the guard is dropped.
     pub fn look(&self) -> RwLockReadGuard<'_, p4_tables::Tables> {
         self.shared.read()
     }
@@ -99,17 +99,17 @@ impl Tables {
     }
 }
 
-/// Tables while a burst runs.
+/// Read access to the tables while a burst runs.
 #[derive(Debug)]
-pub(crate) struct TablesReading<'a> {
+pub(crate) struct TablesReadGuard<'a> {
     tables: RwLockReadGuard<'a, p4_tables::Tables>,
     metered: &'a [Metered],
 }
 
-impl TablesReading<'_> {
+impl TablesReadGuard<'_> {
     #[inline]
-    pub fn look_up(&self, table: TableId, key: &[u64], hash: u64, length: u64, now: u64) -> Found<'_> {
-        let nothing = Found {
+    pub fn look_up(&self, table: TableId, key: &[u64], hash: u64, length: u64, now: u64) -> LookupResult<'_> {
+        let nothing = LookupResult {
             hit: false,
             action: None,
             arguments: &[],
@@ -132,13 +132,13 @@ impl TablesReading<'_> {
         table_data.note_use(handle, now);
         let hit = found.is_some();
         match self.tables.action(table_data, handle, || hash) {
-            Some((action, arguments)) => Found {
+            Some((action, arguments)) => LookupResult {
                 hit,
                 action: Some(action),
                 arguments,
                 colour,
             },
-            None => Found {
+            None => LookupResult {
                 hit,
                 colour,
                 ..nothing

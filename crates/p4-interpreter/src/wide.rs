@@ -12,7 +12,7 @@ pub const fn words(width: u32) -> usize {
     width.div_ceil(64) as usize
 }
 
-/// Clears what lies beyond the width.
+/// Clears the bits beyond the width.
 pub fn trim(value: &mut [u64], width: u32) {
     let used = words(width);
     value[used..].fill(0);
@@ -82,9 +82,9 @@ pub fn add(to: &mut [u64], left: &[u64], right: &[u64], width: u32) -> bool {
 pub fn sub(to: &mut [u64], left: &[u64], right: &[u64], width: u32) -> bool {
     let mut borrow = false;
     for ((to, &left), &right) in to.iter_mut().zip(left).zip(right) {
-        let (rest, first) = left.overflowing_sub(right);
-        let (rest, second) = rest.overflowing_sub(u64::from(borrow));
-        *to = rest;
+        let (difference, first) = left.overflowing_sub(right);
+        let (difference, second) = difference.overflowing_sub(u64::from(borrow));
+        *to = difference;
         borrow = first | second;
     }
     trim(to, width);
@@ -137,25 +137,25 @@ pub fn mul(to: &mut [u64], left: &[u64], right: &[u64], width: u32) {
     trim(to, width);
 }
 
-/// `to = left / right` and `rest = left % right`, unsigned. A division by zero gives zero and the dividend.
-pub fn div_rem(to: &mut [u64], rest: &mut [u64], left: &[u64], right: &[u64], width: u32) {
+/// `to = left / right` and `remainder = left % right`, unsigned. A division by zero gives zero and the dividend.
+pub fn div_rem(to: &mut [u64], remainder: &mut [u64], left: &[u64], right: &[u64], width: u32) {
     to.fill(0);
-    rest.fill(0);
+    remainder.fill(0);
     if is_zero(right) {
-        assign(rest, left);
+        assign(remainder, left);
         return;
     }
     // One bit after the other: p4c leaves divisions by powers of two and by small constants only.
     for at in (0..width).rev() {
         let mut low = u64::from(bit(left, at));
-        for word in rest.iter_mut() {
+        for word in remainder.iter_mut() {
             let high = *word >> 63;
             *word = (*word << 1) | low;
             low = high;
         }
-        // A bit that left the words makes the rest larger than any divisor.
-        if low != 0 || compare(rest, right) != Ordering::Less {
-            subtract_in_place(rest, right);
+        // A bit that left the words makes the remainder larger than any divisor.
+        if low != 0 || compare(remainder, right) != Ordering::Less {
+            subtract_in_place(remainder, right);
             to[at as usize / 64] |= 1 << (at % 64);
         }
     }
@@ -164,9 +164,9 @@ pub fn div_rem(to: &mut [u64], rest: &mut [u64], left: &[u64], right: &[u64], wi
 fn subtract_in_place(from: &mut [u64], what: &[u64]) {
     let mut borrow = false;
     for (from, &what) in from.iter_mut().zip(what) {
-        let (rest, first) = from.overflowing_sub(what);
-        let (rest, second) = rest.overflowing_sub(u64::from(borrow));
-        *from = rest;
+        let (difference, first) = from.overflowing_sub(what);
+        let (difference, second) = difference.overflowing_sub(u64::from(borrow));
+        *from = difference;
         borrow = first | second;
     }
 }
@@ -198,7 +198,7 @@ pub fn shl(to: &mut [u64], value: &[u64], by: u64, width: u32) {
     trim(to, width);
 }
 
-/// `to = value >> by`; `fill` is what comes in from above.
+/// `to = value >> by`; `fill` is the value of the bits that enter at the top.
 pub fn shr(to: &mut [u64], value: &[u64], by: u64, width: u32, fill: bool) {
     if by >= u64::from(width) {
         to.fill(if fill { u64::MAX } else { 0 });
@@ -238,7 +238,7 @@ pub fn slice(to: &mut [u64], value: &[u64], low: u32, width: u32) {
     trim(to, width);
 }
 
-/// `to |= value << by`. What does not fit is lost.
+/// `to |= value << by`. Bits that do not fit are lost.
 pub fn insert(to: &mut [u64], value: &[u64], by: u32) {
     let (skip, shift) = ((by / 64) as usize, by % 64);
     for (at, &word) in value.iter().enumerate() {
@@ -284,7 +284,7 @@ pub fn signed_limit(to: &mut [u64], width: u32, smallest: bool) {
     trim(to, width);
 }
 
-/// `to = left + right`, held at the limits of the width.
+/// `to = left + right`, saturated at the limits of the width.
 pub fn saturating_add(to: &mut [u64], left: &[u64], right: &[u64], width: u32, signed: bool) {
     let over = add(to, left, right, width);
     if !signed {
@@ -300,7 +300,7 @@ pub fn saturating_add(to: &mut [u64], left: &[u64], right: &[u64], width: u32, s
     }
 }
 
-/// `to = left - right`, held at the limits of the width.
+/// `to = left - right`, saturated at the limits of the width.
 pub fn saturating_sub(to: &mut [u64], left: &[u64], right: &[u64], width: u32, signed: bool) {
     let below = sub(to, left, right, width);
     if !signed {
@@ -348,7 +348,7 @@ mod tests {
     }
 
     proptest! {
-        /// The twin is what the compiler makes of 128 bits.
+        /// The twin is the compiler's arithmetic on 128 bits.
         #[test]
         fn a_hundred_bits_count_as_they_should(a in values(), b in values()) {
             let (left, right) = (split(a), split(b));
@@ -374,10 +374,10 @@ mod tests {
             prop_assert_eq!(signed(join(to)), (signed(a) - signed(b)).clamp(low, high));
             prop_assert_eq!(compare(&left, &right), a.cmp(&b));
             prop_assert_eq!(compare_signed(&left, &right, WIDTH), signed(a).cmp(&signed(b)));
-            let mut rest = [7; 2];
-            div_rem(&mut to, &mut rest, &left, &right, WIDTH);
+            let mut remainder = [7; 2];
+            div_rem(&mut to, &mut remainder, &left, &right, WIDTH);
             prop_assert_eq!(join(to), a.checked_div(b).unwrap_or(0));
-            prop_assert_eq!(join(rest), a.checked_rem(b).unwrap_or(a));
+            prop_assert_eq!(join(remainder), a.checked_rem(b).unwrap_or(a));
         }
 
         #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, Key, udp};
-use p4_interpreter::{Context, Nobody, Output, Packet, Replica, Session, Sink};
+use p4_interpreter::{CloneSession, Context, NoObserver, Output, Packet, Replica, Sink};
 use std::sync::Arc;
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ fn allocations(bench: &Bench, packets: &[Vec<u8>]) -> u64 {
                 &packet,
                 now,
                 &mut sink,
-                &mut Nobody,
+                &mut NoObserver,
             );
         }
     };
@@ -72,9 +72,9 @@ fn operations_allocate_nothing() {
         .state
         .set_session(
             5,
-            Session {
+            CloneSession {
                 replicas: replicas.clone(),
-                ..Session::default()
+                ..CloneSession::default()
             },
         )
         .unwrap();

@@ -1,4 +1,4 @@
-//! What engines promise beyond a program's semantics: heads and tails, bounds, state apart, notes.
+//! Promises of engines beyond a program's semantics: heads and tails, bounds, separate state, notes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,8 +6,8 @@ mod common;
 
 use common::{Bench, Key, programs, udp};
 use p4_interpreter::{
-    Collected, Context, Drop, Engine, Error, MAX_COPIES, MAX_PASSES, Nobody, Notes, Packet, Replica, Session,
-    State, StateLimits, Tail,
+    CloneSession, Collected, Context, Drop, Engine, Error, MAX_COPIES, MAX_PASSES, NoObserver, Notes, Packet,
+    Replica, State, StateLimits, Tail,
 };
 use std::cell::Cell;
 
@@ -46,8 +46,8 @@ impl Tail for Watched<'_> {
     }
 }
 
-/// However a packet is split into head and tail, the same leaves; and bytes of the tail are read once at most while the
-/// program runs.
+/// The same packets leave for every split of a packet into head and tail; and bytes of the tail are read once at most while
+/// the program runs.
 #[test]
 fn heads_of_any_length_give_the_same() {
     let bench = router();
@@ -60,7 +60,7 @@ fn heads_of_any_length_give_the_same() {
         &Packet::whole(1, &bytes),
         0,
         &mut expected,
-        &mut Nobody,
+        &mut NoObserver,
     );
     assert_eq!(expected.outputs[0].1.len(), 300);
     for split in [0, 1, 13, 14, 33, 34, 64, 128, 299, 300] {
@@ -87,7 +87,7 @@ fn heads_of_any_length_give_the_same() {
             &packet,
             0,
             &mut silent,
-            &mut Nobody,
+            &mut NoObserver,
         );
         assert_eq!(silent.0, Some(2), "split at {split}");
         assert!(
@@ -101,7 +101,7 @@ fn heads_of_any_length_give_the_same() {
             &packet,
             0,
             &mut sink,
-            &mut Nobody,
+            &mut NoObserver,
         );
         assert_eq!(sink.outputs, expected.outputs, "split at {split}");
     }
@@ -146,9 +146,9 @@ fn passes_and_copies_are_bounded_and_counted() {
             .state
             .set_session(
                 1,
-                Session {
+                CloneSession {
                     replicas: ports[..1].into(),
-                    ..Session::default()
+                    ..CloneSession::default()
                 },
             )
             .unwrap();
@@ -218,13 +218,13 @@ fn state_is_bounded_before_it_is_made() {
     state.set_group(1, &[replica; 2]).unwrap();
     assert!(state.set_group(2, &[replica]).is_err());
     state.set_group(1, &[replica]).unwrap();
-    state.set_session(7, Session::default()).unwrap();
-    assert!(state.set_session(8, Session::default()).is_err());
+    state.set_session(7, CloneSession::default()).unwrap();
+    assert!(state.set_session(8, CloneSession::default()).is_err());
     assert!(state.register(p4_ir::RegisterId(0), u64::MAX).is_err());
     assert!(state.counter(p4_ir::CounterId(9), 0).is_err());
 }
 
-/// One engine, two states: what one learned the other does not know.
+/// One engine with two states: a change of one does not appear in the other.
 #[test]
 fn states_are_apart() {
     let bench = router();
@@ -239,7 +239,7 @@ fn states_are_apart() {
             &Packet::whole(1, &bytes),
             0,
             &mut sink,
-            &mut Nobody,
+            &mut NoObserver,
         );
         sink.outputs.len()
     };
@@ -264,7 +264,7 @@ fn workers_share_engine_and_state() {
                         &packet,
                         0,
                         &mut sink,
-                        &mut Nobody,
+                        &mut NoObserver,
                     );
                     assert_eq!(sink.outputs.len(), 1);
                 }
@@ -307,7 +307,7 @@ fn a_switch_decides_by_addresses_and_moves_the_rest() {
     assert!(!notes.asked_state() && !notes.looked_at_payload());
 }
 
-/// What notes say is true: a packet that differs in bits which did not decide leaves by the same port.
+/// Notes are true: a packet that differs only in bits that did not decide leaves by the same port.
 #[test]
 fn bits_that_did_not_decide_do_not_matter() {
     let bench = router();
@@ -329,7 +329,7 @@ fn bits_that_did_not_decide_do_not_matter() {
             &Packet::whole(1, &other),
             0,
             &mut sink,
-            &mut Nobody,
+            &mut NoObserver,
         );
         assert_eq!(sink.outputs.len(), 1, "bit {bit}");
         assert_eq!(sink.outputs[0].0, 2, "bit {bit}");

@@ -1,8 +1,10 @@
-//! What is carried from ingress to egress and from pass to pass, with programs of a few operations.
+//! State that is carried from ingress to egress and from pass to pass, with programs of a few operations.
 
 #![allow(clippy::unwrap_used)]
 
-use p4_interpreter::{Collected, Context, Engine, Nobody, Packet, Replica, Session, State, StateLimits};
+use p4_interpreter::{
+    CloneSession, Collected, Context, Engine, NoObserver, Packet, Replica, State, StateLimits,
+};
 use p4_ir::{
     Action, ActionId, Architecture, Binary, Block, Checked, Control, Emit, Expr, ExprId, ExprKind, FieldId,
     FieldType, Header, HeaderId, HeaderRef, HeaderType, HeaderTypeId, Identity, Next, NextState, Op,
@@ -97,7 +99,7 @@ impl Maker {
         self.expr(ExprKind::Binary(Binary::Equal, a, b), Type::Bool)
     }
 
-    /// One is added to the mark.
+    /// An operation that adds one to the mark.
     fn count(&mut self) -> Op {
         let mark = self.expr(ExprKind::Field(MARK), Type::Bits(8));
         let one = self.number(1, 8);
@@ -128,15 +130,22 @@ impl Maker {
         self.0.egress = control("egress", vec![Block::Run(ActionId(2), Next::End)]);
         let engine = Engine::new(Checked::new(self.0).unwrap()).unwrap();
         let state = State::new(&engine, StateLimits::default()).unwrap();
-        let session = Session {
+        let session = CloneSession {
             replicas: [Replica { port: 2, rid: 0 }].into(),
-            ..Session::default()
+            ..CloneSession::default()
         };
         state.set_session(1, session).unwrap();
         let mut context = Context::new(&engine, 1);
         let mut sink = Collected::default();
         let packet = Packet::whole(5, bytes);
-        engine.run(&state.read(), &mut context, &packet, 0, &mut sink, &mut Nobody);
+        engine.run(
+            &state.read(),
+            &mut context,
+            &packet,
+            0,
+            &mut sink,
+            &mut NoObserver,
+        );
         sink.outputs
     }
 }
@@ -191,7 +200,7 @@ fn of_several_lengths_to_cut_to_the_smallest_counts() {
     assert_eq!(sent, [(1, vec![0, 7])]);
 }
 
-/// A key that nothing is compared with still looks ahead, and there is nothing.
+/// A key of a select without cases still looks ahead, here beyond the end of the packet.
 #[test]
 fn a_select_without_cases_looks_ahead() {
     for width in [16, 100] {

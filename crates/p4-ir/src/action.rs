@@ -11,7 +11,7 @@ use crate::ids::{
 use crate::program::Identity;
 use serde::{Deserialize, Serialize};
 
-/// An action, from which tables choose.
+/// An action, which tables choose for a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Action {
     /// Its names.
@@ -35,15 +35,14 @@ pub struct Parameter {
 
 /// An operation.
 ///
-/// Indices of counters, meters and registers that are out of range make the operation one without effect; a register
-/// read then gives 0.
+/// An operation whose index of a counter, meter or register is out of range has no effect; a register read then gives 0.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Op {
-    /// Evaluates, then finds the place, then writes. Widths are equal.
+    /// Evaluates the expression, then finds the place, then writes. Widths are equal.
     Assign(Place, ExprId),
     /// Copies a variable field with its present width; the first is written. Both have the same greatest width.
     CopyVariable(Place, Place),
-    /// Makes a header valid. Its fields keep what they have if it was valid, else they are 0. In a union the other members
+    /// Makes a header valid. Its fields keep their values if it was valid, else they are 0. In a union the other members
     /// become invalid.
     SetValid(HeaderRef),
     /// Makes a header invalid.
@@ -66,7 +65,7 @@ pub enum Op {
     PopUnion(UnionStackId, u16),
     /// Goes on at this position of the list, which is further down (its length ends the action).
     Jump(u16),
-    /// As before, if the expression, a bool, is false.
+    /// As [`Op::Jump`], if the expression, a bool, is false.
     JumpUnless(ExprId, u16),
     /// Counts the packet in a cell.
     Count(CounterId, ExprId),
@@ -78,7 +77,7 @@ pub enum Op {
         index: ExprId,
         /// Where the colour goes.
         result: Place,
-        /// The colour it comes with, if the meter is to know.
+        /// The colour that the packet has already, for a colour-aware meter.
         colour: Option<ExprId>,
     },
     /// Reads a cell; widths are equal.
@@ -91,32 +90,32 @@ pub enum Op {
         calculation: CalculationId,
         /// Where the result goes, its low bits if it is too wide.
         result: Place,
-        /// Added.
+        /// The number that is added.
         base: ExprId,
-        /// Number of values; `None`: the hash as it is, nothing added.
+        /// Number of values; `None`: the hash itself, without `base`.
         max: Option<ExprId>,
     },
     /// Writes a random number from low to high, both included: place, low, high. High below low counts as low.
     Random(Place, ExprId, ExprId),
     /// Sends a digest when the pass ends.
     Digest(DigestId),
-    /// Clones the packet as it came, when ingress ends: session, metadata kept.
+    /// Clones the packet as it was received, when ingress ends: session, kept metadata.
     CloneIngress(ExprId, Option<FieldListId>),
-    /// Clones the packet as it leaves, when egress ends: session, metadata kept.
+    /// Clones the packet as it leaves, when egress ends: session, kept metadata.
     CloneEgress(ExprId, Option<FieldListId>),
-    /// Lets the packet as it came run again when ingress ends, with the metadata kept.
+    /// Lets the packet as it was received run again when ingress ends, with the kept metadata.
     Resubmit(Option<FieldListId>),
-    /// Lets the packet as it leaves run again when egress ends, with the metadata kept. Ingress may ask for it too; replicas
-    /// and clones do not heed what was asked before they were made.
+    /// Lets the packet as it leaves run again when egress ends, with the kept metadata. Ingress may ask for it too; for replicas
+    /// and clones, requests from before they were made do not count.
     Recirculate(Option<FieldListId>),
-    /// Cuts what leaves to this many bytes; of several the smallest counts. What is recirculated is cut too, and its next
-    /// pass knows nothing of it.
+    /// Truncates the packet to this many bytes when it leaves; of several numbers the smallest counts. A recirculated packet is
+    /// truncated too, and its next pass is not limited by the number.
     Truncate(ExprId),
-    /// Sets the egress port wished for to "drop" and the multicast group to 0 (`mark_to_drop`).
+    /// Sets the wanted egress port to "drop" and the multicast group to 0 (`mark_to_drop`).
     MarkToDrop,
     /// Ends the control in which the action runs.
     Exit,
-    /// Programmers' claims (`assert`, `assume`): a false one is counted and has no other effect.
+    /// An assertion or assumption (`assert`, `assume`): a false one is counted and has no other effect.
     Assert(ExprId),
     /// A log line: text with `{}` for each argument.
     Log(String, Vec<ExprId>),

@@ -1,12 +1,12 @@
 //! The fields that a program reads and changes, and whether its verdicts can be cached.
 //!
-//! A verdict - where a packet goes and how it is changed - can be kept in a cache if it follows from bits of the packet
-//! that can be named beforehand, and from tables. The analysis names those bits: of every field, the bits that may
-//! reach a key, a condition, a transition of the parser, the port or the group, directly or through metadata. What is
-//! only moved or computed and leaves with the packet decides nothing.
+//! A verdict - where a packet goes and how it is changed - can be kept in a cache if it follows from tables and from bits of the
+//! packet that are known beforehand. The analysis finds those bits: of every field, the bits that may
+//! reach a key, a condition, a transition of the parser, the port or the group, directly or through metadata. Bits that
+//! are only moved or computed and leave with the packet decide nothing.
 //!
-//! It errs to the safe side: it knows no order of operations, so a bit named may decide in no run, but a bit that
-//! decides is always named. What a run *did* look at is for the interpreter to note.
+//! The analysis errs to the safe side: it ignores the order of operations, so a bit that it finds may decide in no run, but it
+//! finds every bit that decides. The interpreter notes the bits that one run *did* look at.
 
 use crate::action::Op;
 use crate::bits::Bits;
@@ -26,7 +26,7 @@ pub enum Obstacle {
     Register,
     /// It measures packets.
     Meter,
-    /// It draws random numbers, or hashes with an algorithm that gives others each time.
+    /// It draws random numbers, or hashes with an algorithm whose results differ each time.
     Random,
     /// It sends digests of packets to controllers.
     Digest,
@@ -47,7 +47,7 @@ pub enum Obstacle {
 }
 
 impl Obstacle {
-    /// A few words for people.
+    /// A short description for users.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -69,13 +69,13 @@ impl Obstacle {
 /// Properties of a program that are known without running it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Analysis {
-    /// Fields of headers of which bits may decide, and which bits: a mask as wide as the field.
+    /// Fields of headers with bits that may decide, and these bits as a mask as wide as the field.
     pub looked_at: BTreeMap<FieldId, Bits>,
-    /// Headers whose validity may decide, other than through the parser.
+    /// Headers whose validity may decide, outside of the parser.
     pub validity: BTreeSet<HeaderId>,
-    /// Bits ahead of the headers may decide: how many, from the place reached.
+    /// Number of bits ahead of the parser's position that may decide.
     pub ahead: u32,
-    /// Metadata that the architecture fills in (such as the ingress port) and that may decide.
+    /// Metadata from the architecture (such as the ingress port) that may decide.
     pub given: BTreeSet<Role>,
     /// Fields of headers that it may change.
     pub changed: BTreeSet<FieldId>,
@@ -88,7 +88,7 @@ pub struct Analysis {
 }
 
 impl Analysis {
-    /// Can verdicts be kept in a cache?
+    /// Whether verdicts can be kept in a cache.
     #[must_use]
     pub fn is_cacheable(&self) -> bool {
         self.obstacles.is_empty()
@@ -97,7 +97,7 @@ impl Analysis {
     /// Analyses a program.
     #[must_use]
     pub fn of(program: &Checked) -> Self {
-        let mut flow = Flow {
+        let mut flow = DataFlow {
             program,
             reads: BTreeMap::new(),
             work: Vec::new(),
@@ -111,7 +111,7 @@ impl Analysis {
     }
 }
 
-/// Which bits of a field.
+/// A set of bits of a field.
 type Mask = Bits;
 
 /// The sources from which a field may be computed.
@@ -122,16 +122,16 @@ enum Source {
     Calculation(CalculationId),
 }
 
-struct Flow<'a> {
+struct DataFlow<'a> {
     program: &'a Program,
     /// For each field, the sources that may be written to it.
     reads: BTreeMap<FieldId, Vec<Source>>,
-    /// Fields of which more bits became known to decide.
+    /// Fields of which further bits were found to decide.
     work: Vec<FieldId>,
     result: Analysis,
 }
 
-impl Flow<'_> {
+impl DataFlow<'_> {
     /// Notes the fields that each operation writes, and their sources.
     fn operations(&mut self) {
         let program = self.program;
@@ -249,7 +249,7 @@ impl Flow<'_> {
         self.program.headers[self.program.fields[field.index()].header.index()].metadata
     }
 
-    /// Where decisions are made.
+    /// Notes the fields that decide where decisions are made.
     fn roots(&mut self) {
         let program = self.program;
         for control in [&program.ingress, &program.egress] {
@@ -352,7 +352,7 @@ impl Flow<'_> {
         self.bits_of(field, &Bits::ones(width));
     }
 
-    /// Bits of a field decide.
+    /// Notes that bits of a field decide.
     fn bits_of(&mut self, field: FieldId, mask: &Mask) {
         let width = self.program.fields[field.index()].width;
         let known = self
@@ -373,7 +373,7 @@ impl Flow<'_> {
         }
     }
 
-    /// An expression decides; of bits, those in the mask (all, if there is none).
+    /// Notes that an expression decides; of its bits, those in the mask (all, if there is none).
     fn decides(&mut self, id: ExprId, mask: Option<&Mask>) {
         let program = self.program;
         let expr = program.exprs[id.index()];
@@ -452,7 +452,7 @@ impl Flow<'_> {
             .for_each(|index| self.decides(index, None));
     }
 
-    /// A header decides as a whole.
+    /// Notes that a header decides as a whole.
     fn whole(&mut self, header: HeaderRef) {
         self.refers(header);
         let program = self.program;
@@ -496,7 +496,7 @@ impl Flow<'_> {
             .roles
             .iter()
             .filter(|(_, field)| self.result.looked_at.contains_key(field));
-        // What the program itself decides is not given, and the egress port follows from it.
+        // Metadata that the program itself sets do not count, and the egress port follows from them.
         let outputs = [
             Role::EgressSpec,
             Role::EgressPort,
@@ -586,7 +586,8 @@ impl Flow<'_> {
             .then_some(Obstacle::Payload)
     }
 
-    /// Times and queues are never the same; reading them at all is enough, for they may leave with the packet.
+    /// Times and queue lengths always differ. A program that reads them at all has an obstacle, since they may leave with the
+    /// packet.
     fn told_by_architecture(&mut self) {
         let program = self.program;
         let mut read = BTreeSet::new();
@@ -613,7 +614,7 @@ impl Flow<'_> {
     }
 }
 
-/// The bits of a constant that are in a mask, too.
+/// The bits of a constant that are also in a mask.
 fn both(only: &Bits, mask: Option<&Mask>) -> Mask {
     match mask {
         Some(mask) => {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A bit string of a known width: big-endian, right-aligned in as few bytes as hold it, unused high bits zero.
+/// A bit string of a known width: big-endian, right-aligned in the fewest bytes that hold it, unused high bits zero.
 ///
 /// A signed value is its two's complement in that width.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -68,7 +68,7 @@ impl Bits {
         Some(low.iter().fold(0, |number, &byte| number << 8 | u64::from(byte)))
     }
 
-    /// Whether the form is as the type promises. False only for values from outside.
+    /// Whether the value has the form that the type promises. False only for values that were deserialised.
     #[must_use]
     pub fn is_canonical(&self) -> bool {
         let len = usize::from(self.width).div_ceil(8);

@@ -1,12 +1,12 @@
 //! The highest cost of one packet, proven from the program alone.
 //!
-//! Controls have no cycles, so their cost is that of the dearest path. Parsers may have loops. A loop in which each
-//! turn extracts into a stack ends when the stack is full. Other loops are cut by the engine after
-//! [`limits::PARSER_STEPS`]; but one that provably changes nothing from one turn to the next is refused, for it can
+//! Controls have no cycles, so their cost is that of the costliest path. Parsers may have loops. A loop in which each
+//! iteration extracts into a stack ends when the stack is full. The engine ends other loops after
+//! [`limits::PARSER_STEPS`]; but one that provably changes nothing from one iteration to the next is refused, for it can
 //! only be meant to burn time.
 
 use crate::action::Op;
-use crate::check::{At, Check, CheckError, Problem, within};
+use crate::check::{At, CheckError, CheckResult, Problem, within};
 use crate::control::{Apply, Block, Control, Next};
 use crate::expr::{ExprKind, HeaderRef, Place, Type};
 use crate::ids::{CalculationId, ExprId, FieldId, StackId, StateId};
@@ -15,7 +15,7 @@ use crate::parser::{Emit, NextState, ParserOp, State};
 use crate::program::{Bounds, Program};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Computes the bounds of a program that is sound otherwise. `costs` has one number per node of the arena.
+/// Computes the bounds of a program that is otherwise sound. `costs` has one number per node of the arena.
 pub(crate) fn bounds(program: &Program, costs: &[u32]) -> Result<Bounds, CheckError> {
     let mut cost = Cost {
         program,
@@ -101,7 +101,7 @@ impl Cost<'_> {
             Input::Field(field) => 1 + u64::from(self.program.fields[field.index()].width).div_ceil(64),
             Input::Value(value) => self.expr(*value),
             Input::Header(header) => self.header(HeaderRef::Header(*header)),
-            // As many words as a packet can have in front of it; the payload itself is bounded by the packet.
+            // Most words of headers in front of the payload; the packet's length bounds the payload itself.
             Input::Payload(_) => u64::from(limits::HEADER_BYTES_READ / 8),
         };
         inputs.iter().map(input).sum()
@@ -128,8 +128,8 @@ impl Cost<'_> {
         }
     }
 
-    /// All operations, whether on one path or not, and the headers that each could mean: so many steps does it take to look
-    /// at a program once.
+    /// All operations, on one path or not, and the headers that each could mean: the number of steps that it takes to look at
+    /// the program once.
     fn all(&self) -> u64 {
         let in_parser = self.program.parser.states.iter().flat_map(|state| &state.ops);
         let in_parser = in_parser.filter_map(|op| if let ParserOp::Do(op) = op { Some(op) } else { None });
@@ -142,7 +142,7 @@ impl Cost<'_> {
         all.map(|op| self.op(op) + self.span(op)).sum()
     }
 
-    /// How many headers an operation could mean.
+    /// Number of headers that an operation could mean.
     fn span(&self, op: &Op) -> u64 {
         let of = |header: &HeaderRef| match *header {
             HeaderRef::Header(_) => 1,
@@ -181,7 +181,7 @@ impl Cost<'_> {
             + self.control(&self.program.egress, &actions)
     }
 
-    /// The dearest path of a control, from the end: successors have higher numbers.
+    /// The cost of a control's costliest path, computed from the end: successors have higher numbers.
     fn control(&self, control: &Control, actions: &[u64]) -> u64 {
         let mut from = vec![0u64; control.blocks.len()];
         for (number, block) in control.blocks.iter().enumerate().rev() {
@@ -221,7 +221,7 @@ impl Cost<'_> {
     }
 }
 
-/// Bytes by which a packet may become longer: of headers that are emitted without having been taken from the packet.
+/// Bytes by which a packet may become longer: those of headers that are emitted without having been extracted.
 fn grown(program: &Program) -> u64 {
     let mut made = vec![false; program.headers.len()];
     let parser_ops = program.parser.states.iter().flat_map(|state| &state.ops);
@@ -246,7 +246,7 @@ fn grown(program: &Program) -> u64 {
         match emitted {
             Emit::Header(header) => emit(*header),
             Emit::Stack(stack) => program.for_each_header(HeaderRef::Last(*stack), &mut emit),
-            // Of a union one member leaves at most; the sum of all is an upper bound that suffices.
+            // At most one member of a union leaves; the sum of all members is a sufficient upper bound.
             Emit::Union(union) => program.for_each_member(crate::expr::UnionRef::Union(*union), &mut emit),
             Emit::UnionStack(stack) => {
                 let stack = &program.union_stacks[stack.index()];
@@ -272,14 +272,14 @@ struct Path {
 /// The cost of one state.
 #[derive(Default)]
 struct Weight {
-    /// Bits that go by, at most.
+    /// Most bits that the state takes from the packet.
     taken: u64,
-    /// Of those, bits that go by for certain sizes: not by a length that the packet says.
+    /// Of those, the bits of extracted headers; skipped bits may depend on a length in the packet.
     certain: u64,
-    /// Bits looked at beyond its beginning.
+    /// Most bits that it looks at, counted from its beginning.
     ahead: u64,
     cost: u64,
-    /// Stacks whose next element it extracts, with bits of an element.
+    /// Stacks whose next element the state extracts, each with the bits of an element.
     stacks: Vec<(StackOf, u64)>,
 }
 
@@ -297,7 +297,7 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
     }
     let successors = states.iter().map(successors).collect::<Vec<_>>();
     let mut paths = vec![Path::default(); states.len()];
-    // Bits and states that are certain: of states that are not in loops.
+    // Most bits and states of a path, counted only in states outside of loops.
     let mut certain = vec![(0u64, 0u32); states.len()];
     let mut member = vec![usize::MAX; states.len()];
     for (number, component) in components(&successors, program.parser.start.index())
@@ -335,7 +335,7 @@ fn parser(program: &Program, cost: &Cost) -> Result<Path, CheckError> {
         let ahead = weights.iter().map(|weight| weight.ahead).max().unwrap_or(0);
         let path = Path {
             steps: own.steps.saturating_add(beyond.steps),
-            // Looking ahead counts from where a state begins; in a loop, that may be where the loop ends.
+            // Looking ahead counts from the beginning of a state; in a loop, that may be where the loop ends.
             bits: if looped {
                 own.bits.saturating_add(beyond.bits.max(ahead))
             } else {
@@ -469,7 +469,7 @@ fn weight(program: &Program, cost: &Cost, state: &State) -> Weight {
     weight
 }
 
-/// The cost of a loop in all its turns.
+/// The cost of a loop in all its iterations.
 fn turns(program: &Program, component: &[usize], successors: &[Vec<usize>], weights: &[Weight]) -> Path {
     let stacking = |at: usize| !weights[at].stacks.is_empty();
     let rest = (0..component.len())
@@ -477,7 +477,7 @@ fn turns(program: &Program, component: &[usize], successors: &[Vec<usize>], weig
         .map(|at| component[at])
         .collect::<Vec<_>>();
     let states = u32::try_from(component.len()).unwrap_or(u32::MAX);
-    let dearest = weights.iter().map(|weight| weight.cost).max().unwrap_or(0);
+    let costliest = weights.iter().map(|weight| weight.cost).max().unwrap_or(0);
     if cycle(&rest, successors).is_some() {
         let steps = limits::PARSER_STEPS;
         let bits = if weights.iter().all(|weight| weight.taken == 0) {
@@ -488,7 +488,7 @@ fn turns(program: &Program, component: &[usize], successors: &[Vec<usize>], weig
         return Path {
             steps,
             bits,
-            cost: dearest.saturating_mul(steps.into()),
+            cost: costliest.saturating_mul(steps.into()),
         };
     }
     let mut stacks = BTreeMap::new();
@@ -518,37 +518,37 @@ fn turns(program: &Program, component: &[usize], successors: &[Vec<usize>], weig
     Path {
         steps,
         bits: in_stacks.saturating_add(turns.saturating_mul(per_turn)),
-        cost: dearest.saturating_mul(steps.into()),
+        cost: costliest.saturating_mul(steps.into()),
     }
 }
 
-/// Refuses a loop of states that take nothing from the packet and only compute, again and again, the same.
+/// Refuses a loop of states that take nothing from the packet and compute the same values in each iteration.
 fn endless(program: &Program, component: &[usize], successors: &[Vec<usize>]) -> Result<(), CheckError> {
     let states = &program.parser.states;
     let inert = component
         .iter()
         .copied()
-        .filter(|&state| still(&states[state]))
+        .filter(|&state| only_sets_fields(&states[state]))
         .collect::<Vec<_>>();
     let Some(turning) = cycle(&inert, successors) else {
         return Ok(());
     };
-    if !settles(program, &inert) {
+    if !reaches_fixed_point(program, &inert) {
         return Ok(());
     }
     let names = turning
         .iter()
         .map(|&state| format!("{:?}", states[state].name))
         .collect::<Vec<_>>();
-    let problem: Check = Err(Problem::Endless(format!(
+    let problem: CheckResult = Err(Problem::Endless(format!(
         "{} take nothing of the packet",
         names.join(", ")
     )));
     problem.at(|| format!("parser state {:?}", states[turning[0]].name))
 }
 
-/// A state that takes nothing of the packet and does nothing but set fixed fields.
-fn still(state: &State) -> bool {
+/// Whether a state takes nothing from the packet and only sets fixed fields or verifies conditions.
+fn only_sets_fields(state: &State) -> bool {
     state.ops.iter().all(|op| {
         matches!(
             op,
@@ -557,8 +557,8 @@ fn still(state: &State) -> bool {
     })
 }
 
-/// Do the fields that these states set come to rest: does none depend on itself, through others or not?
-fn settles(program: &Program, component: &[usize]) -> bool {
+/// Whether the fields that these states set reach a fixed point, as no field depends on itself, directly or through others.
+fn reaches_fixed_point(program: &Program, component: &[usize]) -> bool {
     let mut reads = BTreeMap::<FieldId, BTreeSet<FieldId>>::new();
     for op in component
         .iter()
@@ -573,7 +573,7 @@ fn settles(program: &Program, component: &[usize]) -> bool {
             });
         }
     }
-    // Remove nodes that depend on none of the remaining ones, until none is left or all that are left form a circle.
+    // Removes fields that depend on none of the remaining ones, until none is left or the remaining ones form a cycle.
     loop {
         let left = reads.keys().copied().collect::<BTreeSet<_>>();
         let before = reads.len();
@@ -587,8 +587,8 @@ fn settles(program: &Program, component: &[usize]) -> bool {
     }
 }
 
-/// States among these from which a cycle of them can be reached, if there is one: what is left when states without
-/// successors are taken away again and again.
+/// The states among these from which a cycle of them can be reached, if there is one: those that remain when states without
+/// successors are removed repeatedly.
 fn cycle(among: &[usize], successors: &[Vec<usize>]) -> Option<Vec<usize>> {
     let place = among
         .iter()

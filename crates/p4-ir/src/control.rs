@@ -17,7 +17,7 @@ pub struct Control {
 /// A block.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Block {
-    /// Goes one way or another.
+    /// Branches on a condition.
     If {
         /// The name in the program.
         name: String,
@@ -28,16 +28,16 @@ pub enum Block {
         /// If false.
         otherwise: Next,
     },
-    /// Looks up a table and runs the action found (the default action if none was).
+    /// Looks up a table and runs the action of the entry found, or the default action.
     Apply(TableId, Apply),
     /// Runs an action without parameters.
     Run(ActionId, Next),
 }
 
-/// Where to go after a table.
+/// The successor after a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Apply {
-    /// Always the same way.
+    /// Always the same one.
     Always(Next),
     /// By whether an entry was found.
     ByHit {

@@ -2,7 +2,7 @@
 //!
 //! Values are bit strings of a fixed width, as in a machine: an operator takes operands of one width and gives that
 //! width, wrapping around; signs are in the operators (`Less` and `LessSigned`), and widths change only by the casts.
-//! So a number is nothing but bits, and an engine needs no case for signs but in the few operators that have two forms.
+//! So a number is only bits, and an engine distinguishes signs only in the few operators that have two forms.
 //! Front ends whose language has numbers without bounds (BMv2's JSON has) choose widths in which nothing is lost.
 //!
 //! Children come before their parents in the arena ([`crate::ExprId`] of a child is smaller): trees cannot be cyclic.
@@ -24,7 +24,7 @@ pub enum Type {
 /// A node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Expr {
-    /// What it is.
+    /// Its kind.
     pub kind: ExprKind,
     /// Type of its value.
     pub ty: Type,
@@ -45,26 +45,26 @@ pub enum ExprKind {
     Member(HeaderRef, u16),
     /// An argument of the action in which the expression stands. As wide as the parameter.
     Parameter(u16),
-    /// Is a header valid? A reference outside of its stack is not.
+    /// Whether a header is valid. A reference outside of its stack is not.
     Valid(HeaderRef),
-    /// Is any member of a union valid?
+    /// Whether any member of a union is valid.
     UnionValid(UnionRef),
-    /// Are two headers equal: both invalid, or both valid and all fields the same?
+    /// Whether two headers are equal: both invalid, or both valid with all fields equal.
     HeadersEqual(HeaderRef, HeaderRef),
-    /// Are two variable fields equal: filled as far, with the same bits? Those of invalid headers are empty.
+    /// Whether two variable fields are equal, in present width and bits. Those of invalid headers are empty.
     VariablesEqual(Place, Place),
-    /// Are two unions equal: none valid, or the same member and equal?
+    /// Whether two unions are equal: no member valid, or the same member valid and equal.
     UnionsEqual(UnionRef, UnionRef),
-    /// Are two stacks of one type and size equal, element by element?
+    /// Whether two stacks of one type and size are equal, element by element.
     StacksEqual(StackId, StackId),
     /// Index of the last element extracted (`lastIndex`), 32 bits: next index less 1, wrapping around.
     LastIndex(StackId),
     /// The number of the next element, 32 bits.
     NextIndex(StackId),
-    /// Parser only: bits of the packet ahead, `offset` bits behind the place reached. Too short a packet ends the parser
-    /// with `PacketTooShort`.
+    /// Parser only: bits of the packet ahead, `offset` bits behind the parser's position. A packet that is too short ends the
+    /// parser with `PacketTooShort`.
     Lookahead {
-        /// Bits behind the place reached.
+        /// Bits behind the parser's position.
         offset: u16,
     },
     /// One operand.
@@ -98,11 +98,11 @@ pub enum Unary {
     ToBool,
     /// To a smaller or equal width, clamped: from an unsigned to an unsigned number.
     SaturateUnsigned,
-    /// As before, from a signed to an unsigned number: negative ones become 0.
+    /// To a smaller or equal width, clamped: from a signed to an unsigned number; negative ones become 0.
     SaturateSignedToUnsigned,
-    /// As before, from a signed to a signed number.
+    /// To a smaller or equal width, clamped: from a signed to a signed number.
     SaturateSigned,
-    /// As before, from an unsigned to a signed number.
+    /// To a smaller or equal width, clamped: from an unsigned to a signed number.
     SaturateUnsignedToSigned,
 }
 
@@ -115,13 +115,13 @@ pub enum Binary {
     Sub,
     /// Product, wrapping around.
     Mul,
-    /// Unsigned quotient; by 0 it is 0.
+    /// Unsigned quotient; a division by 0 gives 0.
     Div,
-    /// Unsigned remainder; by 0 it is 0.
+    /// Unsigned remainder; a division by 0 gives 0.
     Mod,
-    /// Signed quotient, towards 0; by 0 it is 0. The smallest number by -1 wraps around.
+    /// Signed quotient, rounded towards 0; a division by 0 gives 0. The smallest number divided by -1 wraps around.
     DivSigned,
-    /// Signed remainder, with the sign of the first; by 0 it is 0.
+    /// Signed remainder, with the sign of the first operand; a division by 0 gives 0.
     ModSigned,
     /// Bitwise.
     And,
@@ -137,33 +137,33 @@ pub enum Binary {
     ShiftRightSigned,
     /// The first before the second; widths add up.
     Concat,
-    /// Bits of one width, or two bools, to bool.
+    /// Equality of bits of one width, or of two bools; gives a bool.
     Equal,
-    /// As before.
+    /// The opposite of [`Binary::Equal`].
     NotEqual,
-    /// Unsigned, bits of one width to bool.
+    /// Comparison of unsigned numbers of one width; gives a bool.
     Less,
-    /// As before.
+    /// As [`Binary::Less`].
     LessEqual,
-    /// Signed, bits of one width to bool.
+    /// Comparison of signed numbers of one width; gives a bool.
     LessSigned,
-    /// As before.
+    /// As [`Binary::LessSigned`].
     LessEqualSigned,
-    /// Two bools; the second is evaluated only if it matters.
+    /// Conjunction of two bools; the second is evaluated only if the first is true.
     AndAlso,
-    /// As before.
+    /// Disjunction of two bools; the second is evaluated only if the first is false.
     OrElse,
 }
 
-/// A header, fixed or found at run time. What is outside of its stack is an invalid header: reads give 0, writes are
-/// without effect.
+/// A header, fixed or found at run time. An element outside of its stack is an invalid header: reads give 0, writes have no
+/// effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum HeaderRef {
     /// This one.
     Header(HeaderId),
-    /// The next element of a stack. To read or write it when the stack is full ends the parser with `StackOutOfBounds`.
+    /// The next element of a stack. Reading or writing it when the stack is full ends the parser with `StackOutOfBounds`.
     Next(StackId),
-    /// The last element extracted. None extracted yet: as before.
+    /// The last element extracted. Before the first extraction, reading or writing it ends the parser with `StackOutOfBounds`.
     Last(StackId),
     /// An element by number (unsigned).
     Element(StackId, ExprId),
@@ -184,7 +184,7 @@ pub enum UnionRef {
     Element(UnionStackId, ExprId),
 }
 
-/// Where an operation writes. Writing to a field of an invalid header has no effect.
+/// The target of a write. Writing to a field of an invalid header has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Place {
     /// A fixed field.

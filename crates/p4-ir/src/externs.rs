@@ -7,7 +7,7 @@ use crate::ids::{CalculationId, ExprId, FieldId, HeaderId, TableId};
 use crate::program::Identity;
 use serde::{Deserialize, Serialize};
 
-/// What is counted.
+/// The unit in which a counter counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CounterUnit {
     /// Packets.
@@ -23,7 +23,7 @@ pub enum CounterUnit {
 pub struct Counter {
     /// Its names.
     pub identity: Identity,
-    /// What is counted.
+    /// The unit in which a counter counts.
     pub unit: CounterUnit,
     /// Number of cells; 0 if direct.
     pub size: u32,
@@ -68,11 +68,11 @@ pub enum Algorithm {
     Csum16,
     /// Exclusive or of all 16-bit words.
     Xor16,
-    /// The first eight bytes of the input (all, if there are fewer) as a number, as BMv2 has it.
+    /// The first eight bytes of the input (all, if there are fewer) as a number, as in BMv2.
     Identity,
     /// A random number.
     Random,
-    /// Each call the next number.
+    /// The next number at each call.
     RoundRobin,
     /// xxHash, 64 bits.
     Xxh64,
@@ -89,7 +89,7 @@ pub struct Calculation {
     pub name: String,
     /// The algorithm.
     pub algorithm: Algorithm,
-    /// One behind the other, without padding in between; the last byte is filled with zeros on the right.
+    /// The inputs, concatenated without padding; the last byte is filled with zeros on the right.
     pub inputs: Vec<CalculationInput>,
 }
 
@@ -102,8 +102,8 @@ pub enum CalculationInput {
     Value(ExprId),
     /// All fields of a header. Left out if it is invalid.
     Header(HeaderId),
-    /// What leaves behind this header: all valid headers that the deparser emits after it (all, if `None`), and the
-    /// packet's rest.
+    /// The bytes that leave behind this header: all valid headers that the deparser emits after it (all, if `None`), and the
+    /// packet's bytes behind the parsed headers.
     Payload(Option<HeaderId>),
 }
 
@@ -129,7 +129,7 @@ pub struct Checksum {
 pub struct Digest {
     /// Its names.
     pub identity: Identity,
-    /// The number by which the JSON of BMv2 knows it.
+    /// Its number in the JSON of BMv2.
     pub list: u32,
     /// The fields that it sends.
     pub items: Vec<DigestItem>,

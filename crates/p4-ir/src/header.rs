@@ -1,11 +1,11 @@
-//! Headers, metadata, and where each of their fields lies while a packet runs.
+//! Headers, metadata, and the place of each of their fields while a packet runs.
 //!
 //! One flat array of bytes, the packet header vector (PHV), holds every field of every header instance. Bit 0 is the
 //! highest bit of byte 0, and a field of width `w` at offset `o` is bits `o .. o + w`, highest first - as on the wire.
 //!
 //! * A *header* instance starts at a whole byte and lies as on the wire, so extracting and emitting it are copies. A
-//!   variable field has room for its greatest width; it is filled from the left, and how much of it is filled is state
-//!   of the packet. What follows it on the wire follows its room here.
+//!   variable field has room for its greatest width; it is filled from the left, and its present width is state
+//!   of the packet. The fields that follow it on the wire follow its room here.
 //! * A *metadata* instance is never on the wire. Each of its fields ends where a cell ends: of 1, 2, 4 or 8 bytes for
 //!   up to 8, 16, 32 or 64 bits, of whole 8 bytes for more, aligned to its size (8 at most). The bits of the cell before
 //!   the field are always zero, so loading the cell as a big-endian number gives the field.
@@ -13,7 +13,7 @@
 //!
 //! [`crate::program::Program::place`] computes all this; the checker computes it again and compares.
 //!
-//! Validity is no field but one bit per header instance, kept by the engine. Metadata instances are always valid.
+//! Validity is not a field: the engine keeps one bit per header instance. Metadata instances are always valid.
 
 use crate::ids::{FieldId, HeaderId, HeaderTypeId, StackId, UnionId, UnionStackId, UnionTypeId};
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ pub struct FieldType {
     pub name: String,
     /// Width in bits, at least 1; of a variable field the greatest.
     pub width: u16,
-    /// `int<W>` rather than `bit<W>`. Expressions carry signs in their operators; this is for people and controllers.
+    /// `int<W>` rather than `bit<W>`. Expressions have signs in their operators; this is for users and controllers.
     pub signed: bool,
     /// `varbit<W>`.
     pub variable: bool,
@@ -99,7 +99,7 @@ pub struct Field {
 
 /// A stack of headers of one type. Its elements are `size` header instances side by side.
 ///
-/// State of the packet is the number of the next element to extract into, 0 at first.
+/// The number of the next element to extract into, 0 at first, is state of the packet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stack {
     /// The name in the program.
@@ -145,12 +145,12 @@ pub struct UnionStack {
     pub size: u16,
 }
 
-/// A stack or union, by its name, whose elements cannot be its own.
+/// The error that the elements of a stack or union, given by its name, do not exist or belong to another one as well.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} has elements that do not exist, are of another type, or belong elsewhere")]
 pub(crate) struct Misplaced(pub String);
 
-/// Where a header instance belongs.
+/// The stack or union to which a header instance belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Membership {
     /// It stands alone.
@@ -166,14 +166,14 @@ pub enum Membership {
 pub struct Phv {
     /// Bytes of metadata, which come first; a multiple of 8.
     pub metadata_bytes: u32,
-    /// Bytes of all; a multiple of 8.
+    /// Bytes in all; a multiple of 8.
     pub bytes: u32,
 }
 
 macro_rules! roles {
     ($($(#[$doc:meta])* $role:ident = $name:literal,)*) => {
-        /// What a field of standard metadata is for. Names and meaning: `v1model.p4` and the documentation of BMv2's
-        /// `simple_switch`.
+        /// The role of a field of standard metadata. Names and meanings are those of `v1model.p4` and of the documentation of
+        /// BMv2's `simple_switch`.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum Role {
             $($(#[$doc])* $role,)*
@@ -193,7 +193,7 @@ macro_rules! roles {
 }
 
 roles! {
-    /// Port by which the packet came (9 bits).
+    /// Port on which the packet was received (9 bits).
     IngressPort = "standard_metadata.ingress_port",
     /// Port to leave by, as ingress sets it; 511 is drop.
     EgressSpec = "standard_metadata.egress_spec",
@@ -202,7 +202,7 @@ roles! {
     /// How the packet came to be: 0 normal, 1 clone of ingress, 2 clone of egress, 4 recirculated, 5 replica, 6 resubmitted.
     /// Only ingress sees 4 and 6: egress sees 0 then, as in BMv2.
     InstanceType = "standard_metadata.instance_type",
-    /// Bytes of the packet as it came (for a clone, as it was cloned).
+    /// Bytes of the packet as it was received (for a clone, as it was cloned).
     PacketLength = "standard_metadata.packet_length",
     /// Microseconds since the start at which it was put in the queue.
     EnqTimestamp = "standard_metadata.enq_timestamp",
@@ -210,7 +210,7 @@ roles! {
     EnqQdepth = "standard_metadata.enq_qdepth",
     /// Microseconds spent in the queue.
     DeqTimedelta = "standard_metadata.deq_timedelta",
-    /// Packets in the queue when it left that.
+    /// Packets in the queue when the packet left the queue.
     DeqQdepth = "standard_metadata.deq_qdepth",
     /// Microseconds since the start at which ingress began.
     IngressGlobalTimestamp = "standard_metadata.ingress_global_timestamp",

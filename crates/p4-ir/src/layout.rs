@@ -6,7 +6,7 @@ use crate::program::Program;
 
 /// The result of [`Program::place`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub(crate) struct PhvLayout {
     /// First field and first byte of each header instance.
     pub headers: Vec<(FieldId, u32)>,
     /// All fields.
@@ -15,9 +15,9 @@ pub(crate) struct Layout {
     pub phv: Phv,
 }
 
-/// Lays out instances; `None` if a type does not exist, there are too many fields, or a number does not fit.
-pub(crate) fn layout(types: &[HeaderType], instances: &[Header]) -> Option<Layout> {
-    let mut layout = Layout {
+/// Lays instances out; `None` if a type does not exist, there are too many fields, or a number does not fit.
+pub(crate) fn layout(types: &[HeaderType], instances: &[Header]) -> Option<PhvLayout> {
+    let mut layout = PhvLayout {
         headers: Vec::with_capacity(instances.len()),
         fields: Vec::new(),
         phv: Phv::default(),
@@ -78,8 +78,8 @@ fn cell_bits(width: u16) -> u32 {
 }
 
 impl Program {
-    /// Fills in [`Program::fields`], [`Program::phv`], and of each header instance its first field and byte, from the types.
-    /// False if an instance has a type that does not exist, or if there are more fields or bytes than numbers.
+    /// Computes [`Program::fields`], [`Program::phv`], and the first field and byte of each header instance, from the types.
+    /// False if an instance has a type that does not exist, or if there are more fields or bytes than their numbers can count.
     pub fn place(&mut self) -> bool {
         let Some(layout) = layout(&self.header_types, &self.headers) else {
             return false;
@@ -112,7 +112,7 @@ impl Program {
         &self.header_type(place.header).fields[usize::from(place.member)]
     }
 
-    /// `header.field`, for people.
+    /// `header.field`, for users.
     #[must_use]
     pub fn field_name(&self, field: FieldId) -> String {
         let header = self.fields[field.index()].header;

@@ -2,14 +2,13 @@
 //!
 //! A [`Program`] is a P4 program after a compiler has resolved names, types and calls: headers with
 //! fixed places in one packet header vector (PHV), a parser as a graph of states, two controls as graphs without
-//! cycles, tables, actions as lists of simple operations, externs, a deparser. It knows nothing of the format it came
-//! from, so several front ends can fill it, and holds nothing that changes while packets run, so several engines and
+//! cycles, tables, actions as lists of simple operations, externs, a deparser. It does not depend on the format that it was
+//! read from, so several front ends can make it, and it does not change while packets run, so several engines and
 //! workers can share it.
 //!
-//! Everything refers to everything by index. Names stand beside the things that have them and are for people and
-//! controllers only; no engine compares strings.
+//! Elements refer to each other by index. Names are for users and controllers only; no engine compares strings.
 //!
-//! The walk through this crate:
+//! The modules, in the order in which to read them:
 //!
 //! | module | contents |
 //! |---|---|
@@ -20,15 +19,15 @@
 //! | [`action`] | operations, actions |
 //! | [`parser`] | parser states, the deparser |
 //! | [`control`] | ingress and egress as blocks |
-//! | [`table`] | tables, keys, entries that the program brings, action profiles |
+//! | [`table`] | tables, keys, the program's own entries, action profiles |
 //! | [`externs`] | counters, meters, registers, hashes, checksums, digests, clones' field lists |
-//! | [`program`] | all of it together |
+//! | [`program`] | the whole program |
 //! | [`check`] | the checker, and its proofs |
-//! | [`limits`] | how much of everything there may be |
+//! | [`limits`] | limits of a program's size and cost |
 //! | [`analysis`] | the fields that a program reads and changes, and whether its verdicts can be cached |
 //! | [`serial`] | the form in files and between processes |
 //!
-//! Only a program that passed the checker, a [`Checked`], is for engines.
+//! Engines take only programs that have passed the checker: a [`Checked`].
 
 #![forbid(unsafe_code)]
 

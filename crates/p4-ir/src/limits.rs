@@ -44,7 +44,7 @@ pub const PARAMETERS: usize = 1024;
 pub const ACTIONS_OF_TABLE: usize = 1024;
 /// Entries of one table.
 pub const TABLE_SIZE: u32 = 4 * 1024 * 1024;
-/// Entries of the program itself in one table.
+/// The program's own entries in one table.
 pub const CONSTANT_ENTRIES: usize = 65_536;
 /// Cells of a counter, a meter or a register array.
 pub const CELLS: u32 = 4 * 1024 * 1024;

@@ -1,7 +1,7 @@
 //! The parser as a graph of states, and the deparser.
 //!
-//! A parser that extracts at every turn of a loop ends when the packet ends, or when a stack is full; one that turns
-//! without extracting is ended by the bound of [`crate::Bounds::parser_steps`].
+//! A parser that extracts in every iteration of a loop ends when the packet ends, or when a stack is full; one that loops
+//! without extracting ends at the bound [`crate::Bounds::parser_steps`].
 
 use crate::action::Op;
 use crate::bits::Bits;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub struct Parser {
     /// All states.
     pub states: Vec<State>,
-    /// Where it begins; nothing is parsed if there are no states.
+    /// The first state; if there are no states, nothing is parsed.
     pub start: StateId,
 }
 
@@ -27,37 +27,37 @@ pub struct State {
     pub name: String,
     /// Its operations, in order.
     pub ops: Vec<ParserOp>,
-    /// Where to go then.
+    /// The choice of the next state.
     pub select: Select,
 }
 
 /// An operation of a state. A packet too short for it ends the parser with `PacketTooShort`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ParserOp {
-    /// Reads a header without a variable field and makes it valid. Into [`HeaderRef::Next`]: and moves on to the next
-    /// element; full stacks end the parser with `StackOutOfBounds`.
+    /// Reads a header without a variable field and makes it valid. With [`HeaderRef::Next`], the stack's next index moves on; a
+    /// full stack ends the parser with `StackOutOfBounds`.
     Extract(HeaderRef),
-    /// Reads a header with a variable field of this many bits. Not a multiple of 8, or more than the field can hold: ends
-    /// the parser with `HeaderTooShort`.
+    /// Reads a header with a variable field of this many bits. A number that is not a multiple of 8, or more than the field can
+    /// hold, ends the parser with `HeaderTooShort`.
     ExtractVariable(HeaderRef, ExprId),
     /// Skips this many bits.
     Advance(ExprId),
     /// Ends the parser with an error if the first, a bool, is false: condition, number of the error (any width).
     Verify(ExprId, ExprId),
-    /// An operation of actions; not jumps.
+    /// An operation of actions other than a jump.
     Do(Op),
 }
 
-/// How a state chooses the next: the first case that matches, else the default.
+/// The choice of the next state: that of the first case that matches, else the default.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Select {
-    /// The keys, bits only; evaluated even if there are no cases. Empty: the default is taken.
+    /// The keys, bits only, which are evaluated even if there are no cases. Without keys the default is taken.
     pub keys: Vec<ExprId>,
     /// Sum of the keys' widths.
     pub width: u16,
     /// The cases in order.
     pub cases: Vec<SelectCase>,
-    /// If none matches.
+    /// The next state if no case matches.
     pub default: NextState,
 }
 
@@ -66,14 +66,14 @@ pub struct Select {
 pub struct SelectCase {
     /// The values with which the keys are compared.
     pub pattern: Pattern,
-    /// Where to go.
+    /// The next state.
     pub next: NextState,
 }
 
 /// A value with which keys are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pattern {
-    /// The keys one behind the other, the first on the left: `keys & mask == value`. No bit of the value is outside of the
+    /// The concatenated keys, the first on the left: `keys & mask == value`. No bit of the value is outside of the
     /// mask.
     Masked {
         /// As wide as all keys.
@@ -81,22 +81,22 @@ pub enum Pattern {
         /// As wide as all keys.
         mask: Bits,
     },
-    /// Is it in the value set?
+    /// The values in the value set.
     ValueSet(ValueSetId),
 }
 
-/// Where a parser goes.
+/// A successor of a parser state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NextState {
-    /// To a state.
+    /// A state.
     State(StateId),
-    /// To the end.
+    /// The end of the parser.
     Accept,
-    /// To the end with `NoMatch`, or what was set before.
+    /// The end of the parser with the error `NoMatch`, or with the one set before.
     Reject,
 }
 
-/// A set of values that controllers fill and parsers select by.
+/// A set of values that controllers fill and that parsers compare keys with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ValueSet {
     /// Its names.
@@ -107,14 +107,14 @@ pub struct ValueSet {
     pub size: u32,
 }
 
-/// The deparser: valid ones of these headers, in order, then the rest of the packet.
+/// The deparser: it emits the valid ones of these headers, in order, then the packet's bytes behind the parsed headers.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Deparser {
     /// In the order of the wire.
     pub emits: Vec<Emit>,
 }
 
-/// What is emitted.
+/// An element that is emitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Emit {
     /// A header.

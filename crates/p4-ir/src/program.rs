@@ -12,14 +12,14 @@ use crate::parser::{Deparser, Parser, ValueSet};
 use crate::table::{ActionProfile, Table};
 use serde::{Deserialize, Serialize};
 
-/// Names of something that controllers know.
+/// The names of an element that controllers can refer to.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Identity {
     /// The full name.
     pub name: String,
     /// A shorter one, or the full one again.
     pub alias: String,
-    /// The number of P4Info, if there was one.
+    /// The number in P4Info, if there is one.
     pub id: Option<u32>,
 }
 
@@ -50,12 +50,12 @@ pub enum Architecture {
     V1Model,
 }
 
-/// A program as a front end made it. Public fields: it promises nothing before it was checked.
+/// A program as a front end made it. Its fields are public, so it guarantees nothing before it is checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
     /// The name, usually of the source.
     pub name: String,
-    /// What it was written for.
+    /// The architecture that it was written for.
     pub architecture: Architecture,
     /// Types of headers and metadata.
     pub header_types: Vec<HeaderType>,
@@ -85,11 +85,11 @@ pub struct Program {
     pub parser: Parser,
     /// Value sets of the parser.
     pub value_sets: Vec<ValueSet>,
-    /// Before the packet's way is decided.
+    /// The control before the packet's destination is decided.
     pub ingress: Control,
-    /// Once per copy that leaves.
+    /// The control that runs once per copy that leaves.
     pub egress: Control,
-    /// What leaves.
+    /// The deparser.
     pub deparser: Deparser,
     /// Checksums, in the order in which they are made.
     pub checksums: Vec<Checksum>,
@@ -168,13 +168,13 @@ pub struct Bounds {
     pub parser_steps: u32,
     /// Operations and nodes of expressions of one pass through ingress and egress.
     pub operations: u32,
-    /// Passes of one packet: resubmitted and recirculated. A packet that would need more is dropped.
+    /// Passes of one packet, by resubmission and recirculation. A packet that would need more is dropped.
     pub passes: u8,
     /// Bits of metadata.
     pub metadata_bits: u32,
 }
 
-/// A program that the checker found sound. Engines take nothing else.
+/// A program that the checker found sound. Engines take no others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checked {
     program: Program,
@@ -192,7 +192,7 @@ impl Checked {
         }
     }
 
-    /// The program, to change it; it has to be checked again then.
+    /// The program, for changes, after which it has to be checked again.
     #[must_use]
     pub fn into_program(self) -> Program {
         self.program

@@ -1,4 +1,4 @@
-//! The form in which programs lie in files and pass between processes: a mark, a version, the program in postcard.
+//! The form of programs in files and between processes: a mark, a version, the program in postcard.
 //!
 //! A program that is read is checked again, so the file's source need not be trusted.
 
@@ -16,19 +16,19 @@ pub const VERSION: u16 = 1;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// Longer than [`limits::SERIALISED`].
+    /// The bytes are more than [`limits::SERIALISED`].
     #[error("{0} bytes are more than {limit}", limit = limits::SERIALISED)]
     TooLong(usize),
-    /// Something else.
+    /// The bytes do not begin with the mark.
     #[error("this is no serialised P4 program")]
     NoProgram,
-    /// From an older or newer release.
+    /// The program is from an older or newer release.
     #[error("version {0} of the serialised form is unknown; this release reads version {VERSION}")]
     Version(u16),
-    /// Cut, changed, or followed by something else.
+    /// The program is cut short, changed, or followed by other bytes.
     #[error("the serialised program is damaged")]
     Damaged,
-    /// It can be read but is not sound.
+    /// The program can be read but is not sound.
     #[error(transparent)]
     Unsound(#[from] CheckError),
 }
@@ -38,7 +38,7 @@ pub enum DecodeError {
 pub fn encode(program: &Checked) -> Vec<u8> {
     let mut bytes = MARK.to_vec();
     bytes.extend(VERSION.to_be_bytes());
-    // Into a vector, these types cannot fail.
+    // Serialising these types into a vector cannot fail.
     postcard::to_extend(program.program(), bytes).expect("a program is serialised into memory")
 }
 

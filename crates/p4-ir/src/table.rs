@@ -1,4 +1,4 @@
-//! Tables: their keys, their actions, and the entries that the program itself has.
+//! Tables: their keys, their actions, and the program's own entries.
 
 use crate::bits::Bits;
 use crate::expr::Place;
@@ -6,7 +6,7 @@ use crate::ids::{ActionId, CalculationId, CounterId, ExprId, MeterId, ProfileId}
 use crate::program::Identity;
 use serde::{Deserialize, Serialize};
 
-/// How a key is matched.
+/// The way in which a key is matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MatchKind {
     /// Equal.
@@ -28,7 +28,7 @@ pub struct Table {
     pub identity: Identity,
     /// The keys in the order of the program. Without keys every look-up is a miss.
     pub keys: Vec<Key>,
-    /// The kind that decides which of several matching entries is taken: exact (there is only one), longest prefix, or
+    /// The kind that decides which of several matching entries wins: exact (there is only one), longest prefix, or
     /// priority (ternary, range, optional).
     pub kind: MatchKind,
     /// Greatest number of entries.
@@ -39,17 +39,17 @@ pub struct Table {
     pub default: Option<DefaultEntry>,
     /// Entries of the program.
     pub entries: Vec<Entry>,
-    /// Controllers may not change the entries.
+    /// Whether controllers may not change the entries.
     pub constant: bool,
-    /// Where entries' actions are.
+    /// The place of the entries' actions.
     pub implementation: Implementation,
-    /// Counts each entry's packets.
+    /// The counter of each entry's packets.
     pub counter: Option<CounterId>,
-    /// Measures each entry's packets; the colour is written there before the action runs.
+    /// The meter of each entry's packets, and the place to which the colour is written before the action runs.
     pub meter: Option<(MeterId, Place)>,
-    /// Entries may have an idle time.
+    /// Whether entries may have an idle time.
     pub idle_timeout: bool,
-    /// Made by the compiler for a bare statement: controllers do not see it.
+    /// Whether the compiler made the table for a bare statement: controllers do not see it.
     pub hidden: bool,
 }
 
@@ -73,13 +73,13 @@ pub struct Key {
 pub struct TableAction {
     /// The action.
     pub action: ActionId,
-    /// Only as the default.
+    /// The action may only be the default.
     pub default_only: bool,
-    /// Never as the default.
+    /// The action may not be the default.
     pub table_only: bool,
 }
 
-/// Where the actions of a table's entries are.
+/// The place of the actions of a table's entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Implementation {
     /// In the entries.
@@ -104,7 +104,7 @@ pub struct DefaultEntry {
     pub entry: EntryAction,
     /// Controllers may not choose another action.
     pub constant_action: bool,
-    /// Nor other arguments.
+    /// Controllers may not choose other arguments.
     pub constant_arguments: bool,
 }
 
@@ -115,7 +115,7 @@ pub struct Entry {
     pub keys: Vec<KeyMatch>,
     /// Its action.
     pub action: EntryAction,
-    /// Of several that match, the one with the greatest is taken (as in P4Runtime). 0 in tables without priorities.
+    /// Of several entries that match, the one with the greatest priority wins (as in P4Runtime). 0 in tables without priorities.
     pub priority: u32,
 }
 
@@ -124,7 +124,7 @@ pub struct Entry {
 pub enum KeyMatch {
     /// This value.
     Exact(Bits),
-    /// The first bits of this value, and how many. The others are zero.
+    /// A prefix: the value, whose other bits are zero, and the number of its bits that matter.
     Lpm(Bits, u16),
     /// Value and mask. No bit of the value is outside of the mask.
     Ternary(Bits, Bits),
@@ -143,11 +143,11 @@ pub struct ActionProfile {
     pub size: u32,
     /// Greatest size of a group, 0 if not given.
     pub max_group_size: u32,
-    /// With groups: how a member is chosen.
+    /// With groups: the choice of a member.
     pub selector: Option<Selector>,
 }
 
-/// How a member of a group is chosen.
+/// The choice of a member of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selector {
     /// The hash; the member is its value modulo the number of members.

@@ -1,4 +1,4 @@
-//! Expressions and references as people read them. Not P4 that compiles: casts to greater widths are left out.
+//! Expressions and references as text for users. The text is not valid P4: casts to greater widths are left out.
 
 use crate::action::Op;
 use crate::expr::{Binary, ExprKind, HeaderRef, Place, Type, Unary, UnionRef};
@@ -77,7 +77,7 @@ impl Program {
     }
 
     fn write_expr(&self, id: ExprId, text: &mut String, inner: bool) {
-        // More than this is not shown, so it need not be made.
+        // Text beyond this length is not shown, so it need not be made.
         if text.len() > LENGTH {
             return;
         }
@@ -160,7 +160,7 @@ impl Program {
         }
     }
 
-    /// Would an operand be misread without brackets? Comparisons in conditions and chains of one kind are not.
+    /// Whether an operand would be misread without brackets. Comparisons in conditions and chains of one operator are not.
     fn wants_brackets(&self, op: Binary, operand: ExprId) -> bool {
         use Binary::{AndAlso, Equal, Less, LessEqual, LessEqualSigned, LessSigned, NotEqual, OrElse};
         let ExprKind::Binary(inner, ..) = self.exprs[operand.index()].kind else {
@@ -303,7 +303,7 @@ fn put(text: &mut String, arguments: std::fmt::Arguments) {
     let _ = text.write_fmt(arguments);
 }
 
-/// The sign of an operator.
+/// The symbol of an operator.
 fn sign(op: Binary) -> &'static str {
     match op {
         Binary::Add => "+",

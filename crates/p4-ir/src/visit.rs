@@ -1,5 +1,5 @@
-//! The parts to which operations and expressions refer: one place that knows all variants, for the checker's bounds, the analysis
-//! and engines.
+//! Visitors of the elements to which operations and expressions refer: one place that lists all variants, for the checker's
+//! bounds, the analysis and engines.
 
 use crate::action::Op;
 use crate::expr::{ExprKind, HeaderRef, Place, UnionRef};
@@ -34,7 +34,7 @@ impl ExprKind {
 }
 
 impl Place {
-    /// The expression of an index in it, if there is one.
+    /// The expression of its index, if there is one.
     #[must_use]
     pub fn index_expr(self) -> Option<ExprId> {
         match self {
@@ -45,7 +45,7 @@ impl Place {
 }
 
 impl Op {
-    /// Calls a function for each expression in it, those of indices included.
+    /// Calls a function for each of its expressions, including those of indices.
     pub fn for_each_expr(&self, mut f: impl FnMut(ExprId)) {
         if let Some(place) = self.written() {
             place.index_expr().into_iter().for_each(&mut f);
@@ -98,7 +98,7 @@ impl Op {
 }
 
 impl ParserOp {
-    /// Calls a function for each expression in it.
+    /// Calls a function for each of its expressions.
     pub fn for_each_expr(&self, mut f: impl FnMut(ExprId)) {
         match self {
             Self::Extract(header) => header.index_expr().into_iter().for_each(f),
@@ -119,7 +119,7 @@ impl ParserOp {
 impl Program {
     /// Calls a function for each node of a tree, the root first.
     ///
-    /// Trees of a checked program are small; of another one this may run long.
+    /// Trees of a checked program are small; for another program this may run long.
     pub fn for_each_node(&self, root: ExprId, f: &mut impl FnMut(ExprId, &ExprKind)) {
         let kind = &self.exprs[root.index()].kind;
         f(root, kind);

@@ -1,4 +1,4 @@
-//! The checker: a sound program passes; each thing wrong with it is found, with its place.
+//! The checker: a sound program passes; each fault is found, with its element.
 
 #![allow(clippy::unwrap_used)]
 
@@ -183,7 +183,7 @@ fn apply(next: Next) -> Block {
     Block::Apply(TableId(0), Apply::Always(next))
 }
 
-/// The program with one change is refused with these words.
+/// Checks that the program with one change is refused with these words.
 fn refused(words: &str, change: impl FnOnce(&mut Program)) {
     let mut program = program();
     change(&mut program);
@@ -193,12 +193,12 @@ fn refused(words: &str, change: impl FnOnce(&mut Program)) {
     }
 }
 
-/// A further expression is refused.
+/// Checks that a further expression is refused.
 fn refused_expr(words: &str, kind: ExprKind, ty: Type) {
     refused(words, |p| p.exprs.push(Expr { kind, ty }));
 }
 
-/// A further operation is refused.
+/// Checks that a further operation is refused.
 fn refused_op(words: &str, op: Op) {
     refused(words, |p| p.actions[1].ops.push(op));
 }
@@ -412,9 +412,9 @@ fn what_could_run_for_ever_is_found() {
     });
     refused_op("jumps back to operation 0", Op::Jump(0));
     refused_op("jumps to operation 9 of 2", Op::Jump(9));
-    refused("the parser turns for ever", |p| p.parser.states[1].ops.clear());
+    refused("the parser loops for ever", |p| p.parser.states[1].ops.clear());
     // Setting a field to a constant each time changes nothing either.
-    refused("the parser turns for ever", |p| {
+    refused("the parser loops for ever", |p| {
         p.exprs.push(Expr {
             kind: ExprKind::Constant(1),
             ty: Type::Bits(1),

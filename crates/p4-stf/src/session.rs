@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use p4_interpreter::{Collected, Context, CounterValue, Engine, Nobody, Packet, Replica, State, StateLimits};
+use p4_interpreter::{
+    Collected, Context, CounterValue, Engine, NoObserver, Packet, Replica, State, StateLimits,
+};
 use p4_ir::{Checked, CounterId, Implementation, MeterId, RegisterId, TableId};
 use p4_tables::{Change, Count, Entry, Handle, MeterRates, Pattern, Target};
 
@@ -84,7 +86,7 @@ impl Session {
             &packet,
             self.now,
             &mut sink,
-            &mut Nobody,
+            &mut NoObserver,
         );
         sink.outputs
     }
@@ -404,7 +406,7 @@ impl Session {
 
     /// Clone sessions and multicast groups.
     fn replicate(&mut self, command: &Command) -> Result<(), CommandError> {
-        let session = |replicas: &[Replica], group| p4_interpreter::Session {
+        let session = |replicas: &[Replica], group| p4_interpreter::CloneSession {
             replicas: replicas.into(),
             group,
             max_length: None,

@@ -1,4 +1,4 @@
-//! Prints what look-ups and insertions cost: `cargo run --release -p p4-tables --example speed-of-tables`.
+//! Prints the times of look-ups and insertions: `cargo run --release -p p4-tables --example speed-of-tables`.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,7 +38,7 @@ fn entry(pattern: Pattern, priority: u32) -> Entry {
     }
 }
 
-/// Nanoseconds of a look-up, once with the action it leads to; best of five rounds.
+/// Nanoseconds of a look-up, without and with reading the action that it leads to; best of five rounds.
 fn time(tables: &Tables, table: &Table, keys: &[[u64; 2]]) -> (f64, f64) {
     let words = table.layout().words();
     let round = |act: bool| {
@@ -206,7 +206,7 @@ fn insertions() {
     );
 }
 
-/// What the machine at hand gives at best: a read from anywhere in 64 MiB.
+/// The bound that this machine sets: the time to read a random word of 64 MiB.
 fn reads() {
     const WORDS: usize = 8 << 20;
     let memory: Vec<u64> = (0..WORDS as u64).collect();

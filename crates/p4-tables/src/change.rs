@@ -14,7 +14,7 @@ pub enum Change {
         /// The entry.
         entry: Entry,
     },
-    /// Gives an entry, found by pattern and priority, another target and idle time. Its counts stay.
+    /// Gives the entry with this pattern and priority another target and idle time. Its counts stay.
     Modify {
         /// The table.
         table: u32,
@@ -30,7 +30,7 @@ pub enum Change {
         /// Its priority.
         priority: u32,
     },
-    /// Sets the action that a table runs if no entry matches; `None` is the program's.
+    /// Sets the action that a table runs if no entry matches; `None` restores the program's.
     SetDefault {
         /// The table.
         table: u32,
@@ -59,7 +59,7 @@ pub enum Change {
         /// Its arguments.
         arguments: Words,
     },
-    /// Removes a member that nothing refers to.
+    /// Removes a member that no entry or group refers to.
     RemoveMember {
         /// The profile.
         profile: u32,

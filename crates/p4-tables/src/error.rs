@@ -1,7 +1,7 @@
 //! Why a change of a table was refused.
 //!
-//! Entries come from controllers, files and tenants. Whatever they hold, the answer is one of these and the
-//! tables are as they were.
+//! Entries come from controllers, files and tenants. For every wrong entry the answer is one of these errors, and the
+//! tables stay as they were.
 
 use thiserror::Error;
 
@@ -11,7 +11,7 @@ pub enum Error {
     /// A key has too many fields, or more bits than [`crate::MAX_KEY_WORDS`] words hold.
     #[error("a key of {words} words exceeds the limit of {limit}")]
     KeyTooWide {
-        /// What the fields would need.
+        /// Words that the fields would need.
         words: usize,
         /// [`crate::MAX_KEY_WORDS`].
         limit: usize,
@@ -28,16 +28,16 @@ pub enum Error {
         /// Number of the second one.
         field: usize,
     },
-    /// As many matches are needed as the key has fields.
+    /// The number of matches differs from that of the key's fields.
     #[error("{found} fields are given where the key has {expected}")]
     WrongFields {
         /// Fields of the key.
         expected: usize,
-        /// Those given.
+        /// Matches given.
         found: usize,
     },
-    /// Another kind of match than the field's.
-    #[error("key field {field} wants another kind of match")]
+    /// A match of another kind than the field's.
+    #[error("key field {field} needs another kind of match")]
     WrongKind {
         /// Number of the field.
         field: usize,
@@ -113,13 +113,13 @@ pub enum Error {
     /// A table without action profile got a member or a group, or one with a profile got an action.
     #[error("the table wants {expected}")]
     WrongTarget {
-        /// What it wants.
+        /// The kind of target that the table needs.
         expected: &'static str,
     },
     /// No such table, profile or value set.
     #[error("there is no {what} number {number}")]
     Unknown {
-        /// Kind of the thing.
+        /// Kind of the object.
         what: &'static str,
         /// Its number as given.
         number: u32,
@@ -127,7 +127,7 @@ pub enum Error {
     /// A member or group that entries or groups refer to cannot be removed.
     #[error("{what} {number} is in use")]
     InUse {
-        /// Kind of the thing.
+        /// Kind of the object.
         what: &'static str,
         /// Its number.
         number: u32,
@@ -135,7 +135,7 @@ pub enum Error {
     /// The table keeps no such state, for example no meters.
     #[error("the table has no {what}")]
     NotKept {
-        /// What it does not keep.
+        /// Name of the state.
         what: &'static str,
     },
     /// More changes than a batch may have.
@@ -152,7 +152,7 @@ pub enum Error {
     },
 }
 
-/// A refused batch: nothing of it was done.
+/// A refused batch: none of its changes was made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("change {index}: {error}")]
 pub struct BatchError {

@@ -1,14 +1,14 @@
 //! Keys, and the patterns that entries match them with.
 //!
 //! A key is a string of bits, built by the interpreter in scratch words and looked up without allocation. Its
-//! [`KeyLayout`] gives every field a [`Place`]: fields of up to 64 bits are packed, several to a word where
+//! [`KeyLayout`] gives every field a [`FieldPlace`]: fields of up to 64 bits are packed, several to a word where
 //! they fit, and never straddle two words, so that placing one is a shift and an or. Wider fields start at a word
 //! of their own and lie there with the least significant word first. Most keys of real programs (addresses, the
 //! usual five fields of a flow) fit in two words, and tables keep such keys beside their values.
 //!
 //! A [`Pattern`] is an entry's match, in the same layout: for each field a value and a mask, or bounds.
-//! It is made from one [`Match`] per field, and that is where everything a controller may get wrong about a
-//! field is refused. Bits that no field has are zero in keys and patterns.
+//! [`KeyLayout::pattern`] makes it from one [`Match`] per field, and refuses every match that is wrong for its
+//! field. Bits that belong to no field are zero in keys and patterns.
 
 use smallvec::SmallVec;
 
@@ -20,7 +20,7 @@ pub const MAX_KEY_WORDS: usize = 64;
 /// Words of a key, of a value or of arguments; short ones need no allocation.
 pub type Words = SmallVec<[u64; 2]>;
 
-/// How a field is matched. The names are those of P4 (P4-16 core library, v1model).
+/// The way in which a field is matched. The names are those of P4 (P4-16 core library, v1model).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MatchKind {
     /// All bits.
@@ -46,7 +46,7 @@ pub struct KeyField {
 
 /// Where a field lies in a key's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FieldPlace {
     /// How the field is matched.
     pub kind: MatchKind,
     /// First word; the least significant one of a wide field.
@@ -57,13 +57,13 @@ pub struct Place {
     pub width: u32,
 }
 
-impl Place {
+impl FieldPlace {
     /// Number of words that a value of the field has.
     pub fn words(&self) -> usize {
         self.width.div_ceil(64) as usize
     }
 
-    /// The bits that exist in the value's word `index`, counted from the least significant one.
+    /// A mask of the bits that word `index` of a value has; words are counted from the least significant one.
     fn valid_bits(&self, index: usize) -> u64 {
         low_bits(u64::from(self.width).saturating_sub(64 * index as u64).min(64) as u32)
     }
@@ -119,7 +119,7 @@ pub(crate) fn low_bits(count: u32) -> u64 {
 /// The fields of a table's key and their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyLayout {
-    places: Vec<Place>,
+    places: Vec<FieldPlace>,
     words: usize,
 }
 
@@ -154,7 +154,7 @@ impl KeyLayout {
             } else {
                 used.resize(word + needed, if needed == 1 { field.width } else { 64 });
             }
-            places.push(Place {
+            places.push(FieldPlace {
                 kind: field.kind,
                 word,
                 shift,
@@ -173,7 +173,7 @@ impl KeyLayout {
     }
 
     /// The fields' places, in the order of the fields.
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[FieldPlace] {
         &self.places
     }
 
@@ -261,7 +261,7 @@ impl KeyLayout {
         &self,
         pattern: &mut Pattern,
         field: usize,
-        place: &Place,
+        place: &FieldPlace,
         given: &Match<'_>,
     ) -> Result<(), Error> {
         let width = place.width;
@@ -329,7 +329,7 @@ pub enum Match<'a> {
     },
     /// For [`MatchKind::Ternary`]: the value's bits outside the mask are zero.
     Ternary {
-        /// The bits wanted.
+        /// The values of the bits that matter.
         value: &'a [u64],
         /// The bits that matter.
         mask: &'a [u64],
@@ -355,7 +355,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The values: bits wanted, and the low bounds of ranges.
+    /// The values of the bits that matter, and the low bounds of ranges.
     pub fn value(&self) -> &[u64] {
         &self.value
     }
@@ -384,18 +384,18 @@ impl Pattern {
                 .all(|(value, mask)| layout.has_ranges() || value & !mask == 0)
     }
 
-    fn is_full(&self, place: &Place) -> bool {
+    fn is_full(&self, place: &FieldPlace) -> bool {
         (0..place.words()).all(|index| place.get(&self.mask, index) == place.valid_bits(index))
     }
 
     /// Length in bits of the prefix that this pattern has in a field for longest prefixes.
-    pub(crate) fn prefix_length(&self, place: &Place) -> u32 {
+    pub(crate) fn prefix_length(&self, place: &FieldPlace) -> u32 {
         (0..place.words())
             .map(|index| place.get(&self.mask, index).count_ones())
             .sum()
     }
 
-    /// Whether a key matches: the definition that all tables are tested against.
+    /// Whether a key matches: the definition with which all tables are compared in tests.
     pub fn matches(&self, layout: &KeyLayout, key: &[u64]) -> bool {
         let masked = self.value.iter().zip(&self.mask).zip(key);
         let mut ranges = layout

@@ -27,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Bounds. The cost of a look-up does not depend on the entries but on limits of the table: two buckets for exact
+//! The cost of a look-up does not depend on the entries but on limits of the table: two buckets for exact
 //! keys, one node per six bits of a prefix, one probe per mask for ternary and optional keys, one comparison per
 //! entry for ranges. Hashes are keyed with a secret. Memory is counted, see [`Tables::memory`]. Nothing here does
 //! I/O or reads clocks.
@@ -51,7 +51,7 @@ mod value_set;
 
 pub use change::Change;
 pub use error::{BatchError, Error};
-pub use key::{KeyField, KeyLayout, MAX_KEY_WORDS, Match, MatchKind, Pattern, Place, Words};
+pub use key::{FieldPlace, KeyField, KeyLayout, MAX_KEY_WORDS, Match, MatchKind, Pattern, Words};
 pub use meter::{Colour, Meter, MeterRates};
 pub use profile::{Profile, ProfileSpec};
 pub use ranges::MAX_RANGE_ENTRIES;

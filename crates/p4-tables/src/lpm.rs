@@ -5,7 +5,7 @@
 //! that their number among the set bits finds them (Eatherton et al., *Tree Bitmap*, CCR 2004). The prefixes
 //! of a node are numbered like a heap: `1` is the empty one, `2` and `3` those of one bit, and so on. The
 //! prefixes of six given bits are then six fixed bits of that word, and the longest is the highest one that is
-//! set. A look-up takes `width / 6 + 1` steps at most, each of one node, whatever was inserted.
+//! set. A look-up takes `width / 6 + 1` steps at most, each of one node, for any set of entries.
 //!
 //! A table may have exact fields besides. They are looked up first, and lead to a trie of their own.
 //!
@@ -14,7 +14,7 @@
 //! by copying.
 
 use crate::error::Error;
-use crate::key::{KeyLayout, MAX_KEY_WORDS, MatchKind, Pattern, Place, Words, low_bits};
+use crate::key::{FieldPlace, KeyLayout, MAX_KEY_WORDS, MatchKind, Pattern, Words, low_bits};
 use crate::map::Map;
 
 /// Bits of a step.
@@ -52,23 +52,23 @@ struct Node {
 #[derive(Debug)]
 pub(crate) struct Lpm {
     /// The field with the prefixes.
-    place: Place,
+    place: FieldPlace,
     /// The bits of the exact fields; the map is empty if there are none.
     exact: Words,
-    groups: Map,
-    /// Keys of the groups, for maps that want to compare.
-    group_keys: Vec<(Words, u32)>,
-    free_groups: Vec<u32>,
+    tries: Map,
+    /// Exact fields and root of each trie; maps of long keys compare with them.
+    trie_keys: Vec<(Words, u32)>,
+    free_tries: Vec<u32>,
     nodes: Arena<Node>,
     handles: Arena<u32>,
-    /// Whether there are no exact fields, and the root then.
+    /// Whether there are no exact fields, so that there is only one trie.
     single: bool,
     root: u32,
 }
 
 impl Lpm {
-    /// For a layout with one field for prefixes, `place`.
-    pub(crate) fn new(layout: &KeyLayout, place: Place) -> Lpm {
+    /// Tries for a layout whose field for prefixes is at `place`.
+    pub(crate) fn new(layout: &KeyLayout, place: FieldPlace) -> Lpm {
         let mut exact: Words = smallvec::smallvec![0; layout.words()];
         for place in layout
             .places()
@@ -83,10 +83,10 @@ impl Lpm {
         Lpm {
             place,
             single: exact.iter().all(|&word| word == 0),
-            groups: Map::new(exact.len()),
+            tries: Map::new(exact.len()),
             exact,
-            group_keys: Vec::new(),
-            free_groups: Vec::new(),
+            trie_keys: Vec::new(),
+            free_tries: Vec::new(),
             nodes,
             handles: Arena::new(),
             root,
@@ -135,7 +135,7 @@ impl Lpm {
     pub(crate) fn insert(&mut self, pattern: &Pattern, handle: u32) -> Result<(), Error> {
         let mut at = match self.root_of(pattern) {
             Some(root) => root,
-            None => self.add_group(pattern)?,
+            None => self.add_trie(pattern)?,
         };
         let length = pattern.prefix_length(&self.place);
         let place = self.place;
@@ -156,7 +156,7 @@ impl Lpm {
         Ok(())
     }
 
-    /// Takes a pattern out that is there.
+    /// Removes a pattern that is there.
     pub(crate) fn remove(&mut self, pattern: &Pattern) {
         let Some(root) = self.root_of(pattern) else { return };
         let (path, number) = self.path(root, pattern);
@@ -170,21 +170,21 @@ impl Lpm {
         self.prune(&path, pattern);
         let node = self.nodes.get(root);
         if node.ends == 0 && node.children == 0 && !self.single {
-            self.remove_group(pattern);
+            self.remove_trie(pattern);
         }
     }
 
-    /// Bytes.
+    /// Bytes in use.
     pub(crate) fn memory(&self) -> usize {
-        self.groups.memory()
-            + self.group_keys.capacity() * size_of::<(Words, u32)>()
+        self.tries.memory()
+            + self.trie_keys.capacity() * size_of::<(Words, u32)>()
             + self
-                .group_keys
+                .trie_keys
                 .iter()
                 .filter(|(key, _)| key.spilled())
                 .map(|(key, _)| key.len() * 8)
                 .sum::<usize>()
-            + self.free_groups.capacity() * size_of::<u32>()
+            + self.free_tries.capacity() * size_of::<u32>()
             + self.nodes.memory()
             + self.handles.memory()
     }
@@ -246,11 +246,11 @@ impl Lpm {
             .collect()
     }
 
-    fn group(&self, masked: &[u64]) -> Option<(u32, u32)> {
-        let group = self
-            .groups
-            .get(masked, |group| self.group_keys[group as usize].0[..] == *masked)?;
-        Some((group, self.group_keys[group as usize].1))
+    fn trie(&self, masked: &[u64]) -> Option<(u32, u32)> {
+        let trie = self
+            .tries
+            .get(masked, |trie| self.trie_keys[trie as usize].0[..] == *masked)?;
+        Some((trie, self.trie_keys[trie as usize].1))
     }
 
     fn root_of(&self, pattern: &Pattern) -> Option<u32> {
@@ -268,36 +268,36 @@ impl Lpm {
         for (masked, (key, mask)) in masked.iter_mut().zip(key.iter().zip(&self.exact)) {
             *masked = key & mask;
         }
-        Some(self.group(masked)?.1)
+        Some(self.trie(masked)?.1)
     }
 
-    fn add_group(&mut self, pattern: &Pattern) -> Result<u32, Error> {
+    fn add_trie(&mut self, pattern: &Pattern) -> Result<u32, Error> {
         let masked = self.masked(&pattern.value);
-        let group = self
-            .free_groups
+        let trie = self
+            .free_tries
             .last()
             .copied()
-            .unwrap_or(self.group_keys.len() as u32);
-        self.groups.insert(&masked, group)?;
-        self.free_groups.pop();
+            .unwrap_or(self.trie_keys.len() as u32);
+        self.tries.insert(&masked, trie)?;
+        self.free_tries.pop();
         let root = self.nodes.take(1);
         *self.nodes.get_mut(root) = Node::default();
-        if group as usize == self.group_keys.len() {
-            self.group_keys.push((masked, root));
+        if trie as usize == self.trie_keys.len() {
+            self.trie_keys.push((masked, root));
         } else {
-            self.group_keys[group as usize] = (masked, root);
+            self.trie_keys[trie as usize] = (masked, root);
         }
         Ok(root)
     }
 
-    fn remove_group(&mut self, pattern: &Pattern) {
+    fn remove_trie(&mut self, pattern: &Pattern) {
         let masked = self.masked(&pattern.value);
-        let Some((group, root)) = self.group(&masked) else {
+        let Some((trie, root)) = self.trie(&masked) else {
             return;
         };
-        self.groups.remove(&masked);
+        self.tries.remove(&masked);
         self.nodes.give(root, 1);
-        self.free_groups.push(group);
+        self.free_tries.push(trie);
     }
 }
 
@@ -313,9 +313,9 @@ fn number(bits: u32, length: u32) -> u32 {
 
 /// The bits of a field, six at a time from its most significant one; zeros after its end.
 struct Steps<'a> {
-    place: &'a Place,
+    place: &'a FieldPlace,
     key: &'a [u64],
-    /// Fields of up to 64 bits: what is left of the value, at the top of the word.
+    /// Fields of up to 64 bits: the remaining bits of the value, at the top of the word.
     left: u64,
     /// Wider fields: bits already taken.
     taken: u32,
@@ -323,7 +323,7 @@ struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     #[inline]
-    fn new(place: &'a Place, key: &'a [u64]) -> Steps<'a> {
+    fn new(place: &'a FieldPlace, key: &'a [u64]) -> Steps<'a> {
         let left = if place.width <= 64 {
             place.get(key, 0) << (64 - place.width)
         } else {
@@ -396,19 +396,19 @@ impl<T: Copy + Default> Arena<T> {
         &mut self.chunks[(at / CHUNK) as usize][(at % CHUNK) as usize]
     }
 
-    /// A block of `size` elements, a power of two up to 64. Its content is what was there before.
+    /// Takes a block of `size` elements, a power of two up to 64. Its content is arbitrary.
     fn take(&mut self, size: u32) -> u32 {
         if let Some(block) = self.free[size.ilog2() as usize].pop() {
             return block;
         }
-        // A block does not lie across chunks. What is left of a chunk is made into free blocks.
+        // A block does not lie across chunks. The remaining elements of a chunk become free blocks.
         while self.end % CHUNK + size > CHUNK {
-            let rest = 1u32 << self.end.trailing_zeros().min(6);
-            self.free[rest.ilog2() as usize].push(self.end);
+            let filler = 1u32 << self.end.trailing_zeros().min(6);
+            self.free[filler.ilog2() as usize].push(self.end);
             if let Some(chunk) = self.chunks.last_mut() {
-                chunk.resize(((self.end % CHUNK) + rest) as usize, T::default());
+                chunk.resize(((self.end % CHUNK) + filler) as usize, T::default());
             }
-            self.end += rest;
+            self.end += filler;
         }
         let block = self.end;
         self.end += size;
@@ -427,7 +427,8 @@ impl<T: Copy + Default> Arena<T> {
         self.free[size.ilog2() as usize].push(block);
     }
 
-    /// The block with one more element at `index` of its `count`. A block of none is not one.
+    /// Inserts an element at `index` into a block of `count` elements, and returns the block that holds them then. Zero elements
+    /// have no block.
     fn insert(&mut self, block: u32, count: u32, index: u32, element: T) -> u32 {
         let (size, wanted) = (count.next_power_of_two(), (count + 1).next_power_of_two());
         let new = if count == 0 || wanted != size {
@@ -446,7 +447,7 @@ impl<T: Copy + Default> Arena<T> {
         new
     }
 
-    /// The block without the element at `index` of its `count`.
+    /// Removes the element at `index` from a block of `count` elements, and returns the block that holds the others.
     fn remove(&mut self, block: u32, count: u32, index: u32) -> u32 {
         let (size, wanted) = (count.next_power_of_two(), (count - 1).next_power_of_two());
         if count == 1 {

@@ -1,14 +1,14 @@
 //! Exact keys: an extendible hash table whose buckets are cache lines.
 //!
-//! A key of one or two words lies beside its value in a bucket of 64 bytes, so that a look-up is the line of
-//! its bucket and rarely a second one: an entry that does not fit in its first bucket goes to its second, and
-//! the first one counts those. Longer keys are represented by their 64-bit hash; the caller compares the key
+//! A key of one or two words lies beside its value in a bucket of 64 bytes, so that a look-up reads one cache line and rarely a
+//! second one: an entry that does not fit in its first bucket goes to its second, and the first one counts such
+//! entries. Longer keys are represented by their 64-bit hash; the caller compares the key
 //! itself, which it stores anyway. Two different long keys with one hash cannot both be stored.
 //!
 //! Buckets are in segments of at most 256 (16 KiB). A full segment is split by one more bit of the hash,
 //! and a directory finds the segment from the hash's first bits (Fagin et al., *Extendible Hashing*, TODS 1979).
 //! So growth costs a segment at a time and never a copy of the whole table, for which readers would have to wait.
-//! A look-up reads two buckets at most, whatever was inserted. Segments are not joined again before the map is
+//! A look-up reads two buckets at most, for any set of entries. Segments are not joined again before the map is
 //! empty: memory follows the largest number of entries.
 
 use crate::error::Error;
@@ -16,7 +16,7 @@ use crate::hash::hash;
 
 /// Buckets of a full-grown segment.
 const SEGMENT: usize = 256;
-/// How many more bits than a good hash needs the directory may look at.
+/// Bits of the hash that the directory may use beyond those that an even distribution needs.
 const SPARE_DEPTH: u32 = 6;
 
 /// A map from keys of one length to handles.
@@ -37,7 +37,7 @@ impl Map {
         }
     }
 
-    /// The handle for a key. `same` says whether the key of a handle is this one; it is asked about long keys.
+    /// The handle for a key. For long keys, `same` tells whether the key of a handle is this one.
     #[inline]
     pub(crate) fn get(&self, key: &[u64], same: impl FnOnce(u32) -> bool) -> Option<u32> {
         match self {
@@ -56,7 +56,7 @@ impl Map {
         }
     }
 
-    /// Brings a key's bucket near. The result only keeps the compiler from leaving the read out.
+    /// Brings a key's bucket into the cache. The result only keeps the compiler from leaving the read out.
     #[inline]
     pub(crate) fn touch(&self, key: &[u64]) -> u64 {
         match self {
@@ -66,7 +66,7 @@ impl Map {
         }
     }
 
-    /// Adds a key that is not there. A long key whose hash is there is refused.
+    /// Adds a key that is not in the map. A long key is refused if its hash is in the map.
     pub(crate) fn insert(&mut self, key: &[u64], handle: u32) -> Result<(), Error> {
         match self {
             Map::One(map) => map.insert(hash(&one(key)), one(key), handle),
@@ -83,7 +83,7 @@ impl Map {
         }
     }
 
-    /// Gives a key that is there another handle.
+    /// Gives a key that is in the map another handle.
     pub(crate) fn replace(&mut self, key: &[u64], handle: u32) {
         match self {
             Map::One(map) => map.replace(hash(&one(key)), &one(key), handle),
@@ -95,7 +95,7 @@ impl Map {
         }
     }
 
-    /// Takes a key out that is there.
+    /// Removes a key that is in the map.
     pub(crate) fn remove(&mut self, key: &[u64]) {
         match self {
             Map::One(map) => map.remove(hash(&one(key)), &one(key)),
@@ -107,7 +107,7 @@ impl Map {
         }
     }
 
-    /// Bytes.
+    /// Bytes in use.
     pub(crate) fn memory(&self) -> usize {
         match self {
             Map::One(map) | Map::Long(map) => map.memory(),
@@ -133,7 +133,7 @@ fn two(key: &[u64]) -> [u64; 2] {
 struct Bucket<const WORDS: usize, const SLOTS: usize> {
     keys: [[u64; WORDS]; SLOTS],
     handles: [u32; SLOTS],
-    /// Entries whose first bucket this is and which lie in their second.
+    /// Number of entries whose first bucket this is and which lie in their second.
     elsewhere: u16,
     used: u8,
 }
@@ -181,7 +181,7 @@ fn places(hash: u64, count: usize) -> (usize, usize) {
 #[derive(Clone, Debug)]
 struct Segment<const WORDS: usize, const SLOTS: usize> {
     buckets: Box<[Bucket<WORDS, SLOTS>]>,
-    /// How many first bits of the hash all its entries share.
+    /// Number of first bits of the hash that all its entries share.
     depth: u32,
 }
 
@@ -204,7 +204,7 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
         }
     }
 
-    /// Whether there was room.
+    /// Adds an entry; false if there is no room.
     fn insert(&mut self, hash: u64, key: [u64; WORDS], handle: u32) -> bool {
         let (first, second) = places(hash, self.buckets.len());
         if let Some(slot) = self.buckets[first].free_slot() {
@@ -269,7 +269,7 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
         None
     }
 
-    /// The entries with the next bit of the hash zero, and those with it one. All keep their buckets.
+    /// The segment in two: entries in whose hashes the next bit is zero, and those in whose it is one. All keep their buckets.
     fn split(&self) -> (Self, Self) {
         let mut halves = [
             Segment::new(SEGMENT, self.depth + 1),
@@ -287,7 +287,7 @@ impl<const WORDS: usize, const SLOTS: usize> Segment<WORDS, SLOTS> {
     }
 }
 
-/// Segments, and which of them a hash belongs to.
+/// Segments, and the mapping from hashes to segments.
 #[derive(Debug)]
 pub(crate) struct Directory<const WORDS: usize, const SLOTS: usize> {
     /// Number of the segment, by the first `depth` bits of the hash.

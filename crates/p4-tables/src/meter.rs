@@ -37,9 +37,9 @@ pub struct MeterRates {
     pub pbs: u64,
 }
 
-/// Parts of a token.
+/// Parts in a token.
 const PART: u64 = 1_000_000_000;
-/// Largest burst: its parts must be a word.
+/// Largest burst: its parts must fit in 64 bits.
 const MAX_BURST: u64 = u64::MAX / PART;
 
 impl MeterRates {
@@ -99,7 +99,7 @@ impl Meter {
     }
 
     /// Marks a packet of `tokens` that has the colour `before` already ([`Colour::Green`]: colour-blind). `now`
-    /// is in nanoseconds; a clock that goes back stands still here.
+    /// is in nanoseconds; if it is before that of an earlier packet, no tokens are added.
     pub fn execute(&self, tokens: u64, now: u64, before: Colour) -> Colour {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else {

@@ -32,7 +32,7 @@ pub(crate) struct Group {
 /// The limits of an action profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfileSpec {
-    /// Most members; with groups also the most that all groups' weights may sum up to.
+    /// Most members; with groups also the greatest sum of all groups' weights.
     pub limit: usize,
     /// Most members of a group, counted with their weights; 0 if there are no groups.
     pub group_limit: usize,
@@ -50,7 +50,7 @@ pub struct Profile {
     listed: usize,
 }
 
-/// Things at places that do not change, found by identifier.
+/// Values at places that do not change, found by identifier.
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
     slots: Vec<Option<T>>,
@@ -247,7 +247,7 @@ impl Profile {
         Ok(before.into_iter().map(|member| (member, 1)).collect())
     }
 
-    /// Bytes; maps of the standard library are estimated by their elements.
+    /// Bytes in use; maps of the standard library are estimated by their elements.
     pub(crate) fn memory(&self) -> usize {
         let arguments = |member: &Member| {
             if member.arguments.spilled() {
@@ -278,8 +278,8 @@ impl Profile {
         }
     }
 
-    /// The list for members with weights; `freed` elements of the profile's will be free. Order is that of the members'
-    /// identifiers, as in BMv2, so that a hash chooses the same one whatever order they were given in.
+    /// The list for members with weights, when `freed` of the profile's listed elements are about to be freed. The order is that
+    /// of the members' identifiers, as in BMv2, so that the member a hash chooses does not depend on the order in a change.
     fn list(&self, members: &[(u32, u32)], freed: usize) -> Result<Vec<u32>, Error> {
         let limit = self.spec.group_limit;
         let weights: u64 = members.iter().map(|&(_, weight)| u64::from(weight)).sum();

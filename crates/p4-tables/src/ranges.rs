@@ -4,7 +4,7 @@
 //! have a limit of their own, [`MAX_RANGE_ENTRIES`]. The patterns lie one behind the other, so that the
 //! comparison runs at the speed of memory.
 
-use crate::key::{KeyLayout, MatchKind, Pattern, Place};
+use crate::key::{FieldPlace, KeyLayout, MatchKind, Pattern};
 use crate::rows::Rows;
 
 /// Most entries of a table with a range in its key.
@@ -14,7 +14,7 @@ pub const MAX_RANGE_ENTRIES: usize = 2048;
 #[derive(Debug)]
 pub(crate) struct Ranges {
     words: usize,
-    places: Vec<Place>,
+    places: Vec<FieldPlace>,
     /// Value (with low bounds), mask and high bounds of each entry, best first.
     patterns: Vec<u64>,
     handles: Vec<u32>,
@@ -90,6 +90,6 @@ impl Ranges {
     pub(crate) fn memory(&self) -> usize {
         self.patterns.capacity() * size_of::<u64>()
             + self.handles.capacity() * size_of::<u32>()
-            + self.places.capacity() * size_of::<Place>()
+            + self.places.capacity() * size_of::<FieldPlace>()
     }
 }

@@ -1,7 +1,7 @@
 //! The contents of a table's entries, apart from the structures that find them.
 //!
-//! Every entry has a handle, the number of its row. A row's parts lie in arrays of their own: what packets need (the
-//! target and its arguments) apart from what controllers need (the pattern), and counters, meters and times
+//! Every entry has a handle, the number of its row. A row's parts lie in separate arrays: the parts that packets need (the
+//! target and its arguments), the one that controllers need (the pattern), and counters, meters and times
 //! only in tables that have them. The arrays grow by chunks, so that no growth copies a whole table while readers
 //! wait. Row 0 is the default entry.
 
@@ -41,7 +41,7 @@ impl<T: Default> Chunked<T> {
         &mut self.chunks[row as usize / CHUNK][at..at + self.stride]
     }
 
-    /// Makes sure that a row exists, which is at most one beyond those that do.
+    /// Adds a row, the next one, unless it exists.
     fn reach(&mut self, row: u32) {
         let chunk = row as usize / CHUNK;
         if chunk == self.chunks.len() {
@@ -63,14 +63,14 @@ impl<T: Default> Chunked<T> {
     }
 }
 
-/// An entry's counts of packets and bytes. Workers add without order; the two may be a packet apart.
+/// An entry's counts of packets and bytes. Workers add to them without ordering, so one count may be ahead of the other.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     pub(crate) packets: AtomicU64,
     pub(crate) bytes: AtomicU64,
 }
 
-/// When an entry was last used, and how long it may be unused, in nanoseconds; 0 is for ever.
+/// The time of an entry's last use, and the time that it may be unused, in nanoseconds; 0 is for ever.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     pub(crate) last: AtomicU64,
@@ -96,7 +96,7 @@ pub enum Target {
 /// The target that a look-up found, without copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found<'a> {
-    /// Nothing: the default of a table that has none.
+    /// None: the default entry of a table without a default action.
     Nothing,
     /// An action. Its arguments are as they were given, and zeros up to the table's limit.
     Action {
@@ -115,7 +115,7 @@ const NOTHING: u64 = 0;
 const ACTION: u64 = 1;
 const MEMBER: u64 = 2;
 const GROUP: u64 = 3;
-/// Place of the kind in the first word; the number is below.
+/// Position of the kind in a row's first word; the number is in the bits below.
 const KIND: u32 = 32;
 const KIND_BITS: u64 = 3;
 const CONSTANT: u64 = 1 << 34;
@@ -142,8 +142,8 @@ pub(crate) struct Rows {
     end: u32,
 }
 
-/// The parts that rows of a table have.
-pub(crate) struct Shape {
+/// The parts that the rows of a table have.
+pub(crate) struct RowShape {
     pub(crate) words: usize,
     pub(crate) exact: bool,
     pub(crate) ranges: bool,
@@ -155,7 +155,7 @@ pub(crate) struct Shape {
 }
 
 impl Rows {
-    pub(crate) fn new(shape: &Shape) -> Rows {
+    pub(crate) fn new(shape: &RowShape) -> Rows {
         let parts = if shape.ranges {
             3
         } else {
@@ -206,7 +206,7 @@ impl Rows {
         self.free.push(row);
     }
 
-    /// Marks a row as found by look-ups, or as not.
+    /// Marks whether look-ups find a row.
     pub(crate) fn set_live(&mut self, row: u32, live: bool) {
         let word = &mut self.targets.row_mut(row)[0];
         *word = if live { *word | LIVE } else { *word & !LIVE };
@@ -279,7 +279,7 @@ impl Rows {
         &self.patterns.row(row)[..self.words]
     }
 
-    /// The pattern, given the mask that all entries of an exact table have.
+    /// The pattern of an entry. `exact` is the mask of all entries of an exact table.
     pub(crate) fn pattern(&self, row: u32, exact: &Words) -> Pattern {
         let mut parts = self
             .patterns

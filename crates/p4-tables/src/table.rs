@@ -1,4 +1,4 @@
-//! A table: its key's layout, how entries are found, and their rows.
+//! A table: its key's layout, the structure that finds entries, and their rows.
 //!
 //! Which structure finds entries follows from the fields' kinds. A range in the key: [`crate::ranges`]. A ternary or
 //! optional field: tuple space, in which a longest prefix is a mask like others and priorities decide. One
@@ -13,7 +13,7 @@ use crate::lpm::Lpm;
 use crate::map::Map;
 use crate::meter::Meter;
 use crate::ranges::{MAX_RANGE_ENTRIES, Ranges};
-use crate::rows::{Found, Rows, Shape, Stored, Target};
+use crate::rows::{Found, RowShape, Rows, Stored, Target};
 use crate::tuples::{Tuples, rank};
 
 /// Number of an entry within its table. It stays the same until the entry is removed, and may then be another's.
@@ -44,16 +44,16 @@ pub struct TableSpec {
     pub meters: bool,
     /// Whether entries may have idle times.
     pub idle: bool,
-    /// Whether only the program sets entries.
+    /// Whether all entries are the program's, so that controllers cannot change them.
     pub constant: bool,
     /// The target if no entry matches. In tables with a profile, too, this is an action.
     pub default: Option<Target>,
-    /// Whether that may not be changed.
+    /// Whether controllers may not change the default.
     pub constant_default: bool,
 }
 
 impl TableSpec {
-    /// A table with a key, a limit and room for arguments, and nothing else.
+    /// A table without profile, counters, meters, idle times and default.
     pub fn new(layout: KeyLayout, limit: usize, argument_words: usize) -> TableSpec {
         TableSpec {
             layout,
@@ -71,17 +71,17 @@ impl TableSpec {
     }
 }
 
-/// An entry as it is set.
+/// An entry as a controller or the program sets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its match.
     pub pattern: Pattern,
-    /// Of two entries that match, that with the larger priority wins, and of equal ones the older. Without meaning in
-    /// tables that have no ternary, optional or range fields; it must be 0 there.
+    /// Of two entries that match, the one with the larger priority wins, and with equal priorities the older one. It must be 0
+    /// in tables without ternary, optional or range fields.
     pub priority: u32,
     /// Its target.
     pub target: Target,
-    /// Nanoseconds without a packet after which it counts as idle; 0 is never.
+    /// Nanoseconds without a packet after which the entry counts as idle; 0 is never.
     pub idle_timeout_ns: u64,
 }
 
@@ -103,7 +103,7 @@ enum Finder {
     Ranges(Ranges),
 }
 
-/// A table. Look-ups take `&self` and are for any number of threads; changes go through
+/// A table. Any number of threads may look up at once; changes go through
 /// [`Tables`](crate::Tables).
 #[derive(Debug)]
 pub struct Table {
@@ -139,7 +139,7 @@ impl Table {
             }
             _ => Finder::Exact(Map::new(layout.words())),
         };
-        let shape = Shape {
+        let shape = RowShape {
             words: layout.words(),
             exact: layout.is_exact(),
             ranges: layout.has_ranges(),
@@ -272,8 +272,8 @@ impl Table {
         }
     }
 
-    /// Entries that have not been used for their idle time, among `count` rows from `from` on; they are appended to `idle`.
-    /// Returns the row to go on with, or `None` after the last one. So the work of a call is bounded.
+    /// Appends to `idle` the entries that have not been used for their idle time, among `count` rows from `from` on.
+    /// Returns the row to go on with, or `None` after the last one. `count` bounds the work of a call.
     pub fn idle(&self, now: u64, from: Handle, count: u32, idle: &mut Vec<Handle>) -> Option<Handle> {
         let end = from.saturating_add(count).min(self.rows.end());
         let is_idle = |&handle: &Handle| {
@@ -333,7 +333,7 @@ impl Table {
         }
     }
 
-    /// Bytes that the table's entries take, with the room kept free for more.
+    /// Bytes that the table's entries take, with the room that is kept free for more.
     pub fn memory(&self) -> usize {
         let finder = match &self.finder {
             Finder::Keyless => 0,
@@ -345,7 +345,7 @@ impl Table {
         finder + self.rows.memory()
     }
 
-    /// Refuses entries that do not belong here.
+    /// Refuses an entry whose form is wrong for this table.
     pub(crate) fn check(&self, entry: &Entry) -> Result<(), Error> {
         if !entry.pattern.belongs_to(&self.spec.layout) || matches!(self.finder, Finder::Keyless) {
             return Err(Error::ForeignPattern);
@@ -370,7 +370,6 @@ impl Table {
 
     /// Adds an entry whose target has been resolved.
     pub(crate) fn insert(&mut self, entry: &Entry, found: Found<'_>, now: u64) -> Result<Handle, Error> {
-        // Maps are looked through by the insertion itself where that is enough.
         if self.find(&entry.pattern, entry.priority).is_some() {
             return Err(Error::Duplicate);
         }

@@ -1,10 +1,10 @@
-//! All tables of a program, and how they change.
+//! All tables of a program, and their changes in batches.
 //!
-//! Changes come in batches, and a batch is done as a whole or not at all: when one change is refused, those
-//! before it are taken back. [`Shared`] holds the tables for many readers and one writer at a time. A reader takes
-//! its lock once per burst of packets; the writer takes it once per batch, so all of a batch appears between two
-//! bursts. Before that it walks, beside the readers, over what the batch will change, so that the memory
-//! is near and readers wait for little more than the stores. No structure copies itself when it grows.
+//! A batch is done as a whole or not at all: when one change is refused, those before it are undone. [`Shared`]
+//! holds the tables for many readers and one writer at a time. A reader takes its lock once per burst of packets; the writer
+//! takes it once per batch, so all of a batch appears between two bursts. Before that, while readers go on, the writer reads
+//! the memory that the batch will change, so that it is in the cache and readers wait for little more than the stores. No
+//! structure copies itself when it grows.
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 
@@ -19,7 +19,7 @@ use crate::value_set::ValueSet;
 /// Most changes of a batch. It bounds how long readers may have to wait.
 pub const MAX_BATCH: usize = 65_536;
 
-/// How to take a change back.
+/// How to undo a change.
 enum Undo {
     Unlink {
         table: u32,
@@ -56,7 +56,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// None yet.
+    /// No tables.
     pub fn new() -> Tables {
         Tables::default()
     }
@@ -135,8 +135,8 @@ impl Tables {
         })
     }
 
-    /// Action and arguments for a handle ([`DEFAULT`] for a miss). Groups choose by `hash`, which is only asked for
-    /// then; an empty group leads to the default.
+    /// Action and arguments for a handle ([`DEFAULT`] for a miss). A group chooses a member by `hash`, which is called only
+    /// for groups; an empty group leads to the default.
     #[inline]
     pub fn action<'a>(
         &'a self,
@@ -186,7 +186,7 @@ impl Tables {
                 }
             }
         }
-        // Rows of removed entries are free only now: until here their counters might have been wanted again.
+        // Rows of removed entries become free only now: to undo a removal, their counters were needed until here.
         for back in undo {
             if let Undo::Relink { table, handle } = back
                 && let Ok(table) = self.table_mut(table)
@@ -372,7 +372,7 @@ impl Tables {
                     members,
                 }
             }
-            // The others are done by the caller.
+            // The caller makes the other changes.
             other => other.clone(),
         })
     }

@@ -2,8 +2,8 @@
 //!
 //! Entries with the same mask are in one subtable, which is an exact map of masked keys (Srinivasan et al., *Packet
 //! Classification using Tuple Space Search*, SIGCOMM 1999). Subtables are visited in the order of their best
-//! entry, and a look-up ends where no better one can follow. What a look-up may cost is the number of masks, so
-//! that is limited: the source of entries chooses masks, and could otherwise slow every packet down.
+//! entry, and a look-up ends where no better one can follow. The cost of a look-up grows with the number of masks, so
+//! that number is limited: a controller chooses masks, and could otherwise slow every packet down.
 //!
 //! The rank of an entry is its priority and then its age: of two that match with one priority, the older wins.
 
@@ -14,7 +14,7 @@ use crate::key::{MAX_KEY_WORDS, Pattern, Words};
 use crate::map::Map;
 use crate::rows::Rows;
 
-/// The rank of an entry: the larger wins. No two entries of a table share one before 2^32 insertions.
+/// The rank of an entry: the larger wins. All entries of a table have different ranks until 2^32 insertions.
 pub(crate) fn rank(priority: u32, sequence: u32) -> u64 {
     u64::from(priority) << 32 | u64::from(!sequence)
 }
@@ -22,17 +22,17 @@ pub(crate) fn rank(priority: u32, sequence: u32) -> u64 {
 #[derive(Debug)]
 struct Subtable {
     mask: Words,
-    /// The best entry of those with one masked key.
+    /// For each masked key, its best entry.
     best: Map,
-    /// All entries of a masked key that has more than one, best first.
+    /// For each masked key with more than one entry, all of them, best first.
     several: HashMap<Words, Vec<u32>>,
     ranks: BTreeSet<u64>,
 }
 
-/// Words of keys whose masks lie in the list of visits.
+/// Most words of a mask that is kept in the list of visits.
 const SHORT: usize = 2;
 
-/// The properties of a subtable that a look-up reads before it goes there.
+/// The properties of a subtable that a look-up reads before the subtable itself.
 #[derive(Debug)]
 struct Visit {
     /// Rank of its best entry.
@@ -47,13 +47,13 @@ struct Visit {
 pub(crate) struct Tuples {
     subtables: Vec<Option<Subtable>>,
     numbers: HashMap<Words, u32>,
-    /// The subtables, that with the best entry first.
+    /// The subtables, the one with the best entry first.
     order: Vec<Visit>,
     limit: usize,
 }
 
 impl Tuples {
-    /// With at most `limit` masks.
+    /// No entries, and room for `limit` masks.
     pub(crate) fn new(limit: usize) -> Tuples {
         Tuples {
             subtables: Vec::new(),
@@ -111,7 +111,7 @@ impl Tuples {
         }
     }
 
-    /// Adds an entry that is not there and whose row is written.
+    /// Adds a new entry, whose row is written.
     pub(crate) fn insert(&mut self, pattern: &Pattern, handle: u32, rows: &Rows) -> Result<(), Error> {
         let number = match self.numbers.get(&pattern.mask) {
             Some(&number) => number,
@@ -125,7 +125,7 @@ impl Tuples {
         result
     }
 
-    /// Takes an entry out that is there and whose row is still written.
+    /// Removes an entry, whose row is still written.
     pub(crate) fn remove(&mut self, pattern: &Pattern, handle: u32, rows: &Rows) {
         let Some(&number) = self.numbers.get(&pattern.mask) else {
             return;
@@ -141,7 +141,7 @@ impl Tuples {
         self.numbers.len()
     }
 
-    /// Bytes; maps of the standard library are estimated by their elements.
+    /// Bytes in use; maps of the standard library are estimated by their elements.
     pub(crate) fn memory(&self) -> usize {
         let words = |words: &Words| size_of::<Words>() + if words.spilled() { words.len() * 8 } else { 0 };
         let subtable = |subtable: &Subtable| {
@@ -189,7 +189,7 @@ impl Tuples {
         Ok(number as u32)
     }
 
-    /// Puts a subtable that changed where it belongs; an empty one ends.
+    /// Moves a changed subtable to its place in the order, or removes it if it is empty.
     fn arrange(&mut self, number: u32, pattern: &Pattern) {
         let slot = &mut self.subtables[number as usize];
         let top = slot.as_ref().and_then(|subtable| subtable.ranks.last().copied());

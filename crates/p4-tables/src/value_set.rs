@@ -29,7 +29,7 @@ impl ValueSet {
         &self.layout
     }
 
-    /// A set of at most `limit` patterns, and [`MAX_VALUE_SET`].
+    /// An empty set of at most `limit` patterns, and of at most [`MAX_VALUE_SET`].
     pub(crate) fn new(layout: KeyLayout, limit: usize) -> ValueSet {
         ValueSet {
             layout,
@@ -52,7 +52,7 @@ impl ValueSet {
         Ok(())
     }
 
-    /// Takes a pattern out, and returns where it was.
+    /// Removes a pattern, and returns its position.
     pub(crate) fn remove(&mut self, pattern: &Pattern) -> Result<usize, Error> {
         let at = self
             .patterns
@@ -63,12 +63,12 @@ impl ValueSet {
         Ok(at)
     }
 
-    /// Puts a pattern back where it was.
+    /// Puts a pattern back at its position.
     pub(crate) fn insert_at(&mut self, at: usize, pattern: Pattern) {
         self.patterns.insert(at.min(self.patterns.len()), pattern);
     }
 
-    /// Bytes.
+    /// Bytes in use.
     pub(crate) fn memory(&self) -> usize {
         self.patterns.capacity() * size_of::<Pattern>()
     }

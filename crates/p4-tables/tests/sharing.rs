@@ -194,7 +194,7 @@ fn constants_defaults_counters_and_idle_times() {
         })
     );
     assert_eq!(idle(&tables, 1249), []);
-    // Who takes the row next begins at zero.
+    // The next entry in the row begins at zero.
     let remove = Change::Remove {
         table,
         pattern: exact(&key, 2),

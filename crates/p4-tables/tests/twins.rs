@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use MatchKind::{Exact, Lpm, Optional as Opt, Range, Ternary};
 
-/// A match, and nothing clever about it.
+/// A match in the simplest form.
 #[derive(Clone, Debug, PartialEq)]
 enum Plain {
     Masked { value: u128, mask: u128, length: u32 },

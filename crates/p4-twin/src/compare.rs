@@ -3,7 +3,7 @@
 use crate::evaluate::{Evaluator, Sent};
 use crate::generate;
 use fastrand::Rng;
-use p4_interpreter::{Collected, Context, Engine, Nobody, Packet, State, StateLimits};
+use p4_interpreter::{Collected, Context, Engine, NoObserver, Packet, State, StateLimits};
 use p4_ir::{CheckError, Checked, Program};
 
 /// Why interpreter and evaluator do not agree about a program.
@@ -83,7 +83,7 @@ fn compare_program(program: Program, seed: u64, packets: u32) -> Result<usize, D
             &Packet::whole(port, &bytes),
             u64::from(number),
             &mut collected,
-            &mut Nobody,
+            &mut NoObserver,
         );
         let found: Vec<Sent> = collected
             .outputs

@@ -1,11 +1,11 @@
 //! The `[placement]` table of the configuration: every mechanism has a switch or a number of its own, so that each
-//! can be measured on and off. Defaults are the product's. What the keys decide is in crate `placement`.
+//! can be measured on and off. Defaults are the product's. Crate `placement` makes the decisions.
 
 #![forbid(unsafe_code)]
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Which architecture of virtual switches the data plane follows.
+/// The architecture of virtual switches that the data plane follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -27,18 +27,18 @@ pub enum Priority {
     /// The first of the following that the kernel grants.
     #[default]
     Auto,
-    /// Real-time, for a bounded share of a core.
+    /// Real-time, for a bounded share of a core's time.
     Realtime,
-    /// Nice -20, for a bounded share of a core.
+    /// Nice -20, for a bounded share of a core's time.
     Nice,
-    /// As all tasks, with a short time slice.
+    /// The normal class, with a short time slice.
     Slice,
-    /// As all tasks.
+    /// The normal class.
     Normal,
 }
 
 impl Priority {
-    /// As in the configuration.
+    /// The name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Priority::Auto => "auto",
@@ -61,40 +61,40 @@ pub struct Config {
     pub dedicated_cores: Vec<u16>,
     /// How forwarding threads are scheduled beside other tasks.
     pub priority: Priority,
-    /// Use what is known about idle cores and vCPUs; without it only hints in the rings are used.
+    /// Use the known state of cores and vCPUs; without it only hints in the rings are used.
     pub vm_state: bool,
     /// Notify a running receiver less often than a blocked one (section 3.3).
     pub state_aware_batching: bool,
-    /// Time between two notifications of a running receiver in microseconds, 0 to 10000: the most by which
-    /// state-aware batching delays one.
+    /// Time in microseconds, 0 to 10000, between two notifications of a running receiver: the longest by which state-aware
+    /// batching delays one.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub notify_interval_us: u32,
-    /// Time for which a sender that keeps its vCPU running need not kick in microseconds, 0 to 10000: the most by
-    /// which state-aware batching delays what it sends.
+    /// Time in microseconds, 0 to 10000, for which a sender whose vCPU runs need not kick: the longest by which state-aware
+    /// batching delays its packets.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub kick_interval_us: u32,
     /// Copy packets before their receiver is notified (section 3.2). Without it, the worker on the receiver's core
     /// is woken to copy.
     pub preemptive_copy: bool,
-    /// Packets that are copied at once for a blocked receiver before the rest is offloaded, 1 to 1024 (section 3.4).
+    /// Packets that are copied at once for a blocked receiver before the others are offloaded, 1 to 1024 (section 3.4).
     #[serde(deserialize_with = "within::<1, 1024, _>")]
     pub copy_limit: u32,
     /// Let idle cores copy and switch (section 3.4).
     pub offload: bool,
-    /// Let idle cores work whose cache siblings are busy, or to which a vCPU is expected back, when there are no better
-    /// ones (section 5.2.3 advises against it).
+    /// When there are no better helpers, take idle cores whose cache siblings are busy, or to which a vCPU is expected back
+    /// (section 5.2.3 advises against it).
     pub busy_modules: bool,
-    /// Let cores of other nodes than the receiver's work, when there are no better ones (section 5.2.3 does).
+    /// When there are no better helpers, take cores of other nodes than the receiver's (section 5.2.3 does).
     pub other_nodes: bool,
-    /// Helpers that are awake look at all transmit rings, not only at those they were asked about (section 3.4).
+    /// Let helpers that are awake look at all transmit rings, not only at those that they were asked to serve (section 3.4).
     pub poll_transmit: bool,
-    /// How long a worker stays awake after its last packet in microseconds, 0 to 10000 (section 3.4, "Hysteresis").
+    /// Time in microseconds, 0 to 10000, for which a worker stays awake after its last packet (section 3.4, "Hysteresis").
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub hysteresis_us: u32,
-    /// Helpers stop as soon as another task wants their core (section 3.4).
+    /// Let helpers stop as soon as another task wants their core (section 3.4).
     pub give_way: bool,
-    /// Serve the rings of a vCPU as soon as it blocks, on its core and before others' (section 3.5), and do not take the
-    /// core from it before, unless it keeps it for long.
+    /// Serve the rings of a vCPU as soon as it blocks, on its core and before other rings (section 3.5), and do not take the
+    /// core from the vCPU before, unless it keeps the core for long.
     pub serve_on_block: bool,
 }
 

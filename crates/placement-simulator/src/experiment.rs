@@ -5,10 +5,10 @@ use crate::world::{Counters, Traffic, World};
 use placement::{Config, Mode, Policy};
 use serde::Serialize;
 
-/// Numbers of pairs: each one where the paper's regions are, then fewer.
+/// Numbers of pairs: all of them up to 8, where the paper's regions are, then fewer.
 pub const PAIRS: [usize; 15] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 48, 64];
 
-/// What guests send each other.
+/// The traffic between guests, and how it is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     /// For JSON.
@@ -21,14 +21,14 @@ pub struct Workload {
     pub window: u32,
     /// Numbers of pairs to measure.
     pub pairs: &'static [usize],
-    /// Modelled time in which is counted, in nanoseconds; half as long passes before, for windows to open and
+    /// Modelled time of the measurement, in nanoseconds. Half as much time passes before it, for windows to open and
     /// schedulers to settle.
     pub counted_ns: u64,
-    /// What results are given in.
+    /// Unit of the results.
     pub unit: Unit,
 }
 
-/// What results are given in.
+/// The unit of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Gb/s of payload.
@@ -48,7 +48,7 @@ pub const LARGE: Workload = Workload {
     unit: Unit::Gigabits,
 };
 
-/// Streams of small packets. There are so many that less time has to do.
+/// Streams of small packets. There are so many packets that the measured time is shorter.
 pub const SMALL: Workload = Workload {
     name: "stream-1500",
     title: "streams, 1500-byte packets",
@@ -79,7 +79,7 @@ pub struct Contender {
     pub config: Config,
 }
 
-/// What an ablation does to the configuration.
+/// The change of the configuration that an ablation makes.
 type Change = fn(&mut Config);
 
 /// One result.
@@ -90,11 +90,11 @@ pub struct Point {
     pub pairs: usize,
     /// Gb/s, or thousands of transactions per second.
     pub value: f64,
-    /// Cores at work on average, those that only poll left out.
+    /// Average number of cores at work, without those that only poll.
     pub busy_cores: f64,
-    /// Cores that polled for nothing on average.
+    /// Average number of cores that polled without finding work.
     pub polling_cores: f64,
-    /// What happened in the time that was counted.
+    /// Events in the measured time.
     pub counters: Counters,
 }
 
@@ -171,7 +171,7 @@ impl Contender {
     }
 }
 
-/// Of the jitter in what guests and the switch take: results are the same whenever they are made.
+/// Seed of the jitter in the times of guests and switch. It is fixed, so that every run gives the same results.
 const SEED: u64 = 1;
 
 /// Measures one contender with one number of pairs.

@@ -1,8 +1,8 @@
-//! The machines and what things cost on them.
+//! The modelled machines, and the costs of operations on them.
 
 use placement::{Cpu, Shape, Topology};
 
-/// How far a core is from another one, or from data that another one used last.
+/// The distance of a core from another one, or from data that another one used last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     /// The same core.
@@ -17,48 +17,48 @@ pub enum Distance {
     Remote,
 }
 
-/// Times in nanoseconds, unless said otherwise.
+/// The costs of operations on a modelled machine: times in nanoseconds, unless stated otherwise.
 #[derive(Clone, Copy, Debug)]
-pub struct Costs {
-    /// For a guest to build a packet and put it in its transmit ring.
+pub struct ModelCosts {
+    /// A guest builds a packet and puts it in its transmit ring.
     pub guest_transmit: u64,
-    /// For a guest to take a packet from its receive ring through its network stack, besides the bytes.
+    /// A guest takes a packet from its receive ring through its network stack, besides the bytes.
     pub guest_receive: u64,
-    /// For a guest to receive or send an acknowledgement.
+    /// A guest receives or sends an acknowledgement.
     pub guest_acknowledge: u64,
-    /// Factor by which a guest handles bytes of a received packet slower than the switch copies them.
+    /// Factor by which a guest handles the bytes of a received packet more slowly than the switch copies them.
     pub guest_byte_factor: f64,
-    /// To look at a transmit ring, take a batch and publish what was used.
+    /// A worker looks at a transmit ring, takes a batch and publishes the used descriptors.
     pub switch_batch: u64,
-    /// To switch a packet: snapshot, key, look-up, actions.
+    /// A worker switches a packet: snapshot, key, look-up, actions.
     pub switch_packet: u64,
-    /// To ask the placement policy, once per burst (`datapath::decision_cost` measures it).
+    /// A worker asks the placement policy, once per burst (`scheduler::decision_cost` measures it).
     pub decide: u64,
-    /// To copy a packet, besides its bytes.
+    /// A worker copies a packet, besides its bytes.
     pub copy_packet: u64,
-    /// To copy 1024 bytes that were used at a distance, by [`Distance`].
+    /// A worker copies 1024 bytes that were used at a distance, by [`Distance`].
     pub copy_kib: [u64; 5],
-    /// For a guest to leave itself for a kick.
+    /// A guest exits to the hypervisor for a kick.
     pub kick: u64,
-    /// For the switch to call a guest.
+    /// A worker calls a guest.
     pub call: u64,
-    /// For a running guest to be interrupted.
+    /// A running guest is interrupted.
     pub interrupt: u64,
-    /// For a guest to halt, and to come back.
+    /// A guest halts, and comes back.
     pub halt: u64,
-    /// For the waker to wake an idle core.
+    /// The waker wakes an idle core.
     pub wake: u64,
-    /// Until the idle core works.
+    /// Time until the idle core works.
     pub wake_latency: u64,
-    /// For the waker to make a task runnable on a core that is not idle.
+    /// The waker makes a task runnable on a core that is not idle.
     pub wake_busy: u64,
-    /// To change from one task to another.
+    /// A core changes from one task to another.
     pub context_switch: u64,
-    /// To put a message in a core's buffer, and to take it out.
+    /// A worker puts a message in another's buffer, or takes it out.
     pub message: u64,
-    /// Until a polling worker sees what was put in a ring or in its buffer.
+    /// Time until a polling worker sees a new entry in a ring or in its buffer.
     pub poll: u64,
-    /// Factor by which a core works slower while another one of its module works.
+    /// Factor by which a core works more slowly while another one of its module works.
     pub interference: f64,
     /// Bytes per nanosecond (GB/s) that a node's memory moves.
     pub memory: f64,
@@ -76,8 +76,8 @@ pub struct Machine {
     /// Its processors.
     pub shape: Shape,
     /// Times.
-    pub costs: Costs,
-    /// How many cores the modes with dedicated cores are given, each of which is tried.
+    pub costs: ModelCosts,
+    /// Numbers of cores that the modes with dedicated cores are tried with.
     pub dedicated: &'static [u16],
     /// The largest number of guest pairs that is tried.
     pub most_pairs: usize,
@@ -85,12 +85,12 @@ pub struct Machine {
 
 /// The machine of the paper (section 5.1): two Opteron 6274 of 2.2 GHz, 32 cores, Xen.
 ///
-/// Used as input: that one pair reaches 16.2 Gb/s, from which a guest's time per packet follows once the times per byte are
-/// given. `interference` is what AMD said about the two cores of a module (80 % of two separate ones each: Butler
+/// One result of the paper is an input: one pair reaches 16.2 Gb/s. A guest's time per packet follows from it once the times per
+/// byte are given. `interference` is AMD's figure for the two cores of a module (each has 80 % of a separate one: Butler
 /// et al., IEEE Micro 31(2), 2011). `memory` is the 12.8 GB/s of a channel of DDR3-1600, two per node, of which
-/// three fifths are taken to be attainable; a byte that is copied is read, fetched for writing, and written. All else is
-/// an estimate for a processor of its time. What Figure 7 says beyond one pair is not used.
-const OPTERON: Costs = Costs {
+/// three fifths are taken to be attainable; a byte that is copied is read, fetched for writing, and written. All other times
+/// are estimates for a processor of that age. The results of Figure 7 for more than one pair are not used.
+const OPTERON: ModelCosts = ModelCosts {
     guest_transmit: 11_000,
     guest_receive: 7_300,
     guest_acknowledge: 1_000,
@@ -117,7 +117,7 @@ const OPTERON: Costs = Costs {
 
 /// A server of today without a hypervisor under it. Copies out of second- and third-level cache are those measured on
 /// a Zen 3 core (175 and 80 Gb/s); from other complexes and nodes they are estimates, as are the guest's times.
-const MODERN: Costs = Costs {
+const MODERN: ModelCosts = ModelCosts {
     guest_transmit: 4_000,
     guest_receive: 2_000,
     guest_acknowledge: 400,
@@ -180,7 +180,7 @@ pub fn machines() -> Vec<Machine> {
                 modules: 32,
                 cpus: 2,
             },
-            costs: Costs {
+            costs: ModelCosts {
                 memory: 120.0,
                 ..MODERN
             },
@@ -197,7 +197,7 @@ pub fn machines() -> Vec<Machine> {
                 cpus: 1,
             },
             // Waking was measured: 11 to 12 us of the waker's time, 20 to 24 us until the other thread runs.
-            costs: Costs {
+            costs: ModelCosts {
                 wake: 11_500,
                 wake_latency: 22_000,
                 kick: 3_000,
@@ -223,7 +223,7 @@ impl Machine {
         self.shape.nodes * self.shape.llcs * self.shape.modules * self.shape.cpus
     }
 
-    /// What the policy is told about costs; the data plane measures the first two at start.
+    /// The costs that the policy is given; the data plane measures the first two at start.
     pub fn policy_costs(&self) -> placement::Costs {
         placement::Costs {
             wake_waker_ns: self.costs.wake,
@@ -233,7 +233,7 @@ impl Machine {
         }
     }
 
-    /// How far two cores are from each other.
+    /// The distance between two cores.
     pub fn distance(&self, one: Cpu, other: Cpu) -> Distance {
         let Shape {
             llcs, modules, cpus, ..

@@ -31,7 +31,7 @@ pub struct MachineReport {
 pub struct WorkloadReport {
     /// Its name.
     pub name: &'static str,
-    /// What values are given in.
+    /// Unit of the values.
     pub unit: &'static str,
     #[serde(skip)]
     title: &'static str,
@@ -50,7 +50,7 @@ pub struct Curve {
     pub points: Vec<Point>,
 }
 
-/// What a mechanism is worth.
+/// The effect of a mechanism.
 #[derive(Debug, Serialize)]
 pub struct Ablation {
     /// Its key in the configuration.
@@ -129,7 +129,7 @@ impl Curve {
 }
 
 impl WorkloadReport {
-    /// The default divided by the best mode for comparison.
+    /// Throughput of the default, divided by that of the best mode for comparison.
     fn lead(&self, pairs: usize) -> f64 {
         let others = self.curves[2..].iter().map(|curve| curve.at(pairs));
         self.curves[0].at(pairs) / others.fold(0.0, f64::max)
@@ -137,7 +137,7 @@ impl WorkloadReport {
 }
 
 impl Report {
-    /// As Markdown. `plot` names a machine's picture.
+    /// The report as Markdown. `plot` returns the file name of a machine's picture.
     ///
     /// # Errors
     /// None but those of formatting, which does not fail for strings.

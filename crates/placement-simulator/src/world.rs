@@ -1,8 +1,8 @@
 //! The modelled machine: time, events, and the state that cores, guests and workers share.
 //!
-//! A core runs one task at a time, in *steps*: a guest's packet, a worker's batch. What a step did takes effect when
-//! it ends, and whoever is to run next on that core is decided then. Costs that come with the effects, for example a kick,
-//! are added to the task's next step.
+//! A core runs one task at a time, in *steps*: a guest's packet, a worker's batch. A step takes effect when it ends, and the
+//! scheduler chooses the next task of the core then. Costs of the effects, for example of a kick, are added to the task's next
+//! step.
 
 mod cores;
 mod guest;
@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use worker::Worker;
 
-/// What runs on cores.
+/// A task of the modelled scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Task {
     /// A guest's only vCPU.
@@ -26,20 +26,20 @@ enum Task {
     Worker(usize),
 }
 
-/// What happens at a point in time.
+/// An event at a point in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     /// The step on this core ends.
     StepDone(usize),
-    /// A task that was woken is there.
+    /// A task that was woken arrives at its core.
     Woken(Task),
-    /// A worker has seen what it polled for.
+    /// A worker that polled has found work.
     Seen(usize),
-    /// A worker has polled long enough, if this is still its `n`th time.
+    /// The end of a worker's polling, if it is still in the period with this number.
     LingerEnd(usize, u64),
-    /// A delayed notification is due, if it is still the one due at this time.
+    /// A delayed notification of a vNIC is due, if its due time is still this one.
     NotifyDue(usize, u64),
-    /// A ring that was left without kicks is to be looked at, if this is still so.
+    /// A transmit ring with kicks off is to be looked at, if that is still planned for this time.
     LookAgain(usize, u64),
 }
 
@@ -51,27 +51,27 @@ struct Packet {
     written_by: Cpu,
 }
 
-/// A vNIC: its rings, and the switch's queue for it. The guest has the same number.
+/// A vNIC: its rings, and the switch's internal receive queue. Its guest has the same number.
 #[derive(Debug)]
 struct Port {
-    /// Who sends to it and gets what it sends.
+    /// The vNIC with which it exchanges packets.
     peer: usize,
     transmit: VecDeque<Packet>,
-    /// Who is switching from the transmit ring.
+    /// The worker that is switching from the transmit ring.
     switching: Option<usize>,
-    /// Who watches the transmit ring, so that no kicks are needed.
+    /// The worker that watches the transmit ring, so that no kicks are needed.
     watcher: Option<usize>,
-    /// Until when the watcher sleeps and kicks are off nevertheless.
+    /// The time at which a worker looks at the ring again, if its watcher sleeps and kicks are off.
     look_again: Option<u64>,
-    /// How often in sequence its guest waited for the core on which its ring was served, and when it did last.
+    /// How often in sequence its guest waited for the core on which its ring was served, and when it last did.
     waits: u32,
     waited_at: u64,
     /// The internal receive queue.
     queue: VecDeque<Packet>,
     queued_bytes: u64,
-    /// Who copies from the queue, or was asked to.
+    /// The worker that copies from the queue, or was asked to.
     copying: Option<usize>,
-    /// What is in the receive ring; each packet's bytes were written there by a copier.
+    /// The packets in the receive ring; `written_by` is the core that copied them there.
     receive: VecDeque<Packet>,
     /// The guest wants to be called when something is put in the receive ring.
     wants_calls: bool,
@@ -80,7 +80,7 @@ struct Port {
     due: Option<u64>,
 }
 
-/// What was done, for reports.
+/// Counts of events, for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Counters {
@@ -96,7 +96,7 @@ pub struct Counters {
     pub notifications: u64,
     /// Times copying was handed to another core.
     pub offloads: u64,
-    /// Packets that were copied on a core of which neither guest of the pair is.
+    /// Packets that were copied on a core that belongs to neither guest of the pair.
     pub copied_by_helpers: u64,
     /// Packets that were copied on another node than their receiver's.
     pub copied_afar: u64,
@@ -112,7 +112,7 @@ pub struct Counters {
     pub memory_wait_ns: u64,
 }
 
-/// What goes between the guests.
+/// The traffic between the guests.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
     /// Pairs of guests, each with one stream.
@@ -123,7 +123,7 @@ pub struct Traffic {
     pub window: u32,
 }
 
-/// The whole of it.
+/// The modelled machine with guests and switch.
 pub struct World<'a> {
     machine: &'a Machine,
     policy: &'a Policy,
@@ -131,7 +131,7 @@ pub struct World<'a> {
     random: fastrand::Rng,
     now: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    /// Events so far: the order of those at the same time.
+    /// Number of events so far; it orders events at the same time.
     sequence: u64,
     cores: Vec<Core>,
     guests: Vec<Guest>,
@@ -139,9 +139,9 @@ pub struct World<'a> {
     pinned: Vec<Vec<usize>>,
     workers: Vec<Worker>,
     ports: Vec<Port>,
-    /// The workers by who they are.
+    /// Numbers of workers, by executor.
     by_executor: HashMap<Executor, usize>,
-    /// Per node, when its memory has done what it was asked to.
+    /// Per node, the time at which its memory will have moved all bytes that it was asked to.
     memory: Vec<u64>,
     counters: Counters,
 }
@@ -209,7 +209,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Runs for some time and says what was done in it.
+    /// Runs for some time, and returns the counts of that time.
     pub fn run(&mut self, ns: u64) -> Counters {
         self.counters = Counters::default();
         let end = self.now + ns;
@@ -228,7 +228,7 @@ impl<'a> World<'a> {
             Event::StepDone(cpu) => self.step_done(cpu),
             Event::Woken(task) => self.arrive(task),
             Event::Seen(worker) => self.begin_step(self.workers[worker].cpu.index()),
-            Event::LingerEnd(worker, turn) => self.linger_end(worker, turn),
+            Event::LingerEnd(worker, poll) => self.linger_end(worker, poll),
             Event::LookAgain(vnic, at) => self.look_again(vnic, at),
             Event::NotifyDue(vnic, at) => self.notify_due(vnic, at),
         }
@@ -248,7 +248,7 @@ impl<'a> World<'a> {
         ns * self.random.u64(95..=105) / 100
     }
 
-    /// Time until the core's node has moved these bytes between memory and caches, in turn with others' work.
+    /// Time until the core's node has moved these bytes between memory and caches, after those that it was asked to move before.
     fn memory_time(&mut self, cpu: Cpu, bytes: u64) -> u64 {
         let node = self.machine.node(cpu);
         let costs = &self.machine.costs;

@@ -14,7 +14,7 @@ fn point(points: &[Point], pairs: usize) -> &Point {
         .expect("a number that is swept")
 }
 
-/// A counter per packet that arrived.
+/// A count divided by the number of packets that arrived.
 fn per_packet(point: &Point, count: u64) -> f64 {
     count as f64 / point.counters.packets as f64
 }
@@ -44,7 +44,7 @@ fn three_regions_on_the_papers_machine() {
     assert!(slope(4, 8) > 0.1 * slope(1, 4), "{} {}", slope(4, 8), slope(1, 4));
     assert!(at(8).counters.interference_ns > 4 * at(4).counters.interference_ns);
 
-    // Third: there is nobody left to help, and memory has no more to give.
+    // Third: no core is left to help, and memory is used up.
     assert!(
         slope(8, 32) < 0.1 * slope(4, 8),
         "{} {}",

@@ -1,11 +1,11 @@
-//! Requests and responses: one packet at a time, whose way is as long as waking who sleeps takes.
+//! Requests and responses: one packet at a time, whose latency is mostly that of waking sleeping guests and workers.
 
 use placement::Config;
 use placement_simulator::experiment::{self, Contender, REQUESTS};
 use placement_simulator::machine::machines;
 
-/// A guest that waits for an answer leaves its core to the worker, which keeps it awake. Its ring is not to go to a helper
-/// because it comes back when the answer has come: then the core would sleep, and have to be woken.
+/// A guest that waits for an answer leaves its core to the worker, which keeps the core awake. That the guest comes back when the
+/// answer has come must not hand its ring to a helper: then the core would sleep, and have to be woken.
 #[test]
 fn helpers_do_not_get_rings_of_guests_that_wait_for_answers() {
     let machine = &machines()[1];

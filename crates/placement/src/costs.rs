@@ -1,7 +1,7 @@
-//! What the policy weighs: how long waking and copying take.
+//! The costs that the policy weighs: how long waking and copying take.
 
-/// What moving work costs on this machine. Waking differs by an order of magnitude between bare metal and nested
-/// virtualisation, so it is measured when the data plane starts; the rates of copying matter less.
+/// The costs of moving work on this machine. The time for waking differs by an order of magnitude between bare metal and
+/// nested virtualisation, so it is measured when the data plane starts; the rates of copying matter less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
     /// Time that waking an idle core takes from the core that wakes it, in nanoseconds.

@@ -13,10 +13,10 @@
 //! | copying before switching, rings of blocked vCPUs first | 3.4, 3.5 | [`Policy::rank`] |
 //! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`], [`Policy::serves_on_block`] |
 //!
-//! Other than in the paper, a helper that sleeps is woken only if the work it takes over is worth more than what
-//! waking it takes from the waker; a helper that polls costs a message and comes first. And where no helper is found,
-//! copying stays with who switched, mostly on the sender's core, instead of going to the receiver's: a guest takes
-//! longer to receive than to send, and nobody has to be woken.
+//! Other than in the paper, a helper that sleeps is woken only if the work that it takes over takes longer than waking it takes
+//! from the waker; a helper that polls costs a message and comes first. And where no helper is found, the worker that switched
+//! the packets copies them too, mostly on the sender's core, instead of the worker of the receiver's core: a guest takes
+//! longer to receive than to send, and no worker has to be woken.
 
 mod helper;
 
@@ -25,10 +25,11 @@ use crate::topology::{Cpu, Reach, Topology};
 use crate::view::{CoreState, VcpuState, View, Vnic};
 use placement_config::{Config, Mode};
 
-/// Fewer bytes are copied in less time than it takes to tell somebody else, and a receiver that runs need not be woken.
+/// Bytes from which on copying is worth a message to another worker. Fewer are copied in less time than the message takes, if
+/// the receiver runs and need not be woken.
 const WORTH_SENDING: u64 = 8 * 1024;
 
-/// Who does a piece of work.
+/// The worker or thread that does a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Executor {
     /// The worker of this core.
@@ -46,21 +47,21 @@ pub struct Backlog {
     pub bytes: u64,
 }
 
-/// Who copies which packets of an internal receive queue.
+/// How the packets of an internal receive queue are shared out for copying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyPlan {
-    /// Packets to copy here, at once, before the receiver is notified. Never more than there are.
+    /// Number of packets to copy here, at once, before the receiver is notified. Never more than the queue holds.
     pub now: u32,
-    /// Who copies the others, and those that are added meanwhile.
+    /// The copier of the others, and of packets that are added meanwhile.
     pub rest: Rest,
 }
 
-/// Who copies what is not copied at once.
+/// The copier of the packets that are not copied at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Whoever asked.
+    /// The caller.
     Here,
-    /// This one, who has to be told, and woken if asleep.
+    /// This executor, to which a message has to be sent, and which has to be woken if it sleeps.
     Offload(Executor),
     /// The core that copies to this receiver already and will find them.
     LeaveTo(Cpu),
@@ -81,17 +82,17 @@ pub enum Notify {
 pub enum Kicks {
     /// The guest has to kick.
     On,
-    /// It need not. Somebody looks at the ring at this time, in nanoseconds of [`View::now_ns`], and earlier if the
-    /// vCPU blocks; if it is empty then, kicks are turned on.
+    /// The guest need not kick. A worker looks at the ring at this time, in nanoseconds of [`View::now_ns`], and earlier if the
+    /// vCPU blocks; if the ring is empty then, kicks are turned on.
     OffUntil(u64),
 }
 
-/// In which role a worker works.
+/// The role in which a worker works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duty {
-    /// For a vNIC whose vCPU belongs to the worker's core.
+    /// It works for a vNIC whose vCPU belongs to its core.
     Own,
-    /// For others, on a core that was idle.
+    /// It works for other vNICs, on a core that was idle.
     Helping,
 }
 
@@ -100,14 +101,14 @@ pub enum Duty {
 pub enum Task {
     /// Copy from the internal receive queue to the vNIC.
     Copy(Vnic),
-    /// Switch what is in the vNIC's transmit ring.
+    /// Switch the packets in the vNIC's transmit ring.
     Switch(Vnic),
 }
 
-/// The order of tasks: least first.
+/// The order of tasks: the least rank first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// What a vCPU left behind when it blocked: nobody else comes along to serve it.
+    /// Switching the packets that a vCPU left in its ring when it blocked: no other thread will serve that ring.
     Blocked,
     /// Copying, which takes longer than switching and whose receiver is more likely to be the bottleneck.
     Copy,
@@ -168,9 +169,9 @@ impl Policy {
         self.config.mode == Mode::DriverDomain
     }
 
-    /// Who serves the transmit ring of a vNIC that kicked: the worker of the core where the sender's vCPU runs, in the
-    /// sender's time as in the paper, or where it ran before it blocked. Only if that core has gone to somebody else
-    /// meanwhile, a helper is asked. A helper that polls takes a busy ring over by itself.
+    /// The executor that serves the transmit ring of a vNIC that kicked: the worker of the core where the sender's vCPU runs, in
+    /// the sender's time as in the paper, or of the core where it ran before it blocked. A helper is asked only if another task
+    /// has that core now. A helper that polls takes a busy ring over by itself.
     pub fn switcher(&self, view: &impl View, sender: Vnic) -> Executor {
         if let Some(executor) = self.fixed(view, sender) {
             return executor;
@@ -183,7 +184,7 @@ impl Policy {
             }
             VcpuState::Running(cpu) => (cpu, None),
             VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) if self.is_ours(view, cpu) => (cpu, None),
-            // Somebody has to be woken in any case.
+            // A worker has to be woken in any case.
             VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => {
                 (cpu, self.helper(view, cpu, cpu, sender, u64::MAX))
             }
@@ -196,12 +197,12 @@ impl Policy {
     }
 
     /// The helper to which the worker of core `here` hands the transmit ring of `sender`, whose vCPU waits for that core.
-    /// `times` says how often it has waited, without a break in which a helper would have gone to sleep
+    /// `times` is how often it has waited, without a break in which a helper would have gone to sleep
     /// ([`linger_ns`](Self::linger_ns)). A helper is asked once the waits have cost more than waking it does, and at once
-    /// on a contended core, whose task would otherwise lose it to the worker for each batch.
+    /// on a contended core, whose task would otherwise lose the core to the worker for each batch.
     ///
-    /// Not to be asked about a sender that comes back to a core which a worker kept awake: the sender has lost nothing,
-    /// and would find the core asleep if a helper served it.
+    /// Must not be asked about a sender that comes back to a core which a worker kept awake: that sender has lost no time,
+    /// and would find the core asleep if a helper served its ring.
     pub fn hand_off(&self, view: &impl View, here: Cpu, sender: Vnic, times: u32) -> Option<Executor> {
         let contended = view.is_contended(here);
         let waits = match self.sender(view, sender) {
@@ -220,11 +221,11 @@ impl Policy {
         self.helper(view, here, here, sender, lost_ns).map(Executor::Core)
     }
 
-    /// Who copies what waits in the receiver's internal receive queue; asked by the worker of core `here`, which
-    /// put packets there or was told to copy them.
+    /// How the packets in the receiver's internal receive queue are shared out for copying. The worker of core `here` asks,
+    /// which put packets there or was asked to copy them.
     ///
     /// One core copies to a receiver at a time. A blocked receiver gets a bounded number of packets at once, so that
-    /// it can begin, and the rest while it works; a running one needs none at once.
+    /// it can begin, and the others while it works; a running one needs none at once.
     pub fn copier(&self, view: &impl View, here: Cpu, receiver: Vnic, queued: Backlog) -> CopyPlan {
         let all_to = |rest| CopyPlan { now: 0, rest };
         match view.copying(receiver) {
@@ -244,8 +245,8 @@ impl Policy {
                 return all_to(Rest::Here);
             }
             VcpuState::Running(cpu) => (cpu, 0),
-            // Who polls there finds the work at once, and wakes the receiver on its own core: no interrupt for another one. A
-            // stream is better copied beside the receiver.
+            // A worker that polls there finds the work at once, and wakes the receiver on its own core: no other core is
+            // interrupted. A stream is better copied on a core near the receiver.
             VcpuState::Blocked(cpu)
                 if cpu != here
                     && queued.bytes < WORTH_SENDING
@@ -273,8 +274,8 @@ impl Policy {
         CopyPlan { now, rest }
     }
 
-    /// Who goes on copying to `receiver` when the helper on core `here` has to stop: another helper, or the worker
-    /// of the receiver's core.
+    /// The executor that goes on copying to `receiver` when the helper on core `here` has to stop: another helper, or the
+    /// worker of the receiver's core.
     pub fn heir(&self, view: &impl View, here: Cpu, receiver: Vnic, queued: Backlog) -> Executor {
         let near = match self.vcpu(view, receiver) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
@@ -285,7 +286,7 @@ impl Policy {
     }
 
     /// When to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run is notified at
-    /// once. One that runs is so at most once per interval: it polls its ring meanwhile anyway.
+    /// once. One that runs is notified at most once per interval: it polls its ring meanwhile anyway.
     pub fn notify(&self, view: &impl View, receiver: Vnic, last_ns: u64) -> Notify {
         let running = matches!(self.vcpu(view, receiver), VcpuState::Running(_));
         if !(running && self.config.state_aware_batching && self.config.mode == Mode::Hyperswitch) {
@@ -324,12 +325,13 @@ impl Policy {
         }
     }
 
-    /// The same for a worker whose last breaks took `expected_ns` on average. Where the next packet is not expected before a
-    /// worker would go to sleep and be woken again, looking for it is a waste: with the default hysteresis of 50 us, a worker
-    /// with at most 10,000 packets per second sleeps between them.
+    /// As [`linger_ns`](Self::linger_ns), for a worker whose last breaks took `expected_ns` on average. If the next packet is not
+    /// expected before the worker would have gone to sleep and been woken again, looking for it wastes time: with the default
+    /// hysteresis of 50 us, a worker with at most 10,000 packets per second sleeps between them.
     pub fn linger_for_ns(&self, expected_ns: u64) -> Option<u64> {
         match self.linger_ns() {
-            // What waking costs counts as far as it is comparable: a kick mostly wakes the worker of the sender's own core.
+            // The cost of waking counts only up to half of the hysteresis: a kick mostly wakes the worker of the sender's own
+            // core, which takes less than waking another core.
             Some(longest) if expected_ns > longest + self.costs.wake_waker_ns.min(longest / 2) => Some(0),
             longest => longest,
         }
@@ -348,7 +350,7 @@ impl Policy {
     }
 
     /// Whether the worker of core `here` has to stop, because a task that is not ours waits for the core. To be
-    /// asked after each packet; own work is finished nevertheless, as nobody else would do it.
+    /// asked after each packet. A worker finishes its own work nevertheless, as no other one would do it.
     pub fn must_give_way(&self, view: &impl View, here: Cpu, duty: Duty) -> bool {
         self.config.mode == Mode::Hyperswitch
             && self.config.give_way
@@ -356,7 +358,7 @@ impl Policy {
             && view.wanted(here)
     }
 
-    /// In which order to do tasks.
+    /// The rank of a task.
     pub fn rank(&self, view: &impl View, task: Task) -> Rank {
         let (Task::Copy(vnic) | Task::Switch(vnic)) = task;
         let blocked = matches!(self.vcpu(view, vnic), VcpuState::Blocked(_));
@@ -367,17 +369,17 @@ impl Policy {
         }
     }
 
-    /// Who looks at the rings of a vNIC whose vCPU has just blocked on `cpu`, if anybody.
+    /// The executor that looks at the rings of a vNIC whose vCPU has just blocked on `cpu`, if there is one.
     pub fn on_block(&self, view: &impl View, cpu: Cpu) -> Option<Executor> {
         (self.serves_on_block() && self.is_ours(view, cpu)).then_some(Executor::Core(cpu))
     }
 
-    /// Whether rings are served when vCPUs block, so that a worker which is woken need not take its core from one.
+    /// Whether rings are served when vCPUs block, so that a worker that is woken need not take its core from a vCPU.
     pub fn serves_on_block(&self) -> bool {
         self.config.mode == Mode::Hyperswitch && self.config.serve_on_block && self.config.vm_state
     }
 
-    /// Where all work of a vNIC is done in modes that do not choose.
+    /// The executor of all work of a vNIC, in modes that do not choose.
     fn fixed(&self, view: &impl View, vnic: Vnic) -> Option<Executor> {
         match self.config.mode {
             Mode::Hyperswitch => None,
@@ -438,7 +440,7 @@ impl Policy {
             && matches!(self.core(view, cpu), CoreState::Idle | CoreState::Worker { .. })
     }
 
-    /// Whether the core's worker looks for work and has none, and nobody else wants the core.
+    /// Whether the core's worker looks for work and has none, and no other task wants the core.
     fn polls_free(&self, view: &impl View, cpu: Cpu) -> bool {
         let free = CoreState::Worker {
             depth: 0,
@@ -460,7 +462,7 @@ impl Policy {
 }
 
 impl Backlog {
-    /// What remains after `packets` of average size.
+    /// The backlog that remains after `packets` of average size.
     fn without(self, packets: u32) -> Backlog {
         let rest = self.packets.saturating_sub(packets);
         let bytes = self.bytes * u64::from(rest) / u64::from(self.packets.max(1));

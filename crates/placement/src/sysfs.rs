@@ -1,8 +1,8 @@
-//! The machine's topology as the kernel tells it in `/sys/devices/system` (Documentation/ABI, sysfs-devices-system-cpu).
+//! The machine's topology as the kernel shows it in `/sys/devices/system` (Documentation/ABI, sysfs-devices-system-cpu).
 //!
 //! Virtual machines and odd processors leave files out, so each piece has a fallback: without SMT siblings a CPU is
 //! a core of its own; without caches, the CPUs of a node count as sharing the last level; without nodes there is
-//! one. Too coarse an answer costs some throughput, nothing else. CPUs that are offline are left out.
+//! one. An answer that is too coarse costs only some throughput. CPUs that are offline are left out.
 
 use crate::topology::{Cpu, Location, Topology};
 use std::collections::BTreeMap;
@@ -106,7 +106,7 @@ impl Tree {
             .filter(|_| last.is_some_and(|(level, _)| *level > 2));
         Location {
             module: second.map_or(core, |second| core.min(*second)),
-            // Cache groups and nodes are numbered apart, lest a node be taken for somebody's cache.
+            // Cache groups and nodes have separate numbers, lest a node be taken for a cache.
             llc: last.map_or(MOST_CPUS + node, |(_, first)| *first),
             node,
         }

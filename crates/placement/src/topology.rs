@@ -1,10 +1,10 @@
-//! How cores relate to each other, and in which order to look for help.
+//! How cores relate to each other, and the order in which to look for helpers.
 //!
 //! Three things decide how well a core serves a receiver on another one: whether the data lands in a cache that the
 //! receiver shares, whether both are on one NUMA node, and whether the helper disturbs a core that is busy. Cores
-//! that share execution units or their second-level cache form a *module*; the paper found (section 5.2.3) that help
-//! should come from a module which is idle as a whole, first on the receiver's node, then elsewhere. Hence the order
-//! is one of modules: those with the receiver's last-level cache, its own, those on its node, those of other nodes by
+//! that share execution units or their second-level cache form a *module*; the paper found (section 5.2.3) that a helper
+//! should be in a module that is idle as a whole, first on the receiver's node, then elsewhere. Hence modules are
+//! ordered: the others with the receiver's last-level cache, its own, those on its node, those of other nodes by
 //! distance. Modules that are equally near form a tier; a hash decides where in a tier a search begins, so that
 //! different receivers find different helpers. All orders are computed beforehand; walking one allocates nothing.
 
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cpu(pub u16);
 
-/// Where a CPU sits. The numbers only say who is equal.
+/// The place of a CPU. The numbers have no meaning but that equal ones are the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Location {
     /// CPUs that share a core (SMT) or a second-level cache that is not the last level.
@@ -49,10 +49,10 @@ pub struct Shape {
     pub cpus: u16,
 }
 
-/// The CPUs, where they are, whom each would ask for help, and which may be used.
+/// The CPUs, their places, the order in which each would look for helpers, and which CPUs may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// By number; `None` for CPUs that there are not.
+    /// By number; `None` for CPUs that do not exist.
     sites: Vec<Option<Site>>,
     /// CPUs of each module, ascending.
     modules: Vec<Vec<Cpu>>,
@@ -78,13 +78,13 @@ pub(crate) struct Tier {
     modules: Vec<usize>,
     /// The first CPU of each of them.
     firsts: Vec<Cpu>,
-    /// Their CPUs that may be used: words of 64 bits with their numbers, ascending.
+    /// Their CPUs that may be used, as bits: number of a word and 64 bits, ascending.
     words: Vec<(usize, u64)>,
 }
 
 impl Tier {
-    /// Calls `f` with CPUs of the tier that have a bit in `state`, which is asked of a word and the bits in question, by number from the CPU `start` on and round, until it
-    /// returns false; false if it did.
+    /// Calls `f` with each CPU of the tier whose bit `state` sets, until `f` returns false; then returns false. CPUs come by
+    /// number, from `start` on and then from the first. `state` gets the number of a word of 64 CPUs and the bits in question.
     pub fn visit(
         &self,
         start: Cpu,
@@ -109,7 +109,7 @@ impl Tier {
             while left != 0 {
                 let cpu = number * 64 + left.trailing_zeros() as usize;
                 left &= left - 1;
-                // Numbers of CPUs come from the topology, and so fit.
+                // The number is that of a CPU of the topology, so it fits.
                 if !f(Cpu(cpu as u16)) {
                     return false;
                 }
@@ -118,7 +118,7 @@ impl Tier {
         true
     }
 
-    /// Where a search for that hash begins.
+    /// The CPU at which a search with this hash begins.
     pub fn start(&self, hash: u32) -> Cpu {
         self.firsts[start(self, hash)]
     }
@@ -196,7 +196,7 @@ impl Topology {
     }
 
     /// The same machine, on which only those CPUs may be used that `allowed` admits, for example because of the
-    /// process's affinity. The others still have a place: guests may run there.
+    /// process's affinity. The others keep their places: guests may run there.
     pub fn restricted(mut self, allowed: impl Fn(Cpu) -> bool) -> Self {
         for (cpu, site) in (0..).map(Cpu).zip(&mut self.sites) {
             if let Some(site) = site {
@@ -228,7 +228,7 @@ impl Topology {
         self.site(cpu).is_some_and(|site| site.usable)
     }
 
-    /// Where the CPU sits; `None` for one that there is not.
+    /// The CPU's place; `None` if it does not exist.
     pub fn location(&self, cpu: Cpu) -> Option<Location> {
         self.site(cpu).map(|site| site.location)
     }
@@ -237,7 +237,7 @@ impl Topology {
         self.sites.get(usize::from(cpu.0))?.as_ref()
     }
 
-    /// How near two CPUs are; those that there are not are far from all.
+    /// How near two CPUs are; CPUs that do not exist are far from all.
     pub fn reach(&self, one: Cpu, other: Cpu) -> Reach {
         match (self.location(one), self.location(other)) {
             (Some(one), Some(other)) => Reach::between(&one, &other),
@@ -250,8 +250,8 @@ impl Topology {
         self.site(cpu).map_or(&[], |site| &self.modules[site.module])
     }
 
-    /// The modules that could help the CPU with how near they are, from near to far, its own among them. `hash`, a
-    /// fraction of 2^32, says where in each tier to begin. Nothing for an unknown CPU.
+    /// The modules that could help the CPU, from near to far, each with its nearness; the CPU's own is among them. `hash`, a
+    /// fraction of 2^32, says where in each tier to begin. Empty for an unknown CPU.
     pub fn helpers(&self, cpu: Cpu, hash: u32) -> impl Iterator<Item = (Reach, &[Cpu])> {
         self.tiers(cpu).iter().flat_map(move |tier| {
             let start = start(tier, hash);
@@ -260,13 +260,13 @@ impl Topology {
         })
     }
 
-    /// What could help the CPU, from near to far. Nothing for an unknown CPU.
+    /// The tiers of modules that could help the CPU, from near to far. Empty for an unknown CPU.
     pub(crate) fn tiers(&self, cpu: Cpu) -> &[Tier] {
         self.site(cpu).map_or(&[], |site| &site.tiers)
     }
 
-    /// The last usable CPU of each node: where work is concentrated least visibly, for it is the first CPUs that most
-    /// programs are bound to.
+    /// The last usable CPU of each node. Dedicated workers disturb least there, since most programs are bound to the first
+    /// CPUs.
     pub fn last_of_each_node(&self) -> Vec<Cpu> {
         let node = |cpu| self.location(cpu).map(|location| (location.node, cpu));
         let last: BTreeMap<u16, Cpu> = self.usable().filter_map(node).collect();
@@ -274,7 +274,7 @@ impl Topology {
     }
 }
 
-/// A place among the modules of a tier, which there is at least one of.
+/// An index among the modules of a tier, which has at least one.
 fn start(tier: &Tier, hash: u32) -> usize {
     ((u64::from(hash) * tier.modules.len() as u64) >> 32) as usize
 }
@@ -289,8 +289,8 @@ impl Reach {
     }
 }
 
-/// Sorts the near before the far. A CPU's own module comes after the others with its last-level cache, for a helper
-/// there would disturb whom it helps.
+/// Sorts near modules before far ones. A CPU's own module comes after the others with its last-level cache, since a helper
+/// there would slow down the CPU that it helps.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Nearness {
     reach: Reach,

@@ -1,6 +1,6 @@
-//! What a caller shows of the machine's state. The policy asks on the way of packets, so an answer must not wait: a few
-//! loads, a lock that is held for as long as that takes at most, the clock. Cores and vCPUs whose state is not known have a
-//! value that says so, with which the policy stays on the safe side.
+//! The state of the machine, as a caller shows it to the policy. The policy asks while packets are forwarded, so an answer must
+//! not wait: it may take a few loads, a lock that is held no longer than these take, and the clock. For cores and vCPUs whose
+//! state is unknown there is a value that says so, with which the policy stays on the safe side.
 
 use crate::topology::Cpu;
 
@@ -8,34 +8,35 @@ use crate::topology::Cpu;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vnic(pub u32);
 
-/// What a core is doing.
+/// The state of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoreState {
-    /// Nothing; its worker sleeps and has to be woken.
+    /// It runs nothing; its worker sleeps and has to be woken.
     Idle,
-    /// It runs its worker of ours.
+    /// It runs the data plane's worker of this core.
     Worker {
-        /// Messages in the worker's buffer that it has not taken yet.
+        /// Number of messages in the worker's buffer that it has not taken yet.
         depth: u16,
-        /// It has nothing to do and looks for work (hysteresis).
+        /// The worker has nothing to do and looks for work (hysteresis).
         polling: bool,
     },
     /// It runs a vCPU of a guest that is attached to us.
     Guest,
-    /// It runs something else, or nobody knows: work is never sent there unasked.
+    /// It runs another task, or its state is unknown: it is never chosen as a helper.
     Other,
 }
 
-/// Where the vCPU is that serves a vNIC, the liveliest one of a guest with several; in each case the CPU is the one on which it ran last.
+/// The state of the vCPU that serves a vNIC, of a guest with several the most active one. Each state names the CPU on which it
+/// ran last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VcpuState {
-    /// It is running there.
+    /// It runs on this CPU.
     Running(Cpu),
-    /// It wants to run there.
+    /// It waits for this CPU.
     Runnable(Cpu),
-    /// It waits for something, for example for packets.
+    /// It waits for an event, for example for packets.
     Blocked(Cpu),
-    /// Nobody knows: a polling driver, a guest with several vCPUs, or a host without the privilege to look.
+    /// Its state is unknown: a polling driver, a guest with several vCPUs, or a process without the privilege to read states.
     Unknown,
 }
 
@@ -44,11 +45,11 @@ pub trait View {
     /// Monotonic time in nanoseconds.
     fn now_ns(&self) -> u64;
 
-    /// What the core is doing. For CPUs that it does not know, [`CoreState::Other`].
+    /// The core's state; [`CoreState::Other`] for unknown CPUs.
     fn core(&self, cpu: Cpu) -> CoreState;
 
-    /// Of the CPUs from `64 * word` on, a bit for each of `among` that is [`CoreState::Idle`]: the same as
-    /// [`core`](Self::core) says, a moment earlier or later.
+    /// Of the CPUs from `64 * word` on, a bit for each of `among` that is [`CoreState::Idle`]: the same state as that of
+    /// [`core`](Self::core), a moment earlier or later.
     fn idle(&self, word: usize, among: u64) -> u64 {
         bits(word, among, |cpu| self.core(cpu) == CoreState::Idle)
     }
@@ -69,19 +70,20 @@ pub trait View {
     /// Whether a vCPU that waits for something ran on this core last and is expected back.
     fn expects_vcpu(&self, cpu: Cpu) -> bool;
 
-    /// Where the vNIC's vCPU is.
+    /// The state of the vNIC's vCPU.
     fn vcpu(&self, vnic: Vnic) -> VcpuState;
 
-    /// Where the vCPU is that sends for the vNIC, if that is known of a guest with several; else as [`vcpu`](Self::vcpu).
+    /// The state of the vCPU that sends for the vNIC, if it is known which one of a guest's does; else as
+    /// [`vcpu`](Self::vcpu).
     fn sender(&self, vnic: Vnic) -> VcpuState {
         self.vcpu(vnic)
     }
 
-    /// The core whose worker copies to the vNIC now, or was asked to and has not begun.
+    /// The core whose worker copies to the vNIC now, or was asked to copy and has not begun.
     fn copying(&self, vnic: Vnic) -> Option<Cpu>;
 }
 
-/// Answers about those of 64 CPUs that are among the ones in question.
+/// Bits of those of 64 CPUs that are in `among` and for which `is_set` holds.
 fn bits(word: usize, among: u64, is_set: impl Fn(Cpu) -> bool) -> u64 {
     let first = word * 64;
     let cpu = |bit: usize| u16::try_from(first + bit).map(Cpu);

@@ -1,4 +1,4 @@
-//! The policy against a brute-force twin and against what it must never do, on random machines in random states.
+//! The policy against a brute-force twin and against its invariants, on random machines in random states.
 
 #![allow(clippy::unwrap_used)]
 
@@ -294,7 +294,7 @@ fn a_sender_that_keeps_its_core_is_served_elsewhere_if_others_are_idle() {
         policy.hand_off(&still, Cpu(0), Vnic(0), 1),
         Some(Executor::Core(helper))
     );
-    // Who was woken for it stays with it.
+    // The helper that was woken for the ring keeps it.
     still.cores.fill(CoreState::Guest);
     still.cores[usize::from(helper.0)] = POLLING;
     assert_eq!(core(policy.switcher(&still, Vnic(0))), helper);
@@ -317,7 +317,7 @@ fn a_sender_that_waits_for_its_core_time_and_again_is_handed_off() {
     let mut awake = still.clone();
     awake.cores[6] = POLLING;
     assert_eq!(hand_off(&awake, 0, 1), Some(Cpu(6)));
-    // It waits for no core, or not for this one, or nobody could help.
+    // The vCPU waits for no core, or for another one, or no core could help.
     let blocked = opteron(VcpuState::Blocked(Cpu(0)), VcpuState::Unknown);
     assert_eq!(hand_off(&blocked, 0, 100), None);
     assert_eq!(hand_off(&still, 4, 100), None);
@@ -475,7 +475,7 @@ fn a_worker_that_polls_on_the_receivers_core_serves_it() {
 }
 
 #[test]
-fn who_expects_nothing_soon_sleeps_at_once() {
+fn a_worker_that_expects_no_packet_soon_sleeps_at_once() {
     let policy = policy(Config::default());
     assert_eq!(policy.linger_for_ns(0), Some(50_000));
     assert_eq!(policy.linger_for_ns(50_000), Some(50_000));

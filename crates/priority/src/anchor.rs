@@ -8,27 +8,27 @@ use crate::kernel;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::{Duration, Instant};
 
-/// How long a thread is bound before the kernel may choose its core again.
+/// Time for which a thread is bound before the kernel may choose its core again.
 pub(crate) const HOLD: Duration = Duration::from_secs(1);
 
-/// Binds the calling thread to the core where it is, and lets it go for one sleep after each [`HOLD`]: if its core is in demand
-/// when it wakes, the kernel chooses a better one.
+/// Binds the calling thread to its present core, and releases it for one sleep after each [`HOLD`]: if another task wants its
+/// core when it wakes, the kernel chooses a better one.
 #[derive(Debug)]
 pub(crate) struct Anchor {
     /// The cores on which the thread may run.
     allowed: CpuSet,
-    /// Since when it is bound.
+    /// The time since which it is bound; `None` if it is not.
     held: Option<Instant>,
 }
 
 impl Anchor {
-    /// None if there is nothing to choose: the thread may run on one core only, or on more than this can represent.
+    /// `None` if the thread may run on one core only, or if its set of cores is larger than `CpuSet` can hold.
     pub fn new() -> Option<Anchor> {
         let allowed = sched_getaffinity(None).ok().filter(|set| set.count() > 1)?;
         Some(Anchor { allowed, held: None })
     }
 
-    /// The thread goes to sleep in the real-time class.
+    /// To be called before the thread sleeps in the real-time class: binds it, or releases it after [`HOLD`].
     pub fn hold(&mut self, now: Instant) {
         match self.held {
             Some(since) if now.saturating_duration_since(since) >= HOLD => self.release(),
@@ -42,7 +42,7 @@ impl Anchor {
         }
     }
 
-    /// It may run on all its cores again.
+    /// Lets the thread run on all its cores again.
     pub fn release(&mut self) {
         if self.held.take().is_some() {
             bind(&self.allowed);
@@ -50,7 +50,7 @@ impl Anchor {
     }
 }
 
-/// Cores can have gone offline. Then the kernel has chosen others for the thread.
+/// Binds the calling thread. This fails if the cores have gone offline; the kernel has chosen others for the thread then.
 fn bind(set: &CpuSet) {
     if let Err(error) = sched_setaffinity(None, set) {
         log::warn!("cannot choose the core: {error}");

@@ -1,4 +1,4 @@
-//! The class of one thread, as it sleeps and works.
+//! The scheduling class of one thread, raised and lowered as the thread sleeps and works.
 
 use crate::anchor::Anchor;
 use crate::bucket::Bucket;
@@ -6,17 +6,17 @@ use crate::kernel::{self, Level};
 use placement_config::Priority;
 use std::time::Instant;
 
-/// How a thread wants to be woken.
+/// The way in which a thread wants to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// It takes the core at once, if it has tokens.
+    /// It preempts the running task, if it has tokens.
     Ready,
     /// It waits until the running task blocks, or its time slice is over (`SCHED_BATCH`).
     Patient,
 }
 
-/// Keeps the calling thread's class: raised while it has tokens, and normal otherwise. Belongs to that thread; all calls
-/// must come from it.
+/// Keeps the calling thread in the raised class while it has tokens, and in the normal class otherwise. It belongs to that
+/// thread, which must make all calls.
 ///
 /// | the thread | calls |
 /// |---|---|
@@ -29,15 +29,15 @@ pub struct Booster {
     class: Priority,
     level: Level,
     bucket: Bucket,
-    /// Since when the thread sleeps, or is awake, as far as that is not accounted for.
+    /// The time up to which the bucket accounts for sleep and work.
     since: Instant,
     /// Keeps the thread on a core while it is real-time.
     anchor: Option<Anchor>,
 }
 
 impl Booster {
-    /// For the calling thread, which is normal and becomes raised when it first sleeps. `class` is what the supervisor
-    /// [`grant`](crate::grant)ed.
+    /// A booster for the calling thread, which is in the normal class and is raised when it first sleeps. `class` is the one
+    /// that the supervisor [`grant`](crate::grant)ed.
     pub fn new(class: Priority) -> Booster {
         Booster {
             class,
@@ -48,7 +48,7 @@ impl Booster {
         }
     }
 
-    /// The same for a thread that may run on several cores, and is to stay on one while it is real-time.
+    /// As [`new`](Self::new), for a thread that may run on several cores and is to stay on one while it is real-time.
     pub fn anchored(class: Priority) -> Booster {
         let anchor = (class == Priority::Realtime).then(Anchor::new).flatten();
         Booster {
@@ -62,7 +62,7 @@ impl Booster {
         self.account();
         let raised = Level::raised(self.class);
         let level = match rest {
-            // It would lose the short slice.
+            // With `SCHED_BATCH` the thread would lose its short time slice.
             Rest::Patient if self.class == Priority::Slice => Level::NORMAL,
             Rest::Patient => Level::PATIENT,
             Rest::Ready if self.level == raised && !self.bucket.is_empty() => raised,
@@ -77,7 +77,7 @@ impl Booster {
         }
     }
 
-    /// To be called when it has slept.
+    /// To be called when the thread has slept.
     pub fn woken(&mut self) {
         let now = Instant::now();
         let ns = nanoseconds(self.since, now);
@@ -112,7 +112,7 @@ impl Booster {
         self.level == Level::raised(self.class) && self.level != Level::NORMAL
     }
 
-    /// Takes tokens for the time since the last call, if it was raised.
+    /// Takes tokens for the time since the last call, if the thread was raised.
     fn account(&mut self) {
         let now = Instant::now();
         if self.is_raised() {
@@ -127,7 +127,7 @@ impl Booster {
         }
         match kernel::apply(self.level, level) {
             Ok(()) => self.level = level,
-            // What was granted is refused: some administrator has changed limits. Normal from now on.
+            // The granted class is refused: an administrator has changed limits. The thread stays normal from now on.
             Err(error) => {
                 log::warn!("cannot be {:?}: {error}", self.class);
                 self.class = Priority::Normal;
@@ -155,7 +155,8 @@ mod tests {
     use rustix::thread::sched_getaffinity;
     use std::time::Duration;
 
-    /// In a thread of its own, whose class dies with it. Left out where the kernel grants nothing.
+    /// Runs a test in a thread of its own, so that the class ends with it. Skips the test where the kernel does not grant the
+    /// class.
     fn with_class(class: Priority, test: impl FnOnce(Booster) + Send) {
         if crate::grant(class).class == class {
             std::thread::scope(|scope| {
@@ -177,7 +178,7 @@ mod tests {
             }
             assert!(start.elapsed() >= Duration::from_nanos(Bucket::BURST_NS / 2));
             assert_eq!(kernel::policy(), libc::SCHED_OTHER);
-            // No tokens: it sleeps as everybody, until it has slept for long enough.
+            // Without tokens the thread sleeps in the normal class, until it has slept for long enough.
             booster.rest(Rest::Ready);
             assert_eq!(kernel::policy(), libc::SCHED_OTHER);
             std::thread::sleep(Duration::from_nanos(

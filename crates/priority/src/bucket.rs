@@ -4,35 +4,35 @@
 //! of a core sleeps, and may be raised for as long as it works. A thread that would use more is runnable all the time, gets
 //! no tokens, and competes in the normal class.
 
-/// See the module's description. Time awake is counted as if the thread ran all the time, which errs towards others.
+/// See the module's description. Time awake is counted as if the thread ran all the time, an error in favour of other tasks.
 #[derive(Clone, Debug)]
 pub struct Bucket {
     tokens_ns: u64,
 }
 
 impl Bucket {
-    /// What it holds at most: the longest time for which a raised thread keeps others from a core.
+    /// Most tokens: the longest time for which a raised thread keeps other tasks from a core.
     pub const BURST_NS: u64 = 5_000_000;
     /// Time asleep for one token: at most a tenth of a core is used in the raised class.
     pub const ASLEEP_PER_TOKEN: u64 = 9;
-    /// The same for a thread that is not raised: what it takes for sleep is in part waiting for a core that it would have wanted.
+    /// Time away for one token, for a thread that is not raised: a part of that time it may have waited for a core.
     pub const AWAY_PER_TOKEN: u64 = 64;
-    /// Tokens below which a thread that was lowered stays so, lest it change class for every packet.
+    /// Tokens below which a lowered thread stays lowered, lest it change class for every packet.
     pub const ENOUGH_NS: u64 = 500_000;
 
-    /// A full one.
+    /// A full bucket.
     pub fn full() -> Bucket {
         Bucket {
             tokens_ns: Bucket::BURST_NS,
         }
     }
 
-    /// The thread slept in the raised class, where it runs as soon as it is woken.
+    /// Adds tokens for a sleep in the raised class, in which the thread runs as soon as it is woken.
     pub fn slept(&mut self, ns: u64) {
         self.fill(ns / Bucket::ASLEEP_PER_TOKEN);
     }
 
-    /// The thread slept, and perhaps waited for a core, in another class.
+    /// Adds tokens for a sleep in another class, after which the thread perhaps waited for a core.
     pub fn was_away(&mut self, ns: u64) {
         self.fill(ns / Bucket::AWAY_PER_TOKEN);
     }
@@ -41,7 +41,7 @@ impl Bucket {
         self.tokens_ns = self.tokens_ns.saturating_add(tokens_ns).min(Bucket::BURST_NS);
     }
 
-    /// The thread was awake in the raised class.
+    /// Takes tokens for time awake in the raised class.
     pub fn used(&mut self, ns: u64) {
         self.tokens_ns = self.tokens_ns.saturating_sub(ns);
     }
@@ -51,7 +51,7 @@ impl Bucket {
         self.tokens_ns == 0
     }
 
-    /// Whether it may come back.
+    /// Whether the thread may come back to the raised class.
     pub fn has_enough(&self) -> bool {
         self.tokens_ns >= Bucket::ENOUGH_NS
     }
@@ -104,7 +104,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a thread does, its raised time is within a burst and a tenth of all time.
+        /// For any behaviour of a thread, its raised time is at most a burst and a tenth of all time.
         #[test]
         fn the_raised_share_is_bounded(periods in prop::collection::vec((1u64..10_000_000, 1u64..2_000_000), 1..200)) {
             let (mut bucket, mut raised, mut all) = (Bucket::full(), 0u64, 0u64);

@@ -3,13 +3,13 @@
 use placement_config::Priority;
 use std::io;
 
-/// The lowest real-time priority: above all normal tasks, below everybody else's real-time ones.
+/// The lowest real-time priority: above all normal tasks, and not above any other real-time one.
 pub(crate) const RT_PRIORITY: i32 = 1;
 
 /// Time slice in nanoseconds, the least that the kernel takes (`sched_setattr`'s runtime for normal tasks, Linux 6.12).
 const SLICE_NS: u64 = 100_000;
 
-/// A place among other tasks.
+/// Policy, priority and nice value of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
     policy: i32,
@@ -18,20 +18,21 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// As threads are born.
+    /// The level of a new thread.
     pub const NORMAL: Level = Level {
         policy: libc::SCHED_OTHER,
         nice: 0,
         rt_priority: 0,
     };
 
-    /// A thread that, when it is woken, waits until the running task blocks or its time slice is over.
+    /// The level of a thread that, when it is woken, waits until the running task blocks or has used up its time slice.
     pub const PATIENT: Level = Level {
         policy: libc::SCHED_BATCH,
         ..Level::NORMAL
     };
 
-    /// In the class, with tokens. A short slice is inherited from the supervisor, and lost with any change.
+    /// The level of a thread in the class, with tokens. A short slice is inherited from the supervisor, and lost with any change
+    /// of the level.
     pub const fn raised(class: Priority) -> Level {
         match class {
             Priority::Realtime => Level {
@@ -48,8 +49,8 @@ impl Level {
     }
 }
 
-/// Puts the calling thread, which is at `now`, to another place. (Two calls whose arguments a system call filter can see,
-/// instead of sched_setattr(2), which could ask for anything.)
+/// Changes the calling thread's level from `now` to `level`. (Two calls whose arguments a system call filter can see, instead of
+/// sched_setattr(2), whose arguments are in memory.)
 ///
 /// # Errors
 /// As sched_setscheduler(2) and setpriority(2).
@@ -114,7 +115,7 @@ pub(crate) fn shorten_slice() -> io::Result<()> {
     check(unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) })
 }
 
-/// Whether the calling thread has a time slice as short as was asked for: older kernels say 0 or ignore the wish.
+/// Whether the calling thread has the time slice that [`shorten_slice`] asks for: older kernels show 0 or ignore the request.
 pub(crate) fn has_slice() -> bool {
     read().is_ok_and(|attributes| attributes.runtime == SLICE_NS)
 }

@@ -2,21 +2,22 @@
 //!
 //! On a host whose cores are busy, a thread that is woken for a packet waits until the running task has used up its time slice:
 //! milliseconds, where the kernel's own bridge forwards in the sender's context at once. So forwarding threads belong to a
-//! raised class that *preempts on wake-up*. The supervisor chooses the best one that the kernel grants
-//! ([`grant`]), before privileges are given up:
+//! raised class that *preempts on wake-up*. The supervisor chooses the best class that the kernel grants
+//! ([`grant`]), before it gives up privileges:
 //!
-//! | class | raised | lowered | takes |
+//! | class | raised | lowered | requires |
 //! |---|---|---|---|
 //! | [`Realtime`](Priority::Realtime) | `SCHED_FIFO`, priority 1 | `SCHED_OTHER` | `RLIMIT_RTPRIO` of 1, or `CAP_SYS_NICE` |
 //! | [`Nice`](Priority::Nice) | nice -20 | nice 0 | `RLIMIT_NICE` of 40, or `CAP_SYS_NICE` |
 //! | [`Slice`](Priority::Slice) | a time slice of 100 us | the same | Linux 6.12 |
 //! | [`Normal`](Priority::Normal) | `SCHED_OTHER` | the same | nothing |
 //!
-//! A raised thread takes from others, so its time there is bounded by a token bucket ([`Bucket`]), which fills only while the
-//! thread sleeps. A thread that is flooded never sleeps, gets no tokens, falls to the normal class and has its fair share
-//! there like any other thread. [`Booster`] keeps the bucket and makes the calls; while tokens last, it makes none.
+//! A raised thread takes time from other tasks, so its time in the class is bounded by a token bucket ([`Bucket`]), which fills
+//! only while the thread sleeps. A thread that is flooded never sleeps, gets no tokens, falls to the normal class and gets its
+//! fair share there like any other thread. [`Booster`] keeps the bucket and makes the system calls; while tokens last, it makes
+//! none.
 //!
-//! The safe direction of error is the normal class: whatever the kernel refuses leaves a thread there. Should a bug keep a
+//! The safe direction of error is the normal class: a thread stays there if the kernel refuses a change. Should a bug keep a
 //! thread in the real-time class, the kernel ends the process ([`RUNAWAY`]), and the supervisor starts it again.
 //!
 //! Allowed `unsafe`: sched_setattr(2) and sched_getattr(2), which the C library does not wrap.
@@ -47,14 +48,15 @@ pub struct Grant {
     pub class: Priority,
     /// The classes that were refused before, for users; empty if none was.
     pub refused: String,
-    /// Children need `CAP_SYS_NICE` for it, since the limits may not be raised (which takes `CAP_SYS_RESOURCE`).
+    /// Children need `CAP_SYS_NICE` for the class, since this process may not raise the limits (which requires
+    /// `CAP_SYS_RESOURCE`).
     pub by_capability: bool,
 }
 
 /// Finds the class that children of this process may use, and raises its resource limits, which they inherit. To be called by
 /// a privileged process before it starts them. The calling thread's own class changes for a moment.
 ///
-/// `wish` is a class, which is granted or not, or [`Priority::Auto`] for the best one. Falls back to [`Priority::Normal`].
+/// `wish` is one class, or [`Priority::Auto`] for the best one that is granted. Falls back to [`Priority::Normal`].
 pub fn grant(wish: Priority) -> Grant {
     let best_first = [Priority::Realtime, Priority::Nice, Priority::Slice];
     let mut refused = String::new();
@@ -84,16 +86,16 @@ pub fn grant(wish: Priority) -> Grant {
     }
 }
 
-/// Whether children may use the class, and if so, whether it is the capability that they need for it.
+/// Whether children need the capability for the class; an error if they may not use the class.
 fn admit(class: Priority) -> io::Result<bool> {
     let limited = match class {
         Priority::Realtime => {
-            // Lowering takes no privilege: whoever may be real-time is bounded.
-            raise(Resource::Rttime, RUNAWAY, RUNAWAY)?;
-            raise(Resource::Rtprio, 1, 0)
+            // Lowering requires no privilege, so every thread that may be real-time can be lowered.
+            set_limit(Resource::Rttime, RUNAWAY, true)?;
+            set_limit(Resource::Rtprio, 1, false)
         }
         // As the limit counts: 20 - nice.
-        Priority::Nice => raise(Resource::Nice, 40, 0),
+        Priority::Nice => set_limit(Resource::Nice, 40, false),
         Priority::Slice => {
             kernel::shorten_slice()?;
             return if kernel::has_slice() {
@@ -110,17 +112,17 @@ fn admit(class: Priority) -> io::Result<bool> {
     Ok(limited.is_err())
 }
 
-/// Sets a limit, soft and hard, to `value`, unless it is at least that and `most` is 0.
-fn raise(resource: Resource, value: u64, most: u64) -> io::Result<()> {
+/// Raises a resource limit, soft and hard, to `value`; if it `is_bound`, also lowers a greater one to it.
+fn set_limit(resource: Resource, value: u64, is_bound: bool) -> io::Result<()> {
     let now = getrlimit(resource);
     let enough = |limit: Option<u64>| limit.is_none_or(|limit| limit >= value);
-    if most == 0 && enough(now.current) {
+    if !is_bound && enough(now.current) {
         return Ok(());
     }
-    // Who may not raise the hard limit may still use all of it.
+    // A process that may not raise the hard limit may still raise the soft one up to it.
     let maximum = match now.maximum {
-        Some(maximum) if most != 0 => Some(maximum.min(value)),
-        None if most != 0 => Some(value),
+        Some(maximum) if is_bound => Some(maximum.min(value)),
+        None if is_bound => Some(value),
         maximum if enough(maximum) => maximum,
         _ => Some(value),
     };

@@ -8,12 +8,11 @@
 //!
 //! A line that a guest can cause goes through [`limited_by!`], which passes a burst per call site and port and counts
 //! further lines, so that no guest suppresses lines about another; or through [`limited!`], where there is no port to name. The
-//! safe direction of error is to log too little: a suppressed line is only counted, whereas a line per bad descriptor would
-//! let a guest fill a disk and slow its neighbours down. For the same reason every event that a guest can cause is
-//! counted, and not only logged.
+//! safe direction of error is to log too little: with a line per bad descriptor a guest could fill a disk and slow its
+//! neighbours down. Since lines may be suppressed, every event that a guest can cause is counted as well.
 //!
-//! [`init`] or [`init_child`] is called once by the main thread. Everything else may be called from any thread and takes no
-//! locks of ours; a line that passes may wait for the reader of standard error.
+//! The main thread calls [`init`] or [`init_child`] once. Everything else may be called from any thread and takes no
+//! locks of this crate; a line that passes may wait for the reader of standard error.
 
 #![forbid(unsafe_code)]
 
@@ -41,7 +40,7 @@ macro_rules! limited {
     }};
 }
 
-/// As [`limited!`], with a limit of its own for each port: its number (any `u32`) comes first.
+/// As [`limited!`], with a limit of its own for each port. The first argument is the port's number, any `u32`.
 ///
 /// ```
 /// telemetry::limited_by!(3, log::Level::Warn, "port {}: chain loops", 3);

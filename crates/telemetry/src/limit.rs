@@ -1,4 +1,4 @@
-//! How often one place in the source may log.
+//! Limits on how often one place in the source may log.
 //!
 //! A window of fixed length opens with the first line; a burst passes, further lines are counted, and the first line
 //! after the window reports the count. All state is one atomic word, so that a limit can be a `static` and be
@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Bits of the word that count lines; the rest holds the start of the window in milliseconds (34 years).
+/// Bits of the word that count lines; the others hold the start of the window in milliseconds (34 years).
 const COUNT_BITS: u32 = 24;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
@@ -23,7 +23,7 @@ pub struct RateLimit {
 /// What to do with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Log it, and that this many were left out before it (at most 2^24 are counted).
+    /// Log it, and how many lines were left out before it (at most 2^24 are counted).
     Say {
         /// Lines suppressed in the window before this one.
         suppressed: u64,
@@ -88,7 +88,7 @@ impl PortLimits {
         PortLimits([const { RateLimit::new() }; PortLimits::PORTS])
     }
 
-    /// That of a port.
+    /// The limit of a port.
     pub fn of(&self, port: u32) -> &RateLimit {
         &self.0[port as usize % Self::PORTS]
     }
@@ -151,7 +151,7 @@ mod tests {
         for port in (0..4096).filter(|port| *port != 7) {
             assert_eq!(LIMITS.of(port).check(1000), Verdict::Say { suppressed: 0 });
         }
-        // Whatever the number, it is one of them.
+        // Numbers beyond the last limit share the limits.
         assert_eq!(LIMITS.of(7 + 4096).check(1000), Verdict::Suppress);
     }
 

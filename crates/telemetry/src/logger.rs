@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Environment variable that sets the level: `off`, `error`, `warn`, `info` (default), `debug` or `trace`.
 pub const LEVEL_VARIABLE: &str = "HYPERSWITCH_LOG";
 
-/// The beginning of a line.
+/// The form of the beginning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Style {
     /// Date and time, level. For terminals, files and tests.
@@ -22,10 +22,10 @@ enum Style {
     Relayed,
 }
 
-/// Bytes of a relayed line, less than what a pipe takes as a whole or not at all (PIPE_BUF).
+/// Most bytes of a relayed line, fewer than `PIPE_BUF`, so that a pipe takes the line as a whole or not at all.
 const MAX_RELAYED: usize = 2048;
 
-/// The beginning of lines of this process, for lines that it relays.
+/// The style of this process's own lines, which the lines that it relays get too.
 static STYLE: OnceLock<Style> = OnceLock::new();
 
 struct Logger {
@@ -143,7 +143,7 @@ impl Logger {
             line.push_str(&self.role);
             line.push_str(": ");
         }
-        // One record is one line, whatever a guest or a user put into a name.
+        // One record is one line, also if a guest or a user put a line break into a name.
         line.extend(
             message
                 .trim_end()
@@ -158,7 +158,7 @@ impl Logger {
     }
 }
 
-/// Neither controls a terminal nor changes the direction in which the rest of the line is read.
+/// Whether the character neither controls a terminal nor changes the direction in which the text behind it is read.
 fn is_safe(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}')
@@ -236,7 +236,8 @@ mod tests {
         assert!(long.len() <= MAX_RELAYED && long.ends_with('\n'));
     }
 
-    /// Whatever a supervised process writes, the output is one line with its role, without characters that control a terminal.
+    /// For any bytes that a supervised process writes, the output is one line with its role, without characters that control a
+    /// terminal.
     #[test]
     fn what_a_child_writes_reaches_no_terminal_as_it_is() {
         for bytes in [

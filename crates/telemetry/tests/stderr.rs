@@ -1,4 +1,4 @@
-//! What another process sees of the log: run this binary again as a child and read its standard error.
+//! The log as another process sees it: a test runs this binary again as a child and reads its standard error.
 
 #![allow(clippy::unwrap_used)]
 

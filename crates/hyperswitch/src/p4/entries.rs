@@ -70,7 +70,7 @@ pub struct Wanted {
     /// Entries and groups.
     pub commands: Vec<Command>,
     /// Clone sessions by number.
-    pub sessions: Vec<(u64, p4_interpreter::Session)>,
+    pub sessions: Vec<(u64, p4_interpreter::CloneSession)>,
 }
 
 /// Reads a file for a program.
@@ -118,7 +118,7 @@ pub fn read(text: &str, program: &Program) -> Result<Wanted> {
             port: replica.egress_port,
             rid: replica.instance,
         });
-        let made = p4_interpreter::Session {
+        let made = p4_interpreter::CloneSession {
             replicas: replicas.collect(),
             group: None,
             max_length: (session.packet_length_bytes > 0).then_some(session.packet_length_bytes),

@@ -9,7 +9,7 @@ use crate::capture_file::{ClassicWriter, packets};
 use crate::cli::{P4RunArgs, PortFile};
 use crate::output;
 use anyhow::{Context as _, Result, bail, ensure};
-use p4_interpreter::{Collected, Context, Drop, Nobody, Packet};
+use p4_interpreter::{Collected, Context, Drop, NoObserver, Packet};
 use p4_stf::Session;
 use p4_stf::script::Command;
 use serde::Serialize;
@@ -170,7 +170,7 @@ impl Runner<'_> {
                 &packet,
                 self.clock,
                 &mut sink,
-                &mut Nobody,
+                &mut NoObserver,
             );
         }
         drop(reading);

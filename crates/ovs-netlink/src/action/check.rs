@@ -1,10 +1,10 @@
-//! Whether actions suit the packets of a flow, as the kernel looks when it is installed (`__ovs_nla_copy_actions`).
+//! Checks that actions suit the packets of a flow, as the kernel does when the flow is installed (`__ovs_nla_copy_actions`).
 
 use super::{Action, Change, Conntrack, Nat, NatAddresses, Set, read::wrong};
 use crate::error::Error;
 use crate::key::{Match, Network, TAG_PRESENT, ether, ip};
 
-/// What is known of the packet before an action.
+/// The properties of the packet that are known before an action.
 #[derive(Clone, Copy)]
 struct Packet<'a> {
     /// The flow.
@@ -19,11 +19,11 @@ struct Packet<'a> {
     labels: usize,
 }
 
-/// Checks that `actions` suit all packets of `flow`. Only what the mask looks at is known of them. For a packet to execute,
-/// `flow` is its key and [`crate::key::Key::exact_mask`].
+/// Checks that `actions` suit all packets of `flow`. Of the packets, only the bits that the mask matches are known. For a
+/// packet to execute, `flow` is its key and [`crate::key::Key::exact_mask`].
 ///
-/// The kernel knows inside of nested lists only whether the flow's packets have an Ethernet header; here lists
-/// go on with what the actions before them made.
+/// In a nested list, the kernel knows only whether the flow's packets have an Ethernet header; here a nested list begins
+/// with the packet as the actions before it left it.
 ///
 /// # Errors
 ///
@@ -49,7 +49,7 @@ fn check_list(actions: &[Action], mut packet: Packet<'_>) -> Result<(), Error> {
 }
 
 impl Packet<'_> {
-    /// Checks an action and does to what is known what it does to the packet.
+    /// Checks an action, and applies its effect on the packet to the known properties.
     fn pass(&mut self, action: &Action) -> Result<(), Error> {
         match action {
             Action::Set(set) => self.set(set),
@@ -108,7 +108,7 @@ impl Packet<'_> {
         }
     }
 
-    /// An error unless `holds`; it names the action and the packet's Ethernet type.
+    /// Unless `holds`, an error that names the action and the packet's Ethernet type.
     fn needs(&self, holds: bool, action: &'static str) -> Result<(), Error> {
         if holds {
             Ok(())
@@ -131,7 +131,7 @@ impl Packet<'_> {
         Ok(())
     }
 
-    /// Behind the last label the Ethernet type counts as unknown: nothing has looked at the header there.
+    /// Behind the last label the Ethernet type counts as unknown: the header there has not been parsed.
     fn pop_mpls(&mut self, eth_type: u16) -> Result<(), Error> {
         self.needs(!self.tagged && ether::is_mpls(self.eth_type), "pop_mpls")?;
         self.needs(!self.ethernet || eth_type != ether::BRIDGED, "pop_mpls")?;
@@ -202,12 +202,12 @@ impl Packet<'_> {
         }
     }
 
-    /// Transport protocol that the flow looks at, else 0.
+    /// Transport protocol that the flow matches, else 0.
     fn protocol(&self) -> u8 {
         self.ip().0
     }
 
-    /// Transport protocol and fragment type that the flow looks at, else 0.
+    /// Transport protocol and fragment type that the flow matches, else 0.
     fn ip(&self) -> (u8, u8) {
         match (&self.flow.key.network, &self.flow.mask.0.network) {
             (Network::Ipv4(key), Network::Ipv4(mask)) => {
@@ -229,7 +229,7 @@ impl Packet<'_> {
     }
 }
 
-/// `TUN_P_IPV4` to `TUN_P_MPLS_UC`: what can be in a network service header.
+/// `TUN_P_IPV4` to `TUN_P_MPLS_UC`: the protocols that a network service header can carry.
 const IN_NSH_FIRST: u8 = 1;
 const IN_NSH_LAST: u8 = 5;
 /// `TUN_P_ETHERNET`.

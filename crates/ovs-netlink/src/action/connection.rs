@@ -1,4 +1,4 @@
-//! `ct`: looks up the packet's connection, keeps it, translates addresses. Nested `OVS_CT_ATTR_*` and `OVS_NAT_ATTR_*`.
+//! `ct`: looks up the packet's connection, commits it, translates addresses. Nested `OVS_CT_ATTR_*` and `OVS_NAT_ATTR_*`.
 
 use crate::attribute::{self, Rule, Writer};
 use crate::error::Error;
@@ -20,7 +20,7 @@ const FORCE_COMMIT: u16 = 7;
 const EVENTMASK: u16 = 8;
 const TIMEOUT: u16 = 9;
 
-static SET: attribute::Set<10> = attribute::Set {
+static SET: attribute::AttributeSet<10> = attribute::AttributeSet {
     name: "OVS_CT_ATTR",
     rules: {
         use Rule::{Any, Between, Exactly, Unknown};
@@ -51,7 +51,7 @@ mod nat {
     pub const PROTO_RANDOM: u16 = 9;
 }
 
-static NAT_SET: attribute::Set<10> = attribute::Set {
+static NAT_SET: attribute::AttributeSet<10> = attribute::AttributeSet {
     name: "OVS_NAT_ATTR",
     rules: {
         use Rule::{Between, Exactly, Unknown};
@@ -75,13 +75,13 @@ type Table<'a> = attribute::Table<'a, 10>;
 /// Looks up the packet's connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Conntrack {
-    /// Whether the connection is kept.
+    /// Whether the connection is committed.
     pub commit: Commit,
     /// Zone.
     pub zone: u16,
-    /// Mark of the connection: value and mask, not 0. Only with commit.
+    /// Mark of the connection: value and mask, which is not 0. Only with commit.
     pub mark: Option<(u32, u32)>,
-    /// Labels of the connection, in network order: value and mask, not 0. Only with commit.
+    /// Labels of the connection, in network order: value and mask, which is not 0. Only with commit.
     pub labels: Option<(u128, u128)>,
     /// Name of the helper that expects related connections.
     pub helper: Option<Name>,
@@ -89,11 +89,11 @@ pub struct Conntrack {
     pub nat: Option<Nat>,
     /// Events that are reported (`IPCT_*`); all if none is given.
     pub events: Option<u32>,
-    /// Name of the timeout policy. One that does not exist is no error.
+    /// Name of the timeout policy. A name without a policy is no error.
     pub timeout: Option<Name>,
 }
 
-/// Whether a connection is kept.
+/// Whether a connection is committed, that is, kept in the connection table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Commit {
     /// No.
@@ -101,20 +101,20 @@ pub enum Commit {
     No,
     /// Yes.
     Yes,
-    /// Yes, and instead of one that began in the other direction.
+    /// Yes, and it replaces one that began in the other direction.
     Force,
 }
 
 /// Address translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nat {
-    /// As the connection has it.
+    /// The translation that the connection has already.
     Existing,
-    /// New connections get one. Only with commit.
+    /// New connections get this translation. Only with commit.
     New {
         /// Which side is translated.
         kind: NatKind,
-        /// To what.
+        /// The addresses and ports that replace the packet's.
         range: NatRange,
     },
 }
@@ -128,7 +128,7 @@ pub enum NatKind {
     Destination,
 }
 
-/// What addresses and ports are translated to.
+/// The addresses and ports that replace the packet's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NatRange {
     /// Addresses; the packet's own if none are given.
@@ -180,7 +180,7 @@ impl Conntrack {
         Ok(conntrack)
     }
 
-    /// What is changed must have a mask, and needs a connection that is kept.
+    /// A mark or labels must have a mask that is not zero, and they need a connection that is committed.
     fn check(&self, table: &Table<'_>) -> Result<(), Error> {
         let empty_mask = |what| Error::Value { what, value: 0 };
         if self.mark.is_some_and(|(_, mask)| mask == 0) {
@@ -291,7 +291,7 @@ impl Nat {
     }
 }
 
-/// A greatest address that is absent is the least.
+/// If the greatest address is absent, it equals the least.
 fn addresses(table: &Table<'_>) -> Result<Option<NatAddresses>, Error> {
     let max = table.bytes(nat::IP_MAX);
     let Some(min) = table.bytes(nat::IP_MIN) else {

@@ -1,9 +1,9 @@
 //! Actions of flows and of packets to execute: nested `OVS_ACTION_ATTR_*`, as a tree.
 //!
-//! Reading refuses what cannot be a list of actions whatever the packet is; [`check()`] refuses, as the kernel does when a flow is
-//! installed (`__ovs_nla_copy_actions`), what does not suit the packets that the flow's key describes. Actions
-//! that the kernel has and ovs-vswitchd 3.1 does not send (`dec_ttl`), or that only later kernels have (`drop`, `psample`),
-//! are unknown here, so that probes of later versions find out.
+//! Reading refuses lists that are invalid for every packet. [`check()`] refuses actions that do not suit the packets which the
+//! flow's key describes, as the kernel does when a flow is installed (`__ovs_nla_copy_actions`). Actions that the kernel has
+//! and ovs-vswitchd 3.1 does not send (`dec_ttl`), or that only later kernels have (`drop`, `psample`), are unknown here,
+//! so that later versions, which probe for them, do without them.
 
 mod check;
 mod connection;
@@ -48,12 +48,12 @@ pub enum Action {
     PopVlan,
     /// Executes actions on a copy of some packets.
     Sample {
-        /// Which part of them, of 2^32 - 1.
+        /// Share of the packets, as a fraction of 2^32 - 1.
         probability: u32,
         /// The actions.
         actions: Vec<Action>,
     },
-    /// Looks the packet up again.
+    /// Looks the packet up again, with this recirculation number.
     Recirculate(u32),
     /// Computes `dp_hash` from addresses and ports.
     Hash {
@@ -75,7 +75,7 @@ pub enum Action {
         entry: u32,
         /// Ethernet type of MPLS.
         eth_type: u16,
-        /// Between Ethernet and network header, else before the Ethernet header.
+        /// Puts it between Ethernet and network header, else before the Ethernet header.
         layer_3: bool,
     },
     /// Looks up the packet's connection.
@@ -86,17 +86,17 @@ pub enum Action {
     PushEthernet(Ethernet),
     /// Takes the Ethernet header off.
     PopEthernet,
-    /// Forgets what connection tracking found.
+    /// Clears the result of connection tracking.
     ClearConnection,
     /// Puts a network service header in front.
     PushNsh(NshHeader),
     /// Takes the network service header off.
     PopNsh,
-    /// Counts the packet on a meter, which may drop it.
+    /// Passes the packet through a meter, which may drop it.
     Meter(u32),
     /// Executes actions on a copy.
     Clone(Vec<Action>),
-    /// Executes one list or another, as long as the packet is.
+    /// Executes one of two lists, depending on the packet's length.
     CheckLength {
         /// Bytes; not 0.
         length: u16,
@@ -110,11 +110,11 @@ pub enum Action {
 /// How a packet goes to user space.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Userspace {
-    /// Port of the socket that gets it, not 0; without a meaning where sockets are chosen by processor.
+    /// Netlink port of the socket that receives it, not 0; ignored where sockets are chosen by processor.
     pub pid: u32,
-    /// What is sent with it.
+    /// Bytes that are sent with it.
     pub userdata: Option<Vec<u8>>,
-    /// Tunnel port whose outer headers are told with it.
+    /// Tunnel port whose outer headers are sent with it.
     pub egress_tunnel_port: Option<u32>,
     /// The actions of the flow are sent with it.
     pub actions: bool,

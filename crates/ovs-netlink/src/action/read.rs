@@ -11,12 +11,12 @@ use crate::layout::{Layout, layouts};
 
 const NAME: &str = "OVS_ACTION_ATTR";
 
-static SAMPLE: attribute::Set<3> = attribute::Set {
+static SAMPLE: attribute::AttributeSet<3> = attribute::AttributeSet {
     name: "OVS_SAMPLE_ATTR",
     rules: [Rule::Unknown, Rule::Exactly(4), Rule::Any],
 };
 
-static USERSPACE: attribute::Set<5> = attribute::Set {
+static USERSPACE: attribute::AttributeSet<5> = attribute::AttributeSet {
     name: "OVS_USERSPACE_ATTR",
     rules: [
         Rule::Unknown,
@@ -27,7 +27,7 @@ static USERSPACE: attribute::Set<5> = attribute::Set {
     ],
 };
 
-static CHECK_LENGTH: attribute::Set<4> = attribute::Set {
+static CHECK_LENGTH: attribute::AttributeSet<4> = attribute::AttributeSet {
     name: "OVS_CHECK_PKT_LEN_ATTR",
     rules: [Rule::Unknown, Rule::Exactly(2), Rule::Any, Rule::Any],
 };
@@ -47,7 +47,7 @@ layouts! {
         entry: u32,
         /// Ethernet type.
         eth_type: u16,
-        /// In the latter flags, in the machine's order.
+        /// Flags, in the latter struct only, in the machine's order.
         flags: u16,
     }
 }
@@ -59,7 +59,7 @@ pub(super) const LAYER_3: u16 = 1;
 ///
 /// # Errors
 ///
-/// The list is too long or too deep; an action is unknown or makes no sense whatever the packet is.
+/// The list is too long or too deep; an action is unknown or invalid for every packet.
 pub fn read(bytes: &[u8]) -> Result<Vec<Action>, Error> {
     if bytes.len() > MAX_BYTES {
         return Err(Error::TooLong {

@@ -1,26 +1,26 @@
-//! `set` and `set_masked`: what is set, to what, and in which bits.
+//! `set` and `set_masked`: the header that is changed, its new value, and the bits that change.
 
 use super::attr;
 use crate::attribute::{Attributes, Writer, attributes};
 use crate::error::Error;
 use crate::key::{Arp, Ethernet, Icmp, Ipv4, Ipv6, NeighbourDiscovery, Nsh, Ports, Tunnel, attr as field};
-use crate::layout::{Layout, Part, halves, wrong_size};
+use crate::layout::{Layout, LayoutField, halves, wrong_size};
 
 /// A new value, and the bits that are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change<T> {
     /// The value; zero in bits that stay.
     pub value: T,
-    /// The bits that are changed. None: all that can be (`set` instead of `set_masked`).
+    /// The bits that are changed. None: all that may change (`set` instead of `set_masked`).
     pub mask: Option<T>,
 }
 
-/// What is set.
+/// The header or piece of metadata that is changed, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Set {
-    /// Queue or class.
+    /// Queue or class (`skb->priority`).
     Priority(Change<u32>),
-    /// Mark.
+    /// Mark (`skb->mark`).
     Mark(Change<u32>),
     /// Outer headers for tunnel ports.
     Tunnel(Tunnel),

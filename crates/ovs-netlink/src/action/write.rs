@@ -4,7 +4,7 @@ use super::read::LAYER_3;
 use super::{Action, Userspace, attr, check_length, sample, userspace};
 use crate::attribute::Writer;
 use crate::key::attr as field;
-use crate::layout::Part;
+use crate::layout::LayoutField;
 
 /// Writes a list of actions, without the attribute that holds them.
 pub fn write(actions: &[Action], writer: &mut Writer) {

@@ -15,7 +15,7 @@ layouts! {
     Vlan (4) {
         /// Tag protocol identifier: 0x8100 or 0x88a8; all ones in a mask.
         tpid: u16,
-        /// Priority, VLAN number, and 0x1000, which says that the tag is there. Zero: the packet ends in the tag.
+        /// Priority, VLAN number, and 0x1000, which says that the tag is present. Zero: the packet ends in the tag.
         tci: u16,
     }
 
@@ -85,15 +85,15 @@ layouts! {
 
     /// `struct ovs_key_nd`: neighbour discovery.
     NeighbourDiscovery (28) {
-        /// Address that is asked for or told.
+        /// Address that is solicited or advertised.
         target: u128,
-        /// Source link-layer address option; zero if it is not there.
+        /// Source link-layer address option; zero if it is absent.
         source_mac: Mac,
-        /// Target link-layer address option; zero if it is not there.
+        /// Target link-layer address option; zero if it is absent.
         target_mac: Mac,
     }
 
-    /// `struct ovs_key_ct_tuple_ipv4`: where a connection's first packet came from and went to.
+    /// `struct ovs_key_ct_tuple_ipv4`: source and destination of a connection's first packet.
     Tuple4 (16) {
         /// Source address.
         source: u32,

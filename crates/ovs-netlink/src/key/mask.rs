@@ -1,6 +1,6 @@
-//! Reads masks, beside the key that they belong to.
+//! Reads masks, given the key that they belong to.
 
-use super::read::{Bits, bit, read_labels, unwrap_tag};
+use super::read::{Kinds, bit, read_labels, unwrap_tag};
 use super::{
     Arp, Ethernet, Icmp, Ipv4, Ipv6, Key, Labels, Mask, Metadata, NeighbourDiscovery, Network, Nsh, Ports,
     SET, TAG_PRESENT, Table, Transport, Vlan, attr,
@@ -8,13 +8,13 @@ use super::{
 use crate::error::Error;
 use crate::layout::Layout;
 
-/// A tag's mask that matches exactly.
+/// The exact mask of a VLAN tag.
 const EXACT_TAG: Vlan = Vlan {
     tpid: u16::MAX,
     tci: u16::MAX,
 };
 
-/// Attributes that a mask may have only if it also looks at what says that the packet has them.
+/// Attributes that a mask may have only if it also matches the field that says that the packet has them.
 const CONDITIONAL: [u16; 14] = [
     attr::IPV4,
     attr::IPV6,
@@ -32,18 +32,18 @@ const CONDITIONAL: [u16; 14] = [
     attr::ND,
 ];
 
-/// Whether an attribute of a mask says anything.
-fn says_something(value: &[u8]) -> bool {
+/// Whether an attribute of a mask matches any bit.
+fn matches_a_bit(value: &[u8]) -> bool {
     value.iter().any(|byte| *byte != 0)
 }
 
 impl Key {
-    /// Reads the mask of this key, which has the attributes `bits`.
-    pub(super) fn read_mask(&self, bits: Bits, bytes: &[u8]) -> Result<Mask, Error> {
+    /// Reads the mask of this key, whose attributes are `kinds`.
+    pub(super) fn read_mask(&self, kinds: Kinds, bytes: &[u8]) -> Result<Mask, Error> {
         let mut table = Table::empty(&SET);
-        table.extend(bytes, says_something)?;
+        table.extend(bytes, matches_a_bit)?;
         let vlans = self.read_tag_masks(&mut table)?;
-        let mask_bits: Bits = table.kinds().map(bit).sum();
+        let mask_kinds: Kinds = table.kinds().map(bit).sum();
         let metadata = Metadata::read_mask(&mut table, &self.metadata)?;
         let ethernet = table.remove(attr::ETHERNET).and_then(Ethernet::from_bytes);
         let eth_type = if table.remove(attr::ETHERTYPE).is_some() {
@@ -60,14 +60,14 @@ impl Key {
             network,
             transport: mask_transport(&mut table, &self.transport),
         };
-        refuse(mask_bits & !self.allowed(bits, &mask) | table.kinds().map(bit).sum::<Bits>())?;
+        refuse(mask_kinds & !self.allowed(kinds, &mask) | table.kinds().map(bit).sum::<Kinds>())?;
         Ok(Mask(mask))
     }
 
-    /// The mask of this key, which has the attributes `bits`, where none was sent.
-    pub(super) fn read_exact(&self, bits: Bits) -> Result<Mask, Error> {
-        let mask = self.exact(bits);
-        refuse(bits & !self.allowed(bits, &mask.0))?;
+    /// The mask of this key, whose attributes are `kinds`, if none was sent.
+    pub(super) fn read_exact(&self, kinds: Kinds) -> Result<Mask, Error> {
+        let mask = self.exact(kinds);
+        refuse(kinds & !self.allowed(kinds, &mask.0))?;
         Ok(mask)
     }
 
@@ -81,8 +81,8 @@ impl Key {
                 return Err(table.misplaced(attr::ENCAP));
             }
             let tpid = table.be16(attr::ETHERTYPE).unwrap_or(0);
-            // Zero is as good as missing. The kernel, which does not clear its table, then finds the key's own tag or the outer tag's
-            // mask, and refuses neither. What is meant: a tag, whatever it holds.
+            // A mask of zero counts as absent. The kernel, which does not clear its table, then finds the key's own tag or the outer
+            // tag's mask, and refuses neither. The intended meaning is: any tag.
             let tci = table.be16(attr::VLAN).unwrap_or(TAG_PRESENT);
             if tpid != u16::MAX {
                 return Err(Error::Value {
@@ -97,7 +97,7 @@ impl Key {
                 });
             }
             *mask = Some(Vlan { tpid, tci });
-            unwrap_tag(table, encapsulated, says_something)?;
+            unwrap_tag(table, encapsulated, matches_a_bit)?;
         }
         Ok(masks)
     }
@@ -109,9 +109,9 @@ impl Key {
     }
 
     /// The attributes that `mask` may have (`match_validate`).
-    fn allowed(&self, bits: Bits, mask: &Key) -> Bits {
-        let conditional: Bits = CONDITIONAL.into_iter().map(bit).sum();
-        let mut allowed = bits & !conditional;
+    fn allowed(&self, kinds: Kinds, mask: &Key) -> Kinds {
+        let conditional: Kinds = CONDITIONAL.into_iter().map(bit).sum();
+        let mut allowed = kinds & !conditional;
         allowed |= bit(attr::TUNNEL) | bit(attr::IN_PORT) | bit(attr::ETHERTYPE);
         if mask.eth_type == u16::MAX {
             allowed |= self.allowed_network();
@@ -122,7 +122,7 @@ impl Key {
         allowed
     }
 
-    fn allowed_network(&self) -> Bits {
+    fn allowed_network(&self) -> Kinds {
         // Neighbour discovery and the original tuple share a place in the kernel's key.
         let discovers = matches!(
             self.transport,
@@ -142,7 +142,7 @@ impl Key {
         }
     }
 
-    fn allowed_transport(&self, mask: &Key) -> Bits {
+    fn allowed_transport(&self, mask: &Key) -> Kinds {
         match (&self.transport, &mask.transport) {
             (Transport::None, _) => 0,
             (Transport::Tcp { .. }, _) => bit(attr::TCP) | bit(attr::TCP_FLAGS),
@@ -159,8 +159,8 @@ impl Key {
         }
     }
 
-    /// The mask that looks at all of what this key, with the attributes `bits`, has.
-    fn exact(&self, bits: Bits) -> Mask {
+    /// The exact mask of this key, whose attributes are `kinds`.
+    fn exact(&self, kinds: Kinds) -> Mask {
         let network = match &self.network {
             Network::None => Network::None,
             Network::Ipv4(_) => Network::Ipv4(Ipv4::ones()),
@@ -187,7 +187,7 @@ impl Key {
             },
         };
         Mask(Self {
-            metadata: self.metadata.exact(|kind| bits & bit(kind) != 0),
+            metadata: self.metadata.exact(|kind| kinds & bit(kind) != 0),
             ethernet: self.ethernet.map(|_| Ethernet::ones()),
             vlans: self.exact_tags(),
             eth_type: u16::MAX,
@@ -196,16 +196,16 @@ impl Key {
         })
     }
 
-    /// The mask that looks at all fields, whether they are zero or not.
+    /// The mask that matches all fields exactly, whether they are zero or not.
     #[must_use]
     pub fn exact_mask(&self) -> Mask {
-        self.exact(Bits::MAX)
+        self.exact(Kinds::MAX)
     }
 }
 
-/// An error that names the first attribute in `bits`.
-fn refuse(bits: Bits) -> Result<(), Error> {
-    match (0..64).find(|kind| bits & bit(*kind) != 0) {
+/// An error that names the first attribute in `kinds`.
+fn refuse(kinds: Kinds) -> Result<(), Error> {
+    match (0..64).find(|kind| kinds & bit(*kind) != 0) {
         Some(kind) => Err(Error::Misplaced { set: SET.name, kind }),
         None => Ok(()),
     }
@@ -257,7 +257,7 @@ fn mask_transport(table: &mut Table<'_>, key: &Transport) -> Transport {
     }
 }
 
-/// A header's mask; zeros if it is not there.
+/// A header's mask; zeros if it is absent.
 fn take<T: Layout + Default>(table: &mut Table<'_>, kind: u16) -> T {
     table.remove(kind).and_then(T::from_bytes).unwrap_or_default()
 }

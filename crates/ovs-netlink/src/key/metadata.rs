@@ -1,4 +1,4 @@
-//! What is known of a packet besides its bytes: where it came from, and what earlier passes found.
+//! Metadata of a packet: where it came from, and the results of earlier passes.
 
 use super::tunnel::Tunnel;
 use super::{Table, Tuple4, Tuple6, attr};
@@ -11,28 +11,28 @@ pub const NO_PORT: u32 = 0xffff;
 /// Bits of a connection's state that have a meaning (`CT_SUPPORTED_MASK`).
 const STATES: u32 = 0xff;
 
-/// What is known besides the packet's bytes.
+/// Metadata of a packet: properties that its bytes do not show.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Metadata {
-    /// Number of the pass; 0 is the first.
+    /// Recirculation number; 0 in the first pass.
     pub recirc_id: u32,
     /// Hash that an action computed; 0 is none.
     pub dp_hash: u32,
     /// Queue or class (`skb->priority`).
     pub priority: u32,
-    /// Port it came from, below [`NO_PORT`]. In a mask all ones, or none if it is not looked at.
+    /// Port it came from, below [`NO_PORT`]. In a mask all ones, or none for a wildcard.
     pub in_port: Option<u32>,
     /// Mark (`skb->mark`).
     pub mark: u32,
-    /// Outer headers of what came out of a tunnel.
+    /// Outer headers of a packet that came out of a tunnel.
     ///
-    /// In the mask of a key without a tunnel: that there is none is looked at.
+    /// In the mask of a key without a tunnel: only packets without a tunnel match.
     pub tunnel: Option<Tunnel>,
-    /// What connection tracking found.
+    /// Result of connection tracking.
     pub connection: Connection,
 }
 
-/// What connection tracking found.
+/// Result of connection tracking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Connection {
     /// `OVS_CS_F_*`, 8 bits; 0 if the packet was not tracked.
@@ -43,8 +43,8 @@ pub struct Connection {
     pub mark: u32,
     /// Labels of the connection, in network order.
     pub labels: u128,
-    /// Source and destination of the connection's first packet. A mask may look at them where the key has none, that is
-    /// zeros.
+    /// Source and destination of the connection's first packet. A mask may match them where the key has none: they count as
+    /// zeros then.
     pub original: Option<ConnectionTuple>,
 }
 
@@ -58,7 +58,7 @@ pub enum ConnectionTuple {
 }
 
 impl ConnectionTuple {
-    /// The mask of this tuple that looks at nothing.
+    /// The wildcard mask of this tuple.
     fn wildcard(self) -> Self {
         match self {
             Self::V4(_) => Self::V4(Tuple4::default()),
@@ -82,7 +82,7 @@ impl Metadata {
         })
     }
 
-    /// As [`Self::read`], of a mask; `key` has passed.
+    /// As [`Self::read`], for a mask; `key` has been checked.
     pub(super) fn read_mask(table: &mut Table<'_>, key: &Self) -> Result<Self, Error> {
         let in_port = number(table, attr::IN_PORT).map(|_| u32::MAX);
         let tunnel = match (table.remove(attr::TUNNEL), &key.tunnel) {
@@ -98,7 +98,7 @@ impl Metadata {
         let original = &mut mask.connection.original;
         match key.connection.original {
             Some(key) if original.is_none() => *original = Some(key.wildcard()),
-            // Only padding was not zero.
+            // Nothing but padding was not zero.
             None => *original = original.filter(|mask| *mask != mask.wildcard()),
             Some(_) => {}
         }
@@ -139,7 +139,7 @@ impl Metadata {
         })
     }
 
-    /// The mask that looks at all of what `table`, this key's attributes, holds.
+    /// The exact mask of this key; `has` tells which attributes the key has.
     pub(super) fn exact(&self, has: impl Fn(u16) -> bool) -> Self {
         let ones = |kind| if has(kind) { u32::MAX } else { 0 };
         Self {
@@ -194,7 +194,7 @@ impl Metadata {
     }
 }
 
-/// The kernel keeps both tuples in one place; nobody sends both.
+/// The kernel keeps both tuples in one place, so a key has at most one.
 fn original(table: &mut Table<'_>) -> Result<Option<ConnectionTuple>, Error> {
     let v4 = table
         .remove(attr::CT_ORIG_TUPLE_IPV4)

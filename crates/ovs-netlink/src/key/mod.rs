@@ -5,11 +5,11 @@
 //!
 //! * Which header attributes a key must have follows from its Ethernet type and transport protocol. An Ethernet type
 //!   that is absent means an 802.3 frame; absent Ethernet addresses mean a packet that begins with its network header.
-//! * A tag is Ethernet type, `VLAN` and `ENCAP`, which holds the rest; at most two are taken off, a third stays the
-//!   Ethernet type.
-//! * Without a mask all that the key has matches exactly. In a mask an absent or zero attribute is a wildcard, but for VLAN
-//!   tags, which always match. Ethernet type and input port match wholly or not at all. Headers can be matched only together
-//!   with what says that they are there.
+//! * A VLAN tag is an Ethernet type, `VLAN` and `ENCAP`, which holds the attributes behind the tag; at most two tags are taken
+//!   off, a third one stays as the Ethernet type.
+//! * Without a mask all fields of the key match exactly. In a mask an absent or zero attribute is a wildcard, except for VLAN
+//!   tags, whose presence is always matched. Ethernet type and input port match exactly or not at all. Headers can be matched only
+//!   together with the field that says that they are present.
 //!
 //! Unlike the kernel, attributes of headers that the packet does not have are refused in keys.
 
@@ -26,16 +26,16 @@ pub use metadata::{Connection, ConnectionTuple, Metadata, NO_PORT};
 pub use nsh::{MAX_NSH_CONTEXT, Nsh, NshBase, NshContext, NshHeader};
 pub use tunnel::{MAX_TUNNEL_OPTIONS, Tunnel, TunnelAddresses, TunnelFlags, TunnelOptions};
 
-use crate::attribute::{Rule, Set};
+use crate::attribute::{AttributeSet, Rule};
 
 /// Most MPLS labels of a key (`MPLS_LABEL_DEPTH`).
 pub const MAX_LABELS: usize = 3;
 /// Most VLAN tags that are taken off.
 pub const MAX_TAGS: usize = 2;
-/// In a tag: the tag is there (`VLAN_CFI_MASK`).
+/// In a tag: the tag is present (`VLAN_CFI_MASK`).
 pub const TAG_PRESENT: u16 = 0x1000;
 
-/// Ethernet types that decide what a key has.
+/// Ethernet types that decide which headers a key has.
 pub mod ether {
     /// An 802.3 frame; a key without Ethernet type (`ETH_P_802_2`).
     pub const LENGTH: u16 = 0x0004;
@@ -45,7 +45,7 @@ pub mod ether {
     pub const IPV4: u16 = 0x0800;
     /// ARP.
     pub const ARP: u16 = 0x0806;
-    /// Ethernet in something (`ETH_P_TEB`).
+    /// An encapsulated Ethernet frame (`ETH_P_TEB`).
     pub const BRIDGED: u16 = 0x6558;
     /// Reverse ARP.
     pub const RARP: u16 = 0x8035;
@@ -75,7 +75,7 @@ pub mod ether {
     }
 }
 
-/// Transport protocols that decide what a key has.
+/// Transport protocols that decide which headers a key has.
 pub mod ip {
     /// ICMP.
     pub const ICMP: u8 = 1;
@@ -89,16 +89,16 @@ pub mod ip {
     pub const SCTP: u8 = 132;
     /// Fragment type of fragments that have no transport header.
     pub const LATER_FRAGMENT: u8 = 2;
-    /// Most that a fragment type may be; the kernel lets 3 through, which nobody sends.
+    /// Greatest fragment type; the kernel admits 3, though no packet has it.
     pub const MAX_FRAGMENT: u8 = 3;
     /// ICMPv6 types of neighbour solicitation and advertisement.
     pub const NEIGHBOUR: [u8; 2] = [135, 136];
 }
 
-/// The fields of a packet that flows are told apart by.
+/// The fields of a packet that flows match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// What is known besides the packet's bytes.
+    /// Metadata.
     pub metadata: Metadata,
     /// Ethernet addresses; none if the packet begins with its network header.
     pub ethernet: Option<Ethernet>,
@@ -114,8 +114,8 @@ pub struct Key {
 
 /// The bits of a key's fields that matter.
 ///
-/// It has headers where its key has them, also if they are all zero, that is, not looked at. It has no tag where the key
-/// has none, or one that the packet ends in: the kernel always looks whether there are any.
+/// It has the same headers as its key, also if they are all zero, that is, wildcards. It has no tag where the key has none, or
+/// one that the packet ends in: the kernel always checks whether a packet has tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mask(pub Key);
 
@@ -131,7 +131,7 @@ pub struct Match {
 /// Network header.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Network {
-    /// None, or one that is not looked into.
+    /// None, or one that is not parsed.
     #[default]
     None,
     /// IPv4.
@@ -149,7 +149,7 @@ pub enum Network {
 /// Transport header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Transport {
-    /// None, or one that is not looked into.
+    /// None, or one that is not parsed.
     #[default]
     None,
     /// TCP, with its 12 bits of flags.
@@ -169,7 +169,7 @@ pub enum Transport {
     Icmpv6 {
         /// Type and code.
         icmp: Icmp,
-        /// What neighbour discovery says.
+        /// The neighbour discovery message.
         neighbour: Option<NeighbourDiscovery>,
     },
 }
@@ -182,7 +182,7 @@ pub struct Labels {
 }
 
 impl Labels {
-    /// The entries; nothing if there are more than [`MAX_LABELS`].
+    /// A stack of these entries; `None` if there are more than [`MAX_LABELS`].
     #[must_use]
     pub fn new(entries: &[u32]) -> Option<Self> {
         let mut labels = Self {
@@ -193,7 +193,7 @@ impl Labels {
         Some(labels)
     }
 
-    /// The entries: in a key at least one, in a mask none if none is looked at.
+    /// The entries: in a key at least one, in a mask none if all are wildcards.
     #[must_use]
     pub fn entries(&self) -> &[u32] {
         &self.entries[..self.depth]
@@ -234,8 +234,8 @@ pub(crate) mod attr {
     pub const COUNT: usize = 29;
 }
 
-/// What a key may hold. 29 to 31 are of others' own use, 32 is not sent by ovs-vswitchd 3.1.
-pub(crate) static SET: Set<{ attr::COUNT }> = Set {
+/// The attributes that a key may hold. 29 to 31 are internal to the kernel or to user space; ovs-vswitchd 3.1 does not send 32.
+pub(crate) static SET: AttributeSet<{ attr::COUNT }> = AttributeSet {
     name: "OVS_KEY_ATTR",
     rules: {
         use Rule::{Any, Between, Exactly, Unknown};

@@ -1,6 +1,6 @@
 //! Network service header (RFC 8300): nested `OVS_NSH_KEY_ATTR_*`, in keys, masks and actions.
 
-use crate::attribute::{Attribute, Rule, Set, Table, Writer, attributes};
+use crate::attribute::{Attribute, AttributeSet, Rule, Table, Writer, attributes};
 use crate::error::Error;
 use crate::layout::{Layout, halves, layouts};
 
@@ -14,7 +14,7 @@ const MD2: u16 = 3;
 const FIXED: u8 = 1;
 const VARIABLE: u8 = 2;
 
-static SET: Set<4> = Set {
+static SET: AttributeSet<4> = AttributeSet {
     name: "OVS_NSH_KEY_ATTR",
     rules: [
         Rule::Unknown,
@@ -45,7 +45,7 @@ layouts! {
 pub struct Nsh {
     /// Fixed part.
     pub base: NshBase,
-    /// Context headers of a key with kind 1, else zeros; of any mask.
+    /// Context headers: in a key those of kind 1, else zeros; in a mask always.
     pub context: u128,
 }
 
@@ -60,7 +60,7 @@ pub struct NshHeader {
     pub next_protocol: u8,
     /// Service path and index.
     pub path: u32,
-    /// What follows the fixed part.
+    /// Context headers, which follow the fixed part.
     pub context: NshContext,
 }
 
@@ -85,7 +85,7 @@ impl Nsh {
         Ok(nsh)
     }
 
-    /// Reads the header of a mask; what is absent is not looked at.
+    /// Reads the header of a mask; absent attributes are wildcards.
     pub(super) fn read_mask(bytes: &[u8]) -> Result<Self, Error> {
         Self::read_common(&Table::read(&SET, bytes)?)
     }
@@ -103,7 +103,7 @@ impl Nsh {
         })
     }
 
-    /// Reads the value of a `set` action, or, if it is `masked`, value and mask.
+    /// Reads the value of a `set` action, or, if `masked`, value and mask.
     pub(crate) fn read_change(bytes: &[u8], masked: bool) -> Result<(Self, Option<Self>), Error> {
         let (mut values, mut masks) = (Vec::new(), Vec::new());
         if !masked {
@@ -125,7 +125,7 @@ impl Nsh {
         Ok((value?, Some(mask?)))
     }
 
-    /// Writes what [`Self::read_change`] reads.
+    /// Writes the value of a `set` action, for [`Self::read_change`].
     pub(crate) fn write_change(&self, writer: &mut Writer, mask: Option<&Self>) {
         let Some(mask) = mask else {
             return self.write(writer, false);

@@ -7,10 +7,10 @@ use super::{
 use crate::error::Error;
 use crate::layout::Layout;
 
-/// A set of attributes: bit n stands for attribute n.
-pub(super) type Bits = u64;
+/// The kinds of attributes that a key has: bit n stands for attribute n.
+pub(super) type Kinds = u64;
 
-pub(super) fn bit(kind: u16) -> Bits {
+pub(super) fn bit(kind: u16) -> Kinds {
     1 << kind
 }
 
@@ -21,14 +21,14 @@ impl Key {
     ///
     /// An attribute is wrong, is missing, or belongs to a header that the packet does not have.
     pub fn read(bytes: &[u8]) -> Result<Self, Error> {
-        Ok(Self::read_with_bits(bytes)?.0)
+        Ok(Self::read_with_kinds(bytes)?.0)
     }
 
-    /// Also says which attributes there are, inside of `ENCAP` as well.
-    pub(super) fn read_with_bits(bytes: &[u8]) -> Result<(Self, Bits), Error> {
+    /// Also returns which attributes the key has, including those inside of `ENCAP`.
+    pub(super) fn read_with_kinds(bytes: &[u8]) -> Result<(Self, Kinds), Error> {
         let mut table = Table::read(&SET, bytes)?;
         let vlans = read_tags(&mut table)?;
-        let bits = table.kinds().map(bit).sum();
+        let kinds = table.kinds().map(bit).sum();
         let metadata = Metadata::read(&mut table)?;
         let ethernet = table.remove(attr::ETHERNET).and_then(Ethernet::from_bytes);
         let eth_type = read_eth_type(&mut table, ethernet.is_some())?;
@@ -45,11 +45,11 @@ impl Key {
             network,
             transport,
         };
-        Ok((key, bits))
+        Ok((key, kinds))
     }
 
-    /// Reads a key for its metadata only, since the packet itself is there for the rest (`ovs_nla_get_flow_metadata`).
-    /// Second is the Ethernet type, if the packet begins with its network header.
+    /// Reads only the metadata of a key, for messages that contain the packet itself (`ovs_nla_get_flow_metadata`).
+    /// The second result is the Ethernet type, if the packet begins with its network header.
     ///
     /// # Errors
     ///
@@ -67,22 +67,22 @@ impl Key {
 }
 
 impl Match {
-    /// Reads a key and its mask; without a mask, all that the key has matches exactly.
+    /// Reads a key and its mask; without a mask, all fields of the key match exactly.
     ///
     /// # Errors
     ///
-    /// An attribute is wrong or missing, or the mask looks at what the key may not have.
+    /// An attribute is wrong or missing, or the mask matches a field that the key may lack.
     pub fn read(key: &[u8], mask: Option<&[u8]>) -> Result<Self, Error> {
-        let (key, bits) = Key::read_with_bits(key)?;
+        let (key, kinds) = Key::read_with_kinds(key)?;
         let mask = match mask {
-            Some(mask) => key.read_mask(bits, mask)?,
-            None => key.read_exact(bits)?,
+            Some(mask) => key.read_mask(kinds, mask)?,
+            None => key.read_exact(kinds)?,
         };
         Ok(Self { key, mask })
     }
 }
 
-/// Takes VLAN tags off, so that `table` holds what is behind them.
+/// Takes VLAN tags off, so that `table` holds the attributes behind them.
 fn read_tags(table: &mut Table<'_>) -> Result<[Option<Vlan>; super::MAX_TAGS], Error> {
     let mut tags = [None; super::MAX_TAGS];
     for tag in &mut tags {
@@ -111,7 +111,7 @@ fn read_tags(table: &mut Table<'_>) -> Result<[Option<Vlan>; super::MAX_TAGS], E
     Ok(tags)
 }
 
-/// Replaces the attributes of a tag by what it holds.
+/// Replaces the attributes of a tag by those behind the tag.
 pub(super) fn unwrap_tag<'a>(
     table: &mut Table<'a>,
     encapsulated: &'a [u8],
@@ -237,7 +237,7 @@ fn read_transport(table: &mut Table<'_>, network: &Network) -> Result<Transport,
     }
 }
 
-/// A header that must be there.
+/// Takes a header that must be present.
 fn take<T: Layout>(table: &mut Table<'_>, kind: u16) -> Result<T, Error> {
     let value = table.remove(kind).and_then(T::from_bytes);
     table.required(kind, value)

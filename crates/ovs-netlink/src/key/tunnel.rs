@@ -1,6 +1,6 @@
 //! Outer headers of a tunnel: nested `OVS_TUNNEL_KEY_ATTR_*`, in keys, masks, `set` actions and upcalls.
 
-use crate::attribute::{self, Rule, Set, Writer};
+use crate::attribute::{self, AttributeSet, Rule, Writer};
 use crate::error::Error;
 use crate::layout::Layout;
 
@@ -26,7 +26,7 @@ mod attr {
     pub const IPV4_INFO_BRIDGE: u16 = 16;
 }
 
-static SET: Set<17> = Set {
+static SET: AttributeSet<17> = AttributeSet {
     name: "OVS_TUNNEL_KEY_ATTR",
     rules: {
         use Rule::{Any, Between, Exactly, Padding};
@@ -56,7 +56,7 @@ type Table<'a> = attribute::Table<'a, 17>;
 
 /// `OVS_VXLAN_EXT_GBP`.
 const VXLAN_GBP: u16 = 1;
-static VXLAN: Set<2> = Set {
+static VXLAN: AttributeSet<2> = AttributeSet {
     name: "OVS_VXLAN_EXT",
     rules: [Rule::Unknown, Rule::Exactly(4)],
 };
@@ -78,7 +78,7 @@ pub struct Tunnel {
     pub source_port: u16,
     /// Destination port.
     pub destination_port: u16,
-    /// What the kind of tunnel adds.
+    /// Options of the tunnel's kind.
     pub options: TunnelOptions,
     /// Addresses come from the kernel's FDB (`OVS_TUNNEL_KEY_ATTR_IPV4_INFO_BRIDGE`); only the number may be given.
     pub bridge: bool,
@@ -87,7 +87,7 @@ pub struct Tunnel {
 /// Addresses of a tunnel's ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TunnelAddresses {
-    /// Not looked at, in masks of keys without a tunnel; none, with [`Tunnel::bridge`].
+    /// A wildcard, in masks of keys without a tunnel; no addresses, with [`Tunnel::bridge`].
     #[default]
     None,
     /// IPv4.
@@ -106,7 +106,7 @@ pub enum TunnelAddresses {
     },
 }
 
-/// Flags of a tunnel. In masks: those that are looked at.
+/// Flags of a tunnel. In masks: those that are matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct TunnelFlags {
     /// The outer header forbids fragments.
@@ -117,7 +117,7 @@ pub struct TunnelFlags {
     pub oam: bool,
 }
 
-/// What a kind of tunnel adds.
+/// Options that a kind of tunnel adds to the outer headers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TunnelOptions {
     /// Nothing.
@@ -127,7 +127,7 @@ pub enum TunnelOptions {
     Geneve(Vec<u8>),
     /// VXLAN's group policy: flags and group.
     Vxlan {
-        /// Flags and group, as the kernel keeps them.
+        /// Flags and group, in the kernel's form.
         group_policy: u32,
     },
     /// ERSPAN metadata (`struct erspan_metadata`).
@@ -139,7 +139,7 @@ impl Tunnel {
     ///
     /// # Errors
     ///
-    /// An attribute is wrong; the destination or the time to live is missing; addresses are of both kinds.
+    /// An attribute is wrong; the destination or the time to live is missing; there are addresses of both IP versions.
     pub fn read(bytes: &[u8]) -> Result<Self, Error> {
         let table = Table::read(&SET, bytes)?;
         let tunnel = Self::read_common(&table)?;
@@ -160,7 +160,7 @@ impl Tunnel {
     ///
     /// # Errors
     ///
-    /// An attribute is wrong; addresses are not of the key's kind; Geneve options are not as long as the key's.
+    /// An attribute is wrong; addresses are not of the key's IP version; Geneve options are not as long as the key's.
     pub(super) fn read_mask(bytes: &[u8], key: Option<&Self>) -> Result<Self, Error> {
         let table = Table::read(&SET, bytes)?;
         let mut mask = Self::read_common(&table)?;
@@ -210,7 +210,7 @@ impl Tunnel {
         })
     }
 
-    /// Such a tunnel has nothing but its number; zeros may be spelt out.
+    /// Checks a tunnel with [`Self::bridge`]: it has only its number; other fields may be present as zeros.
     fn check_bridge(self, table: &Table<'_>) -> Result<Self, Error> {
         if matches!(self.addresses, TunnelAddresses::V6 { .. }) {
             return Err(table.misplaced(attr::IPV6_DST));
@@ -239,7 +239,7 @@ impl Tunnel {
         }
     }
 
-    /// The mask of this tunnel that looks at nothing.
+    /// The wildcard mask of this tunnel.
     pub(super) fn wildcard(&self) -> Self {
         let addresses = match self.addresses {
             TunnelAddresses::None => TunnelAddresses::None,
@@ -258,7 +258,7 @@ impl Tunnel {
         }
     }
 
-    /// The mask of this tunnel that looks at everything, also at what is absent.
+    /// The exact mask of this tunnel, also for fields that are absent.
     pub(super) fn exact(&self) -> Self {
         let addresses = match self.addresses {
             TunnelAddresses::None => TunnelAddresses::None,
@@ -296,7 +296,7 @@ impl Tunnel {
         }
     }
 
-    /// Writes the attributes, without the one that holds them. Zeros are left out as in the kernel.
+    /// Writes the attributes, without the one that holds them. Fields that are zero are left out, as by the kernel.
     pub fn write(&self, writer: &mut Writer) {
         if let Some(id) = self.id {
             writer.be64(attr::ID, id);
@@ -332,11 +332,11 @@ impl Tunnel {
         writer.flag(attr::IPV4_INFO_BRIDGE, self.bridge);
     }
 
-    /// Checks that Geneve options are whole, as the kernel does where they are to be sent (`validate_geneve_opts`).
+    /// Checks that Geneve options are complete, as the kernel does for options to be sent (`validate_geneve_opts`).
     ///
     /// # Errors
     ///
-    /// An option is longer than what is left of them.
+    /// An option is longer than the remaining bytes.
     pub fn check_options(&self) -> Result<(), Error> {
         let TunnelOptions::Geneve(options) = &self.options else {
             return Ok(());
@@ -397,7 +397,7 @@ fn options(table: &Table<'_>) -> Result<TunnelOptions, Error> {
     }
 }
 
-/// A field in network order that is left out if it is `zero`.
+/// Writes a field in network order, unless it is `zero`.
 fn write_address<T: Layout + PartialEq>(writer: &mut Writer, kind: u16, value: T, zero: T) {
     if value != zero {
         writer.layout(kind, &value);

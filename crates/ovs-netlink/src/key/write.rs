@@ -5,7 +5,7 @@ use crate::attribute::Writer;
 use crate::layout::Layout;
 
 impl Key {
-    /// Writes the attributes of the key, without the one that holds them. Metadata are there also where they are zero.
+    /// Writes the attributes of the key, without the one that holds them. Metadata are written even if they are zero.
     pub fn write(&self, writer: &mut Writer) {
         self.write_as(writer, false);
     }
@@ -25,7 +25,7 @@ impl Key {
         writer.be16(attr::ETHERTYPE, tag.tpid);
         writer.be16(attr::VLAN, tag.tci);
         writer.nested(attr::ENCAP, |writer| {
-            // A tag that the packet ends in holds nothing.
+            // Behind a tag that the packet ends in, there are no attributes.
             if tag.tci != 0 {
                 self.write_tags(writer, inner, mask);
             }
@@ -46,7 +46,7 @@ impl Key {
                 let bytes: Vec<u8> = labels.entries().iter().flat_map(Layout::to_bytes).collect();
                 writer.attribute(attr::MPLS, &bytes);
             }
-            // A mask that looks at nothing of it must not say so beside a type that is not looked at.
+            // If the whole header is a wildcard, the Ethernet type may be one too; the header must not appear in the mask then.
             Network::Nsh(header) if mask && *header == Nsh::default() => {}
             Network::Nsh(header) => writer.nested(attr::NSH, |writer| header.write(writer, mask)),
         }

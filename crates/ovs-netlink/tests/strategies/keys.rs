@@ -270,7 +270,7 @@ pub fn key() -> BoxedStrategy<Key> {
         .boxed()
 }
 
-/// A mask that looks at network headers only beside the Ethernet type, and so on.
+/// A mask that matches network headers only together with the Ethernet type, and so on.
 fn mask(key: &Key) -> BoxedStrategy<Mask> {
     let look = any::<[bool; 4]>();
     let noise = (

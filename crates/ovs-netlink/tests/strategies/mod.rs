@@ -1,4 +1,4 @@
-//! Random values that the wire can say, in the form in which they are read.
+//! Random values that messages can carry, in the form in which they are read.
 
 #![allow(dead_code)]
 

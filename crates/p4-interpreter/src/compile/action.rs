@@ -191,7 +191,7 @@ impl Compiler<'_> {
             Ir::Resubmit(list) => self.slow(Slow::Resubmit { list: *list }),
             Ir::Recirculate(list) => self.slow(Slow::Recirculate { list: *list }),
             Ir::Log(text, arguments) => self.log(text, arguments),
-            // The one function that is known copies its argument: see `crate::externs`.
+            // The only function that the target has copies its argument: see `crate::externs`.
             Ir::Extern(_, place, arguments) => {
                 if let Some(&argument) = arguments.first() {
                     self.low_bits(argument, 0);
@@ -385,7 +385,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Fields of one header that follow each other in a calculation; neighbours are taken as one run of bits.
+/// Fields of one header that follow each other in a calculation; adjacent ones are gathered as one run of bits.
 #[derive(Default)]
 struct Fields {
     header: Option<HeaderId>,

@@ -161,7 +161,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Evaluates keys that nothing is compared with but that end the parser if the packet, or a stack, ends before them.
+    /// Evaluates keys without cases, which end the parser if the packet, or a stack, ends before them.
     fn look_ahead(&mut self, keys: &[ExprId]) {
         for &key in keys {
             let mut may_fail = false;
@@ -221,7 +221,7 @@ impl Compiler<'_> {
 
     /// Puts the keys one behind the other into the look-up key, laid out as all value sets of this select have it.
     fn value_set_key(&mut self, select: &Select) {
-        // Registers 0 and 1 may hold the joined keys: use those behind.
+        // Registers 0 and 1 may hold the joined keys, so this uses the registers behind them.
         let fields: Vec<_> = select
             .keys
             .iter()
@@ -335,7 +335,7 @@ impl Compiler<'_> {
     }
 }
 
-/// What moves on after an extraction.
+/// The stack whose next index moves on after an extraction.
 fn advance_of(header: HeaderRef) -> Option<Resolve> {
     match header {
         HeaderRef::Next(stack) => Some(Resolve::Next(stack)),

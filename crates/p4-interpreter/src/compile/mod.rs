@@ -1,8 +1,8 @@
-//! From a checked program to flat code, once, when an engine is made.
+//! Compiles a checked program to flat code, once, when an engine is made.
 //!
-//! | file | it compiles |
+//! | file | compiles |
 //! |---|---|
-//! | `mod.rs` | the whole, labels and jumps |
+//! | `mod.rs` | the whole program, labels and jumps |
 //! | `place.rs` | fields: loads and stores |
 //! | `value.rs` | expressions of up to 64 bits, conditions, references to headers |
 //! | `wide.rs` | expressions of more than 64 bits |
@@ -55,13 +55,13 @@ pub(crate) struct Code {
 /// The element of the program for which a position in the code stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// The condition of this block of ingress (egress, if true) turned out like that.
+    /// A condition was evaluated.
     Branch {
-        /// In egress.
+        /// Whether the block is one of egress.
         egress: bool,
         /// The block.
         block: u16,
-        /// What the condition is.
+        /// The value of the condition.
         taken: bool,
     },
     /// An action that stands by itself begins.
@@ -79,7 +79,7 @@ pub(crate) struct ApplyCode {
     pub selector: bool,
 }
 
-/// Where it goes on.
+/// Where the code goes on after a table.
 #[derive(Debug)]
 pub(crate) enum NextCode {
     Always(Pc),
@@ -94,7 +94,7 @@ struct Label(u32);
 
 const UNBOUND: Pc = Pc::MAX;
 
-/// Compiles.
+/// Compiles a program.
 ///
 /// # Errors
 ///
@@ -218,7 +218,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Puts positions where labels were.
+    /// Replaces labels by positions.
     fn finish(mut self) -> Code {
         let labels = &self.labels;
         let resolve = |pc: &mut Pc| *pc = labels[*pc as usize];
@@ -259,7 +259,7 @@ impl Compiler<'_> {
     }
 
     fn here(&mut self) -> Pc {
-        // What begins here may be jumped to, so no jump before it may vanish.
+        // The code that begins here may be a jump's target, so no jump before it may be left out.
         self.last_bound = self.code.ops.len() as Pc;
         self.last_bound
     }
@@ -288,7 +288,7 @@ impl Compiler<'_> {
         Label(self.labels.len() as u32 - 1)
     }
 
-    /// The label means the next operation. A jump to just there is left out.
+    /// Binds a label to the next operation. A jump directly before that operation is left out.
     fn bind(&mut self, label: Label) {
         let here = self.code.ops.len() as Pc;
         let superfluous = matches!(self.code.ops.last(), Some(Op::Jump { pc }) if *pc == label.0);
@@ -332,7 +332,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Whether an operator compares, and so has operands of another type than its result.
+/// Whether an operator compares, so that its operands have another type than its result.
 fn compares(op: Binary) -> bool {
     matches!(
         op,

@@ -6,7 +6,7 @@ use p4_ir::{ExprId, ExprKind, Field, FieldId, HeaderId, Place};
 
 /// How a field of up to 64 bits is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum Access {
     /// Whole bytes, the first one's number.
     Whole(Size, u32),
     /// Bits of the window that begins with the byte: behind `skip` others.
@@ -36,12 +36,12 @@ fn cell(field: &Field) -> (Size, u32) {
     (size, (field.offset + u32::from(field.width)) / 8 - bytes)
 }
 
-fn shape_of_bits(bit: u32, width: u32) -> Shape {
+fn access_of_bits(bit: u32, width: u32) -> Access {
     let (at, skip) = (bit / 8, bit % 8);
     match size_of(width) {
-        Some(size) if skip == 0 => Shape::Whole(size, at),
-        _ if skip + width <= 64 => Shape::Bits { at, skip },
-        _ => Shape::Split { bit },
+        Some(size) if skip == 0 => Access::Whole(size, at),
+        _ if skip + width <= 64 => Access::Bits { at, skip },
+        _ => Access::Split { bit },
     }
 }
 
@@ -59,42 +59,42 @@ impl Compiler<'_> {
         FieldId(self.program.headers[header.index()].first_field.0 + u32::from(member))
     }
 
-    fn shape(&self, field: &Field) -> Shape {
+    fn access(&self, field: &Field) -> Access {
         if self.is_metadata(field.header) {
             let (size, at) = cell(field);
-            return Shape::Whole(size, at);
+            return Access::Whole(size, at);
         }
-        shape_of_bits(field.offset, u32::from(field.width))
+        access_of_bits(field.offset, u32::from(field.width))
     }
 
     /// Loads a field of up to 64 bits.
     pub(super) fn load(&mut self, field: FieldId, to: usize) {
         let field = self.field(field);
-        let shape = self.shape(&field);
-        self.load_shape(shape, u32::from(field.width), to);
+        let access = self.access(&field);
+        self.load_access(access, u32::from(field.width), to);
     }
 
     /// Loads some bits (up to 64) of a field: from its bit `low` on, counted from the lowest.
     pub(super) fn load_part(&mut self, field: FieldId, low: u32, width: u32, to: usize) {
         let field = self.field(field);
         let bit = field.offset + u32::from(field.width) - low - width;
-        self.load_shape(shape_of_bits(bit, width), width, to);
+        self.load_access(access_of_bits(bit, width), width, to);
     }
 
-    fn load_shape(&mut self, shape: Shape, width: u32, to: usize) {
+    fn load_access(&mut self, access: Access, width: u32, to: usize) {
         let to = self.reg(to);
-        self.emit(match shape {
-            Shape::Whole(Size::One, at) => Op::Load8 { to, at },
-            Shape::Whole(Size::Two, at) => Op::Load16 { to, at },
-            Shape::Whole(Size::Four, at) => Op::Load32 { to, at },
-            Shape::Whole(Size::Eight, at) => Op::Load64 { to, at },
-            Shape::Bits { at, skip } => Op::LoadBits {
+        self.emit(match access {
+            Access::Whole(Size::One, at) => Op::Load8 { to, at },
+            Access::Whole(Size::Two, at) => Op::Load16 { to, at },
+            Access::Whole(Size::Four, at) => Op::Load32 { to, at },
+            Access::Whole(Size::Eight, at) => Op::Load64 { to, at },
+            Access::Bits { at, skip } => Op::LoadBits {
                 to,
                 left: skip as u8,
                 right: (64 - width) as u8,
                 at,
             },
-            Shape::Split { bit } => Op::LoadSplit {
+            Access::Split { bit } => Op::LoadSplit {
                 to,
                 width: width as u8,
                 bit,
@@ -105,19 +105,19 @@ impl Compiler<'_> {
     fn store(&mut self, field: &Field, from: usize) {
         let from = self.reg(from);
         let width = u32::from(field.width);
-        let shape = self.shape(field);
-        self.emit(match shape {
-            Shape::Whole(Size::One, at) => Op::Store8 { from, at },
-            Shape::Whole(Size::Two, at) => Op::Store16 { from, at },
-            Shape::Whole(Size::Four, at) => Op::Store32 { from, at },
-            Shape::Whole(Size::Eight, at) => Op::Store64 { from, at },
-            Shape::Bits { at, skip } => Op::StoreBits {
+        let access = self.access(field);
+        self.emit(match access {
+            Access::Whole(Size::One, at) => Op::Store8 { from, at },
+            Access::Whole(Size::Two, at) => Op::Store16 { from, at },
+            Access::Whole(Size::Four, at) => Op::Store32 { from, at },
+            Access::Whole(Size::Eight, at) => Op::Store64 { from, at },
+            Access::Bits { at, skip } => Op::StoreBits {
                 from,
                 shift: (64 - skip - width) as u8,
                 width: width as u8,
                 at,
             },
-            Shape::Split { bit } => Op::StoreSplit {
+            Access::Split { bit } => Op::StoreSplit {
                 from,
                 width: width as u8,
                 bit,
@@ -125,7 +125,7 @@ impl Compiler<'_> {
         });
     }
 
-    /// What follows until the closure ends is done only if the header is valid: fields of invalid headers keep zero.
+    /// Runs the code that the closure emits only if the header is valid: fields of invalid headers stay zero.
     fn guarded(&mut self, header: HeaderId, body: impl FnOnce(&mut Self)) {
         if self.is_metadata(header) {
             return body(self);
@@ -157,8 +157,8 @@ impl Compiler<'_> {
             self.wide_top = top;
             return;
         }
-        let shape = self.shape(&field);
-        if let (Shape::Whole(size, at), Some(op)) = (shape, self.short_way(shape, value)) {
+        let access = self.access(&field);
+        if let (Access::Whole(size, at), Some(op)) = (access, self.short_way(access, value)) {
             debug_assert!(
                 matches!(op, Op::Set { size: s, at: a, .. } | Op::Move { size: s, at: a, .. } if s == size && a == at)
             );
@@ -169,14 +169,14 @@ impl Compiler<'_> {
     }
 
     /// One operation for "constant to field" and "field to field", where both are whole bytes.
-    fn short_way(&self, to: Shape, value: ExprId) -> Option<Op> {
-        let Shape::Whole(size, at) = to else { return None };
+    fn short_way(&self, to: Access, value: ExprId) -> Option<Op> {
+        let Access::Whole(size, at) = to else { return None };
         match self.expr(value).kind {
             ExprKind::Constant(value) => Some(Op::Set { size, at, value }),
             ExprKind::Field(from) => {
                 let from = self.field(from);
-                match self.shape(&from) {
-                    Shape::Whole(other, from) if from != at && other == size => {
+                match self.access(&from) {
+                    Access::Whole(other, from) if from != at && other == size => {
                         Some(Op::Move { size, from, at })
                     }
                     _ => None,
@@ -212,7 +212,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The field that a place is, unless that is found at run time.
+    /// The field at a place, unless it is found at run time.
     pub(super) fn fixed(&self, place: Place) -> Option<FieldId> {
         match place {
             Place::Field(field) => Some(field),
@@ -230,8 +230,8 @@ impl Compiler<'_> {
         u32::from(field.width)
     }
 
-    /// Stores a register of `width` bits to a place of any width: the low bits, or zeros above it. Uses the registers
-    /// from `free` on.
+    /// Stores a register of `width` bits to a place of any width: cut to its low bits, or extended with zeros. Uses the
+    /// registers from `free` on.
     pub(super) fn store_place(&mut self, place: Place, from: usize, width: u32, free: usize) {
         let wanted = self.place_width(place);
         let register = self.reg(from);

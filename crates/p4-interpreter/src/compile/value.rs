@@ -6,7 +6,7 @@ use crate::code::{Cast, Op, Resolve, Slow, Wide, WideCompare, WideOp};
 use p4_ir::{Binary, ExprId, ExprKind, HeaderId, HeaderRef, Place, Unary, UnionRef};
 
 impl Compiler<'_> {
-    /// Evaluates into a register. Uses those from it on.
+    /// Evaluates into a register. Uses this register and those behind it.
     pub(super) fn value(&mut self, expr: ExprId, to: usize) {
         let top = self.wide_top;
         let width = self.width(expr);
@@ -54,7 +54,7 @@ impl Compiler<'_> {
         self.wide_top = top;
     }
 
-    /// A number of any width: what has more than 64 bits and does not fit becomes the largest of 64.
+    /// Evaluates a number of any width into a register; one that does not fit in 64 bits becomes the largest that does.
     pub(super) fn number(&mut self, expr: ExprId, to: usize) {
         if !self.is_wide(expr) {
             return self.value(expr, to);
@@ -225,13 +225,13 @@ impl Compiler<'_> {
         let low = self.width(b).min(64) as u8;
         let (to, b) = (self.reg(to), self.reg(to + 1));
         let a = to;
-        let divide = |signed, rest| Op::Divide {
+        let divide = |signed, remainder| Op::Divide {
             to,
             a,
             b,
             width,
             signed,
-            rest,
+            remainder,
         };
         self.emit(match op {
             Binary::Add => Op::Add { to, a, b, width },
@@ -314,7 +314,7 @@ impl Compiler<'_> {
         self.bind(end);
     }
 
-    /// Goes to one label or the other. The first is best bound next.
+    /// Goes to one label or the other. The code is shortest if the first label is bound next.
     pub(super) fn branch(&mut self, condition: ExprId, yes: Label, no: Label) {
         self.branch_in(condition, yes, no, 0);
     }
@@ -372,7 +372,7 @@ impl Compiler<'_> {
         matches!(self.expr(expr).kind, ExprKind::Constant(_))
     }
 
-    /// The header that a reference means, if that is known now.
+    /// The header that a reference means, if it is known at compile time.
     pub(super) fn fixed_header(&self, header: HeaderRef) -> Option<HeaderId> {
         match header {
             HeaderRef::Header(header) => Some(header),
@@ -413,7 +413,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Puts the number of the header that is meant into a register. `strict`: what is not there ends the parser.
+    /// Puts the number of the header that a reference means into a register. `strict`: a reference to an element that does not
+    /// exist ends the parser.
     pub(super) fn header_ref(&mut self, header: HeaderRef, to: usize, strict: bool) {
         if let Some(header) = self.fixed_header(header) {
             return self.header_number(Some(header), to);

@@ -55,7 +55,7 @@ impl Compiler<'_> {
                     low: u32::from(low),
                 });
             }
-            // What is left gives bools.
+            // The other expressions give bools.
             _ => {}
         }
         self.wide_top = top;
@@ -119,7 +119,7 @@ impl Compiler<'_> {
         self.wide_op(WideOp::Binary { op, to, a, b });
     }
 
-    /// Divisions work on copies of their operands, behind what is taken.
+    /// Takes scratch words behind those in use: divisions work on copies of their operands.
     fn take_division_space(&mut self, op: WideBinary, to: Wide) {
         use WideBinary::{Div, DivSigned, Mod, ModSigned};
         if matches!(op, Div | Mod | DivSigned | ModSigned) {
@@ -131,7 +131,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The left one shifted above the right one.
+    /// Joins two values, the left one above the right one.
     fn wide_concat(&mut self, a: ExprId, b: ExprId, to: Wide, free: usize) {
         let low = self.width(b);
         let top = self.wide_top;

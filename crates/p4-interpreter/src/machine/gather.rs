@@ -1,4 +1,4 @@
-//! Hash inputs: bits one behind the other, and a packet's rest that is not gathered but hashed in pieces.
+//! Hash inputs: gathered bits, and the payload of a packet, which is not gathered but hashed in pieces.
 
 use super::Machine;
 use crate::bits;
@@ -54,7 +54,7 @@ impl<O: Observer> Machine<'_, O> {
         &ctx.gathered[..length]
     }
 
-    /// The hash of what was gathered, and of the payload if that belongs to it.
+    /// The hash of the gathered bytes, and of the payload if that belongs to the input.
     pub(super) fn hash(&mut self, calculation: usize) -> u64 {
         let engine = self.engine;
         let algorithm = match &engine.hashes[calculation] {
@@ -83,7 +83,7 @@ impl<O: Observer> Machine<'_, O> {
                 .position(|&emit| emit == header.index())
                 .map_or(emits.len(), |at| at + 1),
         };
-        // Headers that leave behind the one named: each is a whole number of bytes.
+        // Headers that leave behind the named one: each is a whole number of bytes.
         for &header in &emits[from..] {
             self.ctx.gathered_bits = 0;
             self.gather_header(header);

@@ -94,7 +94,7 @@ impl<O: Observer> Machine<'_, O> {
         self.ctx.next[at] = self.ctx.next[at].saturating_add(1);
     }
 
-    /// Extracts a header, with so many bits in its variable field.
+    /// Extracts a header, with `variable` bits in its variable field.
     pub(super) fn extract_ref(
         &mut self,
         register: u8,
@@ -148,7 +148,7 @@ impl<O: Observer> Machine<'_, O> {
         if !self.is_valid_number(from) {
             return self.invalidate(to);
         }
-        // First of all: in one union, the other member becomes invalid, and so zero.
+        // The fields are read first: in one union, the source becomes invalid, and so zero, when the target becomes valid.
         let (to_range, from_range) = (self.engine.headers[to].range(), self.engine.headers[from].range());
         if to_range.len() == from_range.len() && to_range.end <= self.ctx.phv.len() {
             self.ctx.phv.copy_within(from_range, to_range.start);
@@ -179,7 +179,7 @@ impl<O: Observer> Machine<'_, O> {
         self.ctx.filled[into] = self.ctx.filled[out_of];
     }
 
-    /// Whether two variable fields are filled as far, with the same bits; those of invalid headers are empty.
+    /// Whether two variable fields have the same width and bits; those of invalid headers are empty.
     pub(super) fn variables_equal(&self, a: Option<usize>, b: Option<usize>) -> bool {
         let content = |header: Option<usize>| {
             let header = header.filter(|&header| self.is_valid_number(header))?;
@@ -205,7 +205,7 @@ impl<O: Observer> Machine<'_, O> {
         match (valid(a), valid(b)) {
             (None, None) => true,
             (Some(a), Some(b)) => {
-                // What a variable field does not use is zero.
+                // Unused bits of a variable field are zero.
                 let bytes = |header: usize| self.ctx.phv.get(self.engine.headers[header].range());
                 self.ctx.filled[a] == self.ctx.filled[b] && bytes(a) == bytes(b)
             }

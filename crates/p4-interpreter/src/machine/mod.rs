@@ -3,13 +3,13 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | the loop, and the operations that most packets need |
-//! | `slow.rs` | the others |
+//! | `slow.rs` | the other operations |
 //! | `headers.rs` | validity, stacks, unions, extraction |
 //! | `wide.rs` | values of more than 64 bits |
 //! | `gather.rs` | hash inputs and hashes |
 //!
-//! One loop, no recursion: an action is entered by setting the place to come back to, and there is one such place because
-//! actions do not call each other. Nothing here allocates or can fail otherwise than by ending the parser.
+//! One loop, no recursion: entering an action sets the return address, and one is enough because actions do not call each
+//! other. Nothing here allocates or can fail otherwise than by ending the parser.
 
 mod gather;
 mod headers;
@@ -20,7 +20,7 @@ use crate::bits::{self, mask};
 use crate::code::{Cast, NO_HEADER, Op, Pc, SelectCode, Size};
 use crate::compile::{ApplyCode, NextCode};
 use crate::context::Context;
-use crate::engine::{Engine, PACKET_TOO_SHORT, PARSER_INVALID_ARGUMENT, PARSER_TIMEOUT, Slot};
+use crate::engine::{Cell, Engine, PACKET_TOO_SHORT, PARSER_INVALID_ARGUMENT, PARSER_TIMEOUT};
 use crate::observe::{Lookup, Observer, View};
 use crate::packet::Packet;
 use crate::state::State;
@@ -31,14 +31,14 @@ use p4_ir::ActionId;
 pub(crate) enum Ended {
     /// At its end, or by `exit`.
     Normally,
-    /// A parser's error, in [`Context::parser_error`].
+    /// With a parser error, in [`Context::parser_error`].
     Failed,
 }
 
 pub(crate) struct Machine<'a, O> {
     pub engine: &'a Engine,
     pub state: &'a State,
-    pub tables: &'a crate::tables::TablesReading<'a>,
+    pub tables: &'a crate::tables::TablesReadGuard<'a>,
     pub ctx: &'a mut Context,
     pub packet: &'a Packet<'a>,
     pub observer: &'a mut O,
@@ -50,7 +50,7 @@ pub(crate) struct Machine<'a, O> {
 fn chunk<const N: usize>(bytes: &[u8], at: u32) -> [u8; N] {
     bytes
         .get(at as usize..)
-        .and_then(|rest| rest.first_chunk())
+        .and_then(|bytes| bytes.first_chunk())
         .copied()
         .unwrap_or([0; N])
 }
@@ -59,7 +59,7 @@ fn chunk<const N: usize>(bytes: &[u8], at: u32) -> [u8; N] {
 fn put<const N: usize>(bytes: &mut [u8], at: u32, value: [u8; N]) {
     if let Some(to) = bytes
         .get_mut(at as usize..)
-        .and_then(|rest| rest.first_chunk_mut())
+        .and_then(|bytes| bytes.first_chunk_mut())
     {
         *to = value;
     }
@@ -92,7 +92,7 @@ fn signed(value: u64, width: u8) -> i64 {
     ((value << shift) as i64) >> shift
 }
 
-/// Squeezes a number of width `from` into `width` bits.
+/// Saturates a number of width `from` to `width` bits.
 fn saturate(value: u64, from: u8, width: u8, cast: Cast) -> u64 {
     let all = mask(u32::from(width));
     let highest = all >> 1;
@@ -110,11 +110,11 @@ fn saturate(value: u64, from: u8, width: u8, cast: Cast) -> u64 {
     }
 }
 
-fn divide(a: u64, b: u64, width: u8, signed_values: bool, rest: bool) -> u64 {
+fn divide(a: u64, b: u64, width: u8, signed_values: bool, remainder: bool) -> u64 {
     if b == 0 {
         return 0;
     }
-    let value = match (signed_values, rest) {
+    let value = match (signed_values, remainder) {
         (false, false) => a / b,
         (false, true) => a % b,
         (true, false) => signed(a, width).wrapping_div(signed(b, width)) as u64,
@@ -124,14 +124,14 @@ fn divide(a: u64, b: u64, width: u8, signed_values: bool, rest: bool) -> u64 {
 }
 
 impl<O: Observer> Machine<'_, O> {
-    pub(crate) fn set(&mut self, slot: Option<Slot>, value: u64) {
-        if let Some(slot) = slot {
-            store(&mut self.ctx.phv, slot.size, slot.at, value & slot.mask);
+    pub(crate) fn set(&mut self, cell: Option<Cell>, value: u64) {
+        if let Some(cell) = cell {
+            store(&mut self.ctx.phv, cell.size, cell.at, value & cell.mask);
         }
     }
 
-    pub(crate) fn get(&self, slot: Option<Slot>) -> u64 {
-        slot.map_or(0, |slot| load(&self.ctx.phv, slot.size, slot.at))
+    pub(crate) fn get(&self, cell: Option<Cell>) -> u64 {
+        cell.map_or(0, |cell| load(&self.ctx.phv, cell.size, cell.at))
     }
 
     fn fail(&mut self, error: u32) -> Ended {
@@ -139,7 +139,7 @@ impl<O: Observer> Machine<'_, O> {
         Ended::Failed
     }
 
-    /// Runs code from there until it ends.
+    /// Runs code from `start` until it ends.
     #[allow(clippy::too_many_lines, reason = "a flat table of operations")]
     pub(crate) fn exec(&mut self, start: Pc) -> Ended {
         let engine = self.engine;
@@ -234,9 +234,9 @@ impl<O: Observer> Machine<'_, O> {
                     b,
                     width,
                     signed,
-                    rest,
+                    remainder,
                 } => {
-                    reg!(to) = divide(reg!(a), reg!(b), width, signed, rest);
+                    reg!(to) = divide(reg!(a), reg!(b), width, signed, remainder);
                 }
                 Op::Concat { to, a, b, low } => {
                     reg!(to) = reg!(a).checked_shl(u32::from(low)).unwrap_or(0) | reg!(b);
@@ -418,7 +418,7 @@ impl<O: Observer> Machine<'_, O> {
         }
     }
 
-    /// Whether so many bytes are there where the parser is; fetches them from the tail if need be.
+    /// Whether the packet has this many bytes from the parser's position on; fetches them from the tail if need be.
     #[inline]
     pub(crate) fn need(&mut self, bytes: usize) -> bool {
         let end = self.ctx.at.saturating_add(bytes);
@@ -470,7 +470,7 @@ impl<O: Observer> Machine<'_, O> {
         table.default
     }
 
-    /// Looks up; the action that was found, its arguments put in place, and where to go after it.
+    /// Looks up a table. Returns the action that was found, whose arguments it has copied, and where to go after it.
     fn apply(&mut self, apply: &ApplyCode) -> (Option<ActionId>, Pc) {
         let selector = if apply.selector { self.ctx.regs[0] } else { 0 };
         let (now, length) = (self.now, self.ctx.length as u64);

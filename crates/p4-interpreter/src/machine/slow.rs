@@ -1,4 +1,4 @@
-//! Operations that are rare or touch much.
+//! Operations that are rare or touch many bytes.
 
 use super::{Ended, Machine};
 use crate::bits::{self, mask};

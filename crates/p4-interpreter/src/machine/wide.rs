@@ -1,4 +1,4 @@
-//! Values of more than 64 bits. Results and operands are ranges of the scratch words; the compiler gave them out so that
+//! Values of more than 64 bits. Results and operands are ranges of the scratch words, which the compiler allocates so that
 //! a result never overlaps its operands.
 
 use super::{Ended, Machine};
@@ -238,14 +238,15 @@ fn binary(words: &mut [u64], op: WideBinary, to: Wide, a: Wide, b: Wide) {
     }
 }
 
-/// Divides with four values' room behind the second operand: absolute values, quotient, rest.
+/// Divides. Behind the second operand there is room for four values: two absolute values, quotient, remainder.
 fn divide(words: &mut [u64], op: WideBinary, to: Wide, a: Wide, b: Wide) {
     let signed = matches!(op, WideBinary::DivSigned | WideBinary::ModSigned);
     let rest_wanted = matches!(op, WideBinary::Mod | WideBinary::ModSigned);
     let (width, count) = (to.width, wide::words(to.width));
     let (operands, room) = words.split_at_mut(b.range().end);
     let mut room = room.chunks_exact_mut(count);
-    let (Some(x), Some(y), Some(quotient), Some(rest)) = (room.next(), room.next(), room.next(), room.next())
+    let (Some(x), Some(y), Some(quotient), Some(remainder)) =
+        (room.next(), room.next(), room.next(), room.next())
     else {
         return;
     };
@@ -264,9 +265,9 @@ fn divide(words: &mut [u64], op: WideBinary, to: Wide, a: Wide, b: Wide) {
     if wide::is_zero(y) {
         return result.fill(0);
     }
-    wide::div_rem(quotient, rest, x, y, width);
+    wide::div_rem(quotient, remainder, x, y, width);
     let (value, negative) = if rest_wanted {
-        (rest, a_negative)
+        (remainder, a_negative)
     } else {
         (quotient, a_negative != b_negative)
     };
@@ -277,7 +278,7 @@ fn divide(words: &mut [u64], op: WideBinary, to: Wide, a: Wide, b: Wide) {
     }
 }
 
-/// Squeezes a value of width `from` into `width` bits.
+/// Saturates a value of width `from` to `width` bits.
 fn saturate(to: &mut [u64], width: u32, value: &[u64], from: u32, cast: Cast) {
     let signed_from = matches!(cast, Cast::Signed | Cast::SignedToUnsigned);
     let signed_to = matches!(cast, Cast::Signed | Cast::UnsignedToSigned);

@@ -2,7 +2,7 @@
 
 use super::{After, Run, instance};
 use crate::bits;
-use crate::context::{Deferred, Job, JobKind, MAX_COPIES};
+use crate::context::{CopyKind, Deferred, MAX_COPIES, WaitingCopy};
 use crate::engine::MAX_PASSES;
 use crate::observe::{Observer, Outcome};
 use crate::packet::Drop;
@@ -10,14 +10,14 @@ use crate::state::Replica;
 use p4_ir::FieldListId;
 
 impl<O: Observer> Run<'_, '_, O> {
-    /// Puts the present state behind the copies that wait.
-    pub(super) fn wait(&mut self, kind: JobKind) -> After {
+    /// Puts a copy with the present state behind the waiting ones.
+    pub(super) fn wait(&mut self, kind: CopyKind) -> After {
         let passes = self.passes;
         self.queue(&[kind], passes)
     }
 
-    /// Copies of the present state wait.
-    pub(super) fn queue(&mut self, kinds: &[JobKind], passes: u8) -> After {
+    /// Adds copies of the present state to the waiting ones.
+    pub(super) fn queue(&mut self, kinds: &[CopyKind], passes: u8) -> After {
         let ctx = &mut *self.machine.ctx;
         let Some(snapshot) = ctx.save() else {
             return self.drop(Drop::Copies);
@@ -29,7 +29,7 @@ impl<O: Observer> Run<'_, '_, O> {
             }
             ctx.copies += 1;
             ctx.snapshots[usize::from(snapshot)].users += 1;
-            ctx.jobs.push_back(Job {
+            ctx.waiting.push_back(WaitingCopy {
                 snapshot,
                 kind,
                 passes,
@@ -38,7 +38,7 @@ impl<O: Observer> Run<'_, '_, O> {
         After::Done
     }
 
-    /// Copies for replicas wait.
+    /// Adds a copy for each replica to the waiting ones.
     pub(super) fn replicate(&mut self, replicas: &[Replica], instance: u8, passes: u8) {
         if replicas.is_empty() {
             self.drop(Drop::NoReplica);
@@ -56,9 +56,9 @@ impl<O: Observer> Run<'_, '_, O> {
             }
             ctx.copies += 1;
             ctx.snapshots[usize::from(snapshot)].users += 1;
-            ctx.jobs.push_back(Job {
+            ctx.waiting.push_back(WaitingCopy {
                 snapshot,
-                kind: JobKind::Egress { port, rid, instance },
+                kind: CopyKind::Egress { port, rid, instance },
                 passes,
             });
             self.outcome(Outcome::Port { port, rid, instance });
@@ -80,7 +80,7 @@ impl<O: Observer> Run<'_, '_, O> {
 
     /// Sets metadata to zero but for the fields that are kept, whose values are in a snapshot.
     pub(super) fn keep(&mut self, snapshot: u16, list: Option<FieldListId>) {
-        self.forget_metadata();
+        self.reset_metadata();
         let program = self.machine.engine.program();
         let Some(list) = list else { return };
         let ctx = &mut *self.machine.ctx;
@@ -99,7 +99,7 @@ impl<O: Observer> Run<'_, '_, O> {
         }
     }
 
-    /// The packet as it came, for a clone session.
+    /// Clones the packet as it was received, for a clone session.
     pub(super) fn clone_as_it_came(&mut self, session: u64, list: Option<FieldListId>) {
         let Some(session) = self.machine.state.session(session) else {
             self.drop(Drop::NoReplica);
@@ -112,8 +112,8 @@ impl<O: Observer> Run<'_, '_, O> {
         self.machine.ctx.snapshots[usize::from(saved)].users = 1;
         let engine = self.machine.engine;
         let port = self.machine.get(engine.standard.ingress_port);
-        self.forget_headers();
-        self.forget_metadata();
+        self.reset_headers();
+        self.reset_metadata();
         self.machine.set(engine.standard.ingress_port, port);
         self.parse();
         self.machine.ctx.deferred = Deferred::default();
@@ -129,7 +129,7 @@ impl<O: Observer> Run<'_, '_, O> {
         self.machine.ctx.snapshots[usize::from(saved)].users = 0;
     }
 
-    /// The packet as it is at the end of egress, for a clone session.
+    /// Clones the packet as it is at the end of egress, for a clone session.
     pub(super) fn clone_as_it_is(&mut self, session: u64, list: Option<FieldListId>) {
         if self.passes >= MAX_PASSES {
             self.drop(Drop::Passes);
@@ -157,26 +157,26 @@ impl<O: Observer> Run<'_, '_, O> {
         self.machine.ctx.snapshots[usize::from(saved)].users = 0;
     }
 
-    /// Another pass: at once if no copy waits, else behind the copies that do.
+    /// Begins another pass, at once if no copy waits, else behind the waiting copies.
     pub(super) fn again(&mut self, instance: u8) -> After {
         self.passes += 1;
-        if self.machine.ctx.jobs.is_empty() {
+        if self.machine.ctx.waiting.is_empty() {
             return After::Again(instance);
         }
-        self.wait(JobKind::Ingress { instance })
+        self.wait(CopyKind::Ingress { instance })
     }
 
     /// Keeps fields over a pass and makes all headers invalid.
     pub(super) fn keep_over(&mut self, list: Option<FieldListId>) -> bool {
         if list.is_none() {
-            self.forget_headers();
-            self.forget_metadata();
+            self.reset_headers();
+            self.reset_metadata();
             return true;
         }
         let Some(saved) = self.machine.ctx.save() else {
             return false;
         };
-        self.forget_headers();
+        self.reset_headers();
         self.keep(saved, list);
         true
     }

@@ -1,4 +1,4 @@
-//! The way of a packet through the program: v1model as BMv2's `simple_switch` runs it.
+//! The path of a packet through the program: v1model as BMv2's `simple_switch` runs it.
 //!
 //! ```text
 //!  packet -> parser -> verify -> ingress -+-> unicast --------> egress -> update, deparse -+-> output
@@ -10,20 +10,20 @@
 //! At the end of ingress: a clone of the packet as it came, a digest, then one of resubmit, multicast, drop, unicast. At the
 //! end of egress: a clone of the packet as it is, then drop, recirculate or output.
 //!
-//! A packet that just goes to one port runs through in place. Copies wait in a list, first in, first out, each with a
-//! snapshot of the state that it begins with; the list, the snapshots and the number of passes are bounded, and what
-//! exceeds a bound is dropped and counted.
+//! A packet that goes to only one port runs without a copy. Copies wait in a queue, each with a snapshot of the state that it
+//! begins with. The queue, the snapshots and the number of passes are bounded; copies and passes beyond a bound are dropped
+//! and counted.
 
 use crate::bits;
 mod copies;
 
 use crate::code::Pc;
-use crate::context::{Context, Deferred, Job, JobKind};
+use crate::context::{Context, CopyKind, Deferred, WaitingCopy};
 use crate::engine::{DROP_PORT, Engine, INITIAL_HEAD, MAX_PASSES};
 use crate::machine::{Ended, Machine};
 use crate::observe::{Observer, Outcome, Stage, View};
 use crate::packet::{Drop, Output, Packet, Sink};
-use crate::state::Reading;
+use crate::state::ReadGuard;
 use p4_ir::FieldListId;
 
 /// Values of `instance_type`, as BMv2 has them.
@@ -38,20 +38,20 @@ mod instance {
 
 /// The next step after a pass.
 enum After {
-    /// Another pass through ingress: how it came to it.
+    /// Another pass through ingress, with this `instance_type`.
     Again(u8),
     /// Egress for this port.
     Egress { port: u32, rid: u16, instance: u8 },
-    /// Nothing: it left, was dropped, or waits.
+    /// None: the packet left, was dropped, or waits.
     Done,
 }
 
 impl Engine {
-    /// Runs a packet until nothing of it is left to do. `now` is the time in nanoseconds since the program's start;
+    /// Runs a packet and all its copies to their ends. `now` is the time in nanoseconds since the program's start;
     /// it must not go back.
     pub fn run<O: Observer>(
         &self,
-        reading: &Reading<'_>,
+        guard: &ReadGuard<'_>,
         ctx: &mut Context,
         packet: &Packet<'_>,
         now: u64,
@@ -62,8 +62,8 @@ impl Engine {
         ctx.copies = 0;
         let machine = Machine {
             engine: self,
-            state: reading.state(),
-            tables: reading.tables(),
+            state: guard.state(),
+            tables: guard.tables(),
             ctx,
             packet,
             observer,
@@ -76,8 +76,8 @@ impl Engine {
         };
         run.begin();
         run.passes_of(After::Again(instance::NORMAL));
-        while let Some(job) = run.machine.ctx.jobs.pop_front() {
-            run.job(job);
+        while let Some(copy) = run.machine.ctx.waiting.pop_front() {
+            run.waiting_copy(copy);
         }
     }
 }
@@ -85,12 +85,12 @@ impl Engine {
 struct Run<'a, 'm, O> {
     machine: Machine<'m, O>,
     sink: &'a mut dyn Sink,
-    /// Passes that this packet (or copy) had, with the one at hand.
+    /// Passes of this packet (or copy), including the present one.
     passes: u8,
 }
 
 impl<O: Observer> Run<'_, '_, O> {
-    /// A packet from outside.
+    /// Loads the received packet.
     fn begin(&mut self) {
         let packet = self.machine.packet;
         let ctx = &mut *self.machine.ctx;
@@ -104,14 +104,14 @@ impl<O: Observer> Run<'_, '_, O> {
         ctx.pulled = length;
         ctx.length = packet.len();
         ctx.truncate = usize::MAX;
-        self.forget_headers();
-        self.forget_metadata();
+        self.reset_headers();
+        self.reset_metadata();
         let port = u64::from(packet.port);
         self.machine.set(self.machine.engine.standard.ingress_port, port);
     }
 
-    /// All headers invalid, the parser at the packet's beginning.
-    fn forget_headers(&mut self) {
+    /// Makes all headers invalid, and puts the parser at the packet's beginning.
+    fn reset_headers(&mut self) {
         let engine = self.machine.engine;
         let ctx = &mut *self.machine.ctx;
         for (at, (word, &always)) in ctx.valid.iter_mut().zip(&engine.always_valid).enumerate() {
@@ -132,7 +132,7 @@ impl<O: Observer> Run<'_, '_, O> {
         ctx.at = 0;
     }
 
-    fn forget_metadata(&mut self) {
+    fn reset_metadata(&mut self) {
         let metadata = self.machine.engine.program().phv.metadata_bytes as usize;
         if let Some(bytes) = self.machine.ctx.phv.get_mut(..metadata) {
             bits::clear(bytes);
@@ -149,14 +149,14 @@ impl<O: Observer> Run<'_, '_, O> {
         }
     }
 
-    fn job(&mut self, job: Job) {
+    fn waiting_copy(&mut self, copy: WaitingCopy) {
         let ctx = &mut *self.machine.ctx;
-        ctx.restore(job.snapshot);
-        ctx.snapshots[usize::from(job.snapshot)].users -= 1;
-        self.passes = job.passes;
-        self.passes_of(match job.kind {
-            JobKind::Ingress { instance } => After::Again(instance),
-            JobKind::Egress { port, rid, instance } => After::Egress { port, rid, instance },
+        ctx.restore(copy.snapshot);
+        ctx.snapshots[usize::from(copy.snapshot)].users -= 1;
+        self.passes = copy.passes;
+        self.passes_of(match copy.kind {
+            CopyKind::Ingress { instance } => After::Again(instance),
+            CopyKind::Egress { port, rid, instance } => After::Egress { port, rid, instance },
         });
     }
 
@@ -249,10 +249,10 @@ impl<O: Observer> Run<'_, '_, O> {
         let port = port as u32;
         let (rid, instance) = (0, instance::NORMAL);
         self.outcome(Outcome::Port { port, rid, instance });
-        if self.machine.ctx.jobs.is_empty() {
+        if self.machine.ctx.waiting.is_empty() {
             return After::Egress { port, rid, instance };
         }
-        self.wait(JobKind::Egress { port, rid, instance })
+        self.wait(CopyKind::Egress { port, rid, instance })
     }
 
     fn egress(&mut self, port: u32, rid: u16, instance: u8) -> After {
@@ -260,7 +260,7 @@ impl<O: Observer> Run<'_, '_, O> {
         let standard = &engine.standard;
         let (now, length) = (self.machine.now / 1000, self.machine.ctx.length as u64);
         let machine = &mut self.machine;
-        // Ingress may have asked for recirculation, which is for the end of egress.
+        // Ingress may have asked for recirculation, which happens at the end of egress.
         machine.ctx.deferred = Deferred {
             recirculate: machine.ctx.deferred.recirculate,
             ..Deferred::default()
@@ -294,7 +294,7 @@ impl<O: Observer> Run<'_, '_, O> {
         }
     }
 
-    /// Writes the valid headers, then what is left of the head. Returns the length of both.
+    /// Writes the valid headers, then the part of the head behind the parsed headers. Returns the length of both.
     fn deparse(&mut self) -> usize {
         let engine = self.machine.engine;
         let ctx = &mut *self.machine.ctx;
@@ -362,7 +362,7 @@ impl<O: Observer> Run<'_, '_, O> {
         }
         let packet = self.machine.packet;
         let ctx = &mut *self.machine.ctx;
-        // What was to be cut does not run again.
+        // Truncated bytes are not part of the next pass.
         if ctx.truncate != usize::MAX && head >= ctx.truncate {
             ctx.pulled = packet.len();
         }

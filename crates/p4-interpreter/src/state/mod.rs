@@ -1,11 +1,11 @@
 //! State that a program keeps between packets: entries, registers, counters, meters, groups and clone sessions.
 //!
-//! A [`State`] is apart from its [`Engine`], so the same engine can serve several states (tenants), and a state can outlive
+//! A [`State`] is separate from its [`Engine`], so one engine can serve several states (tenants), and a state can outlive
 //! a change of the engine. All workers share it:
 //!
 //! * Tables are read under a lock that is taken once per burst ([`State::read`]); changes are prepared beside it.
-//! * Cells of registers and counters are relaxed atomics. A program that both reads and writes registers expects that
-//!   nothing comes in between; such programs run one burst at a time ([`Reading`] holds a lock then).
+//! * Cells of registers and counters are relaxed atomics. A program that both reads and writes a register expects that
+//!   no other packet does so in between; such programs run one burst at a time ([`ReadGuard`] holds a lock then).
 //! * Meters have a lock per cell.
 //! * Groups and sessions change rarely: a lock that packets take when they are replicated.
 //!
@@ -14,12 +14,12 @@
 
 mod replication;
 
-pub use replication::{Replica, Session};
+pub use replication::{CloneSession, Replica};
 
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::hash::{Algorithm, Crc, CrcParameters};
-use crate::tables::{Tables, TablesReading};
+use crate::tables::{Tables, TablesReadGuard};
 use p4_ir::{CounterUnit, Op, Program};
 use p4_tables::{Colour, Meter, MeterRates};
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bounds of a state.
+/// Limits of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateLimits {
     /// Bytes of registers, counters and meters together.
@@ -98,31 +98,31 @@ pub struct State {
     meters: Vec<MeterArray>,
     registers: Vec<RegisterArray>,
     groups: RwLock<HashMap<u64, Arc<[Replica]>>>,
-    sessions: RwLock<HashMap<u64, Session>>,
+    sessions: RwLock<HashMap<u64, CloneSession>>,
     /// Per calculation: the next number of round robin.
     turns: Vec<AtomicU64>,
     /// Per calculation that has parameters to set.
     custom: Vec<RwLock<Option<Arc<Algorithm>>>>,
     limits: StateLimits,
-    /// Held while a burst runs of a program that reads and writes registers.
+    /// Held while a burst runs, if the program reads and writes registers.
     exclusive: Option<Mutex<()>>,
 }
 
-/// The right to run packets: holds the state that must not change while a burst runs.
+/// The right to run packets: while it exists, tables do not change.
 #[derive(Debug)]
-pub struct Reading<'a> {
+pub struct ReadGuard<'a> {
     state: &'a State,
-    tables: TablesReading<'a>,
+    tables: TablesReadGuard<'a>,
     _exclusive: Option<MutexGuard<'a, ()>>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> ReadGuard<'a> {
     pub(crate) fn state(&self) -> &'a State {
         self.state
     }
 
     #[inline]
-    pub(crate) fn tables(&self) -> &TablesReading<'a> {
+    pub(crate) fn tables(&self) -> &TablesReadGuard<'a> {
         &self.tables
     }
 }
@@ -154,9 +154,9 @@ impl State {
         })
     }
 
-    /// The right to run packets of a burst. Changes of tables wait until it is gone.
-    pub fn read(&self) -> Reading<'_> {
-        Reading {
+    /// The right to run the packets of a burst. Changes of tables wait until the guard is dropped.
+    pub fn read(&self) -> ReadGuard<'_> {
+        ReadGuard {
             state: self,
             _exclusive: self.exclusive.as_ref().map(Mutex::lock),
             tables: self.tables.read(),
@@ -486,7 +486,7 @@ fn custom(algorithm: p4_ir::Algorithm) -> Option<Arc<Algorithm>> {
     Some(Arc::new(Algorithm::Crc(Crc::new(parameters))))
 }
 
-/// Whether the program reads and writes one register.
+/// Whether the program both reads and writes some register.
 fn needs_exclusion(program: &Program) -> bool {
     let mut read = vec![false; program.registers.len()];
     let mut written = read.clone();

@@ -1,4 +1,4 @@
-//! Multicast groups and clone sessions: which copies of a packet are made.
+//! Multicast groups and clone sessions, which define the copies of a packet.
 
 use super::State;
 use crate::error::Error;
@@ -13,10 +13,10 @@ pub struct Replica {
     pub rid: u16,
 }
 
-/// Where clones of a session go.
+/// A clone session: the destinations of its clones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Session {
-    /// Copies.
+pub struct CloneSession {
+    /// The copies.
     pub replicas: Arc<[Replica]>,
     /// A multicast group, whose copies are made too.
     pub group: Option<u64>,
@@ -24,12 +24,12 @@ pub struct Session {
     pub max_length: Option<usize>,
 }
 
-impl Session {
+impl CloneSession {
     pub(crate) fn replicas(&self, state: &State) -> Arc<[Replica]> {
         let of_group = self.group.and_then(|group| state.group(group));
         match of_group {
             Some(group) if self.replicas.is_empty() => group,
-            // Both: rare, and no longer than their limits allow.
+            // The session has both. That is rare, and limits bound the length.
             Some(group) => group.iter().chain(self.replicas.iter()).copied().collect(),
             None => Arc::clone(&self.replicas),
         }
@@ -41,7 +41,7 @@ impl State {
         self.groups.read().get(&group).cloned()
     }
 
-    pub(crate) fn session(&self, session: u64) -> Option<Session> {
+    pub(crate) fn session(&self, session: u64) -> Option<CloneSession> {
         self.sessions.read().get(&session).cloned()
     }
 
@@ -79,7 +79,7 @@ impl State {
     /// # Errors
     ///
     /// [`Error::Full`].
-    pub fn set_session(&self, number: u64, session: Session) -> Result<(), Error> {
+    pub fn set_session(&self, number: u64, session: CloneSession) -> Result<(), Error> {
         self.check_replicas(&session.replicas)?;
         let mut sessions = self.sessions.write();
         if sessions.len() >= self.limits.sessions && !sessions.contains_key(&number) {

@@ -1,13 +1,13 @@
-//! What the tests and examples of this crate share: programs of the project, entries by name, packets.
+//! Shared by the tests and examples of this crate: programs of the project, entries by name, packets.
 
 #![allow(dead_code, reason = "each user takes a part")]
 #![allow(clippy::unwrap_used, reason = "also part of an example")]
 
-use p4_interpreter::{Collected, Context, Engine, Nobody, Packet, State, StateLimits};
+use p4_interpreter::{Collected, Context, Engine, NoObserver, Packet, State, StateLimits};
 use p4_tables::{Change, Entry, Match, MatchKind, Target};
 use std::path::PathBuf;
 
-/// Where the project's programs are.
+/// The directory of the project's programs.
 pub fn programs() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../p4-bmv2/programs")
 }
@@ -20,7 +20,7 @@ pub struct Bench {
     now: u64,
 }
 
-/// What an entry says of a key.
+/// An entry's match of a key.
 #[derive(Clone, Copy)]
 pub enum Key {
     /// A value: exact, or under a full mask.
@@ -151,7 +151,7 @@ impl Bench {
         self.state.tables().apply(&changes, 0).unwrap();
     }
 
-    /// Sends a packet; what leaves, and why copies ended.
+    /// Runs a packet. Returns the packets that leave, and why copies were dropped.
     pub fn send(&mut self, port: u32, packet: &[u8]) -> Collected {
         let mut sink = Collected::default();
         self.now += 1_000_000;
@@ -163,7 +163,7 @@ impl Bench {
             &packet,
             self.now,
             &mut sink,
-            &mut Nobody,
+            &mut NoObserver,
         );
         sink
     }

@@ -1,6 +1,6 @@
 //! The arena of expressions: each node once, children before parents.
 
-use super::{At, Check, CheckError, Checker, Problem, get, other, within};
+use super::{At, CheckError, CheckResult, Checker, Problem, get, other, within};
 use crate::expr::{Binary, Expr, ExprKind, HeaderRef, Place, Type, Unary, UnionRef};
 use crate::ids::{ExprId, HeaderTypeId, UnionTypeId};
 use crate::limits;
@@ -8,13 +8,13 @@ use crate::limits;
 /// The properties of a tree, by its root.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Summary {
-    /// Nodes and further words of wide ones, counted as often as evaluated.
+    /// Nodes and further words of wide ones, counted as often as they are evaluated.
     pub cost: u32,
     /// Levels.
     pub depth: u16,
-    /// A parameter of an action is in it.
+    /// The tree contains a parameter of an action.
     pub parameter: bool,
-    /// Something that only parsers know is in it.
+    /// The tree contains an expression that only parsers can evaluate.
     pub parser: bool,
 }
 
@@ -27,7 +27,7 @@ impl Summary {
     }
 }
 
-/// Where an expression stands: what it may refer to.
+/// The context of an expression, which defines the elements that it may refer to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scope<'a> {
     /// In an action with these widths of parameters.
@@ -45,7 +45,7 @@ fn show(ty: Type) -> String {
     }
 }
 
-fn same(what: &'static str, found: Type, wanted: Type) -> Check {
+fn same(what: &'static str, found: Type, wanted: Type) -> CheckResult {
     if found == wanted {
         Ok(())
     } else {
@@ -67,7 +67,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn node(&self, number: usize, expr: &Expr) -> Check<Summary> {
+    fn node(&self, number: usize, expr: &Expr) -> CheckResult<Summary> {
         if let Type::Bits(width) = expr.ty {
             within("bits of a value", width, limits::WIDTH)?;
             if width == 0 {
@@ -103,7 +103,7 @@ impl Checker<'_> {
     }
 
     /// Calls a function for each child of a node.
-    fn children(&self, kind: &ExprKind, f: &mut impl FnMut(ExprId) -> Check) -> Check {
+    fn children(&self, kind: &ExprKind, f: &mut impl FnMut(ExprId) -> CheckResult) -> CheckResult {
         match *kind {
             ExprKind::Unary(_, a) | ExprKind::Slice(a, _) => f(a),
             ExprKind::Binary(_, a, b) => f(a).and_then(|()| f(b)),
@@ -126,8 +126,8 @@ impl Checker<'_> {
         }
     }
 
-    /// The type that a node has by what it is. Its children are known to be before it.
-    fn type_of(&self, expr: &Expr) -> Check<Type> {
+    /// The type of a node, by its kind. Its children are known to be before it.
+    fn type_of(&self, expr: &Expr) -> CheckResult<Type> {
         let p = self.program;
         let ty = |id: ExprId| p.exprs[id.index()].ty;
         Ok(match expr.kind {
@@ -145,7 +145,7 @@ impl Checker<'_> {
                 Type::Bits(field.width)
             }
             ExprKind::Member(header, member) => Type::Bits(self.member(header, member, false)?),
-            // The context decides whether the action has such a parameter.
+            // Whether the action has such a parameter is checked where the expression is used.
             ExprKind::Parameter(_) => match expr.ty {
                 Type::Bits(_) => expr.ty,
                 Type::Bool => return other("a parameter is no bool"),
@@ -202,8 +202,8 @@ impl Checker<'_> {
         })
     }
 
-    /// Is it a variable field?
-    fn variable(&self, place: Place) -> Check {
+    /// Checks that a place is a variable field.
+    fn variable(&self, place: Place) -> CheckResult {
         match place {
             Place::Field(id) if get(&self.program.fields, id.index(), "field")?.variable => Ok(()),
             Place::Field(_) => other("wants a variable field"),
@@ -212,7 +212,7 @@ impl Checker<'_> {
     }
 
     /// Width of a field of a header found at run time.
-    fn member(&self, header: HeaderRef, member: u16, variable: bool) -> Check<u16> {
+    fn member(&self, header: HeaderRef, member: u16, variable: bool) -> CheckResult<u16> {
         let ty = &self.program.header_types[self.header(header)?.index()];
         let field = get(&ty.fields, usize::from(member), "field of a header")?;
         if field.variable != variable {
@@ -226,7 +226,7 @@ impl Checker<'_> {
     }
 
     /// The type of a header that is referred to. Indices' expressions need not have been checked yet.
-    pub(super) fn header(&self, header: HeaderRef) -> Check<HeaderTypeId> {
+    pub(super) fn header(&self, header: HeaderRef) -> CheckResult<HeaderTypeId> {
         let p = self.program;
         let of_union = |stack: crate::ids::UnionStackId, member: u16| {
             let stack = get(&p.union_stacks, stack.index(), "union stack")?;
@@ -253,7 +253,7 @@ impl Checker<'_> {
     }
 
     /// The type of a union that is referred to.
-    pub(super) fn union(&self, union: UnionRef) -> Check<UnionTypeId> {
+    pub(super) fn union(&self, union: UnionRef) -> CheckResult<UnionTypeId> {
         let p = self.program;
         match union {
             UnionRef::Union(id) => get(&p.unions, id.index(), "union").map(|union| union.ty),
@@ -264,7 +264,7 @@ impl Checker<'_> {
         }
     }
 
-    fn is_bits(&self, what: &'static str, id: ExprId) -> Check<u16> {
+    fn is_bits(&self, what: &'static str, id: ExprId) -> CheckResult<u16> {
         match get(&self.program.exprs, id.index(), "expression")?.ty {
             Type::Bits(width) => Ok(width),
             Type::Bool => Err(Problem::Type {
@@ -275,8 +275,8 @@ impl Checker<'_> {
         }
     }
 
-    /// May an expression stand here? Gives its type.
-    pub(super) fn used(&self, id: ExprId, scope: Scope) -> Check<Type> {
+    /// Checks that an expression may be used in this context, and returns its type.
+    pub(super) fn used(&self, id: ExprId, scope: Scope) -> CheckResult<Type> {
         let summary = get(&self.summaries, id.index(), "expression")?;
         if summary.parser && !matches!(scope, Scope::Parser) {
             return other("looks ahead outside of the parser");
@@ -288,18 +288,18 @@ impl Checker<'_> {
     }
 
     /// As [`Self::used`], for bits.
-    pub(super) fn bits(&self, what: &'static str, id: ExprId, scope: Scope) -> Check<u16> {
+    pub(super) fn bits(&self, what: &'static str, id: ExprId, scope: Scope) -> CheckResult<u16> {
         self.used(id, scope)?;
         self.is_bits(what, id)
     }
 
     /// As [`Self::used`], for a bool.
-    pub(super) fn bool(&self, what: &'static str, id: ExprId, scope: Scope) -> Check {
+    pub(super) fn bool(&self, what: &'static str, id: ExprId, scope: Scope) -> CheckResult {
         same(what, self.used(id, scope)?, Type::Bool)
     }
 
-    /// Do all parameters in a tree exist with these widths? Trees are bounded, so this is.
-    fn parameters(&self, id: ExprId, scope: Scope) -> Check {
+    /// Checks that all parameters in a tree exist with their widths. Trees are bounded, and so is the time of this.
+    fn parameters(&self, id: ExprId, scope: Scope) -> CheckResult {
         if !self.summaries[id.index()].parameter {
             return Ok(());
         }
@@ -315,7 +315,7 @@ impl Checker<'_> {
     }
 
     /// Width of a place to write to.
-    pub(super) fn place(&self, place: Place, variable: bool, scope: Scope) -> Check<u16> {
+    pub(super) fn place(&self, place: Place, variable: bool, scope: Scope) -> CheckResult<u16> {
         match place {
             Place::Field(id) => {
                 let field = get(&self.program.fields, id.index(), "field")?;
@@ -335,8 +335,8 @@ impl Checker<'_> {
         }
     }
 
-    /// May a header be referred to like this, here?
-    pub(super) fn header_used(&self, header: HeaderRef, scope: Scope) -> Check<HeaderTypeId> {
+    /// Checks that a header may be referred to like this in this context.
+    pub(super) fn header_used(&self, header: HeaderRef, scope: Scope) -> CheckResult<HeaderTypeId> {
         if matches!(header, HeaderRef::Next(_) | HeaderRef::UnionNext(..)) && !matches!(scope, Scope::Parser)
         {
             return other("refers to the next element of a stack outside of the parser");
@@ -363,7 +363,7 @@ fn cost(expr: &Expr) -> u32 {
     }
 }
 
-fn unary(op: Unary, a: Type, result: Type) -> Check<Type> {
+fn unary(op: Unary, a: Type, result: Type) -> CheckResult<Type> {
     let widths = match (a, result) {
         (Type::Bits(a), Type::Bits(result)) => Some((a, result)),
         _ => None,
@@ -392,7 +392,7 @@ fn unary(op: Unary, a: Type, result: Type) -> Check<Type> {
     }
 }
 
-fn binary(op: Binary, a: Type, b: Type) -> Check<Type> {
+fn binary(op: Binary, a: Type, b: Type) -> CheckResult<Type> {
     use Binary as B;
     match (op, a, b) {
         (B::AndAlso | B::OrElse, Type::Bool, Type::Bool) => Ok(Type::Bool),

@@ -2,7 +2,7 @@
 
 use super::expr::Scope;
 use super::structure::name;
-use super::{At, Check, CheckError, Checker, Problem, get, other, within};
+use super::{At, CheckError, CheckResult, Checker, Problem, get, other, within};
 use crate::action::Op;
 use crate::control::{Apply, Block, Control, Next};
 use crate::expr::HeaderRef;
@@ -46,7 +46,7 @@ impl Checker<'_> {
             .at(|| format!("parser state {:?}, transition", state.name))
     }
 
-    fn parser_op(&self, op: &ParserOp) -> Check {
+    fn parser_op(&self, op: &ParserOp) -> CheckResult {
         match op {
             ParserOp::Extract(header) => self.extracted(*header, false),
             ParserOp::ExtractVariable(header, bits) => {
@@ -81,7 +81,7 @@ impl Checker<'_> {
         }
     }
 
-    fn extracted(&self, header: HeaderRef, variable: bool) -> Check {
+    fn extracted(&self, header: HeaderRef, variable: bool) -> CheckResult {
         if matches!(header, HeaderRef::Last(_) | HeaderRef::UnionLast(..)) {
             return other("extracts into the last element of a stack");
         }
@@ -98,7 +98,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn select(&self, select: &Select) -> Check {
+    fn select(&self, select: &Select) -> CheckResult {
         within("keys", select.keys.len(), limits::KEYS)?;
         within("cases", select.cases.len(), limits::SELECT_CASES)?;
         let mut width = 0;
@@ -143,7 +143,7 @@ impl Checker<'_> {
         self.next_state(select.default)
     }
 
-    fn next_state(&self, next: NextState) -> Check {
+    fn next_state(&self, next: NextState) -> CheckResult {
         match next {
             NextState::State(state) => {
                 get(&self.program.parser.states, state.index(), "parser state").map(|_| ())
@@ -176,7 +176,7 @@ impl Checker<'_> {
         }
     }
 
-    fn block(&self, control: &Control, number: usize, block: &Block) -> Check {
+    fn block(&self, control: &Control, number: usize, block: &Block) -> CheckResult {
         let next = |next: Next| match next {
             Next::End => Ok(()),
             Next::Block(to) => {
@@ -237,7 +237,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn emit(&self, emit: Emit) -> Check {
+    fn emit(&self, emit: Emit) -> CheckResult {
         let p = self.program;
         let whole = |ty: crate::ids::HeaderTypeId| {
             let ty = &p.header_types[ty.index()];

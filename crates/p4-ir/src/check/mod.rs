@@ -1,11 +1,11 @@
 //! The checker: the only way to a [`Checked`].
 //!
-//! It proves of a program that every index is in range, that widths and types agree, that controls have no cycles,
-//! that what a packet may cost is below [`crate::limits`], and says of a program for which it cannot what is wrong, and
-//! where. It trusts nothing: it takes programs of front ends and programs out of files alike. Its own time is linear
-//! in the size of the program (times the depth of expressions).
+//! It proves that every index in a program is in range, that widths and types agree, that controls have no cycles, and that the
+//! cost of a packet is below [`crate::limits`]. If a proof fails, the error says what is wrong, and in which element. The
+//! checker trusts no program, be it from a front end or from a file. Its own time is linear in the size of the program (times
+//! the depth of expressions).
 //!
-//! | module | it proves |
+//! | module | checks |
 //! |---|---|
 //! | `structure` | headers, stacks, unions, layout, names, sizes |
 //! | `expr` | each node of the arena: types, children before parents, size and depth |
@@ -34,14 +34,14 @@ pub struct CheckError {
     pub problem: Problem,
 }
 
-/// What is wrong.
+/// The fault of an element.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
     /// An index of something that does not exist.
     #[error("refers to {what} {index}, which does not exist")]
     Index {
-        /// What kind of thing.
+        /// Kind of the missing element.
         what: &'static str,
         /// Its number.
         index: u32,
@@ -49,21 +49,21 @@ pub enum Problem {
     /// Bits where a bool is wanted, or another width.
     #[error("{what} is {found} instead of {wanted}")]
     Type {
-        /// Which value.
+        /// Name of the value.
         what: &'static str,
-        /// What it is.
+        /// Its type.
         found: String,
-        /// What it should be.
+        /// The type that it should have.
         wanted: String,
     },
-    /// Above a limit.
+    /// A quantity above its limit.
     #[error("{what}: {value} is more than {limit}")]
     Limit {
         /// The limited quantity.
         what: &'static str,
-        /// How much there is.
+        /// The quantity.
         value: u64,
-        /// How much is allowed.
+        /// The limit.
         limit: u64,
     },
     /// A successor that does not have a higher number: the control could run for ever.
@@ -75,22 +75,22 @@ pub enum Problem {
         to: u32,
     },
     /// A loop of the parser that nothing can end.
-    #[error("the parser turns for ever: {0}")]
+    #[error("the parser loops for ever: {0}")]
     Endless(String),
-    /// Anything else.
+    /// Any other fault.
     #[error("{0}")]
     Other(String),
 }
 
-/// The result of checks: nothing, or an error.
-pub(crate) type Check<T = ()> = Result<T, Problem>;
+/// The result of a check.
+pub(crate) type CheckResult<T = ()> = Result<T, Problem>;
 
-/// Adds the place to a problem.
+/// Adds the element to a problem.
 pub(crate) trait At<T> {
     fn at(self, place: impl FnOnce() -> String) -> Result<T, CheckError>;
 }
 
-impl<T> At<T> for Check<T> {
+impl<T> At<T> for CheckResult<T> {
     fn at(self, place: impl FnOnce() -> String) -> Result<T, CheckError> {
         self.map_err(|problem| CheckError {
             place: place(),
@@ -99,8 +99,8 @@ impl<T> At<T> for Check<T> {
     }
 }
 
-/// Is a number within a limit?
-pub(crate) fn within(what: &'static str, value: impl TryInto<u64>, limit: impl TryInto<u64>) -> Check {
+/// Checks that a number is within a limit.
+pub(crate) fn within(what: &'static str, value: impl TryInto<u64>, limit: impl TryInto<u64>) -> CheckResult {
     let value = value.try_into().unwrap_or(u64::MAX);
     let limit = limit.try_into().unwrap_or(u64::MAX);
     if value > limit {
@@ -111,7 +111,7 @@ pub(crate) fn within(what: &'static str, value: impl TryInto<u64>, limit: impl T
 }
 
 /// The element of a vector, or the problem that it does not exist.
-pub(crate) fn get<'a, T>(of: &'a [T], index: usize, what: &'static str) -> Check<&'a T> {
+pub(crate) fn get<'a, T>(of: &'a [T], index: usize, what: &'static str) -> CheckResult<&'a T> {
     of.get(index).ok_or(Problem::Index {
         what,
         index: u32::try_from(index).unwrap_or(u32::MAX),
@@ -119,7 +119,7 @@ pub(crate) fn get<'a, T>(of: &'a [T], index: usize, what: &'static str) -> Check
 }
 
 /// A problem that needs words of its own.
-pub(crate) fn other<T>(problem: impl Into<String>) -> Check<T> {
+pub(crate) fn other<T>(problem: impl Into<String>) -> CheckResult<T> {
     Err(Problem::Other(problem.into()))
 }
 
@@ -131,9 +131,9 @@ pub(crate) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Nodes of all expressions in all places where they stand: trees can be shared, so a small program could take long to
-    /// walk through.
-    fn work(&self) -> Check {
+    /// Checks the number of nodes of all expressions, counted in each place where they are used: trees can be shared, so a walk
+    /// through a small program could take long.
+    fn work(&self) -> CheckResult {
         let p = self.program;
         let mut work = 0u64;
         let mut add = |id: crate::ids::ExprId| {
@@ -192,7 +192,7 @@ impl Checked {
         Ok(Self::proven(program, bounds, memberships))
     }
 
-    /// Where each header instance belongs.
+    /// The stack or union to which a header instance belongs.
     #[inline]
     #[must_use]
     pub fn membership(&self, header: crate::ids::HeaderId) -> Membership {

@@ -2,7 +2,7 @@
 
 use super::expr::Scope;
 use super::structure::name;
-use super::{At, Check, CheckError, Checker, get, other, within};
+use super::{At, CheckError, CheckResult, Checker, get, other, within};
 use crate::action::{Action, Op};
 use crate::expr::{HeaderRef, Type};
 use crate::ids::{FieldListId, HeaderTypeId};
@@ -24,7 +24,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn signature(&self, action: &Action) -> Check {
+    fn signature(&self, action: &Action) -> CheckResult {
         name(&action.identity.name)?;
         within("operations", action.ops.len(), limits::OPS_OF_ACTION)?;
         within("parameters", action.parameters.len(), limits::PARAMETERS)?;
@@ -38,8 +38,8 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Checks one operation; where jumps go is not its affair.
-    pub(super) fn op(&self, op: &Op, scope: Scope) -> Check {
+    /// Checks one operation, except for the targets of jumps.
+    pub(super) fn op(&self, op: &Op, scope: Scope) -> CheckResult {
         let p = self.program;
         match op {
             Op::Assign(place, value) => {
@@ -100,7 +100,7 @@ impl Checker<'_> {
         }
     }
 
-    fn extern_op(&self, op: &Op, scope: Scope) -> Check {
+    fn extern_op(&self, op: &Op, scope: Scope) -> CheckResult {
         let p = self.program;
         match op {
             Op::Count(counter, index) => {
@@ -187,19 +187,19 @@ impl Checker<'_> {
                     .zip(&function.arguments)
                     .try_for_each(|(argument, width)| self.wants("an argument", *argument, *width, scope))
             }
-            // All others were looked at before.
+            // [`Self::op`] has checked all other operations.
             _ => Ok(()),
         }
     }
 
-    /// Is an expression bits of this width?
+    /// Checks that an expression is bits of this width.
     pub(super) fn wants(
         &self,
         what: &'static str,
         id: crate::ids::ExprId,
         width: u16,
         scope: Scope,
-    ) -> Check {
+    ) -> CheckResult {
         let found = self.bits(what, id, scope)?;
         if found == width {
             return Ok(());
@@ -208,7 +208,7 @@ impl Checker<'_> {
         Err(super::Problem::Type { what, found, wanted })
     }
 
-    fn field_list(&self, list: Option<FieldListId>) -> Check {
+    fn field_list(&self, list: Option<FieldListId>) -> CheckResult {
         list.map_or(Ok(()), |list| {
             get(&self.program.field_lists, list.index(), "field list").map(|_| ())
         })
@@ -218,8 +218,8 @@ impl Checker<'_> {
         matches!(header, HeaderRef::Header(id) if self.program.headers[id.index()].metadata)
     }
 
-    /// A header that is no metadata.
-    pub(super) fn no_metadata(&self, header: HeaderRef, scope: Scope) -> Check<HeaderTypeId> {
+    /// Checks that a header is not metadata.
+    pub(super) fn no_metadata(&self, header: HeaderRef, scope: Scope) -> CheckResult<HeaderTypeId> {
         let ty = self.header_used(header, scope)?;
         if self.is_metadata(header) {
             other("wants a header, not metadata")
@@ -228,14 +228,14 @@ impl Checker<'_> {
         }
     }
 
-    /// The inputs of calculations and digests.
-    pub(super) fn plain(&self, id: crate::ids::ExprId) -> Check<Type> {
+    /// Checks an input of a calculation or digest.
+    pub(super) fn plain(&self, id: crate::ids::ExprId) -> CheckResult<Type> {
         self.used(id, Scope::Control)
     }
 }
 
-/// Does a jump go forward, and not beyond the end?
-fn jump(op: &Op, number: usize, len: usize) -> Check {
+/// Checks that a jump goes forward, and not beyond the end.
+fn jump(op: &Op, number: usize, len: usize) -> CheckResult {
     match op {
         Op::Jump(to) | Op::JumpUnless(_, to) if usize::from(*to) <= number => {
             other(format!("jumps back to operation {to}"))

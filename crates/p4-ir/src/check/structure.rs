@@ -1,12 +1,12 @@
 //! Headers, stacks, unions, their layout, names, counts.
 
-use super::{At, Check, CheckError, Problem, get, other, within};
+use super::{At, CheckError, CheckResult, Problem, get, other, within};
 use crate::header::{HeaderType, Membership};
 use crate::layout::layout;
 use crate::limits;
 use crate::program::Program;
 
-/// Checks all that is not behaviour. Returns where each header belongs.
+/// Checks all elements without behaviour. Returns, for each header instance, the stack or union to which it belongs.
 pub(super) fn check(program: &Program) -> Result<Vec<Membership>, CheckError> {
     counts(program).at(|| "program".to_owned())?;
     for ty in &program.header_types {
@@ -77,7 +77,7 @@ pub(super) fn check(program: &Program) -> Result<Vec<Membership>, CheckError> {
     Ok(memberships)
 }
 
-fn counts(p: &Program) -> Check {
+fn counts(p: &Program) -> CheckResult {
     name(&p.name)?;
     let states = p.parser.states.len();
     for (what, count) in [
@@ -114,12 +114,12 @@ fn counts(p: &Program) -> Check {
     within("nodes of expressions", p.exprs.len(), limits::EXPRESSIONS)
 }
 
-/// Is a name short enough?
-pub(super) fn name(name: &str) -> Check {
+/// Checks that a name is short enough.
+pub(super) fn name(name: &str) -> CheckResult {
     within("bytes of a name", name.len(), limits::NAME)
 }
 
-fn header_type(ty: &HeaderType) -> Check {
+fn header_type(ty: &HeaderType) -> CheckResult {
     name(&ty.name)?;
     within("fields", ty.fields.len(), limits::ELEMENTS)?;
     for field in &ty.fields {
@@ -135,7 +135,7 @@ fn header_type(ty: &HeaderType) -> Check {
     Ok(())
 }
 
-fn placed(program: &Program) -> Check {
+fn placed(program: &Program) -> CheckResult {
     let Some(layout) = layout(&program.header_types, &program.headers) else {
         return other("is larger than numbers are");
     };

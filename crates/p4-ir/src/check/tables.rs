@@ -2,7 +2,7 @@
 
 use super::expr::Scope;
 use super::structure::name;
-use super::{At, Check, CheckError, Checker, get, other, within};
+use super::{At, CheckError, CheckResult, Checker, get, other, within};
 use crate::bits::Bits;
 use crate::expr::Type;
 use crate::externs::{Calculation, CalculationInput};
@@ -36,7 +36,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn table(&self, number: usize, table: &Table) -> Check {
+    fn table(&self, number: usize, table: &Table) -> CheckResult {
         name(&table.identity.name)?;
         within("keys", table.keys.len(), limits::KEYS)?;
         within("entries", table.size, limits::TABLE_SIZE)?;
@@ -73,7 +73,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn entry_action(&self, table: &Table, entry: &EntryAction) -> Check {
+    fn entry_action(&self, table: &Table, entry: &EntryAction) -> CheckResult {
         if !table.actions.iter().any(|action| action.action == entry.action) {
             return other("an entry has an action that the table has not");
         }
@@ -210,7 +210,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn calculation(&self, calculation: &Calculation) -> Check {
+    fn calculation(&self, calculation: &Calculation) -> CheckResult {
         name(&calculation.name)?;
         within("inputs", calculation.inputs.len(), limits::ELEMENTS)?;
         for input in &calculation.inputs {
@@ -232,8 +232,8 @@ impl Checker<'_> {
     }
 }
 
-/// Does the kind of a table follow from its keys?
-fn kind(table: &Table) -> Check {
+/// Checks that the kind of a table follows from its keys.
+fn kind(table: &Table) -> CheckResult {
     let prefixes = table.keys.iter().filter(|key| key.kind == MatchKind::Lpm).count();
     let loose = |key: &Key| {
         matches!(
@@ -253,8 +253,8 @@ fn kind(table: &Table) -> Check {
     }
 }
 
-/// Whether an entry's match fits the key.
-fn key_match(matched: &KeyMatch, key: &Key) -> Check {
+/// Checks that an entry's match fits the key.
+fn key_match(matched: &KeyMatch, key: &Key) -> CheckResult {
     let sane = |bits: &Bits| bits.width() == key.width && bits.is_canonical();
     let masked = |value: &Bits, mask: &Bits| {
         value

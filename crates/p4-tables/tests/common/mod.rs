@@ -1,4 +1,4 @@
-//! Layouts, patterns and entries in few words.
+//! Short forms to make layouts, patterns and entries.
 
 use p4_tables::{Entry, KeyField, KeyLayout, Match, MatchKind, Pattern, Target};
 

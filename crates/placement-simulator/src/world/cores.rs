@@ -1,18 +1,18 @@
 //! Cores and their scheduler: fair among tasks that want to run, with the least virtual time next, as Linux's CFS. A
 //! task that slept is ahead of those that ran, within bounds, and so preempts them at the end of their step. Workers
-//! that help others run only where nothing else wants to, and workers that wait for vCPUs to block preempt them only after
+//! that help run only where no other task wants to, and workers that wait for vCPUs to block preempt them only after
 //! a time slice. A core where that has happened counts as contended for a while, and its worker preempts at once.
 
 use super::{Event, Index, Task, World};
 use placement::{Cpu, Duty};
 
-/// A task is preempted when another one is behind by so much, in nanoseconds (CFS's `wakeup_granularity`).
+/// Difference in virtual time by which another task preempts, in nanoseconds (CFS's `wakeup_granularity`).
 const GRANULARITY: u64 = 1_000_000;
 
-/// By how much a task that slept is ahead at most, in nanoseconds (CFS's `sched_latency`, halved).
+/// Virtual time by which a task that slept is ahead at most, in nanoseconds (CFS's `sched_latency`, halved).
 const CREDIT: u64 = 3_000_000;
 
-/// A worker that waits for a task to block gets the core after so long, in nanoseconds.
+/// Time after which a worker that waits for a task to block gets the core, in nanoseconds.
 const SLICE: u64 = 3_000_000;
 
 /// After a fruitless wait a worker skips waiting for this long, in nanoseconds (`scheduler::patience`).
@@ -23,23 +23,23 @@ const CONTENDED: u64 = 250_000_000;
 pub(super) struct Core {
     pub current: Option<Task>,
     pub ready: Vec<Task>,
-    /// Who was woken and will be here soon.
+    /// Tasks that were woken and will arrive soon.
     pub coming: Vec<Task>,
     /// A step is under way; a current worker without one polls.
     in_step: bool,
     last: Option<Task>,
-    /// When the current task got it.
+    /// The time at which the current task got the core.
     since: u64,
     virtual_time: u64,
 }
 
-/// What the scheduler knows of a task.
+/// The scheduler's state of a task.
 #[derive(Debug)]
 pub(super) struct Scheduled {
     pub cpu: Cpu,
     pub state: State,
     virtual_time: u64,
-    /// Costs of effects, to be added to the next step.
+    /// Time for effects of earlier steps, to be added to the next step.
     pub carry: u64,
     /// Length of the step under way.
     step: u64,
@@ -74,7 +74,7 @@ impl World<'_> {
         }
     }
 
-    /// Wakes a sleeping task on behalf of one that runs on `from`; returns what that costs the latter.
+    /// Wakes a sleeping task on behalf of one that runs on `from`; returns the time that this takes the latter.
     pub(super) fn wake(&mut self, task: Task, from: Cpu) -> u64 {
         let costs = self.machine.costs;
         let scheduled = self.scheduled(task);
@@ -96,7 +96,7 @@ impl World<'_> {
         cost
     }
 
-    /// A task that slept wants to run.
+    /// Makes a task runnable that was woken.
     pub(super) fn arrive(&mut self, task: Task) {
         let scheduled = self.scheduled(task);
         scheduled.state = State::Ready;
@@ -114,7 +114,7 @@ impl World<'_> {
         }
     }
 
-    /// Gives a free core to who is next.
+    /// Gives a free core to the next task.
     fn dispatch(&mut self, cpu: usize) {
         let Some(task) = self.next(cpu, None) else { return };
         let core = &mut self.cores[cpu];
@@ -133,7 +133,7 @@ impl World<'_> {
         self.begin_step(cpu);
     }
 
-    /// Who gets the core next, from `current` or if it is free.
+    /// The task that gets the core next, either by preempting `current` or because the core is free.
     fn next(&self, cpu: usize, current: Option<Task>) -> Option<Task> {
         let ready = self.cores[cpu].ready.iter().copied();
         let ready = ready.filter(|task| !current.is_some_and(|current| self.waits(*task, current)));
@@ -172,7 +172,7 @@ impl World<'_> {
         }
     }
 
-    /// The current task of the core goes on with what it has to do, if anything.
+    /// Begins the next step of the core's current task, if it has work.
     pub(super) fn begin_step(&mut self, cpu: usize) {
         let task = self.cores[cpu].current.expect("a core with a step has a task");
         let time = match task {
@@ -247,7 +247,7 @@ impl World<'_> {
         }
     }
 
-    /// The current task of its core sleeps until it is woken.
+    /// Puts a task, the current one of its core, to sleep until it is woken.
     pub(super) fn sleep(&mut self, task: Task) {
         let scheduled = self.scheduled(task);
         scheduled.state = State::Asleep;

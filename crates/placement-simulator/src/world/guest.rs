@@ -1,6 +1,6 @@
-//! Guests with one vCPU. A sender sends as long as its window is open and else halts; a receiver takes what it was
-//! sent, acknowledges it, and halts when there is nothing more. Both look at their receive ring only when they were
-//! notified, and then until it is empty, as Linux's NAPI.
+//! Guests with one vCPU. A sender sends while its window is open, and otherwise halts; a receiver takes packets, acknowledges
+//! them, and halts when there are no more. Both look at their receive ring only when they were notified, and then until
+//! it is empty, as Linux's NAPI does.
 
 use super::cores::{Scheduled, State};
 use super::{Event, Packet, Task, World};
@@ -15,9 +15,9 @@ pub(super) enum Role {
     Receiver,
 }
 
-/// What the step under way is about.
+/// The work of the step under way.
 #[derive(Clone, Copy, Debug)]
-enum Doing {
+enum Step {
     Nothing,
     Sending,
     Receiving(Packet),
@@ -28,7 +28,7 @@ enum Doing {
 pub(super) struct Guest {
     pub scheduled: Scheduled,
     role: Role,
-    doing: Doing,
+    step: Step,
     /// Packets under way.
     in_flight: u32,
 }
@@ -38,7 +38,7 @@ impl Guest {
         Guest {
             scheduled: Scheduled::new(cpu),
             role,
-            doing: Doing::Nothing,
+            step: Step::Nothing,
             in_flight: 0,
         }
     }
@@ -59,28 +59,28 @@ impl World<'_> {
             port.receive.pop_front()
         };
         let open = self.guests[number].in_flight < self.traffic.window;
-        let (doing, time) = match (received, role) {
-            (Some(packet), Role::Sender) => (Doing::Receiving(packet), costs.guest_acknowledge),
+        let (step, time) = match (received, role) {
+            (Some(packet), Role::Sender) => (Step::Receiving(packet), costs.guest_acknowledge),
             (Some(packet), Role::Receiver) => {
                 let bytes = self.byte_time(cpu, packet.written_by, packet.bytes, costs.guest_byte_factor);
                 (
-                    Doing::Receiving(packet),
+                    Step::Receiving(packet),
                     costs.guest_receive + costs.guest_acknowledge + bytes,
                 )
             }
-            (None, Role::Sender) if open => (Doing::Sending, costs.guest_transmit),
-            (None, _) => (Doing::Halting, costs.halt / 2),
+            (None, Role::Sender) if open => (Step::Sending, costs.guest_transmit),
+            (None, _) => (Step::Halting, costs.halt / 2),
         };
-        self.guests[number].doing = doing;
+        self.guests[number].step = step;
         Some(self.jittered(time))
     }
 
     pub(super) fn guest_step_done(&mut self, number: usize) {
         let guest = &mut self.guests[number];
         let cpu = guest.scheduled.cpu;
-        match (std::mem::replace(&mut guest.doing, Doing::Nothing), guest.role) {
-            (Doing::Nothing, _) => {}
-            (Doing::Sending, _) => {
+        match (std::mem::replace(&mut guest.step, Step::Nothing), guest.role) {
+            (Step::Nothing, _) => {}
+            (Step::Sending, _) => {
                 guest.in_flight += 1;
                 self.transmit(
                     number,
@@ -90,8 +90,8 @@ impl World<'_> {
                     },
                 );
             }
-            (Doing::Receiving(_), Role::Sender) => guest.in_flight -= 1,
-            (Doing::Receiving(packet), Role::Receiver) => {
+            (Step::Receiving(_), Role::Sender) => guest.in_flight -= 1,
+            (Step::Receiving(packet), Role::Receiver) => {
                 self.counters.packets += 1;
                 self.counters.bytes += packet.bytes;
                 self.transmit(
@@ -102,11 +102,11 @@ impl World<'_> {
                     },
                 );
             }
-            (Doing::Halting, _) => self.halt(number),
+            (Step::Halting, _) => self.halt(number),
         }
     }
 
-    /// Puts a packet in the transmit ring and kicks, unless somebody watches the ring.
+    /// Puts a packet in the transmit ring and kicks, unless a worker watches the ring.
     fn transmit(&mut self, number: usize, packet: Packet) {
         self.ports[number].transmit.push_back(packet);
         if let Some(watcher) = self.ports[number].watcher {
@@ -123,7 +123,7 @@ impl World<'_> {
         self.guests[number].scheduled.carry += cost;
     }
 
-    /// Halts, unless an interrupt came meanwhile. Whoever serves the rings of vCPUs that block does so now.
+    /// Halts, unless an interrupt came meanwhile. If a worker serves the rings of vCPUs that block, it is woken now.
     fn halt(&mut self, number: usize) {
         if !self.ports[number].wants_calls {
             return;
@@ -144,8 +144,8 @@ impl World<'_> {
         }
     }
 
-    /// Notifies the guest of what is in its receive ring, if it wants to know, now or later; returns what that
-    /// costs a caller on `from`.
+    /// Notifies the guest of packets in its receive ring, now or later, if it wants calls; returns the time that this takes a
+    /// task on `from`.
     pub(super) fn notify(&mut self, number: usize, from: Cpu) -> u64 {
         let port = &self.ports[number];
         if !port.wants_calls || port.receive.is_empty() {

@@ -1,4 +1,4 @@
-//! What the policy sees of the model: the same that the data plane shows it of a real machine.
+//! The model's state as the policy sees it: the same that the data plane shows it of a real machine.
 
 use super::cores::State;
 use super::{Index, Task, World};
@@ -11,7 +11,7 @@ impl View for World<'_> {
 
     fn core(&self, cpu: Cpu) -> CoreState {
         let core = &self.cores[cpu.index()];
-        // Whoever was woken counts as if it were there, as it does for a scheduler.
+        // A task that was woken counts as if it had arrived, as for a scheduler.
         let task = core
             .current
             .or_else(|| core.ready.first().copied())
@@ -32,7 +32,7 @@ impl View for World<'_> {
 
     fn polling(&self, word: usize, among: u64) -> u64 {
         let polls = |depth| CoreState::Worker { depth, polling: true };
-        // Others have work already.
+        // The other workers that poll have found work already.
         self.bits(word, polls(0)) & among
     }
 

@@ -1,5 +1,5 @@
-//! Workers of the switch: they take tasks in the policy's order, a batch or a packet per step, hand on what others are
-//! to do, poll for a while, and sleep.
+//! Workers of the switch: they do work in the policy's order, a batch or a packet per step, hand over work that others are to
+//! do, poll for a while, and sleep.
 
 mod handover;
 
@@ -14,22 +14,23 @@ const BATCH: usize = 32;
 /// Bytes copied per step: one large packet or several small ones.
 const COPIED_AT_ONCE: u64 = 32 << 10;
 
-/// Packets copied before a receiver is told, if more wait.
+/// Packets copied before a receiver is notified, if more wait.
 const NOTIFY_BATCH: u32 = 32;
 
 #[derive(Clone, Copy, Debug)]
-enum Doing {
+enum Step {
     Nothing,
     Switching { vnic: usize, packets: usize },
     Copying { vnic: usize, packets: usize },
 }
 
-/// Packets that are copied before the receiver is notified and somebody else may go on.
+/// Packets that are copied before the receiver is notified and another worker may go on.
 #[derive(Clone, Copy, Debug)]
 struct AtOnce {
     vnic: usize,
     left: u32,
-    rest: Option<usize>,
+    /// The worker that copies the others; none if it is this one.
+    next: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -40,15 +41,16 @@ pub(super) struct Worker {
     /// The message buffer.
     pub inbox: Vec<Work>,
     todo: Vec<Work>,
-    doing: Doing,
+    step: Step,
     at_once: Option<AtOnce>,
     /// Packets copied since their receiver was last considered for a notification.
     copied: u32,
-    /// Until when it takes its core from guests at once.
+    /// Time up to which it takes its core from guests at once.
     pub contended_until: u64,
-    /// Since when it polls, and for the how many times so far.
+    /// The time since which it polls.
     polling: Option<u64>,
-    turn: u64,
+    /// Number of its periods of polling so far.
+    polls: u64,
 }
 
 impl Worker {
@@ -59,12 +61,12 @@ impl Worker {
             scheduled: Scheduled::new(cpu),
             inbox: Vec::new(),
             todo: Vec::new(),
-            doing: Doing::Nothing,
+            step: Step::Nothing,
             at_once: None,
             copied: 0,
             contended_until: 0,
             polling: None,
-            turn: 0,
+            polls: 0,
         }
     }
 
@@ -90,12 +92,12 @@ pub(super) fn all(machine: &Machine, policy: &Policy, guests: &[Cpu]) -> Vec<Wor
         let node = (0..machine.cpus())
             .map(Cpu)
             .filter(|cpu| machine.node(*cpu) == machine.node(*guest));
-        let crowd = |cpu: &Cpu| {
+        let load = |cpu: &Cpu| {
             let module = cpu.index() / usize::from(siblings) * usize::from(siblings);
             let nearby: usize = tasks[module..][..usize::from(siblings)].iter().sum();
             (tasks[cpu.index()], nearby)
         };
-        let cpu = node.min_by_key(crowd).expect("a guest's node has cores");
+        let cpu = node.min_by_key(load).expect("a guest's node has cores");
         tasks[cpu.index()] += 1;
         Worker::new(Executor::Thread(Vnic(vnic as u32)), cpu)
     };
@@ -144,7 +146,7 @@ impl World<'_> {
         }
     }
 
-    /// The next task: what was begun for a blocked receiver, else in the policy's order.
+    /// The next piece of work: copying that was begun for a blocked receiver, else the first in the policy's order.
     fn choose(&mut self, number: usize) -> Option<Work> {
         if let Some(at_once) = self.workers[number].at_once {
             return Some(Work::Copy(Vnic(at_once.vnic as u32)));
@@ -154,7 +156,7 @@ impl World<'_> {
             .or_else(|| self.unserved_ring(number))
     }
 
-    /// A ring with packets that nobody switches: one's own to watch, or anybody's.
+    /// A ring with packets that no worker is switching: one that this worker watches, else one that the policy lets it poll.
     fn unserved_ring(&mut self, number: usize) -> Option<Work> {
         let here = self.workers[number].cpu;
         let waits = |vnic: &usize| {
@@ -183,7 +185,7 @@ impl World<'_> {
         port.watcher = Some(number);
         port.look_again = None;
         let packets = port.transmit.len().min(BATCH);
-        self.workers[number].doing = Doing::Switching { vnic, packets };
+        self.workers[number].step = Step::Switching { vnic, packets };
         let mut time = costs.switch_batch + packets as u64 * costs.switch_packet;
         if self.policy.copies_twice() {
             let taken: Vec<Packet> = self.ports[vnic].transmit.iter().take(packets).copied().collect();
@@ -222,16 +224,16 @@ impl World<'_> {
         let packets = fitting.max(1).min(limit);
         let taken: Vec<Packet> = port.queue.iter().take(packets).copied().collect();
         let cpu = self.workers[number].cpu;
-        self.workers[number].doing = Doing::Copying { vnic, packets };
+        self.workers[number].step = Step::Copying { vnic, packets };
         let time = taken.iter().map(|packet| self.copy_time(cpu, *packet)).sum();
         Some(self.jittered(time))
     }
 
     pub(super) fn worker_step_done(&mut self, number: usize) {
-        match std::mem::replace(&mut self.workers[number].doing, Doing::Nothing) {
-            Doing::Nothing => {}
-            Doing::Switching { vnic, packets } => self.switched(number, vnic, packets),
-            Doing::Copying { vnic, packets } => self.copied(number, vnic, packets),
+        match std::mem::replace(&mut self.workers[number].step, Step::Nothing) {
+            Step::Nothing => {}
+            Step::Switching { vnic, packets } => self.switched(number, vnic, packets),
+            Step::Copying { vnic, packets } => self.copied(number, vnic, packets),
         }
     }
 
@@ -257,13 +259,13 @@ impl World<'_> {
         }
     }
 
-    /// Asks the policy who copies what waits for a receiver, and does as it says.
+    /// Asks the policy how the packets for a receiver are shared out for copying, and carries the plan out.
     fn place_copies(&mut self, number: usize, vnic: usize) {
         let here = self.workers[number].cpu;
         let port = Vnic(vnic as u32);
         let plan = self.policy.copier(self, here, port, self.backlog(vnic));
         self.workers[number].scheduled.carry += self.machine.costs.decide;
-        let rest = match plan.rest {
+        let other = match plan.rest {
             Rest::LeaveTo(_) => return,
             Rest::Here => None,
             Rest::Offload(executor) => Some(self.worker(executor)).filter(|worker| *worker != number),
@@ -272,10 +274,10 @@ impl World<'_> {
             self.workers[number].at_once = Some(AtOnce {
                 vnic,
                 left: plan.now,
-                rest,
+                next: other,
             });
         }
-        match rest {
+        match other {
             Some(worker) if plan.now == 0 => self.offload(number, worker, vnic),
             _ => {
                 self.ports[vnic].copying.get_or_insert(number);
@@ -331,13 +333,14 @@ impl World<'_> {
         }
     }
 
-    /// When what was to be copied at once is, who copies the rest.
+    /// Counts packets that were to be copied at once. After the last one, returns the worker that copies the others, if it is
+    /// another one.
     fn count_at_once(&mut self, number: usize, packets: u32) -> Option<Option<usize>> {
         let at_once = self.workers[number].at_once.as_mut()?;
         at_once.left = at_once.left.saturating_sub(packets);
         if at_once.left > 0 {
             return None;
         }
-        self.workers[number].at_once.take().map(|at_once| at_once.rest)
+        self.workers[number].at_once.take().map(|at_once| at_once.next)
     }
 }

@@ -1,17 +1,17 @@
-//! Choosing a helper: the nearest, and among those equally near the best [`Kind`]. Among equals the vNIC's hash decides,
-//! by where the topology's order begins. A worker that polls and has an empty buffer comes first: it costs no more than a message.
-//! Cores are found by bits, 64 with a load or a few, and only those are looked at closely that have one.
+//! Choosing a helper: the nearest core, and among equally near ones the best [`Kind`]. Among equals the vNIC's hash decides:
+//! it says where the search begins. A worker that polls and has an empty buffer comes first: it costs no more than a message.
+//! The search reads the cores' states as bits, 64 with a load or a few, and examines only cores whose bit is set.
 //!
-//! A helper that has something to do already is none: work that waits for it is done later than at home. The paper
+//! A worker that has work already is no helper: work that waits for it is done later than at home. The paper
 //! (section 5.2.3) takes idle modules of the receiver's node, then of other nodes, and no core beside a busy
-//! one. Here, idle cores of busy modules come before other nodes: what a helper on another node writes reaches the
-//! receiver so slowly that in the simulator it is better not to be helped.
+//! one. Here, idle cores of busy modules come before other nodes: data that a helper on another node writes reach the
+//! receiver so slowly that in the simulator it is better to have no helper.
 
 use super::Policy;
 use crate::topology::{Cpu, Reach, Tier};
 use crate::view::{CoreState, View, Vnic};
 
-/// What makes an idle core a helper, from the best to the last resort.
+/// The kinds of idle cores that can help, from the best to the last resort.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     /// In an idle module.
@@ -22,12 +22,12 @@ enum Kind {
     Lent,
 }
 
-/// Cores looked at in one reach for each of the two ways to help. A search takes the same time however many cores and guests
-/// there are; among more cores than that, all of them bad, a better one may be missed.
+/// Most cores that are examined in one reach, for workers that poll and for idle cores each. So the time of a search does not
+/// depend on the number of cores and guests; if all of these are bad, a better one may be missed.
 pub(super) const LOOKS: u32 = 8;
 
 impl Policy {
-    /// A core other than `here` that helps a vNIC whose vCPU is at `near` with work that would take `saved_ns` here.
+    /// A core other than `here` that helps a vNIC whose vCPU is on core `near`, with work that would take `saved_ns` here.
     pub(super) fn helper(
         &self,
         view: &impl View,
@@ -126,10 +126,10 @@ impl Search<'_> {
     fn kind(&self, view: &impl View, cpu: Cpu) -> Option<Kind> {
         let policy = self.policy;
         let is_idle = |cpu: Cpu| view.idle(usize::from(cpu.0) / 64, 1 << (cpu.0 % 64)) != 0;
-        let rests = |other: &Cpu| *other == cpu || is_idle(*other) && !view.expects_vcpu(*other);
+        let is_free = |other: &Cpu| *other == cpu || is_idle(*other) && !view.expects_vcpu(*other);
         if view.expects_vcpu(cpu) {
             Some(Kind::Lent).filter(|_| policy.config.busy_modules)
-        } else if policy.topology.module(cpu).iter().all(rests) {
+        } else if policy.topology.module(cpu).iter().all(is_free) {
             Some(Kind::IdleModule)
         } else {
             Some(Kind::BusyModule).filter(|_| policy.config.busy_modules)

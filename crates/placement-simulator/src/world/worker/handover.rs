@@ -1,12 +1,11 @@
-//! What workers have to do with others: they are told what to do, poll, leave their rings, sleep, and stop for tasks
-//! that are not theirs.
+//! How workers hand work over: they get messages, poll, leave their rings, sleep, and stop for other tasks of their core.
 
 use super::Work;
 use crate::world::{Event, Index, Task, World};
 use placement::{Cpu, Kicks, Vnic};
 
 impl World<'_> {
-    /// Gives a worker something to do, from a task on core `from`; returns what that costs the latter.
+    /// Gives a worker a piece of work, on behalf of a task on core `from`; returns the time that this takes the latter.
     pub(in crate::world) fn tell(&mut self, worker: usize, work: Work, from: Cpu) -> u64 {
         let target = &mut self.workers[worker];
         if !target.inbox.contains(&work) {
@@ -21,7 +20,7 @@ impl World<'_> {
         message + self.wake(Task::Worker(worker), from)
     }
 
-    /// A worker that polls will see what is new.
+    /// Lets a worker, if it polls, find new work.
     fn see(&mut self, worker: usize) {
         if let Some(since) = self.workers[worker].polling.take() {
             self.counters.polling_ns += self.now - since;
@@ -29,7 +28,7 @@ impl World<'_> {
         }
     }
 
-    /// Something was put in a ring that `watcher` watches. If that one is busy, another one that polls may find it.
+    /// A packet was put in a ring that `watcher` watches. If that worker is busy, another one that polls may find the packet.
     pub(in crate::world) fn ring_filled(&mut self, vnic: usize, watcher: usize) {
         let finder = if self.workers[watcher].is_polling() {
             Some(watcher)
@@ -56,10 +55,10 @@ impl World<'_> {
             linger => {
                 let worker = &mut self.workers[number];
                 worker.polling = Some(self.now);
-                worker.turn += 1;
-                let turn = worker.turn;
+                worker.polls += 1;
+                let poll = worker.polls;
                 if let Some(linger) = linger {
-                    self.at(self.now + linger, Event::LingerEnd(number, turn));
+                    self.at(self.now + linger, Event::LingerEnd(number, poll));
                 }
                 let cpu = self.workers[number].cpu.index();
                 if !self.cores[cpu].ready.is_empty() {
@@ -69,8 +68,8 @@ impl World<'_> {
         }
     }
 
-    pub(in crate::world) fn linger_end(&mut self, number: usize, turn: u64) {
-        if self.workers[number].turn == turn && self.workers[number].is_polling() {
+    pub(in crate::world) fn linger_end(&mut self, number: usize, poll: u64) {
+        if self.workers[number].polls == poll && self.workers[number].is_polling() {
             self.stop_polling(number);
         }
     }
@@ -83,8 +82,8 @@ impl World<'_> {
         }
     }
 
-    /// Leaves its rings, all of which are empty, and sleeps. Whoever wants the core may have waited `at_once`, when the work
-    /// was done.
+    /// Leaves its rings, all of which are empty, and sleeps. `at_once`: the worker has not polled since its last work, so a guest
+    /// that wants the core may have waited for it.
     fn leave_rings_and_sleep(&mut self, number: usize, at_once: bool) {
         self.leave_rings(number, at_once);
         self.sleep(Task::Worker(number));
@@ -108,7 +107,7 @@ impl World<'_> {
         }
     }
 
-    /// Leaves a ring to a helper, if its guest waits for this core often enough.
+    /// Hands a ring over to a helper, if its guest has waited for this core often enough.
     fn hand_off(&mut self, number: usize, vnic: usize, at_once: bool) -> bool {
         let here = self.workers[number].cpu;
         let port = &mut self.ports[vnic];
@@ -150,7 +149,7 @@ impl World<'_> {
         }
     }
 
-    /// A helper stops for another task and leaves its work to others.
+    /// Stops a helper for another task of its core, and hands its work over to other workers.
     pub(in crate::world) fn abort(&mut self, number: usize) {
         self.counters.aborts += 1;
         let here = self.workers[number].cpu;
@@ -171,12 +170,12 @@ impl World<'_> {
         }
         self.leave_rings(number, true);
         for work in left {
-            self.hand_on(number, work, here);
+            self.hand_over(number, work, here);
         }
         self.sleep(Task::Worker(number));
     }
 
-    fn hand_on(&mut self, number: usize, work: Work, here: Cpu) {
+    fn hand_over(&mut self, number: usize, work: Work, here: Cpu) {
         let (Work::Copy(vnic) | Work::Switch(vnic)) = work;
         let index = vnic.0 as usize;
         let executor = match work {
