@@ -6,8 +6,7 @@ use super::packet_loop::{self, PORTS, many_flows, measure_learnt};
 use super::{Case, Rig};
 use crate::Effort;
 use crate::contender::{
-    Contender, DRIVEN, HYPERSWITCH, OVS_TABLES_BATCHING, OVS_TABLES_EMC, OVS_TABLES_SMC, WITHOUT_VM_STATE,
-    with_tables,
+    Contender, DRIVEN, HYPERSWITCH, OVS_TABLES_BATCHING, OVS_TABLES_EMC, OVS_TABLES_SMC, with_tables,
 };
 use crate::record::Record;
 use anyhow::Result;
@@ -24,13 +23,11 @@ pub const CASE: Case = Case {
     ..packet_loop::CASE
 };
 
-/// Nobody tells our data plane which threads are the guests of ovs-vswitchd's ports, so our own switch takes part without that
-/// knowledge, too.
 pub const NORMAL: Case = Case {
     name: "ovs-normal",
     about: "the loop through a learning switch: ovs-vswitchd's action NORMAL on our data plane, and our own",
     axis: "frame bytes, flows",
-    contenders: &[DRIVEN, HYPERSWITCH, WITHOUT_VM_STATE],
+    contenders: &[DRIVEN, HYPERSWITCH],
     run: |effort, contenders, record| {
         let points = [("64 io".to_owned(), Traffic::new(64)), many_flows(64, 1_000)];
         packet_loop::sweep(effort, contenders, record, &points)
