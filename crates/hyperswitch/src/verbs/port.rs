@@ -108,10 +108,10 @@ fn detail(port: &PortInfo) -> String {
     line("mtu", port.mtu.to_string());
     line("vlan", port.vlan.clone());
     line("features", features(port.features));
-    let vcpus: Vec<String> = port.vcpus.iter().map(u32::to_string).collect();
+    let threads: Vec<String> = port.vcpus.iter().map(u32::to_string).collect();
     line(
-        "vcpu threads",
-        or_dash((!vcpus.is_empty()).then(|| vcpus.join(" "))),
+        "threads",
+        or_dash((!threads.is_empty()).then(|| threads.join(" "))),
     );
     line("guest", port.guest.clone().unwrap_or_else(|| "unknown".into()));
     line("macs", port.macs.to_string());
