@@ -52,6 +52,8 @@ pub(crate) struct Connection {
     pub is_asking: bool,
     /// The rest is to be asked for once there is room.
     pub wants_more: bool,
+    /// It has sent the next request, or more, before this one was answered.
+    pub is_early: bool,
     /// What the server waits for at the moment.
     pub watched: EventFlags,
     waiting: VecDeque<(Header, Vec<u8>)>,
@@ -74,6 +76,7 @@ impl Connection {
             groups: BTreeSet::new(),
             is_asking: false,
             wants_more: false,
+            is_early: false,
             watched,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
@@ -140,7 +143,7 @@ impl Connection {
         if !complete {
             return;
         }
-        self.is_asking = false;
+        (self.is_asking, self.is_early) = (false, false);
         self.answered = self.answered.wrapping_add(1);
         // All of them were queued just now, unless the last did not fit: then the notice says how many were answered.
         match self.waiting.back_mut().filter(|_| count > 0 && !self.overflow) {

@@ -167,10 +167,14 @@ impl Process<'_> {
     fn timeout(&self) -> Option<Duration> {
         let retry = self.database.socket().is_none().then_some(self.next_try);
         let datapath = &self.glue.switch.datapath;
-        let due = [retry, self.clean_at, datapath.next_attempt(), datapath.due()]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let due = [
+            retry,
+            self.clean_at,
+            datapath.next_attempt(),
+            datapath.due(),
+            datapath.has_to_tell(),
+        ];
+        let due = due.into_iter().flatten().min()?;
         Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 

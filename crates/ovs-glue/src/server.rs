@@ -358,6 +358,7 @@ impl Server {
         };
         connection.flush()?;
         if connection.is_asking {
+            connection.is_early = true;
             if connection.wants_more && !connection.has_waiting() {
                 connection.wants_more = false;
                 service.go_on(Caller(key));
@@ -482,8 +483,8 @@ impl Server {
         if let Some(connection) = self.connections.get_mut(&key) {
             let wanted = if connection.has_waiting() || connection.wants_more {
                 epoll::EventFlags::OUT
-            } else if connection.is_asking {
-                // That it has gone is told always.
+            } else if connection.is_asking && connection.is_early {
+                // That it has gone is told always. Most clients ask once at a time, and need not be stopped.
                 epoll::EventFlags::empty()
             } else {
                 epoll::EventFlags::IN
