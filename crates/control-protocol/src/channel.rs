@@ -1,4 +1,8 @@
 //! One end of a message channel.
+//!
+//! A datagram holds one message, or several that were ready at the same time ([`Channel::try_send_all`]): a system call and a wake-up
+//! cost more than most messages. They are received one by one all the same. Those of a datagram that were not taken yet are kept
+//! here, where `poll` does not see them, so who does not receive until there is nothing asks [`Channel::has_received`] before it waits.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -10,9 +14,14 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Largest message in bytes: the largest frame (65,553 bytes) with room for everything around it.
 pub const MAX_MESSAGE: usize = 96 * 1024;
+/// Messages in a datagram are no more than that.
+const MAX_TOGETHER: usize = 64;
+/// A datagram that is longer takes no further message.
+const LONG: usize = 16 * 1024;
 
 thread_local! {
     /// This thread's receive buffer; empty before the first message.
@@ -28,6 +37,17 @@ pub const MAX_DESCRIPTORS: usize = 4;
 pub fn encoded_len<T: Serialize>(part: &T) -> usize {
     // It fails only for values that cannot be sent either.
     postcard::experimental::serialized_size(part).unwrap_or(usize::MAX)
+}
+
+/// This thread's send buffer.
+fn empty_buffer() -> Vec<u8> {
+    let mut bytes = SENT.take();
+    bytes.clear();
+    bytes
+}
+
+fn append<M: Serialize>(message: &M, bytes: Vec<u8>) -> Result<Vec<u8>, ChannelError> {
+    postcard::to_extend(message, bytes).map_err(|error| ChannelError::Malformed(error.to_string()))
 }
 
 /// Why a message was not sent or received.
@@ -62,6 +82,62 @@ impl From<Errno> for ChannelError {
 #[derive(Debug)]
 pub struct Channel {
     socket: OwnedFd,
+    rest: Mutex<Rest>,
+}
+
+/// Messages of the last datagram that were not taken yet.
+#[derive(Debug, Default)]
+struct Rest {
+    bytes: Vec<u8>,
+    /// Where the next one begins.
+    at: usize,
+    /// How many more there may be.
+    allowed: usize,
+}
+
+impl Rest {
+    fn is_empty(&self) -> bool {
+        self.at == self.bytes.len()
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.at = 0;
+    }
+
+    /// What follows the first message of a datagram.
+    fn put(&mut self, bytes: &[u8]) {
+        self.clear();
+        self.bytes.extend_from_slice(bytes);
+        self.allowed = MAX_TOGETHER - 1;
+    }
+
+    /// The next message. What follows one that is none is lost with it.
+    fn take<M: DeserializeOwned>(&mut self) -> Option<Result<M, ChannelError>> {
+        if self.is_empty() {
+            return None;
+        }
+        let decoded = match self.allowed.checked_sub(1) {
+            Some(left) => {
+                self.allowed = left;
+                decode(&self.bytes[self.at..])
+            }
+            None => Err(ChannelError::Malformed("too many messages at a time".into())),
+        };
+        let message = decoded.map(|(message, rest)| {
+            self.at = self.bytes.len() - rest.len();
+            message
+        });
+        if message.is_err() || self.is_empty() {
+            self.clear();
+        }
+        Some(message)
+    }
+}
+
+/// The first message, and what follows it.
+fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(M, &[u8]), ChannelError> {
+    postcard::take_from_bytes(bytes).map_err(|error| ChannelError::Malformed(error.to_string()))
 }
 
 impl AsFd for Channel {
@@ -72,7 +148,10 @@ impl AsFd for Channel {
 
 impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Self {
-        Channel { socket }
+        Channel {
+            socket,
+            rest: Mutex::default(),
+        }
     }
 }
 
@@ -91,7 +170,7 @@ impl Channel {
             SocketFlags::CLOEXEC,
             None,
         )?;
-        Ok((Channel { socket: a }, Channel { socket: b }))
+        Ok((a.into(), b.into()))
     }
 
     /// Sends, waiting for room.
@@ -104,16 +183,46 @@ impl Channel {
         self.send_flags(message, fds, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
+    /// Sends the first of these messages and those after it that fit into the same datagram; returns how many they are, or
+    /// [`ChannelError::WouldBlock`]. None of them is sent if there is an error.
+    pub fn try_send_all<'a, M: Serialize + 'a>(
+        &self,
+        messages: impl IntoIterator<Item = &'a M>,
+    ) -> Result<usize, ChannelError> {
+        let (mut bytes, mut count) = (empty_buffer(), 0);
+        for message in messages.into_iter().take(MAX_TOGETHER) {
+            let before = bytes.len();
+            bytes = append(message, bytes)?;
+            if count > 0 && bytes.len() > MAX_MESSAGE {
+                bytes.truncate(before);
+                break;
+            }
+            count += 1;
+            if bytes.len() > LONG {
+                break;
+            }
+        }
+        if count > 0 {
+            self.send_buffer(bytes, &[], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
+        }
+        Ok(count)
+    }
+
     fn send_flags<M: Serialize>(
         &self,
         message: &M,
         fds: &[BorrowedFd<'_>],
         flags: SendFlags,
     ) -> Result<(), ChannelError> {
-        let mut bytes = SENT.take();
-        bytes.clear();
-        let bytes = postcard::to_extend(message, bytes)
-            .map_err(|error| ChannelError::Malformed(error.to_string()))?;
+        self.send_buffer(append(message, empty_buffer())?, fds, flags)
+    }
+
+    fn send_buffer(
+        &self,
+        bytes: Vec<u8>,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), ChannelError> {
         let result = self.send_bytes(&bytes, fds, flags);
         // The buffer of a message that is too large to be sent is not kept.
         if bytes.capacity() <= 2 * MAX_MESSAGE {
@@ -150,7 +259,20 @@ impl Channel {
         self.recv_flags(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)
     }
 
+    /// Whether the next message is here already, so that receiving it does not wait.
+    pub fn has_received(&self) -> bool {
+        !self.rest().is_empty()
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        // What a thread that panicked has left is as good as before: no message is half taken.
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn recv_flags<M: DeserializeOwned>(&self, flags: RecvFlags) -> Result<(M, Vec<OwnedFd>), ChannelError> {
+        if let Some(message) = self.rest().take() {
+            return message.map(|message| (message, Vec::new()));
+        }
         // Taken and put back, so that a thread makes it once; decoding makes its own copies of what it keeps.
         let mut bytes = RECEIVED.take();
         bytes.resize(MAX_MESSAGE, 0);
@@ -181,8 +303,10 @@ impl Channel {
         if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(ChannelError::Malformed("longer than the largest message".into()));
         }
-        let message = postcard::from_bytes(&bytes[..received.bytes])
-            .map_err(|error| ChannelError::Malformed(error.to_string()))?;
+        let (message, rest) = decode(&bytes[..received.bytes])?;
+        if !rest.is_empty() {
+            self.rest().put(rest);
+        }
         Ok((message, fds))
     }
 }
@@ -256,6 +380,64 @@ mod tests {
             ));
         });
         assert_eq!(used.bytes_total, 0, "{used:?}");
+    }
+
+    #[test]
+    fn messages_that_are_sent_together_are_received_one_by_one() {
+        let (a, b) = Channel::pair().unwrap();
+        let numbers: Vec<u32> = (0..200).collect();
+        let mut sent = 0;
+        while sent < numbers.len() {
+            let count = a.try_send_all(&numbers[sent..]).unwrap();
+            assert!((1..=MAX_TOGETHER).contains(&count));
+            sent += count;
+        }
+        a.send(&200u32, &[]).unwrap();
+        for number in 0..=200 {
+            assert_eq!(b.try_recv::<u32>().unwrap().0, number);
+            let is_last = number % 64 == 63 || number >= 199;
+            assert_eq!(b.has_received(), !is_last, "after {number}");
+        }
+        assert!(matches!(b.try_recv::<u32>(), Err(ChannelError::WouldBlock)));
+        assert_eq!(a.try_send_all::<u32>([]).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_goes_in_the_next_datagram() {
+        let (a, b) = Channel::pair().unwrap();
+        let messages = [vec![1u8; 10], vec![2; MAX_MESSAGE - 10], vec![3; MAX_MESSAGE]];
+        assert_eq!(a.try_send_all(&messages).unwrap(), 1);
+        assert_eq!(a.try_send_all(&messages[1..]).unwrap(), 1);
+        assert!(matches!(
+            a.try_send_all(&messages[2..]),
+            Err(ChannelError::Malformed(_))
+        ));
+        for message in &messages[..2] {
+            assert_eq!(&b.try_recv::<Vec<u8>>().unwrap().0, message);
+        }
+        assert!(matches!(b.try_recv::<u32>(), Err(ChannelError::WouldBlock)));
+    }
+
+    #[test]
+    fn what_follows_a_message_may_be_anything() {
+        let (a, b) = Channel::pair().unwrap();
+        let send = |bytes: &[u8]| rustix::net::send(&a, bytes, SendFlags::empty()).unwrap();
+        // The rest of a datagram is lost with what is no message; the next one is not.
+        send(&[7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]);
+        assert_eq!(b.try_recv::<u32>().unwrap().0, 7);
+        assert!(matches!(b.try_recv::<u32>(), Err(ChannelError::Malformed(_))));
+        // As many messages as no peer sends together.
+        send(&[1; MAX_TOGETHER + 20]);
+        send(&[2]);
+        for _ in 0..MAX_TOGETHER {
+            assert_eq!(b.try_recv::<u32>().unwrap().0, 1);
+        }
+        assert!(matches!(b.try_recv::<u32>(), Err(ChannelError::Malformed(_))));
+        assert_eq!(b.try_recv::<u32>().unwrap().0, 2);
+        // Messages that take no room: the end of none is reached.
+        send(&[0; 8]);
+        let nothings = std::iter::from_fn(|| b.try_recv::<()>().ok());
+        assert_eq!(nothings.count(), MAX_TOGETHER);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The contract between processes: the messages of each channel, and their framing.
 //!
-//! Every pair of processes talks over a `SOCK_SEQPACKET` Unix socket pair made by the supervisor: one
-//! message per datagram, `postcard`-encoded, with file descriptors attached where the message says so.
+//! Every pair of processes talks over a `SOCK_SEQPACKET` Unix socket pair made by the supervisor: messages, `postcard`-encoded,
+//! with file descriptors attached where the message says so. A datagram holds one, or several without descriptors.
 //!
 //! | channel | from -> to | messages |
 //! |---|---|---|

@@ -63,9 +63,10 @@ impl<Out: Serialize> Peer<Out> {
         self.channel.as_fd()
     }
 
-    /// What to poll for.
+    /// What to poll for. A message that was received already is as good as one that waits: there is most often room, and if there is
+    /// none, the peer will make some, or has sent something.
     pub fn interest(&self) -> PollFlags {
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && !self.channel.has_received() {
             PollFlags::IN
         } else {
             PollFlags::IN | PollFlags::OUT

@@ -171,7 +171,9 @@ impl Server {
             supervisor: ready(&fds[0]),
             notices: ready(&fds[1]),
             requests: answering
-                .filter(|(controller, fd)| !controller.is_blocked() && ready(fd))
+                .filter(|(controller, fd)| {
+                    !controller.is_blocked() && (controller.has_received() || ready(fd))
+                })
                 .map(|(controller, _)| controller.id)
                 .collect(),
         })
@@ -179,6 +181,9 @@ impl Server {
 
     /// Time until the next thing to do, if no event comes before.
     fn timeout(&mut self) -> Option<Duration> {
+        if self.controllers.values().any(Controller::has_received) {
+            return Some(Duration::ZERO);
+        }
         let now_ms = self.engine.datapath.now_ms();
         let timers = self.engine.scheduler.schedule.next_deadline();
         let news = self.controllers.values().map(|one| one.timeout(now_ms));

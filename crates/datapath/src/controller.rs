@@ -1,10 +1,11 @@
 //! One controller, as the channel thread serves it: its channel, its answers and events, and its ports and flows.
 //!
 //! The thread must never wait for a controller, which may be waiting for it: messages that cannot be sent at once are kept, and
-//! nothing else is read or made for this controller until they are sent. So it keeps at most one request's answers, one event
-//! and one miss, and answers that wait for forwarding threads (`ended`). Misses wait in their ports' bounded queues, events as
-//! one mark per port, and the two take turns: neither a guest that makes up flows nor a VMM that connects and disconnects all
-//! the time holds up the other kind. Nothing of it is shared with another controller, which so notices nothing.
+//! nothing else is read or made for this controller until they are sent. Messages that are made in one turn are gathered, up to a
+//! bound, and sent together. So it keeps at most the answers to [`TOGETHER`] requests, or as many events and misses, and answers that
+//! wait for forwarding threads (`ended`). Misses wait in their ports' bounded queues, events as one mark per port, and the two take
+//! turns: neither a guest that makes up flows nor a VMM that connects and disconnects all the time holds up the other kind. Nothing of
+//! it is shared with another controller, which so notices nothing.
 //!
 //! Ports, flows and waiting messages of a controller outlive its channel: a successor gets a new one and finds them.
 
@@ -14,7 +15,7 @@ use crate::miss::Turns;
 use crate::state::Datapath;
 use crate::switches::Switches;
 use classifier::FlowEntry;
-use control_protocol::data_plane::{Answer, FromDataPlane, ToDataPlane};
+use control_protocol::data_plane::{Answer, FromDataPlane, ToDataPlane, Upcall};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, DropReason, PortId};
 use ring::PoolOwner;
@@ -27,8 +28,12 @@ use vnic::{Counters, Packet};
 
 /// Slots for packets that a controller sends.
 const INJECTION_SLOTS: u32 = 512;
-/// Misses and events sent before others get their turn.
+/// Turns of misses and events before others get theirs.
 const BATCH: usize = 64;
+/// Messages gathered before they are sent.
+const TOGETHER: usize = 32;
+/// Bytes of packets gathered before they are sent.
+const TOGETHER_BYTES: usize = 16 * 1024;
 /// Time between checks of whether forwarding threads have flushed their counts, while an answer waits for that.
 const ENDED_PERIOD: Duration = Duration::from_millis(1);
 
@@ -38,8 +43,10 @@ pub(crate) struct Controller {
     channel: Option<Channel>,
     /// It has sent `Hello`, which ends the upcalls that its predecessor held.
     greeted: bool,
-    /// Messages that could not be sent yet: answers to one request, an event and a miss.
+    /// Messages that were not sent yet.
     outbox: VecDeque<FromDataPlane>,
+    /// They did not all fit: the controller is to read first.
+    is_blocked: bool,
     turns: Turns,
     pub events: Events,
     /// Answers that wait for forwarding threads.
@@ -96,6 +103,7 @@ impl Controller {
             channel: None,
             greeted: false,
             outbox: VecDeque::new(),
+            is_blocked: false,
             turns: Turns::default(),
             events: Events::default(),
             ended: Ended::default(),
@@ -115,6 +123,7 @@ impl Controller {
         self.channel = None;
         self.greeted = false;
         self.outbox.clear();
+        self.is_blocked = false;
         self.ended.clear();
         self.events.forget_told();
         self.write_off(datapath);
@@ -145,7 +154,12 @@ impl Controller {
 
     /// Whether it has to take earlier messages before anything is done for it.
     pub fn is_blocked(&self) -> bool {
-        !self.outbox.is_empty()
+        self.is_blocked
+    }
+
+    /// Whether a message of it can be received without waiting for its channel.
+    pub fn has_received(&self) -> bool {
+        !self.is_blocked && self.channel.as_ref().is_some_and(Channel::has_received)
     }
 
     /// What to wait for.
@@ -196,19 +210,26 @@ impl Controller {
         }
     }
 
-    /// Answers a request.
+    /// Answers a request, at the latest when [`send_outbox`](Self::send_outbox) is called.
     pub fn send(&mut self, message: FromDataPlane, datapath: &Datapath) {
         if self.channel.is_some() {
             self.outbox.push_back(message);
-            self.send_outbox(datapath);
+            if self.outbox.len() >= TOGETHER {
+                self.send_outbox(datapath);
+            }
         }
     }
 
+    /// Sends what waits, as far as there is room.
     pub fn send_outbox(&mut self, datapath: &Datapath) {
-        while let (Some(channel), Some(message)) = (&self.channel, self.outbox.front()) {
-            match channel.try_send(message, &[]) {
-                Ok(()) => drop(self.outbox.pop_front()),
-                Err(ChannelError::WouldBlock) => return,
+        self.is_blocked = false;
+        while let Some(channel) = self.channel.as_ref().filter(|_| !self.outbox.is_empty()) {
+            match channel.try_send_all(&self.outbox) {
+                Ok(count) => drop(self.outbox.drain(..count)),
+                Err(ChannelError::WouldBlock) => {
+                    self.is_blocked = true;
+                    return;
+                }
                 Err(ChannelError::Closed) => return self.lose(datapath),
                 Err(error) => {
                     telemetry::limited_by!(
@@ -243,29 +264,37 @@ impl Controller {
         {
             self.send(answer, datapath);
         }
+        self.send_outbox(datapath);
     }
 
     /// Sends messages that are no answers, as far as there is room: an event, a miss, an event, and so on.
     pub fn send_news(&mut self, datapath: &Datapath) {
         self.events.wake(datapath.now_ms());
+        let mut bytes = 0;
         for _ in 0..BATCH {
             if self.channel.is_none() || self.is_blocked() {
                 return;
             }
-            let news = [self.events.next(self.id, datapath), self.next_miss(datapath)];
-            if news.iter().all(Option::is_none) {
-                return;
+            let (event, miss) = (self.events.next(self.id, datapath), self.next_miss(datapath));
+            if event.is_none() && miss.is_none() {
+                return self.send_outbox(datapath);
             }
-            self.outbox.extend(news.into_iter().flatten());
-            self.send_outbox(datapath);
+            bytes += miss.as_ref().map_or(0, |miss| miss.packet.frame.len());
+            self.outbox.extend(event);
+            self.outbox.extend(miss.map(FromDataPlane::Upcall));
+            if self.outbox.len() >= TOGETHER || bytes >= TOGETHER_BYTES {
+                bytes = 0;
+                self.send_outbox(datapath);
+            }
         }
+        self.send_outbox(datapath);
         if !self.turns.is_empty() || self.events.is_ready() {
             datapath.notices.again();
         }
     }
 
     /// The next packet for it, one port after the other.
-    fn next_miss(&mut self, datapath: &Datapath) -> Option<FromDataPlane> {
+    fn next_miss(&mut self, datapath: &Datapath) -> Option<Upcall> {
         while self.greeted {
             let id = self.turns.next()?;
             let Some(port) = datapath.port(id) else {
@@ -277,7 +306,7 @@ impl Controller {
             if more {
                 self.turns.add(id);
             }
-            return Some(FromDataPlane::Upcall(upcall));
+            return Some(upcall);
         }
         None
     }

@@ -213,7 +213,8 @@ impl Pipeline {
         }
     }
 
-    /// Forwards a packet that does not come from a ring. `pool` gives slots for copies of its head.
+    /// Forwards a packet that does not come from a ring, up to its receivers' queues, which
+    /// [`deliver_executed`](Self::deliver_executed) empties. `pool` gives slots for copies of its head.
     pub fn execute(&mut self, injected: Injected<'_>, pool: &mut PoolOwner<Packet>, schedule: &mut Schedule) {
         self.refresh();
         self.in_step(schedule, |walk, step| {
@@ -239,8 +240,16 @@ impl Pipeline {
                 }
                 Err(_) => forward.dropped(&injected.packet, DropReason::BadActions),
             }
-            step.deliver_all(None);
         });
+    }
+
+    /// Delivers what was [executed](Self::execute): to be called before the thread does anything else with packets.
+    pub fn deliver_executed(&mut self, schedule: &mut Schedule) {
+        if !self.receivers.0.is_empty() {
+            // A port may have gone since.
+            self.refresh();
+            self.in_step(schedule, |_, step| step.deliver_all(None));
+        }
     }
 
     /// Drops what is queued for a port that was taken out of the table, and has its senders looked at.

@@ -50,8 +50,24 @@ pub(crate) struct Serving<'a> {
 }
 
 impl Serving<'_> {
-    /// Serves requests as long as there are some and the controller takes the answers, for a bounded time.
+    /// Serves requests as long as there are some and the controller takes the answers, for a bounded time. Packets that it sends
+    /// are delivered, and answers sent, together at the end.
     pub fn read_requests(&mut self) {
+        self.serve_requests();
+        let Engine {
+            datapath,
+            scheduler,
+            work,
+            ..
+        } = &mut *self.engine;
+        scheduler.accounted(work, |Scheduler { rings, schedule }| {
+            rings.deliver_executed(schedule)
+        });
+        self.controller.injection.reclaim();
+        self.controller.send_outbox(datapath);
+    }
+
+    fn serve_requests(&mut self) {
         let ends = Deadline::after_us(TURN_US);
         for _ in 0..BATCH {
             match self.controller.receive(&self.engine.datapath) {
@@ -362,7 +378,6 @@ impl Serving<'_> {
             }),
             Err(_) => account.dropped(DropReason::BadOffload, 1),
         }
-        injection.reclaim();
     }
 
     /// True if the upcall was outstanding.

@@ -123,7 +123,9 @@ impl Domain {
                 continue;
             };
             let unreported = |(id, port): (&PortId, &Port)| port.unreported && controller.id.owns(*id);
-            let flags = if controller.is_owed() || self.ports.iter().any(unreported) {
+            // One that has sent several messages together is heard as soon as there is room for answers.
+            let has_received = channel.has_received();
+            let flags = if has_received || controller.is_owed() || self.ports.iter().any(unreported) {
                 PollFlags::IN | PollFlags::OUT
             } else {
                 PollFlags::IN

@@ -6,11 +6,18 @@
 //! datagrams are dropped, and the client is told `ENOBUFS` as by the kernel.
 
 use ovs_frame::{DATA, Header, MARK, OVERFLOW};
+use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{MMsgHdr, RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::collections::{BTreeSet, VecDeque};
 use std::io::IoSlice;
+
+/// Datagrams sent by one call.
+const TOGETHER: usize = 32;
+/// Bytes gathered before they are sent.
+const TOGETHER_BYTES: usize = 32 * 1024;
+const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// Whether a datagram was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +52,10 @@ pub(crate) struct Connection {
     pub is_asking: bool,
     /// The rest is to be asked for once there is room.
     pub wants_more: bool,
+    /// It has sent the next request, or more, before this one was answered.
+    pub is_early: bool,
+    /// What the server waits for at the moment.
+    pub watched: EventFlags,
     waiting: VecDeque<(Header, Vec<u8>)>,
     waiting_bytes: usize,
     limit: usize,
@@ -52,10 +63,12 @@ pub(crate) struct Connection {
     answered: u32,
     /// Something was dropped since the client was last told.
     overflow: bool,
+    /// The socket did not take all when it was last tried.
+    is_full: bool,
 }
 
 impl Connection {
-    pub fn new(socket: OwnedFd, limit: usize) -> Self {
+    pub fn new(socket: OwnedFd, limit: usize, watched: EventFlags) -> Self {
         Self {
             socket,
             port_id: None,
@@ -63,12 +76,25 @@ impl Connection {
             groups: BTreeSet::new(),
             is_asking: false,
             wants_more: false,
+            is_early: false,
+            watched,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             limit,
             answered: 0,
             overflow: false,
+            is_full: false,
         }
+    }
+
+    /// Whether the socket has to be read before it takes more.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Whether more should not be queued before what waits was sent: it would take the room of what the socket has no room for.
+    pub fn is_to_be_sent(&self) -> bool {
+        self.waiting_bytes >= TOGETHER_BYTES.min(self.limit / 2)
     }
 
     /// Whether requests must wait.
@@ -117,7 +143,7 @@ impl Connection {
         if !complete {
             return;
         }
-        self.is_asking = false;
+        (self.is_asking, self.is_early) = (false, false);
         self.answered = self.answered.wrapping_add(1);
         // All of them were queued just now, unless the last did not fit: then the notice says how many were answered.
         match self.waiting.back_mut().filter(|_| count > 0 && !self.overflow) {
@@ -129,33 +155,62 @@ impl Connection {
 
     /// Sends what the socket has room for.
     pub fn flush(&mut self) -> Result<(), Gone> {
-        while let Some((header, contents)) = self.waiting.front() {
-            if !self.send(*header, contents)? {
+        self.is_full = false;
+        while !self.waiting.is_empty() {
+            let sent = self.send_waiting()?;
+            for (_, contents) in self.waiting.drain(..sent) {
+                self.waiting_bytes -= contents.len();
+            }
+            if sent == 0 {
+                self.is_full = true;
                 return Ok(());
             }
-            self.waiting_bytes -= contents.len();
-            self.waiting.pop_front();
         }
         let notice = Header {
             kind: OVERFLOW,
             number: self.answered,
         };
-        if self.overflow && self.send(notice, &[])? {
-            self.overflow = false;
+        if self.overflow {
+            self.is_full = self.send(notice, &[])? == 0;
+            self.overflow = self.is_full;
         }
         Ok(())
     }
 
-    /// `false`: there is no room for now.
-    fn send(&self, header: Header, contents: &[u8]) -> Result<bool, Gone> {
+    /// Sends some of what waits in one call; returns how many datagrams there was room for.
+    fn send_waiting(&self) -> Result<usize, Gone> {
+        if let [(header, contents)] = self.waiting.as_slices().0
+            && self.waiting.len() == 1
+        {
+            return self.send(*header, contents);
+        }
+        let some = || self.waiting.iter().take(TOGETHER);
+        let headers: Vec<_> = some().map(|(header, _)| header.to_bytes()).collect();
+        let parts = headers.iter().zip(some());
+        let parts: Vec<_> = parts
+            .map(|(header, (_, contents))| [IoSlice::new(header), IoSlice::new(contents)])
+            .collect();
+        let mut nothing: [_; TOGETHER] = std::array::from_fn(|_| SendAncillaryBuffer::default());
+        let messages = parts.iter().zip(&mut nothing);
+        let mut messages: Vec<_> = messages
+            .map(|(parts, nothing)| MMsgHdr::new(parts, nothing))
+            .collect();
+        sent(rustix::net::sendmmsg(&self.socket, &mut messages, FLAGS))
+    }
+
+    /// 0: there is no room for now.
+    fn send(&self, header: Header, contents: &[u8]) -> Result<usize, Gone> {
         let header = header.to_bytes();
         let parts = [IoSlice::new(&header), IoSlice::new(contents)];
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::sendmsg(&self.socket, &parts, &mut SendAncillaryBuffer::default(), flags) {
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(false),
-            Err(_) => Err(Gone),
-        }
+        let nothing = &mut SendAncillaryBuffer::default();
+        sent(rustix::net::sendmsg(&self.socket, &parts, nothing, FLAGS).map(|_| 1))
+    }
+}
+
+fn sent(result: Result<usize, Errno>) -> Result<usize, Gone> {
+    match result {
+        Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(0),
+        result => result.map_err(|_| Gone),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::connection::Delivery;
 use crate::datapath::Datapath;
 use crate::placeholder::Placeholders;
-use crate::server::{Limits, Server, ServerCounters, ServerError};
+use crate::server::{Limits, Ready, Server, ServerCounters, ServerError};
 use crate::switch::Switch;
 use rustix::event::Timespec;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -11,10 +11,16 @@ use std::path::Path;
 
 /// Upcalls forwarded before requests have their turn.
 const UPCALL_BURST: usize = 64;
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// See the module. One thread owns it.
 pub struct Glue<D: Datapath, P: Placeholders> {
     server: Server,
+    /// As of the last turn.
+    ready: Ready,
     /// Datapaths and ports.
     pub switch: Switch<D, P>,
 }
@@ -36,9 +42,13 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
             server.wake_for(changes)?;
         }
         if let Some(changes) = switch.datapath.changes() {
-            server.wake_for(changes)?;
+            server.wake_for_datapath(changes)?;
         }
-        Ok(Self { server, switch })
+        Ok(Self {
+            server,
+            ready: Ready::default(),
+            switch,
+        })
     }
 
     /// Waits for requests, at most `timeout` (`None`: for ever), and serves them; then forwards upcalls. To be called again
@@ -50,19 +60,31 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
     /// The kernel refused to wait.
     pub fn turn(&mut self, timeout: Option<&Timespec>) -> Result<bool, ServerError> {
         self.switch.datapath.flush();
-        self.server.turn(&mut self.switch, timeout)?;
-        // Takes in what the data plane says, until there is nothing.
+        let timeout = if self.switch.can_go_on() {
+            Some(&AT_ONCE)
+        } else {
+            timeout
+        };
+        self.ready = self.server.turn(&mut self.switch, timeout)?;
+        if self.ready.datapath || self.switch.datapath.changes().is_none() {
+            self.switch.datapath.exchange();
+        } else {
+            self.switch.datapath.flush();
+        }
         let more = self.server.send_answers(&mut self.switch);
-        self.switch.follow_devices();
+        let are_devices_ready = self.ready.other || self.switch.placeholders.changes().is_none();
+        self.switch.follow_devices(are_devices_ready);
         if more {
             return Ok(true);
         }
-        for _ in 0..UPCALL_BURST {
-            if !self.forward_upcall() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        let more = (0..UPCALL_BURST).all(|_| self.forward_upcall());
+        self.server.send_delivered();
+        Ok(more)
+    }
+
+    /// Whether something else was readable, as of the last turn.
+    pub fn is_other_ready(&self) -> bool {
+        self.ready.other
     }
 
     /// Makes [`Glue::turn`] return when something else is readable as well, which the caller then reads.

@@ -145,7 +145,7 @@ impl Process<'_> {
     fn serve(&mut self) -> Result<(), Error> {
         let mut more = false;
         loop {
-            self.follow_database()?;
+            self.follow_database(self.glue.is_other_ready())?;
             let timeout = if more {
                 Some(Duration::ZERO)
             } else {
@@ -153,7 +153,7 @@ impl Process<'_> {
             };
             let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
             more = self.glue.turn(timeout.as_ref())?;
-            if !obey(self.supervisor, &mut self.glue.switch.datapath)? {
+            if self.glue.is_other_ready() && !obey(self.supervisor, &mut self.glue.switch.datapath)? {
                 return Ok(());
             }
             if self.clean_at.is_some_and(|due| due <= Instant::now()) {
@@ -167,14 +167,18 @@ impl Process<'_> {
     fn timeout(&self) -> Option<Duration> {
         let retry = self.database.socket().is_none().then_some(self.next_try);
         let datapath = &self.glue.switch.datapath;
-        let due = [retry, self.clean_at, datapath.next_attempt(), datapath.due()]
-            .into_iter()
-            .flatten()
-            .min()?;
+        let due = [
+            retry,
+            self.clean_at,
+            datapath.next_attempt(),
+            datapath.due(),
+            datapath.has_to_tell(),
+        ];
+        let due = due.into_iter().flatten().min()?;
         Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
-    fn follow_database(&mut self) -> Result<(), Error> {
+    fn follow_database(&mut self, is_ready: bool) -> Result<(), Error> {
         if self.next_try <= Instant::now() {
             self.next_try = Instant::now() + RETRY;
             if self.database.has_moved() {
@@ -193,6 +197,8 @@ impl Process<'_> {
         if !self.is_watched {
             self.glue.wake_for(socket)?;
             self.is_watched = true;
+        } else if !is_ready {
+            return Ok(());
         }
         if let Err(error) = self.database.read() {
             log::warn!("ovs-vswitchd's database: {error}");

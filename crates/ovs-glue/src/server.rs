@@ -115,6 +115,16 @@ const SEND_BUFFER: usize = 1 << 20;
 const ANSWER_BURST: usize = 256;
 const LISTENER: u64 = u64::MAX;
 const OTHER: u64 = u64::MAX - 1;
+const DATAPATH: u64 = u64::MAX - 2;
+
+/// What is readable, besides connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// What [`Server::wake_for_datapath`] named.
+    pub datapath: bool,
+    /// Something that [`Server::wake_for`] named.
+    pub other: bool,
+}
 
 /// See the module.
 pub struct Server {
@@ -130,6 +140,8 @@ pub struct Server {
     limits: Limits,
     counters: ServerCounters,
     buffer: Vec<u8>,
+    /// Connections to which something was delivered that was not sent yet.
+    delivered: Vec<u64>,
 }
 
 impl Server {
@@ -162,6 +174,7 @@ impl Server {
             limits,
             counters: ServerCounters::default(),
             buffer: vec![0; MAX_DATAGRAM],
+            delivered: Vec::new(),
         })
     }
 
@@ -170,7 +183,8 @@ impl Server {
         self.counters
     }
 
-    /// Waits for something to do, at most `timeout` (`None`: for ever), and does it. Answers are sent by [`Server::send_answers`].
+    /// Waits for something to do, at most `timeout` (`None`: for ever), and does it; says what the caller has to do. Answers are sent
+    /// by [`Server::send_answers`].
     ///
     /// # Errors
     ///
@@ -179,16 +193,22 @@ impl Server {
         &mut self,
         service: &mut impl Service,
         timeout: Option<&Timespec>,
-    ) -> Result<(), ServerError> {
+    ) -> Result<Ready, ServerError> {
+        let mut ready = Ready::default();
         let mut found = Vec::with_capacity(64);
         match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut found), timeout) {
-            Err(Errno::INTR) => return Ok(()),
+            Err(Errno::INTR) => return Ok(ready),
             result => result?,
         };
         for event in found {
             let key = event.data.u64();
-            if key == LISTENER {
-                self.accept();
+            match key {
+                LISTENER => self.accept(),
+                DATAPATH => ready.datapath = true,
+                OTHER => ready.other = true,
+                _ => {}
+            }
+            if key >= DATAPATH {
                 continue;
             }
             // While it waits for an answer nothing is read, so that this is how its end shows.
@@ -198,12 +218,12 @@ impl Server {
                 .connections
                 .get(&key)
                 .is_some_and(|connection| connection.is_asking);
-            if key != OTHER && (hung_up && is_asking || self.serve(key, service).is_err()) {
+            if hung_up && is_asking || self.serve(key, service).is_err() {
                 self.end(key);
                 service.forget(Caller(key));
             }
         }
-        Ok(())
+        Ok(ready)
     }
 
     /// Sends what the service has answered. `true`: there may be more to send.
@@ -242,11 +262,24 @@ impl Server {
     ///
     /// The kernel refused.
     pub fn wake_for(&self, other: impl AsFd) -> Result<(), ServerError> {
-        let data = epoll::EventData::new_u64(OTHER);
+        self.wake_as(OTHER, other)
+    }
+
+    /// As [`Server::wake_for`], for what the data plane says.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    pub fn wake_for_datapath(&self, datapath: impl AsFd) -> Result<(), ServerError> {
+        self.wake_as(DATAPATH, datapath)
+    }
+
+    fn wake_as(&self, key: u64, other: impl AsFd) -> Result<(), ServerError> {
+        let data = epoll::EventData::new_u64(key);
         Ok(epoll::add(&self.events, other, data, epoll::EventFlags::IN)?)
     }
 
-    /// Sends a datagram to a socket: an upcall.
+    /// Queues a datagram for a socket, an upcall, which [`Server::send_delivered`] sends.
     pub fn deliver(&mut self, port_id: u32, datagram: Vec<u8>) -> Delivery {
         let Some(&key) = self.sockets.get(&port_id) else {
             return Delivery::NoSocket;
@@ -256,17 +289,30 @@ impl Server {
         };
         let delivery = connection.data(datagram);
         self.counters.overflows += u64::from(delivery == Delivery::Full);
-        self.settle(key);
+        if connection.is_to_be_sent() {
+            self.settle(key);
+        } else if !self.delivered.contains(&key) {
+            self.delivered.push(key);
+        }
         delivery
     }
 
-    /// Whether a socket takes a datagram at once.
+    /// Sends what was delivered, as far as there is room.
+    pub fn send_delivered(&mut self) {
+        let mut delivered = std::mem::take(&mut self.delivered);
+        for key in delivered.drain(..) {
+            self.settle(key);
+        }
+        self.delivered = delivered;
+    }
+
+    /// Whether a socket has taken all that was sent to it.
     pub fn has_room(&self, port_id: u32) -> bool {
         let connection = self
             .sockets
             .get(&port_id)
             .and_then(|key| self.connections.get(key));
-        connection.is_some_and(|connection| !connection.has_waiting())
+        connection.is_some_and(|connection| !connection.is_full())
     }
 
     fn accept(&mut self) {
@@ -297,9 +343,10 @@ impl Server {
         let key = self.next_key;
         self.next_key += 1;
         let data = epoll::EventData::new_u64(key);
-        if epoll::add(&self.events, &socket, data, epoll::EventFlags::IN).is_ok() {
+        let watched = epoll::EventFlags::IN;
+        if epoll::add(&self.events, &socket, data, watched).is_ok() {
             self.counters.accepted += 1;
-            let connection = Connection::new(socket, self.limits.queue);
+            let connection = Connection::new(socket, self.limits.queue, watched);
             self.connections.insert(key, connection);
         }
     }
@@ -311,6 +358,7 @@ impl Server {
         };
         connection.flush()?;
         if connection.is_asking {
+            connection.is_early = true;
             if connection.wants_more && !connection.has_waiting() {
                 connection.wants_more = false;
                 service.go_on(Caller(key));
@@ -431,16 +479,20 @@ impl Server {
     }
 
     /// Waits for what a connection needs next: room, or a request.
-    fn watch(&self, key: u64) {
-        if let Some(connection) = self.connections.get(&key) {
+    fn watch(&mut self, key: u64) {
+        if let Some(connection) = self.connections.get_mut(&key) {
             let wanted = if connection.has_waiting() || connection.wants_more {
                 epoll::EventFlags::OUT
-            } else if connection.is_asking {
-                // That it has gone is told always.
+            } else if connection.is_asking && connection.is_early {
+                // That it has gone is told always. Most clients ask once at a time, and need not be stopped.
                 epoll::EventFlags::empty()
             } else {
                 epoll::EventFlags::IN
             };
+            if wanted == connection.watched {
+                return;
+            }
+            connection.watched = wanted;
             // It can only fail for descriptors that are not there.
             let _ = epoll::modify(&self.events, connection, epoll::EventData::new_u64(key), wanted);
         }

@@ -312,6 +312,15 @@ impl Writer {
         Self::default()
     }
 
+    /// The same, with room for so many bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(bytes),
+            fault: None,
+        }
+    }
+
     /// Bytes written so far.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -255,7 +255,7 @@ impl Controller {
     /// Takes in one message; false when none came until `end`.
     fn take(&mut self, end: Instant) -> Option<FromDataPlane> {
         let control = self.control.as_ref().unwrap();
-        if !readable(control.as_fd(), end) {
+        if !control.has_received() && !readable(control.as_fd(), end) {
             return None;
         }
         match control.try_recv::<FromDataPlane>() {

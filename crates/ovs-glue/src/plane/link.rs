@@ -77,12 +77,18 @@ impl<S: Serialize, R: DeserializeOwned> Link<S, R> {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends what there is room for, messages without descriptors together.
     pub fn send(&mut self) {
         while let (Some(channel), Some((message, descriptors))) = (&self.channel, self.waiting.front()) {
-            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-            match channel.try_send(message, &descriptors) {
-                Ok(()) => drop(self.waiting.pop_front()),
+            let sent = if descriptors.is_empty() {
+                let bare = self.waiting.iter().take_while(|(_, fds)| fds.is_empty());
+                channel.try_send_all(bare.map(|(message, _)| message))
+            } else {
+                let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                channel.try_send(message, &descriptors).map(|()| 1)
+            };
+            match sent {
+                Ok(count) => drop(self.waiting.drain(..count)),
                 Err(ChannelError::WouldBlock) => break,
                 // That it has gone is noticed by who reads.
                 Err(ChannelError::Closed) => self.waiting.clear(),

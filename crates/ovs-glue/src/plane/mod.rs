@@ -54,6 +54,7 @@ use rustix::event::epoll;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Instant;
 
 /// Questions without answers, beyond which no more should be asked.
 const MAX_OPEN: usize = 512;
@@ -115,6 +116,7 @@ pub struct Plane {
     answers: VecDeque<(Ticket, Result<Answer, Errno>)>,
     /// Each with what the data plane is told when its last part was handed over.
     upcalls: VecDeque<(Upcall, Option<protocol::UpcallId>)>,
+    handed: packets::Handed,
     carriers: VecDeque<(PortNo, bool)>,
     missed: u64,
     counters: PlaneCounters,
@@ -152,6 +154,7 @@ impl Plane {
             pending: HashMap::new(),
             answers: VecDeque::new(),
             upcalls: VecDeque::new(),
+            handed: packets::Handed::default(),
             carriers: VecDeque::new(),
             missed: 0,
             counters: PlaneCounters::default(),
@@ -193,6 +196,22 @@ impl Plane {
         self.pending.insert(serial, Pending::Nothing);
     }
 
+    /// Sends what there is room for.
+    fn send(&mut self) {
+        let is_due = self.handed.due().is_some_and(|due| due <= Instant::now());
+        if is_due || self.link.waiting() > 0 {
+            for upcall in self.handed.take() {
+                self.link.push(Request::Taken { upcall }, Vec::new());
+            }
+        }
+        self.link.send();
+    }
+
+    /// When [`Datapath::flush`] has something to say that can wait until then.
+    pub fn has_to_tell(&self) -> Option<Instant> {
+        self.handed.due()
+    }
+
     /// The data plane has gone.
     fn lose(&mut self) {
         if self.link.disconnect() {
@@ -210,6 +229,7 @@ impl Plane {
         self.meters.lose();
         self.limits.lose();
         self.upcalls.clear();
+        self.handed.take();
         let left = self.ports.lose();
         self.carriers.extend(left.into_iter().map(|port| (port, false)));
     }
@@ -360,7 +380,7 @@ impl Datapath for Plane {
 
     fn exchange(&mut self) {
         self.exchange_with_driver();
-        self.link.send();
+        self.send();
         loop {
             match self.link.receive() {
                 link::Received::Nothing => break,
@@ -382,7 +402,7 @@ impl Datapath for Plane {
 
     fn flush(&mut self) {
         self.connect_clients();
-        self.link.send();
+        self.send();
         self.flush_driver();
     }
 
@@ -452,7 +472,7 @@ impl Datapath for Plane {
         let (upcall, id) = self.upcalls.pop_front()?;
         if let Some(upcall) = id {
             // What ovs-vswitchd sends in answer is a packet of its own.
-            self.link.push(Request::Taken { upcall }, Vec::new());
+            self.handed.add(upcall);
         }
         Some(upcall)
     }

@@ -1,10 +1,43 @@
 //! Packets on their way to ovs-vswitchd, complete as the kernel makes them: cut into segments, with checksums.
 
-use control_protocol::data_plane::Packet;
+use control_protocol::data_plane::{Packet, UpcallId};
 use flow::PortId;
+use std::time::{Duration, Instant};
 use wire::{L3, Layers, Offload, Snapshot, Sum, VnetHeader, finish_checksum, parse, segments};
 
 const ETHERNET_HEADER: usize = 14;
+/// Packets handed over before the data plane is told, a part of those that a port may have under way.
+const TOLD_TOGETHER: usize = 16;
+/// How long the data plane is not told, if there is nothing else to say.
+const TOLD_AFTER: Duration = Duration::from_millis(1);
+
+/// Packets that were handed over, of which the data plane was not told yet. Most often it is told with what ovs-vswitchd makes of
+/// them: to wake it up for this alone is as expensive as a new flow.
+#[derive(Debug, Default)]
+pub(super) struct Handed {
+    ids: Vec<UpcallId>,
+    since: Option<Instant>,
+}
+
+impl Handed {
+    pub fn add(&mut self, id: UpcallId) {
+        self.ids.push(id);
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// When the data plane is to be told though there is nothing else to say.
+    pub fn due(&self) -> Option<Instant> {
+        let since = self.since?;
+        let is_full = self.ids.len() >= TOLD_TOGETHER;
+        Some(if is_full { since } else { since + TOLD_AFTER })
+    }
+
+    /// All of them.
+    pub fn take(&mut self) -> Vec<UpcallId> {
+        self.since = None;
+        std::mem::take(&mut self.ids)
+    }
+}
 
 /// The frames that a packet stands for. One whose header contradicts it goes as it is.
 pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {

@@ -221,13 +221,14 @@ impl Plane {
             };
         }
         // First whether it can be said at all.
-        self.entry(0, &flow.matches, &flow.actions)?;
+        let mut entry = self.entry(0, &flow.matches, &flow.actions)?;
         if !self.link.is_connected() && self.flows.len() >= MAX_FLOWS {
             return Err(Errno::ENOSPC);
         }
         let place = self.flows.add(flow)?;
+        entry.id = self.flow_id(place);
         let request = Request::FlowPut {
-            flow: self.entry(place, &flow.matches, &flow.actions)?,
+            flow: entry,
             mode: match mode {
                 PutMode::Create => Mode::Create,
                 PutMode::CreateOrModify => Mode::CreateOrModify(Statistics::Kept),

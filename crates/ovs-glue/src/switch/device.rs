@@ -7,9 +7,9 @@ use ovs_netlink::name::Name;
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
     /// Tells the data plane what became of the devices, and the devices which guests are connected; and gives the data plane those
-    /// that are ports' other ends.
-    pub fn follow_devices(&mut self) {
-        while let Some((name, state)) = self.placeholders.next_change() {
+    /// that are ports' other ends. Devices are asked only if they are ready.
+    pub fn follow_devices(&mut self, are_ready: bool) {
+        while are_ready && let Some((name, state)) = self.placeholders.next_change() {
             self.device_changed(&name, state);
         }
         while let Some((datapath, number, connected)) = self.datapath.next_carrier() {

@@ -123,10 +123,9 @@ impl Job {
 }
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    /// Takes in what the data plane has answered, until it has nothing to say.
+    /// Goes on with what the data plane has answered, until there is nothing.
     pub(super) fn follow_datapath(&mut self) {
         loop {
-            self.datapath.exchange();
             let mut answered = false;
             while let Some((ticket, answer)) = self.datapath.next_answer() {
                 answered = true;
@@ -143,6 +142,11 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
                 return;
             }
         }
+    }
+
+    /// Whether a request waits for room in the data plane, and there is some.
+    pub fn can_go_on(&self) -> bool {
+        !self.stalled.is_empty() && self.datapath.has_room()
     }
 
     /// Begins as many messages as can be begun.

@@ -8,6 +8,8 @@ use ovs_netlink::message::Header;
 use ovs_netlink::packet::{Execute, Reason, Upcall as Description};
 use ovs_netlink::{Errno, Reply};
 
+/// Bytes that usual messages have besides the packet.
+const USUAL: usize = 512;
 /// In an action: any socket.
 const ANY: u32 = u32::MAX;
 
@@ -90,7 +92,7 @@ fn write_upcall(upcall: &Upcall) -> Option<Vec<u8>> {
         description.egress_tunnel.clone_from(egress_tunnel);
         description.actions.clone_from(actions);
     }
-    let mut writer = Writer::new();
+    let mut writer = Writer::with_capacity(upcall.packet.len() + USUAL);
     Reply::Upcall(upcall.datapath.0, description).write(Header::default(), &mut writer);
     writer.finish().ok()
 }

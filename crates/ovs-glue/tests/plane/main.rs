@@ -420,7 +420,11 @@ fn packets_for_ovs_vswitchd_are_handed_over_one_by_one() {
         (upcall_of.port, upcall_of.key.metadata.in_port),
         (PortNo(1), Some(1))
     );
+    // The data plane is told of it with the next request, or a moment later.
+    let due = world.plane.has_to_tell().unwrap();
+    std::thread::sleep(due.saturating_duration_since(std::time::Instant::now()));
     let taken = world.hear().request;
+    assert_eq!(world.plane.has_to_tell(), None);
     let id = UpcallId {
         port: PortId(FIRST + 1),
         serial: 5,

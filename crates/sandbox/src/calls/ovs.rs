@@ -25,7 +25,8 @@ pub(crate) const CALLS: Calls = &[
     (libc::SYS_listen, Always),
     (libc::SYS_connect, Always),
     (libc::SYS_accept4, Always),
-    (libc::SYS_geteuid, Always), // whose connections are taken
+    (libc::SYS_sendmmsg, Always), // many upcalls or answers at a time
+    (libc::SYS_geteuid, Always),  // whose connections are taken
     (libc::SYS_fchmod, If(&[SOCKET_MODES])),
     (
         libc::SYS_ioctl,
