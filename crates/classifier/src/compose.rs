@@ -1,15 +1,15 @@
 //! Composes the flows of a walk into a decision.
 //!
 //! A walk uses the key alone: fields that actions set are constants for later look-ups, and the operations on the way are
-//! noted as one program. The program becomes a decision if every packet of the kind makes the same look-ups. That is so
-//! unless a look-up stands after a meter or on one side of a branch, or after headers were moved: masks found after a
-//! move apply to the moved packet, while the cache's key is that of the packet as it came. For packets of other kinds, each
-//! packet is walked, and counted.
+//! noted as one program. The program becomes a decision if every packet of the kind makes the same look-ups, unless a meter
+//! drops it before. That is so unless a look-up stands on one side of a branch, or after headers were moved: masks found
+//! after a move apply to the moved packet, while the cache's key is that of the packet as it came. For packets of other
+//! kinds, each packet is walked, and counted. For meters, the flows behind them are noted, which do not count what they drop.
 //!
 //! The flows on the way determine the program. So a walk first notes the flows, and searches for a decision composed of them;
 //! only a new decision allocates.
 
-use crate::decision::{Decision, compose, known};
+use crate::decision::{Decision, Meter, compose, known};
 use crate::entry::FlowEntry;
 use crate::hash::Seed;
 use crate::port_flows::Reading;
@@ -53,6 +53,7 @@ impl Walked<'_> {
 #[derive(Debug, Default)]
 pub struct Walker {
     parts: Vec<Arc<FlowEntry>>,
+    meters: Vec<Meter>,
     stack: Stack<Aside>,
     /// Walks so far that could not be composed.
     pub uncomposed: u64,
@@ -85,7 +86,7 @@ impl Walker {
             None => None,
             Some(_) => known(&self.parts).or_else(|| {
                 let program = self.note(key, context, tables, first, Some(Builder::default()))??;
-                Some(compose(program.finish(), &self.parts))
+                Some(compose(program.finish(), &self.parts, &self.meters))
             }),
         };
         // The list of flows must keep none of them alive.
@@ -109,6 +110,7 @@ impl Walker {
         program: Option<Builder>,
     ) -> Option<Option<Builder>> {
         self.parts.clear();
+        self.meters.clear();
         let mut composer = Composer {
             state: State {
                 key: *key,
@@ -117,10 +119,12 @@ impl Walker {
                 looks_up: false,
             },
             parts: &mut self.parts,
+            meters: &mut self.meters,
             program,
             composable: true,
         };
         run(&mut self.stack, Start::LookUp(first), tables, &mut composer);
+        composer.end_meters(0);
         composer.composable.then_some(composer.program)
     }
 }
@@ -144,13 +148,24 @@ struct State {
     looks_up: bool,
 }
 
-/// A state that was set aside, and the place of the operation that did.
-type Aside = (State, usize);
+/// A state that was set aside.
+#[derive(Debug)]
+struct Aside {
+    state: State,
+    /// The place of the operation that set it aside.
+    at: usize,
+    /// How many meters there were before. Flows found later are behind those that follow only until it is taken up again.
+    meters: usize,
+}
+
+/// For a meter behind which the walk still is.
+const OPEN: usize = usize::MAX;
 
 /// Stands for all packets of a kind.
 struct Composer<'a> {
     state: State,
     parts: &'a mut Vec<Arc<FlowEntry>>,
+    meters: &'a mut Vec<Meter>,
     program: Option<Builder>,
     composable: bool,
 }
@@ -160,6 +175,13 @@ impl Composer<'_> {
         if let Some(program) = &mut self.program {
             program.push(op);
             self.composable &= program.len() < MAX_OPS;
+        }
+    }
+
+    /// Notes that flows found from now on are not behind those meters that came after the first `before` ones.
+    fn end_meters(&mut self, before: usize) {
+        for meter in &mut self.meters[before..] {
+            meter.behind.end = meter.behind.end.min(self.parts.len());
         }
     }
 }
@@ -239,7 +261,12 @@ impl Subject for Composer<'_> {
     }
 
     fn passes(&mut self, meter: u32) -> bool {
-        self.state.fixed = false;
+        if let Some(program) = &self.program {
+            self.meters.push(Meter {
+                at: program.len(),
+                behind: self.parts.len()..OPEN,
+            });
+        }
         self.push(Op::Meter(meter));
         true
     }
@@ -254,10 +281,15 @@ impl Subject for Composer<'_> {
             .program
             .as_mut()
             .map_or(0, |program| program.push(Op::Save { resume: 0 }));
-        (self.state, at)
+        Aside {
+            state: self.state,
+            at,
+            meters: self.meters.len(),
+        }
     }
 
-    fn restore(&mut self, (state, at): Aside) {
+    fn restore(&mut self, Aside { state, at, meters }: Aside) {
+        self.end_meters(meters);
         self.state = state;
         if let Some(program) = &mut self.program {
             program.end();
