@@ -257,7 +257,7 @@ impl Decision {
 
     /// Whether the decision holds and its packets are counted when they come: the usual case.
     #[inline]
-    pub(crate) fn is_live_and_simple(&self) -> bool {
+    pub(crate) fn counts_at_once(&self) -> bool {
         self.state.load(Ordering::Acquire) == HOLDS
     }
 

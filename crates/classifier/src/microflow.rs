@@ -87,6 +87,22 @@ impl Slot {
         self.decision.as_ref().is_some_and(|decision| decision.is_live())
     }
 
+    /// Whether the decision holds, and its packets are counted when they come: the usual case.
+    #[inline]
+    fn counts_at_once(&self) -> bool {
+        self.decision
+            .as_ref()
+            .is_some_and(|decision| decision.counts_at_once())
+    }
+
+    /// The decision, if it holds and counts apart. `other` is the other way.
+    #[inline(never)]
+    fn hit_apart(&mut self, other: &mut Slot) -> Option<&Arc<Decision>> {
+        let decision = self.decision.as_ref().filter(|decision| decision.is_live())?;
+        (self.recent, other.recent) = (true, false);
+        Some(decision)
+    }
+
     /// Whether the slot is for that key, live or not.
     #[inline]
     fn is_for(&self, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64) -> bool {
@@ -161,23 +177,21 @@ impl MicroflowCache {
         let set = self.sets.get_mut(index)?;
         let way = way_of(set, hash, key, mask)?;
         let [slot, other] = in_order(set, way);
-        let decision = slot.decision.as_ref()?;
-        if decision.is_live_and_simple() {
-            slot.train.append(train);
-            if !slot.counted {
-                slot.counted = true;
-                self.counted.push(Place {
-                    set: index as u32,
-                    way: way as u8,
-                });
-            }
-        } else if !decision.is_live() {
-            return None;
+        if !slot.counts_at_once() {
+            return slot.hit_apart(other);
+        }
+        slot.train.append(train);
+        if !slot.counted {
+            slot.counted = true;
+            self.counted.push(Place {
+                set: index as u32,
+                way: way as u8,
+            });
         }
         if !slot.recent {
             (slot.recent, other.recent) = (true, false);
         }
-        Some(decision)
+        slot.decision.as_ref()
     }
 
     /// The place of a key's decision.

@@ -91,11 +91,12 @@ impl Verdict {
     /// The verdict about packets of a decision; if it begins with a meter, about those that pass.
     #[inline]
     pub fn of(decision: &Arc<Decision>, decisions: &mut Vec<Arc<Decision>>) -> Verdict {
-        let then = match &decision.shape {
-            Shape::Metered(metered) => &metered.then,
-            shape => shape,
-        };
-        if let Shape::Plain(port) = *then {
+        if let Shape::Plain(port) = decision.shape {
+            return Verdict::Output(port);
+        }
+        if let Shape::Metered(metered) = &decision.shape
+            && let Shape::Plain(port) = metered.then
+        {
             return Verdict::Output(port);
         }
         // Neighbours are often of the same kind, and then share one reference to it.

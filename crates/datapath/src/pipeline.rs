@@ -383,17 +383,22 @@ impl Walk {
             let hash = self.microflows.hash(first, mask);
             let cached = self.microflows.hit(hash, first, mask, &train);
             missing |= cached.is_none();
-            let verdict = cached.map_or(Verdict::Miss, |decision| {
-                Verdict::of(decision, &mut self.burst.decisions)
-            });
-            if let Some(decision) = cached
-                && let Shape::Metered(metered) = &decision.shape
-            {
-                let (meter, apart) = (metered.meter, decision.counts_apart());
-                let place = apart.then(|| self.microflows.place(hash, first, mask));
-                let at_meter = AtMeter::cached(meter, begin, train, place.flatten());
-                self.burst.at_meter.push(at_meter);
-            }
+            let verdict = match cached {
+                None => Verdict::Miss,
+                Some(decision) => match &decision.shape {
+                    Shape::Plain(port) => Verdict::Output(*port),
+                    shape => {
+                        let verdict = Verdict::of(decision, &mut self.burst.decisions);
+                        if let Shape::Metered(metered) = shape {
+                            let (meter, apart) = (metered.meter, decision.counts_apart());
+                            let place = apart.then(|| self.microflows.place(hash, first, mask));
+                            let at_meter = AtMeter::cached(meter, begin, train, place.flatten());
+                            self.burst.at_meter.push(at_meter);
+                        }
+                        verdict
+                    }
+                },
+            };
             verdicts[begin..at].fill(verdict);
         }
         self.ask_meters(port, now_ms);
