@@ -12,13 +12,14 @@
 use crate::decision::{Decision, Meter, compose, known};
 use crate::entry::FlowEntry;
 use crate::hash::Seed;
-use crate::port_flows::Reading;
+use crate::port_flows::{Hint, Reading};
 use crate::stages::Lists;
-use crate::walk::{Stack, Start, Subject, run};
+use crate::walk::{Stack, Start, Subject, Tables, run};
 use flow::{
-    Builder, Context, DropReason, Edit, FieldId, FlowKey, Layer, MAX_OPS, Op, PortId, SetField, Stage,
-    Userspace,
+    Builder, Context, DropReason, Edit, FieldId, Filters, FlowKey, Layer, MAX_OPS, Op, PortId, SetField,
+    Stage, Userspace,
 };
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Most flows of which a decision is composed.
@@ -68,23 +69,30 @@ impl Walker {
     /// Walks in a switch that has filters or later passes.
     pub(crate) fn walk<'a>(
         &mut self,
+        hint: Hint<'a>,
         key: &FlowKey,
         context: &Context,
         tables: &'a Reading<'_>,
         lists: &Lists,
     ) -> Walked<'a> {
         let first = Stage::first(lists.filters(PortId(key.in_port())));
+        let mut begun = None;
         if first == Stage::Forward && key.recirc_id() == 0 {
-            match tables.first_pass(key, context) {
+            match tables.first_pass(hint, key, context) {
                 None => return Walked::Missing(first),
                 Some(entry) if stands_alone(entry, lists) => return Walked::Own(&entry.decision),
-                Some(_) => {}
+                found => begun = found,
             }
         }
+        let tables = &Begun {
+            first: Cell::new(begun),
+            tables,
+        };
         let decision = match self.note(key, context, tables, first, None) {
             _ if self.parts.is_empty() => return Walked::Missing(first),
             None => None,
             Some(_) => known(&self.parts).or_else(|| {
+                tables.first.set(begun);
                 let program = self.note(key, context, tables, first, Some(Builder::default()))??;
                 Some(compose(program.finish(), &self.parts, &self.meters))
             }),
@@ -105,7 +113,7 @@ impl Walker {
         &mut self,
         key: &FlowKey,
         context: &Context,
-        tables: &Reading<'_>,
+        tables: &Begun<'_>,
         first: Stage,
         program: Option<Builder>,
     ) -> Option<Option<Builder>> {
@@ -135,6 +143,25 @@ fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
     let program = entry.program();
     let looks_up = program.looks_up() || lists.has_filters() && program.outputs().any(has_egress);
     !looks_up
+}
+
+/// Tables whose first look-up has been made, if there is a flow in the cell.
+struct Begun<'a> {
+    first: Cell<Option<&'a Arc<FlowEntry>>>,
+    tables: &'a Reading<'a>,
+}
+
+impl Tables for Begun<'_> {
+    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+        match self.first.take() {
+            Some(first) => Some(Arc::clone(first)),
+            None => self.tables.look_up(stage, key, context),
+        }
+    }
+
+    fn filters(&self, port: PortId) -> Filters {
+        self.tables.filters(port)
+    }
 }
 
 /// The state of a packet during a walk.

@@ -425,6 +425,11 @@ impl Walk {
         hints[..burst.packets.len()]
             .iter()
             .for_each(|hint| hint.prefetch());
+        if flows.has_walks() {
+            hints[..burst.packets.len()]
+                .iter()
+                .for_each(|hint| hint.prefetch_for_walk());
+        }
         for (at, packet) in burst.packets.iter().enumerate() {
             let (key, flow_key) = (&burst.keys[at], &burst.flow_keys[at]);
             if burst.verdicts[at] != Verdict::Miss {
