@@ -204,8 +204,8 @@ impl Decision {
         }
     }
 
-    /// Counts packets that no meter dropped for all flows that the decision depends on. `now_ms` comes from the clock that the caller also uses for
-    /// [`stats`](Self::stats).
+    /// Counts packets that no meter dropped for all flows that the decision depends on. `now_ms` comes from the clock that the
+    /// caller also uses for [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         match &self.counts {
@@ -261,8 +261,8 @@ impl Decision {
         self.state.load(Ordering::Acquire) == HOLDS
     }
 
-    /// Whether flows of the decision are found behind meters. The caller then counts
-    /// the packets itself, with [`record_metered`](Self::record_metered) or [`MicroflowCache::count`](crate::MicroflowCache::count).
+    /// Whether flows of the decision are found behind meters. Whoever asks the meters then counts the packets, with
+    /// [`record_metered`](Self::record_metered) or, if all passed, [`MicroflowCache::count`](crate::MicroflowCache::count).
     #[inline]
     pub fn counts_apart(&self) -> bool {
         matches!(&self.counts, Counts::Parts(parts) if !parts.meters.is_empty())
