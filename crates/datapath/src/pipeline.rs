@@ -254,6 +254,7 @@ impl Pipeline {
 
 impl Walk {
     /// Serves a port's transmit ring.
+    #[inline]
     fn switch(&mut self, port: &Arc<Port>, step: &mut Step<'_>) {
         let Some(transmit) = port.vnic.transmit.try_claim() else {
             return;
@@ -369,7 +370,7 @@ impl Walk {
         let count = self.burst.packets.len();
         let (packets, keys) = (&self.burst.packets[..count], &self.burst.keys[..count]);
         let verdicts = &mut self.burst.verdicts[..count];
-        let (mut at, mut missing) = (0, false);
+        let (mut at, mut further) = (0, false);
         while at < count {
             let (first, begin, mut train) = (&keys[at], at, Train::default());
             let mask = port.flows.mask_union(first);
@@ -382,7 +383,7 @@ impl Walk {
             }
             let hash = self.microflows.hash(first, mask);
             let cached = self.microflows.hit(hash, first, mask, &train);
-            missing |= cached.is_none();
+            further |= cached.is_none();
             let verdict = match cached {
                 None => Verdict::Miss,
                 Some(decision) => match &decision.shape {
@@ -394,6 +395,7 @@ impl Walk {
                             let place = apart.then(|| self.microflows.place(hash, first, mask));
                             let at_meter = AtMeter::cached(meter, begin, train, place.flatten());
                             self.burst.at_meter.push(at_meter);
+                            further = true;
                         }
                         verdict
                     }
@@ -401,8 +403,17 @@ impl Walk {
             };
             verdicts[begin..at].fill(verdict);
         }
+        if further {
+            self.look_further(port, now_ms);
+        }
+    }
+
+    /// Deals with packets that the cache has no verdict about, or that a meter has to let pass.
+    #[inline(never)]
+    fn look_further(&mut self, port: &Port, now_ms: u64) {
         self.ask_meters(port, now_ms);
-        if missing {
+        let count = self.burst.packets.len();
+        if self.burst.verdicts[..count].contains(&Verdict::Miss) {
             self.look_up_missing(port, now_ms);
         }
     }
