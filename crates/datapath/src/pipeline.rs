@@ -254,7 +254,6 @@ impl Pipeline {
 
 impl Walk {
     /// Serves a port's transmit ring.
-    #[inline]
     fn switch(&mut self, port: &Arc<Port>, step: &mut Step<'_>) {
         let Some(transmit) = port.vnic.transmit.try_claim() else {
             return;
