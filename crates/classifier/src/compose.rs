@@ -1,24 +1,25 @@
 //! Composes the flows of a walk into a decision.
 //!
 //! A walk uses the key alone: fields that actions set are constants for later look-ups, and the operations on the way are
-//! noted as one program. The program becomes a decision if every packet of the kind makes the same look-ups. That is so
-//! unless a look-up stands after a meter or on one side of a branch, or after headers were moved: masks found after a
-//! move apply to the moved packet, while the cache's key is that of the packet as it came. For packets of other kinds, each
-//! packet is walked, and counted.
+//! noted as one program. The program becomes a decision if every packet of the kind makes the same look-ups, unless a meter
+//! drops it before. That is so unless a look-up stands on one side of a branch, or after headers were moved: masks found
+//! after a move apply to the moved packet, while the cache's key is that of the packet as it came. For packets of other
+//! kinds, each packet is walked, and counted. For meters, the flows behind them are noted, which do not count what they drop.
 //!
 //! The flows on the way determine the program. So a walk first notes the flows, and searches for a decision composed of them;
 //! only a new decision allocates.
 
-use crate::decision::{Decision, compose, known};
+use crate::decision::{Decision, Meter, compose, known};
 use crate::entry::FlowEntry;
 use crate::hash::Seed;
-use crate::port_flows::Reading;
+use crate::port_flows::{Hint, Reading};
 use crate::stages::Lists;
-use crate::walk::{Stack, Start, Subject, run};
+use crate::walk::{Stack, Start, Subject, Tables, run};
 use flow::{
-    Builder, Context, DropReason, Edit, FieldId, FlowKey, Layer, MAX_OPS, Op, PortId, SetField, Stage,
-    Userspace,
+    Builder, Context, DropReason, Edit, FieldId, Filters, FlowKey, Layer, MAX_OPS, Op, PortId, SetField,
+    Stage, Userspace,
 };
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// Most flows of which a decision is composed.
@@ -53,6 +54,7 @@ impl Walked<'_> {
 #[derive(Debug, Default)]
 pub struct Walker {
     parts: Vec<Arc<FlowEntry>>,
+    meters: Vec<Meter>,
     stack: Stack<Aside>,
     /// Walks so far that could not be composed.
     pub uncomposed: u64,
@@ -67,25 +69,32 @@ impl Walker {
     /// Walks in a switch that has filters or later passes.
     pub(crate) fn walk<'a>(
         &mut self,
+        hint: Hint<'a>,
         key: &FlowKey,
         context: &Context,
         tables: &'a Reading<'_>,
         lists: &Lists,
     ) -> Walked<'a> {
         let first = Stage::first(lists.filters(PortId(key.in_port())));
+        let mut begun = None;
         if first == Stage::Forward && key.recirc_id() == 0 {
-            match tables.first_pass(key, context) {
+            match tables.first_pass(hint, key, context) {
                 None => return Walked::Missing(first),
                 Some(entry) if stands_alone(entry, lists) => return Walked::Own(&entry.decision),
-                Some(_) => {}
+                found => begun = found,
             }
         }
+        let tables = &Begun {
+            first: Cell::new(begun),
+            tables,
+        };
         let decision = match self.note(key, context, tables, first, None) {
             _ if self.parts.is_empty() => return Walked::Missing(first),
             None => None,
             Some(_) => known(&self.parts).or_else(|| {
+                tables.first.set(begun);
                 let program = self.note(key, context, tables, first, Some(Builder::default()))??;
-                Some(compose(program.finish(), &self.parts))
+                Some(compose(program.finish(), &self.parts, &self.meters))
             }),
         };
         // The list of flows must keep none of them alive.
@@ -104,11 +113,12 @@ impl Walker {
         &mut self,
         key: &FlowKey,
         context: &Context,
-        tables: &Reading<'_>,
+        tables: &Begun<'_>,
         first: Stage,
         program: Option<Builder>,
     ) -> Option<Option<Builder>> {
         self.parts.clear();
+        self.meters.clear();
         let mut composer = Composer {
             state: State {
                 key: *key,
@@ -117,10 +127,12 @@ impl Walker {
                 looks_up: false,
             },
             parts: &mut self.parts,
+            meters: &mut self.meters,
             program,
             composable: true,
         };
         run(&mut self.stack, Start::LookUp(first), tables, &mut composer);
+        composer.end_meters(0);
         composer.composable.then_some(composer.program)
     }
 }
@@ -131,6 +143,25 @@ fn stands_alone(entry: &FlowEntry, lists: &Lists) -> bool {
     let program = entry.program();
     let looks_up = program.looks_up() || lists.has_filters() && program.outputs().any(has_egress);
     !looks_up
+}
+
+/// Tables whose first look-up has been made, if there is a flow in the cell.
+struct Begun<'a> {
+    first: Cell<Option<&'a Arc<FlowEntry>>>,
+    tables: &'a Reading<'a>,
+}
+
+impl Tables for Begun<'_> {
+    fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
+        match self.first.take() {
+            Some(first) => Some(Arc::clone(first)),
+            None => self.tables.look_up(stage, key, context),
+        }
+    }
+
+    fn filters(&self, port: PortId) -> Filters {
+        self.tables.filters(port)
+    }
 }
 
 /// The state of a packet during a walk.
@@ -144,13 +175,24 @@ struct State {
     looks_up: bool,
 }
 
-/// A state that was set aside, and the place of the operation that did.
-type Aside = (State, usize);
+/// A state that was set aside.
+#[derive(Debug)]
+struct Aside {
+    state: State,
+    /// The place of the operation that set it aside.
+    at: usize,
+    /// How many meters there were before. Flows found later are behind those that follow only until it is taken up again.
+    meters: usize,
+}
+
+/// For a meter behind which the walk still is.
+const OPEN: usize = usize::MAX;
 
 /// Stands for all packets of a kind.
 struct Composer<'a> {
     state: State,
     parts: &'a mut Vec<Arc<FlowEntry>>,
+    meters: &'a mut Vec<Meter>,
     program: Option<Builder>,
     composable: bool,
 }
@@ -160,6 +202,13 @@ impl Composer<'_> {
         if let Some(program) = &mut self.program {
             program.push(op);
             self.composable &= program.len() < MAX_OPS;
+        }
+    }
+
+    /// Notes that flows found from now on are not behind those meters that came after the first `before` ones.
+    fn end_meters(&mut self, before: usize) {
+        for meter in &mut self.meters[before..] {
+            meter.behind.end = meter.behind.end.min(self.parts.len());
         }
     }
 }
@@ -239,7 +288,12 @@ impl Subject for Composer<'_> {
     }
 
     fn passes(&mut self, meter: u32) -> bool {
-        self.state.fixed = false;
+        if let Some(program) = &self.program {
+            self.meters.push(Meter {
+                at: program.len(),
+                behind: self.parts.len()..OPEN,
+            });
+        }
         self.push(Op::Meter(meter));
         true
     }
@@ -254,10 +308,15 @@ impl Subject for Composer<'_> {
             .program
             .as_mut()
             .map_or(0, |program| program.push(Op::Save { resume: 0 }));
-        (self.state, at)
+        Aside {
+            state: self.state,
+            at,
+            meters: self.meters.len(),
+        }
     }
 
-    fn restore(&mut self, (state, at): Aside) {
+    fn restore(&mut self, Aside { state, at, meters }: Aside) {
+        self.end_meters(meters);
         self.state = state;
         if let Some(program) = &mut self.program {
             program.end();

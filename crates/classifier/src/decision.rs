@@ -6,16 +6,29 @@
 //! whether they live; a thread that ends a flow first marks the flow and then reads which decisions are noted. So one of the
 //! two finds the other.
 //!
+//! Packets that a meter drops do not count for flows that are found behind it. A decision with such flows *counts apart*: the
+//! caches do not count its packets when they come, but those that asked the meters do afterwards. So a count is right when
+//! it is made, and is never taken back.
+//!
 //! Counters are independent statistics, updated without ordering between them: a reader may see a packet before its bytes, but
-//! never a count that goes back. `live` goes from true to false once and never back.
+//! never a count that goes back. The state becomes [`ENDED`] once and stays so.
 
 use crate::entry::FlowEntry;
+use crate::microflow::Train;
 use flow::{Edit, FlowStats, PortId, Program};
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 use prefetch::{Access, prefetch};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+
+/// States of a decision: it must not be used any more,
+const ENDED: u8 = 0;
+/// it holds, and its packets are counted when they come,
+const HOLDS: u8 = 1;
+/// it holds, and counts apart.
+const COUNTS_APART: u8 = 2;
 
 /// The form of a program, which decides the packets' way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,8 +37,43 @@ pub enum Shape {
     Plain(PortId),
     /// All packets go to a port, changed.
     Edited(Box<Edited>),
+    /// All packets go to a port unless a meter drops them.
+    Metered(Box<Metered>),
     /// Anything else.
     Run,
+}
+
+impl Shape {
+    fn of(program: &Program) -> Shape {
+        let then = match (program.plain(), program.edited()) {
+            (Some(port), _) => Shape::Plain(port),
+            (None, Some((edits, port))) => Shape::Edited(Box::new(Edited { edits, port })),
+            (None, None) => return Shape::Run,
+        };
+        match program.first_meter() {
+            Some(meter) => Shape::Metered(Box::new(Metered { meter, then })),
+            None => then,
+        }
+    }
+
+    /// What is done to all packets, or to those that have passed the meter, if they are changed and go to a port.
+    #[inline]
+    pub fn edited(&self) -> Option<&Edited> {
+        match self {
+            Shape::Edited(edited) => Some(edited),
+            Shape::Metered(metered) => metered.then.edited(),
+            Shape::Plain(_) | Shape::Run => None,
+        }
+    }
+}
+
+/// A meter, and what is done to packets that it lets pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metered {
+    /// Its number. It is the first operation of the program.
+    pub meter: u32,
+    /// [`Shape::Plain`] or [`Shape::Edited`].
+    pub then: Shape,
 }
 
 /// Changes of a packet, and its output port.
@@ -41,7 +89,7 @@ pub struct Edited {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Decision {
-    live: AtomicBool,
+    state: AtomicU8,
     /// The form of the program.
     pub shape: Shape,
     counts: Counts,
@@ -57,8 +105,25 @@ enum Counts {
     Own,
     /// Those of this decision, which is a flow's own.
     Of(Arc<Decision>),
-    /// Those of each of these decisions, which are flows' own.
-    Parts(Box<[Arc<FlowEntry>]>),
+    /// Those of these flows.
+    Parts(Parts),
+}
+
+#[derive(Debug)]
+struct Parts {
+    flows: Box<[Arc<FlowEntry>]>,
+    /// The meters that have flows behind them.
+    meters: Box<[Meter]>,
+}
+
+/// A meter of a composed program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meter {
+    /// The place of its operation.
+    pub at: usize,
+    /// The flows, by their place in the list, that are found behind the meter: if it drops a packet, that does not count for
+    /// them.
+    pub behind: Range<usize>,
 }
 
 /// Written for every batch; on cache lines apart from those that are read for every packet.
@@ -100,14 +165,13 @@ impl Seen {
 
 impl Decision {
     fn new(program: Program, counts: Counts) -> Decision {
-        let shape = match (program.plain(), program.edited()) {
-            (Some(port), _) => Shape::Plain(port),
-            (None, Some((edits, port))) => Shape::Edited(Box::new(Edited { edits, port })),
-            (None, None) => Shape::Run,
+        let state = match &counts {
+            Counts::Parts(parts) if !parts.meters.is_empty() => COUNTS_APART,
+            _ => HOLDS,
         };
         Decision {
-            live: AtomicBool::new(true),
-            shape,
+            state: AtomicU8::new(state),
+            shape: Shape::of(&program),
             counts,
             program,
             seen: Seen::default(),
@@ -135,21 +199,37 @@ impl Decision {
     /// The flows of which the decision was composed; none for a flow's own decision.
     pub fn parts(&self) -> &[Arc<FlowEntry>] {
         match &self.counts {
-            Counts::Parts(parts) => parts,
+            Counts::Parts(parts) => &parts.flows,
             Counts::Own | Counts::Of(_) => &[],
         }
     }
 
-    /// Counts packets for all flows that the decision depends on. `now_ms` comes from the clock that the caller also uses for
-    /// [`stats`](Self::stats).
+    /// Counts packets that no meter dropped for all flows that the decision depends on. `now_ms` comes from the clock that the
+    /// caller also uses for [`stats`](Self::stats).
     #[inline]
     pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
         match &self.counts {
             Counts::Own => self.seen.record(packets, bytes, tcp_flags, now_ms),
             Counts::Of(first) => first.record(packets, bytes, tcp_flags, now_ms),
             Counts::Parts(parts) => parts
+                .flows
                 .iter()
                 .for_each(|part| part.decision.record(packets, bytes, tcp_flags, now_ms)),
+        }
+    }
+
+    /// Counts packets of a decision that [counts apart](Self::counts_apart). `dropped` are the places of the meters that
+    /// dropped them, or copies of them.
+    pub fn record_metered(&self, dropped: &[usize], train: &Train, now_ms: u64) {
+        let (packets, bytes) = (train.packets.into(), train.bytes);
+        let Counts::Parts(parts) = &self.counts else {
+            return self.record(packets, bytes, train.tcp_flags, now_ms);
+        };
+        let has_dropped = parts.meters.iter().filter(|meter| dropped.contains(&meter.at));
+        for (number, part) in parts.flows.iter().enumerate() {
+            if !has_dropped.clone().any(|meter| meter.behind.contains(&number)) {
+                part.decision.record(packets, bytes, train.tcp_flags, now_ms);
+            }
         }
     }
 
@@ -172,18 +252,39 @@ impl Decision {
     /// Whether the decision holds. One that has ended must not be used for packets any more.
     #[inline]
     pub fn is_live(&self) -> bool {
-        self.live.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) != ENDED
+    }
+
+    /// Whether the decision holds and its packets are counted when they come: the usual case.
+    #[inline]
+    pub(crate) fn counts_at_once(&self) -> bool {
+        self.state.load(Ordering::Acquire) == HOLDS
+    }
+
+    /// Whether flows of the decision are found behind meters. Whoever asks the meters then counts the packets, with
+    /// [`record_metered`](Self::record_metered) or, if all passed, [`MicroflowCache::count`](crate::MicroflowCache::count).
+    #[inline]
+    pub fn counts_apart(&self) -> bool {
+        matches!(&self.counts, Counts::Parts(parts) if !parts.meters.is_empty())
     }
 
     /// Ends the decision: from now on caches treat it as a miss.
     pub(crate) fn end(&self) {
-        self.live.store(false, Ordering::Release);
+        self.state.store(ENDED, Ordering::Release);
     }
 }
 
 /// Decisions that a flow is a part of.
 #[derive(Debug, Default)]
-pub(crate) struct Dependents(Mutex<HashTable<Noted>>);
+pub(crate) struct Dependents(Mutex<List>);
+
+#[derive(Debug, Default)]
+struct List {
+    noted: HashTable<Noted>,
+    /// The last one, unless it is large. If there are more flows than the caches of the threads hold, most decisions are in no
+    /// cache, and would be composed again for each packet. A flow that has several is likely to have them in a cache.
+    kept: Option<Arc<Decision>>,
+}
 
 #[derive(Debug)]
 struct Noted {
@@ -194,32 +295,61 @@ struct Noted {
 /// Lists shorter than this are not searched for decisions that are gone.
 const FEW: usize = 16;
 
+/// Programs of more bytes are not kept: each flow may keep one.
+const KEPT_BYTES: usize = 1024;
+
 impl Dependents {
     /// A decision that holds and was composed of these flows in this order, the first of which this list belongs to.
     fn find(&self, hash: u64, parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
-        let noted = self.0.lock();
-        let candidates = noted.iter_hash(hash).filter(|noted| noted.hash == hash);
+        let is_it = |decision: &Decision| decision.is_live() && same(decision.parts(), parts);
+        let list = self.0.lock();
+        if let Some(kept) = list.kept.as_ref().filter(|kept| is_it(kept)) {
+            return Some(Arc::clone(kept));
+        }
+        let candidates = list.noted.iter_hash(hash).filter(|noted| noted.hash == hash);
         let mut alive = candidates.filter_map(|noted| noted.decision.upgrade());
-        alive.find(|decision| decision.is_live() && same(decision.parts(), parts))
+        alive.find(|decision| is_it(decision))
     }
 
     fn note(&self, hash: u64, decision: &Arc<Decision>) {
-        let decision = Arc::downgrade(decision);
-        let mut noted = self.0.lock();
+        let mut list = self.0.lock();
+        let List { noted, kept } = &mut *list;
         // Decisions that are gone are removed at each doubling: that takes little time, and at most twice the memory.
         if noted.len() >= FEW && noted.len() == noted.capacity() {
             noted.retain(|noted| noted.decision.strong_count() > 0);
         }
+        let keeps = decision.program.bytes() <= KEPT_BYTES;
+        let before = keeps.then(|| kept.replace(Arc::clone(decision)));
+        let decision = Arc::downgrade(decision);
         noted.insert_unique(hash, Noted { hash, decision }, |noted| noted.hash);
+        // What goes with it takes time.
+        drop(list);
+        drop(before);
+    }
+
+    /// Keeps a decision no longer, as it has ended.
+    fn forget(&self, decision: &Arc<Decision>) {
+        let mut list = self.0.lock();
+        let kept = list.kept.take_if(|kept| Arc::ptr_eq(kept, decision));
+        drop(list);
+        drop(kept);
     }
 
     /// Ends all of them.
     pub(crate) fn end(&self) {
-        let noted = std::mem::take(&mut *self.0.lock());
+        let List { noted, kept } = std::mem::take(&mut *self.0.lock());
         for decision in noted.into_iter().filter_map(|noted| noted.decision.upgrade()) {
-            decision.end();
+            end_composed(&decision);
         }
+        drop(kept);
     }
+}
+
+/// Ends a decision, which holds its flows, and is held by none of them afterwards.
+fn end_composed(decision: &Arc<Decision>) {
+    decision.end();
+    let parts = decision.parts().iter();
+    parts.for_each(|part| part.dependents.forget(decision));
 }
 
 fn same(parts: &[Arc<FlowEntry>], others: &[Arc<FlowEntry>]) -> bool {
@@ -246,9 +376,14 @@ pub(crate) fn known(parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
     parts.first()?.dependents.find(hash(parts), parts)
 }
 
-/// Makes the decision for a walk through these flows. If one of them has ended meanwhile, so has the decision.
-pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>]) -> Arc<Decision> {
-    let decision = Arc::new(Decision::new(program, Counts::Parts(parts.into())));
+/// Makes the decision for a walk through these flows and meters. If one of the flows has ended meanwhile, so has the decision.
+pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>], meters: &[Meter]) -> Arc<Decision> {
+    let meters = meters.iter().filter(|meter| !meter.behind.is_empty());
+    let counts = Counts::Parts(Parts {
+        flows: parts.into(),
+        meters: meters.cloned().collect(),
+    });
+    let decision = Arc::new(Decision::new(program, counts));
     let hash = hash(parts);
     for (at, part) in parts.iter().enumerate() {
         if !parts[..at].iter().any(|earlier| Arc::ptr_eq(earlier, part)) {
@@ -256,7 +391,7 @@ pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>]) -> Arc<Decisio
         }
     }
     if !parts.iter().all(|part| part.is_live()) {
-        decision.end();
+        end_composed(&decision);
     }
     decision
 }
@@ -264,6 +399,6 @@ pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>]) -> Arc<Decisio
 #[cfg(test)]
 impl Dependents {
     pub(crate) fn len(&self) -> usize {
-        self.0.lock().len()
+        self.0.lock().noted.len()
     }
 }

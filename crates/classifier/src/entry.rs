@@ -47,6 +47,13 @@ impl FlowEntry {
         prefetch(&raw const self.decision, Access::Read);
     }
 
+    /// Prefetches what a walk reads besides, and what a look-up reads had to be prefetched before.
+    #[inline]
+    pub(crate) fn prefetch_for_walk(&self) {
+        prefetch(self.program().ops().as_ptr(), Access::Read);
+        prefetch(&raw const self.dependents, Access::Write);
+    }
+
     /// Its compiled actions.
     #[inline]
     pub fn program(&self) -> &Program {
@@ -141,7 +148,7 @@ mod tests {
         for ended in 0..2 {
             let parts = [Arc::new(entry()), Arc::new(entry())];
             let program = Program::compile(&[Action::Output(PortId(3))], flow::Stage::Forward).unwrap();
-            let decision = compose(program.clone(), &parts);
+            let decision = compose(program.clone(), &parts, &[]);
             assert_eq!(decision.shape, Shape::Plain(PortId(3)));
             assert!(known(&parts).is_some_and(|known| Arc::ptr_eq(&known, &decision)));
             let [one, other] = parts.clone();
@@ -150,7 +157,7 @@ mod tests {
             assert!(parts.iter().all(|part| part.stats(0).packets == 2));
             parts[ended].kill();
             assert!(!decision.is_live() && known(&parts).is_none());
-            assert!(!compose(program, &parts).is_live());
+            assert!(!compose(program, &parts, &[]).is_live());
         }
     }
 
@@ -159,8 +166,42 @@ mod tests {
         let first = Arc::new(entry());
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
         for _ in 0..1000 {
-            compose(program.clone(), &[Arc::clone(&first), Arc::new(entry())]);
+            let second = Arc::new(entry());
+            compose(program.clone(), &[Arc::clone(&first), Arc::clone(&second)], &[]);
+            second.kill();
         }
         assert!(first.dependents.len() < 64);
+    }
+
+    #[test]
+    fn a_flow_keeps_the_decision_composed_last_and_no_flow_for_longer_than_it_lives() {
+        let program = Program::compile(&[Action::Output(PortId(3))], flow::Stage::Forward).unwrap();
+        let first = Arc::new(entry());
+        let others: Vec<_> = (0..3).map(|_| Arc::new(entry())).collect();
+        let parts = |other: &Arc<FlowEntry>| [Arc::clone(&first), Arc::clone(other)];
+        for other in &others {
+            compose(program.clone(), &parts(other), &[]);
+        }
+        assert!(others.iter().all(|other| known(&parts(other)).is_some()));
+        others[2].kill();
+        assert!(known(&parts(&others[2])).is_none() && known(&parts(&others[1])).is_some());
+        let count = Arc::strong_count;
+        assert_eq!(count(&others[2]), 1, "neither it nor the first keeps it");
+        first.kill();
+        assert!(others.iter().all(|other| count(other) == 1) && count(&first) == 1);
+        // Composed too late.
+        compose(program, &parts(&others[0]), &[]);
+        assert!(count(&others[0]) == 1 && count(&first) == 1);
+    }
+
+    #[test]
+    fn large_decisions_are_not_kept() {
+        let outputs = vec![Action::Output(PortId(3)); 1000];
+        let program = Program::compile(&outputs, flow::Stage::Forward).unwrap();
+        let parts = [Arc::new(entry()), Arc::new(entry())];
+        let decision = compose(program, &parts, &[]);
+        assert!(known(&parts).is_some());
+        drop(decision);
+        assert!(known(&parts).is_none());
     }
 }

@@ -50,6 +50,21 @@ impl Train {
         self.bytes += frame_len as u64;
         self.tcp_flags |= tcp_flags;
     }
+
+    /// Appends packets.
+    #[inline]
+    pub fn append(&mut self, other: &Train) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.tcp_flags |= other.tcp_flags;
+    }
+}
+
+/// The place of a decision in a cache, until the next insertion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    set: u32,
+    way: u8,
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +85,22 @@ impl Slot {
     #[inline]
     fn is_live(&self) -> bool {
         self.decision.as_ref().is_some_and(|decision| decision.is_live())
+    }
+
+    /// Whether the decision holds, and its packets are counted when they come: the usual case.
+    #[inline]
+    fn counts_at_once(&self) -> bool {
+        self.decision
+            .as_ref()
+            .is_some_and(|decision| decision.counts_at_once())
+    }
+
+    /// The decision, if it holds and counts apart. `other` is the other way.
+    #[inline(never)]
+    fn hit_apart(&mut self, other: &mut Slot) -> Option<&Arc<Decision>> {
+        let decision = self.decision.as_ref().filter(|decision| decision.is_live())?;
+        (self.recent, other.recent) = (true, false);
+        Some(decision)
     }
 
     /// Whether the slot is for that key, live or not.
@@ -96,8 +127,8 @@ pub struct MicroflowCache {
     entries: usize,
     set_mask: usize,
     seed: &'static Seed,
-    /// Sets and ways with counts that are not yet in their flows' statistics.
-    counted: Vec<(u32, u8)>,
+    /// Slots with counts that are not yet in their flows' statistics.
+    counted: Vec<Place>,
     insertions: u32,
 }
 
@@ -132,8 +163,8 @@ impl MicroflowCache {
         }
     }
 
-    /// The decision about a key, if one is known and holds. Counts the packets; [`flush_stats`](Self::flush_stats) adds
-    /// them to the flows' statistics.
+    /// The decision about a key, if one is known and holds. Counts the packets, unless the decision [counts
+    /// apart](Decision::counts_apart); [`flush_stats`](Self::flush_stats) adds them to the flows' statistics.
     #[inline]
     pub fn hit(
         &mut self,
@@ -146,24 +177,53 @@ impl MicroflowCache {
         let set = self.sets.get_mut(index)?;
         let way = way_of(set, hash, key, mask)?;
         let [slot, other] = in_order(set, way);
-        let decision = slot.decision.as_ref().filter(|decision| decision.is_live())?;
-        slot.train.packets += train.packets;
-        slot.train.bytes += train.bytes;
-        slot.train.tcp_flags |= train.tcp_flags;
+        if !slot.counts_at_once() {
+            return slot.hit_apart(other);
+        }
+        slot.train.append(train);
         if !slot.counted {
             slot.counted = true;
-            self.counted.push((index as u32, way as u8));
+            self.counted.push(Place {
+                set: index as u32,
+                way: way as u8,
+            });
         }
         if !slot.recent {
             (slot.recent, other.recent) = (true, false);
         }
-        Some(decision)
+        slot.decision.as_ref()
+    }
+
+    /// The place of a key's decision.
+    pub fn place(&self, hash: u64, key: &ExactKey, mask: impl Fn(usize) -> u64 + Copy) -> Option<Place> {
+        let set = self.set(hash);
+        let way = way_of(self.sets.get(set)?, hash, key, mask)?;
+        Some(Place {
+            set: set as u32,
+            way: way as u8,
+        })
+    }
+
+    /// The decision at a place.
+    pub fn at(&self, place: Place) -> Option<&Arc<Decision>> {
+        self.slot(place).decision.as_ref()
+    }
+
+    /// Counts packets of a decision that [counts apart](Decision::counts_apart), which its meters let pass, as
+    /// [`hit`](Self::hit) counts those of others.
+    pub fn count(&mut self, place: Place, train: &Train) {
+        let slot = &mut self.sets[place.set as usize][usize::from(place.way)];
+        slot.train.append(train);
+        if !slot.counted {
+            slot.counted = true;
+            self.counted.push(place);
+        }
     }
 
     /// Adds all counts to the flows' statistics. The thread calls this every few milliseconds, and before it sleeps.
     pub fn flush_stats(&mut self, now_ms: u64) {
-        for (set, way) in self.counted.drain(..) {
-            self.sets[set as usize][usize::from(way)].flush_stats(now_ms);
+        for place in self.counted.drain(..) {
+            self.sets[place.set as usize][usize::from(place.way)].flush_stats(now_ms);
         }
     }
 
@@ -216,6 +276,10 @@ impl MicroflowCache {
     /// Whether the cache holds no key.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    fn slot(&self, place: Place) -> &Slot {
+        &self.sets[place.set as usize][usize::from(place.way)]
     }
 
     /// The number of a key's set.

@@ -135,6 +135,14 @@ impl Hint<'_> {
             candidate.prefetch();
         }
     }
+
+    /// Prefetches what a walk reads of the flow. To be called when [`prefetch`](Self::prefetch) has had time.
+    #[inline]
+    pub fn prefetch_for_walk(self) {
+        if let Some(candidate) = self.0 {
+            candidate.prefetch_for_walk();
+        }
+    }
 }
 
 /// Successive look-ups that ended in the same subtable, which are counted there at once.
@@ -161,13 +169,21 @@ impl Reading<'_> {
         self.search(key, &Context::NONE, &mut |mask, matched| observe(mask, matched))
     }
 
+    /// Whether the switch has filters or later passes, so that packets walk.
+    #[inline]
+    pub fn has_walks(&self) -> bool {
+        self.stages.is_some()
+    }
+
     /// The place where the flow of a packet most likely is, in the first subtable of the port's list. Prefetches that place,
     /// without waiting for it. For bursts with several look-ups: they wait for memory together then, and not one after the
     /// other.
     #[inline]
     pub fn hint(&self, key: &FlowKey, context: &Context) -> Hint<'_> {
         let first = self.own.as_ref().and_then(|list| list.first());
-        let first = first.filter(|_| self.stages.is_none());
+        // Behind filters, the flow is that for the packet as they leave it.
+        let has_filters = self.stages.as_ref().is_some_and(|lists| lists.has_filters());
+        let first = first.filter(|_| !has_filters);
         Hint(first.and_then(|first| first.candidate(key, context)))
     }
 
@@ -181,16 +197,9 @@ impl Reading<'_> {
         walker: &mut Walker,
     ) -> Walked<'a> {
         if let Some(lists) = &self.stages {
-            return walker.walk(key, context, self, lists);
+            return walker.walk(hint, key, context, self, lists);
         }
-        let hinted = hint.0.and_then(|candidate| candidate.get(key, context));
-        let found = if hinted.is_some() {
-            self.count(true, 0);
-            hinted
-        } else {
-            self.search(key, context, &mut |_, _| ())
-        };
-        match found {
+        match self.first_pass(hint, key, context) {
             None => Walked::Missing(Stage::Forward),
             Some(entry) if entry.program().looks_up() => walker.each(),
             Some(entry) => Walked::Own(&entry.decision),
@@ -199,7 +208,17 @@ impl Reading<'_> {
 
     /// A flow of the forward stage's first pass.
     #[inline]
-    pub(crate) fn first_pass(&self, key: &FlowKey, context: &Context) -> Option<&Arc<FlowEntry>> {
+    pub(crate) fn first_pass<'a>(
+        &'a self,
+        hint: Hint<'a>,
+        key: &FlowKey,
+        context: &Context,
+    ) -> Option<&'a Arc<FlowEntry>> {
+        let hinted = hint.0.and_then(|candidate| candidate.get(key, context));
+        if hinted.is_some() {
+            self.count(true, 0);
+            return hinted;
+        }
         self.search(key, context, &mut |_, _| ())
     }
 
@@ -253,7 +272,7 @@ impl Drop for Reading<'_> {
 impl Tables for Reading<'_> {
     fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
         if stage == Stage::Forward && key.recirc_id() == 0 {
-            return self.first_pass(key, context).cloned();
+            return self.first_pass(Hint::default(), key, context).cloned();
         }
         self.stages.as_ref()?.look_up(stage, key, context)
     }

@@ -8,6 +8,7 @@ use crate::port_flows::SharedList;
 use flow::{Context, Filters, Flow, FlowKey, PortId, Stage};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,6 +56,37 @@ impl Place {
     }
 }
 
+/// Controllers choose places, and guests do not, so their hash needs no secret: it is computed once or twice for each look-up.
+#[derive(Clone, Copy, Debug, Default)]
+struct PlaceHasher(u64);
+
+impl Hasher for PlaceHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+        self.0 = (self.0 ^ number).wrapping_mul(FACTOR).rotate_left(31);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 29
+    }
+}
+
 /// The lists of a switch, behind a lock that look-ups take if there is any list or filter.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
@@ -65,7 +97,7 @@ pub(crate) struct Stages {
 
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
-    lists: HashMap<Place, Arc<SharedList>>,
+    lists: HashMap<Place, Arc<SharedList>, BuildHasherDefault<PlaceHasher>>,
     /// Filters of the ports that have some.
     filters: HashMap<PortId, Filters>,
 }
@@ -136,5 +168,39 @@ impl Lists {
             let place = Place { stage, pass, in_port };
             self.lists.get(&place)?.look_up(key, context)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::hash::{BuildHasher, Hash};
+
+    /// Both ends of the hash are used by tables: low bits choose a place, and high bits tell entries there apart.
+    #[test]
+    fn places_are_spread() {
+        fn spread(places: impl Iterator<Item = impl Hash>, shift: u32) -> usize {
+            let build = BuildHasherDefault::<PlaceHasher>::default();
+            let cut = |place| build.hash_one(place) >> shift & 0xff;
+            places.map(cut).collect::<HashSet<_>>().len()
+        }
+        for shift in [0, 56] {
+            let place = |stage, pass, port| Place {
+                stage,
+                pass,
+                in_port: Some(port),
+            };
+            let passes = (0..1024).map(|pass| place(Stage::Forward, pass, 1));
+            let ports = (0..1024).map(|port| place(Stage::Forward, 1, port));
+            let filters = (0..1024).map(|port| Place {
+                in_port: None,
+                ..place(Stage::Egress(PortId(port), 0), 0, 0)
+            });
+            // 1,024 random numbers leave 5 of 256 out.
+            assert!(spread(passes, shift) > 200);
+            assert!(spread(ports, shift) > 200);
+            assert!(spread(filters, shift) > 200);
+        }
     }
 }

@@ -91,6 +91,14 @@ impl<'a> Candidate<'a> {
         }
     }
 
+    /// Prefetches what a walk reads of the flow besides. The flow itself is read.
+    #[inline]
+    pub fn prefetch_for_walk(&self) {
+        if self.is_likely() {
+            self.place.entry.prefetch_for_walk();
+        }
+    }
+
     /// The flow, if packets with this key and context belong to it.
     #[inline]
     pub fn get(&self, key: &FlowKey, context: &Context) -> Option<&'a Arc<FlowEntry>> {

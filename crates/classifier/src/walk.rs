@@ -73,6 +73,8 @@ pub trait Subject {
     fn is_longer(&mut self, len: u16) -> bool;
     /// Whether a meter lets the packet pass.
     fn passes(&mut self, meter: u32) -> bool;
+    /// Told where in its program the meter is that did not let the packet pass.
+    fn stopped(&mut self, _at: usize) {}
     /// Whether the packet is one of the sample: `probability` in 2^32.
     fn is_sampled(&mut self, probability: u32) -> bool;
     /// Sets the packet aside; a copy of it stays.
@@ -219,6 +221,7 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
             Op::Hash { basis } => self.subject.hash(basis),
             Op::Meter(meter) => {
                 if !self.subject.passes(meter) {
+                    self.subject.stopped(next - 1);
                     return self.dropped(DropReason::Metered);
                 }
             }

@@ -2,19 +2,21 @@
 //!
 //! The twin keeps flows in a list and walks each packet from the beginning, by the actions as they were written: a function that calls
 //! itself, on frames that are copied. The product looks in its cache first, composes decisions, runs programs. Both see real
-//! frames, and must send the same bytes to the same places in the same order; and all flows must have counted the same.
+//! frames, and must send the same bytes to the same places in the same order; and all flows must have counted the same, although
+//! meters drop some packets of a decision and let others pass.
 //!
 //! `HYPERSWITCH_TWIN_MINUTES=60 cargo test --release -p classifier --test walk_twin` runs for an hour.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use classifier::{
-    FlowEntry, MegaflowTable, MicroflowCache, NoTables, PortFlows, Shape, Stack, Start, Subject, Tables,
-    Train, Walked, Walker, dp_hash, run,
+    Decision, FlowEntry, MegaflowTable, MicroflowCache, NoTables, Place, PortFlows, Shape, Stack, Start,
+    Subject, Tables, Train, Walked, Walker, dp_hash, run,
 };
 use flow::{
     Action, Context, ContextMatch, DropReason, Edit, Encapsulation, ExactKey, FieldId, Filters, Flow, FlowId,
-    FlowKey, FlowMask, Nested, NshHeader, PortId, PutMode, SetField, Stage, Statistics, SwitchId, Userspace,
+    FlowKey, FlowMask, FlowStats, Nested, NshHeader, PortId, PutMode, SetField, Stage, Statistics, SwitchId,
+    Userspace,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -131,12 +133,31 @@ impl Frame {
     }
 }
 
+/// Meters: 1 lets nothing pass, 2 two packets of three, and the others everything.
+#[derive(Clone, Copy, Default)]
+struct Meters {
+    asked: u64,
+}
+
+impl Meters {
+    fn passes(&mut self, meter: u32) -> bool {
+        self.asked += u64::from(meter == 2);
+        match meter {
+            1 => false,
+            2 => !self.asked.is_multiple_of(3),
+            _ => true,
+        }
+    }
+}
+
 /// The definition of it all.
+#[derive(Default)]
 struct Twin {
     flows: Vec<Flow>,
     filters: HashMap<PortId, Filters>,
-    counts: HashMap<FlowId, u64>,
+    counts: HashMap<FlowId, FlowStats>,
     outcomes: Vec<Outcome>,
+    meters: Meters,
 }
 
 impl Twin {
@@ -157,7 +178,9 @@ impl Twin {
         for old in replaced {
             self.counts.remove(&old.id);
         }
-        let count = kept.filter(|_| statistics == Statistics::Kept).unwrap_or(0);
+        let count = kept
+            .filter(|_| statistics == Statistics::Kept)
+            .unwrap_or_default();
         self.counts.insert(flow.id, count);
         self.flows.push(flow);
     }
@@ -193,7 +216,12 @@ impl Twin {
                 .outcomes
                 .push(Outcome::Missed(stage, Box::new((key, frame.context))));
         };
-        *self.counts.entry(flow.id).or_default() += 1;
+        let counts = self.counts.entry(flow.id).or_default();
+        counts.packets += 1;
+        counts.bytes += frame.head.len() as u64;
+        counts.tcp_flags |= key.tcp_flags();
+        // The clock stands still.
+        counts.idle_ms = Some(0);
         self.list(&flow.actions, stage, frame, looks + 1);
     }
 
@@ -260,8 +288,7 @@ impl Twin {
                 let hash = dp_hash(&frame.key(), *basis);
                 frame.marks.set_dp_hash(hash);
             }
-            // Meter 1 lets nothing pass.
-            Action::Meter(1) => {
+            Action::Meter(meter) if !self.meters.passes(*meter) => {
                 self.outcomes.push(Outcome::Dropped(DropReason::Metered));
                 return false;
             }
@@ -287,6 +314,9 @@ struct OnFrame {
     frame: Frame,
     key: FlowKey,
     outcomes: Vec<Outcome>,
+    meters: Meters,
+    /// Where meters did not let it pass.
+    stopped: Vec<usize>,
 }
 
 impl Subject for OnFrame {
@@ -298,7 +328,8 @@ impl Subject for OnFrame {
     }
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
-        entry.record(1, 0, 0, 0);
+        let (len, key) = (self.frame.head.len(), self.frame.key());
+        entry.record(1, len as u64, key.tcp_flags(), 0);
     }
 
     fn missed(&mut self, stage: Stage) {
@@ -343,7 +374,11 @@ impl Subject for OnFrame {
     }
 
     fn passes(&mut self, meter: u32) -> bool {
-        meter != 1
+        self.meters.passes(meter)
+    }
+
+    fn stopped(&mut self, at: usize) {
+        self.stopped.push(at);
     }
 
     fn is_sampled(&mut self, probability: u32) -> bool {
@@ -366,8 +401,30 @@ struct Product {
     cache: MicroflowCache,
     walker: Walker,
     stack: Stack<Frame>,
+    meters: Meters,
+    seen: Seen,
+}
+
+/// How often what is tested was seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
     hits: u64,
     composed: u64,
+    /// Packets of decisions with flows behind a meter: that passed all meters, and that were dropped by the first operation or
+    /// in the middle of a program.
+    passed: u64,
+    dropped_first: u64,
+    dropped_later: u64,
+}
+
+impl std::ops::AddAssign for Seen {
+    fn add_assign(&mut self, other: Seen) {
+        self.hits += other.hits;
+        self.composed += other.composed;
+        self.passed += other.passed;
+        self.dropped_first += other.dropped_first;
+        self.dropped_later += other.dropped_later;
+    }
 }
 
 impl Product {
@@ -379,8 +436,8 @@ impl Product {
             cache: MicroflowCache::new(64),
             walker: Walker::default(),
             stack: Stack::default(),
-            hits: 0,
-            composed: 0,
+            meters: Meters::default(),
+            seen: Seen::default(),
         }
     }
 
@@ -391,24 +448,29 @@ impl Product {
         let flows = &self.ports[in_port.0 as usize];
         let mut subject = OnFrame {
             key: exact.flow_key().unwrap_or_else(|| frame.key()),
-            frame,
             outcomes: Vec::new(),
+            meters: self.meters,
+            stopped: Vec::new(),
+            frame,
         };
         let mut train = Train::default();
-        train.add(100, 0);
+        train.add(subject.frame.head.len(), exact.tcp_flags());
         let mask = flows.mask_union(&exact);
         let hash = self.cache.hash(&exact, mask);
         let found = self.cache.hit(hash, &exact, mask, &train).cloned();
-        self.hits += u64::from(found.is_some());
+        self.seen.hits += u64::from(found.is_some());
+        let place = self.cache.place(hash, &exact, mask).filter(|_| found.is_some());
         let reading = flows.read();
         let decision = found.or_else(|| {
             let key = subject.key;
             let hint = reading.hint(&key, &Context::NONE);
             hint.prefetch();
             let walked = reading.walk(hint, &key, &Context::NONE, &mut self.walker);
-            self.composed += u64::from(matches!(walked, Walked::Composed(_)));
+            self.seen.composed += u64::from(matches!(walked, Walked::Composed(_)));
             let decision = walked.decision().cloned()?;
-            decision.record(1, 0, 0, 0);
+            if !decision.counts_apart() {
+                decision.record(1, train.bytes, train.tcp_flags, 0);
+            }
             if !exact.is_none() {
                 let mask = flows.mask_union(&exact);
                 let hash = self.cache.hash(&exact, mask);
@@ -417,38 +479,63 @@ impl Product {
             Some(decision)
         });
         let outcomes = match &decision {
-            Some(decision) => match &decision.shape {
-                Shape::Plain(port) => {
-                    subject.output(*port, true);
-                    1
-                }
-                Shape::Edited(edited) => {
-                    match edited.edits.iter().try_for_each(|edit| subject.edit(edit)) {
-                        // Nothing is checked on the short way.
-                        Ok(()) => subject
-                            .outcomes
-                            .push(Outcome::Output(edited.port, subject.frame.out())),
-                        Err(reason) => subject.dropped(reason),
-                    }
-                    1
-                }
-                Shape::Run => run(
-                    &mut self.stack,
-                    Start::Program(decision.program()),
-                    &NoTables,
-                    &mut subject,
-                ),
-            },
+            Some(decision) => decided(&mut self.stack, decision, &mut subject),
             None => {
                 let first = Stage::first(reading.filters(in_port));
                 run(&mut self.stack, Start::LookUp(first), &reading, &mut subject)
             }
         };
+        drop(reading);
+        if let Some(decision) = decision.filter(|decision| decision.counts_apart()) {
+            self.count(&decision, place, &train, &subject.stopped);
+        }
+        self.meters = subject.meters;
         if outcomes == 0 {
             subject.dropped(DropReason::NoAction);
         }
         subject.outcomes
     }
+
+    /// Counts a packet whose decision counts apart: with those of its place in the cache, if it passed and was found there.
+    fn count(&mut self, decision: &Decision, place: Option<Place>, train: &Train, stopped: &[usize]) {
+        self.seen.passed += u64::from(stopped.is_empty());
+        self.seen.dropped_first += u64::from(stopped.contains(&0));
+        self.seen.dropped_later += u64::from(stopped.iter().any(|&at| at > 0));
+        match place {
+            Some(place) if stopped.is_empty() => self.cache.count(place, train),
+            _ => decision.record_metered(stopped, train, 0),
+        }
+    }
+}
+
+/// Does what a decision says, and returns the number of outcomes.
+fn decided(stack: &mut Stack<Frame>, decision: &Decision, subject: &mut OnFrame) -> u64 {
+    let mut shape = &decision.shape;
+    if let Shape::Metered(metered) = shape {
+        shape = &metered.then;
+        if !subject.passes(metered.meter) {
+            subject.stopped(0);
+            subject.dropped(DropReason::Metered);
+            return 1;
+        }
+    }
+    match shape {
+        Shape::Plain(port) => subject.output(*port, true),
+        Shape::Edited(edited) => {
+            match edited.edits.iter().try_for_each(|edit| subject.edit(edit)) {
+                // Nothing is checked on the short way.
+                Ok(()) => subject
+                    .outcomes
+                    .push(Outcome::Output(edited.port, subject.frame.out())),
+                Err(reason) => subject.dropped(reason),
+            }
+        }
+        Shape::Run | Shape::Metered(_) => {
+            let start = Start::Program(decision.program());
+            return run(stack, start, &NoTables, subject);
+        }
+    }
+    1
 }
 
 fn ports() -> impl Strategy<Value = PortId> {
@@ -500,15 +587,15 @@ fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
     };
     let leaf = prop_oneof![
         5 => ports().prop_map(Action::Output),
-        5 => on,
+        5 => on.clone(),
         3 => sets().prop_map(Action::Set),
         1 => Just(Action::PushVlan { tpid: 0x8100, tci: 0x1003 }),
         1 => Just(Action::PopVlan),
         1 => Just(Action::PushMpls { lse: 0x1140, eth_type: 0x8847 }),
         1 => Just(Action::PopMpls(0x0800)),
         2 => encapsulations().prop_map(Action::Encapsulate),
-        1 => Just(Action::Hash { basis: 1 }),
-        1 => (0u32..2).prop_map(Action::Meter),
+        2 => Just(Action::Hash { basis: 1 }),
+        3 => (0u32..3).prop_map(Action::Meter),
         1 => (20u32..70).prop_map(Action::Truncate),
         1 => (0u32..2).prop_map(|pid| Action::Userspace(Userspace { pid, ..Userspace::default() })),
         1 => Just(Action::Drop(DropReason::Policy)),
@@ -525,7 +612,18 @@ fn lists(forward: bool) -> impl Strategy<Value = Vec<Action>> {
             }),
         ]
     });
-    prop::collection::vec(prop_oneof![6 => leaf, 1 => nested], 1..4)
+    // What limits rates and chooses buckets.
+    let limited =
+        (prop::option::of(sets()), 0u32..3, any::<bool>(), on).prop_map(|(set, meter, hashed, on)| {
+            let set = set.map(Action::Set).into_iter();
+            let hash = hashed.then_some(Action::Hash { basis: 1 });
+            set.chain([Action::Meter(meter)])
+                .chain(hash)
+                .chain([on])
+                .collect()
+        });
+    let any = prop::collection::vec(prop_oneof![6 => leaf, 1 => nested], 1..4);
+    prop_oneof![3 => any, 1 => limited]
 }
 
 fn stages() -> impl Strategy<Value = Stage> {
@@ -653,7 +751,29 @@ fn frame(bits: &[u8]) -> Vec<u8> {
     frame.extend([10, 0, 0, 9, 10, 0, 0, bits[9] & 3]);
     frame.extend([0, bits[10] & 3, 0, bits[11] & 3]);
     frame.extend([
-        0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0x50,
+        0x10 | bits[8] >> 1 & 3,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
     ]);
     frame.resize(frame.len() + usize::from(bits[0] / 4) % 20, 7);
     frame
@@ -703,15 +823,10 @@ fn operations() -> impl Strategy<Value = (u32, Vec<Operation>)> {
     (0u32..64, prop::collection::vec(operation, 1..40))
 }
 
-/// Returns how often the cache was of use, and how many decisions were composed.
-fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<[u64; 2], TestCaseError> {
+/// Returns how often what is tested was seen.
+fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<Seen, TestCaseError> {
     let mut product = Product::new();
-    let mut twin = Twin {
-        flows: Vec::new(),
-        filters: HashMap::new(),
-        counts: HashMap::new(),
-        outcomes: Vec::new(),
-    };
+    let mut twin = Twin::default();
     for operation in operations {
         match operation {
             Operation::Put(puts) => {
@@ -735,7 +850,7 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<[u64; 2], TestCa
                 let removed = product.table.remove(FlowId(id));
                 product.cache.flush_stats(0);
                 twin.flows.retain(|flow| flow.id != FlowId(id));
-                let last = removed.map(|entry| entry.stats(0).packets);
+                let last = removed.map(|entry| entry.stats(0));
                 prop_assert_eq!(last, twin.counts.remove(&FlowId(id)));
             }
             Operation::Filters(port, filters) => {
@@ -756,13 +871,13 @@ fn compare((salt, operations): (u32, Vec<Operation>)) -> Result<[u64; 2], TestCa
                 product.cache.flush_stats(0);
                 for entry in product.table.iter() {
                     let count = twin.counts.get(&entry.flow.id).copied();
-                    prop_assert_eq!(Some(entry.stats(0).packets), count, "{:?}", entry.flow);
+                    prop_assert_eq!(Some(entry.stats(0)), count, "{:?}", entry.flow);
                 }
             }
         }
         prop_assert_eq!(product.table.len(), twin.flows.len());
     }
-    Ok([product.hits, product.composed])
+    Ok(product.seen)
 }
 
 #[test]
@@ -771,31 +886,39 @@ fn walks_through_caches_are_as_walks_without() {
         .ok()
         .and_then(|minutes| minutes.parse().ok());
     let end = Instant::now() + Duration::from_secs(60 * minutes.unwrap_or(0));
-    let mut totals = [0; 2];
+    let mut totals = Seen::default();
     loop {
         let config = Config {
             failure_persistence: None,
             max_shrink_iters: 500,
             ..Config::with_cases(1500)
         };
-        let seen = std::cell::Cell::new([0; 2]);
+        let seen = std::cell::Cell::new(Seen::default());
         let result = TestRunner::new(config).run(&operations(), |case| {
-            let [hits, composed] = compare(case)?;
-            let [before, also] = seen.get();
-            seen.set([before + hits, also + composed]);
+            let mut sum = seen.get();
+            sum += compare(case)?;
+            seen.set(sum);
             Ok(())
         });
         if let Err(error) = result {
             panic!("{error}");
         }
-        totals = [totals[0] + seen.get()[0], totals[1] + seen.get()[1]];
+        totals += seen.get();
         if Instant::now() >= end {
             break;
         }
     }
+    let Seen {
+        hits,
+        composed,
+        passed,
+        dropped_first,
+        dropped_later,
+    } = totals;
+    assert!(hits > 3000 && composed > 300, "{totals:?}");
     assert!(
-        totals[0] > 3000 && totals[1] > 300,
-        "hits and composed decisions: {totals:?}"
+        passed > 30 && dropped_first > 30 && dropped_later > 30,
+        "{totals:?}"
     );
 }
 
@@ -819,7 +942,7 @@ fn circles_end() {
             .all(|outcome| *outcome == Outcome::Dropped(DropReason::TooDeep))
     );
     assert!(outcomes.len() < classifier::MAX_STEPS as usize);
-    assert_eq!((product.walker.uncomposed, product.composed), (1, 0));
+    assert_eq!((product.walker.uncomposed, product.seen.composed), (1, 0));
 }
 
 /// Found by random operations: the decision for a packet with an address to be set was used for one without, which counted for

@@ -39,7 +39,16 @@ pub(crate) trait Sink {
 #[derive(Default)]
 pub(crate) struct Means {
     stack: Stack<Aside>,
+    /// Places of the meters that dropped the last packet, or copies of it.
+    stopped: Vec<usize>,
     random: fastrand::Rng,
+}
+
+impl Means {
+    /// The places, in the program that was applied last, of the meters that did not let the packet pass.
+    pub fn stopped(&self) -> &[usize] {
+        &self.stopped
+    }
 }
 
 /// The packet between actions.
@@ -84,7 +93,12 @@ pub(crate) fn apply<K: Sink>(
     means: &mut Means,
     sink: &mut K,
 ) {
-    let Means { stack, random } = means;
+    let Means {
+        stack,
+        stopped,
+        random,
+    } = means;
+    stopped.clear();
     let metadata = Metadata {
         marks: key.unwrap_or_default(),
         key,
@@ -93,6 +107,7 @@ pub(crate) fn apply<K: Sink>(
     let mut subject = OnPacket {
         current: Some(Current::Own(packet)),
         metadata,
+        stopped,
         random,
         sink,
     };
@@ -109,6 +124,7 @@ struct OnPacket<'a, K> {
     /// None after the last output.
     current: Option<Current>,
     metadata: Metadata,
+    stopped: &'a mut Vec<usize>,
     random: &'a mut fastrand::Rng,
     sink: &'a mut K,
 }
@@ -311,6 +327,10 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
         self.sink.applying(|| Action::Meter(meter));
         let current = self.current.as_ref();
         current.is_none_or(|current| self.sink.passes(meter, current.packet()))
+    }
+
+    fn stopped(&mut self, at: usize) {
+        self.stopped.push(at);
     }
 
     fn is_sampled(&mut self, probability: u32) -> bool {

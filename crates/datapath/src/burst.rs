@@ -1,5 +1,6 @@
 //! A burst under way: its packets, their keys, and the decision about each.
 
+use crate::police::AtMeter;
 use classifier::{Decision, Edited, Shape};
 use flow::{ExactKey, FlowKey, PortId};
 use ring::Unique;
@@ -16,6 +17,8 @@ pub(crate) struct Burst {
     pub verdicts: [Verdict; BURST],
     /// Decisions of the burst that are not just to output to a port.
     pub decisions: Vec<Arc<Decision>>,
+    /// Packets whose verdicts hold if a meter lets them pass, until it has been asked.
+    pub at_meter: Vec<AtMeter>,
     pub outgoing: Outgoing,
 }
 
@@ -27,6 +30,7 @@ impl Burst {
             flow_keys: Box::new([FlowKey::default(); BURST]),
             verdicts: [Verdict::Miss; BURST],
             decisions: Vec::with_capacity(BURST),
+            at_meter: Vec::with_capacity(BURST),
             outgoing: Outgoing::default(),
         }
     }
@@ -49,9 +53,7 @@ impl Burst {
             return None;
         };
         let decision = self.decisions.get(decision as usize)?;
-        let Shape::Edited(edited) = &decision.shape else {
-            return None;
-        };
+        let edited = decision.shape.edited()?;
         if others.iter().any(|verdict| verdict != first) {
             return None;
         }
@@ -79,14 +81,22 @@ pub(crate) enum Verdict {
     Actions(u32),
     /// It has to be walked from flow to flow.
     Walk,
+    /// A meter has dropped it.
+    Metered,
     /// No flow matches.
     Miss,
 }
 
 impl Verdict {
+    /// The verdict about packets of a decision; if it begins with a meter, about those that pass.
     #[inline]
     pub fn of(decision: &Arc<Decision>, decisions: &mut Vec<Arc<Decision>>) -> Verdict {
         if let Shape::Plain(port) = decision.shape {
+            return Verdict::Output(port);
+        }
+        if let Shape::Metered(metered) = &decision.shape
+            && let Shape::Plain(port) = metered.then
+        {
             return Verdict::Output(port);
         }
         // Neighbours are often of the same kind, and then share one reference to it.

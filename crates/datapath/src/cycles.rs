@@ -10,13 +10,14 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 
+use crate::meter::Meters;
 use crate::pipeline::Pipeline;
 use crate::port::{Port, Switch};
 use crate::state::{Datapath, transmit_ring};
 use crate::switches::Switches;
 use ::placement::{Config, Costs, Policy, Topology};
 use control_protocol::data_plane::{Connection, PortSpec};
-use flow::{Action, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use flow::{Action, Flow, FlowId, FlowKey, FlowMask, MeterBand, MeterSpec, MeterUnit, PortId, SwitchId};
 use scheduler::{Placement, Scheduler};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use std::os::unix::net::UnixStream;
@@ -39,6 +40,7 @@ struct Loop {
     sender: Guest,
     receiver: Guest,
     ports: [Arc<Port>; 2],
+    meters: Arc<Meters>,
     /// Of the reading of the clock, in nanoseconds.
     overhead: u128,
     /// Number of the next packet, if there are several flows.
@@ -95,18 +97,16 @@ fn put_flow(switch: &Switch, station: u64, mask: FlowMask) {
 }
 
 fn insert(switch: &Switch, id: u128, key: FlowKey, mask: FlowMask) {
-    let flow = Flow::new(
-        FlowId(id),
-        SwitchId(1),
-        key,
-        mask,
-        vec![Action::Output(PortId(2))],
-    );
+    insert_with(switch, id, key, mask, vec![Action::Output(PortId(2))]);
+}
+
+fn insert_with(switch: &Switch, id: u128, key: FlowKey, mask: FlowMask, actions: Vec<Action>) {
+    let flow = Flow::new(FlowId(id), SwitchId(1), key, mask, actions);
     switch.flows.lock().insert(flow).unwrap();
 }
 
-/// A flow for each pair of UDP ports, and none for a station.
-fn put_flow_per_pair(switch: &Switch, flows: usize) {
+/// A flow with these actions for each pair of UDP ports, and none for a station.
+fn put_flow_per_pair(switch: &Switch, flows: usize, actions: &[Action]) {
     switch.flows.lock().remove(FlowId(2)).unwrap();
     let mut mask = FlowMask::ANY;
     mask.0.set_in_port(u32::MAX);
@@ -121,7 +121,26 @@ fn put_flow_per_pair(switch: &Switch, flows: usize) {
     for pair in 0..flows {
         key.set_tp_src((pair >> 16) as u16);
         key.set_tp_dst(pair as u16);
-        insert(switch, 16 + pair as u128, key, mask);
+        insert_with(switch, 16 + pair as u128, key, mask, actions.to_vec());
+    }
+}
+
+/// A meter that nobody exceeds.
+const METER: u32 = 1;
+/// The pass in which a group selects one of two buckets.
+const SELECTING: u32 = 1;
+
+/// The second pass of a group that selects: a flow for each value of the hash, as Open vSwitch makes them.
+fn put_buckets(switch: &Switch) {
+    let (mut key, mut mask) = (FlowKey::default(), FlowMask::ANY);
+    key.set_in_port(1);
+    mask.0.set_in_port(u32::MAX);
+    key.set_recirc_id(SELECTING);
+    mask.0.set_recirc_id(u32::MAX);
+    mask.0.set_dp_hash(0xf);
+    for hash in 0..16 {
+        key.set_dp_hash(hash);
+        insert(switch, 3 + 1_000_000 * u128::from(hash + 1), key, mask);
     }
 }
 
@@ -139,6 +158,7 @@ impl Loop {
         let mut readings: Vec<_> = (0..1000).map(|_| Instant::now().elapsed().as_nanos()).collect();
         readings.sort_unstable();
         Loop {
+            meters: datapath.meters.clone(),
             scheduler: Scheduler::new(datapath.crew.clone(), None, Pipeline::new(datapath)),
             sender,
             receiver,
@@ -146,6 +166,28 @@ impl Loop {
             overhead: readings[500],
             serial: 0,
         }
+    }
+
+    /// A flow for each pair of ports, whose packets go through a meter, and then, if they are hashed, through a group that
+    /// selects.
+    fn put_metered(&self, flows: usize, hashed: bool) {
+        let band = Some(MeterBand {
+            rate: u32::MAX,
+            burst: u32::MAX,
+        });
+        let spec = MeterSpec {
+            unit: MeterUnit::Kilobits,
+            band,
+        };
+        self.meters.set(PortId(1).controller(), METER, spec).unwrap();
+        let switch = &self.ports[0].switch;
+        let then = if hashed {
+            put_buckets(switch);
+            vec![Action::Hash { basis: 0 }, Action::Recirc(SELECTING)]
+        } else {
+            vec![Action::Output(PortId(2))]
+        };
+        put_flow_per_pair(switch, flows, &[vec![Action::Meter(METER)], then].concat());
     }
 
     fn data(&self) -> usize {
@@ -279,7 +321,7 @@ fn cycles() {
     println!("clock {} ns, {mhz} MHz", all.overhead);
     println!("frame flows burst apart  ns/packet  cycles");
     // The last number says how flows of packets are told apart: 0 not at all, as a learning switch has it; 1 by a flow in the
-    // table that looks at all fields; 2 by a flow for each.
+    // table that looks at all fields; 2 by a flow for each; 3 and 4 the same with a meter, and 4 with a group that selects.
     let mut cases = vec![
         [64, 1, 32, 0],
         [512, 1, 32, 0],
@@ -293,6 +335,10 @@ fn cycles() {
         [64, 1_000, 32, 2],
         [64, 10_000, 32, 2],
         [64, 100_000, 32, 2],
+        [64, 1_000, 32, 3],
+        [64, 20_000, 32, 3],
+        [64, 1_000, 32, 4],
+        [64, 20_000, 32, 4],
     ];
     // One alone, for a profiler: `CASE=64,1,32,0`.
     if let Ok(case) = std::env::var("CASE") {
@@ -303,9 +349,13 @@ fn cycles() {
         match apart {
             0 => {}
             1 => put_flow(&all.ports[0].switch, 3, FlowMask::EXACT),
+            2 => {
+                all = Loop::new();
+                put_flow_per_pair(&all.ports[0].switch, flows, &[Action::Output(PortId(2))]);
+            }
             _ => {
                 all = Loop::new();
-                put_flow_per_pair(&all.ports[0].switch, flows);
+                all.put_metered(flows, apart == 4);
             }
         }
         let ns = all.measure(len, flows, burst);

@@ -46,6 +46,7 @@ mod notices;
 mod ownership;
 mod peer;
 pub mod pipeline;
+mod police;
 mod port;
 mod refusal;
 mod report;

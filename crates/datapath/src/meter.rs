@@ -51,20 +51,31 @@ impl Meter {
 
     /// Whether a packet of that many bytes may go on; it is counted.
     fn passes(&self, bytes: u64, now_us: u64) -> bool {
-        self.packets.fetch_add(1, Relaxed);
-        self.bytes.fetch_add(bytes, Relaxed);
-        self.fill(now_us);
-        let cost = match self.spec.unit {
-            MeterUnit::Packets => TOKENS,
-            MeterUnit::Kilobits => bytes * 8 * TOKENS_PER_BIT,
-        };
-        let take = |tokens: u64| tokens.checked_sub(cost);
-        if self.spec.band.is_none() || self.tokens.fetch_update(Relaxed, Relaxed, take).is_ok() {
+        if self.all_pass(1, bytes, now_us) {
             return true;
         }
+        self.packets.fetch_add(1, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
         self.dropped_packets.fetch_add(1, Relaxed);
         self.dropped_bytes.fetch_add(bytes, Relaxed);
         false
+    }
+
+    /// Whether that many packets, which have so many bytes together, may all go on; they are counted if they may. Each of them
+    /// would pass alone then, one after the other. Otherwise nothing is taken, and some of them may pass.
+    fn all_pass(&self, packets: u64, bytes: u64, now_us: u64) -> bool {
+        self.fill(now_us);
+        let cost = match self.spec.unit {
+            MeterUnit::Packets => packets * TOKENS,
+            MeterUnit::Kilobits => bytes * 8 * TOKENS_PER_BIT,
+        };
+        let take = |tokens: u64| tokens.checked_sub(cost);
+        if self.spec.band.is_some() && self.tokens.fetch_update(Relaxed, Relaxed, take).is_err() {
+            return false;
+        }
+        self.packets.fetch_add(packets, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        true
     }
 
     /// Adds the tokens of the time that has passed. Cores' clocks may differ a little: what seems to be past adds nothing.
@@ -179,19 +190,26 @@ impl KnownMeters {
 
     /// Whether a meter lets a packet of that many bytes go on. One that does not exist does, as in the kernel.
     pub fn passes(&mut self, controller: ControllerId, id: u32, bytes: usize) -> bool {
+        let meter = self.get(controller, id);
+        meter.is_none_or(|meter| meter.passes(bytes as u64, clock::now_us()))
+    }
+
+    /// Whether a meter lets all of these packets go on. If not, it has not seen them, and is to be asked about each.
+    pub fn all_pass(&mut self, controller: ControllerId, id: u32, packets: u64, bytes: u64) -> bool {
+        let meter = self.get(controller, id);
+        meter.is_none_or(|meter| meter.all_pass(packets, bytes, clock::now_us()))
+    }
+
+    fn get(&mut self, controller: ControllerId, id: u32) -> Option<&Meter> {
         let version = self.all.version.load(Acquire);
         if version != self.version {
             self.known.clear();
             self.version = version;
         }
-        let meter = match self.known.entry((controller, id)) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => match self.all.get(controller, id) {
-                Some(meter) => place.insert(meter),
-                None => return true,
-            },
-        };
-        meter.passes(bytes as u64, clock::now_us())
+        match self.known.entry((controller, id)) {
+            Entry::Occupied(known) => Some(known.into_mut()),
+            Entry::Vacant(place) => Some(place.insert(self.all.get(controller, id)?)),
+        }
     }
 }
 
@@ -243,22 +261,27 @@ mod tests {
             kilobits in any::<bool>(),
             rate in number(),
             burst in prop_oneof![Just(0), number()],
-            packets in prop::collection::vec((prop_oneof![0..3000u64, any::<u64>()], 14..65_553u64), 1..200),
+            packets in prop::collection::vec((prop_oneof![0..3000u64, any::<u64>()], 14..65_553u64, 1..5u64), 1..200),
         ) {
             let unit = if kilobits { MeterUnit::Kilobits } else { MeterUnit::Packets };
             let meter = Meter::new(spec(unit, rate, burst), 5);
             let full = u128::from(burst) * 1_000_000;
             let mut twin = Twin { rate: rate.into(), full, tokens: full, filled_us: 5 };
             let (mut now_us, mut seen) = (5u64, MeterStats::default());
-            for (pause, bytes) in packets {
+            for (pause, bytes, count) in packets {
                 now_us = now_us.saturating_add(pause).min(u64::MAX / 2);
                 let cost = if kilobits { u128::from(bytes) * 8000 } else { 1_000_000 };
-                let passes = twin.passes(cost, now_us);
-                prop_assert_eq!(meter.passes(bytes, now_us), passes);
-                seen.packets += 1;
-                seen.bytes += bytes;
-                seen.dropped_packets += u64::from(!passes);
-                seen.dropped_bytes += if passes { 0 } else { bytes };
+                // Together first, as bursts are, and one by one if that fails.
+                let together = meter.all_pass(count, count * bytes, now_us);
+                let passes: Vec<_> = (0..count).map(|_| twin.passes(cost, now_us)).collect();
+                prop_assert_eq!(together, passes.iter().all(|&passes| passes));
+                for &passes in &passes {
+                    prop_assert!(together || meter.passes(bytes, now_us) == passes);
+                    seen.dropped_packets += u64::from(!passes);
+                    seen.dropped_bytes += if passes { 0 } else { bytes };
+                }
+                seen.packets += count;
+                seen.bytes += count * bytes;
             }
             seen.idle_ms = (now_us - twin.filled_us) / 1000;
             prop_assert_eq!(meter.stats(now_us), seen);

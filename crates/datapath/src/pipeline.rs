@@ -24,6 +24,7 @@ use crate::burst::{Burst, PortSet, Verdict, change};
 use crate::deliver::{Sender, Step, empty, end_of_turn, vanished};
 use crate::grace::Member;
 use crate::meter::KnownMeters;
+use crate::police::{AtMeter, police};
 use crate::port::Port;
 use crate::sinks::{FlowRun, Forward};
 use crate::state::{Datapath, Ports, transmit_ring};
@@ -377,7 +378,7 @@ impl Walk {
         let count = self.burst.packets.len();
         let (packets, keys) = (&self.burst.packets[..count], &self.burst.keys[..count]);
         let verdicts = &mut self.burst.verdicts[..count];
-        let (mut at, mut missing) = (0, false);
+        let (mut at, mut further) = (0, false);
         while at < count {
             let (first, begin, mut train) = (&keys[at], at, Train::default());
             let mask = port.flows.mask_union(first);
@@ -390,13 +391,37 @@ impl Walk {
             }
             let hash = self.microflows.hash(first, mask);
             let cached = self.microflows.hit(hash, first, mask, &train);
-            missing |= cached.is_none();
-            let verdict = cached.map_or(Verdict::Miss, |decision| {
-                Verdict::of(decision, &mut self.burst.decisions)
-            });
+            further |= cached.is_none();
+            let verdict = match cached {
+                None => Verdict::Miss,
+                Some(decision) => match &decision.shape {
+                    Shape::Plain(port) => Verdict::Output(*port),
+                    shape => {
+                        let verdict = Verdict::of(decision, &mut self.burst.decisions);
+                        if let Shape::Metered(metered) = shape {
+                            let (meter, apart) = (metered.meter, decision.counts_apart());
+                            let place = apart.then(|| self.microflows.place(hash, first, mask));
+                            let at_meter = AtMeter::cached(meter, begin, train, place.flatten());
+                            self.burst.at_meter.push(at_meter);
+                            further = true;
+                        }
+                        verdict
+                    }
+                },
+            };
             verdicts[begin..at].fill(verdict);
         }
-        if missing {
+        if further {
+            self.look_further(port, now_ms);
+        }
+    }
+
+    /// Deals with packets that the cache has no verdict about, or that a meter has to let pass.
+    #[inline(never)]
+    fn look_further(&mut self, port: &Port, now_ms: u64) {
+        self.ask_meters(port, now_ms);
+        let count = self.burst.packets.len();
+        if self.burst.verdicts[..count].contains(&Verdict::Miss) {
             self.look_up_missing(port, now_ms);
         }
     }
@@ -419,6 +444,11 @@ impl Walk {
         hints[..burst.packets.len()]
             .iter()
             .for_each(|hint| hint.prefetch());
+        if flows.has_walks() {
+            hints[..burst.packets.len()]
+                .iter()
+                .for_each(|hint| hint.prefetch_for_walk());
+        }
         for (at, packet) in burst.packets.iter().enumerate() {
             let (key, flow_key) = (&burst.keys[at], &burst.flow_keys[at]);
             if burst.verdicts[at] != Verdict::Miss {
@@ -432,14 +462,40 @@ impl Walk {
                 continue;
             };
             burst.verdicts[at] = Verdict::of(decision, &mut burst.decisions);
+            if let Shape::Metered(metered) = &decision.shape {
+                let mut train = Train::default();
+                train.add(packet.frame_len(), key.tcp_flags());
+                burst
+                    .at_meter
+                    .push(AtMeter::walked(metered.meter, at, train, decision));
+            }
             if !key.is_none() {
                 let mask = port.flows.mask_union(key);
                 let hash = self.microflows.hash(key, mask);
                 self.microflows.insert(hash, key, mask, decision, now_ms);
             }
-            run.count(walked, packet.frame_len(), key.tcp_flags(), now_ms);
+            if !decision.counts_apart() {
+                run.count(walked, packet.frame_len(), key.tcp_flags(), now_ms);
+            }
         }
         run.flush(now_ms);
+        drop(flows);
+        self.ask_meters(port, now_ms);
+    }
+
+    /// Asks the meters with which decisions begin.
+    #[inline]
+    fn ask_meters(&mut self, port: &Port, now_ms: u64) {
+        if !self.burst.at_meter.is_empty() {
+            let controller = port.id().controller();
+            police(
+                &mut self.burst,
+                controller,
+                &mut self.meters,
+                &mut self.microflows,
+                now_ms,
+            );
+        }
     }
 
     #[inline(never)]
@@ -462,14 +518,14 @@ impl Walk {
                         continue;
                     }
                     Verdict::Actions(decision) => {
-                        if let Shape::Edited(edited) = &decisions[decision as usize].shape {
+                        if let Some(edited) = decisions[decision as usize].shape.edited() {
                             if change(&mut packet, edited) {
                                 outgoing.add(edited.port, packet);
                             }
                             continue;
                         }
                     }
-                    Verdict::Walk | Verdict::Miss => {}
+                    Verdict::Walk | Verdict::Metered | Verdict::Miss => {}
                 }
             }
             let mut forward = Forward {
@@ -491,10 +547,21 @@ impl Walk {
                     forward.output(to, packet.share());
                 }
                 Verdict::Actions(decision) => {
-                    let program = decisions[decision as usize].program();
-                    capture(&packet, drop_reason(program));
-                    let start = Start::Program(program);
+                    let decision = &decisions[decision as usize];
+                    capture(&packet, drop_reason(decision.program()));
+                    if let Some(edited) = decision.shape.edited() {
+                        if change(&mut packet, edited) {
+                            forward.output(edited.port, packet.share());
+                        }
+                        continue;
+                    }
+                    let mut train = Train::default();
+                    train.add(packet.frame_len(), key.tcp_flags());
+                    let start = Start::Program(decision.program());
                     apply(start, &NoTables, (packet, None), &mut self.means, &mut forward);
+                    if decision.counts_apart() {
+                        decision.record_metered(self.means.stopped(), &train, step.now_ms);
+                    }
                 }
                 Verdict::Walk => {
                     capture(&packet, None);
@@ -502,6 +569,10 @@ impl Walk {
                     let start = Start::LookUp(Stage::first(flows.filters(port.id())));
                     let key = key.flow_key().unwrap_or_else(|| packet.key());
                     apply(start, &flows, (packet, Some(key)), &mut self.means, &mut forward);
+                }
+                Verdict::Metered => {
+                    capture(&packet, Some(DropReason::Metered));
+                    forward.dropped(&packet, DropReason::Metered);
                 }
                 Verdict::Miss => {
                     let dropped = forward.miss(&packet, (&packet.key(), &Context::NONE)).err();

@@ -177,18 +177,31 @@ impl Program {
         self.userspace.get(place as usize)
     }
 
-    /// The port to which the program sends packets as they are, if it does nothing else.
-    pub fn plain(&self) -> Option<PortId> {
+    /// The meter that is asked before anything else is done to packets, if there is one.
+    pub fn first_meter(&self) -> Option<u32> {
         match *self.ops {
+            [Op::Meter(meter), ..] => Some(meter),
+            _ => None,
+        }
+    }
+
+    /// What is done to packets that the [first meter](Self::first_meter) lets pass.
+    fn behind_meter(&self) -> &[Op] {
+        &self.ops[usize::from(self.first_meter().is_some())..]
+    }
+
+    /// The port to which the program sends packets as they are, if it does nothing else but ask a first meter.
+    pub fn plain(&self) -> Option<PortId> {
+        match *self.behind_meter() {
             [Op::Output { port, last: true }] => Some(port),
             _ => None,
         }
     }
 
-    /// The changes of packets and the port that they are sent to, if the program does nothing else, and packets have an
-    /// Ethernet header all the time. Marks for later passes are left out, as no pass follows.
+    /// The changes of packets and the port that they are sent to, if the program does nothing else but ask a first meter, and
+    /// packets have an Ethernet header all the time. Marks for later passes are left out, as no pass follows.
     pub fn edited(&self) -> Option<(Box<[Edit]>, PortId)> {
-        let [edits @ .., Op::Output { port, last: true }] = &*self.ops else {
+        let [edits @ .., Op::Output { port, last: true }] = self.behind_meter() else {
             return None;
         };
         let is_mark = |edit: &Edit| matches!(edit, Edit::Set(set) if set.field == FieldId::SkbMark);
@@ -494,6 +507,17 @@ mod tests {
         assert_eq!(edited.plain(), None);
         let edits = [Edit::PopVlan, Edit::Set(set)];
         assert_eq!(edited.edited(), Some((edits.into(), PortId(7))));
+        assert_eq!(edited.first_meter(), None);
+        let metered = compile(&[Action::Meter(3), Action::PopVlan, to.clone()]).unwrap();
+        assert_eq!(metered.first_meter(), Some(3));
+        assert_eq!(metered.edited(), Some(([Edit::PopVlan].into(), PortId(7))));
+        let metered = compile(&[Action::Meter(3), to.clone()]).unwrap();
+        assert_eq!(
+            (metered.first_meter(), metered.plain()),
+            (Some(3), Some(PortId(7)))
+        );
+        let later = compile(&[Action::PopVlan, Action::Meter(3), to.clone()]).unwrap();
+        assert_eq!((later.first_meter(), later.edited()), (None, None));
         for other in [
             vec![to.clone(), Action::PopVlan],
             vec![],

@@ -2,11 +2,11 @@
 
 use crate::support::control::{Controller, SWITCH};
 use crate::support::frames::plain;
-use crate::support::{Guest, Switch};
+use crate::support::{Guest, Switch, eventually};
 use control_protocol::data_plane::{Answer, Packet, PortState, Request, TraceStep, UpcallCause};
 use flow::{
     Action, DropReason, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, MAX_METERS, MeterBand, MeterSpec,
-    MeterStats, MeterUnit, PortId, SetField, Stage, Userspace,
+    MeterStats, MeterUnit, Nested, PortId, SetField, Stage, Userspace,
 };
 use rustix::io::Errno;
 
@@ -128,6 +128,95 @@ fn two_ports_share_a_meter_in_a_later_pass() {
     (0..back).for_each(|_| a.expect_plain(&frame));
     let stats = meter(&mut switch, Request::MeterGet { meter: 1 }).unwrap();
     assert_eq!(stats.packets, 2 * SENT);
+    switch.finish();
+}
+
+/// The same where one copy of each packet is dropped in any case.
+fn send_copies(switch: &mut Switch, a: &mut Guest, b: &mut Guest) -> u64 {
+    let before = switch.counters(1);
+    let frame = plain(1, 2, LENGTH, 7);
+    (0..SENT).for_each(|_| a.send(&frame));
+    let dropped = before.dropped.get(DropReason::Policy) + SENT;
+    switch.until(1, "all have ended", |counters| {
+        counters.dropped.get(DropReason::Policy) == dropped && counters.in_flight() == 0
+    });
+    a.all_sent();
+    let passed = switch.counters(1).delivered - before.delivered;
+    (0..passed).for_each(|_| b.expect_plain(&frame));
+    passed
+}
+
+/// A flow for packets of port 1 in a later pass.
+fn later(id: u128, pass: u32, actions: &[Action]) -> Flow {
+    let (mut key, mut mask) = (FlowKey::default(), FlowMask::ANY);
+    key.set_in_port(1);
+    mask.0.set_in_port(u32::MAX);
+    key.set_recirc_id(pass);
+    mask.0.set_recirc_id(u32::MAX);
+    Flow::new(FlowId(id), SWITCH, key, mask, actions.to_vec())
+}
+
+/// Packets and bytes that flows have counted, of port 1's flow and those of the later passes.
+fn counted(switch: &mut Controller) -> [[u64; 2]; 3] {
+    let flows = switch.flows();
+    let of_pass = |pass| {
+        let mut found = flows.iter().filter(|(flow, _)| flow.key.recirc_id() == pass);
+        let (_, stats) = found.next().unwrap();
+        [stats.packets, stats.bytes]
+    };
+    [0, 5, 6].map(of_pass)
+}
+
+/// Whether packets just go to a port then, or are changed, or take the long way.
+#[test]
+fn flows_behind_a_meter_count_what_it_lets_pass() {
+    let (mut switch, mut a, mut b) = pair();
+    let (limit, hash, on) = (Action::Meter(1), Action::Hash { basis: 0 }, Action::Recirc);
+    let mut source = [0; 8];
+    source[2..].copy_from_slice(&plain(1, 2, LENGTH, 7)[6..12]);
+    let same = Action::Set(SetField::whole(
+        FieldId::EthSrc,
+        u64::from_be_bytes(source).into(),
+    ));
+    let no_copy = Action::Clone(Nested(vec![limit.clone(), on(6)]));
+    let to_second = || vec![limit.clone(), hash.clone(), on(5)];
+    // The first flow, that of pass 5, and how many of them count all packets. Pass 6 outputs.
+    let ways = [
+        (to_second(), vec![on(6)], 1),
+        (to_second(), vec![same.clone(), on(6)], 1),
+        (vec![on(5)], vec![limit.clone(), on(6)], 2),
+        (vec![Action::Meter(2), on(5)], vec![limit.clone(), on(6)], 2),
+        (vec![on(5)], vec![same, limit.clone(), on(6)], 2),
+        (vec![on(5)], vec![no_copy, Action::Drop(DropReason::Policy)], 2),
+    ];
+    for (way, (first, second, all)) in ways.into_iter().enumerate() {
+        meter(&mut switch, Request::MeterDel { meter: 1 });
+        switch.flow(1, &first);
+        switch.put(later(101, 5, &second));
+        switch.put(later(102, 6, &[output(2)]));
+        let before = counted(&mut switch);
+        let sent = if way == 5 { send_copies } else { send };
+        assert_eq!(sent(&mut switch, &mut a, &mut b), SENT);
+        set(&mut switch, 1, slow());
+        let passed = sent(&mut switch, &mut a, &mut b);
+        assert!((PASS..SENT).contains(&passed), "{passed}");
+        let expected: Vec<_> = (0..3)
+            .map(|flow| SENT + if flow < all { SENT } else { passed })
+            .map(|packets| [packets, packets * LENGTH as u64])
+            .collect();
+        eventually("flows have counted", || {
+            let after = counted(&mut switch);
+            let grown: Vec<_> = (0..3)
+                .map(|flow| [0, 1].map(|which| after[flow][which] - before[flow][which]))
+                .collect();
+            let too_many = grown
+                .iter()
+                .zip(&expected)
+                .any(|(grown, most)| grown[0] > most[0]);
+            assert!(!too_many, "way {way}: {grown:?} instead of {expected:?}");
+            grown == expected
+        });
+    }
     switch.finish();
 }
 

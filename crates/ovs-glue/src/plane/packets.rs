@@ -7,7 +7,7 @@ use wire::{L3, Layers, Offload, Snapshot, Sum, VnetHeader, finish_checksum, pars
 
 const ETHERNET_HEADER: usize = 14;
 /// Packets handed over before the data plane is told, a part of those that a port may have under way.
-const TOLD_TOGETHER: usize = 16;
+const TOLD_TOGETHER: usize = 48;
 /// How long the data plane is not told, if there is nothing else to say.
 const TOLD_AFTER: Duration = Duration::from_millis(1);
 
