@@ -195,12 +195,23 @@ impl Control {
         self.forget_threads(threads);
     }
 
+    /// Reads messages; answers to them are sent together.
     pub fn on_data_plane(&mut self, burst: usize) {
+        if let Some(data_plane) = &mut self.data_plane {
+            data_plane.peer.flush();
+            data_plane.peer.gather(true);
+        }
+        self.read_data_plane(burst);
+        if let Some(data_plane) = &mut self.data_plane {
+            data_plane.peer.gather(false);
+        }
+    }
+
+    fn read_data_plane(&mut self, burst: usize) {
         for _ in 0..burst {
             let Some(data_plane) = &mut self.data_plane else {
                 return;
             };
-            data_plane.peer.flush();
             let broken = data_plane.broken.then_some(Lost::Malformed);
             match broken.map_or_else(|| data_plane.peer.receive(), Err) {
                 Ok(Some((message, _))) => match clean::data_plane(message) {

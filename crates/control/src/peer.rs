@@ -16,6 +16,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Malformed messages that are tolerated before the peer is given up.
 const MAX_MALFORMED: u32 = 16;
 
+/// Messages that are [gathered](Peer::gather) before they are sent.
+const TOGETHER: usize = 32;
+
 /// Messages that wait to be sent before the peer is given up.
 const MAX_WAITING: usize = 1 << 18;
 
@@ -44,6 +47,8 @@ pub struct Peer<Out> {
     waiting: VecDeque<Waiting<Out>>,
     /// Sum of the weights of messages that wait.
     weight: usize,
+    /// Whether messages are gathered.
+    gathers: bool,
     malformed: u32,
     deaf: bool,
 }
@@ -54,6 +59,7 @@ impl<Out: Serialize> Peer<Out> {
             channel,
             waiting: VecDeque::new(),
             weight: 0,
+            gathers: false,
             malformed: 0,
             deaf: false,
         }
@@ -91,27 +97,53 @@ impl<Out: Serialize> Peer<Out> {
         }
         self.weight += weight;
         self.waiting.push_back(Waiting { message, fds, weight });
-        if self.waiting.len() == 1 {
+        let enough = if self.gathers { TOGETHER } else { 1 };
+        if self.waiting.len() == enough {
+            self.flush();
+        }
+    }
+
+    /// Gathers messages from now on, to send many at a time, or gathers no longer and sends those that wait.
+    pub fn gather(&mut self, gathers: bool) {
+        self.gathers = gathers;
+        if !gathers {
             self.flush();
         }
     }
 
     /// Sends messages that wait, as far as there is room.
     pub fn flush(&mut self) {
-        while let Some(first) = self.waiting.front() {
-            let borrowed: Vec<_> = first.fds.iter().map(|fd| fd.as_fd()).collect();
-            match self.channel.try_send(&first.message, &borrowed) {
-                Ok(()) => {}
+        while !self.waiting.is_empty() {
+            let sent = match self.send_some() {
+                Ok(count) => count,
                 Err(ChannelError::WouldBlock) => return,
-                Err(ChannelError::Malformed(error)) => log::error!("message not sent: {error}"),
-                Err(_) => {
-                    self.waiting.clear();
-                    self.weight = 0;
-                    return;
+                Err(ChannelError::Malformed(error)) => {
+                    log::error!("message not sent: {error}");
+                    1
                 }
-            }
-            self.weight -= self.waiting.pop_front().map_or(0, |sent| sent.weight);
+                Err(_) => self.waiting.len(),
+            };
+            let sent = self.waiting.drain(..sent);
+            self.weight -= sent.map(|sent| sent.weight).sum::<usize>();
         }
+    }
+
+    /// Sends the first of the messages that wait, with those after it that may go with it; returns how many. If one cannot be sent,
+    /// it is the first.
+    fn send_some(&self) -> Result<usize, ChannelError> {
+        let together = self.waiting.iter().take_while(|waiting| waiting.fds.is_empty());
+        match self
+            .channel
+            .try_send_all(together.map(|waiting| &waiting.message))
+        {
+            Ok(0) | Err(ChannelError::Malformed(_)) => {}
+            result => return result,
+        }
+        let Some(first) = self.waiting.front() else {
+            return Ok(0);
+        };
+        let borrowed: Vec<_> = first.fds.iter().map(|fd| fd.as_fd()).collect();
+        self.channel.try_send(&first.message, &borrowed).map(|()| 1)
     }
 
     /// Receives one message, if there is one. Malformed messages are logged and skipped, up to a bound for the whole
@@ -172,6 +204,47 @@ mod tests {
                 Some(Lost::Malformed),
                 "and it stays like that"
             );
+        }
+    }
+
+    #[test]
+    fn what_is_gathered_arrives_in_order() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let mut peer: Peer<u32> = Peer::new(ours);
+        let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        peer.gather(true);
+        for number in 0..3 {
+            peer.send(number, Vec::new());
+        }
+        peer.send(3, vec![file()]);
+        peer.send(4, Vec::new());
+        assert!(matches!(theirs.try_recv::<u32>(), Err(ChannelError::WouldBlock)));
+        peer.gather(false);
+        for number in 0..5 {
+            let (got, fds) = theirs.try_recv::<u32>().unwrap();
+            assert_eq!((got, fds.len()), (number, usize::from(number == 3)));
+        }
+        // Not without end.
+        peer.gather(true);
+        for number in 0..40 {
+            peer.send(number, Vec::new());
+        }
+        let arrived = std::iter::from_fn(|| theirs.try_recv::<u32>().ok());
+        assert_eq!(arrived.count(), TOGETHER);
+    }
+
+    /// The others are sent all the same.
+    #[test]
+    fn a_message_that_is_too_long_is_dropped() {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let mut peer: Peer<Vec<u8>> = Peer::new(ours);
+        peer.gather(true);
+        for len in [1, control_protocol::MAX_MESSAGE + 1, 2] {
+            peer.send(vec![0; len], Vec::new());
+        }
+        peer.gather(false);
+        for len in [1, 2] {
+            assert_eq!(theirs.try_recv::<Vec<u8>>().unwrap().0.len(), len);
         }
     }
 
