@@ -1,4 +1,4 @@
-//! What each forwarding thread did, and what it cost, in an account of its own.
+//! An account for each forwarding thread: its work, and the time that it took.
 //!
 //! Busy is meant as `ovs-appctl dpif-netdev/pmd-stats-show` means "processing cycles", which count whole iterations of
 //! the poll loop that moved packets: the time of a step that moved at least one packet, and of all that led to it since
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a forwarder did since that was accounted for last.
+/// Work of a forwarder since the last time it was accounted for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bursts taken from transmit rings.
@@ -49,14 +49,14 @@ pub struct Account {
     charged_until: AtomicU64,
 }
 
-/// What an account says; all but `name` and `tid` only grow.
+/// The contents of an account; all but `name` and `tid` only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// Name of the thread.
     pub name: String,
     /// Number of the thread.
     pub tid: u32,
-    /// Cycles of steps that moved at least one packet, and of what led to them.
+    /// Cycles of steps that moved at least one packet, and of the looks that led to them.
     pub busy_cycles: u64,
     /// Cycles not asleep.
     pub awake_cycles: u64,
@@ -93,7 +93,7 @@ fn add(counter: &AtomicU64, amount: u64) {
 }
 
 impl Account {
-    /// Adds what was done since time was charged last. The time counts as busy only if packets were progress.
+    /// Adds the work done since time was charged last. The time counts as busy only if packets were progress.
     #[inline]
     pub(crate) fn add(&self, progress: Progress) {
         let now = cycles();
@@ -111,7 +111,7 @@ impl Account {
         }
     }
 
-    /// What was done since time was charged last led to no packets.
+    /// The time since the last charge led to no packets.
     #[inline]
     pub(crate) fn in_vain(&self) {
         self.charged_until.store(cycles(), Relaxed);

@@ -1,5 +1,5 @@
 //! How long a worker's breaks are: from when there is nothing left to do until something comes, whether it looks for work or
-//! sleeps meanwhile. What comes next is expected after the average of the last few, which says whether it is worth while to
+//! sleeps meanwhile. The next packet is expected after the average of the last few breaks, which says whether it is worth while to
 //! stay awake for it ([`placement::Policy::linger_for_ns`]).
 
 /// The weight of the newest break is one of so many.
@@ -40,7 +40,7 @@ impl Breaks {
 mod tests {
     use super::*;
 
-    /// What is expected after packets at this distance.
+    /// The expected break after packets at this distance.
     fn after(breaks: &mut Breaks, distance_ns: u64, packets: u64) -> u64 {
         for number in 0..packets {
             breaks.begin(number * distance_ns);

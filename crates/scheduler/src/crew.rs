@@ -1,4 +1,4 @@
-//! What all forwarding threads share.
+//! State that all forwarding threads share.
 
 use crate::account::Ledger;
 use crate::placement::Placement;
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The forwarding threads of a process.
 pub struct Crew {
-    /// Who does what.
+    /// Which thread does which work.
     pub placement: Placement,
-    /// What they did.
+    /// The accounts of the threads.
     pub ledger: Ledger,
     pub(crate) watchdog: Arc<Watchdog>,
     /// They are to end.

@@ -1,4 +1,4 @@
-//! What a placement decision costs with the product's own view: the ports, executors and published states of machines from
+//! The cost of a placement decision with the product's own view: the ports, executors and published states of machines from
 //! 2 to 256 cores with 2 to 2,000 ports, every guest's thread blocked on some core, a quarter of the cores busy.
 //!
 //! `cargo test --release -p scheduler decision_cost -- --ignored --nocapture`
@@ -55,7 +55,7 @@ impl Rig {
         }
     }
 
-    /// Who copies, and when the receiver is notified: what is asked for each burst.
+    /// Which thread copies, and when the receiver is notified: the questions for each burst.
     fn decide(&self, number: u32) {
         let view = self.placement.view(&self.table);
         let receiver = Vnic(number % self.table.0.len() as u32);
@@ -98,7 +98,7 @@ fn decisions_cost_the_same_on_all_machines() {
     }
 }
 
-/// The cost does not grow with ports and cores beyond what caches explain.
+/// The cost does not grow with ports and cores beyond the misses of caches.
 #[test]
 fn a_decision_does_not_ask_all_ports() {
     let (small, large) = (Rig::new(64, 20), Rig::new(64, 1000));

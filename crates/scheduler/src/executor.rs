@@ -1,9 +1,9 @@
-//! Forwarding threads as others see them: how they are woken, what they are told, and whether they are awake.
+//! Forwarding threads as others see them: how they are woken, their messages, and whether they are awake.
 //!
 //! An [`Executor`] is what one worker serves - that of a core, or of a vNIC - or what several floating workers serve
 //! together, when nothing is known that would help to choose among them. Three kinds of news reach it: kicks, by
 //! guests' eventfds; rings posted by threads that are no workers; and messages of other workers, through a fixed
-//! circular buffer (Hyper-Switch, 3.4). A buffer that is full refuses, and who has work for it does it itself.
+//! circular buffer (Hyper-Switch, 3.4). A buffer that is full refuses, and the sender does the work itself.
 //!
 //! Nothing is lost when it falls asleep: see [`Mailbox`].
 
@@ -39,12 +39,12 @@ pub struct Executor {
     doorbell: OwnedFd,
     posted: Mutex<BTreeSet<RingId>>,
     mailbox: Mailbox<Message>,
-    /// Until a thread takes it; nobody does if several threads serve this executor.
+    /// Until a thread takes it; none does if several threads serve this executor.
     inbox: Mutex<Option<Receiver<Message>>>,
     contended: AtomicBool,
 }
 
-/// The cores whose workers look for work, a bit each: who needs a helper finds one without asking all of them. Others than
+/// The cores whose workers look for work, a bit each: a thread that needs a helper finds one without asking all of them. Others than
 /// the core's own thread only read.
 pub(crate) struct PollingCores(Vec<Word>);
 
@@ -127,7 +127,7 @@ impl Executor {
         self.inbox.lock().take()
     }
 
-    /// Sends a message; false if the buffer is full. Whether it is read is up to who takes the inbox.
+    /// Sends a message; false if the buffer is full. Whether it is read is up to the thread that takes the inbox.
     pub(crate) fn send(&self, message: Message) -> bool {
         let sent = self.mailbox.send(message);
         if sent == Ok(true) {
@@ -146,7 +146,7 @@ impl Executor {
         self.mailbox.depth()
     }
 
-    /// What its thread does.
+    /// The activity of its thread.
     pub(crate) fn activity(&self) -> Activity {
         self.mailbox.activity()
     }

@@ -1,4 +1,4 @@
-//! What the scheduler keeps for a vNIC: which executor receives its kicks, who copies to it, what its guest does.
+//! The scheduler's state of a vNIC: which executor receives its kicks, which one copies to it, and the state of its guest.
 
 use crate::executor::Executor;
 use crate::kicker::Kicker;
@@ -55,7 +55,7 @@ pub struct Home {
     /// When it may be suspected again that the guest has threads that are not known, and how long after that.
     suspect_ns: AtomicU64,
     suspect_pause_ns: AtomicU64,
-    /// There is a suspicion that nobody has taken.
+    /// There is a suspicion that no thread has taken.
     suspected: AtomicBool,
     /// How long workers wait until the guest blocks.
     patience: Mutex<Waits>,
@@ -66,7 +66,7 @@ pub struct Home {
     kicker: Kicker,
 }
 
-/// Who receives a vNIC's kicks.
+/// The executor that receives a vNIC's kicks.
 #[derive(Default)]
 struct Kicks {
     executor: Option<Arc<Executor>>,
@@ -132,7 +132,7 @@ impl Home {
         self.copier.get().map(Cpu)
     }
 
-    /// Says who copies. After `None` the caller must look at the queue once more.
+    /// Names the executor that copies. After `None` the caller must look at the queue once more.
     pub fn set_copier(&self, cpu: Option<Cpu>) {
         self.copier.set(cpu.map(|cpu| cpu.0));
     }
@@ -231,7 +231,7 @@ impl Home {
         }
     }
 
-    /// Receives kicks of a ring of this vNIC from now on. `decide` says who does, if that is not decided.
+    /// Receives kicks of a ring of this vNIC from now on. `decide` names the executor, if that is not decided.
     ///
     /// # Errors
     /// No descriptors or memory are left.

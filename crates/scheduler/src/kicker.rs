@@ -1,6 +1,6 @@
 //! Which thread of a guest with several kicks.
 //!
-//! Who woke a worker is published ([`vm_state::VmState::waker`]). With each kick its thread is voted for, and the thread that
+//! The thread that woke a worker is published ([`vm_state::VmState::waker`]). With each kick its thread is voted for, and the thread that
 //! has most of the recent votes counts (the majority vote of Boyer and Moore, with a bound so that a new one is not outvoted for
 //! long). Read with each decision; voted by the worker that was woken. Votes that two workers give at once may be lost,
 //! which does no harm.
@@ -31,12 +31,12 @@ impl Kicker {
         }
     }
 
-    /// Nobody has kicked.
+    /// No thread has kicked.
     pub fn forget(&self) {
         self.0.store(0, Relaxed);
     }
 
-    /// Who kicks, if that is known.
+    /// The thread that kicks, if it is known.
     #[inline]
     pub fn get(&self) -> Option<Slot> {
         let word = self.0.load(Relaxed);

@@ -1,9 +1,9 @@
 //! Which ring a forwarding thread serves next, where that is done, and when the thread sleeps.
 //!
-//! The unit of work is a ring, by its number ([`RingId`]). This crate knows no packets: who forwards implements [`Rings`],
+//! The unit of work is a ring, by its number ([`RingId`]). This crate knows no packets: the forwarder implements [`Rings`],
 //! and each forwarding thread has one [`Scheduler`] that calls it, one turn at a ring after the other.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
 //! | `ring_id` | numbers of rings |
 //! | `run_queue` | the rings that a thread serves next |
@@ -11,19 +11,19 @@
 //! | `polled` | rings that a thread polls, since their guests need not kick |
 //! | `executor` | how forwarding threads are woken, and the messages they send each other |
 //! | `threads`, `kicker` | the vCPU threads of a guest, and which of them kicks |
-//! | `home` | what the scheduler keeps for a vNIC: which executor receives its kicks, who copies to it |
+//! | `home` | the scheduler's state of a vNIC: which executor receives its kicks, which one copies to it |
 //! | `placement` | the placement policy with this machine's cores, threads and executors |
-//! | `crew` | what all forwarding threads share |
+//! | `crew` | state that all forwarding threads share |
 //! | `schedule` | one thread's run queue, timers and polled rings |
-//! | `placing` | what a thread asks the placement policy, and handing work to others |
+//! | `placing` | questions of a thread to the placement policy, and handing work to others |
 //! | `scheduler` | the trait that the forwarder implements, and turns |
 //! | `polling` | rounds of polling |
 //! | `worker` | threads that sleep until there is something to do |
 //! | `breaks`, `patience` | how long to poll, and how to be woken |
 //! | `waits`, `trial` | which guests are worth waiting for |
 //! | `watchdog` | interrupts threads that a VMM holds up |
-//! | `account` | what each thread did, and what it cost |
-//! | `wake_cost` | what waking a core costs on this machine |
+//! | `account` | the work of each thread, and the time that it took |
+//! | `wake_cost` | the cost of waking a core on this machine |
 //!
 //! A [`Scheduler`] and its [`Schedule`] belong to one thread. [`Crew`], [`Executor`]s and [`Home`]s are shared by all.
 //! Which thread serves a ring is settled by claims in the forwarder: being scheduled twice costs a look and does no harm,

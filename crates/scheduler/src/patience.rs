@@ -1,8 +1,8 @@
 //! Wakeup preemption: whether a worker that is woken takes its core from the task that has it.
 //!
 //! A kick wakes the worker of the sender's core while the sender runs there. The first packet after a pause is served at
-//! once: the worker preempts, and somebody waits for that packet. In a train of packets it is better to wait until the sender blocks, as it
-//! mostly does within tens of microseconds: the worker then finds at once all that was sent, and nobody loses time to switches
+//! once: the worker preempts, as an application waits for that packet. In a train of packets it is better to wait until the sender blocks, as it
+//! mostly does within tens of microseconds: the worker then finds at once all that was sent, and no task loses time to switches
 //! between the two (Hyper-Switch 3.5). So a worker is *patient* (`SCHED_BATCH`) while packets come in close sequence, and no longer than
 //! [`PAUSE_NS`] after the last wake-up.
 //!
@@ -42,7 +42,7 @@ pub(crate) struct Patience {
     waits: bool,
     /// How long it waited for the core when it was woken last, if patiently.
     waited_ns: Option<u64>,
-    /// Of waiting until the core's task blocks, whoever that is.
+    /// Of waiting until the core's task blocks, whichever it is.
     trial: Trial,
 }
 

@@ -1,7 +1,7 @@
 //! The placement policy on this machine: the executors that it chooses from, and its view of cores and vCPUs.
 //!
 //! Without knowledge of cores and vCPUs there is nothing to choose from: then workers float, as the operating system
-//! likes, and share one executor. With it, or in a mode that fixes who does what, each worker has its core and its
+//! likes, and share one executor. With it, or in a mode that assigns work to threads, each worker has its core and its
 //! executor, and each vNIC a home: the executor that receives its guest's kicks.
 
 use crate::executor::{Activity, Executor, PollingCores};
@@ -25,7 +25,7 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Executors for the cores on which the policy may work. `facts` is where it is published what cores and threads do.
+    /// Executors for the cores on which the policy may work. `facts` is the published state of cores and threads.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -64,7 +64,7 @@ impl Placement {
         &self.workers
     }
 
-    /// Whether workers float: who was woken does the work.
+    /// Whether workers float: the one that was woken does the work.
     pub(crate) fn floats(&self) -> bool {
         self.by_cpu.is_empty() && !self.has_threads()
     }
@@ -74,24 +74,24 @@ impl Placement {
         self.policy.config().mode == Mode::ThreadPerVnic
     }
 
-    /// Whether it is known what vCPUs do.
+    /// Whether the states of vCPUs are known.
     pub(crate) fn knows_vcpus(&self) -> bool {
         self.facts.is_some() && !self.by_cpu.is_empty() && self.policy.config().mode == Mode::Hyperswitch
     }
 
-    /// What is known of cores and vCPUs, if workers that are woken wait for them.
+    /// The states of cores and vCPUs, if workers that are woken wait for vCPUs.
     pub(crate) fn waits_for_vcpus(&self) -> Option<&VmState> {
         let waits = self.knows_vcpus() && self.policy.serves_on_block();
         self.facts.as_ref().filter(|_| waits)
     }
 
-    /// What a vNIC's guest does, if anything is known.
+    /// The state of a vNIC's guest, if anything is known of it.
     pub fn guest(&self, home: &Home) -> Option<ThreadState> {
         let facts = self.facts.as_ref()?;
         Some(home.with_threads(|threads| facts.guest(threads)))
     }
 
-    /// What the thread does that kicks for a vNIC, if it is known which of several that is.
+    /// The state of the thread that kicks for a vNIC, if it is known which of several that is.
     fn kicker(&self, home: &Home) -> Option<ThreadState> {
         let state = self.facts.as_ref()?.thread(home.kicker()?);
         Some(state).filter(|state| !matches!(state, ThreadState::Dead | ThreadState::Unknown))
@@ -104,7 +104,7 @@ impl Placement {
         }
     }
 
-    /// Who receives the kicks of a vNIC.
+    /// The executor that receives the kicks of a vNIC.
     pub fn executor_of(&self, home: &Home) -> Arc<Executor> {
         if self.floats() {
             return self.workers[0].clone();
@@ -123,7 +123,7 @@ impl Placement {
         }
     }
 
-    /// What the policy sees.
+    /// The policy's view.
     pub(crate) fn view<'a, H: Homes>(&'a self, homes: &'a H) -> MachineView<'a, H> {
         MachineView {
             placement: self,

@@ -1,4 +1,4 @@
-//! What a forwarding thread asks the placement policy: who serves a kick, who copies, when a driver is notified, and when to
+//! Questions of a forwarding thread to the placement policy: which thread serves a kick, which one copies, when a driver is notified, and when to
 //! give way. Nothing of this is asked for threads that are no workers, nor where workers float.
 
 use crate::executor::Executor;
@@ -8,19 +8,19 @@ use crate::schedule::Schedule;
 use placement::{Backlog, Cpu, Duty, Notify, Rest, Task, VcpuState, View as _, Vnic};
 use std::sync::Arc;
 
-/// What is in a receive queue that others fill as well: at least something.
+/// The length of a receive queue that others fill as well: at least something.
 pub const UNKNOWN_BACKLOG: Backlog = Backlog {
     packets: 1,
     bytes: 1500,
 };
 
-/// Who copies to a receiver.
+/// The thread that copies to a receiver.
 pub enum Copier {
     /// This thread, all of it.
     Here,
-    /// This thread so many packets, and then somebody else, who is to be told.
+    /// This thread so many packets, and then another one, which is to be told.
     Elsewhere(usize, Arc<Executor>),
-    /// Somebody who copies to it already.
+    /// Another thread, which copies to it already.
     Busy,
 }
 
@@ -78,7 +78,7 @@ impl Schedule {
         }
     }
 
-    /// Whether a task that is not ours waits for this core; `None` if nobody knows.
+    /// Whether a task that is not ours waits for this core; `None` if it is not known.
     pub(crate) fn is_wanted_elsewhere(&self) -> Option<bool> {
         let placement = &self.crew.placement;
         let here = self.here().filter(|_| placement.knows_vcpus())?;
@@ -110,7 +110,7 @@ impl Schedule {
             && home.suspects_threads(placement.now_ns())
     }
 
-    /// Leaves work for another core's guest to somebody else, if this core is wanted.
+    /// Leaves work for another core's guest to another thread, if this core is wanted.
     #[inline]
     pub(crate) fn gave_way(&mut self, ring: RingId, homes: &impl Homes) -> bool {
         match self.here() {
@@ -145,12 +145,12 @@ impl Schedule {
         sent
     }
 
-    /// Whether there is a choice who copies: else this thread does.
+    /// Whether there is a choice of the thread that copies: else it is this one.
     pub fn chooses_copier(&self) -> bool {
         !self.crew.placement.floats() && self.me.is_some()
     }
 
-    /// Who is to copy a backlog. To be asked where [`chooses_copier`](Self::chooses_copier).
+    /// The thread that is to copy a backlog. To be asked where [`chooses_copier`](Self::chooses_copier).
     pub fn copier(&self, vnic: Vnic, homes: &impl Homes, backlog: Backlog) -> Copier {
         let placement = &self.crew.placement;
         let view = placement.view(homes);

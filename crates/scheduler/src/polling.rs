@@ -28,7 +28,7 @@ impl<R: Rings> Scheduler<R> {
         }
     }
 
-    /// What a helper does besides (Hyper-Switch 3.4): looks at a few transmit rings that others serve, and at drivers that
+    /// Other work of a helper (Hyper-Switch 3.4): looks at a few transmit rings that others serve, and at drivers that
     /// are owed a notification and sleep meanwhile; true if something is queued.
     pub(crate) fn look_around(&mut self) -> bool {
         let schedule = &self.schedule;
@@ -60,7 +60,7 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
-    /// Ends polling: asks for kicks again, or hands rings to a helper, if somebody `waited` for this core when the work was
+    /// Ends polling: asks for kicks again, or hands rings to a helper, if another task `waited` for this core when the work was
     /// done. True if something came meanwhile and is queued.
     pub fn stop_polling(&mut self, waited: bool) -> bool {
         self.rings.refresh();

@@ -3,7 +3,7 @@
 use placement::Vnic;
 use std::fmt;
 
-/// Number of a ring: what is scheduled. The rings of a vNIC are neighbours, in the order of its virtqueues (virtio 1.3,
+/// Number of a ring, the unit of scheduling. The rings of a vNIC are neighbours, in the order of its virtqueues (virtio 1.3,
 /// section 5.1.2): receive rings, to the guest, are even, and transmit rings odd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RingId(pub u32);

@@ -11,7 +11,7 @@ use placement::Cpu;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a forwarding thread will serve: at once, when polling finds something, and at some time. The forwarder adds to it
+/// The rings that a forwarding thread will serve: at once, when polling finds something, and at some time. The forwarder adds to it
 /// while it serves a ring.
 pub struct Schedule {
     pub(crate) crew: Arc<Crew>,
@@ -22,7 +22,7 @@ pub struct Schedule {
     pub(crate) polled: Polled,
     /// Where the look at rings that others serve goes on.
     pub(crate) scan_cursor: u32,
-    /// What was done since it was accounted for last.
+    /// Work since the last time it was accounted for.
     pub progress: Progress,
 }
 

@@ -1,4 +1,4 @@
-//! What the scheduler asks of the forwarder, and the turns that it gives to rings.
+//! The scheduler's demands on the forwarder, and the turns that it gives to rings.
 
 use crate::account::Account;
 use crate::crew::Crew;
@@ -9,7 +9,7 @@ use crate::schedule::Schedule;
 use placement::Vnic;
 use std::sync::Arc;
 
-/// Who serves rings: the forwarder of one thread. Numbers of rings that do not exist (any more) have no effect.
+/// The forwarder of one thread, which serves rings. Numbers of rings that do not exist (any more) have no effect.
 pub trait Rings {
     /// The vNICs whose rings these are.
     type Homes: Homes;
@@ -20,13 +20,13 @@ pub trait Rings {
     /// The vNICs as of the last [`refresh`](Self::refresh).
     fn homes(&self) -> &Self::Homes;
 
-    /// Serves a ring for one turn, which is bounded. What is left is put on the schedule again.
+    /// Serves a ring for one turn, which is bounded. If work is left, the ring is put on the schedule again.
     fn serve(&mut self, ring: RingId, schedule: &mut Schedule);
 
     /// The ring's guest kicked; false if there is no such ring.
     fn kicked(&mut self, ring: RingId) -> bool;
 
-    /// Whether there is something to do at a polled transmit ring that nobody holds.
+    /// Whether there is something to do at a polled transmit ring that no thread holds.
     fn has_work(&mut self, ring: RingId) -> bool;
 
     /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another thread holds the
@@ -36,7 +36,7 @@ pub trait Rings {
     /// The guest of a vNIC sends while all threads that are known of it sleep: there may be others.
     fn missed_threads(&mut self, vnic: Vnic);
 
-    /// Adds what was counted to where others read it, if that was not done a moment ago.
+    /// Adds the counts to those that others read, if that was not done a moment ago.
     fn flush_stats(&mut self);
 
     /// The thread will sleep: counts are flushed, and nothing is kept that others may wait for.

@@ -1,4 +1,4 @@
-//! What tests share: vNICs in a list, and a forwarder that only counts.
+//! Parts that tests share: vNICs in a list, and a forwarder that only counts.
 
 use crate::home::{Home, Homes};
 use crate::ring_id::RingId;

@@ -8,7 +8,7 @@ use vm_state::Slot;
 const FEW: usize = 8;
 
 /// The threads of a guest, as the placement policy asks for them with each burst: as long as there are few, by plain loads.
-/// Who reads while they change may see some of both, which is a hint as good as any.
+/// A reader may see some of both while they change, which is a hint as good as any.
 #[derive(Default)]
 pub(crate) struct Threads {
     /// How many of `few` count; more: see `many`.

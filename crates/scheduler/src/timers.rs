@@ -8,9 +8,9 @@ use crate::ring_id::RingId;
 /// Why a ring is to be served when its time has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// What is queued waits for buffers, and will then have waited too long.
+    /// Packets that are queued wait for buffers, and will then have waited too long.
     Stall,
-    /// What is queued waits for buffers, and will then have waited too long if its senders serve others.
+    /// Packets that are queued wait for buffers, and will then have waited too long if their senders serve others.
     Slow,
     /// The driver is owed a notification, then at the latest.
     Notify,

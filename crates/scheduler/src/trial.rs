@@ -14,7 +14,7 @@ pub(crate) struct Trial {
 }
 
 impl Trial {
-    /// What is not tried for `first_ns` at first.
+    /// A trial that is not repeated for `first_ns` at first.
     pub const fn new(first_ns: u64) -> Trial {
         Trial {
             first_ns,

@@ -1,5 +1,5 @@
-//! What waking a sleeping core takes from the core that wakes it: 2 us on bare metal, and ten times as much where the
-//! processor to be woken belongs to a hypervisor. The placement policy weighs it against what a helper saves.
+//! The time that waking a sleeping core takes from the core that wakes it: 2 us on bare metal, and ten times as much where the
+//! processor to be woken belongs to a hypervisor. The placement policy weighs it against the time that a helper saves.
 
 use crate::executor::ring_bell;
 use placement::Cpu;
@@ -16,7 +16,7 @@ const ROUNDS: usize = 15;
 /// Time the core is given to fall asleep.
 const SLEEP: Duration = Duration::from_micros(200);
 
-/// What waking one of `cpus` takes from the calling thread, in nanoseconds; `None` if there are none. Takes a few
+/// The time that waking one of `cpus` takes from the calling thread, in nanoseconds; `None` if there are none. Takes a few
 /// milliseconds.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Frees threads that a VMM holds up.
 //!
-//! One thing a forwarding thread does can be made to wait by somebody else: calling a driver whose eventfd cannot be
+//! One thing a forwarding thread does can be made to wait by another process: calling a driver whose eventfd cannot be
 //! signalled by asynchronous I/O (`notifier`), because the system has none to give, or because it is the driver domain's,
 //! which is written to. The write is non-blocking, but that flag is shared with the other end, which can clear it and
 //! fill the counter. A thread that makes no progress is therefore interrupted: its write fails, and that driver is
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 /// Between looks; a thread that made no progress between two of them is interrupted.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Looks without anybody awake before the watchdog sleeps: waking it costs the waker as much as 300 packets.
+/// Looks without any thread awake before the watchdog sleeps: waking it costs the waker as much as 300 packets.
 const PATIENCE: u32 = 40;
 
-/// What a watched thread shows of itself.
+/// The state that a watched thread shows.
 pub struct Pulse {
     thread: Thread,
     /// Changes with everything the thread does.
@@ -96,7 +96,7 @@ impl Watchdog {
         Ok(())
     }
 
-    /// Looks until nobody has been awake for a while.
+    /// Looks until no thread has been awake for a while.
     fn watch(&self) {
         let mut seen: Vec<u32> = Vec::new();
         let mut quiet = 0;

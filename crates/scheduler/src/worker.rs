@@ -1,9 +1,9 @@
 //! Worker threads: asleep until a ring is kicked or posted or a message comes, and then forwarding until there
 //! is nothing left to do. After its last packet a worker polls the rings it served for a short while before it sleeps,
-//! giving way to anybody who wants its core; their guests need not kick meanwhile.
+//! giving way to any task that wants its core; their guests need not kick meanwhile.
 //!
 //! Workers that float all wait on the same executor, so that a wake-up finds an idle one by itself. Others are bound
-//! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whoever was told to.
+//! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whichever was told to.
 
 use crate::account::Account;
 use crate::breaks::Breaks;
@@ -175,7 +175,7 @@ impl<R: Rings> Worker<R> {
         let _ = (0..LAST_STEPS).all(|_| self.scheduler.step());
     }
 
-    /// Does some of what is to be done, or waits for more; false if there is nothing.
+    /// Does some of the work that there is, or waits for more; false if there is none.
     fn do_some(&mut self) -> bool {
         let news = Deadline::after_us(NEWS_US);
         for _ in 0..STEPS {
@@ -302,7 +302,7 @@ impl<R: Rings> Worker<R> {
         self.executor.set_activity(Activity::Working);
     }
 
-    /// How this thread is to be woken, after what it did since it was woken last.
+    /// How this thread is to be woken, given its work since it was woken last.
     fn choose_rest(&mut self) -> Rest {
         let (now_ns, packets) = (self.now_ns(), self.account.packets());
         let Some(patience) = &mut self.patience else {
