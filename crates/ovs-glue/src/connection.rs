@@ -34,7 +34,7 @@ pub enum Delivery {
 #[derive(Debug)]
 pub(crate) struct Gone;
 
-/// What came from the client.
+/// A message from the client.
 pub(crate) enum Received {
     /// One datagram of this many bytes.
     Datagram(usize),
@@ -54,7 +54,7 @@ pub(crate) struct Connection {
     pub wants_more: bool,
     /// It has sent the next request, or more, before this one was answered.
     pub is_early: bool,
-    /// What the server waits for at the moment.
+    /// The event that the server waits for at the moment.
     pub watched: EventFlags,
     waiting: VecDeque<(Header, Vec<u8>)>,
     waiting_bytes: usize,
@@ -153,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the socket has room for.
+    /// Sends as much as the socket has room for.
     pub fn flush(&mut self) -> Result<(), Gone> {
         self.is_full = false;
         while !self.waiting.is_empty() {

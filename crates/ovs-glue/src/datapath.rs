@@ -1,7 +1,7 @@
-//! What the glue asks of a data plane.
+//! The interface between the glue and a data plane.
 //!
 //! Keys, masks, actions and counters are the codec's. Each call returns at once: none waits for the data plane, for a guest or for
-//! ovs-vswitchd. What only the data plane knows is a [`Question`], asked with a [`Ticket`] under which the answer comes later, so
+//! ovs-vswitchd. For facts that only the data plane knows there is a [`Question`], asked with a [`Ticket`] under which the answer comes later, so
 //! that many are under way at one time. Questions take effect in the order in which they are asked, and so do the other calls among
 //! them. Error numbers are those that ovs-vswitchd is told, so they are the kernel's.
 
@@ -17,7 +17,7 @@ use ovs_netlink::packet::Execute;
 use ovs_netlink::vport::{Kind, Options, Stats as PortStats};
 use rustix::fd::{BorrowedFd, OwnedFd};
 
-/// A datapath: what the kernel calls by the interface index of its local port.
+/// A datapath, which the kernel names by the interface index of its local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DatapathId(pub u32);
 
@@ -35,13 +35,13 @@ pub struct PortSpec {
     pub number: PortNo,
     /// Its name, 1 to 15 bytes, unique among the ports of all datapaths.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// A tunnel's options.
     pub options: Option<Options>,
 }
 
-/// What was set at a port's network device.
+/// The settings of a port's network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortState {
     /// Whether it is administratively up; OpenFlow's port modification sets it.
@@ -70,7 +70,7 @@ pub struct FlowSpec {
     pub actions: Vec<Action>,
 }
 
-/// What a flow or meter has seen.
+/// The statistics of a flow or meter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Packets and bytes.
@@ -81,18 +81,18 @@ pub struct Seen {
     pub tcp_flags: u8,
 }
 
-/// A flow and what it has seen.
+/// A flow and its statistics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Its name.
     pub id: FlowId,
-    /// What it matches and does, if that was asked for.
+    /// Its match and actions, if they were asked for.
     pub rule: Option<Rule>,
     /// Its statistics.
     pub seen: Seen,
 }
 
-/// What a flow matches, and what it does.
+/// The match and the actions of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// What it matches.
@@ -101,7 +101,7 @@ pub struct Rule {
     pub actions: Vec<Action>,
 }
 
-/// What is to happen to a flow that may be there already.
+/// How to treat a flow that may be there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PutMode {
     /// It must not be there (`EEXIST`).
@@ -160,16 +160,16 @@ pub struct MeterSpec {
     pub bands: Vec<Band>,
 }
 
-/// What a meter has seen.
+/// The statistics of a meter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MeterSeen {
     /// All packets that met it.
     pub seen: Seen,
-    /// What each band dropped.
+    /// The drops of each band.
     pub bands: Vec<Stats>,
 }
 
-/// Names a question, for whoever asks.
+/// The name of a question, given by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
@@ -182,7 +182,7 @@ pub enum Detail {
     Whole,
 }
 
-/// What happens to a packet that is traced. The packet itself goes nowhere.
+/// The way of a packet that is traced. The packet itself goes nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceStep {
     /// A flow was found. `None`: one that is not known here, of an earlier process.
@@ -195,7 +195,7 @@ pub enum TraceStep {
     Dropped(Option<PortNo>, DropReason),
 }
 
-/// What only the data plane can answer.
+/// A question that only the data plane can answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
     /// Installs a flow. `EEXIST` as [`PutMode`] says or if another flow has the same match; `ENOSPC` if there is no room.
@@ -204,7 +204,7 @@ pub enum Question {
     SetFlow {
         /// The flow.
         id: FlowId,
-        /// What it does from now on.
+        /// Its new actions.
         actions: Option<Vec<Action>>,
         /// Whether it counts from zero again.
         clear: bool,
@@ -217,15 +217,15 @@ pub enum Question {
     FlushFlows,
     /// Some of the flows after this place, in an order that flows which come and go do not change. All places are above 0.
     FlowsAfter(u64, Detail),
-    /// Has [`Datapath::port_stats`] say what is true now.
+    /// Brings [`Datapath::port_stats`] up to date.
     PortStats(PortNo),
-    /// Makes or replaces a meter; the answer is what the one before had seen. `EFBIG` if there is no room.
+    /// Makes or replaces a meter; the answer is the statistics of the one before. `EFBIG` if there is no room.
     SetMeter(u32, MeterSpec),
-    /// What a meter has seen.
+    /// The statistics of a meter.
     Meter(u32),
-    /// Removes a meter, if there is one; the answer is what it had seen.
+    /// Removes a meter, if there is one; the answer is its statistics.
     RemoveMeter(u32),
-    /// What would happen to a packet from a port. `ENODEV` if there is no such port, `EIO` without a data plane.
+    /// The way that a packet from a port would take. `ENODEV` if there is no such port, `EIO` without a data plane.
     Trace {
         /// The port.
         port: PortNo,
@@ -234,7 +234,7 @@ pub enum Question {
     },
 }
 
-/// What a question is answered with, unless it is an error number.
+/// The answer to a question, unless it is an error number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// It is done.

@@ -25,12 +25,12 @@ use std::time::{Duration, Instant};
 const MISS_RATE: u32 = 50_000;
 /// The one switch.
 const SWITCH: SwitchId = SwitchId(1);
-/// After that time, what an earlier process left and ovs-vswitchd did not ask for again is removed.
+/// After that time, ports and devices that an earlier process left and ovs-vswitchd did not ask for again are removed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 /// Between attempts to connect to the database.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the database, and the driver domain, may each take to say what there is before ovs-vswitchd is served.
+/// How long the database, and the driver domain, may each take to list their contents before ovs-vswitchd is served.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
 /// Where things are.
@@ -72,7 +72,7 @@ pub fn prepare() {
 ///
 /// # Errors
 ///
-/// What it needs cannot be had.
+/// A resource that it needs cannot be had.
 pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     let first = ControllerId::OVS.port(0).map_or(0, |port| port.0);
     let mut plane = Plane::new(PlaneOptions {
@@ -215,7 +215,7 @@ impl Process<'_> {
     }
 }
 
-/// Asks the database, if there is one, so that ports are at once what they are to be.
+/// Reads the database, if there is one, so that ports have their settings at once.
 fn ask_first(database: &mut Database) {
     let until = Instant::now() + FIRST_ANSWER;
     if database.connect().is_err() {
@@ -234,7 +234,7 @@ fn ask_first(database: &mut Database) {
     }
 }
 
-/// Does what the supervisor says; false at the end.
+/// Obeys the supervisor; false at the end.
 fn obey(supervisor: &Channel, plane: &mut Plane) -> Result<bool, Error> {
     match supervisor.try_recv::<ToChild>() {
         Ok((ToChild::Peer(Role::DataPlane), fds)) => {

@@ -15,7 +15,7 @@ use rustix::net::{SocketFlags, SocketType, sockopt};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// What a server serves. A caller is a connection; it has one request at a time.
+/// A service. A caller is a connection; it has one request at a time.
 pub trait Service {
     /// Whether a netlink protocol and a multicast group of it exist.
     fn has_group(&self, protocol: u32, group: u32) -> bool;
@@ -26,7 +26,7 @@ pub trait Service {
     /// What the caller has been answered so far is on its way, and there is room for more.
     fn go_on(&mut self, caller: Caller);
 
-    /// Nobody waits for the caller's answers any more.
+    /// The caller does not wait for answers any more.
     fn forget(&mut self, caller: Caller);
 
     /// The next answer, or part of one.
@@ -48,7 +48,7 @@ pub struct Answer {
     pub notices: Vec<Notice>,
 }
 
-/// What the members of a multicast group are told.
+/// A notification for the members of a multicast group.
 pub struct Notice {
     /// The group.
     pub group: u32,
@@ -58,7 +58,7 @@ pub struct Notice {
     pub datagram: Vec<u8>,
 }
 
-/// What a server may hold.
+/// The bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections; further ones are refused with `ENFILE`. ovs-vswitchd has about 4 and one per thread.
@@ -92,7 +92,7 @@ pub enum ServerError {
     Events(#[from] Errno),
 }
 
-/// What happened to connections, since the start.
+/// Counts of events of connections, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounters {
     /// Connections accepted.
@@ -117,10 +117,10 @@ const LISTENER: u64 = u64::MAX;
 const OTHER: u64 = u64::MAX - 1;
 const DATAPATH: u64 = u64::MAX - 2;
 
-/// What is readable, besides connections.
+/// Readable descriptors, besides connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// What [`Server::wake_for_datapath`] named.
+    /// The one that [`Server::wake_for_datapath`] named.
     pub datapath: bool,
     /// Something that [`Server::wake_for`] named.
     pub other: bool,
@@ -178,7 +178,7 @@ impl Server {
         })
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn counters(&self) -> ServerCounters {
         self.counters
     }
@@ -226,7 +226,7 @@ impl Server {
         Ok(ready)
     }
 
-    /// Sends what the service has answered. `true`: there may be more to send.
+    /// Sends the service's answers. `true`: there may be more to send.
     pub fn send_answers(&mut self, service: &mut impl Service) -> bool {
         for _ in 0..ANSWER_BURST {
             let Some((Caller(key), answer)) = service.next_answer() else {
@@ -297,7 +297,7 @@ impl Server {
         delivery
     }
 
-    /// Sends what was delivered, as far as there is room.
+    /// Sends the messages that were delivered, as far as there is room.
     pub fn send_delivered(&mut self) {
         let mut delivered = std::mem::take(&mut self.delivered);
         for key in delivered.drain(..) {

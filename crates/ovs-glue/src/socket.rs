@@ -27,7 +27,7 @@ pub(crate) fn listen(path: &Path, kind: SocketType, mode: Mode) -> Result<OwnedF
     Ok(listener)
 }
 
-/// Connects to `path` if somebody listens there with room for us; does not wait. The stream blocks, as its user expects.
+/// Connects to `path` if a process listens there with room for us; does not wait. The stream blocks, as its user expects.
 pub(crate) fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

@@ -27,7 +27,7 @@ pub struct TapPlaceholders {
 
 #[derive(Debug)]
 struct OpenTap {
-    /// `None`: whoever it was lent to by an earlier process has it.
+    /// `None`: the process to which an earlier one of ours lent it has it.
     tap: Option<Tap>,
     /// Its index in our namespace, also after it was moved.
     index: u32,

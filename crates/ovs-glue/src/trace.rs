@@ -26,7 +26,7 @@ pub enum TraceError {
         /// Why not.
         source: rustix::io::Errno,
     },
-    /// The switch answers what is no answer.
+    /// The switch's answer is malformed.
     #[error("the switch is of another version")]
     Version,
     /// There is no such port.
@@ -90,7 +90,7 @@ pub fn ask(socket: &Path, port: &str, frame: &[u8]) -> Result<String, TraceError
 /// Kind, number and contents of a datagram.
 type Datagram = (u32, u32, Vec<u8>);
 
-/// The answer to a request, or what the switch says instead.
+/// The answer to a request, or the switch's error.
 fn exchange(socket: &Path, request: &[u8]) -> Result<Option<Datagram>, rustix::io::Errno> {
     let connection = rustix::net::socket_with(
         AddressFamily::UNIX,

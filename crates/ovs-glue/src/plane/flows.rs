@@ -1,4 +1,4 @@
-//! Flows as they were installed, and what they have counted.
+//! Flows as they were installed, and their counters.
 //!
 //! ovs-vswitchd is told exactly what it gave, so keys, masks and actions are kept as they came, in the bytes of their messages,
 //! which are fewer than those of what is read from them. The data plane names a flow by its *place*, a number that counts up; so its

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 const MTU: u16 = 1500;
 const LEAST_MTU: u16 = 68;
 
-/// What is at the other end of a port: a virtual machine, by vhost-user.
+/// The other end of a port: a virtual machine, by vhost-user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Plug {
     /// Its VMM connects to `<name>.sock`.
@@ -28,7 +28,7 @@ pub enum Plug {
     Client(PathBuf),
 }
 
-/// What a port leads to.
+/// The destination of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// A virtual machine.
@@ -44,11 +44,11 @@ pub(super) enum End {
 /// The sockets of virtual machines.
 #[derive(Clone, Debug)]
 pub struct Sockets {
-    /// Where they are; nobody else may write there.
+    /// Where they are; no other user may write there.
     pub directory: PathBuf,
     /// Their mode.
     pub mode: u32,
-    /// What is at the other ends of ports, by name. Others have nobody there.
+    /// The other ends of ports, by name. Ports that are not named have none.
     pub plugs: BTreeMap<String, Plug>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Port {
     pub end: End,
     attachment: Option<Attachment>,
     counters: PortCounters,
-    /// What it had counted in data planes that have gone.
+    /// Its counters in data planes that have gone.
     before: Stats,
 }
 
@@ -130,7 +130,7 @@ impl PlanePorts {
         found.and_then(|told| numbers.number(told.spec.port))
     }
 
-    /// What a port counts now.
+    /// The counters of a port now.
     pub fn count(&mut self, port: PortNo, counters: PortCounters) {
         if let Some(port) = self.ports.get_mut(&port) {
             port.counters = counters;

@@ -1,4 +1,4 @@
-//! What happens to the ports' network devices, and to the guests behind them.
+//! Changes of the ports' network devices, and of the guests behind them.
 
 use super::Switch;
 use crate::datapath::Datapath;

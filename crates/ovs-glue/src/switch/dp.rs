@@ -102,7 +102,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         Ok(id)
     }
 
-    /// Refuses what cannot be set (`ovs_dp_change`). Other features, such as sharing recirculation with tc, are no part of this
+    /// Refuses settings that are not supported (`ovs_dp_change`). Other features, such as sharing recirculation with tc, are no part of this
     /// data plane; and ovs-vswitchd asks for one that no kernel has, to see whether they are looked at.
     fn check_settings(&self, settings: &Settings) -> Result<()> {
         let per_cpu = if self.capabilities.upcalls_per_cpu {

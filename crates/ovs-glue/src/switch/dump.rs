@@ -1,6 +1,6 @@
 //! Dumps: made piece by piece as the client reads, from where the piece before ended.
 //!
-//! What comes or goes meanwhile may be in a dump or not; all that stays is in it once, as in the kernel.
+//! An element that comes or goes meanwhile may be in a dump or not; each one that stays is in it once, as in the kernel.
 
 use super::flow;
 use super::{Outcome, Switch};
@@ -27,7 +27,7 @@ pub struct Dump {
     error: Option<Errno>,
 }
 
-/// What is still to be told.
+/// The part of a dump that is still to be sent.
 enum Rest {
     Nothing,
     Datapaths(Option<DatapathId>),
@@ -76,7 +76,7 @@ impl Dump {
         begin(header, Rest::Flows(datapath, omit, page))
     }
 
-    /// Takes what the data plane has answered.
+    /// Takes the data plane's answer.
     pub(super) fn take(&mut self, answer: Result<Answer, Errno>) {
         let Rest::Flows(_, _, page) = &mut self.rest else {
             return;
@@ -149,7 +149,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         }
     }
 
-    /// The next element. What has gone meanwhile ends the dump.
+    /// The next element. A bridge that has gone meanwhile ends the dump.
     fn element(&self, rest: &mut Rest) -> Element {
         let found = match rest {
             Rest::Nothing => None,

@@ -22,7 +22,7 @@ pub(super) struct Job {
     datagram: Vec<u8>,
     /// Where the messages begin that have not begun.
     next: usize,
-    /// What those before have come to.
+    /// The results of those before.
     slots: Vec<Slot>,
     /// Of these, questions without answers.
     open: usize,
@@ -41,7 +41,7 @@ struct Slot {
     acknowledgement: Option<Vec<u8>>,
 }
 
-/// What a ticket is for.
+/// The purpose of a ticket.
 pub(super) struct Asked {
     caller: Caller,
     for_what: For,
@@ -81,7 +81,7 @@ impl Job {
         !matches!(messages(rest).next(), Some(Ok(_)))
     }
 
-    /// Writes down what a message has come to.
+    /// Writes down the result of a message.
     fn settle(&mut self, slot: usize, result: Result<Outcome>) {
         let Some(slot) = self.slots.get_mut(slot) else {
             return;
@@ -123,7 +123,7 @@ impl Job {
 }
 
 impl<D: Datapath, P: Placeholders> Switch<D, P> {
-    /// Goes on with what the data plane has answered, until there is nothing.
+    /// Goes on with the data plane's answers, until there are none.
     pub(super) fn follow_datapath(&mut self) {
         loop {
             let mut answered = false;

@@ -1,4 +1,4 @@
-//! What ovs-vswitchd believes to be the kernel: datapaths, their ports, and requests about them.
+//! The kernel, as ovs-vswitchd sees it: datapaths, their ports, and requests about them.
 //!
 //! A datagram's messages are carried out one after the other. Answers, error numbers and notifications are those of
 //! `net/openvswitch` and `net/netlink` of Linux 6.1.
@@ -73,7 +73,7 @@ pub struct Switch<D, P> {
     names: HashMap<Name, (DatapathId, PortNo)>,
     /// Requests under way, one per caller.
     jobs: HashMap<Caller, Job>,
-    /// What the data plane was asked.
+    /// The questions that the data plane was asked.
     asked: HashMap<Ticket, Asked>,
     last_ticket: u64,
     /// Callers whose requests wait for room in the data plane.
@@ -81,7 +81,7 @@ pub struct Switch<D, P> {
     answers: VecDeque<(Caller, Answer)>,
 }
 
-/// What a request comes to.
+/// The result of a request.
 #[derive(Default)]
 struct Outcome {
     reply: Option<Vec<u8>>,
@@ -89,7 +89,7 @@ struct Outcome {
     dump: Option<Dump>,
 }
 
-/// What a request comes to for now.
+/// The result of a request so far.
 enum Step {
     /// It is done.
     Done(Outcome),
@@ -105,7 +105,7 @@ impl From<Outcome> for Step {
     }
 }
 
-/// What is to be done with the data plane's answer.
+/// The purpose of the data plane's answer.
 enum Then {
     /// Nothing is told.
     Nothing,
@@ -121,10 +121,10 @@ enum Then {
     Port(DatapathId, PortNo, vports::Command, To),
 }
 
-/// Who is told.
+/// The receivers of a notification.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum To {
-    /// Who asked.
+    /// The caller.
     Asker,
     /// All that listen.
     All,
@@ -132,7 +132,7 @@ enum To {
 
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// An error number for whoever asked.
+/// An error number for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal(Errno);
 

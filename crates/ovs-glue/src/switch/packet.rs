@@ -24,7 +24,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         Ok(Outcome::default())
     }
 
-    /// Makes an upcall's message and says for which socket it is. `None`: nobody wants it; it is counted as lost.
+    /// Makes an upcall's message and names the socket for it. `None`: there is no socket; the upcall is counted as lost.
     pub fn upcall(&mut self, upcall: &Upcall) -> Option<(u32, Vec<u8>)> {
         let socket = self.upcall_socket(upcall);
         let message = socket.and_then(|socket| Some((socket, write_upcall(upcall)?)));

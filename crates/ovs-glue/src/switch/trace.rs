@@ -1,4 +1,4 @@
-//! Packets that are traced: what the data plane's flows would do to them (`ovs_frame::TRACE`).
+//! Packets that are traced: the actions that the data plane's flows would take on them (`ovs_frame::TRACE`).
 
 use super::{Outcome, Result, Step, Switch, Then};
 use crate::datapath::{Datapath, DatapathId, FlowId, PortNo, Question, TraceStep};

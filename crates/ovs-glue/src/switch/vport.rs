@@ -201,7 +201,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
     }
 }
 
-/// Tells of a port with what it has counted by now.
+/// Describes a port with its counters.
 fn counted(id: DatapathId, number: PortNo, command: Command, to: To) -> Step {
     Step::Ask(
         id,

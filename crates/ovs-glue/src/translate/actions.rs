@@ -12,7 +12,7 @@ use ovs_netlink::key::{
 };
 use ovs_netlink::layout::{Layout, Mac};
 
-/// What our data plane is to do.
+/// The actions of our data plane.
 ///
 /// # Errors
 ///

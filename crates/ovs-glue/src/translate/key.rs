@@ -17,7 +17,7 @@ const BOTTOM: u32 = 0x100;
 /// Kind of NSH context that is matched (`NSH_M_TYPE1`).
 const FIXED_CONTEXT: u8 = 1;
 
-/// What our data plane is to compare.
+/// The fields that our data plane is to compare.
 ///
 /// # Errors
 ///
@@ -199,7 +199,7 @@ fn transport(flow: &FlowKey, network: &Network) -> Transport {
     }
 }
 
-/// A key or mask in our words. What has no place there is left out.
+/// A key or mask in our terms. Fields that have no place there are left out.
 fn write(key: &Key, in_port: u32) -> (FlowKey, Context) {
     let (mut flow, mut context) = (FlowKey::default(), Context::default());
     let metadata = &key.metadata;

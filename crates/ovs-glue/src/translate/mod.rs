@@ -1,4 +1,4 @@
-//! Between what ovs-vswitchd says and what our data plane understands: keys, masks and actions.
+//! Translation between ovs-vswitchd's messages and our data plane's terms: keys, masks and actions.
 //!
 //! A translation is exact or refused with `EINVAL`: a flow that matched more or less than was asked for would forward
 //! wrongly and in silence.
@@ -29,7 +29,7 @@ pub struct Ports {
 /// Meters from this number on are not ovs-vswitchd's.
 pub const OWN_METERS: u32 = 1 << 31;
 
-/// What no packet comes from.
+/// A port that no packet comes from.
 const NOBODY: u32 = u32::MAX;
 
 /// All of a connection's states at once, which no packet has.
