@@ -37,7 +37,7 @@ const MAKERS: usize = 8;
 const FLOWS: u32 = 199_000;
 const QUICK_FLOWS: u32 = 20_000;
 /// Some are of the bystanders, and of the host's own frames.
-const MARGIN: usize = 8;
+const MARGIN: usize = 32;
 /// How long it may take to make them.
 const FILLING: Duration = Duration::from_secs(120);
 /// Frames under way while they are made, as many as a port may have waiting for a decision.
