@@ -52,10 +52,6 @@ pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
 /// Open vSwitch's control plane. The sockets of its virtual machines are in a directory of its own.
 pub fn ovs(run_dir: &Path, database: Option<PathBuf>, claim_connections: bool) -> Result<ExitCode> {
     let supervisor = begin(Role::Ovs)?;
-    // Guests that make up flows cause its work without end.
-    if let Err(error) = priority::be_modest() {
-        log::warn!("cannot lower its own weight: {error}");
-    }
     let directory = run_dir.join("ovs");
     std::fs::DirBuilder::new()
         .recursive(true)

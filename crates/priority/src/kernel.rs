@@ -100,16 +100,14 @@ struct Attributes {
 const SIZE: u32 = size_of::<Attributes>() as u32;
 const _: () = assert!(SIZE == 48);
 
-/// Gives the calling thread, and the threads and processes that it starts from then on, the shortest time slice and this nice
-/// value.
+/// Gives the calling thread, and the processes that it starts from then on, the shortest time slice.
 ///
 /// # Errors
 /// As sched_setattr(2).
-pub(crate) fn shorten_slice(nice: i32) -> io::Result<()> {
+pub(crate) fn shorten_slice() -> io::Result<()> {
     let attributes = Attributes {
         size: SIZE,
         policy: libc::SCHED_OTHER.cast_unsigned(),
-        nice,
         runtime: SLICE_NS,
         ..Attributes::default()
     };
@@ -134,12 +132,6 @@ fn read() -> io::Result<Attributes> {
 #[cfg(test)]
 pub(crate) fn policy() -> i32 {
     read().unwrap().policy.cast_signed()
-}
-
-/// The calling thread's nice value.
-#[cfg(test)]
-pub(crate) fn nice() -> i32 {
-    read().unwrap().nice
 }
 
 #[cfg(test)]

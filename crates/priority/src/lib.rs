@@ -86,18 +86,6 @@ pub fn grant(wish: Priority) -> Grant {
     }
 }
 
-/// The nice value of threads whose work guests can cause without end: a tenth of the weight of others.
-const MODEST: i32 = 10;
-
-/// Gives the calling thread, and those that it starts from then on, little of a busy core, but soon: a tenth of the weight of other
-/// tasks, and the shortest time slice. On kernels before 6.12 the time slice stays as it is.
-///
-/// # Errors
-/// As sched_setattr(2).
-pub fn be_modest() -> io::Result<()> {
-    kernel::shorten_slice(MODEST)
-}
-
 /// Whether children need the capability for the class; an error if they may not use the class.
 fn admit(class: Priority) -> io::Result<bool> {
     let limited = match class {
@@ -109,7 +97,7 @@ fn admit(class: Priority) -> io::Result<bool> {
         // As the limit counts: 20 - nice.
         Priority::Nice => set_limit(Resource::Nice, 40, false),
         Priority::Slice => {
-            kernel::shorten_slice(0)?;
+            kernel::shorten_slice()?;
             return if kernel::has_slice() {
                 Ok(false)
             } else {
@@ -151,17 +139,6 @@ fn set_limit(resource: Resource, value: u64, is_bound: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_modest_thread_may_have_a_short_slice() {
-        // Threads do not come back from there without privilege, so this one has to be new.
-        std::thread::spawn(|| {
-            be_modest().unwrap();
-            assert_eq!(kernel::nice(), MODEST);
-        })
-        .join()
-        .unwrap();
-    }
 
     #[test]
     fn a_class_is_granted_and_the_caller_stays_normal() {
