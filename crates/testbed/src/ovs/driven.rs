@@ -115,10 +115,12 @@ impl Driven {
         self.daemon.replace_switch(pause, fill)
     }
 
-    /// Kills the process `ovs`, and waits until the supervisor has started another one.
+    /// Kills the process `ovs`, and waits until the supervisor has started another one. ovs-vswitchd ends with it; there is another
+    /// one then, which elsewhere its monitor starts.
     pub fn replace_glue(&self) -> Result<()> {
         let old = self.switch.kill(Role::Ovs)?;
-        self.switch.wait_replaced(Role::Ovs, old)
+        self.switch.wait_replaced(Role::Ovs, old)?;
+        self.replace_vswitchd(Duration::ZERO)
     }
 
     /// Processor seconds used so far.
