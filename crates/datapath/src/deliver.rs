@@ -212,7 +212,7 @@ impl Step<'_> {
         }
         let put_off = self.schedule.put_off_notification(&receiver.home, self.ports);
         if put_off.is_none() {
-            side.call();
+            self.schedule.interrupt(&receiver.home, || side.call());
         }
         put_off
     }

@@ -240,7 +240,7 @@ impl Policy {
             Some(executor) => return all_to(Rest::Offload(executor)),
             None => {}
         }
-        let (near, limit) = match self.vcpu(view, receiver) {
+        let (near, limit) = match self.receiver(view, receiver) {
             VcpuState::Running(_) if self.config.preemptive_copy && queued.bytes < WORTH_SENDING => {
                 return all_to(Rest::Here);
             }
@@ -277,7 +277,7 @@ impl Policy {
     /// The executor that goes on copying to `receiver` when the helper on core `here` has to stop: another helper, or the
     /// worker of the receiver's core.
     pub fn heir(&self, view: &impl View, here: Cpu, receiver: Vnic, queued: Backlog) -> Executor {
-        let near = match self.vcpu(view, receiver) {
+        let near = match self.receiver(view, receiver) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
             VcpuState::Unknown => self.home(&self.cpus, receiver),
         };
@@ -288,7 +288,7 @@ impl Policy {
     /// When to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run is notified at
     /// once. One that runs is notified at most once per interval: it polls its ring meanwhile anyway.
     pub fn notify(&self, view: &impl View, receiver: Vnic, last_ns: u64) -> Notify {
-        let running = matches!(self.vcpu(view, receiver), VcpuState::Running(_));
+        let running = matches!(self.receiver(view, receiver), VcpuState::Running(_));
         if !(running && self.config.state_aware_batching && self.config.mode == Mode::Hyperswitch) {
             return Notify::Now;
         }
@@ -429,6 +429,14 @@ impl Policy {
     fn sender(&self, view: &impl View, vnic: Vnic) -> VcpuState {
         if self.config.vm_state {
             view.sender(vnic)
+        } else {
+            VcpuState::Unknown
+        }
+    }
+
+    fn receiver(&self, view: &impl View, vnic: Vnic) -> VcpuState {
+        if self.config.vm_state {
+            view.receiver(vnic)
         } else {
             VcpuState::Unknown
         }

@@ -36,7 +36,7 @@ pub enum VcpuState {
     Runnable(Cpu),
     /// It waits for an event, for example for packets.
     Blocked(Cpu),
-    /// Its state is unknown: a polling driver, a guest with several vCPUs, or a process without the privilege to read states.
+    /// Its state is unknown: a polling driver, or a process without the privilege to read states.
     Unknown,
 }
 
@@ -76,6 +76,12 @@ pub trait View {
     /// The state of the vCPU that sends for the vNIC, if it is known which one of a guest's does; else as
     /// [`vcpu`](Self::vcpu).
     fn sender(&self, vnic: Vnic) -> VcpuState {
+        self.vcpu(vnic)
+    }
+
+    /// The state of the vCPU that takes the vNIC's interrupts, if it is known which one of a guest's does; else as
+    /// [`vcpu`](Self::vcpu).
+    fn receiver(&self, vnic: Vnic) -> VcpuState {
         self.vcpu(vnic)
     }
 

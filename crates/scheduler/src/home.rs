@@ -1,7 +1,7 @@
 //! The scheduler's state of a vNIC: which executor receives its kicks, which one copies to it, and the state of its guest.
 
 use crate::executor::Executor;
-use crate::kicker::Kicker;
+use crate::majority::Majority;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
 use crate::waits::Waits;
@@ -62,8 +62,9 @@ pub struct Home {
     kicks: Mutex<Kicks>,
     /// Threads of the guest, as far as they are known.
     threads: Threads,
-    /// Which of them kicks.
-    kicker: Kicker,
+    /// Which of them kicks, and which one takes the vNIC's interrupts.
+    kicker: Majority,
+    interrupted: Majority,
 }
 
 /// The executor that receives a vNIC's kicks.
@@ -99,7 +100,8 @@ impl Home {
             patience: Mutex::default(),
             kicks: Mutex::default(),
             threads: Threads::default(),
-            kicker: Kicker::default(),
+            kicker: Majority::default(),
+            interrupted: Majority::default(),
         }
     }
 
@@ -277,10 +279,25 @@ impl Home {
 
     /// A thread has kicked, perhaps one of the guest's.
     pub(crate) fn kicked_by(&self, thread: Slot) {
-        // There is nothing to learn of a single one.
-        if self.with_threads(|threads| threads.len() > 1 && threads.contains(&thread)) {
+        if self.is_one_of_several(thread) {
             self.kicker.vote(thread);
         }
+    }
+
+    /// An interrupt of this vNIC has woken a thread, perhaps one of the guest's.
+    pub(crate) fn interrupted(&self, thread: Slot) {
+        if self.is_one_of_several(thread) {
+            self.interrupted.vote(thread);
+        }
+    }
+
+    /// Whether the guest has several threads, so that there is something to learn of each.
+    pub(crate) fn is_of_several(&self) -> bool {
+        self.with_threads(|threads| threads.len() > 1)
+    }
+
+    fn is_one_of_several(&self, thread: Slot) -> bool {
+        self.is_of_several() && self.with_threads(|threads| threads.contains(&thread))
     }
 
     /// The thread that kicks, of several, if that is known.
@@ -289,9 +306,16 @@ impl Home {
         self.kicker.get()
     }
 
+    /// The thread that takes the vNIC's interrupts, of several, if that is known.
+    #[inline]
+    pub(crate) fn interrupted_thread(&self) -> Option<Slot> {
+        self.interrupted.get()
+    }
+
     /// Says which threads of the guest are its vCPUs.
     pub fn set_threads(&self, threads: Box<[Slot]>) {
         self.kicker.forget();
+        self.interrupted.forget();
         self.threads.set(threads);
         self.suspect_ns.store(0, Ordering::Relaxed);
         self.suspect_pause_ns.store(UNSEEN_PAUSE_NS, Ordering::Relaxed);

@@ -10,7 +10,7 @@
 //! | `timers` | rings that a thread serves when their time has come |
 //! | `polled` | rings that a thread polls, since their guests need not kick |
 //! | `executor` | how forwarding threads are woken, and the messages they send each other |
-//! | `threads`, `kicker` | the vCPU threads of a guest, and which of them kicks |
+//! | `threads`, `majority` | the vCPU threads of a guest, and which of them kicks and takes interrupts |
 //! | `home` | the scheduler's state of a vNIC: which executor receives its kicks, which one copies to it |
 //! | `placement` | the placement policy with this machine's cores, threads and executors |
 //! | `crew` | state that all forwarding threads share |
@@ -38,7 +38,7 @@ mod crew;
 mod decision_cost;
 mod executor;
 mod home;
-mod kicker;
+mod majority;
 mod patience;
 mod placement;
 mod placing;

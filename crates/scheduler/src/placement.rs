@@ -9,7 +9,7 @@ use crate::home::{Home, Homes};
 use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, Vnic};
 use std::sync::Arc;
 use std::time::Instant;
-use vm_state::{ThreadState, VmState};
+use vm_state::{Slot, ThreadState, VmState};
 
 /// See the module's description.
 pub struct Placement {
@@ -91,9 +91,9 @@ impl Placement {
         Some(home.with_threads(|threads| facts.guest(threads)))
     }
 
-    /// The state of the thread that kicks for a vNIC, if it is known which of several that is.
-    fn kicker(&self, home: &Home) -> Option<ThreadState> {
-        let state = self.facts.as_ref()?.thread(home.kicker()?);
+    /// The state of one of a guest's threads.
+    fn thread(&self, slot: Slot) -> Option<ThreadState> {
+        let state = self.facts.as_ref()?.thread(slot);
         Some(state).filter(|state| !matches!(state, ThreadState::Dead | ThreadState::Unknown))
     }
 
@@ -101,6 +101,19 @@ impl Placement {
     pub(crate) fn note_kicker(&self, home: &Home, here: Cpu) {
         if let Some(slot) = self.facts.as_ref().and_then(|facts| facts.waker(here.0.into())) {
             home.kicked_by(slot);
+        }
+    }
+
+    /// Calls a vNIC's driver, on this core, and remembers which of its guest's threads that woke.
+    pub(crate) fn interrupt(&self, home: &Home, here: Cpu, call: impl FnOnce()) {
+        let Some(facts) = self.facts.as_ref().filter(|_| home.is_of_several()) else {
+            return call();
+        };
+        let cpu = here.0.into();
+        let before = facts.woken(cpu);
+        call();
+        if let Some(slot) = facts.woken_since(cpu, before) {
+            home.interrupted(slot);
         }
     }
 
@@ -141,6 +154,17 @@ impl Placement {
 pub(crate) struct MachineView<'a, H> {
     placement: &'a Placement,
     homes: &'a H,
+}
+
+impl<H: Homes> MachineView<'_, H> {
+    /// The state of one of the guest's threads, or of the guest if it is not known which one that is.
+    fn one_of(&self, vnic: Vnic, which: impl Fn(&Home) -> Option<Slot>) -> VcpuState {
+        let known = self.homes.home(vnic).and_then(which);
+        match known.and_then(|slot| self.placement.thread(slot)) {
+            None => self.vcpu(vnic),
+            state => vcpu_state(state),
+        }
+    }
 }
 
 impl<H: Homes> View for MachineView<'_, H> {
@@ -206,12 +230,11 @@ impl<H: Homes> View for MachineView<'_, H> {
     }
 
     fn sender(&self, vnic: Vnic) -> VcpuState {
-        let home = self.homes.home(vnic);
-        let kicker = home.and_then(|home| self.placement.kicker(home));
-        match kicker {
-            Some(_) => vcpu_state(kicker),
-            None => self.vcpu(vnic),
-        }
+        self.one_of(vnic, Home::kicker)
+    }
+
+    fn receiver(&self, vnic: Vnic) -> VcpuState {
+        self.one_of(vnic, Home::interrupted_thread)
     }
 
     fn copying(&self, vnic: Vnic) -> Option<Cpu> {

@@ -194,4 +194,12 @@ impl Schedule {
         receiver.set_notified_ns(placement.now_ns());
         None
     }
+
+    /// Calls a receiver's driver.
+    pub fn interrupt(&self, receiver: &Home, call: impl FnOnce()) {
+        match self.here() {
+            Some(here) => self.crew.placement.interrupt(receiver, here, call),
+            None => call(),
+        }
+    }
 }

@@ -51,7 +51,7 @@ impl<R: Rings> Scheduler<R> {
         }
         let (placement, queue) = (&self.schedule.crew.placement, &mut self.schedule.queue);
         let view = placement.view(self.rings.homes());
-        let is_blocked = |ring: RingId| match view.vcpu(ring.vnic()) {
+        let is_blocked = |ring: RingId| match view.receiver(ring.vnic()) {
             VcpuState::Blocked(cpu) => placement.policy.on_block(&view, cpu).is_some(),
             _ => false,
         };

@@ -277,6 +277,47 @@ fn a_notification_that_is_put_off_comes_when_the_guest_blocks() {
 }
 
 #[test]
+fn a_guest_is_called_for_the_vcpu_that_takes_its_interrupts() {
+    let (mut scheduler, stage) = on_core_0(1);
+    let vcpu = |number, state| stage.thread(GUEST + number, state).unwrap();
+    // One that computes, and one that receives.
+    let threads = [vcpu(0, ThreadState::Running(1)), vcpu(1, ThreadState::Blocked(2))];
+    scheduler.rings.table.0[0].set_threads(Box::new(threads));
+    let is_put_off = |scheduler: &Scheduler<Fake>| {
+        let home = &scheduler.rings.table.0[0];
+        let put_off = |_| {
+            scheduler
+                .schedule
+                .put_off_notification(home, &scheduler.rings.table)
+        };
+        // The first one notes when the guest is called.
+        (0..2).map(put_off).last().unwrap().is_some()
+    };
+    let calls = |scheduler: &Scheduler<Fake>, woken: Option<u32>| {
+        let home = &scheduler.rings.table.0[0];
+        scheduler.schedule.interrupt(home, || {
+            woken.into_iter().for_each(|tid| stage.wakes_from(0, tid))
+        });
+    };
+    assert!(is_put_off(&scheduler), "the guest runs");
+    // What was woken before, or is none of its threads, says nothing.
+    stage.wakes_from(0, GUEST + 1);
+    calls(&scheduler, None);
+    calls(&scheduler, Some(WORKER));
+    assert!(is_put_off(&scheduler));
+    calls(&scheduler, Some(GUEST + 1));
+    assert!(!is_put_off(&scheduler), "the one that receives is blocked");
+    vcpu(1, ThreadState::Running(2));
+    assert!(is_put_off(&scheduler));
+    // A notification that is owed meanwhile comes once it blocks.
+    let at_ns = scheduler.schedule.now_ns() + 3_600_000_000_000;
+    scheduler.schedule.set_timer(at_ns, receive(0), Due::Notify);
+    assert!(!scheduler.look_around());
+    vcpu(1, ThreadState::Blocked(2));
+    assert!(scheduler.look_around());
+}
+
+#[test]
 fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
     let (mut scheduler, stage) = on_core_0(1);
     stage.thread(GUEST, ThreadState::Runnable(0)).unwrap();

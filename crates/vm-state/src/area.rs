@@ -5,6 +5,7 @@
 //! | [`Core::task`], [`Core::since`] | programs | a core switches to another task |
 //! | [`Core::blocked`] | programs | a registered thread blocks on the core |
 //! | [`Core::waker`] | programs | a task that was there last is woken |
+//! | [`Core::woken`] | programs | a task is woken from the core |
 //! | [`Core::asked`] | programs, under that core's runqueue lock | a task of `SCHED_BATCH` is woken on it |
 //! | [`Area::idle`] | programs | a core becomes idle, or ceases to be |
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
@@ -41,6 +42,9 @@ pub(crate) struct Core {
     pub asked: AtomicU64,
     /// The number of the task that last woke one that was here before; of one that was interrupted, if an interrupt did.
     pub waker: AtomicU32,
+    /// The number of the task that was woken last by the task that had this core, or by an interrupt; in the upper half how
+    /// many were, modulo 2^32.
+    pub woken: AtomicU64,
 }
 
 /// A registered thread. Its child processes count as the thread itself: User Mode Linux runs its guest's processes in
@@ -112,6 +116,7 @@ pub(crate) const RUNNABLE: usize = offset_of!(Core, runnable);
 pub(crate) const BLOCKED: usize = offset_of!(Core, blocked);
 pub(crate) const ASKED: usize = offset_of!(Core, asked);
 pub(crate) const WAKER: usize = offset_of!(Core, waker);
+pub(crate) const WOKEN: usize = offset_of!(Core, woken);
 pub(crate) const THREADS: usize = offset_of!(Area, buckets);
 pub(crate) const IDLE: usize = offset_of!(Area, idle);
 pub(crate) const BUCKET_SIZE: usize = size_of::<Bucket>();

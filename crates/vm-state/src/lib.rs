@@ -41,5 +41,5 @@ mod vcpus;
 
 pub use publisher::{Publisher, Unavailable};
 pub use stage::Stage;
-pub use state::{CoreState, Registry, Slot, ThreadState, VmState};
+pub use state::{CoreState, Registry, Slot, ThreadState, VmState, Woken};
 pub use vcpus::{threads_named, vcpu_threads};

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `sched_switch` | of the core that switches | the task that the core runs, whether it is idle, its number of runnable tasks, the thread that blocked there; the states of both threads |
 //! | `sched_wakeup`, `sched_wakeup_new` | of the core that the thread was put on | that core's number of runnable tasks; that the thread is runnable; when, if it waits for others to block |
-//! | `sched_waking` | none | the thread that wakes another one, for the core that this one was on last |
+//! | `sched_waking` | none | the thread that wakes another one, for the core that this one was on last; the thread that is woken, for the core from which it is |
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | that core's number of runnable tasks |
 //!
 //! The wake-up of a thread on an idle core, or one of another cache, is often left to that core (`ttwu_queue`): there, in
@@ -29,7 +29,7 @@
 
 use crate::area::{
     ASKED, BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind,
-    LONG_NS, PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS,
+    LONG_NS, PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS, WOKEN,
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
@@ -219,15 +219,27 @@ impl Program {
         self.code.finish()
     }
 
-    /// `sched_waking(task)`, in the thread that wakes it. R7: the task's core.
+    /// `sched_waking(task)`, in the thread that wakes it. R6: the task's number, R7: its core, and then this one.
     fn waking(mut self) -> Vec<u64> {
-        let end = self.code.label();
+        let (here, end) = (self.code.label(), self.code.label());
         self.code.load(Size::Double, R1, R1, argument(0));
+        self.code.load(Size::Word, R6, R1, self.kernel.pid);
         self.code.load(Size::Word, R7, R1, self.kernel.cpu);
-        self.code.jump_if(If::NotBelow, R7, constant(CORES), end);
+        self.code.jump_if(If::NotBelow, R7, constant(CORES), here);
         self.code.call(GET_CURRENT_PID_TGID);
         self.core_address();
         self.code.store(Size::Word, R2, WAKER, R0);
+        self.code.place(here);
+        self.code.call(GET_SMP_PROCESSOR_ID);
+        self.code.register(Op::Move, R7, R0);
+        self.code.jump_if(If::NotBelow, R7, constant(CORES), end);
+        self.core_address();
+        self.code.load(Size::Double, R3, R2, WOKEN);
+        self.code.constant(Op::RightShift, R3, 32);
+        self.code.constant(Op::Add, R3, 1);
+        self.code.constant(Op::LeftShift, R3, 32);
+        self.code.register(Op::Or, R3, R6);
+        self.code.store(Size::Double, R2, WOKEN, R3);
         self.code.place(end);
         self.code.exit();
         self.code.finish()

@@ -119,6 +119,9 @@ mod tests {
     use crate::area::Kind;
     use crate::kernel::Mapping;
     use crate::state::ThreadState;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::cell::Cell;
+    use std::sync::Arc;
     use std::sync::atomic::Ordering::SeqCst;
     use std::sync::mpsc;
     use std::time::Instant;
@@ -169,6 +172,43 @@ mod tests {
             std::thread::sleep(Duration::from_millis(1));
         }
         false
+    }
+
+    #[test]
+    fn the_thread_that_an_eventfd_wakes_is_published() {
+        let Ok(publisher) = Publisher::attach() else {
+            return;
+        };
+        let registry = Registry::map(publisher.area()).unwrap();
+        let state = crate::VmState::map(publisher.area()).unwrap();
+        let call = Arc::new(eventfd(0, EventfdFlags::empty()).unwrap());
+        let (tell, told) = mpsc::channel();
+        let receiver = {
+            let call = call.clone();
+            std::thread::spawn(move || {
+                tell.send(gettid().as_raw_nonzero().get().cast_unsigned())
+                    .unwrap();
+                let mut count = [0; 8];
+                // Until it gets the largest count.
+                while rustix::io::read(&call, &mut count).is_ok() && u64::from_ne_bytes(count) < 1 << 32 {}
+            })
+        };
+        let slot = registry.add(told.recv().unwrap()).unwrap();
+        let allowed = sched_getaffinity(None).unwrap();
+        let here = (0..CpuSet::MAX_CPU).find(|core| allowed.is_set(*core)).unwrap();
+        let mut only = CpuSet::new();
+        only.set(here);
+        sched_setaffinity(None, &only).unwrap();
+        let woken = Cell::new(None);
+        let wake = || {
+            let before = state.woken(here as u32);
+            rustix::io::write(&call, &1u64.to_ne_bytes()).unwrap();
+            woken.set(state.woken_since(here as u32, before));
+        };
+        assert!(until(wake, || woken.get() == Some(slot)));
+        sched_setaffinity(None, &allowed).unwrap();
+        rustix::io::write(&call, &(1u64 << 32).to_ne_bytes()).unwrap();
+        receiver.join().unwrap();
     }
 
     #[test]

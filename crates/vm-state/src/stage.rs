@@ -52,6 +52,14 @@ impl Stage {
         }
     }
 
+    /// The task that has the core wakes the one with this number. Cores from 1024 on are ignored.
+    pub fn wakes_from(&self, cpu: u32, woken: u32) {
+        if let Some(core) = self.area.cores.get(cpu as usize) {
+            let count = (core.woken.load(Relaxed) >> 32).wrapping_add(1);
+            core.woken.store(count << 32 | u64::from(woken), Relaxed);
+        }
+    }
+
     /// So many tasks are runnable on the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024
     /// on are ignored.
     pub fn wanted(&self, cpu: u32, others: u32) {

@@ -45,6 +45,10 @@ pub enum ThreadState {
     Unknown,
 }
 
+/// A thread that was woken, and how many had been from that core. The default: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Woken(u64);
+
 impl ThreadState {
     fn of(word: u32) -> ThreadState {
         let core = word & ((1 << KIND_SHIFT) - 1);
@@ -78,7 +82,7 @@ impl Area {
     fn find(&self, tid: u32) -> Option<Slot> {
         let mut places = self.places(tid);
         places
-            .find(|(_, thread)| thread.tid.load(Relaxed) == tid)
+            .find(|(_, thread)| tid != 0 && thread.tid.load(Relaxed) == tid)
             .map(|(slot, _)| slot)
     }
 
@@ -193,8 +197,26 @@ impl VmState {
     #[inline]
     #[must_use]
     pub fn waker(&self, cpu: u32) -> Option<Slot> {
-        let tid = self.0.cores.get(cpu as usize)?.waker.load(Relaxed);
-        if tid == 0 { None } else { self.0.find(tid) }
+        self.0.find(self.0.cores.get(cpu as usize)?.waker.load(Relaxed))
+    }
+
+    /// The thread that was woken last from this core, by the task that has it or by an interrupt.
+    #[inline]
+    #[must_use]
+    pub fn woken(&self, cpu: u32) -> Woken {
+        let core = self.0.cores.get(cpu as usize);
+        Woken(core.map_or(0, |core| core.woken.load(Relaxed)))
+    }
+
+    /// The registered thread that was woken last, if it is one and any was woken since `before`.
+    #[must_use]
+    pub fn woken_since(&self, cpu: u32, before: Woken) -> Option<Slot> {
+        let now = self.woken(cpu);
+        if now == before {
+            None
+        } else {
+            self.0.find(now.0 as u32)
+        }
     }
 
     /// How long the task that has this core waited for it in nanoseconds, if it is one that waits until others block

@@ -31,8 +31,8 @@ pub(super) enum Event {
         to: Task,
         queue: Lengths,
     },
-    /// By the task with this number.
-    Waking(Task, u32),
+    /// By the task with this number, on this core.
+    Waking(Task, u32, u32),
     Wakeup(Task, Lengths),
     Migrate(Task, Lengths),
     Time(u64),
@@ -91,8 +91,10 @@ pub(super) struct Core {
     pub blocked: u32,
     /// When a task that waits until others block was woken.
     pub asked: Option<u64>,
-    /// Who woke a task.
+    /// The task that woke one which was here before.
     pub waker: u32,
+    /// The task that was woken from here.
+    pub woken: u32,
 }
 
 /// The published state of a registered thread and its children.
@@ -142,9 +144,15 @@ impl Model {
                 }
                 self.core_switches(core, preempted || from.state == 0, (from, to), queue);
             }
-            Event::Waking(task, _) | Event::Wakeup(task, _) | Event::Migrate(task, _)
-                if task.core >= 1024 => {}
-            Event::Waking(task, waker) => self.core(task.core).waker = waker,
+            Event::Waking(task, waker, core) => {
+                if task.core < 1024 {
+                    self.core(task.core).waker = waker;
+                }
+                if core < 1024 {
+                    self.core(core).woken = task.pid;
+                }
+            }
+            Event::Wakeup(task, _) | Event::Migrate(task, _) if task.core >= 1024 => {}
             Event::Wakeup(task, queue) => {
                 self.woken(task);
                 let (now, runnable) = (self.now, self.counts.runnable(queue));

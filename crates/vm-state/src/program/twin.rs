@@ -8,7 +8,7 @@ use super::interpreter::Machine;
 use super::model::{Counts, Event, Lengths, Model, Task, Thread};
 use super::{BATCH, Kernel, ON_RQ_MIGRATING, TASK_DEAD, Tracepoint};
 use crate::area::{Area, LONG_NS};
-use crate::{CoreState, Registry, Stage, ThreadState, VmState};
+use crate::{CoreState, Registry, Stage, ThreadState, VmState, Woken};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
@@ -131,7 +131,8 @@ impl Real {
                 let arguments = [u64::from(preempted), TASKS[0], TASKS[1]];
                 self.run(Tracepoint::Switch, &arguments);
             }
-            Event::Waking(task, waker) => {
+            Event::Waking(task, waker, core) => {
+                self.machine.core = core.into();
                 self.machine.current = u64::MAX << 32 | u64::from(waker);
                 self.task(TASKS[0], task);
                 self.run(Tracepoint::Waking, &TASKS[..1]);
@@ -232,6 +233,12 @@ impl Twins {
                 waker.map(|thread| thread.slot),
                 "core {number}"
             );
+            let woken = self.model.threads.get(&core.woken);
+            assert_eq!(
+                state.woken_since(number, Woken::default()),
+                woken.map(|thread| thread.slot),
+                "core {number}"
+            );
             let waited = core.asked.map_or(0, |asked| core.since.saturating_sub(asked));
             assert_eq!(state.waited_ns(number), waited, "core {number}");
             assert_eq!(
@@ -304,7 +311,7 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => switch,
         3 => (task(), lengths()).prop_map(|(task, queue)| Event::Wakeup(task, queue)),
-        1 => (task(), pid()).prop_map(|(task, waker)| Event::Waking(task, waker)),
+        1 => (task(), pid(), core()).prop_map(|(task, waker, core)| Event::Waking(task, waker, core)),
         1 => (task(), lengths()).prop_map(|(task, queue)| Event::Migrate(task, queue)),
         2 => time.prop_map(Event::Time),
         2 => pid().prop_map(Event::Register),

@@ -1,9 +1,8 @@
-//! Which thread of a guest with several kicks.
+//! The thread, of a guest's several, that did something most of the recent times: that kicks, or that takes the interrupts.
 //!
-//! The thread that woke a worker is published ([`vm_state::VmState::waker`]). With each kick its thread is voted for, and the thread that
-//! has most of the recent votes counts (the majority vote of Boyer and Moore, with a bound so that a new one is not outvoted for
-//! long). Read with each decision; voted by the worker that was woken. Votes that two workers give at once may be lost,
-//! which does no harm.
+//! Each time is a vote, and the thread that has most of the recent votes counts (the majority vote of Boyer and Moore, with a
+//! bound so that a new one is not outvoted for long). Read with each decision. Votes that two workers give at once may be
+//! lost, which does no harm.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use vm_state::Slot;
@@ -13,10 +12,10 @@ const MOST: u32 = 8;
 
 /// Votes in the upper half, and the thread that has them in the lower; without votes none is known.
 #[derive(Default)]
-pub(crate) struct Kicker(AtomicU32);
+pub(crate) struct Majority(AtomicU32);
 
-impl Kicker {
-    /// That thread kicked.
+impl Majority {
+    /// It was that thread.
     pub fn vote(&self, thread: Slot) {
         let word = self.0.load(Relaxed);
         let (votes, known, thread) = (word >> 16, word & 0xffff, u32::from(thread.0));
@@ -31,12 +30,12 @@ impl Kicker {
         }
     }
 
-    /// No thread has kicked.
+    /// There are no votes.
     pub fn forget(&self) {
         self.0.store(0, Relaxed);
     }
 
-    /// The thread that kicks, if it is known.
+    /// The thread that has most votes, if there are any.
     #[inline]
     pub fn get(&self) -> Option<Slot> {
         let word = self.0.load(Relaxed);
@@ -49,20 +48,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_majority_of_recent_kicks_decides() {
-        let kicker = Kicker::default();
-        assert_eq!(kicker.get(), None);
-        // Another one kicks now and then.
+    fn the_majority_of_recent_votes_decides() {
+        let majority = Majority::default();
+        assert_eq!(majority.get(), None);
+        // Another one gets votes now and then.
         for _ in 0..100 {
-            [0, 0, 9].into_iter().for_each(|thread| kicker.vote(Slot(thread)));
+            [0, 0, 9]
+                .into_iter()
+                .for_each(|thread| majority.vote(Slot(thread)));
         }
-        assert_eq!(kicker.get(), Some(Slot(0)));
+        assert_eq!(majority.get(), Some(Slot(0)));
         let needed = (1..100).find(|_| {
-            kicker.vote(Slot(u16::MAX));
-            kicker.get() == Some(Slot(u16::MAX))
+            majority.vote(Slot(u16::MAX));
+            majority.get() == Some(Slot(u16::MAX))
         });
         assert!(needed.is_some_and(|votes| votes <= MOST + 1), "{needed:?}");
-        kicker.forget();
-        assert_eq!(kicker.get(), None);
+        majority.forget();
+        assert_eq!(majority.get(), None);
     }
 }
