@@ -24,7 +24,7 @@ use testbed::udp_rr;
 
 pub const GUESTS: Case = Case {
     name: "full-host",
-    about: "ping between two User Mode Linux guests, 20 times per second, beside loops on the processors, a task that computes \
+    about: "ping between two User Mode Linux guests, 50 times per second, beside loops on the processors, a task that computes \
             in the guest that answers, or a load between two other guests",
     axis: "beside",
     measures: &[
@@ -204,10 +204,10 @@ fn received(station: &dyn Endpoint) -> Result<f64> {
 }
 
 /// Time for round trips, in measurements of other cases.
-const PINGS: u32 = 3;
+const PINGS: u32 = 2;
 
 fn percentiles(effort: &Effort, from: &dyn Endpoint, address: &str) -> Result<[f64; 4]> {
-    let interval = 0.05;
+    let interval = 0.02;
     let options = PingOptions {
         count: ((PINGS * effort.long).as_secs_f64() / interval) as u32,
         interval,
