@@ -130,11 +130,12 @@ test-ovn: ## OVN on one chassis with an unmodified ovs-vswitchd, on our data pla
 	$(CARGO) build --release --package hyperswitch --package ovs-shim
 	scripts/as-root scripts/test-ovn --program $(RELEASE)/hyperswitch
 
-# GUEST=1 runs it in a QEMU guest: the tests want devices that a host's kernel may lack (VLAN, bond). TESTS="1 2" are some of them.
+# Tests that want devices which the host's kernel lacks (VLAN, bond) run in a QEMU guest; GUEST=1 runs all in one. TESTS="1 2" are some.
 test-kmod: ## Open vSwitch's own tests of its kernel datapath on our data plane
 	scripts/setup --suites
 	$(CARGO) build --release --package hyperswitch --package ovs-shim
-	scripts/as-root $(if $(GUEST),scripts/in-guest) scripts/test-kmod --program $(abspath $(RELEASE)/hyperswitch) $(TESTS)
+	scripts/as-root $(if $(GUEST),scripts/in-guest) scripts/test-kmod $(if $(GUEST),,--guest) \
+		--program $(abspath $(RELEASE)/hyperswitch) $(TESTS)
 
 # ONLY="add_br" are some of them.
 test-ovsdbapp: ## ovsdbapp's functional tests with Open vSwitch as `hyperswitch ovs start` starts it
