@@ -59,6 +59,11 @@ pub enum ToChild {
     /// The class in which the kernel lets forwarding threads be scheduled: for use (data plane, driver domain), or to be shown to
     /// users (control process). Before anything else.
     Priority(PriorityStatus),
+    /// The cores that the data plane may keep from halting, and the descriptors of their files, in the same order (data plane, before
+    /// [`VmState`](ToChild::VmState)). Several messages, since each has few descriptors.
+    Constraints(Vec<u16>),
+    /// How many cores those are, to be shown to users (control process). Before anything else.
+    IdlePoll(IdlePollStatus),
     /// Re-read the configuration (control process).
     Reload,
     /// Finish in an orderly way and exit 0.
@@ -80,6 +85,15 @@ pub struct PriorityStatus {
     /// Never `Auto`.
     pub class: placement_config::Priority,
     /// Why a better class was refused, for users; empty if none was.
+    pub refused: String,
+}
+
+/// The cores that the data plane may keep from halting.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IdlePollStatus {
+    /// How many.
+    pub cores: u32,
+    /// Why no others, for users; empty if there are none.
     pub refused: String,
 }
 

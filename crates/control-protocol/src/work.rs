@@ -49,4 +49,6 @@ pub struct WorkerReport {
     pub wakeups: u64,
     /// Kicks of guests that it took.
     pub kicks: u64,
+    /// Cycles for which it kept its core from halting (`idle-poll-us`), whether the core was idle then or not.
+    pub idle_poll_cycles: u64,
 }

@@ -14,7 +14,7 @@ use crate::users::{Incoming, Token, Users};
 use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
-use control_protocol::supervisor::{FromChild, PriorityStatus, ProcessStatus, Role, ToChild};
+use control_protocol::supervisor::{FromChild, IdlePollStatus, PriorityStatus, ProcessStatus, Role, ToChild};
 use flow::{PortId, SwitchId};
 use management::{Config, Response, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -59,6 +59,7 @@ pub(crate) struct Control {
     pub processes: Vec<ProcessStatus>,
     /// How forwarding threads are scheduled, as the supervisor reported it.
     pub priority: Option<PriorityStatus>,
+    pub idle_poll: Option<IdlePollStatus>,
     pub vcpus: Vcpus,
     pub users: Users,
     /// Flows on their way to users.
@@ -108,6 +109,7 @@ impl Control {
             numbered: false,
             processes: Vec::new(),
             priority: None,
+            idle_poll: None,
             vcpus: Vcpus::new(),
             users,
             gathered: AllGathered::new(),
@@ -253,8 +255,9 @@ impl Control {
                 Ok(Some((ToChild::Peer(role), fds))) => self.attach_peer(role, fds),
                 Ok(Some((ToChild::Processes(processes), _))) => self.processes_are(processes),
                 Ok(Some((ToChild::VmState(states), fds))) => self.vcpus.attach(states, &fds),
-                Ok(Some((ToChild::Placement(_) | ToChild::Controller(_), _))) => {}
+                Ok(Some((ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_), _))) => {}
                 Ok(Some((ToChild::Priority(priority), _))) => self.priority = Some(priority),
+                Ok(Some((ToChild::IdlePoll(idle_poll), _))) => self.idle_poll = Some(idle_poll),
                 Ok(Some((ToChild::Reload, _))) => match self.reload() {
                     Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),
                     Err(error) => log::error!("configuration not reloaded: {error}"),

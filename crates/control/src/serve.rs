@@ -198,8 +198,9 @@ impl Control {
                 .data_plane
                 .as_ref()
                 .and_then(|data_plane| data_plane.welcome.clone()),
-            vm_state: self.vcpus.status(),
+            vm_state: Box::new(self.vcpus.status()),
             priority: self.priority.as_ref().map(|status| Box::new(status.into())),
+            idle_poll: self.idle_poll.as_ref().map(|status| Box::new(status.into())),
             driver_connected: self.driver.is_some(),
             switches: self.switches.len(),
             ports: self.ports.len(),

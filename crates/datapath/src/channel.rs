@@ -12,7 +12,7 @@ use crate::state::Datapath;
 use control_protocol::supervisor::ToChild;
 use control_protocol::{Channel, ChannelError};
 use flow::ControllerId;
-use placement::{Config, Costs, Policy, Topology};
+use placement::{Config, Costs, Cpu, Policy, Topology};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::thread::sched_getaffinity;
@@ -34,14 +34,15 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     if let Err(error) = notifier::prepare() {
         log::warn!("no asynchronous I/O ({error}): a VMM may hold forwarding threads up for a moment");
     }
-    let Some((config, vm_state)) = receive_orders(&supervisor)? else {
+    let Some(orders) = receive_orders(&supervisor)? else {
         return Ok(());
     };
     let allowed = sched_getaffinity(None).map_err(std::io::Error::from)?;
     let topology = topology.restricted(|cpu| allowed.is_set(cpu.0.into()));
     let costs = costs(&topology)?;
-    let policy = Policy::new(config, topology, costs);
-    let datapath = Datapath::new(Placement::new(policy, vm_state)?)?;
+    let policy = Policy::new(orders.config, topology, costs);
+    let placement = Placement::new(policy, orders.vm_state)?.with_constraints(orders.constraints);
+    let datapath = Datapath::new(placement)?;
     let crew = datapath.crew.clone();
     crew.watch()?;
     let forwarder = datapath.clone();
@@ -61,16 +62,31 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     Ok(())
 }
 
-/// Receives the supervisor's first orders: the configuration of placement, and the memory with the states of cores and
-/// guests. `None` if it has ended.
-fn receive_orders(supervisor: &Channel) -> Result<Option<(Config, Option<VmState>)>, Error> {
-    let mut config = Config::default();
+/// The supervisor's first orders.
+#[derive(Default)]
+struct Orders {
+    config: Config,
+    /// What is known of cores and guests.
+    vm_state: Option<VmState>,
+    /// The files of the cores that may be kept from halting.
+    constraints: Vec<(Cpu, OwnedFd)>,
+}
+
+/// Receives the supervisor's first orders; the state of cores and guests is the last one. `None` if it has ended.
+fn receive_orders(supervisor: &Channel) -> Result<Option<Orders>, Error> {
+    let mut orders = Orders::default();
     loop {
         match supervisor.recv::<ToChild>() {
-            Ok((ToChild::Placement(wanted), _)) => config = wanted,
+            Ok((ToChild::Placement(wanted), _)) => orders.config = wanted,
             // The class that the kernel grants replaces the configured one.
-            Ok((ToChild::Priority(granted), _)) => config.priority = granted.class,
-            Ok((ToChild::VmState(_), fds)) => return Ok(Some((config, map_vm_state(&fds)))),
+            Ok((ToChild::Priority(granted), _)) => orders.config.priority = granted.class,
+            Ok((ToChild::Constraints(cpus), fds)) => {
+                orders.constraints.extend(cpus.into_iter().map(Cpu).zip(fds));
+            }
+            Ok((ToChild::VmState(_), fds)) => {
+                orders.vm_state = map_vm_state(&fds);
+                return Ok(Some(orders));
+            }
             Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(None),
             Ok(_) => {}
             Err(error) => return Err(error.into()),

@@ -35,5 +35,6 @@ fn worker_report(record: Record) -> WorkerReport {
         sleeps: record.sleeps,
         wakeups: record.wakeups,
         kicks: record.kicks,
+        idle_poll_cycles: record.idle_poll_cycles,
     }
 }

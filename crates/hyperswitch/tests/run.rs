@@ -364,6 +364,11 @@ fn what_guests_do_is_known_or_said_to_be_unknown() {
         ["realtime", "nice", "slice", "normal"].contains(&priority["class"].as_str().unwrap_or("")),
         "{priority}"
     );
+    let idle_poll = &ask("status")["idle-poll"];
+    assert!(
+        idle_poll["cores"] != 0 || idle_poll["refused"].is_string(),
+        "{idle_poll}"
+    );
     let vm_state = &ask("status")["vm-state"];
     if vm_state["published"] == false {
         assert!(vm_state["reason"].is_string(), "{vm_state}");

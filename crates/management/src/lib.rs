@@ -13,9 +13,9 @@ mod request;
 pub use client::{Client, ClientError};
 pub use configuration::*;
 pub use reply::{
-    Counters, DataPlaneStatus, FlowInfo, MacInfo, Origin, PortInfo, PortStats, PriorityStatus, Process,
-    ReloadSummary, Reply, Response, Stats, Status, SwitchInfo, TraceReport, TraceStep, VersionInfo,
-    VmStateStatus,
+    Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, PortInfo, PortStats,
+    PriorityStatus, Process, ReloadSummary, Reply, Response, Stats, Status, SwitchInfo, TraceReport,
+    TraceStep, VersionInfo, VmStateStatus,
 };
 pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
 

@@ -72,10 +72,13 @@ pub struct Status {
     /// `None` while not connected.
     pub data_plane: Option<DataPlaneStatus>,
     /// Whether the states of cores and guests are known.
-    pub vm_state: VmStateStatus,
+    pub vm_state: Box<VmStateStatus>,
     /// How forwarding threads are scheduled; `None` while not known.
     #[serde(default)]
     pub priority: Option<Box<PriorityStatus>>,
+    /// The cores that may be kept from halting; `None` while not known.
+    #[serde(default)]
+    pub idle_poll: Option<Box<IdlePollStatus>>,
     /// Whether a driver domain is connected.
     pub driver_connected: bool,
     /// Number of switches.
@@ -145,6 +148,25 @@ impl From<&control_protocol::supervisor::PriorityStatus> for PriorityStatus {
     fn from(status: &control_protocol::supervisor::PriorityStatus) -> Self {
         PriorityStatus {
             class: status.class,
+            refused: Some(status.refused.clone()).filter(|reason| !reason.is_empty()),
+        }
+    }
+}
+
+/// The cores that the data plane may keep from halting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct IdlePollStatus {
+    /// How many.
+    pub cores: u32,
+    /// Why no others.
+    pub refused: Option<String>,
+}
+
+impl From<&control_protocol::supervisor::IdlePollStatus> for IdlePollStatus {
+    fn from(status: &control_protocol::supervisor::IdlePollStatus) -> Self {
+        IdlePollStatus {
+            cores: status.cores,
             refused: Some(status.refused.clone()).filter(|reason| !reason.is_empty()),
         }
     }

@@ -91,6 +91,10 @@ pub struct Config {
     /// Time in microseconds, 0 to 10000, for which a worker stays awake after its last packet (section 3.4, "Hysteresis").
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub hysteresis_us: u32,
+    /// Time in microseconds, 0 to 10000, for which the idle loop of a core polls instead of halting after its worker's last packet, while
+    /// guests there receive answers and go on within that time most of the time. 0: never.
+    #[serde(deserialize_with = "within::<0, 10_000, _>")]
+    pub idle_poll_us: u32,
     /// Let helpers stop as soon as another task wants their core (section 3.4).
     pub give_way: bool,
     /// Serve the rings of a vCPU as soon as it blocks, on its core and before other rings (section 3.5), and do not take the
@@ -115,9 +119,17 @@ impl Default for Config {
             other_nodes: false,
             poll_transmit: true,
             hysteresis_us: 50,
+            idle_poll_us: 500,
             give_way: true,
             serve_on_block: true,
         }
+    }
+}
+
+impl Config {
+    /// Whether idle loops may have to poll, where the states of cores and vCPUs are known.
+    pub fn may_idle_poll(&self) -> bool {
+        self.mode == Mode::Hyperswitch && self.vm_state && self.idle_poll_us > 0
     }
 }
 
@@ -145,7 +157,7 @@ mod tests {
     fn every_key_is_kebab_case_and_survives() {
         let changed = "mode = \"thread-per-vnic\"\ndedicated-cores = [3, 7]\npriority = \"nice\"\nvm-state = false\n\
             state-aware-batching = false\nnotify-interval-us = 7\nkick-interval-us = 8\npreemptive-copy = false\ncopy-limit = 3\n\
-            offload = false\nbusy-modules = false\nother-nodes = true\npoll-transmit = false\nhysteresis-us = 9\ngive-way = false\n\
+            offload = false\nbusy-modules = false\nother-nodes = true\npoll-transmit = false\nhysteresis-us = 9\nidle-poll-us = 10\ngive-way = false\n\
             serve-on-block = false\n";
         let config: Config = toml::from_str(changed).unwrap();
         assert_eq!(config.mode, Mode::ThreadPerVnic);
@@ -156,6 +168,7 @@ mod tests {
     fn what_is_out_of_range_or_unknown_is_refused() {
         for wrong in [
             "hysteresis-us = 10001",
+            "idle-poll-us = 10001",
             "notify-interval-us = -1",
             "copy-limit = 0",
             "copy_limit = 8",

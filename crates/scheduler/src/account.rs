@@ -43,6 +43,7 @@ pub struct Account {
     sleeps: AtomicU64,
     wakeups: AtomicU64,
     kicks: AtomicU64,
+    idle_poll_cycles: AtomicU64,
     /// Up to when `awake_cycles` counts.
     awake_since: AtomicU64,
     /// Up to when time was charged, to packets or to looks in vain.
@@ -78,6 +79,8 @@ pub struct Record {
     pub wakeups: u64,
     /// Kicks that it received.
     pub kicks: u64,
+    /// Cycles for which its core was kept from halting.
+    pub idle_poll_cycles: u64,
 }
 
 /// All accounts.
@@ -134,6 +137,11 @@ impl Account {
         add(&self.kicks, 1);
     }
 
+    /// The core was kept from halting for so long.
+    pub(crate) fn kept_from_halting(&self, cycles: u64) {
+        add(&self.idle_poll_cycles, cycles);
+    }
+
     /// Around a sleep: `sleep` waits, and says whether work came. It says [`woken`](Self::woken) before it does more than
     /// wait.
     pub fn asleep(&self, sleep: impl FnOnce() -> bool) {
@@ -180,6 +188,7 @@ impl Account {
             sleeps: self.sleeps.load(Relaxed),
             wakeups: self.wakeups.load(Relaxed),
             kicks: self.kicks.load(Relaxed),
+            idle_poll_cycles: self.idle_poll_cycles.load(Relaxed),
         }
     }
 }
@@ -215,6 +224,7 @@ impl Ledger {
             sleeps: zero(),
             wakeups: zero(),
             kicks: zero(),
+            idle_poll_cycles: zero(),
             awake_since: AtomicU64::new(now),
             charged_until: AtomicU64::new(now),
         });

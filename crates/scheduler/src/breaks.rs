@@ -22,6 +22,11 @@ impl Breaks {
         self.since_ns.get_or_insert(now_ns);
     }
 
+    /// Since when there has been nothing to do.
+    pub fn since_ns(&self) -> Option<u64> {
+        self.since_ns
+    }
+
     /// Something has come.
     pub fn end(&mut self, now_ns: u64) {
         if let Some(since_ns) = self.since_ns.take() {

@@ -20,6 +20,7 @@
 //! | `polling` | rounds of polling |
 //! | `worker` | threads that sleep until there is something to do |
 //! | `breaks`, `patience` | how long to poll, and how to be woken |
+//! | `idle_poll`, `idle_core` | when the core of a worker that sleeps is kept from halting |
 //! | `waits`, `trial` | which guests are worth waiting for |
 //! | `watchdog` | interrupts threads that a VMM holds up |
 //! | `account` | the work of each thread, and the time that it took |
@@ -38,6 +39,8 @@ mod crew;
 mod decision_cost;
 mod executor;
 mod home;
+mod idle_core;
+mod idle_poll;
 mod majority;
 mod patience;
 mod placement;

@@ -6,9 +6,13 @@
 
 use crate::executor::{Activity, Executor, PollingCores};
 use crate::home::{Home, Homes};
+use crate::idle_core::IdleCore;
+use parking_lot::Mutex;
 use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, Vnic};
+use rustix::fd::OwnedFd;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use vm_state::{Slot, ThreadState, VmState};
 
 /// See the module's description.
@@ -21,6 +25,8 @@ pub struct Placement {
     /// The worker of each core.
     by_cpu: Vec<Option<Arc<Executor>>>,
     polling: Arc<PollingCores>,
+    /// Constraints on the resume latency of cores, until their workers take them.
+    constraints: Mutex<BTreeMap<Cpu, OwnedFd>>,
     start: Instant,
 }
 
@@ -54,8 +60,24 @@ impl Placement {
             workers,
             by_cpu,
             polling,
+            constraints: Mutex::default(),
             start: Instant::now(),
         })
+    }
+
+    /// Lends the files with the constraints on cores' resume latency.
+    #[must_use]
+    pub fn with_constraints(self, files: impl IntoIterator<Item = (Cpu, OwnedFd)>) -> Placement {
+        self.constraints.lock().extend(files);
+        self
+    }
+
+    /// The idle core of a worker, if it may be kept from halting. For one thread.
+    pub(crate) fn take_idle_core(&self, cpu: Cpu) -> Option<IdleCore> {
+        let file = self.constraints.lock().remove(&cpu)?;
+        let config = self.policy.config();
+        let bound = Duration::from_micros(config.idle_poll_us.into());
+        (self.knows_vcpus() && config.may_idle_poll()).then(|| IdleCore::new(file, bound))
     }
 
     /// The executors of workers, each of which has a thread - or, if there is one without a core, as many threads as

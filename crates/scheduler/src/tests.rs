@@ -16,9 +16,10 @@ use crate::worker::start_all;
 use ::placement::{Config, Costs, Cpu, Policy, Shape, Topology, Vnic};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::AsFd as _;
+use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vm_state::{Stage, ThreadState, VmState};
 
 /// Tests wait so long for other threads, on the busiest machine.
@@ -37,14 +38,18 @@ fn receive(vnic: u32) -> RingId {
 }
 
 fn crew(facts: Option<VmState>) -> Arc<Crew> {
+    Crew::new(placement(Config::default(), facts))
+}
+
+fn placement(config: Config, facts: Option<VmState>) -> Placement {
     let shape = Shape {
         nodes: 1,
         llcs: 1,
         modules: 4,
         cpus: 1,
     };
-    let policy = Policy::new(Config::default(), Topology::regular(shape), Costs::default());
-    Crew::new(Placement::new(policy, facts).unwrap())
+    let policy = Policy::new(config, Topology::regular(shape), Costs::default());
+    Placement::new(policy, facts).unwrap()
 }
 
 /// A thread that is no worker: nothing is asked of the placement policy.
@@ -414,15 +419,79 @@ fn workers_serve_what_is_kicked_and_what_is_posted_and_end() {
     let mut posted = [(); 2].map(|()| served.recv_timeout(PATIENCE).unwrap());
     posted.sort_unstable();
     assert_eq!(posted, [receive(0), transmit(0)]);
+    end(&crew);
+    assert_eq!(served.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+}
+
+/// Ends all workers, each of which notices when it is woken; then nobody is left who could say something.
+fn end(crew: &Crew) {
     crew.end();
-    // Each worker notices when it is woken; then nobody is left who could say something.
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while !crew.ledger.records().is_empty() {
-        crew.placement.executor_of(home).wake();
+        crew.placement.workers().iter().for_each(|worker| worker.wake());
         assert!(start.elapsed() < PATIENCE, "workers do not end");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(served.recv_timeout(PATIENCE), Err(RecvTimeoutError::Disconnected));
+}
+
+#[test]
+fn a_core_is_kept_from_halting_while_its_guest_converses() {
+    // Longer than the busiest machine takes for a kick.
+    let bound = Duration::from_secs(2);
+    let config = Config {
+        idle_poll_us: 2_000_000,
+        ..Config::default()
+    };
+    let stage = Stage::new().unwrap();
+    let slot = stage.thread(GUEST, ThreadState::Blocked(0)).unwrap();
+    let facts = VmState::map(stage.area()).unwrap();
+    let (mut file, constraint) = std::io::pipe().unwrap();
+    let placement = placement(config, Some(facts)).with_constraints([(Cpu(0), constraint.into())]);
+    let crew = Crew::new(placement);
+    let table = Arc::new(Table::of(1));
+    let home = &table.0[0];
+    home.set_threads(Box::new([slot]));
+    let (sender, served) = channel();
+    let shared = table.clone();
+    start_all(&crew, move || Telling(shared.clone(), sender.clone())).unwrap();
+    let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    home.watch(1, kick.as_fd(), || crew.placement.executor_of(home))
+        .unwrap();
+    let (written, changes) = channel();
+    let reader = std::thread::spawn(move || {
+        let mut byte = [0];
+        while file.read(&mut byte).unwrap() > 0 {
+            written.send(char::from(byte[0])).unwrap();
+        }
+    });
+    let kicks = |answered: bool| {
+        for _ in 0..20 {
+            if answered {
+                home.set_notified_ns(crew.placement.now_ns());
+            }
+            ring_bell(&kick);
+            assert_eq!(served.recv_timeout(PATIENCE).unwrap(), transmit(0));
+        }
+        Instant::now()
+    };
+    let says = |value: &str| {
+        let said: String = (0..value.len())
+            .map(|_| changes.recv_timeout(PATIENCE).unwrap())
+            .collect();
+        assert_eq!(said, value);
+    };
+    kicks(false);
+    assert!(changes.try_recv().is_err(), "a stream");
+    let last = kicks(true);
+    says("n/a");
+    says("0");
+    assert!(last.elapsed() > bound / 2, "it was kept for as long as it may be");
+    kicks(true);
+    says("n/a");
+    end(&crew);
+    says("0");
+    reader.join().unwrap();
+    assert!(changes.recv().is_err(), "nothing else was written");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use crate::breaks::Breaks;
 use crate::crew::Crew;
 use crate::executor::{Activity, Executor, Message, WAKEUPS, Wakeup};
 use crate::home::{Home, Homes};
+use crate::idle_core::IdleCore;
 use crate::patience::{PAUSE_NS, Patience};
 use crate::scheduler::{Rings, Scheduler};
 use crate::wake_cost::bind;
@@ -101,6 +102,7 @@ fn start<R: Rings>(
             breaks: Breaks::default(),
             booster: Booster::new(crew.placement.policy.config().priority),
             patience: (crew.placement.waits_for_vcpus()).map(|_| Patience::default()),
+            idle_core: (executor.cpu).and_then(|cpu| crew.placement.take_idle_core(cpu)),
             executor,
             inbox,
             wakers: Wakers::default(),
@@ -124,6 +126,8 @@ struct Worker<R> {
     booster: Booster,
     /// Of a worker that may wait for guests to block.
     patience: Option<Patience>,
+    /// Of a worker that may keep its core from halting.
+    idle_core: Option<IdleCore>,
     /// Whose kicks woke it last.
     wakers: Wakers,
 }
@@ -287,6 +291,7 @@ impl<R: Rings> Worker<R> {
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
             let timeout = self.settle_down(rest, timeout);
+            let timeout = self.keep_core(timeout);
             let (account, pulse) = (self.account.clone(), self.pulse.clone());
             let mut woken = false;
             account.asleep(|| {
@@ -295,6 +300,7 @@ impl<R: Rings> Worker<R> {
             });
             self.booster.woken();
             if woken {
+                self.note_answer();
                 self.breaks.end(self.now_ns());
                 self.note_wakeup();
             }
@@ -325,6 +331,24 @@ impl<R: Rings> Worker<R> {
         }
         let pause = Duration::from_nanos(PAUSE_NS);
         Some(timeout.map_or(pause, |timeout| timeout.min(pause)))
+    }
+
+    /// Keeps the core from halting if an answer is expected soon, and says how long this thread may sleep so.
+    fn keep_core(&mut self, timeout: Option<Duration>) -> Option<Duration> {
+        let now_ns = self.now_ns();
+        let since_ns = self.breaks.since_ns().unwrap_or(now_ns);
+        let idle_core = self.idle_core.as_mut();
+        let poll_for = idle_core.and_then(|core| core.before_sleep(now_ns, since_ns, &self.account));
+        timeout.into_iter().chain(poll_for).min()
+    }
+
+    /// Learns from a wake-up whether guests wait for answers.
+    fn note_answer(&mut self) {
+        let now_ns = self.now_ns();
+        if let (Some(core), Some(since_ns)) = (&mut self.idle_core, self.breaks.since_ns()) {
+            let wakers = self.wakers.homes(self.scheduler.rings.homes());
+            core.woken(now_ns, since_ns, wakers.map(Home::notified_ns).max());
+        }
     }
 
     /// Learns from a wake-up whether patience is worth while.

@@ -17,11 +17,12 @@ mod run_dir;
 
 use anyhow::{Context, Result};
 use child::{Event, Supervised};
-use control_protocol::Channel;
-use control_protocol::supervisor::{PriorityStatus, Role, ToChild, VmStates};
+use control_protocol::supervisor::{IdlePollStatus, PriorityStatus, Role, ToChild, VmStates};
+use control_protocol::{Channel, MAX_DESCRIPTORS};
 use flow::ControllerId;
 use process::{Signal, Signals};
 use ready::Probe;
+use resume_latency::{CPUS, Constraints};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::time::Timespec;
@@ -69,6 +70,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         run_dir.display()
     );
     let probe = Probe::new(&run_dir, Instant::now());
+    let note = run_dir.join("resume-latency");
     let granted = priority::grant(wanted.placement.priority);
     let nice = granted.by_capability;
     let ovs = wanted.ovs;
@@ -84,7 +86,9 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         command
     };
     let vm_state = Publisher::attach();
+    let may_idle_poll = vm_state.is_ok() && wanted.placement.may_idle_poll();
     let mut supervisor = Supervisor::new(Box::new(launch), Some(probe), wanted.placement, vm_state);
+    supervisor.constraints = may_idle_poll.then(|| Constraints::open(Path::new(CPUS), &note));
     if !is_ovs_enabled {
         supervisor.children.retain(|child| child.role() != Role::Ovs);
     }
@@ -156,6 +160,8 @@ struct Supervisor {
     /// Publishes the states of cores and guests, or why it cannot. It is in the supervisor because it takes a privilege; and its
     /// descriptor survives all children.
     vm_state: Result<Publisher, Unavailable>,
+    /// Files by which the data plane keeps cores from halting, if it may.
+    constraints: Option<Constraints>,
 }
 
 impl Supervisor {
@@ -175,6 +181,7 @@ impl Supervisor {
                 refused: String::new(),
             },
             vm_state,
+            constraints: None,
         }
     }
 
@@ -213,6 +220,7 @@ impl Supervisor {
         }
         let priority = ToChild::Priority(self.priority.clone());
         self.child(role).send(&priority, &[]);
+        self.tell_constraints(role);
         self.tell_vm_state(role);
         for (server, controller, id) in JOINED {
             if role == server || role == controller {
@@ -232,6 +240,32 @@ impl Supervisor {
                 .send(&ToChild::Peer(server), &[to_controller.as_fd()]);
         }
         Ok(())
+    }
+
+    /// Lends the data plane the files of the cores that it may keep from halting, and tells the control process of them.
+    fn tell_constraints(&mut self, role: Role) {
+        let constraints = self.constraints.as_ref();
+        let files: Vec<_> = constraints.into_iter().flat_map(Constraints::files).collect();
+        let Some(child) = self.children.iter_mut().find(|child| child.role() == role) else {
+            return;
+        };
+        match role {
+            Role::DataPlane => {
+                for some in files.chunks(MAX_DESCRIPTORS) {
+                    let (cpus, files): (_, Vec<_>) = some.iter().copied().unzip();
+                    child.send(&ToChild::Constraints(cpus), &files);
+                }
+            }
+            Role::Control => {
+                let refused = constraints.map_or("switched off", Constraints::refused);
+                let status = IdlePollStatus {
+                    cores: u32::try_from(files.len()).unwrap_or(u32::MAX),
+                    refused: refused.into(),
+                };
+                child.send(&ToChild::IdlePoll(status), &[]);
+            }
+            Role::Driver | Role::Ovs => {}
+        }
     }
 
     fn tell_vm_state(&mut self, role: Role) {
@@ -290,10 +324,13 @@ impl Supervisor {
         // No short circuit: all of them may have ended.
         let mut changed = self.on_children();
         self.children.iter_mut().for_each(Supervised::notice_hang_up);
-        changed = self
-            .children
-            .iter_mut()
-            .fold(changed, |any, child| child.reap(now) | any);
+        for child in &mut self.children {
+            let ended = child.reap(now);
+            if ended && child.role() == Role::DataPlane {
+                self.constraints.iter().for_each(Constraints::lift_all);
+            }
+            changed |= ended;
+        }
         for role in self.roles() {
             if self.child(role).restart_at().is_some_and(|due| due <= now) {
                 if let Err(error) = self.start(role, now) {

@@ -48,6 +48,13 @@ fn child() {
                 say(format!("{role} {me} knows {}", all.join(" ")));
             }
             ToChild::VmState(states) => say(format!("{role} {me} is told {states:?} with {}", fds.len())),
+            ToChild::Constraints(cpus) => {
+                for file in &fds {
+                    rustix::io::write(file, b"n/a").unwrap();
+                }
+                say(format!("{role} {me} keeps {cpus:?} awake"));
+            }
+            ToChild::IdlePoll(status) => say(format!("{role} {me} shows {status:?}")),
             ToChild::Placement(_) | ToChild::Priority(_) => {}
             ToChild::Reload => {
                 say(format!("{role} reloads"));
@@ -70,6 +77,10 @@ struct Scene {
 impl Scene {
     /// Starts stand-ins, or `program` instead of one of them.
     fn start(broken: Option<(Role, &'static str)>) -> Scene {
+        Scene::start_with(broken, None)
+    }
+
+    fn start_with(broken: Option<(Role, &'static str)>, constraints: Option<Constraints>) -> Scene {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         let child_log = log.clone();
@@ -94,6 +105,7 @@ impl Scene {
             placement::Config::default(),
             Err(Unavailable::NoPrivilege),
         );
+        supervisor.constraints = constraints;
         supervisor.start_all().unwrap();
         Scene {
             supervisor,
@@ -175,6 +187,82 @@ fn survivors_get_channels_to_whoever_was_started_again() {
             scene.log()
         );
     }
+}
+
+/// The files of so many cores, as the kernel has them, of which the last one is set by an administrator.
+fn cores(count: usize) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, value: &str| {
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, value).unwrap();
+    };
+    write("cpuidle/current_driver", "test\n");
+    for cpu in 0..count {
+        let value = if cpu + 1 == count { "70\n" } else { "0\n" };
+        write(&format!("cpu{cpu}/power/pm_qos_resume_latency_us"), value);
+    }
+    directory
+}
+
+#[test]
+fn a_dead_data_plane_keeps_no_core_from_halting() {
+    let directory = cores(7);
+    let path = directory.path().to_owned();
+    let values = move || -> Vec<String> {
+        let file = |cpu| path.join(format!("cpu{cpu}/power/pm_qos_resume_latency_us"));
+        let value = |cpu| std::fs::read_to_string(file(cpu)).unwrap();
+        (0..7).map(|cpu| value(cpu).trim().to_owned()).collect()
+    };
+    let all = |value| [[value; 6].as_slice(), &["70"]].concat();
+    let constraints = Constraints::open(directory.path(), &directory.path().join("note"));
+    let mut scene = Scene::start_with(None, Some(constraints));
+    for life in 0..2 {
+        let pid = scene.pid(Role::DataPlane);
+        for cpus in ["[0, 1, 2, 3]", "[4, 5]"] {
+            let line = format!("data-plane {pid} keeps {cpus} awake\n");
+            scene.until("the data plane has the files", |scene| {
+                scene.log().contains(&line)
+            });
+        }
+        scene.until("another one runs", |scene| {
+            let is_new = scene.supervisor.child(Role::DataPlane).status().restarts == life + 1;
+            if is_new {
+                return true;
+            }
+            // Only once it is started again may the next one write.
+            if scene.supervisor.child(Role::DataPlane).is_running() {
+                scene.supervisor.child(Role::DataPlane).kill();
+            } else {
+                assert_eq!(values(), all("0"), "its constraints are lifted at once");
+            }
+            false
+        });
+    }
+    let control = scene.pid(Role::Control);
+    let shown = format!("control {control} shows IdlePollStatus {{ cores: 6, refused: \"CPU 6: ");
+    scene.until("control knows", |scene| scene.log().contains(&shown));
+    let pid = scene.pid(Role::DataPlane);
+    let line = format!("data-plane {pid} keeps [4, 5] awake\n");
+    scene.until("the third has the files", |scene| scene.log().contains(&line));
+    drop(scene);
+    assert_eq!(values(), all("0"), "nothing is left behind at the end");
+}
+
+/// The supervisor does not wait for a data plane that does not read yet.
+#[test]
+fn the_files_of_many_cores_fit_into_the_channel() {
+    let directory = cores(513);
+    let constraints = Constraints::open(directory.path(), &directory.path().join("note"));
+    assert_eq!(constraints.files().count(), 512);
+    let mut scene = Scene::start_with(Some((Role::DataPlane, "/bin/cat")), Some(constraints));
+    scene.supervisor.keep_running(Instant::now());
+    let status = scene.supervisor.child(Role::DataPlane).status();
+    assert_eq!((status.restarts, status.last_exit), (0, None));
+    assert!(
+        scene.supervisor.child(Role::DataPlane).due().is_none(),
+        "it was killed"
+    );
 }
 
 #[test]

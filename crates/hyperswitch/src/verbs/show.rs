@@ -105,6 +105,11 @@ fn status(status: &Status) -> String {
         let refused = refused.map_or(String::new(), |reason| format!(" ({reason})"));
         let _ = writeln!(text, "priority:      {}{refused}", priority.class.name());
     }
+    if let Some(idle_poll) = &status.idle_poll {
+        let refused = idle_poll.refused.as_ref();
+        let refused = refused.map_or(String::new(), |reason| format!(" ({reason})"));
+        let _ = writeln!(text, "idle-poll:     {} cores{refused}", idle_poll.cores);
+    }
     text += &isolation(&status.processes);
     let _ = writeln!(
         text,
@@ -276,6 +281,7 @@ fn placement(report: &WorkReport) -> String {
         ">SLEEPS",
         ">POLLS",
         ">KICKS",
+        ">IDLE-POLL",
     ]);
     let seconds = |cycles: u64| format!("{:.3}s", cycles as f64 / report.cycles_per_second.max(1) as f64);
     for worker in &report.workers {
@@ -294,6 +300,7 @@ fn placement(report: &WorkReport) -> String {
             worker.sleeps.to_string(),
             worker.polls.to_string(),
             worker.kicks.to_string(),
+            seconds(worker.idle_poll_cycles),
         ]);
     }
     format!(
