@@ -1,6 +1,7 @@
 //! The data plane process.
 //!
 //! * [`pipeline`]: a packet's way from a transmit ring to receive rings, top to bottom. Start here.
+//! * `look_up`: which decision holds for a packet.
 //! * `burst`: packets that are switched together, and `deliver`: how they reach receivers.
 //! * `actions`: applies a flow's actions to a packet, and `sinks`: where packets end.
 //! * `port`: a port with its guest interface, and `peer`: the process at its other end.
@@ -40,6 +41,7 @@ mod deliver;
 mod ended;
 mod events;
 mod grace;
+mod look_up;
 mod meter;
 mod miss;
 mod notices;

@@ -5,7 +5,7 @@
 //!
 //! 1. *fetch* (`vnic::TransmitSide::fetch`): chains are translated, headers copied to private slots;
 //! 2. *parse*: keys from the private heads;
-//! 3. *look up*: microflow cache, megaflow table, or a miss;
+//! 3. *look up* ([`LookUp`]): microflow cache, megaflow table, or a miss;
 //! 4. *act*, unless the whole burst just goes to one port: sort packets that just go to a port by port, and apply other
 //!    flows' actions, which append packets to internal receive queues;
 //! 5. *deliver* ([`Step::hand_over`], [`Step::deliver`]): copy from the sender's to the receivers' memory;
@@ -23,19 +23,18 @@ use crate::actions::{Means, Sink, apply};
 use crate::burst::{Burst, PortSet, Verdict, change};
 use crate::deliver::{Sender, Step, empty, end_of_turn, vanished};
 use crate::grace::Member;
-use crate::meter::KnownMeters;
-use crate::police::{AtMeter, police};
+use crate::look_up::LookUp;
 use crate::port::Port;
-use crate::sinks::{FlowRun, Forward};
+use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, transmit_ring};
-use classifier::{Hint, MicroflowCache, NoTables, Shape, Start, Tables, Train, Walked, Walker};
+use classifier::{NoTables, Start, Tables, Train};
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, Context, DropReason, FlowKey, Op, PortId, Program, Stage};
 use ring::{PoolOwner, Unique};
 use scheduler::{RingId, Rings, Schedule};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vnic::{BURST, Fetched, Packet, TransmitSide};
+use vnic::{Fetched, Packet, TransmitSide};
 
 /// Bursts taken from one port before others get their turn.
 const ROUNDS: usize = 8;
@@ -60,13 +59,11 @@ pub(crate) struct Pipeline {
 
 /// The stages, and what they keep from burst to burst.
 struct Walk {
-    microflows: MicroflowCache,
+    look_up: LookUp,
     burst: Burst,
     /// As the placement policy says.
     copies_twice: bool,
-    walker: Walker,
     means: Means,
-    meters: KnownMeters,
 }
 
 /// A packet of the control process, and what is to be done with it.
@@ -159,7 +156,7 @@ impl Rings for Pipeline {
 
     fn before_sleep(&mut self) {
         let now_ms = self.datapath.now_ms();
-        self.member.offline(|| self.walk.microflows.flush_stats(now_ms));
+        self.member.offline(|| self.walk.look_up.flush_stats(now_ms));
         self.ports = None;
     }
 }
@@ -176,10 +173,8 @@ impl Pipeline {
     pub fn new(datapath: Arc<Datapath>) -> Pipeline {
         Pipeline {
             walk: Walk {
-                microflows: MicroflowCache::default(),
-                walker: Walker::default(),
+                look_up: LookUp::new(datapath.meters.clone()),
                 means: Means::default(),
-                meters: KnownMeters::new(datapath.meters.clone()),
                 burst: Burst::new(),
                 copies_twice: datapath.crew.placement.policy.copies_twice(),
             },
@@ -210,7 +205,7 @@ impl Pipeline {
     fn flush_stats_at(&mut self, now_ms: u64) {
         if self.flushed_ms != now_ms {
             self.flushed_ms = now_ms;
-            self.member.quiescent(|| self.walk.microflows.flush_stats(now_ms));
+            self.member.quiescent(|| self.walk.look_up.flush_stats(now_ms));
         }
     }
 
@@ -224,7 +219,7 @@ impl Pipeline {
                 port: injected.port,
                 now_ms: step.now_ms,
                 receivers: &mut *step.receivers,
-                meters: &mut walk.meters,
+                meters: &mut walk.look_up.meters,
                 spare: || pool.take(),
             };
             match Program::compile(injected.actions, Stage::Forward) {
@@ -324,7 +319,7 @@ impl Walk {
         if port.vnic.is_disabled() {
             return self.refuse(u32::MAX, DropReason::PortDisabled, port);
         }
-        self.look_up(port, step.now_ms);
+        self.look_up.find_verdicts(&mut self.burst, port, step.now_ms);
         let common = if port.captures.active() {
             None
         } else {
@@ -372,132 +367,6 @@ impl Walk {
         packets.truncate(kept);
     }
 
-    /// Finds what is to be done. Packets that flows treat alike often come in trains, which need one look.
-    #[inline(never)]
-    fn look_up(&mut self, port: &Port, now_ms: u64) {
-        let count = self.burst.packets.len();
-        let (packets, keys) = (&self.burst.packets[..count], &self.burst.keys[..count]);
-        let verdicts = &mut self.burst.verdicts[..count];
-        let (mut at, mut further) = (0, false);
-        while at < count {
-            let (first, begin, mut train) = (&keys[at], at, Train::default());
-            let mask = port.flows.mask_union(first);
-            loop {
-                train.add(packets[at].frame_len(), keys[at].tcp_flags());
-                at += 1;
-                if at == count || !first.is_equal_in(&keys[at], mask) {
-                    break;
-                }
-            }
-            let hash = self.microflows.hash(first, mask);
-            let cached = self.microflows.hit(hash, first, mask, &train);
-            further |= cached.is_none();
-            let verdict = match cached {
-                None => Verdict::Miss,
-                Some(decision) => match &decision.shape {
-                    Shape::Plain(port) => Verdict::Output(*port),
-                    shape => {
-                        let verdict = Verdict::of(decision, &mut self.burst.decisions);
-                        if let Shape::Metered(metered) = shape {
-                            let (meter, apart) = (metered.meter, decision.counts_apart());
-                            let place = apart.then(|| self.microflows.place(hash, first, mask));
-                            let at_meter = AtMeter::cached(meter, begin, train, place.flatten());
-                            self.burst.at_meter.push(at_meter);
-                            further = true;
-                        }
-                        verdict
-                    }
-                },
-            };
-            verdicts[begin..at].fill(verdict);
-        }
-        if further {
-            self.look_further(port, now_ms);
-        }
-    }
-
-    /// Deals with packets that the cache has no verdict about, or that a meter has to let pass.
-    #[inline(never)]
-    fn look_further(&mut self, port: &Port, now_ms: u64) {
-        self.ask_meters(port, now_ms);
-        let count = self.burst.packets.len();
-        if self.burst.verdicts[..count].contains(&Verdict::Miss) {
-            self.look_up_missing(port, now_ms);
-        }
-    }
-
-    /// Walks through the megaflow table for packets without a cache entry, and stores the decisions in the cache.
-    #[inline(never)]
-    fn look_up_missing(&mut self, port: &Port, now_ms: u64) {
-        let flows = port.flows.read();
-        let mut run = FlowRun::default();
-        let burst = &mut self.burst;
-        // All flows come from memory at one time.
-        let mut hints = [Hint::default(); BURST];
-        for (at, packet) in burst.packets.iter().enumerate() {
-            if burst.verdicts[at] == Verdict::Miss {
-                let flow_key = &mut burst.flow_keys[at];
-                *flow_key = burst.keys[at].flow_key().unwrap_or_else(|| packet.key());
-                hints[at] = flows.hint(flow_key, &Context::NONE);
-            }
-        }
-        hints[..burst.packets.len()]
-            .iter()
-            .for_each(|hint| hint.prefetch());
-        if flows.has_walks() {
-            hints[..burst.packets.len()]
-                .iter()
-                .for_each(|hint| hint.prefetch_for_walk());
-        }
-        for (at, packet) in burst.packets.iter().enumerate() {
-            let (key, flow_key) = (&burst.keys[at], &burst.flow_keys[at]);
-            if burst.verdicts[at] != Verdict::Miss {
-                continue;
-            }
-            let walked = flows.walk(hints[at], flow_key, &Context::NONE, &mut self.walker);
-            let Some(decision) = walked.decision() else {
-                if let Walked::Each(_) = walked {
-                    burst.verdicts[at] = Verdict::Walk;
-                }
-                continue;
-            };
-            burst.verdicts[at] = Verdict::of(decision, &mut burst.decisions);
-            if let Shape::Metered(metered) = &decision.shape {
-                let mut train = Train::default();
-                train.add(packet.frame_len(), key.tcp_flags());
-                burst
-                    .at_meter
-                    .push(AtMeter::walked(metered.meter, at, train, decision));
-            }
-            if !key.is_none() {
-                let mask = port.flows.mask_union(key);
-                let hash = self.microflows.hash(key, mask);
-                self.microflows.insert(hash, key, mask, decision, now_ms);
-            }
-            if !decision.counts_apart() {
-                run.count(walked, packet.frame_len(), key.tcp_flags(), now_ms);
-            }
-        }
-        run.flush(now_ms);
-        drop(flows);
-        self.ask_meters(port, now_ms);
-    }
-
-    /// Asks the meters with which decisions begin.
-    #[inline]
-    fn ask_meters(&mut self, port: &Port, now_ms: u64) {
-        if !self.burst.at_meter.is_empty() {
-            let controller = port.id().controller();
-            police(
-                &mut self.burst,
-                controller,
-                &mut self.meters,
-                &mut self.microflows,
-                now_ms,
-            );
-        }
-    }
-
     #[inline(never)]
     fn act(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
         let Burst {
@@ -533,7 +402,7 @@ impl Walk {
                 port,
                 now_ms: step.now_ms,
                 receivers: &mut *step.receivers,
-                meters: &mut self.meters,
+                meters: &mut self.look_up.meters,
                 spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
             };
             let capture = |packet: &Packet, dropped| {
