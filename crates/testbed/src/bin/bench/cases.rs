@@ -64,6 +64,7 @@ pub const ALL: &[Case] = &[
     uplink::CASE,
     rr::CASE,
     rr::AWAKE,
+    rr::IDLE_POLL,
     many::PAIRS,
     many::MESH,
     many::CROWD,

@@ -228,6 +228,8 @@ pub const BRIDGE: Contender = Contender {
 /// The product without knowledge of what cores and guests do.
 pub const WITHOUT_VM_STATE: Contender =
     ours("hyperswitch-without-vm-state", "[placement]\nvm-state = false\n");
+/// Ours on cores that always halt when they are idle.
+pub const HALTING: Contender = ours("hyperswitch-without-idle-poll", "[placement]\nidle-poll-us = 0\n");
 /// No switch at all.
 pub const NONE: Contender = Contender {
     name: "none",
@@ -275,6 +277,7 @@ pub const ABLATIONS: &[Contender] = &[
     ours("without offload", "[placement]\noffload = false\n"),
     ours("without poll-transmit", "[placement]\npoll-transmit = false\n"),
     ours("without hysteresis", "[placement]\nhysteresis-us = 0\n"),
+    ours("without idle-poll", "[placement]\nidle-poll-us = 0\n"),
     ours("without give-way", "[placement]\ngive-way = false\n"),
     ours("without serve-on-block", "[placement]\nserve-on-block = false\n"),
 ];

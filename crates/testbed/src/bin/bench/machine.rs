@@ -112,6 +112,21 @@ pub fn context_switches() -> f64 {
     line.and_then(|number| number.trim().parse().ok()).unwrap_or(0.0)
 }
 
+/// Seconds that idle processors have polled instead of halting since the machine started, which no count of processor time has in it.
+pub fn polled_seconds() -> f64 {
+    let states = (0..).map(|cpu| format!("/sys/devices/system/cpu/cpu{cpu}/cpuidle/state0"));
+    let read = |path: String| std::fs::read_to_string(path).ok();
+    let polls = states.map_while(|state| {
+        let time = read(format!("{state}/time"))?.trim().parse::<u64>().ok()?;
+        Some(if read(format!("{state}/name"))?.trim() == "POLL" {
+            time
+        } else {
+            0
+        })
+    });
+    Duration::from_micros(polls.sum()).as_secs_f64()
+}
+
 /// Idle processors look for work for a while before they halt, until this is dropped (Linux,
 /// `Documentation/virt/guest-halt-polling.rst`): waking one takes no interrupt from the host then.
 pub struct HaltPolling {

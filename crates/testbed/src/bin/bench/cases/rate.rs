@@ -4,13 +4,13 @@
 //! Counted is the time, to the nanosecond, that the scheduler gave to the processes of the switch, to those of both guests
 //! (of containers: to the programs that send and receive), and to the kernel's softirq threads ([`testbed::run_time`]). A
 //! bridge works in its guests' time. Interrupts and softirqs that came while one of these ran are in it, those that met an idle
-//! processor are not, nor is what halting and waking a processor takes.
+//! processor are not, nor is what halting and waking a processor takes. How long idle processors polled is a measure of its own.
 
 use super::guests::{Processes, Stations, address, boot, boot_qemu, contain, names};
 use super::{Case, Rig, labelled};
 use crate::Effort;
 use crate::contender::{BRIDGE, HYPERSWITCH, NORMAL, OVS_LEARNING};
-use crate::machine::context_switches;
+use crate::machine::{context_switches, polled_seconds};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use anyhow::Result;
@@ -26,6 +26,7 @@ pub const CASE: Case = Case {
         ("processor", "% of a core, guests and switch", Lower),
         ("switches", "context switches/s", Lower),
         ("sent", "% of what was wanted", Higher),
+        ("polling", "% of a core, idle processors of the machine", Lower),
     ],
     contenders: &[HYPERSWITCH, BRIDGE, OVS_LEARNING],
     run: |effort, contenders, record| {
@@ -79,19 +80,22 @@ fn measure<E: Endpoint + Processes>(
     network: &Network,
     stations: &Stations<E>,
     rate: u32,
-) -> Result<[f64; 3]> {
+) -> Result<[f64; 4]> {
     let stations = &stations.all;
     let running = udp_rr::pace(&stations[0], &address(1), 64, rate, effort.long)?;
     thread::sleep(MARGIN);
     let guests: Vec<u32> = stations.iter().flat_map(E::pids).collect();
     let (before, begin, switches) = (network.run_time(&guests), Instant::now(), context_switches());
+    let polled = polled_seconds();
     thread::sleep(effort.long.saturating_sub(2 * MARGIN));
     let (elapsed, switches) = (begin.elapsed().as_secs_f64(), context_switches() - switches);
     let used = network.run_time(&guests).since(&before).as_secs_f64();
+    let polled = polled_seconds() - polled;
     let sent = udp_rr::wait(running, effort.long)?;
     Ok([
         100.0 * used / elapsed,
         switches / elapsed,
         100.0 * sent.rate() / f64::from(rate),
+        100.0 * polled / elapsed,
     ])
 }

@@ -4,12 +4,13 @@
 use super::guests::{address, boot_echo, cpu_during, names};
 use super::{Case, Rig, labelled};
 use crate::Effort;
-use crate::contender::{Contender, PEERS_AND_MODES};
-use crate::machine::HaltPolling;
+use crate::contender::{BRIDGE, Contender, HALTING, HYPERSWITCH, OVS_DPDK, PEERS_AND_MODES};
+use crate::machine::{HaltPolling, polled_seconds};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
 use anyhow::{Result, ensure};
+use std::time::Instant;
 use testbed::{Guest, udp_rr};
 
 pub const CASE: Case = Case {
@@ -35,6 +36,28 @@ pub const AWAKE: Case = Case {
         }
         let _polling = HaltPolling::start()?;
         run(effort, contenders, record)
+    },
+    ..CASE
+};
+
+/// The same with and without idle loops that poll, and how much they do.
+pub const IDLE_POLL: Case = Case {
+    name: "rr-idle-poll",
+    about: "the same with idle cores that poll while an answer is expected, and without",
+    measures: &[
+        ("transactions", "1/s", Higher),
+        ("processor time", "us/transaction, all of the machine", Lower),
+        ("polling", "% of a core, idle processors of the machine", Lower),
+    ],
+    contenders: &[HYPERSWITCH, HALTING, BRIDGE, OVS_DPDK],
+    run: |effort, contenders, record| {
+        let rigs = Rig::start_all(contenders, record, names(2), boot_echo)?;
+        Rig::sweep(rigs, record, &labelled(&[64]), |network, guests, size| {
+            let (before, begin) = (polled_seconds(), Instant::now());
+            let [transactions, processor] = measure(effort, network, guests, *size)?;
+            let polled = (polled_seconds() - before) / begin.elapsed().as_secs_f64();
+            Ok([transactions, processor, 100.0 * polled])
+        })
     },
     ..CASE
 };
