@@ -134,6 +134,11 @@ pub struct VmStateStatus {
     pub reason: Option<String>,
 }
 
+/// A reason, if one was given.
+fn said(reason: &str) -> Option<String> {
+    Some(reason.to_owned()).filter(|reason| !reason.is_empty())
+}
+
 /// The scheduling class of forwarding threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -148,7 +153,7 @@ impl From<&control_protocol::supervisor::PriorityStatus> for PriorityStatus {
     fn from(status: &control_protocol::supervisor::PriorityStatus) -> Self {
         PriorityStatus {
             class: status.class,
-            refused: Some(status.refused.clone()).filter(|reason| !reason.is_empty()),
+            refused: said(&status.refused),
         }
     }
 }
@@ -167,7 +172,7 @@ impl From<&control_protocol::supervisor::IdlePollStatus> for IdlePollStatus {
     fn from(status: &control_protocol::supervisor::IdlePollStatus) -> Self {
         IdlePollStatus {
             cores: status.cores,
-            refused: Some(status.refused.clone()).filter(|reason| !reason.is_empty()),
+            refused: said(&status.refused),
         }
     }
 }

@@ -297,7 +297,7 @@ impl Home {
     }
 
     fn is_one_of_several(&self, thread: Slot) -> bool {
-        self.is_of_several() && self.with_threads(|threads| threads.contains(&thread))
+        self.with_threads(|threads| threads.len() > 1 && threads.contains(&thread))
     }
 
     /// The thread that kicks, of several, if that is known.

@@ -74,6 +74,11 @@ fn isolation(processes: &[Process]) -> String {
     }
 }
 
+/// A reason, if there is one, to follow what it explains.
+fn in_brackets(reason: Option<&String>) -> String {
+    reason.map_or(String::new(), |reason| format!(" ({reason})"))
+}
+
 fn status(status: &Status) -> String {
     let mut text = format!(
         "hyperswitch {}, control process up {}\nrun directory: {}\nconfiguration: {}\n",
@@ -101,13 +106,11 @@ fn status(status: &Status) -> String {
         Some(reason) => writeln!(text, "vm-state:      ring hints only ({reason})"),
     };
     if let Some(priority) = &status.priority {
-        let refused = priority.refused.as_ref();
-        let refused = refused.map_or(String::new(), |reason| format!(" ({reason})"));
+        let refused = in_brackets(priority.refused.as_ref());
         let _ = writeln!(text, "priority:      {}{refused}", priority.class.name());
     }
     if let Some(idle_poll) = &status.idle_poll {
-        let refused = idle_poll.refused.as_ref();
-        let refused = refused.map_or(String::new(), |reason| format!(" ({reason})"));
+        let refused = in_brackets(idle_poll.refused.as_ref());
         let _ = writeln!(text, "idle-poll:     {} cores{refused}", idle_poll.cores);
     }
     text += &isolation(&status.processes);
