@@ -145,6 +145,7 @@ test-ovsdbapp: ## ovsdbapp's functional tests with Open vSwitch as `hyperswitch 
 
 # RELEASES="trixie" tries one; COMMANDS="make test" tries another command than `make demo`.
 test-distributions: ## The README's commands on each supported release of Debian, in a tree of its own
+	scripts/setup --package
 	scripts/as-root scripts/test-distributions $(if $(COMMANDS),--commands "$(COMMANDS)") $(RELEASES)
 
 test-package: deb ## The Debian package under a systemd of each supported release: installed, upgraded under traffic, purged

@@ -146,6 +146,12 @@ impl Rings for Pipeline {
         transmit.release() || come
     }
 
+    fn kicks_paused(&mut self, ring: RingId) {
+        if let Some(port) = self.homes().get(port_of(ring)) {
+            port.vnic.account.kick_pauses.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     fn missed_threads(&mut self, vnic: placement::Vnic) {
         self.datapath.notices.changed(PortId(vnic.0));
     }

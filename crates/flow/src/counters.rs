@@ -46,6 +46,8 @@ pub struct PortCounters {
     pub calls_suppressed: u64,
     /// Kicks received from the driver.
     pub kicks: u64,
+    /// Times a ring's kicks were not received for a millisecond, since too many of them had led to nothing.
+    pub kick_pauses: u64,
 }
 
 impl PortCounters {

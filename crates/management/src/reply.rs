@@ -381,7 +381,9 @@ counters! {
     /// Notifications the guest did not want.
     calls_suppressed,
     /// Notifications from the guest.
-    kicks;
+    kicks,
+    /// Times a ring's kicks were not received for a millisecond, since too many of them had led to nothing.
+    kick_pauses;
     /// This port's packets that were dropped, wherever that was.
     dropped,
     /// Packets the control process decided to drop.

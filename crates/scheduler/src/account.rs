@@ -26,6 +26,14 @@ pub struct Progress {
     pub aborts: u64,
 }
 
+impl Progress {
+    /// Packets taken from rings or written into them.
+    #[inline]
+    pub(crate) fn moved(&self) -> u64 {
+        self.packets + self.delivered
+    }
+}
+
 /// The account of the thread that opened it. On cache lines of its own: neighbours are written by other threads.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -100,7 +108,7 @@ impl Account {
     #[inline]
     pub(crate) fn add(&self, progress: Progress) {
         let now = cycles();
-        if progress.packets + progress.delivered > 0 {
+        if progress.moved() > 0 {
             let since = self.charged_until.load(Relaxed);
             add(&self.busy_cycles, now.wrapping_sub(since));
         }

@@ -1,6 +1,7 @@
 //! The scheduler's state of a vNIC: which executor receives its kicks, which one copies to it, and the state of its guest.
 
 use crate::executor::Executor;
+use crate::kick_limit::KickLimit;
 use crate::majority::Majority;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
@@ -73,6 +74,8 @@ struct Kicks {
     executor: Option<Arc<Executor>>,
     /// Of each ring.
     watched: [Option<OwnedFd>; RingId::PER_VNIC as usize],
+    /// Of all rings.
+    in_vain: KickLimit,
 }
 
 impl Kicks {
@@ -222,14 +225,7 @@ impl Home {
         for (queue, kick) in (0..).zip(&kicks.watched) {
             let Some(kick) = kick else { continue };
             old.unwatch(kick.as_fd());
-            if let Err(error) = executor.watch(RingId::of(self.vnic, queue), kick.as_fd()) {
-                telemetry::limited_by!(
-                    self.vnic.0,
-                    log::Level::Error,
-                    "port {}: kicks are not received: {error}",
-                    self.vnic.0
-                );
-            }
+            self.watch_at(executor, RingId::of(self.vnic, queue), kick);
         }
     }
 
@@ -261,6 +257,47 @@ impl Home {
         let kick = kicks.watched.get_mut(queue as usize).and_then(Option::take);
         if let (Some(executor), Some(kick)) = (&kicks.executor, kick) {
             executor.unwatch(kick.as_fd());
+        }
+    }
+
+    /// A kick of a ring was in vain. True if there were too many: the ring's kicks are not received until
+    /// [`resume_kicks`](Self::resume_kicks).
+    pub(crate) fn kicked_in_vain(&self, ring: RingId, now_ns: u64) -> bool {
+        // A thread that sets up the ring does so now: no forwarding thread waits for it.
+        let Some(mut kicks) = self.kicks.try_lock() else {
+            return false;
+        };
+        if !kicks.in_vain.exceeds(now_ns) {
+            return false;
+        }
+        let kick = kicks.watched.get(ring.queue() as usize).and_then(Option::as_ref);
+        let (Some(executor), Some(kick)) = (&kicks.executor, kick) else {
+            return false;
+        };
+        executor.unwatch(kick.as_fd());
+        true
+    }
+
+    /// Receives a ring's kicks again. The executor is told at once of those that came meanwhile.
+    pub(crate) fn resume_kicks(&self, ring: RingId) {
+        let kicks = self.kicks.lock();
+        let kick = kicks.watched.get(ring.queue() as usize).and_then(Option::as_ref);
+        if let (Some(executor), Some(kick)) = (&kicks.executor, kick) {
+            self.watch_at(executor, ring, kick);
+        }
+    }
+
+    /// Has an executor receive a ring's kicks, unless it does so already.
+    fn watch_at(&self, executor: &Executor, ring: RingId, kick: &OwnedFd) {
+        match executor.watch(ring, kick.as_fd()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => telemetry::limited_by!(
+                self.vnic.0,
+                log::Level::Error,
+                "port {}: kicks are not received: {error}",
+                self.vnic.0
+            ),
         }
     }
 

@@ -21,6 +21,7 @@
 //! | `worker` | threads that sleep until there is something to do |
 //! | `breaks`, `patience` | how long to poll, and how to be woken |
 //! | `idle_poll`, `idle_core` | when the core of a worker that sleeps is kept from halting |
+//! | `kick_limit` | kicks that lead to nothing, and for how long no more of them are received |
 //! | `waits`, `trial` | which guests are worth waiting for |
 //! | `watchdog` | interrupts threads that a VMM holds up |
 //! | `account` | the work of each thread, and the time that it took |
@@ -41,6 +42,7 @@ mod executor;
 mod home;
 mod idle_core;
 mod idle_poll;
+mod kick_limit;
 mod majority;
 mod patience;
 mod placement;

@@ -39,12 +39,18 @@ impl RingId {
     /// Whether the guest sends through it.
     #[inline]
     pub const fn is_transmit(self) -> bool {
-        self.0 % 2 == 1
+        self.queue() == 1
+    }
+
+    /// The number of its virtqueue.
+    #[inline]
+    pub const fn queue(self) -> u32 {
+        self.0 % RingId::PER_VNIC
     }
 }
 
 impl fmt::Display for RingId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.vnic().0, self.0 % RingId::PER_VNIC)
+        write!(f, "{}.{}", self.vnic().0, self.queue())
     }
 }

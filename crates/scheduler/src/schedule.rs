@@ -3,6 +3,7 @@
 use crate::account::Progress;
 use crate::crew::Crew;
 use crate::executor::Executor;
+use crate::kick_limit::Kicked;
 use crate::polled::Polled;
 use crate::ring_id::RingId;
 use crate::run_queue::RunQueue;
@@ -20,6 +21,7 @@ pub struct Schedule {
     pub(crate) queue: RunQueue,
     pub(crate) timers: Timers,
     pub(crate) polled: Polled,
+    pub(crate) kicked: Kicked,
     /// Where the look at rings that others serve goes on.
     pub(crate) scan_cursor: u32,
     /// Work since the last time it was accounted for.
@@ -34,6 +36,7 @@ impl Schedule {
             queue: RunQueue::default(),
             timers: Timers::default(),
             polled: Polled::default(),
+            kicked: Kicked::default(),
             scan_cursor: 0,
             progress: Progress::default(),
         }
@@ -72,8 +75,13 @@ impl Schedule {
         let mut next_ns = None;
         if !self.timers.is_empty() {
             let now_ns = self.crew.placement.now_ns();
-            let queue = &mut self.queue;
-            next_ns = self.timers.expire(now_ns, |ring| queue.push(ring));
+            let (queue, kicked) = (&mut self.queue, &mut self.kicked);
+            next_ns = self.timers.expire(now_ns, |ring, due| {
+                queue.push(ring);
+                if due == Due::Kicks {
+                    kicked.resumed.push(ring);
+                }
+            });
         }
         if self.queue.is_empty() {
             next_ns.map(Duration::from_nanos)

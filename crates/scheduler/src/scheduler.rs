@@ -4,8 +4,10 @@ use crate::account::Account;
 use crate::crew::Crew;
 use crate::executor::Executor;
 use crate::home::Homes;
+use crate::kick_limit::PAUSE_NS;
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
+use crate::timers::Due;
 use placement::Vnic;
 use std::sync::Arc;
 
@@ -32,6 +34,9 @@ pub trait Rings {
     /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another thread holds the
     /// ring, which polls it from then on.
     fn enable_kicks(&mut self, ring: RingId) -> bool;
+
+    /// The ring's guest has kicked in vain too often: its kicks are not received for a moment.
+    fn kicks_paused(&mut self, ring: RingId);
 
     /// The guest of a vNIC sends while all threads that are known of it sleep: there may be others.
     fn missed_threads(&mut self, vnic: Vnic);
@@ -67,12 +72,33 @@ impl<R: Rings> Scheduler<R> {
             return false;
         }
         self.rings.refresh();
-        if let Some(ring) = self.schedule.next(self.rings.homes())
-            && !self.schedule.gave_way(ring, self.rings.homes())
-        {
+        while let Some(ring) = self.schedule.kicked.resumed.pop() {
+            if let Some(home) = self.rings.homes().home(ring.vnic()) {
+                home.resume_kicks(ring);
+            }
+        }
+        let Some(ring) = self.schedule.next(self.rings.homes()) else {
+            return true;
+        };
+        let kicked = self.schedule.kicked.take(ring);
+        if !self.schedule.gave_way(ring, self.rings.homes()) {
+            let before = self.schedule.progress.moved();
             self.rings.serve(ring, &mut self.schedule);
+            if kicked && self.schedule.progress.moved() == before {
+                self.kicked_in_vain(ring);
+            }
         }
         true
+    }
+
+    #[cold]
+    fn kicked_in_vain(&mut self, ring: RingId) {
+        let now_ns = self.schedule.now_ns();
+        let home = self.rings.homes().home(ring.vnic());
+        if home.is_some_and(|home| home.kicked_in_vain(ring, now_ns)) {
+            self.schedule.set_timer(now_ns + PAUSE_NS, ring, Due::Kicks);
+            self.rings.kicks_paused(ring);
+        }
     }
 
     /// Does something, and accounts for it and what led to it if packets were moved.
@@ -97,6 +123,7 @@ impl<R: Rings> Scheduler<R> {
         if self.rings.kicked(ring)
             && (!ring.is_transmit() || !self.schedule.sent_on(ring.vnic(), self.rings.homes()))
         {
+            self.schedule.kicked.add(ring);
             self.schedule.later(ring);
         }
     }

@@ -43,6 +43,8 @@ pub(crate) struct Fake {
     pub looks: Vec<RingId>,
     /// Rings whose guests have to kick.
     pub kicks_on: HashSet<RingId>,
+    /// Rings whose kicks were paused, in order.
+    pub paused: Vec<RingId>,
     /// vNICs of whose guests threads are missed.
     pub missed_threads: Vec<Vnic>,
 }
@@ -94,6 +96,10 @@ impl Rings for Fake {
     fn enable_kicks(&mut self, ring: RingId) -> bool {
         self.kicks_on.insert(ring);
         self.left(ring) > 0
+    }
+
+    fn kicks_paused(&mut self, ring: RingId) {
+        self.paused.push(ring);
     }
 
     fn missed_threads(&mut self, vnic: Vnic) {

@@ -4,7 +4,7 @@
 
 use crate::account::Progress;
 use crate::crew::Crew;
-use crate::executor::{Activity, Executor, ring_bell};
+use crate::executor::{Activity, Executor, Wakeup, ring_bell};
 use crate::home::{Home, Homes as _};
 use crate::placement::Placement;
 use crate::ring_id::RingId;
@@ -15,7 +15,7 @@ use crate::timers::Due;
 use crate::worker::start_all;
 use ::placement::{Config, Costs, Cpu, Policy, Shape, Topology, Vnic};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::AsFd as _;
+use rustix::fd::{AsFd as _, OwnedFd};
 use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -253,6 +253,93 @@ fn kicks_go_where_the_guest_is_and_so_does_its_home_in_the_end() {
     assert!(!heard(&there));
 }
 
+/// A guest that kicks, and whose ring is served each time.
+fn kick_and_serve(scheduler: &mut Scheduler<Fake>, ring: RingId, times: usize) {
+    for _ in 0..times {
+        scheduler.kicked(ring);
+        while scheduler.step() {}
+    }
+}
+
+#[test]
+fn kicks_in_vain_are_not_received_for_a_while_if_there_are_too_many() {
+    let mut scheduler = alone(2);
+    let (kick, executor) = (bell(), Arc::new(Executor::new().unwrap()));
+    for (home, kick) in scheduler.rings.table.0.iter().zip(&kick) {
+        home.watch(1, kick.as_fd(), || executor.clone()).unwrap();
+    }
+    let heard = |vnic: usize| {
+        let mut rings = Vec::new();
+        ring_bell(&kick[vnic]);
+        let wait = executor.wait(Some(Duration::ZERO), |wakeup| rings.push(wakeup));
+        wait.unwrap() && rings == [Wakeup::Kick(transmit(vnic as u32))]
+    };
+    assert!(heard(0) && heard(1));
+    kick_and_serve(&mut scheduler, transmit(0), 1000);
+    assert!(scheduler.rings.paused.contains(&transmit(0)));
+    assert!(!heard(0), "while the pause lasts");
+    assert!(heard(1), "other guests' kicks are received");
+    // The ring is served once when the pause is over, and kicks that came meanwhile are not lost.
+    scheduler.rings.served.clear();
+    scheduler.rings.work.insert(transmit(0), 1);
+    std::thread::sleep(scheduler.schedule.next_deadline().unwrap() + Duration::from_micros(1));
+    assert_eq!(scheduler.schedule.next_deadline(), Some(Duration::ZERO));
+    while scheduler.step() {}
+    assert_eq!(scheduler.rings.served, [transmit(0)]);
+    assert_eq!(scheduler.schedule.next_deadline(), None);
+    assert!(heard(0));
+}
+
+#[test]
+fn kicks_that_lead_to_packets_have_no_limit() {
+    let mut scheduler = alone(1);
+    let (kick, executor) = (bell(), Arc::new(Executor::new().unwrap()));
+    (scheduler.rings.table.0[0])
+        .watch(1, kick[0].as_fd(), || executor)
+        .unwrap();
+    for _ in 0..1000 {
+        scheduler.rings.work.insert(transmit(0), 1);
+        kick_and_serve(&mut scheduler, transmit(0), 1);
+        // Nobody kicked for this look.
+        scheduler.schedule.later(transmit(0));
+        while scheduler.step() {}
+    }
+    assert!(scheduler.rings.paused.is_empty());
+}
+
+#[test]
+fn a_ring_that_is_set_up_anew_meanwhile_is_received_once() {
+    let mut scheduler = alone(1);
+    let (kick, executor) = (bell(), Arc::new(Executor::new().unwrap()));
+    let watch = |scheduler: &Scheduler<Fake>, number: usize| {
+        let home = &scheduler.rings.table.0[0];
+        home.watch(1, kick[number].as_fd(), || executor.clone()).unwrap();
+    };
+    let heard = |number: usize| {
+        ring_bell(&kick[number]);
+        let mut count = 0;
+        executor.wait(Some(Duration::ZERO), |_| count += 1).unwrap();
+        count
+    };
+    watch(&scheduler, 0);
+    kick_and_serve(&mut scheduler, transmit(0), 1000);
+    scheduler.rings.table.0[0].unwatch(1);
+    watch(&scheduler, 1);
+    assert_eq!((heard(0), heard(1)), (0, 1));
+    scheduler.rings.table.0[0].resume_kicks(transmit(0));
+    assert_eq!((heard(0), heard(1)), (0, 1));
+    // Or it ends.
+    kick_and_serve(&mut scheduler, transmit(0), 1000);
+    scheduler.rings.table.0[0].unwatch(1);
+    scheduler.rings.table.0[0].resume_kicks(transmit(0));
+    assert_eq!((heard(0), heard(1)), (0, 0));
+}
+
+/// Two that a guest could kick by.
+fn bell() -> [OwnedFd; 2] {
+    [0, 1].map(|_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap())
+}
+
 #[test]
 fn a_helper_looks_at_rings_that_it_was_not_asked_about() {
     let (mut scheduler, _stage) = on_core_0(4);
@@ -391,6 +478,8 @@ impl Rings for Telling {
     fn enable_kicks(&mut self, _ring: RingId) -> bool {
         false
     }
+
+    fn kicks_paused(&mut self, _ring: RingId) {}
 
     fn missed_threads(&mut self, _vnic: Vnic) {}
 

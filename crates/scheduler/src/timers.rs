@@ -1,6 +1,6 @@
 //! Rings that a thread serves when their time has come.
 //!
-//! There are few: one per receiver that is stalled, slow, or owed a notification. So they are a list, and setting one is
+//! There are few: one per receiver that is stalled, slow, or owed a notification, and per ring whose kicks are not received. So they are a list, and setting one is
 //! a search.
 
 use crate::ring_id::RingId;
@@ -14,6 +14,8 @@ pub enum Due {
     Slow,
     /// The driver is owed a notification, then at the latest.
     Notify,
+    /// The ring's kicks are received again then.
+    Kicks,
 }
 
 /// Times are in nanoseconds of any one clock.
@@ -47,9 +49,10 @@ impl Timers {
     }
 
     /// Takes the timers whose time has come, and says how long it is to the next one.
-    pub fn expire(&mut self, now_ns: u64, mut expired: impl FnMut(RingId)) -> Option<u64> {
+    pub fn expire(&mut self, now_ns: u64, mut expired: impl FnMut(RingId, Due)) -> Option<u64> {
         while let Some(due) = self.0.iter().position(|timer| timer.at_ns <= now_ns) {
-            expired(self.0.swap_remove(due).ring);
+            let timer = self.0.swap_remove(due);
+            expired(timer.ring, timer.due);
         }
         self.0.iter().map(|timer| timer.at_ns - now_ns).min()
     }
@@ -77,7 +80,7 @@ mod tests {
 
     fn expired(timers: &mut Timers, now_ns: u64) -> (Vec<u32>, Option<u64>) {
         let mut rings = Vec::new();
-        let next = timers.expire(now_ns, |ring| rings.push(ring.0));
+        let next = timers.expire(now_ns, |ring, _| rings.push(ring.0));
         rings.sort_unstable();
         (rings, next)
     }

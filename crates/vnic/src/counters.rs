@@ -34,6 +34,7 @@ pub struct Counters {
     pub(crate) transmit_calls: Calls,
     pub(crate) receive_calls: Calls,
     pub kicks: AtomicU64,
+    pub kick_pauses: AtomicU64,
     /// The sender's state that its receivers need.
     pub lender: Lender,
 }
@@ -68,6 +69,7 @@ impl Default for Counters {
             transmit_calls: Calls::default(),
             receive_calls: Calls::default(),
             kicks: AtomicU64::new(0),
+            kick_pauses: AtomicU64::new(0),
             lender: Lender::default(),
         }
     }
@@ -116,6 +118,7 @@ impl Counters {
             calls_suppressed: self.transmit_calls.suppressed.load(Relaxed)
                 + self.receive_calls.suppressed.load(Relaxed),
             kicks: self.kicks.load(Relaxed),
+            kick_pauses: self.kick_pauses.load(Relaxed),
             ..PortCounters::default()
         };
         for &reason in DropReason::ALL {

@@ -99,16 +99,17 @@ fn quarters(sorted: &[f64], count: usize) -> Option<f64> {
 /// In place of a value, of a measure that there is not at this point.
 pub const NOT_HERE: f64 = f64::NEG_INFINITY;
 
-/// The commit that is there, with `-dirty` if files were changed since. Results are not: those of one case would make
-/// the next one another commit's.
+/// The last commit that changed more than documents, with `-dirty` if files were changed since. Results are documents: those of one case
+/// would make the next one another commit's.
 pub fn commit() -> String {
     let git = format!(
         "git -c safe.directory='*' -C {}",
         build_dir::workspace().display()
     );
     let run = |query: &str| Host.run(&format!("{git} {query}")).ok();
-    let head = run("rev-parse --short HEAD").filter(|output| output.success());
-    let changes = run("status --porcelain --untracked-files=no -- . ':(exclude)docs/performance'");
+    let measured = "-- . ':(exclude)docs' ':(exclude)*.md'";
+    let head = run(&format!("log -1 --format=%h {measured}")).filter(|output| output.success());
+    let changes = run(&format!("status --porcelain --untracked-files=no {measured}"));
     match (head, changes.filter(|output| output.success())) {
         (Some(head), Some(changes)) => {
             let dirty = if changes.stdout.trim().is_empty() {
