@@ -298,11 +298,12 @@ fn a_controller_comes_and_goes() -> Result<()> {
         return Ok(());
     };
     let ovs = Driven::start(&["vm1", "vm2", "vm3"], Forwarding::Learning)?;
-    // The first controller that is named empties the tables. Until one is there, ovs-vswitchd tries to connect once a second.
+    // The first controller that is named empties the tables.
     ovs.vsctl(&format!(
         "set-fail-mode br0 secure -- set-controller br0 {}",
         ovs.controller()
     ))?;
+    // ovs-vswitchd heeds this once it has been connected; until then it waits for 8 s at most between two attempts.
     ovs.vsctl("set Controller br0 max_backoff=1000")?;
     let [a, b, c] = guests(&ovs, ["vm1", "vm2", "vm3"], 1)?;
     lab.note("no controller yet");
