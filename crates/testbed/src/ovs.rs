@@ -7,10 +7,12 @@
 //! says; [`Forwarding`] has the tables that are of use here.
 
 mod client;
+mod controller;
 mod daemon;
 mod driven;
 mod forwarding;
 
+pub use controller::{CONTROLLER, Controller};
 pub use driven::{Driven, PROGRAM};
 pub use forwarding::Forwarding;
 

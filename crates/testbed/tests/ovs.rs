@@ -5,6 +5,8 @@ use anyhow::{Context, Result, ensure};
 use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 use testbed::ovs::{Driven, Forwarding};
 use testbed::ping::{PingOptions, ping, reachable};
@@ -12,14 +14,14 @@ use testbed::{Endpoint, Guest, GuestOptions, IperfOptions, Lab, UmlGuest, iperf}
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Enters the lab if there is an Open vSwitch.
-fn enter(name: &'static str) -> Option<Lab> {
-    if Path::new(testbed::ovs::PROGRAM).exists() {
+/// Enters the lab if there is an Open vSwitch with this program.
+fn enter(name: &'static str, program: &str) -> Option<Lab> {
+    if Path::new(program).exists() {
         return Lab::enter(name);
     }
     let required = std::env::var("HYPERSWITCH_OVS").is_ok_and(|value| value == "require");
-    assert!(!required, "{name}: needs Open vSwitch: scripts/setup --ovs");
-    let _ = writeln!(std::io::stderr(), "{name}: skipped: there is no Open vSwitch");
+    assert!(!required, "{name}: needs {program}: scripts/setup --ovs");
+    let _ = writeln!(std::io::stderr(), "{name}: skipped: there is no {program}");
     None
 }
 
@@ -88,7 +90,7 @@ fn seen_by(watched: &Guest, from: &Guest, to: &str) -> Result<u64> {
 
 #[test]
 fn vlans_mirrors_and_bonds() -> Result<()> {
-    let Some(lab) = enter("vlans_mirrors_and_bonds") else {
+    let Some(lab) = enter("vlans_mirrors_and_bonds", testbed::ovs::PROGRAM) else {
         return Ok(());
     };
     let ovs = Driven::start(&["vm1", "vm2", "vm3"], Forwarding::Learning)?;
@@ -154,7 +156,7 @@ fn vlans_mirrors_and_bonds() -> Result<()> {
 
 #[test]
 fn filters_groups_meters_and_tables() -> Result<()> {
-    let Some(lab) = enter("filters_groups_meters_and_tables") else {
+    let Some(lab) = enter("filters_groups_meters_and_tables", testbed::ovs::PROGRAM) else {
         return Ok(());
     };
     let ovs = Driven::start(&["vm1", "vm2", "vm3"], Forwarding::Learning)?;
@@ -215,5 +217,137 @@ fn filters_groups_meters_and_tables() -> Result<()> {
     ensure!(free > 30e6, "{free}");
     ensure!((5e6..10e6).contains(&bounded), "{bounded}");
     drop((a, b, c));
+    ovs.stop()
+}
+
+/// Makes each of these guests know the others' hardware addresses for ever, so that none asks for one again.
+fn introduce(guests: &[(&Guest, String)]) -> Result<()> {
+    for (guest, address) in guests {
+        let mac = guest.must("cat /sys/class/net/eth0/address")?;
+        for (other, of_other) in guests {
+            if address != of_other {
+                other.must(&format!("arp -i eth0 -s {address} {}", mac.trim()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Pings all the time while something happens; no packet may be lost.
+fn without_loss(from: &Guest, to: &str, happens: impl FnOnce() -> Result<()>) -> Result<()> {
+    let over = AtomicBool::new(false);
+    let ten = PingOptions {
+        count: 10,
+        interval: 0.1,
+        ..PingOptions::default()
+    };
+    thread::scope(|scope| {
+        let pings = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                let result = ping(from, to, ten)?;
+                ensure!(result.complete(), "{} to {to}: {result:?}", from.name());
+            }
+            Ok(())
+        });
+        let outcome = happens();
+        over.store(true, Ordering::Relaxed);
+        let pings = pings.join().expect("pinging does not panic");
+        outcome.and(pings)
+    })
+}
+
+/// Whether ovs-vswitchd is a learning switch for want of a controller: all packets have a flow for that, which `ovs-ofctl` does not
+/// show.
+fn stands_alone(ovs: &Driven) -> Result<bool> {
+    Ok(ovs.appctl("bridge/dump-flows br0")?.contains("actions=NORMAL"))
+}
+
+/// Pings until the controller has given the bridge so many flows for pings, and the data plane has got them.
+fn pings_have_flows(ovs: &Driven, from: &Guest, to: &str, flows: usize) -> Result<()> {
+    wait_until("pings have flows", || {
+        reachable(from, to, PATIENCE)?;
+        let shown = ovs.appctl("bridge/dump-flows br0")?;
+        Ok(shown.lines().filter(|flow| flow.contains("icmp,")).count() >= flows)
+    })?;
+    ovs.appctl("revalidator/wait").map(drop)
+}
+
+/// Pings twice, and ensures that nobody answers.
+fn unanswered(from: &Guest, to: &str) -> Result<()> {
+    let few = PingOptions {
+        count: 2,
+        ..PingOptions::default()
+    };
+    let result = ping(from, to, few)?;
+    ensure!(result.received == 0, "{} reaches {to}: {result:?}", from.name());
+    Ok(())
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begin = Instant::now();
+    while !holds()? {
+        ensure!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_controller_comes_and_goes() -> Result<()> {
+    let Some(lab) = enter("a_controller_comes_and_goes", testbed::ovs::CONTROLLER) else {
+        return Ok(());
+    };
+    let ovs = Driven::start(&["vm1", "vm2", "vm3"], Forwarding::Learning)?;
+    // The first controller that is named empties the tables.
+    ovs.vsctl(&format!(
+        "set-fail-mode br0 secure -- set-controller br0 {}",
+        ovs.controller()
+    ))?;
+    // ovs-vswitchd heeds this once it has been connected; until then it waits for 8 s at most between two attempts.
+    ovs.vsctl("set Controller br0 max_backoff=1000")?;
+    let [a, b, c] = guests(&ovs, ["vm1", "vm2", "vm3"], 1)?;
+    lab.note("no controller yet");
+    does_not_reach(&a, &v4(2))?;
+    does_not_reach(&c, &v4(2))?;
+
+    lab.note("the first one decides");
+    // With this version it is asked about what no flow matches, with later ones only if a flow says so.
+    let first = ovs.start_controller("OpenFlow10")?;
+    reachable(&a, &v4(2), PATIENCE)?;
+    introduce(&[(&a, v4(1)), (&b, v4(2)), (&c, v4(3))])?;
+    pings_have_flows(&ovs, &a, &v4(2), 2)?;
+
+    lab.note("it is killed, and a second one takes over");
+    let mut second = None;
+    without_loss(&a, &v4(2), || {
+        ovs.kill_controller(first)?;
+        unanswered(&a, &v4(3))?;
+        second = Some(ovs.start_controller("OpenFlow13")?);
+        pings_have_flows(&ovs, &a, &v4(3), 4)
+    })?;
+    let second = second.context("the second controller")?;
+
+    lab.note("it is killed, and nobody decides");
+    ovs.kill_controller(second)?;
+    unanswered(&b, &v4(3))?;
+    without_loss(&a, &v4(3), || unanswered(&c, &v4(2)))?;
+    ensure!(!stands_alone(&ovs)?);
+
+    lab.note("the switch decides by itself");
+    // It does after three times as many milliseconds without a controller.
+    ovs.vsctl("set-fail-mode br0 standalone -- set Controller br0 inactivity_probe=1000")?;
+    reachable(&b, &v4(3), PATIENCE)?;
+    ensure!(stands_alone(&ovs)?);
+    // It floods no more.
+    until_seen(&a, 0..10, &b, &v4(3))?;
+    reachable(&a, &v4(2), PATIENCE)?;
+
+    lab.note("the third one decides");
+    let third = ovs.start_controller("OpenFlow13")?;
+    wait_until("the switch leaves decisions to the controller", || {
+        Ok(!stands_alone(&ovs)?)
+    })?;
+    pings_have_flows(&ovs, &b, &v4(3), 2)?;
+    drop((a, b, c, third));
     ovs.stop()
 }

@@ -201,7 +201,8 @@ fn start_switch(directory: &Path, netns: &str, program: &str) -> Result<Group> {
     start(command, directory)
 }
 
-fn start(mut command: Command, directory: &Path) -> Result<Group> {
+/// Starts a program of Open vSwitch's with its files in a directory.
+pub(super) fn start(mut command: Command, directory: &Path) -> Result<Group> {
     for variable in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"] {
         command.env(variable, directory);
     }

@@ -6,6 +6,7 @@
 
 use super::Forwarding;
 use super::client::Client;
+use super::controller::{self, Controller};
 use super::daemon::{Daemon, wait_for};
 use crate::build_dir;
 use crate::run_time::RunTime;
@@ -39,8 +40,7 @@ impl Driven {
             format!("no {LIBRARY} beside this program: build ovs-shim with the same profile")
         })?;
         let switch = Switch::start("[ovs]\nenabled = true\n")?;
-        // The process `ovs` looks for the database there.
-        let directory = switch.run_dir().join("openvswitch");
+        let directory = directory_of(&switch);
         std::fs::create_dir(&directory)?;
         let program = format!(
             "LD_PRELOAD={} HYPERSWITCH_OVS_SOCKET={} {PROGRAM}",
@@ -65,6 +65,27 @@ impl Driven {
     /// The instance.
     pub fn switch(&self) -> &Switch {
         &self.switch
+    }
+
+    /// What the bridge's controller is called in `ovs-vsctl set-controller`, whether there is one or not.
+    pub fn controller(&self) -> String {
+        format!(
+            "unix:{}",
+            controller::socket(&directory_of(&self.switch)).display()
+        )
+    }
+
+    /// Starts a controller, and waits until ovs-vswitchd has connected. `version` is as in `OpenFlow13`.
+    pub fn start_controller(&self, version: &str) -> Result<Controller> {
+        let controller = Controller::start(&directory_of(&self.switch), version)?;
+        self.vsctl("wait-until Controller br0 is_connected=true")?;
+        Ok(controller)
+    }
+
+    /// Kills the controller, and waits until ovs-vswitchd knows that it is gone.
+    pub fn kill_controller(&self, controller: Controller) -> Result<()> {
+        drop(controller);
+        self.vsctl("wait-until Controller br0 is_connected=false")
     }
 
     /// The socket on which a port listens.
@@ -168,6 +189,11 @@ impl Driven {
         drop(self.daemon);
         self.switch.stop()
     }
+}
+
+/// Where the process `ovs` looks for the database.
+fn directory_of(switch: &Switch) -> PathBuf {
+    switch.run_dir().join("openvswitch")
 }
 
 /// Reads `lookups: hit:21 missed:4 lost:0`.
