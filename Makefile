@@ -67,6 +67,7 @@ demo-stop: ## End a demonstration that was kept
 	scripts/as-root $(RELEASE)/demo stop
 
 test: setup ## All tests
+	scripts/setup --ovs
 	$(MAKE) test-unit
 	$(MAKE) test-loom
 	$(MAKE) test-end-to-end
@@ -95,7 +96,7 @@ test-loom: ## All interleavings of the lock-free parts
 
 test-end-to-end: ## The product with real guests
 	$(CARGO) build --release --package hyperswitch --package ovs-shim
-	HYPERSWITCH_E2E=require scripts/as-root $(CARGO) test --release --package testbed
+	scripts/as-root env HYPERSWITCH_E2E=require HYPERSWITCH_OVS=require $(CARGO) test --release --package testbed
 
 # Long runs whose times are held to bounds; `make test` has short ones without.
 test-attack: ## Guests and VMMs that break the rules beside two that do not: what each attack costs them
