@@ -209,13 +209,14 @@ fn filters_groups_meters_and_tables() -> Result<()> {
     let free = iperf::run(&a, &b, &v4(2), &udp)?.bits_per_second;
     ovs.ofctl(
         "add-meter",
-        "meter=3,kbps,burst,bands=type=drop,rate=8000,burst_size=800",
+        "meter=3,kbps,burst,bands=type=drop,rate=2000,burst_size=200",
     )?;
     ovs.ofctl("add-flow", "priority=40000,udp,in_port=1,actions=meter:3,normal")?;
     let bounded = iperf::run(&a, &b, &v4(2), &udp)?.bits_per_second;
-    lab.note(format!("{free} without a meter, {bounded} with one of 8 Mb/s"));
-    ensure!(free > 30e6, "{free}");
-    ensure!((5e6..10e6).contains(&bounded), "{bounded}");
+    lab.note(format!("{free} without a meter, {bounded} with one of 2 Mb/s"));
+    // On a machine that is busy with something else it is a quarter of what is sent.
+    ensure!(free > 5e6, "{free}");
+    ensure!((1.25e6..2.5e6).contains(&bounded), "{bounded}");
     drop((a, b, c));
     ovs.stop()
 }
