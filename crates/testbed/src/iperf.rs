@@ -159,6 +159,16 @@ impl Prepared<'_> {
             _server: self.server,
         })
     }
+
+    /// Starts to send once the clock of the guest shows this second, within 0.1 s: streams that are to run at the same time do so however
+    /// long it takes to start them.
+    pub fn start_at(mut self, second: u64) -> Result<IperfRunning> {
+        self.command = format!(
+            "while [ $(date +%s) -lt {second} ]; do sleep 0.1; done; {}",
+            self.command
+        );
+        self.start()
+    }
 }
 
 /// Starts a measurement from `from` to `to`, which has `address`.
