@@ -253,7 +253,7 @@ fn without_loss(from: &Guest, to: &str, happens: impl FnOnce() -> Result<()>) ->
         let outcome = happens();
         over.store(true, Ordering::Relaxed);
         let pings = pings.join().expect("pinging does not panic");
-        outcome.and(pings)
+        pings.and(outcome)
     })
 }
 
