@@ -146,7 +146,7 @@ impl Rings for Pipeline {
         transmit.release() || come
     }
 
-    fn missed_threads(&mut self, vnic: placement::Vnic) {
+    fn missed_threads(&mut self, vnic: placement::VnicId) {
         self.datapath.notices.changed(PortId(vnic.0));
     }
 

@@ -12,7 +12,7 @@ mod worker;
 use crate::machine::Machine;
 use cores::Core;
 use guest::{Guest, Role};
-use placement::{Cpu, Executor, Mode, Policy, Shape, Vnic};
+use placement::{Cpu, Mode, Policy, Shape, VnicId, WorkerId};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use worker::Worker;
@@ -139,8 +139,8 @@ pub struct World<'a> {
     pinned: Vec<Vec<usize>>,
     workers: Vec<Worker>,
     ports: Vec<Port>,
-    /// Numbers of workers, by executor.
-    by_executor: HashMap<Executor, usize>,
+    /// Numbers of workers, by id.
+    by_id: HashMap<WorkerId, usize>,
     /// Per node, the time at which its memory will have moved all bytes that it was asked to.
     memory: Vec<u64>,
     counters: Counters,
@@ -152,10 +152,10 @@ impl<'a> World<'a> {
         let pairs = traffic.pairs;
         let sites = guest_cpus(machine, policy, pairs);
         let workers = worker::all(machine, policy, &sites);
-        let by_executor = workers
+        let by_id = workers
             .iter()
             .enumerate()
-            .map(|(number, worker)| (worker.executor, number))
+            .map(|(number, worker)| (worker.id, number))
             .collect();
         let pinned_to = |cpu| (0..sites.len()).filter(|guest| sites[*guest].0 == cpu).collect();
         let role = |vnic| {
@@ -181,7 +181,7 @@ impl<'a> World<'a> {
                 .collect(),
             pinned: (0..machine.cpus()).map(pinned_to).collect(),
             workers,
-            by_executor,
+            by_id,
             ports: (0..2 * pairs)
                 .map(|vnic| Port::new((vnic + pairs) % (2 * pairs)))
                 .collect(),
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
     fn start(&mut self) {
         if self.policy.config().mode == Mode::Poll {
             for vnic in 0..self.ports.len() {
-                let home = self.policy.switcher(self, Vnic(vnic as u32));
+                let home = self.policy.switcher(self, VnicId(vnic as u32));
                 self.ports[vnic].watcher = Some(self.worker(home));
             }
         }
@@ -239,8 +239,8 @@ impl<'a> World<'a> {
         self.events.push(Reverse((at, self.sequence, event)));
     }
 
-    fn worker(&self, executor: Executor) -> usize {
-        self.by_executor[&executor]
+    fn worker(&self, id: WorkerId) -> usize {
+        self.by_id[&id]
     }
 
     /// A time with a tenth of jitter, so that nothing runs in lockstep.

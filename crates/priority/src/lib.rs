@@ -27,7 +27,7 @@ mod booster;
 mod bucket;
 mod kernel;
 
-pub use booster::{Booster, Rest};
+pub use booster::{Booster, WakeMode};
 pub use bucket::Bucket;
 pub use placement_config::Priority;
 

@@ -6,7 +6,7 @@ use crate::ring_id::RingId;
 use crate::threads::Threads;
 use crate::waits::Waits;
 use parking_lot::Mutex;
-use placement::{Cpu, Vnic};
+use placement::{Cpu, VnicId};
 use ring::Assignment;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const LONGEST_UNSEEN_PAUSE_NS: u64 = 64 * UNSEEN_PAUSE_NS;
 /// All vNICs, as the placement policy sees them.
 pub trait Homes {
     /// That of a vNIC, if it exists.
-    fn home(&self, vnic: Vnic) -> Option<&Home>;
+    fn home(&self, vnic: VnicId) -> Option<&Home>;
 
     /// How many there are.
     fn count(&self) -> u32;
@@ -37,7 +37,7 @@ pub trait Homes {
 
 /// One vNIC's place among executors.
 pub struct Home {
-    vnic: Vnic,
+    vnic: VnicId,
     /// The executor of its own thread, if each vNIC has one.
     own: Option<Arc<Executor>>,
     /// That thread is to end.
@@ -59,7 +59,7 @@ pub struct Home {
     suspected: AtomicBool,
     /// How long workers wait until the guest blocks.
     patience: Mutex<Waits>,
-    kicks: Mutex<Kicks>,
+    kicks: Mutex<KickTarget>,
     /// Threads of the guest, as far as they are known.
     threads: Threads,
     /// Which of them kicks, and which one takes the vNIC's interrupts.
@@ -69,13 +69,13 @@ pub struct Home {
 
 /// The executor that receives a vNIC's kicks.
 #[derive(Default)]
-struct Kicks {
+struct KickTarget {
     executor: Option<Arc<Executor>>,
     /// Of each ring.
     watched: [Option<OwnedFd>; RingId::PER_VNIC as usize],
 }
 
-impl Kicks {
+impl KickTarget {
     /// Decided if it was not.
     fn executor(&mut self, decide: impl FnOnce() -> Arc<Executor>) -> &Arc<Executor> {
         self.executor.get_or_insert_with(decide)
@@ -84,7 +84,7 @@ impl Kicks {
 
 impl Home {
     /// For a vNIC whose own thread, if it has one, serves `own`.
-    pub fn new(vnic: Vnic, own: Option<Arc<Executor>>) -> Home {
+    pub fn new(vnic: VnicId, own: Option<Arc<Executor>>) -> Home {
         Home {
             vnic,
             own,
@@ -106,7 +106,7 @@ impl Home {
     }
 
     /// The vNIC's number.
-    pub fn vnic(&self) -> Vnic {
+    pub fn vnic(&self) -> VnicId {
         self.vnic
     }
 
@@ -215,7 +215,7 @@ impl Home {
         self.patience.lock().may(now_ns)
     }
 
-    fn move_to(&self, kicks: &mut Kicks, executor: &Arc<Executor>) {
+    fn move_to(&self, kicks: &mut KickTarget, executor: &Arc<Executor>) {
         let Some(old) = kicks.executor.replace(executor.clone()) else {
             return;
         };
@@ -324,7 +324,7 @@ impl Home {
 
 /// A vNIC that is not among others (yet).
 impl Homes for Home {
-    fn home(&self, vnic: Vnic) -> Option<&Home> {
+    fn home(&self, vnic: VnicId) -> Option<&Home> {
         Some(self).filter(|home| home.vnic == vnic)
     }
 

@@ -8,7 +8,7 @@ use crate::executor::{Activity, Executor, PollingCores};
 use crate::home::{Home, Homes};
 use crate::idle_core::IdleCore;
 use parking_lot::Mutex;
-use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, Vnic};
+use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, VnicId};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -151,10 +151,10 @@ impl Placement {
     }
 
     /// The executor that the policy means.
-    pub(crate) fn find(&self, executor: placement::Executor, homes: &impl Homes) -> Option<Arc<Executor>> {
+    pub(crate) fn find(&self, executor: placement::WorkerId, homes: &impl Homes) -> Option<Arc<Executor>> {
         match executor {
-            placement::Executor::Core(cpu) => self.by_cpu.get(usize::from(cpu.0))?.clone(),
-            placement::Executor::Thread(vnic) => homes.home(vnic)?.own().cloned(),
+            placement::WorkerId::Core(cpu) => self.by_cpu.get(usize::from(cpu.0))?.clone(),
+            placement::WorkerId::Thread(vnic) => homes.home(vnic)?.own().cloned(),
         }
     }
 
@@ -180,7 +180,7 @@ pub(crate) struct MachineView<'a, H> {
 
 impl<H: Homes> MachineView<'_, H> {
     /// The state of one of the guest's threads, or of the guest if it is not known which one that is.
-    fn one_of(&self, vnic: Vnic, which: impl Fn(&Home) -> Option<Slot>) -> VcpuState {
+    fn one_of(&self, vnic: VnicId, which: impl Fn(&Home) -> Option<Slot>) -> VcpuState {
         let known = self.homes.home(vnic).and_then(which);
         match known.and_then(|slot| self.placement.thread(slot)) {
             None => self.vcpu(vnic),
@@ -246,20 +246,20 @@ impl<H: Homes> View for MachineView<'_, H> {
         facts.is_some_and(|facts| facts.expects(cpu.0.into()))
     }
 
-    fn vcpu(&self, vnic: Vnic) -> VcpuState {
+    fn vcpu(&self, vnic: VnicId) -> VcpuState {
         let guest = self.homes.home(vnic).and_then(|home| self.placement.guest(home));
         vcpu_state(guest)
     }
 
-    fn sender(&self, vnic: Vnic) -> VcpuState {
+    fn sender(&self, vnic: VnicId) -> VcpuState {
         self.one_of(vnic, Home::kicker)
     }
 
-    fn receiver(&self, vnic: Vnic) -> VcpuState {
+    fn receiver(&self, vnic: VnicId) -> VcpuState {
         self.one_of(vnic, Home::interrupted_thread)
     }
 
-    fn copying(&self, vnic: Vnic) -> Option<Cpu> {
+    fn copying(&self, vnic: VnicId) -> Option<Cpu> {
         self.homes.home(vnic)?.copier()
     }
 }

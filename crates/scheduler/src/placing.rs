@@ -5,7 +5,7 @@ use crate::executor::Executor;
 use crate::home::{Home, Homes};
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
-use placement::{Backlog, Cpu, Duty, Notify, Rest, Task, VcpuState, View as _, Vnic};
+use placement::{Backlog, Cpu, Duty, Notify, VcpuState, View as _, VnicId, Work};
 use std::sync::Arc;
 
 /// The length of a receive queue that others fill as well: at least something.
@@ -28,7 +28,7 @@ pub enum Copier {
 struct NoHomes;
 
 impl Homes for NoHomes {
-    fn home(&self, _vnic: Vnic) -> Option<&Home> {
+    fn home(&self, _vnic: VnicId) -> Option<&Home> {
         None
     }
 
@@ -50,17 +50,17 @@ impl Schedule {
         }
         let view = placement.view(homes);
         self.queue.pop_by(|ring| {
-            let task = if ring.is_transmit() {
-                Task::Switch(ring.vnic())
+            let work = if ring.is_transmit() {
+                Work::Switch(ring.vnic())
             } else {
-                Task::Copy(ring.vnic())
+                Work::Copy(ring.vnic())
             };
-            placement.policy.rank(&view, task)
+            placement.policy.rank(&view, work)
         })
     }
 
     /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.
-    pub(crate) fn sent_on(&self, vnic: Vnic, homes: &impl Homes) -> bool {
+    pub(crate) fn sent_on(&self, vnic: VnicId, homes: &impl Homes) -> bool {
         let placement = &self.crew.placement;
         let Some(home) = homes.home(vnic).filter(|_| placement.knows_vcpus()) else {
             return false;
@@ -134,13 +134,15 @@ impl Schedule {
         if !placement.policy.must_give_way(&view, here, duty) {
             return false;
         }
-        let heir = if ring.is_transmit() {
+        let successor = if ring.is_transmit() {
             placement.policy.switcher(&view, vnic)
         } else {
-            placement.policy.heir(&view, here, vnic, UNKNOWN_BACKLOG)
+            placement.policy.successor(&view, here, vnic, UNKNOWN_BACKLOG)
         };
-        let heir = placement.find(heir, homes).filter(|heir| !self.is_me(heir));
-        let sent = heir.is_some_and(|heir| heir.send(ring));
+        let successor = placement
+            .find(successor, homes)
+            .filter(|successor| !self.is_me(successor));
+        let sent = successor.is_some_and(|successor| successor.send(ring));
         self.progress.aborts += u64::from(sent);
         sent
     }
@@ -151,15 +153,15 @@ impl Schedule {
     }
 
     /// The thread that is to copy a backlog. To be asked where [`chooses_copier`](Self::chooses_copier).
-    pub fn copier(&self, vnic: Vnic, homes: &impl Homes, backlog: Backlog) -> Copier {
+    pub fn copier(&self, vnic: VnicId, homes: &impl Homes, backlog: Backlog) -> Copier {
         let placement = &self.crew.placement;
         let view = placement.view(homes);
         let here = self.here().unwrap_or(Cpu(u16::MAX));
         let plan = placement.policy.copier(&view, here, vnic, backlog);
-        match plan.rest {
-            Rest::Here => Copier::Here,
-            Rest::LeaveTo(_) => Copier::Busy,
-            Rest::Offload(executor) => match placement.find(executor, homes) {
+        match plan.copier {
+            placement::Copier::Here => Copier::Here,
+            placement::Copier::LeaveTo(_) => Copier::Busy,
+            placement::Copier::Offload(executor) => match placement.find(executor, homes) {
                 Some(executor) if !self.is_me(&executor) => Copier::Elsewhere(plan.now as usize, executor),
                 _ => Copier::Here,
             },

@@ -6,7 +6,7 @@ use crate::executor::Executor;
 use crate::home::Homes;
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
-use placement::Vnic;
+use placement::VnicId;
 use std::sync::Arc;
 
 /// The forwarder of one thread, which serves rings. Numbers of rings that do not exist (any more) have no effect.
@@ -34,7 +34,7 @@ pub trait Rings {
     fn enable_kicks(&mut self, ring: RingId) -> bool;
 
     /// The guest of a vNIC sends while all threads that are known of it sleep: there may be others.
-    fn missed_threads(&mut self, vnic: Vnic);
+    fn missed_threads(&mut self, vnic: VnicId);
 
     /// Adds the counts to those that others read, if that was not done a moment ago.
     fn flush_stats(&mut self);
@@ -84,7 +84,7 @@ impl<R: Rings> Scheduler<R> {
     }
 
     /// The kick of a vNIC's guest has just woken this thread.
-    pub(crate) fn note_kicker(&mut self, vnic: Vnic) {
+    pub(crate) fn note_kicker(&mut self, vnic: VnicId) {
         self.rings.refresh();
         if let (Some(here), Some(home)) = (self.schedule.here(), self.rings.homes().home(vnic)) {
             self.schedule.crew.placement.note_kicker(home, here);

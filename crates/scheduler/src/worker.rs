@@ -16,8 +16,8 @@ use crate::scheduler::{Rings, Scheduler};
 use crate::wake_cost::bind;
 use crate::watchdog::Pulse;
 use clock::Deadline;
-use placement::Vnic;
-use priority::{Booster, Rest};
+use placement::VnicId;
+use priority::{Booster, WakeMode};
 use ring::Receiver;
 use rustix::thread::sched_getaffinity;
 use std::sync::Arc;
@@ -135,12 +135,12 @@ struct Worker<R> {
 /// vNICs whose kicks ended a sleep.
 #[derive(Default)]
 struct Wakers {
-    vnics: [Option<Vnic>; WAKEUPS],
+    vnics: [Option<VnicId>; WAKEUPS],
     count: usize,
 }
 
 impl Wakers {
-    fn add(&mut self, vnic: Vnic) {
+    fn add(&mut self, vnic: VnicId) {
         if let Some(place) = self.vnics.get_mut(self.count) {
             *place = Some(vnic);
             self.count += 1;
@@ -286,11 +286,11 @@ impl<R: Rings> Worker<R> {
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) {
-        let rest = self.choose_rest();
+        let mode = self.choose_wake_mode();
         self.scheduler.rings.before_sleep();
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
-            let timeout = self.settle_down(rest, timeout);
+            let timeout = self.settle_down(mode, timeout);
             let timeout = self.keep_core(timeout);
             let (account, pulse) = (self.account.clone(), self.pulse.clone());
             let mut woken = false;
@@ -309,10 +309,10 @@ impl<R: Rings> Worker<R> {
     }
 
     /// How this thread is to be woken, given its work since it was woken last.
-    fn choose_rest(&mut self) -> Rest {
+    fn choose_wake_mode(&mut self) -> WakeMode {
         let (now_ns, packets) = (self.now_ns(), self.account.packets());
         let Some(patience) = &mut self.patience else {
-            return Rest::Ready;
+            return WakeMode::Preempting;
         };
         let homes = self.scheduler.rings.homes();
         if let Some(per_packet_ns) = patience.waited_per_packet_ns(packets) {
@@ -320,13 +320,13 @@ impl<R: Rings> Worker<R> {
             wakers.for_each(|home| home.waited_for(now_ns, per_packet_ns));
         }
         let mut wakers = self.wakers.homes(homes);
-        patience.rest(now_ns, wakers.all(|home| home.may_be_waited_for(now_ns)))
+        patience.choose_wake_mode(now_ns, wakers.all(|home| home.may_be_waited_for(now_ns)))
     }
 
     /// Enters the class in which this thread is to be woken, and says how long it may sleep so.
-    fn settle_down(&mut self, rest: Rest, timeout: Option<Duration>) -> Option<Duration> {
-        self.booster.rest(rest);
-        if rest == Rest::Ready {
+    fn settle_down(&mut self, mode: WakeMode, timeout: Option<Duration>) -> Option<Duration> {
+        self.booster.prepare_sleep(mode);
+        if mode == WakeMode::Preempting {
             return timeout;
         }
         let pause = Duration::from_nanos(PAUSE_NS);

@@ -13,7 +13,7 @@
 //! | `btf` | offsets of the few kernel fields that the programs read |
 //! | `kernel` | bpf(2) |
 //! | `publisher` | loads and attaches the programs, in the privileged process |
-//! | `stage` | the same memory written by tests |
+//! | `test_area` | the same memory written by tests |
 //! | `state` | readers, and the registry of threads |
 //! | `vcpus` | finds the vCPU threads of a VMM |
 //!
@@ -35,11 +35,11 @@ mod btf;
 mod kernel;
 mod program;
 mod publisher;
-mod stage;
 mod state;
+mod test_area;
 mod vcpus;
 
 pub use publisher::{Publisher, Unavailable};
-pub use stage::Stage;
 pub use state::{CoreState, Registry, Slot, ThreadState, VmState, Woken};
+pub use test_area::TestArea;
 pub use vcpus::{threads_named, vcpu_threads};

@@ -4,7 +4,7 @@
 
 use super::cores::{Scheduled, State};
 use super::{Event, Packet, Task, World};
-use placement::{Cpu, Notify, Vnic};
+use placement::{Cpu, Notify, VnicId};
 
 /// Length of an acknowledgement in bytes.
 const ACKNOWLEDGEMENT: u64 = 66;
@@ -113,13 +113,13 @@ impl World<'_> {
             return self.ring_filled(number, watcher);
         }
         self.counters.kicks += 1;
-        let executor = self.policy.switcher(self, Vnic(number as u32));
-        let worker = self.worker(executor);
+        let id = self.policy.switcher(self, VnicId(number as u32));
+        let worker = self.worker(id);
         self.ports[number].watcher = Some(worker);
         let cpu = self.guests[number].scheduled.cpu;
         let cost = self.machine.costs.kick
             + self.machine.costs.decide
-            + self.tell(worker, placement::Task::Switch(Vnic(number as u32)), cpu);
+            + self.tell(worker, placement::Work::Switch(VnicId(number as u32)), cpu);
         self.guests[number].scheduled.carry += cost;
     }
 
@@ -131,7 +131,7 @@ impl World<'_> {
         let cpu = self.guests[number].scheduled.cpu;
         self.guests[number].scheduled.carry = self.machine.costs.halt / 2;
         self.sleep(Task::Guest(number));
-        let Some(executor) = self.policy.on_block(self, cpu) else {
+        let Some(id) = self.policy.on_block(self, cpu) else {
             return;
         };
         if self.ports[number].due.is_some() {
@@ -139,8 +139,8 @@ impl World<'_> {
             self.call(number, cpu);
         }
         if !self.ports[number].transmit.is_empty() && self.ports[number].switching.is_none() {
-            let worker = self.worker(executor);
-            self.tell(worker, placement::Task::Switch(Vnic(number as u32)), cpu);
+            let worker = self.worker(id);
+            self.tell(worker, placement::Work::Switch(VnicId(number as u32)), cpu);
         }
     }
 
@@ -151,7 +151,10 @@ impl World<'_> {
         if !port.wants_calls || port.receive.is_empty() {
             return 0;
         }
-        match self.policy.notify(self, Vnic(number as u32), port.last_notified) {
+        match self
+            .policy
+            .notify(self, VnicId(number as u32), port.last_notified)
+        {
             Notify::Now => self.call(number, from),
             Notify::At(due) => {
                 if self.ports[number].due.is_none() {

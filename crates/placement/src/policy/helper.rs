@@ -9,7 +9,7 @@
 
 use super::Policy;
 use crate::topology::{Cpu, Reach, Tier};
-use crate::view::{CoreState, View, Vnic};
+use crate::view::{CoreState, View, VnicId};
 
 /// The kinds of idle cores that can help, from the best to the last resort.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ impl Policy {
         view: &impl View,
         here: Cpu,
         near: Cpu,
-        vnic: Vnic,
+        vnic: VnicId,
         saved_ns: u64,
     ) -> Option<Cpu> {
         if !self.config.offload {
@@ -139,6 +139,6 @@ impl Search<'_> {
 
 /// Spreads vNICs over equally good modules. Multiples of the golden ratio (Knuth's multiplicative hash) lie apart for
 /// neighbours in number, often a pair that talks, and cover a range evenly for vNICs numbered in sequence.
-fn spread(vnic: Vnic) -> u32 {
+fn spread(vnic: VnicId) -> u32 {
     vnic.0.wrapping_mul(0x9E37_79B9)
 }

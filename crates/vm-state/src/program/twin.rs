@@ -1,6 +1,6 @@
 //! The programs beside a model of the published state, with random events of the scheduler.
 //!
-//! The instructions run in the [interpreter](super::interpreter), on memory that [`Stage`] made and [`VmState`] reads. The
+//! The instructions run in the [interpreter](super::interpreter), on memory that [`TestArea`] made and [`VmState`] reads. The
 //! [model](super::model) keeps the same facts in ordinary structures. Events need not be possible ones: a program that missed
 //! some sees impossible sequences too.
 
@@ -8,7 +8,7 @@ use super::interpreter::Machine;
 use super::model::{Counts, Event, Lengths, Model, Task, Thread};
 use super::{BATCH, Kernel, ON_RQ_MIGRATING, TASK_DEAD, Tracepoint};
 use crate::area::{Area, LONG_NS};
-use crate::{CoreState, Registry, Stage, ThreadState, VmState, Woken};
+use crate::{CoreState, Registry, TestArea, ThreadState, VmState, Woken};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
@@ -47,10 +47,10 @@ const PARENT: u64 = 0x1000_0000;
 
 impl Real {
     fn new(counts: Counts) -> Real {
-        let stage = Stage::new().unwrap();
-        let registry = Registry::map(stage.area()).unwrap();
-        let state = VmState::map(stage.area()).unwrap();
-        let file = File::from(stage.area().try_clone_to_owned().unwrap());
+        let area = TestArea::new().unwrap();
+        let registry = Registry::map(area.descriptor()).unwrap();
+        let state = VmState::map(area.descriptor()).unwrap();
+        let file = File::from(area.descriptor().try_clone_to_owned().unwrap());
         Real {
             kernel: counts.kernel(),
             machine: Machine {

@@ -2,7 +2,7 @@
 
 use super::Work;
 use crate::world::{Event, Index, Task, World};
-use placement::{Cpu, Kicks, Vnic};
+use placement::{Cpu, Kicks, VnicId};
 
 impl World<'_> {
     /// Gives a worker a piece of work, on behalf of a task on core `from`; returns the time that this takes the latter.
@@ -36,14 +36,14 @@ impl World<'_> {
             let cpu = self.guests[vnic].scheduled.cpu;
             let polling = (0..self.workers.len()).filter(|worker| {
                 let worker = &self.workers[*worker];
-                worker.is_polling() && self.policy.polls(self, worker.cpu, Vnic(vnic as u32))
+                worker.is_polling() && self.policy.polls(self, worker.cpu, VnicId(vnic as u32))
             });
             polling.min_by_key(|worker| self.machine.distance(self.workers[*worker].cpu, cpu) as usize)
         } else {
             None
         };
         if let Some(worker) = finder {
-            self.workers[worker].inbox.push(Work::Switch(Vnic(vnic as u32)));
+            self.workers[worker].inbox.push(Work::Switch(VnicId(vnic as u32)));
             self.see(worker);
         }
     }
@@ -97,7 +97,7 @@ impl World<'_> {
             if self.hand_off(number, vnic, at_once) {
                 continue;
             }
-            match self.policy.leave(self, Vnic(vnic as u32)) {
+            match self.policy.leave(self, VnicId(vnic as u32)) {
                 Kicks::On => self.ports[vnic].watcher = None,
                 Kicks::OffUntil(at) => {
                     self.ports[vnic].look_again = Some(at);
@@ -121,11 +121,11 @@ impl World<'_> {
         }
         port.waits += 1;
         let times = port.waits;
-        let port = Vnic(vnic as u32);
-        let Some(executor) = self.policy.hand_off(self, here, port, times) else {
+        let port = VnicId(vnic as u32);
+        let Some(id) = self.policy.hand_off(self, here, port, times) else {
             return false;
         };
-        let helper = self.worker(executor);
+        let helper = self.worker(id);
         self.ports[vnic].waits = 0;
         self.ports[vnic].watcher = Some(helper);
         self.workers[number].scheduled.carry += self.tell(helper, Work::Switch(port), here);
@@ -141,11 +141,11 @@ impl World<'_> {
         if port.transmit.is_empty() {
             port.watcher = None;
         } else {
-            let executor = self.policy.switcher(self, Vnic(vnic as u32));
-            let worker = self.worker(executor);
+            let id = self.policy.switcher(self, VnicId(vnic as u32));
+            let worker = self.worker(id);
             let cpu = self.workers[worker].cpu;
             self.ports[vnic].watcher = Some(worker);
-            self.tell(worker, Work::Switch(Vnic(vnic as u32)), cpu);
+            self.tell(worker, Work::Switch(VnicId(vnic as u32)), cpu);
         }
     }
 
@@ -161,7 +161,7 @@ impl World<'_> {
             let port = &self.ports[*vnic];
             !port.transmit.is_empty() && port.look_again.is_none()
         });
-        left.extend(unserved.map(|vnic| Work::Switch(Vnic(vnic as u32))));
+        left.extend(unserved.map(|vnic| Work::Switch(VnicId(vnic as u32))));
         for port in &mut self.ports {
             let unserved = !port.transmit.is_empty();
             port.watcher
@@ -178,7 +178,7 @@ impl World<'_> {
     fn hand_over(&mut self, number: usize, work: Work, here: Cpu) {
         let (Work::Copy(vnic) | Work::Switch(vnic)) = work;
         let index = vnic.0 as usize;
-        let executor = match work {
+        let id = match work {
             Work::Copy(_) if self.ports[index].queue.is_empty() || self.ports[index].copying.is_some() => {
                 return;
             }
@@ -187,10 +187,10 @@ impl World<'_> {
             {
                 return;
             }
-            Work::Copy(_) => self.policy.heir(self, here, vnic, self.backlog(index)),
+            Work::Copy(_) => self.policy.successor(self, here, vnic, self.backlog(index)),
             Work::Switch(_) => self.policy.switcher(self, vnic),
         };
-        let worker = self.worker(executor);
+        let worker = self.worker(id);
         match work {
             Work::Copy(_) => self.ports[index].copying = Some(worker),
             Work::Switch(_) => self.ports[index].watcher = Some(worker),

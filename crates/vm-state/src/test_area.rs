@@ -10,25 +10,25 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module's description. Begins with nothing known.
-pub struct Stage {
+pub struct TestArea {
     memory: OwnedFd,
     area: Mapping,
 }
 
-impl Stage {
+impl TestArea {
     /// # Errors
     /// As memfd_create(2) and mmap(2).
-    pub fn new() -> io::Result<Stage> {
+    pub fn new() -> io::Result<TestArea> {
         let memory = memfd_create("vm-state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memory, size_of::<Area>() as u64)?;
         // As the memory of a map, it cannot shrink.
         fcntl_add_seals(&memory, SealFlags::SHRINK)?;
         let area = Mapping::new(memory.as_fd(), true)?;
-        Ok(Stage { memory, area })
+        Ok(TestArea { memory, area })
     }
 
     /// The memory that readers map.
-    pub fn area(&self) -> BorrowedFd<'_> {
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn idle_cores_and_expected_threads_are_seen() {
-        let stage = Stage::new().unwrap();
-        let state = VmState::map(stage.area()).unwrap();
+        let area = TestArea::new().unwrap();
+        let state = VmState::map(area.descriptor()).unwrap();
         assert_eq!(
             (
                 state.idle(0, u64::MAX),
@@ -114,21 +114,21 @@ mod tests {
             (0, 0, 0)
         );
         for cpu in [0, 7, 8, 63, 64, 1023] {
-            stage.runs(cpu, 0);
+            area.runs(cpu, 0);
         }
         assert_eq!(state.idle(0, u64::MAX), 1 | 1 << 7 | 1 << 8 | 1 << 63);
         assert_eq!((state.idle(1, u64::MAX), state.idle(15, u64::MAX)), (1, 1 << 63));
         assert_eq!(state.idle(0, 1 << 7 | 1 << 9), 1 << 7);
         assert_eq!(state.idle(0, 0), 0);
-        stage.runs(7, 4711);
+        area.runs(7, 4711);
         assert_eq!(state.idle(0, u64::MAX), 1 | 1 << 8 | 1 << 63);
 
-        let slot = stage.thread(100, ThreadState::Blocked(8)).unwrap();
+        let slot = area.thread(100, ThreadState::Blocked(8)).unwrap();
         assert_eq!(state.thread(slot), ThreadState::Blocked(8));
         assert!(state.expects(8) && !state.expects(0) && !state.expects(5000));
-        stage.thread(100, ThreadState::Runnable(8));
+        area.thread(100, ThreadState::Runnable(8));
         assert!(!state.expects(8), "it is back");
-        stage.thread(100, ThreadState::Blocked(9));
+        area.thread(100, ThreadState::Blocked(9));
         assert!(!state.expects(8) && state.expects(9));
     }
 }
