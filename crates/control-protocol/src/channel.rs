@@ -82,12 +82,12 @@ impl From<Errno> for ChannelError {
 #[derive(Debug)]
 pub struct Channel {
     socket: OwnedFd,
-    rest: Mutex<Rest>,
+    unread: Mutex<Unread>,
 }
 
 /// Messages of the last datagram that were not taken yet.
 #[derive(Debug, Default)]
-struct Rest {
+struct Unread {
     bytes: Vec<u8>,
     /// Where the next one begins.
     at: usize,
@@ -95,7 +95,7 @@ struct Rest {
     allowed: usize,
 }
 
-impl Rest {
+impl Unread {
     fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
@@ -150,7 +150,7 @@ impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Self {
         Channel {
             socket,
-            rest: Mutex::default(),
+            unread: Mutex::default(),
         }
     }
 }
@@ -261,16 +261,16 @@ impl Channel {
 
     /// Whether the next message is here already, so that receiving it does not wait.
     pub fn has_received(&self) -> bool {
-        !self.rest().is_empty()
+        !self.unread().is_empty()
     }
 
-    fn rest(&self) -> MutexGuard<'_, Rest> {
+    fn unread(&self) -> MutexGuard<'_, Unread> {
         // What a thread that panicked has left is as good as before: no message is half taken.
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn recv_flags<M: DeserializeOwned>(&self, flags: RecvFlags) -> Result<(M, Vec<OwnedFd>), ChannelError> {
-        if let Some(message) = self.rest().take() {
+        if let Some(message) = self.unread().take() {
             return message.map(|message| (message, Vec::new()));
         }
         // Taken and put back, so that a thread makes it once; decoding makes its own copies of what it keeps.
@@ -305,7 +305,7 @@ impl Channel {
         }
         let (message, rest) = decode(&bytes[..received.bytes])?;
         if !rest.is_empty() {
-            self.rest().put(rest);
+            self.unread().put(rest);
         }
         Ok((message, fds))
     }

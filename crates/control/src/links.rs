@@ -92,7 +92,7 @@ impl PortRun {
 }
 
 /// The driver domain.
-pub(crate) struct Driver {
+pub(crate) struct DriverDomain {
     pub peer: Peer<ToDriver>,
     /// The interfaces that it has open, until they were compared with the desired state.
     listed: Option<Vec<(PortId, InterfaceSpec, InterfaceState)>>,
@@ -283,7 +283,7 @@ impl Control {
         log::info!("connected to the driver domain");
         let mut peer = Peer::new(channel);
         peer.send(ToDriver::List, Vec::new());
-        self.driver = Some(Driver {
+        self.driver = Some(DriverDomain {
             peer,
             listed: None,
             ready: false,

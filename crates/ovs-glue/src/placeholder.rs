@@ -5,7 +5,7 @@
 //! If a virtual machine is the port's other end, frames that the host sends into the device reach nobody, so it is kept silent;
 //! otherwise the device itself is the other end, and is lent to whoever forwards its packets.
 
-use crate::datapath::PortState;
+use crate::datapath::DeviceSettings;
 use ovs_netlink::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, VecDeque};
@@ -18,7 +18,7 @@ pub struct DeviceState {
     /// The namespace where it is, by its number in the glue's; `None`: in the glue's.
     pub namespace: Option<i32>,
     /// Whether it is administratively up, and its MTU in bytes. `None`: not known, as it is in another namespace.
-    pub port: Option<PortState>,
+    pub port: Option<DeviceSettings>,
 }
 
 /// Makes and removes such devices.

@@ -5,7 +5,7 @@
 //! still ours, but its state there is not followed, and a new process finds it again only if it was lent: then it is known by
 //! the index that it had.
 
-use crate::datapath::PortState;
+use crate::datapath::DeviceSettings;
 use crate::placeholder::{DeviceState, Placeholders, address};
 use nic_packet::{LinkEvent, LinkState, LinkWatch, NicError, Tap, link_state};
 use ovs_netlink::Errno;
@@ -216,7 +216,7 @@ fn here(link: LinkState) -> DeviceState {
     DeviceState {
         index: link.index,
         namespace: None,
-        port: Some(PortState {
+        port: Some(DeviceSettings {
             up: link.up,
             mtu: link.mtu,
         }),

@@ -61,7 +61,7 @@ pub struct MacEntry {
 
 /// A learning switch.
 #[derive(Clone, Debug)]
-pub struct Switch {
+pub struct LearningSwitch {
     rules: SwitchRules,
     ports: BTreeMap<PortId, PortRules>,
     statics: HashMap<u64, PortId>,
@@ -73,10 +73,10 @@ pub struct Switch {
     flow_limit: usize,
 }
 
-impl Switch {
+impl LearningSwitch {
     /// A switch without ports.
     pub fn new(rules: SwitchRules) -> Self {
-        Switch {
+        LearningSwitch {
             rules,
             ports: BTreeMap::new(),
             statics: HashMap::new(),

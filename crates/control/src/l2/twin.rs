@@ -440,7 +440,7 @@ fn claim(ports: &BTreeMap<u32, PortRules>, id: u32, rules: &PortRules) -> PortRu
 }
 
 struct World {
-    switch: Switch,
+    switch: LearningSwitch,
     bridge: Bridge,
     table: Table,
     now_ms: u64,
@@ -455,7 +455,7 @@ impl World {
             movers: HashMap::new(),
         };
         let mut world = World {
-            switch: Switch::new(rules),
+            switch: LearningSwitch::new(rules),
             bridge,
             table: Table::default(),
             now_ms: 100_000,
@@ -577,7 +577,7 @@ proptest! {
         for step in &steps {
             world.step(step);
         }
-        let mut successor = Switch::new(rules);
+        let mut successor = LearningSwitch::new(rules);
         for (id, rules) in &world.bridge.ports {
             successor.set_port(PortId(*id), rules.clone());
         }

@@ -34,7 +34,8 @@ mod questions;
 mod restore;
 
 use crate::datapath::{
-    Answer, Datapath, DatapathId, Errno, PortNo, PortSpec, PortState, Question, Ticket, Upcall, UpcallKind,
+    Answer, Datapath, DatapathId, DeviceSettings, Errno, PortNo, PortSpec, Question, Ticket, Upcall,
+    UpcallKind,
 };
 use crate::translate::{self, Ports as Numbers, key_of};
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
@@ -340,7 +341,7 @@ impl Datapath for Plane {
         self.ports.number_told(name, self.options.ports)
     }
 
-    fn set_port_state(&mut self, _: DatapathId, port: PortNo, state: PortState) {
+    fn set_port_state(&mut self, _: DatapathId, port: PortNo, state: DeviceSettings) {
         self.set_mtu(port, state.mtu);
         self.set_up(port, state.up);
     }
