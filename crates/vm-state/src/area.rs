@@ -2,11 +2,11 @@
 //!
 //! | part | written by | when |
 //! |---|---|---|
-//! | [`Core::task`], [`Core::since`] | programs | a core switches to another task |
+//! | [`Core::task`], [`Core::since_ns`] | programs | a core switches to another task |
 //! | [`Core::blocked`] | programs | a registered thread blocks on the core |
 //! | [`Core::waker`] | programs | a task that was there last is woken |
 //! | [`Core::woken`] | programs | a task is woken from the core |
-//! | [`Core::asked`] | programs, under that core's runqueue lock | a task of `SCHED_BATCH` is woken on it |
+//! | [`Core::asked_ns`] | programs, under that core's runqueue lock | a task of `SCHED_BATCH` is woken on it |
 //! | [`Area::idle`] | programs | a core becomes idle, or ceases to be |
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
 //! | [`Thread::tid`] | the registry | a thread is registered or unregistered |
@@ -33,13 +33,13 @@ pub(crate) struct Core {
     /// [`KNOWN`], perhaps [`PREEMPTED`], and the number of the running thread; 0 in the low half is the idle task.
     pub task: AtomicU64,
     /// When it switched to that, in nanoseconds of the kernel's monotonic clock.
-    pub since: AtomicU64,
+    pub since_ns: AtomicU64,
     /// Tasks that run or are runnable here, without the idle task.
     pub runnable: AtomicU32,
     /// The number of the registered thread that blocked here last; 0 for none.
     pub blocked: AtomicU32,
-    /// When a task that waits for the core until others block (`SCHED_BATCH`) was woken here last, as in `since`; 0: never.
-    pub asked: AtomicU64,
+    /// When a task that waits for the core until others block (`SCHED_BATCH`) was woken here last, as in `since_ns`; 0: never.
+    pub asked_ns: AtomicU64,
     /// The number of the task that last woke one that was here before; of one that was interrupted, if an interrupt did.
     pub waker: AtomicU32,
     /// The number of the task that was woken last by the task that had this core, or by an interrupt; in the upper half how
@@ -111,10 +111,10 @@ impl Kind {
 // Where the programs find things.
 pub(crate) const CORE_SIZE: usize = size_of::<Core>();
 pub(crate) const TASK: usize = offset_of!(Core, task);
-pub(crate) const SINCE: usize = offset_of!(Core, since);
+pub(crate) const SINCE_NS: usize = offset_of!(Core, since_ns);
 pub(crate) const RUNNABLE: usize = offset_of!(Core, runnable);
 pub(crate) const BLOCKED: usize = offset_of!(Core, blocked);
-pub(crate) const ASKED: usize = offset_of!(Core, asked);
+pub(crate) const ASKED_NS: usize = offset_of!(Core, asked_ns);
 pub(crate) const WAKER: usize = offset_of!(Core, waker);
 pub(crate) const WOKEN: usize = offset_of!(Core, woken);
 pub(crate) const THREADS: usize = offset_of!(Area, buckets);

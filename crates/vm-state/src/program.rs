@@ -28,8 +28,9 @@
 //! instructions, are therefore also licensed under [`LICENSE`].
 
 use crate::area::{
-    ASKED, BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind,
-    LONG_NS, PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS, WOKEN,
+    ASKED_NS, BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind,
+    LONG_NS, PREEMPTED, RUNNABLE, SINCE_NS, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS,
+    WOKEN,
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
@@ -271,7 +272,7 @@ impl Program {
         self.code.jump_if(If::NotEqual, R1, BATCH, end);
         self.code.register(Op::Move, R8, R2);
         self.code.call(KTIME_GET_NS);
-        self.code.store(Size::Double, R8, ASKED, R0);
+        self.code.store(Size::Double, R8, ASKED_NS, R0);
         self.code.place(end);
         self.code.exit();
         self.code.finish()
@@ -334,8 +335,8 @@ impl Program {
     /// it. Uses R3, R4.
     fn note_preemption(&mut self) {
         let [long, preempted, end] = [(); 3].map(|()| self.code.label());
-        self.code.load(Size::Double, R3, R2, SINCE);
-        self.code.store(Size::Double, R2, SINCE, R8);
+        self.code.load(Size::Double, R3, R2, SINCE_NS);
+        self.code.store(Size::Double, R2, SINCE_NS, R8);
         self.code.register(Op::Subtract, R8, R3);
         self.code.jump_if(If::NotBelow, R8, constant(LONG_NS), long);
         self.code.jump(end);

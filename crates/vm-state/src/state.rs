@@ -225,12 +225,12 @@ impl VmState {
     #[must_use]
     pub fn waited_ns(&self, cpu: u32) -> u64 {
         let times = self.0.cores.get(cpu as usize).map(|core| {
-            let asked = core.asked.load(Relaxed);
-            (core.since.load(Relaxed), asked)
+            let asked_ns = core.asked_ns.load(Relaxed);
+            (core.since_ns.load(Relaxed), asked_ns)
         });
         match times {
             None | Some((_, 0)) => 0,
-            Some((since, asked)) => since.saturating_sub(asked),
+            Some((since_ns, asked_ns)) => since_ns.saturating_sub(asked_ns),
         }
     }
 

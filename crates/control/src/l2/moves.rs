@@ -103,7 +103,7 @@ impl Moves {
     }
 
     /// When the next hold ends.
-    pub fn next_release(&self) -> Option<u64> {
+    pub fn next_release_ms(&self) -> Option<u64> {
         self.holds.first().map(|(until, _)| *until)
     }
 
@@ -226,7 +226,7 @@ mod tests {
         for hold in [10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 320_000] {
             now_ms = storm(&mut moves, now_ms);
             assert!(moves.is_held(STATION));
-            assert_eq!(moves.next_release(), Some(now_ms + hold));
+            assert_eq!(moves.next_release_ms(), Some(now_ms + hold));
             assert_eq!(moves.release(now_ms + hold - 1), []);
             now_ms += hold;
             assert_eq!(moves.release(now_ms), [STATION]);
@@ -238,9 +238,9 @@ mod tests {
         moves.release(now_ms + FORGET_MS);
         assert!(moves.movers.is_empty());
         now_ms = storm(&mut moves, now_ms + FORGET_MS);
-        assert_eq!(moves.next_release(), Some(now_ms + HOLD_MS));
+        assert_eq!(moves.next_release_ms(), Some(now_ms + HOLD_MS));
         moves.forget(STATION);
-        assert_eq!((moves.next_release(), moves.held().count()), (None, 0));
+        assert_eq!((moves.next_release_ms(), moves.held().count()), (None, 0));
     }
 
     #[test]

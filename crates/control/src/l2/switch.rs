@@ -443,9 +443,9 @@ impl LearningSwitch {
 
     /// When [`age`](Self::age) has something to do at the earliest, if nothing else happens. While there are
     /// flows it is to be called more often, since only the data plane knows when flows were used.
-    pub fn next_ageing(&self) -> Option<u64> {
+    pub fn next_ageing_ms(&self) -> Option<u64> {
         let oldest = self.macs.oldest().map(|seen_ms| seen_ms + self.rules.ageing_ms);
-        [oldest, self.moves.next_release()].into_iter().flatten().min()
+        [oldest, self.moves.next_release_ms()].into_iter().flatten().min()
     }
 
     /// The data plane was restarted, or has refused a flow: it has none of these.

@@ -6,7 +6,7 @@ use placement::{CoreState, Cpu, VcpuState, View, VnicId, WorkerId};
 
 impl View for World<'_> {
     fn now_ns(&self) -> u64 {
-        self.now
+        self.now_ns
     }
 
     fn core(&self, cpu: Cpu) -> CoreState {

@@ -46,9 +46,9 @@ pub(super) struct Worker {
     /// Packets copied since their receiver was last considered for a notification.
     copied: u32,
     /// Time up to which it takes its core from guests at once.
-    pub contended_until: u64,
+    pub contended_until_ns: u64,
     /// The time since which it polls.
-    polling: Option<u64>,
+    polling_since_ns: Option<u64>,
     /// Number of its periods of polling so far.
     polls: u64,
 }
@@ -64,14 +64,14 @@ impl Worker {
             step: Step::Nothing,
             at_once: None,
             copied: 0,
-            contended_until: 0,
-            polling: None,
+            contended_until_ns: 0,
+            polling_since_ns: None,
             polls: 0,
         }
     }
 
     pub fn is_polling(&self) -> bool {
-        self.polling.is_some()
+        self.polling_since_ns.is_some()
     }
 }
 
@@ -135,7 +135,7 @@ impl World<'_> {
             }
             self.workers[number].todo.retain(|todo| *todo != work);
         }
-        self.workers[number].scheduled.carry += taken;
+        self.workers[number].scheduled.carry_ns += taken;
         self.poll(number);
         None
     }
@@ -183,23 +183,20 @@ impl World<'_> {
         }
         port.switching = Some(number);
         port.watcher = Some(number);
-        port.look_again = None;
+        port.look_again_ns = None;
         let packets = port.transmit.len().min(BATCH);
         self.workers[number].step = Step::Switching { vnic, packets };
         let mut time = costs.switch_batch + packets as u64 * costs.switch_packet;
         if self.policy.copies_twice() {
             let taken: Vec<Packet> = self.ports[vnic].transmit.iter().take(packets).copied().collect();
             let cpu = self.workers[number].cpu;
-            time += taken
-                .iter()
-                .map(|packet| self.copy_time(cpu, *packet))
-                .sum::<u64>();
+            time += taken.iter().map(|packet| self.copy_ns(cpu, *packet)).sum::<u64>();
         }
         Some(self.jittered(time))
     }
 
-    fn copy_time(&mut self, cpu: Cpu, packet: Packet) -> u64 {
-        self.machine.costs.copy_packet + self.byte_time(cpu, packet.written_by, packet.bytes, 1.0)
+    fn copy_ns(&mut self, cpu: Cpu, packet: Packet) -> u64 {
+        self.machine.costs.copy_packet + self.byte_ns(cpu, packet.written_by, packet.bytes, 1.0)
     }
 
     fn begin_copy(&mut self, number: usize, vnic: usize) -> Option<u64> {
@@ -225,7 +222,7 @@ impl World<'_> {
         let taken: Vec<Packet> = port.queue.iter().take(packets).copied().collect();
         let cpu = self.workers[number].cpu;
         self.workers[number].step = Step::Copying { vnic, packets };
-        let time = taken.iter().map(|packet| self.copy_time(cpu, *packet)).sum();
+        let time = taken.iter().map(|packet| self.copy_ns(cpu, *packet)).sum();
         Some(self.jittered(time))
     }
 
@@ -264,7 +261,7 @@ impl World<'_> {
         let here = self.workers[number].cpu;
         let port = VnicId(vnic as u32);
         let plan = self.policy.copier(self, here, port, self.backlog(vnic));
-        self.workers[number].scheduled.carry += self.machine.costs.decide;
+        self.workers[number].scheduled.carry_ns += self.machine.costs.decide;
         let other = match plan.copier {
             Copier::LeaveTo(_) => return,
             Copier::Here => None,
@@ -292,7 +289,7 @@ impl World<'_> {
             self.ports[vnic].copying = Some(to);
         }
         let from = self.workers[number].cpu;
-        self.workers[number].scheduled.carry += self.tell(to, Work::Copy(VnicId(vnic as u32)), from);
+        self.workers[number].scheduled.carry_ns += self.tell(to, Work::Copy(VnicId(vnic as u32)), from);
     }
 
     fn copied(&mut self, number: usize, vnic: usize, packets: usize) {
@@ -317,7 +314,7 @@ impl World<'_> {
         let empty = self.ports[vnic].queue.is_empty();
         if empty || at_once_done.is_some() || self.workers[number].copied >= NOTIFY_BATCH {
             self.workers[number].copied = 0;
-            self.workers[number].scheduled.carry += self.notify(vnic, here);
+            self.workers[number].scheduled.carry_ns += self.notify(vnic, here);
         }
         if empty {
             self.ports[vnic].copying = None;

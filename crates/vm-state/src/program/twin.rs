@@ -57,7 +57,7 @@ impl Real {
                 map: (file, size_of::<Area>() as u64),
                 kernel: HashMap::new(),
                 core: 0,
-                now: 0,
+                now_ns: 0,
                 current: 0,
             },
             registry,
@@ -116,7 +116,7 @@ impl Real {
     fn apply(&mut self, event: Event) {
         self.machine.kernel.clear();
         match event {
-            Event::Time(nanoseconds) => self.machine.now += nanoseconds,
+            Event::Time(nanoseconds) => self.machine.now_ns += nanoseconds,
             Event::Switch {
                 core,
                 preempted,
@@ -168,7 +168,7 @@ impl Twins {
     fn new(counts: Counts) -> Twins {
         let model = Model {
             counts,
-            now: 0,
+            now_ns: 0,
             cores: HashMap::new(),
             threads: HashMap::new(),
         };
@@ -239,7 +239,9 @@ impl Twins {
                 woken.map(|thread| thread.slot),
                 "core {number}"
             );
-            let waited = core.asked.map_or(0, |asked| core.since.saturating_sub(asked));
+            let waited = core
+                .asked_ns
+                .map_or(0, |asked_ns| core.since_ns.saturating_sub(asked_ns));
             assert_eq!(state.waited_ns(number), waited, "core {number}");
             assert_eq!(
                 state.wanted(number),

@@ -22,9 +22,9 @@ impl World<'_> {
 
     /// Lets a worker, if it polls, find new work.
     fn see(&mut self, worker: usize) {
-        if let Some(since) = self.workers[worker].polling.take() {
-            self.counters.polling_ns += self.now - since;
-            self.at(self.now + self.machine.costs.poll, Event::Seen(worker));
+        if let Some(since) = self.workers[worker].polling_since_ns.take() {
+            self.counters.polling_ns += self.now_ns - since;
+            self.at(self.now_ns + self.machine.costs.poll, Event::Seen(worker));
         }
     }
 
@@ -54,11 +54,11 @@ impl World<'_> {
             Some(0) => self.leave_rings_and_sleep(number, true),
             linger => {
                 let worker = &mut self.workers[number];
-                worker.polling = Some(self.now);
+                worker.polling_since_ns = Some(self.now_ns);
                 worker.polls += 1;
                 let poll = worker.polls;
                 if let Some(linger) = linger {
-                    self.at(self.now + linger, Event::LingerEnd(number, poll));
+                    self.at(self.now_ns + linger, Event::LingerEnd(number, poll));
                 }
                 let cpu = self.workers[number].cpu.index();
                 if !self.cores[cpu].ready.is_empty() {
@@ -76,9 +76,9 @@ impl World<'_> {
 
     /// Sleeps instead of polling.
     pub(in crate::world) fn stop_polling(&mut self, number: usize) {
-        if let Some(since) = self.workers[number].polling.take() {
-            self.counters.polling_ns += self.now - since;
-            self.leave_rings_and_sleep(number, self.now == since);
+        if let Some(since) = self.workers[number].polling_since_ns.take() {
+            self.counters.polling_ns += self.now_ns - since;
+            self.leave_rings_and_sleep(number, self.now_ns == since);
         }
     }
 
@@ -91,7 +91,7 @@ impl World<'_> {
 
     fn leave_rings(&mut self, number: usize, at_once: bool) {
         for vnic in 0..self.ports.len() {
-            if self.ports[vnic].watcher != Some(number) || self.ports[vnic].look_again.is_some() {
+            if self.ports[vnic].watcher != Some(number) || self.ports[vnic].look_again_ns.is_some() {
                 continue;
             }
             if self.hand_off(number, vnic, at_once) {
@@ -100,7 +100,7 @@ impl World<'_> {
             match self.policy.leave(self, VnicId(vnic as u32)) {
                 Kicks::On => self.ports[vnic].watcher = None,
                 Kicks::OffUntil(at) => {
-                    self.ports[vnic].look_again = Some(at);
+                    self.ports[vnic].look_again_ns = Some(at);
                     self.at(at, Event::LookAgain(vnic, at));
                 }
             }
@@ -115,7 +115,7 @@ impl World<'_> {
             port.waits = 0;
             return false;
         }
-        let break_ns = self.now - std::mem::replace(&mut port.waited_at, self.now);
+        let break_ns = self.now_ns - std::mem::replace(&mut port.waited_at_ns, self.now_ns);
         if self.policy.linger_ns().is_some_and(|linger| break_ns > linger) {
             port.waits = 0;
         }
@@ -128,16 +128,16 @@ impl World<'_> {
         let helper = self.worker(id);
         self.ports[vnic].waits = 0;
         self.ports[vnic].watcher = Some(helper);
-        self.workers[number].scheduled.carry += self.tell(helper, Work::Switch(port), here);
+        self.workers[number].scheduled.carry_ns += self.tell(helper, Work::Switch(port), here);
         true
     }
 
     pub(in crate::world) fn look_again(&mut self, vnic: usize, at: u64) {
         let port = &mut self.ports[vnic];
-        if port.look_again != Some(at) {
+        if port.look_again_ns != Some(at) {
             return;
         }
-        port.look_again = None;
+        port.look_again_ns = None;
         if port.transmit.is_empty() {
             port.watcher = None;
         } else {
@@ -159,13 +159,13 @@ impl World<'_> {
         let watched = (0..self.ports.len()).filter(|vnic| self.ports[*vnic].watcher == Some(number));
         let unserved = watched.filter(|vnic| {
             let port = &self.ports[*vnic];
-            !port.transmit.is_empty() && port.look_again.is_none()
+            !port.transmit.is_empty() && port.look_again_ns.is_none()
         });
         left.extend(unserved.map(|vnic| Work::Switch(VnicId(vnic as u32))));
         for port in &mut self.ports {
             let unserved = !port.transmit.is_empty();
             port.watcher
-                .take_if(|watcher| *watcher == number && unserved && port.look_again.is_none());
+                .take_if(|watcher| *watcher == number && unserved && port.look_again_ns.is_none());
             port.copying.take_if(|copying| *copying == number);
         }
         self.leave_rings(number, true);
@@ -198,7 +198,7 @@ impl World<'_> {
         if worker == number {
             self.workers[number].inbox.push(work);
         } else {
-            self.workers[number].scheduled.carry += self.tell(worker, work, here);
+            self.workers[number].scheduled.carry_ns += self.tell(worker, work, here);
         }
     }
 }
