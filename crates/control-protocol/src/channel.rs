@@ -1,8 +1,9 @@
 //! One end of a message channel.
 //!
 //! A datagram holds one message, or several that were ready at the same time ([`Channel::try_send_all`]): a system call and a wake-up
-//! cost more than most messages. They are received one by one all the same. Those of a datagram that were not taken yet are kept
-//! here, where `poll` does not see them, so who does not receive until there is nothing asks [`Channel::has_received`] before it waits.
+//! cost more than most messages. They are received one by one all the same. Messages of a datagram that were not taken yet are
+//! kept here, where `poll` does not see them. So a caller that does not receive until there is nothing more has to ask
+//! [`Channel::has_received`] before it waits.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -91,7 +92,7 @@ struct Unread {
     bytes: Vec<u8>,
     /// Where the next one begins.
     at: usize,
-    /// How many more there may be.
+    /// The number of messages that may still follow.
     allowed: usize,
 }
 
@@ -105,14 +106,14 @@ impl Unread {
         self.at = 0;
     }
 
-    /// What follows the first message of a datagram.
+    /// Keeps the bytes that follow the first message of a datagram.
     fn put(&mut self, bytes: &[u8]) {
         self.clear();
         self.bytes.extend_from_slice(bytes);
         self.allowed = MAX_TOGETHER - 1;
     }
 
-    /// The next message. What follows one that is none is lost with it.
+    /// The next message. After a malformed message the others of its datagram are lost.
     fn take<M: DeserializeOwned>(&mut self) -> Option<Result<M, ChannelError>> {
         if self.is_empty() {
             return None;
@@ -135,7 +136,7 @@ impl Unread {
     }
 }
 
-/// The first message, and what follows it.
+/// The first message, and the bytes that follow it.
 fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(M, &[u8]), ChannelError> {
     postcard::take_from_bytes(bytes).map_err(|error| ChannelError::Malformed(error.to_string()))
 }
@@ -422,7 +423,7 @@ mod tests {
     fn what_follows_a_message_may_be_anything() {
         let (a, b) = Channel::pair().unwrap();
         let send = |bytes: &[u8]| rustix::net::send(&a, bytes, SendFlags::empty()).unwrap();
-        // The rest of a datagram is lost with what is no message; the next one is not.
+        // After a malformed message the others of its datagram are lost; the next datagram is not.
         send(&[7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]);
         assert_eq!(b.try_recv::<u32>().unwrap().0, 7);
         assert!(matches!(b.try_recv::<u32>(), Err(ChannelError::Malformed(_))));

@@ -31,7 +31,7 @@ const DELAY_MIN_MS: u64 = 100;
 /// Longest delay between attempts to connect, in milliseconds.
 const DELAY_MAX_MS: u64 = 5_000;
 
-/// How long a port may take to become connected after an attempt, in milliseconds.
+/// Time that a port may take to become connected after an attempt, in milliseconds.
 const SETTLE_MS: u64 = 1_000;
 
 /// A port as it runs.

@@ -13,7 +13,7 @@
 //! | copying before switching, rings of blocked vCPUs first | 3.4, 3.5 | [`Policy::rank`] |
 //! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`], [`Policy::serves_on_block`] |
 //!
-//! Other than in the paper, a helper that sleeps is woken only if the work that it takes over takes longer than waking it takes
+//! Unlike in the paper, a helper that sleeps is woken only if the work that it takes over takes longer than waking it takes
 //! from the waker; a helper that polls costs a message and comes first. And where no helper is found, the worker that switched
 //! the packets copies them too, mostly on the sender's core, instead of the worker of the receiver's core: a guest takes
 //! longer to receive than to send, and no worker has to be woken.
@@ -221,7 +221,7 @@ impl Policy {
         self.helper(view, here, here, sender, lost_ns).map(WorkerId::Core)
     }
 
-    /// How the packets in the receiver's internal receive queue are shared out for copying. The worker of core `here` asks,
+    /// Shares out the packets in the receiver's internal receive queue for copying. The caller is the worker of core `here`,
     /// which put packets there or was asked to copy them.
     ///
     /// One core copies to a receiver at a time. A blocked receiver gets a bounded number of packets at once, so that
@@ -285,7 +285,7 @@ impl Policy {
         WorkerId::Core(helper.unwrap_or_else(|| self.usable(near, receiver)))
     }
 
-    /// When to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run is notified at
+    /// Chooses when to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run is notified at
     /// once. One that runs is notified at most once per interval: it polls its ring meanwhile anyway.
     pub fn notify(&self, view: &impl View, receiver: VnicId, last_ns: u64) -> Notify {
         let running = matches!(self.receiver(view, receiver), VcpuState::Running(_));
@@ -300,7 +300,7 @@ impl Policy {
         }
     }
 
-    /// How to leave the transmit ring of `sender`, which is empty. A sender that runs will go on sending; a kick for
+    /// Chooses how to leave the transmit ring of `sender`, which is empty. A sender that runs will go on sending; a kick for
     /// each packet would interrupt it more often than it is worth.
     pub fn leave(&self, view: &impl View, sender: VnicId) -> Kicks {
         let interval = u64::from(self.config.kick_interval_us) * 1000;
@@ -316,7 +316,7 @@ impl Policy {
         }
     }
 
-    /// How long a worker looks for work after its last packet before it sleeps, in nanoseconds; `None`: for ever.
+    /// The time for which a worker looks for work after its last packet before it sleeps, in nanoseconds; `None`: for ever.
     pub fn linger_ns(&self) -> Option<u64> {
         match self.config.mode {
             Mode::Poll => None,
@@ -442,7 +442,7 @@ impl Policy {
         }
     }
 
-    /// Whether a worker of ours may run on the core and takes no guest's time.
+    /// Whether a worker of ours may run on the core without taking time from a guest.
     fn is_ours(&self, view: &impl View, cpu: Cpu) -> bool {
         self.topology.may_use(cpu)
             && matches!(self.core(view, cpu), CoreState::Idle | CoreState::Worker { .. })

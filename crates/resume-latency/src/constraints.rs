@@ -6,10 +6,10 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel has a directory for each core.
+/// The directory in which the kernel has one for each core.
 pub const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Cores with higher numbers are done without: their descriptors have to fit into the channel of a process that does not read yet.
+/// Number from which on cores are left out: all descriptors have to fit into the channel of a process that does not read yet.
 const MOST: u16 = 512;
 
 /// The reason why no core can be kept from halting.
@@ -62,7 +62,7 @@ impl Constraints {
         self.files.iter().map(|(cpu, file)| (*cpu, file.as_fd()))
     }
 
-    /// Why there are no others, for users; empty if there is nothing to say.
+    /// The reason why other cores' files are not open, for users; empty if all are.
     pub fn refused(&self) -> &str {
         &self.refused
     }

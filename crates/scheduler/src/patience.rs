@@ -24,10 +24,10 @@ pub(crate) const PAUSE_NS: u64 = 1_000_000;
 /// The weight of the newest gap is one of so many.
 const WEIGHT: u64 = 8;
 
-/// How long a worker is not patient, once it was so in vain for a whole slice.
+/// Time for which a worker is not patient after it waited in vain for a whole slice, at first.
 const FIRST_NS: u64 = 250_000_000;
 
-/// How long a core counts as contended.
+/// Time for which a core counts as contended.
 const CONTENDED_NS: u64 = 250_000_000;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
@@ -36,13 +36,13 @@ pub(crate) struct Patience {
     /// Time per packet, a moving average.
     gap_ns: u64,
     woken_ns: u64,
-    /// Packets moved up to then.
+    /// Number of packets moved before that wake-up.
     packets: u64,
-    /// The worker sleeps patiently.
+    /// Whether the worker sleeps patiently.
     waits: bool,
-    /// How long it waited for the core when it was woken last, if patiently.
+    /// The time that it waited for the core when it was woken last, if it was patient.
     waited_ns: Option<u64>,
-    /// Of waiting until the core's task blocks, whichever it is.
+    /// The trial of waiting until the core's task blocks, whichever task that is.
     trial: Trial,
 }
 
@@ -71,8 +71,8 @@ impl Patience {
         }
     }
 
-    /// The worker was woken by something and has its core, for which it waited for `waited_ns` if it was patient. `packets`
-    /// it has moved in all so far; `preempted`: the task before had had the core for long and still wanted it.
+    /// Notes that the worker was woken and has its core, for which it waited for `waited_ns` if it was patient. It has moved
+    /// `packets` in all so far. `preempted`: the task before had had the core for long and still wanted it.
     pub fn woken(&mut self, now_ns: u64, packets: u64, waited_ns: u64, preempted: bool) {
         let moved = packets.wrapping_sub(self.packets).max(1);
         let gap_ns = (now_ns.saturating_sub(self.woken_ns) / moved).min(PAUSE_NS);
@@ -89,7 +89,8 @@ impl Patience {
         }
     }
 
-    /// How long the worker waited for each packet that it has moved since it was woken, if it was patient. Says so once.
+    /// The time that the worker waited for each packet that it has moved since it was woken, if it was patient. `None` the
+    /// second time.
     pub fn waited_per_packet_ns(&mut self, packets: u64) -> Option<u64> {
         let moved = packets.wrapping_sub(self.packets).max(1);
         self.waited_ns.take().map(|waited_ns| waited_ns / moved)

@@ -20,7 +20,7 @@ pub struct Placement {
     /// The policy.
     pub policy: Policy,
     facts: Option<VmState>,
-    /// One per worker; one for all if they float.
+    /// The executors: one per worker, or one for all if workers float.
     workers: Vec<Arc<Executor>>,
     /// The worker of each core.
     by_cpu: Vec<Option<Arc<Executor>>>,
@@ -72,7 +72,7 @@ impl Placement {
         self
     }
 
-    /// The idle core of a worker, if it may be kept from halting. For one thread.
+    /// The idle core of a worker, if it may be kept from halting. To be called by one thread.
     pub(crate) fn take_idle_core(&self, cpu: Cpu) -> Option<IdleCore> {
         let file = self.constraints.lock().remove(&cpu)?;
         let config = self.policy.config();
@@ -80,8 +80,7 @@ impl Placement {
         (self.knows_vcpus() && config.may_idle_poll()).then(|| IdleCore::new(file, bound))
     }
 
-    /// The executors of workers, each of which has a thread - or, if there is one without a core, as many threads as
-    /// one likes.
+    /// The executors of workers. Each has one thread; an executor without a core may have any number.
     pub(crate) fn workers(&self) -> &[Arc<Executor>] {
         &self.workers
     }
@@ -119,14 +118,14 @@ impl Placement {
         Some(state).filter(|state| !matches!(state, ThreadState::Dead | ThreadState::Unknown))
     }
 
-    /// The kick of a vNIC's guest has just woken the worker of this core: which of its threads kicked is remembered.
+    /// Remembers which thread of a vNIC's guest kicked: the kick has just woken the worker of this core.
     pub(crate) fn note_kicker(&self, home: &Home, here: Cpu) {
         if let Some(slot) = self.facts.as_ref().and_then(|facts| facts.waker(here.0.into())) {
             home.kicked_by(slot);
         }
     }
 
-    /// Calls a vNIC's driver, on this core, and remembers which of its guest's threads that woke.
+    /// Calls a vNIC's driver, on this core, and remembers which of its guest's threads was woken by that.
     pub(crate) fn interrupt(&self, home: &Home, here: Cpu, call: impl FnOnce()) {
         let Some(facts) = self.facts.as_ref().filter(|_| home.is_of_several()) else {
             return call();
@@ -150,7 +149,7 @@ impl Placement {
             .unwrap_or_else(|| self.workers[0].clone())
     }
 
-    /// The executor that the policy means.
+    /// The executor of a worker that the policy names.
     pub(crate) fn find(&self, executor: placement::WorkerId, homes: &impl Homes) -> Option<Arc<Executor>> {
         match executor {
             placement::WorkerId::Core(cpu) => self.by_cpu.get(usize::from(cpu.0))?.clone(),
@@ -179,7 +178,7 @@ pub(crate) struct MachineView<'a, H> {
 }
 
 impl<H: Homes> MachineView<'_, H> {
-    /// The state of one of the guest's threads, or of the guest if it is not known which one that is.
+    /// The state of one of the guest's threads, or of the guest if that thread is not known.
     fn one_of(&self, vnic: VnicId, which: impl Fn(&Home) -> Option<Slot>) -> VcpuState {
         let known = self.homes.home(vnic).and_then(which);
         match known.and_then(|slot| self.placement.thread(slot)) {

@@ -1,5 +1,5 @@
-//! Questions of a forwarding thread to the placement policy: which thread serves a kick, which one copies, when a driver is notified, and when to
-//! give way. Nothing of this is asked for threads that are no workers, nor where workers float.
+//! Questions of a forwarding thread to the placement policy: which thread serves a kick, which one copies, when a driver is
+//! notified, and when to give way. Threads that are no workers do not ask, nor do workers that float.
 
 use crate::executor::Executor;
 use crate::home::{Home, Homes};
@@ -16,11 +16,11 @@ pub const UNKNOWN_BACKLOG: Backlog = Backlog {
 
 /// The thread that copies to a receiver.
 pub enum Copier {
-    /// This thread, all of it.
+    /// This thread copies all packets.
     Here,
-    /// This thread so many packets, and then another one, which is to be told.
+    /// This thread copies so many packets, and another one, which is to be told, copies the others.
     Elsewhere(usize, Arc<Executor>),
-    /// Another thread, which copies to it already.
+    /// Another thread, which copies to this receiver already.
     Busy,
 }
 
@@ -59,7 +59,7 @@ impl Schedule {
         })
     }
 
-    /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.
+    /// Leaves a transmit ring to a better worker, if there is one. If that happens again and again, later kicks go there at once.
     pub(crate) fn sent_on(&self, vnic: VnicId, homes: &impl Homes) -> bool {
         let placement = &self.crew.placement;
         let Some(home) = homes.home(vnic).filter(|_| placement.knows_vcpus()) else {
@@ -147,7 +147,7 @@ impl Schedule {
         sent
     }
 
-    /// Whether there is a choice of the thread that copies: else it is this one.
+    /// Whether there is a choice of the thread that copies. If not, it is this one.
     pub fn chooses_copier(&self) -> bool {
         !self.crew.placement.floats() && self.me.is_some()
     }
@@ -179,7 +179,7 @@ impl Schedule {
         told
     }
 
-    /// Until when the notification that a receiver's driver is owed is put off: if its guest runs and was notified a moment
+    /// The time until which a notification owed to a receiver's driver is put off, if its guest runs and was notified a moment
     /// ago. `None`: the caller notifies it now.
     pub fn put_off_notification(&self, receiver: &Home, homes: &impl Homes) -> Option<u64> {
         let placement = &self.crew.placement;

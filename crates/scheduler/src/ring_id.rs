@@ -9,10 +9,10 @@ use std::fmt;
 pub struct RingId(pub u32);
 
 impl RingId {
-    /// Rings of a vNIC.
+    /// Number of rings of a vNIC.
     pub const PER_VNIC: u32 = 2;
 
-    /// That of a virtqueue. Numbers of vNICs are below 2^31, those of virtqueues below [`PER_VNIC`](Self::PER_VNIC).
+    /// The number of a virtqueue's ring. Numbers of vNICs are below 2^31, those of virtqueues below [`PER_VNIC`](Self::PER_VNIC).
     #[inline]
     pub const fn of(vnic: VnicId, queue: u32) -> RingId {
         RingId(vnic.0 * RingId::PER_VNIC + queue)
@@ -30,7 +30,7 @@ impl RingId {
         RingId::of(vnic, 1)
     }
 
-    /// Whose ring it is.
+    /// The vNIC of the ring.
     #[inline]
     pub const fn vnic(self) -> VnicId {
         VnicId(self.0 / RingId::PER_VNIC)

@@ -1,7 +1,7 @@
 //! The state of the machine's cores and of the guests' vCPU threads at this moment.
 //!
 //! A small eBPF program sits on the scheduler's tracepoints and publishes, in memory that is mapped into the
-//! processes which need it, what each core runs and whether each registered thread is running, runnable or blocked
+//! processes which need it, the task that each core runs and whether each registered thread is running, runnable or blocked
 //! (as the hypervisor's scheduler does in Hyper-Switch, Ram et al., USENIX ATC 2013, 3.3 and 3.4). Readers use
 //! plain loads: no system call, no lock.
 //!

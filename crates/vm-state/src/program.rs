@@ -7,8 +7,8 @@
 //! | `sched_waking` | none | the thread that wakes another one, for the core that this one was on last; the thread that is woken, for the core from which it is |
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | that core's number of runnable tasks |
 //!
-//! The wake-up of a thread on an idle core, or one of another cache, is often left to that core (`ttwu_queue`): there, in
-//! `sched_wakeup`, the thread that wakes is not known any more. `sched_waking` comes before that.
+//! The wake-up of a thread on an idle core, or on a core with another cache, is often left to that core (`ttwu_queue`). There,
+//! in `sched_wakeup`, the waker is not known any more; `sched_waking` comes before that.
 //!
 //! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
 //! than its last event. A task that is pulled to a core is counted there when that core switches next. Tasks that have
@@ -354,8 +354,8 @@ impl Program {
         self.code.place(end);
     }
 
-    /// Notes whether the task in R5, whose place R3 has the number R2, waits for a core once it is switched from. R5 =
-    /// what its place says then. Uses R1, R4.
+    /// Notes whether the task in R5, whose place R3 has the number R2, waits for a core once it is switched from. R5 = the
+    /// state to be published in its place. Uses R1, R4.
     fn leave(&mut self) {
         let [preempted, blocks, alive, end] = [(); 4].map(|()| self.code.label());
         self.code.load(Size::Word, R1, R5, self.kernel.pid);
@@ -412,9 +412,9 @@ impl Program {
         }
     }
 
-    /// Publishes R5, what the thread at R3 is once it was switched from on the core in R7, unless it runs elsewhere by now
-    /// because a parent and its child took turns. Whatever else was published of it is no reason to keep silent: that it
-    /// was switched to may not have been seen. Uses R1, R2, R4, R5.
+    /// Publishes R5, the state of the thread at R3 after it was switched from on the core in R7, unless it runs elsewhere by
+    /// now because a parent and its child took turns. The state published before does not matter: the switch to the thread may
+    /// have gone unseen. Uses R1, R2, R4, R5.
     fn left(&mut self, elsewhere: Label) {
         let ours = self.code.label();
         self.code.constant(Op::Move, R1, word(Kind::Running));

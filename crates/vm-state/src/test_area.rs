@@ -32,7 +32,7 @@ impl TestArea {
         self.memory.as_fd()
     }
 
-    /// The core runs this task, and no other is runnable there; 0 for none. Cores from 1024 on are ignored.
+    /// Publishes that the core runs this task, and no other is runnable there; 0 for none. Cores from 1024 on are ignored.
     pub fn runs(&self, cpu: u32, tid: u32) {
         let Some(core) = self.area.cores.get(cpu as usize) else {
             return;
@@ -45,14 +45,14 @@ impl TestArea {
         cores.store((cores.load(Relaxed).to_le() & !bit | idle).to_le(), Relaxed);
     }
 
-    /// The task with this number woke one on the core. Cores from 1024 on are ignored.
+    /// Publishes that the task with this number woke one on the core. Cores from 1024 on are ignored.
     pub fn wakes(&self, cpu: u32, waker: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {
             core.waker.store(waker, Relaxed);
         }
     }
 
-    /// The task that has the core wakes the one with this number. Cores from 1024 on are ignored.
+    /// Publishes that the task which has the core wakes the one with this number. Cores from 1024 on are ignored.
     pub fn wakes_from(&self, cpu: u32, woken: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {
             let count = (core.woken.load(Relaxed) >> 32).wrapping_add(1);
@@ -60,7 +60,7 @@ impl TestArea {
         }
     }
 
-    /// So many tasks are runnable on the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024
+    /// Publishes that so many tasks are runnable on the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024
     /// on are ignored.
     pub fn wanted(&self, cpu: u32, others: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {

@@ -23,7 +23,7 @@ pub const MAX_MOVES: u32 = 5;
 /// Length of that window in milliseconds; it begins with a move.
 pub const WINDOW_MS: u64 = 10_000;
 
-/// How long a station is held the first time, in milliseconds.
+/// Time for which a station is held at first, in milliseconds.
 pub const HOLD_MS: u64 = 10_000;
 
 /// Doublings of that time at most: 320 s.
@@ -59,7 +59,7 @@ struct Mover {
     held_until_ms: Option<u64>,
 }
 
-/// The token bucket of a port: what it may still spend on moves.
+/// The token bucket of a port, for moves to it.
 #[derive(Clone, Copy, Debug)]
 struct TokenBucket {
     /// In thousandths of a flow; below zero after an expensive move.
@@ -70,11 +70,11 @@ struct TokenBucket {
 /// How often stations have moved.
 #[derive(Clone, Debug, Default)]
 pub struct Moves {
-    /// No more than there are stations.
+    /// The stations that have moved; no more than there are stations.
     movers: HashMap<Station, Mover>,
-    /// Stations that are held, by when that ends.
+    /// Stations that are held, by the time at which that ends, in milliseconds.
     holds: BTreeSet<(u64, Station)>,
-    /// Of ports to which stations have moved.
+    /// The token buckets of ports to which stations have moved.
     buckets: HashMap<PortId, TokenBucket>,
     /// Flows per second and port; `None` for no limit.
     limit: Option<u64>,
