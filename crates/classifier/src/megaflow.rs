@@ -19,7 +19,7 @@
 use crate::entry::FlowEntry;
 use crate::port_flows::{PortFlows, SharedList};
 use crate::refused::Refused;
-use crate::stages::{Lists, Place, Stages};
+use crate::stages::{ListKey, Lists, Stages};
 use flow::{Filters, Flow, FlowId, FlowMask, MAX_FILTERS, PortId, PutMode, Stage, Statistics};
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -178,7 +178,7 @@ impl MegaflowTable {
         }
         self.stages.change().set_filters(port, filters);
         let is_concerned = |entry: &&Arc<FlowEntry>| {
-            let from = Place::of(&entry.flow)
+            let from = ListKey::of(&entry.flow)
                 .in_port
                 .is_none_or(|in_port| in_port == port.0);
             let to = entry.program().outputs().any(|output| output == port);
@@ -255,7 +255,7 @@ impl MegaflowTable {
     /// The flow with the same identifier, and the one for the same packets.
     fn replaced_by(&self, flow: &Flow) -> Vec<Arc<FlowEntry>> {
         let same_id = self.flows.get(&flow.id).map(Arc::clone);
-        let list = self.list(&Place::of(flow));
+        let list = self.list(&ListKey::of(flow));
         let same_match = list.and_then(|list| {
             let list = list.read();
             let entry = list.same_match(flow).filter(|other| other.flow.id != flow.id);
@@ -269,39 +269,41 @@ impl MegaflowTable {
     fn exchange(&mut self, old: &[Arc<FlowEntry>], new: Option<Arc<FlowEntry>>) {
         for old in old {
             self.flows.remove(&old.flow.id);
-            self.count(&Place::of(&old.flow), -1);
+            self.count(&ListKey::of(&old.flow), -1);
             self.bytes -= old.program().bytes();
         }
-        let place_of_new = new.as_ref().map(|new| Place::of(&new.flow));
-        let is_here = |old: &&Arc<FlowEntry>| Some(Place::of(&old.flow)) == place_of_new;
-        if let (Some(new), Some(place)) = (new, place_of_new) {
-            let list = self.list_or_new(&place);
-            self.widen(&new, &place);
+        let new_key = new.as_ref().map(|new| ListKey::of(&new.flow));
+        let is_here = |old: &&Arc<FlowEntry>| Some(ListKey::of(&old.flow)) == new_key;
+        if let (Some(new), Some(list_key)) = (new, new_key) {
+            let list = self.list_or_new(&list_key);
+            self.widen(&new, &list_key);
             self.flows.insert(new.flow.id, Arc::clone(&new));
-            self.count(&place, 1);
+            self.count(&list_key, 1);
             self.bytes += new.program().bytes();
             let here: Vec<_> = old.iter().filter(is_here).cloned().collect();
             list.replace(&here, Some(new));
         }
         let mut narrower = Vec::new();
         for old in old.iter().filter(|old| !is_here(old)) {
-            let place = Place::of(&old.flow);
-            let Some(list) = self.list(&place) else { continue };
+            let list_key = ListKey::of(&old.flow);
+            let Some(list) = self.list(&list_key) else {
+                continue;
+            };
             let masks = list.masks();
             list.replace(std::slice::from_ref(old), None);
             if list.masks() < masks {
-                narrower.push(place.in_port);
+                narrower.push(list_key.in_port);
             }
-            if list.masks() == 0 && !place.is_first() {
-                self.stages.change().remove(&place);
+            if list.masks() == 0 && !list_key.is_first() {
+                self.stages.change().remove(&list_key);
             }
         }
         old.iter().for_each(|old| old.kill());
         narrower.into_iter().for_each(|in_port| self.narrow(in_port));
     }
 
-    fn count(&mut self, place: &Place, change: isize) {
-        let Some(port) = place.in_port else {
+    fn count(&mut self, list_key: &ListKey, change: isize) {
+        let Some(port) = list_key.in_port else {
             return;
         };
         let flows = self.flows_of(port).saturating_add_signed(change);
@@ -317,7 +319,7 @@ impl MegaflowTable {
     }
 
     /// Adds a new flow's masks to the mask unions of its ports, before the flow can be found.
-    fn widen(&mut self, entry: &FlowEntry, place: &Place) {
+    fn widen(&mut self, entry: &FlowEntry, list_key: &ListKey) {
         let actions = entry.program().looks_at();
         if self.looks_at.union(&actions) != self.looks_at {
             self.looks_at = self.looks_at.union(&actions);
@@ -325,7 +327,7 @@ impl MegaflowTable {
                 .values()
                 .for_each(|list| list.mask_union.widen(&actions));
         }
-        self.concerned(place.in_port)
+        self.concerned(list_key.in_port)
             .for_each(|(_, list)| list.mask_union.widen(&entry.flow.mask));
     }
 
@@ -349,7 +351,7 @@ impl MegaflowTable {
     /// The union of the masks of flows for any port, in all stages.
     fn union_for_any(&self, lists: &Lists) -> FlowMask {
         let union = self.any_port.read().union().union(&self.looks_at);
-        let others = lists.iter().filter(|(place, _)| place.in_port.is_none());
+        let others = lists.iter().filter(|(list_key, _)| list_key.in_port.is_none());
         others.fold(union, |union, (_, list)| union.union(&list.read().union()))
     }
 
@@ -357,28 +359,30 @@ impl MegaflowTable {
     fn union_of(&self, port: u32, any_port: &FlowMask, lists: &Lists) -> FlowMask {
         let first = self.ports.get(&port);
         let union = first.map_or(*any_port, |first| any_port.union(&first.read().union()));
-        let others = lists.iter().filter(|(place, _)| place.in_port == Some(port));
+        let others = lists
+            .iter()
+            .filter(|(list_key, _)| list_key.in_port == Some(port));
         others.fold(union, |union, (_, list)| union.union(&list.read().union()))
     }
 
-    /// The list at a place, if there is one.
-    fn list(&self, place: &Place) -> Option<Arc<SharedList>> {
-        match place.in_port {
-            _ if !place.is_first() => self.stages.read().get(place).cloned(),
+    /// The list with a key, if there is one.
+    fn list(&self, list_key: &ListKey) -> Option<Arc<SharedList>> {
+        match list_key.in_port {
+            _ if !list_key.is_first() => self.stages.read().get(list_key).cloned(),
             Some(port) => self.ports.get(&port).cloned(),
             None => Some(Arc::clone(&self.any_port)),
         }
     }
 
-    fn list_or_new(&mut self, place: &Place) -> Arc<SharedList> {
+    fn list_or_new(&mut self, list_key: &ListKey) -> Arc<SharedList> {
         // The mask union is in the port's first list, whatever other lists there are.
-        let own = place.in_port.map(|port| Arc::clone(self.own(port)));
-        if place.is_first() {
+        let own = list_key.in_port.map(|port| Arc::clone(self.own(port)));
+        if list_key.is_first() {
             return own.unwrap_or_else(|| Arc::clone(&self.any_port));
         }
-        match self.list(place) {
+        match self.list(list_key) {
             Some(list) => list,
-            None => Arc::clone(self.stages.change().or_new(*place)),
+            None => Arc::clone(self.stages.change().or_new(*list_key)),
         }
     }
 
@@ -403,15 +407,15 @@ impl MegaflowTable {
 
     /// Whether there is room for `flow` once the flows that it replaces are gone.
     fn check_limits(&self, flow: &Flow, replaced: &[Arc<FlowEntry>]) -> Result<(), Refused> {
-        let place = Place::of(flow);
-        let in_port = place.in_port.map(PortId);
+        let list_key = ListKey::of(flow);
+        let in_port = list_key.in_port.map(PortId);
         let free = self.max_flows.saturating_sub(self.flows.len() - replaced.len());
         if free == 0 {
             return Err(Refused::Flows {
                 limit: self.max_flows,
             });
         }
-        let is_of_port = |old: &Arc<FlowEntry>| Place::of(&old.flow).in_port == place.in_port;
+        let is_of_port = |old: &Arc<FlowEntry>| ListKey::of(&old.flow).in_port == list_key.in_port;
         if let Some(in_port) = in_port
             && !replaced.iter().any(is_of_port)
             && self.flows_of(in_port.0) >= free
@@ -421,36 +425,37 @@ impl MegaflowTable {
                 flows: self.flows_of(in_port.0),
             });
         }
-        let Some(list) = self.list(&place) else {
-            return self.check_masks(&place);
+        let Some(list) = self.list(&list_key) else {
+            return self.check_masks(&list_key);
         };
         let list = list.read();
         // A mask that only a replaced flow has goes with it.
-        let goes = |old: &&Arc<FlowEntry>| Place::of(&old.flow) == place && list.flows_like(&old.flow) == 1;
+        let goes =
+            |old: &&Arc<FlowEntry>| ListKey::of(&old.flow) == list_key && list.flows_like(&old.flow) == 1;
         let freed = replaced.iter().filter(goes).count();
         if list.flows_like(flow) > 0 {
             return Ok(());
         }
         if list.masks() - freed >= self.max_masks {
             return Err(Refused::Masks {
-                in_port: place.port().map(PortId),
+                in_port: list_key.port().map(PortId),
                 limit: self.max_masks,
             });
         }
-        self.check_masks(&place)
+        self.check_masks(&list_key)
     }
 
     /// Whether a port may have one mask more in any of its lists.
-    fn check_masks(&self, place: &Place) -> Result<(), Refused> {
+    fn check_masks(&self, list_key: &ListKey) -> Result<(), Refused> {
         let limit = MASKS_PER_PORT * self.max_masks;
         let lists = self.stages.read();
-        let others = lists.iter().filter(|(other, _)| other.port() == place.port());
+        let others = lists.iter().filter(|(other, _)| other.port() == list_key.port());
         let masks: usize = others.map(|(_, list)| list.masks()).sum();
         if masks < limit {
             Ok(())
         } else {
             Err(Refused::Masks {
-                in_port: place.port().map(PortId),
+                in_port: list_key.port().map(PortId),
                 limit,
             })
         }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The stage, pass and port of a list's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Place {
+pub(crate) struct ListKey {
     pub stage: Stage,
     /// Recirculation id; 0 in filters.
     pub pass: u32,
@@ -22,13 +22,13 @@ pub(crate) struct Place {
     pub in_port: Option<u32>,
 }
 
-impl Place {
-    pub fn of(flow: &Flow) -> Place {
+impl ListKey {
+    pub fn of(flow: &Flow) -> ListKey {
         let port = flow.key.in_port();
         let own = flow.mask.0.in_port() == u32::MAX && port < PortId::LIMIT;
-        Place {
+        ListKey {
             stage: flow.stage,
-            pass: Place::pass(flow.stage, &flow.key),
+            pass: ListKey::pass(flow.stage, &flow.key),
             in_port: (own && !matches!(flow.stage, Stage::Egress(..))).then_some(port),
         }
     }
@@ -56,11 +56,11 @@ impl Place {
     }
 }
 
-/// Controllers choose places, and guests do not, so their hash needs no secret: it is computed once or twice for each look-up.
+/// Controllers choose list keys, and guests do not, so their hash needs no secret: it is computed once or twice for each look-up.
 #[derive(Clone, Copy, Debug, Default)]
-struct PlaceHasher(u64);
+struct ListKeyHasher(u64);
 
-impl Hasher for PlaceHasher {
+impl Hasher for ListKeyHasher {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
     }
@@ -97,7 +97,7 @@ pub(crate) struct Stages {
 
 #[derive(Debug, Default)]
 pub(crate) struct Lists {
-    lists: HashMap<Place, Arc<SharedList>, BuildHasherDefault<PlaceHasher>>,
+    lists: HashMap<ListKey, Arc<SharedList>, BuildHasherDefault<ListKeyHasher>>,
     /// Filters of the ports that have some.
     filters: HashMap<PortId, Filters>,
 }
@@ -120,24 +120,24 @@ impl Stages {
 }
 
 impl Lists {
-    pub fn get(&self, place: &Place) -> Option<&Arc<SharedList>> {
-        self.lists.get(place)
+    pub fn get(&self, list_key: &ListKey) -> Option<&Arc<SharedList>> {
+        self.lists.get(list_key)
     }
 
-    pub fn or_new(&mut self, place: Place) -> &Arc<SharedList> {
-        self.lists.entry(place).or_default()
+    pub fn or_new(&mut self, list_key: ListKey) -> &Arc<SharedList> {
+        self.lists.entry(list_key).or_default()
     }
 
     /// Drops a list without flows.
-    pub fn remove(&mut self, place: &Place) {
-        self.lists.remove(place);
+    pub fn remove(&mut self, list_key: &ListKey) {
+        self.lists.remove(list_key);
     }
 
     pub fn clear(&mut self) -> Vec<Arc<SharedList>> {
         self.lists.drain().map(|(_, list)| list).collect()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Place, &Arc<SharedList>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ListKey, &Arc<SharedList>)> {
         self.lists.iter()
     }
 
@@ -158,15 +158,15 @@ impl Lists {
     }
 
     pub fn look_up(&self, stage: Stage, key: &FlowKey, context: &Context) -> Option<Arc<FlowEntry>> {
-        let pass = Place::pass(stage, key);
+        let pass = ListKey::pass(stage, key);
         let in_ports = match stage {
             Stage::Egress(..) => [None, None],
             Stage::Ingress(_) | Stage::Forward => [Some(key.in_port()), None],
         };
         let known = usize::from(in_ports[0].is_none());
         in_ports[known..].iter().find_map(|&in_port| {
-            let place = Place { stage, pass, in_port };
-            self.lists.get(&place)?.look_up(key, context)
+            let list_key = ListKey { stage, pass, in_port };
+            self.lists.get(&list_key)?.look_up(key, context)
         })
     }
 }
@@ -177,25 +177,25 @@ mod tests {
     use std::collections::HashSet;
     use std::hash::{BuildHasher, Hash};
 
-    /// Both ends of the hash are used by tables: low bits choose a place, and high bits tell entries there apart.
+    /// Both ends of the hash are used by tables: low bits choose a bucket, and high bits tell its entries apart.
     #[test]
-    fn places_are_spread() {
-        fn spread(places: impl Iterator<Item = impl Hash>, shift: u32) -> usize {
-            let build = BuildHasherDefault::<PlaceHasher>::default();
-            let cut = |place| build.hash_one(place) >> shift & 0xff;
-            places.map(cut).collect::<HashSet<_>>().len()
+    fn list_keys_are_spread() {
+        fn spread(list_keys: impl Iterator<Item = impl Hash>, shift: u32) -> usize {
+            let build = BuildHasherDefault::<ListKeyHasher>::default();
+            let cut = |list_key| build.hash_one(list_key) >> shift & 0xff;
+            list_keys.map(cut).collect::<HashSet<_>>().len()
         }
         for shift in [0, 56] {
-            let place = |stage, pass, port| Place {
+            let list_key = |stage, pass, port| ListKey {
                 stage,
                 pass,
                 in_port: Some(port),
             };
-            let passes = (0..1024).map(|pass| place(Stage::Forward, pass, 1));
-            let ports = (0..1024).map(|port| place(Stage::Forward, 1, port));
-            let filters = (0..1024).map(|port| Place {
+            let passes = (0..1024).map(|pass| list_key(Stage::Forward, pass, 1));
+            let ports = (0..1024).map(|port| list_key(Stage::Forward, 1, port));
+            let filters = (0..1024).map(|port| ListKey {
                 in_port: None,
-                ..place(Stage::Egress(PortId(port), 0), 0, 0)
+                ..list_key(Stage::Egress(PortId(port), 0), 0, 0)
             });
             // 1,024 random numbers leave 5 of 256 out.
             assert!(spread(passes, shift) > 200);

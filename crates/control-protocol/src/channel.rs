@@ -1,8 +1,9 @@
 //! One end of a message channel.
 //!
 //! A datagram holds one message, or several that were ready at the same time ([`Channel::try_send_all`]): a system call and a wake-up
-//! cost more than most messages. They are received one by one all the same. Those of a datagram that were not taken yet are kept
-//! here, where `poll` does not see them, so who does not receive until there is nothing asks [`Channel::has_received`] before it waits.
+//! cost more than most messages. They are received one by one all the same. Messages of a datagram that were not taken yet are
+//! kept here, where `poll` does not see them. So a caller that does not receive until there is nothing more has to ask
+//! [`Channel::has_received`] before it waits.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -82,20 +83,20 @@ impl From<Errno> for ChannelError {
 #[derive(Debug)]
 pub struct Channel {
     socket: OwnedFd,
-    rest: Mutex<Rest>,
+    unread: Mutex<Unread>,
 }
 
 /// Messages of the last datagram that were not taken yet.
 #[derive(Debug, Default)]
-struct Rest {
+struct Unread {
     bytes: Vec<u8>,
     /// Where the next one begins.
     at: usize,
-    /// How many more there may be.
+    /// The number of messages that may still follow.
     allowed: usize,
 }
 
-impl Rest {
+impl Unread {
     fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
@@ -105,14 +106,14 @@ impl Rest {
         self.at = 0;
     }
 
-    /// What follows the first message of a datagram.
+    /// Keeps the bytes that follow the first message of a datagram.
     fn put(&mut self, bytes: &[u8]) {
         self.clear();
         self.bytes.extend_from_slice(bytes);
         self.allowed = MAX_TOGETHER - 1;
     }
 
-    /// The next message. What follows one that is none is lost with it.
+    /// The next message. After a malformed message the others of its datagram are lost.
     fn take<M: DeserializeOwned>(&mut self) -> Option<Result<M, ChannelError>> {
         if self.is_empty() {
             return None;
@@ -135,7 +136,7 @@ impl Rest {
     }
 }
 
-/// The first message, and what follows it.
+/// The first message, and the bytes that follow it.
 fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<(M, &[u8]), ChannelError> {
     postcard::take_from_bytes(bytes).map_err(|error| ChannelError::Malformed(error.to_string()))
 }
@@ -150,7 +151,7 @@ impl From<OwnedFd> for Channel {
     fn from(socket: OwnedFd) -> Self {
         Channel {
             socket,
-            rest: Mutex::default(),
+            unread: Mutex::default(),
         }
     }
 }
@@ -261,16 +262,16 @@ impl Channel {
 
     /// Whether the next message is here already, so that receiving it does not wait.
     pub fn has_received(&self) -> bool {
-        !self.rest().is_empty()
+        !self.unread().is_empty()
     }
 
-    fn rest(&self) -> MutexGuard<'_, Rest> {
+    fn unread(&self) -> MutexGuard<'_, Unread> {
         // What a thread that panicked has left is as good as before: no message is half taken.
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn recv_flags<M: DeserializeOwned>(&self, flags: RecvFlags) -> Result<(M, Vec<OwnedFd>), ChannelError> {
-        if let Some(message) = self.rest().take() {
+        if let Some(message) = self.unread().take() {
             return message.map(|message| (message, Vec::new()));
         }
         // Taken and put back, so that a thread makes it once; decoding makes its own copies of what it keeps.
@@ -305,7 +306,7 @@ impl Channel {
         }
         let (message, rest) = decode(&bytes[..received.bytes])?;
         if !rest.is_empty() {
-            self.rest().put(rest);
+            self.unread().put(rest);
         }
         Ok((message, fds))
     }
@@ -422,7 +423,7 @@ mod tests {
     fn what_follows_a_message_may_be_anything() {
         let (a, b) = Channel::pair().unwrap();
         let send = |bytes: &[u8]| rustix::net::send(&a, bytes, SendFlags::empty()).unwrap();
-        // The rest of a datagram is lost with what is no message; the next one is not.
+        // After a malformed message the others of its datagram are lost; the next datagram is not.
         send(&[7, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1]);
         assert_eq!(b.try_recv::<u32>().unwrap().0, 7);
         assert!(matches!(b.try_recv::<u32>(), Err(ChannelError::Malformed(_))));

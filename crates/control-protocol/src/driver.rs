@@ -75,7 +75,7 @@ pub enum InterfaceKind {
     },
     /// An existing network device, opened promiscuously through a packet socket.
     Uplink,
-    /// The same, and the host's own stack does not see what it receives while it is attached.
+    /// As `Uplink`, and the host's own stack does not see the packets that it receives while it is attached.
     Device,
     /// A TAP of the controller's, whose descriptor came with the message. It is never opened by name, so that it may be in any
     /// network namespace.

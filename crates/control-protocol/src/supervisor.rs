@@ -62,7 +62,7 @@ pub enum ToChild {
     /// The cores that the data plane may keep from halting, and the descriptors of their files, in the same order (data plane, before
     /// [`VmState`](ToChild::VmState)). Several messages, since each has few descriptors.
     Constraints(Vec<u16>),
-    /// How many cores those are, to be shown to users (control process). Before anything else.
+    /// The number of those cores, to be shown to users (control process). Before anything else.
     IdlePoll(IdlePollStatus),
     /// Re-read the configuration (control process).
     Reload,

@@ -19,7 +19,7 @@ impl Control {
     pub fn ageing_deadline_ms(&self) -> Option<u64> {
         let stations = self
             .idle_switches()
-            .filter_map(|(_, run)| run.l2.next_ageing())
+            .filter_map(|(_, run)| run.l2.next_ageing_ms())
             .min();
         let flows = self
             .data_plane
@@ -57,7 +57,7 @@ impl Control {
         }
         let idle: Vec<String> = self
             .idle_switches()
-            .filter(|(_, run)| run.l2.next_ageing().is_some_and(|due| due <= now_ms))
+            .filter(|(_, run)| run.l2.next_ageing_ms().is_some_and(|due| due <= now_ms))
             .map(|(name, _)| name.clone())
             .collect();
         for name in idle {

@@ -1,4 +1,4 @@
-//! Answers of the data plane: the purpose of each, and what is done with it.
+//! Answers of the data plane: the purpose of each, and its handling.
 //!
 //! A request leaves a [`Pending`] under its serial number, which the answer removes again, so that every answer is handled once.
 //! Lists of ports come in parts, and lists of flows page by page, each requested when the one before is there; the parts are kept

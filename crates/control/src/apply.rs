@@ -1,6 +1,6 @@
 //! Applies changes, without any decisions of its own.
 
-use crate::l2::Switch;
+use crate::l2::LearningSwitch;
 use crate::links::PortRun;
 use crate::plan::Change;
 use crate::process::{Control, SwitchRun};
@@ -31,7 +31,7 @@ impl Control {
                     }
                 }
                 Change::AddSwitch(name, switch) => {
-                    let l2 = Switch::new(switch.rules());
+                    let l2 = LearningSwitch::new(switch.rules());
                     self.switches.insert(
                         name.clone(),
                         SwitchRun {

@@ -31,7 +31,7 @@ const DELAY_MIN_MS: u64 = 100;
 /// Longest delay between attempts to connect, in milliseconds.
 const DELAY_MAX_MS: u64 = 5_000;
 
-/// How long a port may take to become connected after an attempt, in milliseconds.
+/// Time that a port may take to become connected after an attempt, in milliseconds.
 const SETTLE_MS: u64 = 1_000;
 
 /// A port as it runs.
@@ -92,7 +92,7 @@ impl PortRun {
 }
 
 /// The driver domain.
-pub(crate) struct Driver {
+pub(crate) struct DriverDomain {
     pub peer: Peer<ToDriver>,
     /// The interfaces that it has open, until they were compared with the desired state.
     listed: Option<Vec<(PortId, InterfaceSpec, InterfaceState)>>,
@@ -283,7 +283,7 @@ impl Control {
         log::info!("connected to the driver domain");
         let mut peer = Peer::new(channel);
         peer.send(ToDriver::List, Vec::new());
-        self.driver = Some(Driver {
+        self.driver = Some(DriverDomain {
             peer,
             listed: None,
             ready: false,

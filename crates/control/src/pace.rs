@@ -32,12 +32,12 @@ impl Pace {
         self.next_ms
     }
 
-    /// A piece of work that began at `start` took so long.
-    pub fn worked(&mut self, took: Duration, start: u64) {
+    /// A piece of work that began at `start_ms` took so long.
+    pub fn worked(&mut self, took: Duration, start_ms: u64) {
         let rest = self.owed + took * SHARE;
         let whole = u64::try_from(rest.as_millis()).unwrap_or(u64::MAX);
         self.owed = rest - Duration::from_millis(whole);
-        self.next_ms = start.saturating_add(whole);
+        self.next_ms = start_ms.saturating_add(whole);
     }
 }
 

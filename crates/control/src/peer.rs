@@ -69,8 +69,8 @@ impl<Out: Serialize> Peer<Out> {
         self.channel.as_fd()
     }
 
-    /// What to poll for. A message that was received already is as good as one that waits: there is most often room, and if there is
-    /// none, the peer will make some, or has sent something.
+    /// The events to poll for. If a message was received already, polling for room makes `poll` return at once most often; if there is
+    /// no room, the peer will make some, or has sent something.
     pub fn interest(&self) -> PollFlags {
         if self.waiting.is_empty() && !self.channel.has_received() {
             PollFlags::IN
@@ -79,7 +79,7 @@ impl<Out: Serialize> Peer<Out> {
         }
     }
 
-    /// Sum of the weights of what waits to be sent.
+    /// Sum of the weights of messages that wait to be sent.
     pub fn weight(&self) -> usize {
         self.weight
     }

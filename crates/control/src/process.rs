@@ -2,7 +2,7 @@
 
 use crate::data_plane::DataPlane;
 use crate::l2;
-use crate::links::{Driver, PortRun};
+use crate::links::{DriverDomain, PortRun};
 use crate::peer::Peer;
 use crate::refusal::Refusal;
 use crate::serve::AllGathered;
@@ -33,7 +33,7 @@ pub(crate) struct SwitchRun {
     /// Number in the data plane; `None` until the data plane has listed the numbers in use.
     pub id: Option<SwitchId>,
     /// Learning switch.
-    pub l2: l2::Switch,
+    pub l2: l2::LearningSwitch,
     /// Ports that came and went.
     pub ups: Ups,
 }
@@ -53,7 +53,7 @@ pub(crate) struct Control {
     pub data_plane: Option<DataPlane>,
     /// Since when there has been no data plane after there was one, or when we last asked for another.
     pub absent_since_ms: Option<u64>,
-    pub driver: Option<Driver>,
+    pub driver: Option<DriverDomain>,
     /// Whether a data plane has listed its ports, so that numbers are known or can be given.
     pub numbered: bool,
     pub processes: Vec<ProcessStatus>,

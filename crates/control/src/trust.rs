@@ -45,7 +45,7 @@ pub(crate) const MAX_RETURNING: usize = 32 << 20;
 /// Lists of flows, and of ports, that users may have asked for at the same time.
 pub(crate) const MAX_USER_LISTS: usize = 8;
 
-/// How many entries there are in lists of which parts are still to come.
+/// Number of entries received so far, in lists of which parts are still to come.
 #[derive(Debug, Default)]
 pub(crate) struct Listed(usize);
 

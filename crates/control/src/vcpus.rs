@@ -63,7 +63,7 @@ pub(crate) type Vcpu = (u32, Slot);
 /// The threads of a port's guest.
 #[derive(Debug, Default)]
 pub(crate) struct Guest {
-    /// Those that are registered.
+    /// The threads that are registered.
     threads: Vec<Vcpu>,
     /// Whether the data plane knows them.
     are_sent: bool,
@@ -72,17 +72,17 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// Those that are registered.
+    /// The threads that are registered.
     pub fn threads(&self) -> impl Iterator<Item = &Vcpu> {
         self.threads.iter()
     }
 
-    /// They are to be looked up at the next opportunity.
+    /// Has the threads looked up again at the next opportunity.
     pub fn look_again(&mut self) {
         self.looked_at = None;
     }
 
-    /// The data plane knows none of them any more; those that are returned are to be unregistered.
+    /// Notes that the data plane knows none of the threads any more. Returns the threads, which are to be unregistered.
     #[must_use]
     pub fn forget(&mut self) -> Vec<Vcpu> {
         std::mem::take(self).threads
@@ -96,7 +96,7 @@ struct ForeignPort {
     guest: Guest,
 }
 
-/// What is at the other end of a port's rings.
+/// The other end of a port's rings.
 #[derive(Clone, Copy, Debug)]
 struct End {
     /// The guest's VMM, or the driver domain.

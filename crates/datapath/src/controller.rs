@@ -91,7 +91,7 @@ impl Injection {
     /// Makes slots free again, with nothing in them that belongs to a port.
     pub fn reclaim(&mut self) {
         let account = &self.account;
-        self.pool.reclaim(|packet| packet.rest(account));
+        self.pool.reclaim(|packet| packet.reset(account));
     }
 }
 

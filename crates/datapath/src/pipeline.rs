@@ -152,7 +152,7 @@ impl Rings for Pipeline {
         }
     }
 
-    fn missed_threads(&mut self, vnic: placement::Vnic) {
+    fn missed_threads(&mut self, vnic: placement::VnicId) {
         self.datapath.notices.changed(PortId(vnic.0));
     }
 

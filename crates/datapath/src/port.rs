@@ -64,7 +64,7 @@ impl Port {
             flows,
             misses: MissQueue::new(spec.miss_rate),
             captures: Captures::default(),
-            home: Home::new(placement::Vnic(spec.port.0), own),
+            home: Home::new(placement::VnicId(spec.port.0), own),
             spec: Mutex::new(spec),
             crew,
             notices,

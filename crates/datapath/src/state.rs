@@ -10,7 +10,7 @@ use crate::port::{Port, Switch};
 use control_protocol::data_plane::PortSpec;
 use flow::{ControllerId, PortId};
 use parking_lot::RwLock;
-use placement::Vnic;
+use placement::VnicId;
 use scheduler::{Crew, Home, Homes, Placement, RingId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,7 +65,7 @@ impl Ports {
 
 impl Homes for Ports {
     #[inline]
-    fn home(&self, vnic: Vnic) -> Option<&Home> {
+    fn home(&self, vnic: VnicId) -> Option<&Home> {
         self.get(PortId(vnic.0)).map(|port| &port.home)
     }
 
@@ -83,7 +83,7 @@ impl Homes for Ports {
 /// The number of a port's transmit ring.
 #[inline]
 pub(crate) fn transmit_ring(port: PortId) -> RingId {
-    RingId::transmit(Vnic(port.0))
+    RingId::transmit(VnicId(port.0))
 }
 
 /// The data plane.

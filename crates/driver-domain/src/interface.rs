@@ -19,7 +19,7 @@ use crate::session::{Session, SessionError};
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
 use flow::PortId;
 use nic_packet::{NicError, Uplink};
-use priority::{Booster, Priority, Rest};
+use priority::{Booster, Priority, WakeMode};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io;
@@ -269,7 +269,7 @@ impl Worker {
             if timeout == Some(Duration::ZERO) {
                 booster.check();
             } else {
-                booster.rest(Rest::Ready);
+                booster.prepare_sleep(WakeMode::Preempting);
             }
             let ready = self.wait(timeout)?;
             if timeout != Some(Duration::ZERO) {

@@ -1,7 +1,7 @@
-//! What the data plane can do, as ovs-vswitchd finds out by its probes.
+//! The capabilities of a data plane, which ovs-vswitchd finds out by its probes.
 //!
-//! A probe is a flow or a packet with the key or action in question. What is not among the capabilities is refused with
-//! `EINVAL`, as by a kernel that does not know it; ovs-vswitchd then does without, or does it itself. Nothing is ever ignored:
+//! A probe is a flow or a packet with the key or action in question. A key or action that is not among the capabilities is
+//! refused with `EINVAL`, as by a kernel that does not know it; ovs-vswitchd then does without, or acts in its place. Nothing is ever ignored:
 //! an action that is skipped in silence would forward wrongly.
 //!
 //! Connections may be claimed ([`Capabilities::with_connections_claimed`]): ovn-controller installs flows that track connections in any

@@ -43,7 +43,7 @@ pub struct PortSpec {
 
 /// The settings of a port's network device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PortState {
+pub struct DeviceSettings {
     /// Whether it is administratively up; OpenFlow's port modification sets it.
     pub up: bool,
     /// Largest packet in bytes, without the Ethernet header.
@@ -271,7 +271,7 @@ pub trait Datapath {
     fn remove_port(&mut self, datapath: DatapathId, port: PortNo);
     /// The port's device was made, or its state changed. While it is down, nothing leaves to the port, and what comes from it is
     /// dropped. Called at once after a port with a device was added, and not for ports without.
-    fn set_port_state(&mut self, datapath: DatapathId, port: PortNo, state: PortState);
+    fn set_port_state(&mut self, datapath: DatapathId, port: PortNo, state: DeviceSettings);
     /// The next port whose guest connected or went away since the last call, and whether it is connected. A port whose guest
     /// was never there counts as connected until the data plane says otherwise.
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)>;

@@ -2,20 +2,20 @@
 //!
 //! `ovs-shim`, preloaded into ovs-vswitchd, turns its netlink sockets into connections to this process. From the wire inwards:
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`server`] | the Unix socket, connections, netlink port ids, multicast groups, bounded queues |
 //! | [`switch`] | datapaths, ports and requests, with the kernel's answers and error numbers |
-//! | [`capabilities`] | what may be in keys and actions, which ovs-vswitchd finds out by probes |
-//! | [`datapath`] | what is asked of a data plane; [`memory`] is one for tests |
-//! | [`plane`] | our own data plane, behind its channel; [`translate`] what it understands |
+//! | [`capabilities`] | the keys and actions that are supported, which ovs-vswitchd finds out by probes |
+//! | [`datapath`] | the interface to a data plane; [`memory`] is one for tests |
+//! | [`plane`] | our own data plane, behind its channel; [`translate`] turns messages into its terms |
 //! | [`placeholder`] | the ports' network devices at the host; [`tap`] makes real ones |
 //! | [`glue`] | all of that in one loop |
 //! | [`trace`] | asks such a process what it would do to a packet |
 //! | [`ovsdb`] | which ports are virtual machines; [`process`] the process of the product |
 //!
-//! One thread does everything, and waits for nobody: ovs-vswitchd's revalidators send requests while others read a dump. What
-//! a client can make the process hold is bounded: connections, bytes that wait for each, datapaths, ports, sockets per port; flows
+//! One thread does everything, and no client waits for another: ovs-vswitchd's revalidators send requests while others read a dump. The
+//! memory that a client can make the process hold is bounded: connections, bytes that wait for each, datapaths, ports, sockets per port; flows
 //! and meters by the data plane. A client that stops reading, goes away or sends garbage costs its own connection.
 
 #![forbid(unsafe_code)]

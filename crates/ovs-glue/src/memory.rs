@@ -1,8 +1,8 @@
 //! A data plane that forwards nothing, for tests: it keeps what it is given and shows it.
 
 use crate::datapath::{
-    Answer, Datapath, DatapathId, Detail, Errno, Flow, FlowId, FlowSpec, MeterSeen, MeterSpec, PortNo,
-    PortSpec, PortState, PutMode, Question, Rule, Seen, Ticket, Upcall,
+    Answer, Datapath, DatapathId, Detail, DeviceSettings, Errno, Flow, FlowId, FlowSpec, MeterSeen,
+    MeterSpec, PortNo, PortSpec, PutMode, Question, Rule, Seen, Ticket, Upcall,
 };
 use ovs_netlink::action::Action;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
@@ -57,7 +57,7 @@ pub struct Memory {
     /// Answers are held back, as by a data plane that is busy.
     pub holds_answers: bool,
     /// What the ports' devices are.
-    pub states: BTreeMap<(DatapathId, PortNo), PortState>,
+    pub states: BTreeMap<(DatapathId, PortNo), DeviceSettings>,
     /// Guests that came and went, to be told.
     pub carriers: VecDeque<(DatapathId, PortNo, bool)>,
     /// The packet that ovs-vswitchd has sent last, probes left out.
@@ -253,7 +253,7 @@ impl Datapath for Memory {
         self.states.remove(&(datapath, port));
     }
 
-    fn set_port_state(&mut self, datapath: DatapathId, port: PortNo, state: PortState) {
+    fn set_port_state(&mut self, datapath: DatapathId, port: PortNo, state: DeviceSettings) {
         self.states.insert((datapath, port), state);
     }
 

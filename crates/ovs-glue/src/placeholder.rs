@@ -3,14 +3,14 @@
 //! ovs-vswitchd looks at a port's network device for its index, address, MTU and link state, and uses the datapath's
 //! local port by its device. A port of ours has no such device, so one is made in answer to the request that makes the port.
 //! If a virtual machine is the port's other end, frames that the host sends into the device reach nobody, so it is kept silent;
-//! otherwise the device itself is the other end, and is lent to whoever forwards its packets.
+//! otherwise the device itself is the other end, and is lent to the process that forwards its packets.
 
-use crate::datapath::PortState;
+use crate::datapath::DeviceSettings;
 use ovs_netlink::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What the host's administrator, or ovs-vswitchd, has made of such a device.
+/// The state of such a device, as the host's administrator or ovs-vswitchd has set it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceState {
     /// Its interface index, in the namespace where it is.
@@ -18,7 +18,7 @@ pub struct DeviceState {
     /// The namespace where it is, by its number in the glue's; `None`: in the glue's.
     pub namespace: Option<i32>,
     /// Whether it is administratively up, and its MTU in bytes. `None`: not known, as it is in another namespace.
-    pub port: Option<PortState>,
+    pub port: Option<DeviceSettings>,
 }
 
 /// Makes and removes such devices.

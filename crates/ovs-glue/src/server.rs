@@ -1,7 +1,7 @@
 //! The socket on which the preloaded library calls, and its connections.
 //!
 //! One thread owns a server and calls [`Server::turn`] whenever [`Server`]'s descriptor is readable. No call waits for a
-//! client. Whoever may connect controls the switch, so the socket belongs to its owner alone (mode 0600), and a peer must be
+//! client. A client controls the switch, so the socket belongs to its owner alone (mode 0600), and a peer must be
 //! root or run under the server's user.
 
 use crate::connection::{Connection, Delivery, Gone, Received};

@@ -1,11 +1,11 @@
 //! Placeholders that are TAPs, in the namespace of the calling thread.
 //!
-//! They are persistent, as all our TAPs: a new glue process takes over those of the one before, with index and MTU; those that were
-//! set down stay down. One that was lent is in use at that time, and is left as it is. One that was moved to another namespace is
-//! still ours, but its state there is not followed, and a new process finds it again only if it was lent: then it is known by
+//! They are persistent, as all our TAPs: a new glue process takes over the TAPs of the one before, with index and MTU; TAPs that were
+//! set down stay down. A TAP that was lent is in use at that time, and is left as it is. A TAP that was moved to another namespace
+//! is still ours, but its state there is not followed, and a new process finds it again only if it was lent: then it is known by
 //! the index that it had.
 
-use crate::datapath::PortState;
+use crate::datapath::DeviceSettings;
 use crate::placeholder::{DeviceState, Placeholders, address};
 use nic_packet::{LinkEvent, LinkState, LinkWatch, NicError, Tap, link_state};
 use ovs_netlink::Errno;
@@ -216,7 +216,7 @@ fn here(link: LinkState) -> DeviceState {
     DeviceState {
         index: link.index,
         namespace: None,
-        port: Some(PortState {
+        port: Some(DeviceSettings {
             up: link.up,
             mtu: link.mtu,
         }),

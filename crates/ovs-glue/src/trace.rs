@@ -1,4 +1,4 @@
-//! Asks a running switch what it would do to a packet ([`ovs_frame::TRACE`]).
+//! Asks a running switch for the actions that it would take on a packet ([`ovs_frame::TRACE`]).
 
 use ovs_frame::{DATA, HEADER_LEN, Header, MARK, OPEN, REFUSED, REQUEST, TRACE, WELCOME};
 use ovs_netlink::attribute::Writer;

@@ -12,7 +12,7 @@ mod worker;
 use crate::machine::Machine;
 use cores::Core;
 use guest::{Guest, Role};
-use placement::{Cpu, Executor, Mode, Policy, Shape, Vnic};
+use placement::{Cpu, Mode, Policy, Shape, VnicId, WorkerId};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use worker::Worker;
@@ -62,10 +62,10 @@ struct Port {
     /// The worker that watches the transmit ring, so that no kicks are needed.
     watcher: Option<usize>,
     /// The time at which a worker looks at the ring again, if its watcher sleeps and kicks are off.
-    look_again: Option<u64>,
+    look_again_ns: Option<u64>,
     /// How often in sequence its guest waited for the core on which its ring was served, and when it last did.
     waits: u32,
-    waited_at: u64,
+    waited_at_ns: u64,
     /// The internal receive queue.
     queue: VecDeque<Packet>,
     queued_bytes: u64,
@@ -75,9 +75,9 @@ struct Port {
     receive: VecDeque<Packet>,
     /// The guest wants to be called when something is put in the receive ring.
     wants_calls: bool,
-    last_notified: u64,
+    last_notified_ns: u64,
     /// When a delayed notification is due.
-    due: Option<u64>,
+    due_ns: Option<u64>,
 }
 
 /// Counts of events, for reports.
@@ -129,7 +129,7 @@ pub struct World<'a> {
     policy: &'a Policy,
     traffic: Traffic,
     random: fastrand::Rng,
-    now: u64,
+    now_ns: u64,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     /// Number of events so far; it orders events at the same time.
     sequence: u64,
@@ -139,8 +139,8 @@ pub struct World<'a> {
     pinned: Vec<Vec<usize>>,
     workers: Vec<Worker>,
     ports: Vec<Port>,
-    /// Numbers of workers, by executor.
-    by_executor: HashMap<Executor, usize>,
+    /// Numbers of workers, by id.
+    by_id: HashMap<WorkerId, usize>,
     /// Per node, the time at which its memory will have moved all bytes that it was asked to.
     memory: Vec<u64>,
     counters: Counters,
@@ -152,10 +152,10 @@ impl<'a> World<'a> {
         let pairs = traffic.pairs;
         let sites = guest_cpus(machine, policy, pairs);
         let workers = worker::all(machine, policy, &sites);
-        let by_executor = workers
+        let by_id = workers
             .iter()
             .enumerate()
-            .map(|(number, worker)| (worker.executor, number))
+            .map(|(number, worker)| (worker.id, number))
             .collect();
         let pinned_to = |cpu| (0..sites.len()).filter(|guest| sites[*guest].0 == cpu).collect();
         let role = |vnic| {
@@ -170,7 +170,7 @@ impl<'a> World<'a> {
             policy,
             traffic,
             random: fastrand::Rng::with_seed(seed),
-            now: 0,
+            now_ns: 0,
             events: BinaryHeap::new(),
             sequence: 0,
             cores: (0..machine.cpus()).map(|_| Core::default()).collect(),
@@ -181,7 +181,7 @@ impl<'a> World<'a> {
                 .collect(),
             pinned: (0..machine.cpus()).map(pinned_to).collect(),
             workers,
-            by_executor,
+            by_id,
             ports: (0..2 * pairs)
                 .map(|vnic| Port::new((vnic + pairs) % (2 * pairs)))
                 .collect(),
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
     fn start(&mut self) {
         if self.policy.config().mode == Mode::Poll {
             for vnic in 0..self.ports.len() {
-                let home = self.policy.switcher(self, Vnic(vnic as u32));
+                let home = self.policy.switcher(self, VnicId(vnic as u32));
                 self.ports[vnic].watcher = Some(self.worker(home));
             }
         }
@@ -212,14 +212,14 @@ impl<'a> World<'a> {
     /// Runs for some time, and returns the counts of that time.
     pub fn run(&mut self, ns: u64) -> Counters {
         self.counters = Counters::default();
-        let end = self.now + ns;
+        let end = self.now_ns + ns;
         while let Some(Reverse((at, _, event))) = self.events.peek().copied().filter(|event| event.0.0 <= end)
         {
             self.events.pop();
-            self.now = at;
+            self.now_ns = at;
             self.handle(event);
         }
-        self.now = end;
+        self.now_ns = end;
         self.counters
     }
 
@@ -239,8 +239,8 @@ impl<'a> World<'a> {
         self.events.push(Reverse((at, self.sequence, event)));
     }
 
-    fn worker(&self, executor: Executor) -> usize {
-        self.by_executor[&executor]
+    fn worker(&self, id: WorkerId) -> usize {
+        self.by_id[&id]
     }
 
     /// A time with a tenth of jitter, so that nothing runs in lockstep.
@@ -249,21 +249,21 @@ impl<'a> World<'a> {
     }
 
     /// Time until the core's node has moved these bytes between memory and caches, after those that it was asked to move before.
-    fn memory_time(&mut self, cpu: Cpu, bytes: u64) -> u64 {
+    fn memory_ns(&mut self, cpu: Cpu, bytes: u64) -> u64 {
         let node = self.machine.node(cpu);
         let costs = &self.machine.costs;
         let time = (bytes as f64 * costs.memory_per_byte / costs.memory) as u64;
-        let free_at = self.memory[node].max(self.now) + time;
+        let free_at = self.memory[node].max(self.now_ns) + time;
         self.memory[node] = free_at;
-        free_at - self.now
+        free_at - self.now_ns
     }
 
     /// Time for work on bytes that a core at a distance wrote: the processor's or the memory's, whichever is longer.
-    fn byte_time(&mut self, here: Cpu, written_by: Cpu, bytes: u64, factor: f64) -> u64 {
+    fn byte_ns(&mut self, here: Cpu, written_by: Cpu, bytes: u64, factor: f64) -> u64 {
         let distance = self.machine.distance(here, written_by);
         let kib = self.machine.costs.copy_kib[distance as usize];
         let own = (bytes as f64 / 1024.0 * kib as f64 * factor) as u64;
-        let memory = self.memory_time(here, bytes);
+        let memory = self.memory_ns(here, bytes);
         self.counters.memory_wait_ns += memory.saturating_sub(own);
         own.max(memory)
     }
@@ -276,16 +276,16 @@ impl Port {
             transmit: VecDeque::new(),
             switching: None,
             watcher: None,
-            look_again: None,
+            look_again_ns: None,
             waits: 0,
-            waited_at: 0,
+            waited_at_ns: 0,
             queue: VecDeque::new(),
             queued_bytes: 0,
             copying: None,
             receive: VecDeque::new(),
             wants_calls: true,
-            last_notified: 0,
-            due: None,
+            last_notified_ns: 0,
+            due_ns: None,
         }
     }
 }

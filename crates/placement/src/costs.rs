@@ -1,4 +1,4 @@
-//! The costs that the policy weighs: how long waking and copying take.
+//! The costs that the policy weighs: the times that waking and copying take.
 
 /// The costs of moving work on this machine. The time for waking differs by an order of magnitude between bare metal and
 /// nested virtualisation, so it is measured when the data plane starts; the rates of copying matter less.

@@ -23,6 +23,6 @@ mod view;
 
 pub use costs::Costs;
 pub use placement_config::{Config, Mode, Priority};
-pub use policy::{Backlog, CopyPlan, Duty, Executor, Kicks, Notify, Policy, Rank, Rest, Task};
+pub use policy::{Backlog, Copier, CopyPlan, Duty, Kicks, Notify, Policy, Rank, Work, WorkerId};
 pub use topology::{Cpu, Location, Reach, Shape, Topology};
-pub use view::{CoreState, VcpuState, View, Vnic};
+pub use view::{CoreState, VcpuState, View, VnicId};

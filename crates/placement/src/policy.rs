@@ -8,12 +8,12 @@
 //! | offload to idle cores, cache awareness, spreading | 3.4, 5.2.3 | `helper` |
 //! | hand-off of a sender that never blocks | | [`Policy::hand_off`] |
 //! | hysteresis | 3.4 | [`Policy::linger_ns`], [`Policy::linger_for_ns`] |
-//! | aborting for other tasks | 3.4 | [`Policy::must_give_way`], [`Policy::heir`] |
+//! | aborting for other tasks | 3.4 | [`Policy::must_give_way`], [`Policy::successor`] |
 //! | helpers that poll transmit rings | 3.4 | [`Policy::polls`] |
 //! | copying before switching, rings of blocked vCPUs first | 3.4, 3.5 | [`Policy::rank`] |
 //! | serving the rings of a vCPU that blocks | 3.5 | [`Policy::on_block`], [`Policy::serves_on_block`] |
 //!
-//! Other than in the paper, a helper that sleeps is woken only if the work that it takes over takes longer than waking it takes
+//! Unlike in the paper, a helper that sleeps is woken only if the work that it takes over takes longer than waking it takes
 //! from the waker; a helper that polls costs a message and comes first. And where no helper is found, the worker that switched
 //! the packets copies them too, mostly on the sender's core, instead of the worker of the receiver's core: a guest takes
 //! longer to receive than to send, and no worker has to be woken.
@@ -22,20 +22,20 @@ mod helper;
 
 use crate::costs::Costs;
 use crate::topology::{Cpu, Reach, Topology};
-use crate::view::{CoreState, VcpuState, View, Vnic};
+use crate::view::{CoreState, VcpuState, View, VnicId};
 use placement_config::{Config, Mode};
 
 /// Bytes from which on copying is worth a message to another worker. Fewer are copied in less time than the message takes, if
 /// the receiver runs and need not be woken.
 const WORTH_SENDING: u64 = 8 * 1024;
 
-/// The worker or thread that does a piece of work.
+/// Identifies the worker that does a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Executor {
+pub enum WorkerId {
     /// The worker of this core.
     Core(Cpu),
     /// The vNIC's own thread, on whatever core the operating system chooses ([`Mode::ThreadPerVnic`]).
-    Thread(Vnic),
+    Thread(VnicId),
 }
 
 /// Packets that wait in an internal receive queue.
@@ -53,16 +53,16 @@ pub struct CopyPlan {
     /// Number of packets to copy here, at once, before the receiver is notified. Never more than the queue holds.
     pub now: u32,
     /// The copier of the others, and of packets that are added meanwhile.
-    pub rest: Rest,
+    pub copier: Copier,
 }
 
 /// The copier of the packets that are not copied at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum Copier {
     /// The caller.
     Here,
-    /// This executor, to which a message has to be sent, and which has to be woken if it sleeps.
-    Offload(Executor),
+    /// This worker, to which a message has to be sent, and which has to be woken if it sleeps.
+    Offload(WorkerId),
     /// The core that copies to this receiver already and will find them.
     LeaveTo(Cpu),
 }
@@ -98,14 +98,14 @@ pub enum Duty {
 
 /// A piece of work that a worker may do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum Work {
     /// Copy from the internal receive queue to the vNIC.
-    Copy(Vnic),
+    Copy(VnicId),
     /// Switch the packets in the vNIC's transmit ring.
-    Switch(Vnic),
+    Switch(VnicId),
 }
 
-/// The order of tasks: the least rank first.
+/// The order of work: the least rank first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
     /// Switching the packets that a vCPU left in its ring when it blocked: no other thread will serve that ring.
@@ -169,12 +169,12 @@ impl Policy {
         self.config.mode == Mode::DriverDomain
     }
 
-    /// The executor that serves the transmit ring of a vNIC that kicked: the worker of the core where the sender's vCPU runs, in
+    /// The worker that serves the transmit ring of a vNIC that kicked: the worker of the core where the sender's vCPU runs, in
     /// the sender's time as in the paper, or of the core where it ran before it blocked. A helper is asked only if another task
     /// has that core now. A helper that polls takes a busy ring over by itself.
-    pub fn switcher(&self, view: &impl View, sender: Vnic) -> Executor {
-        if let Some(executor) = self.fixed(view, sender) {
-            return executor;
+    pub fn switcher(&self, view: &impl View, sender: VnicId) -> WorkerId {
+        if let Some(worker) = self.fixed(view, sender) {
+            return worker;
         }
         let (home, helper) = match self.sender(view, sender) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu)
@@ -193,7 +193,7 @@ impl Policy {
                 (home, self.helper(view, home, home, sender, 0))
             }
         };
-        Executor::Core(helper.unwrap_or_else(|| self.usable(home, sender)))
+        WorkerId::Core(helper.unwrap_or_else(|| self.usable(home, sender)))
     }
 
     /// The helper to which the worker of core `here` hands the transmit ring of `sender`, whose vCPU waits for that core.
@@ -203,7 +203,7 @@ impl Policy {
     ///
     /// Must not be asked about a sender that comes back to a core which a worker kept awake: that sender has lost no time,
     /// and would find the core asleep if a helper served its ring.
-    pub fn hand_off(&self, view: &impl View, here: Cpu, sender: Vnic, times: u32) -> Option<Executor> {
+    pub fn hand_off(&self, view: &impl View, here: Cpu, sender: VnicId, times: u32) -> Option<WorkerId> {
         let contended = view.is_contended(here);
         let waits = match self.sender(view, sender) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) => cpu == here,
@@ -218,31 +218,31 @@ impl Policy {
         } else {
             u64::from(times) * self.costs.take_core_ns
         };
-        self.helper(view, here, here, sender, lost_ns).map(Executor::Core)
+        self.helper(view, here, here, sender, lost_ns).map(WorkerId::Core)
     }
 
-    /// How the packets in the receiver's internal receive queue are shared out for copying. The worker of core `here` asks,
+    /// Shares out the packets in the receiver's internal receive queue for copying. The caller is the worker of core `here`,
     /// which put packets there or was asked to copy them.
     ///
     /// One core copies to a receiver at a time. A blocked receiver gets a bounded number of packets at once, so that
     /// it can begin, and the others while it works; a running one needs none at once.
-    pub fn copier(&self, view: &impl View, here: Cpu, receiver: Vnic, queued: Backlog) -> CopyPlan {
-        let all_to = |rest| CopyPlan { now: 0, rest };
+    pub fn copier(&self, view: &impl View, here: Cpu, receiver: VnicId, queued: Backlog) -> CopyPlan {
+        let all_to = |copier| CopyPlan { now: 0, copier };
         match view.copying(receiver) {
-            Some(cpu) if cpu == here => return all_to(Rest::Here),
-            Some(cpu) => return all_to(Rest::LeaveTo(cpu)),
+            Some(cpu) if cpu == here => return all_to(Copier::Here),
+            Some(cpu) => return all_to(Copier::LeaveTo(cpu)),
             None => {}
         }
         match self.fixed(view, receiver) {
             // A switch that polls copies where it has switched.
-            Some(_) if self.config.mode == Mode::Poll => return all_to(Rest::Here),
-            Some(Executor::Core(cpu)) if cpu == here => return all_to(Rest::Here),
-            Some(executor) => return all_to(Rest::Offload(executor)),
+            Some(_) if self.config.mode == Mode::Poll => return all_to(Copier::Here),
+            Some(WorkerId::Core(cpu)) if cpu == here => return all_to(Copier::Here),
+            Some(worker) => return all_to(Copier::Offload(worker)),
             None => {}
         }
         let (near, limit) = match self.receiver(view, receiver) {
             VcpuState::Running(_) if self.config.preemptive_copy && queued.bytes < WORTH_SENDING => {
-                return all_to(Rest::Here);
+                return all_to(Copier::Here);
             }
             VcpuState::Running(cpu) => (cpu, 0),
             // A worker that polls there finds the work at once, and wakes the receiver on its own core: no other core is
@@ -253,7 +253,7 @@ impl Policy {
                     && self.config.offload
                     && self.polls_free(view, cpu) =>
             {
-                return all_to(Rest::Offload(Executor::Core(cpu)));
+                return all_to(Copier::Offload(WorkerId::Core(cpu)));
             }
             VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => (cpu, self.config.copy_limit),
             VcpuState::Unknown => (here, u32::MAX),
@@ -262,32 +262,32 @@ impl Policy {
             let side = self.usable(near, receiver);
             let elsewhere = side != here;
             return all_to(if elsewhere {
-                Rest::Offload(Executor::Core(side))
+                Copier::Offload(WorkerId::Core(side))
             } else {
-                Rest::Here
+                Copier::Here
             });
         }
         let now = limit.min(queued.packets);
         let saved = self.copy_ns(queued.without(now));
         let helper = self.helper(view, here, near, receiver, saved);
-        let rest = helper.map_or(Rest::Here, |cpu| Rest::Offload(Executor::Core(cpu)));
-        CopyPlan { now, rest }
+        let copier = helper.map_or(Copier::Here, |cpu| Copier::Offload(WorkerId::Core(cpu)));
+        CopyPlan { now, copier }
     }
 
-    /// The executor that goes on copying to `receiver` when the helper on core `here` has to stop: another helper, or the
+    /// The worker that goes on copying to `receiver` when the helper on core `here` has to stop: another helper, or the
     /// worker of the receiver's core.
-    pub fn heir(&self, view: &impl View, here: Cpu, receiver: Vnic, queued: Backlog) -> Executor {
+    pub fn successor(&self, view: &impl View, here: Cpu, receiver: VnicId, queued: Backlog) -> WorkerId {
         let near = match self.receiver(view, receiver) {
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
             VcpuState::Unknown => self.home(&self.cpus, receiver),
         };
         let helper = self.helper(view, here, near, receiver, self.copy_ns(queued));
-        Executor::Core(helper.unwrap_or_else(|| self.usable(near, receiver)))
+        WorkerId::Core(helper.unwrap_or_else(|| self.usable(near, receiver)))
     }
 
-    /// When to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run is notified at
+    /// Chooses when to notify `receiver`, which was last notified at `last_ns`. A receiver that does not run is notified at
     /// once. One that runs is notified at most once per interval: it polls its ring meanwhile anyway.
-    pub fn notify(&self, view: &impl View, receiver: Vnic, last_ns: u64) -> Notify {
+    pub fn notify(&self, view: &impl View, receiver: VnicId, last_ns: u64) -> Notify {
         let running = matches!(self.receiver(view, receiver), VcpuState::Running(_));
         if !(running && self.config.state_aware_batching && self.config.mode == Mode::Hyperswitch) {
             return Notify::Now;
@@ -300,9 +300,9 @@ impl Policy {
         }
     }
 
-    /// How to leave the transmit ring of `sender`, which is empty. A sender that runs will go on sending; a kick for
+    /// Chooses how to leave the transmit ring of `sender`, which is empty. A sender that runs will go on sending; a kick for
     /// each packet would interrupt it more often than it is worth.
-    pub fn leave(&self, view: &impl View, sender: Vnic) -> Kicks {
+    pub fn leave(&self, view: &impl View, sender: VnicId) -> Kicks {
         let interval = u64::from(self.config.kick_interval_us) * 1000;
         let batches =
             self.config.mode == Mode::Hyperswitch && self.config.state_aware_batching && interval > 0;
@@ -316,7 +316,7 @@ impl Policy {
         }
     }
 
-    /// How long a worker looks for work after its last packet before it sleeps, in nanoseconds; `None`: for ever.
+    /// The time for which a worker looks for work after its last packet before it sleeps, in nanoseconds; `None`: for ever.
     pub fn linger_ns(&self) -> Option<u64> {
         match self.config.mode {
             Mode::Poll => None,
@@ -338,7 +338,7 @@ impl Policy {
     }
 
     /// Whether a worker without own work on core `here` looks at the transmit ring of a vNIC that it did not serve.
-    pub fn polls(&self, view: &impl View, here: Cpu, vnic: Vnic) -> bool {
+    pub fn polls(&self, view: &impl View, here: Cpu, vnic: VnicId) -> bool {
         let helps = self.config.mode == Mode::Hyperswitch && self.config.offload && self.config.poll_transmit;
         helps
             && match self.vcpu(view, vnic) {
@@ -358,20 +358,20 @@ impl Policy {
             && view.wanted(here)
     }
 
-    /// The rank of a task.
-    pub fn rank(&self, view: &impl View, task: Task) -> Rank {
-        let (Task::Copy(vnic) | Task::Switch(vnic)) = task;
+    /// The rank of a piece of work.
+    pub fn rank(&self, view: &impl View, work: Work) -> Rank {
+        let (Work::Copy(vnic) | Work::Switch(vnic)) = work;
         let blocked = matches!(self.vcpu(view, vnic), VcpuState::Blocked(_));
-        match task {
-            Task::Switch(_) if blocked && self.serves_on_block() => Rank::Blocked,
-            Task::Copy(_) => Rank::Copy,
-            Task::Switch(_) => Rank::Switch,
+        match work {
+            Work::Switch(_) if blocked && self.serves_on_block() => Rank::Blocked,
+            Work::Copy(_) => Rank::Copy,
+            Work::Switch(_) => Rank::Switch,
         }
     }
 
-    /// The executor that looks at the rings of a vNIC whose vCPU has just blocked on `cpu`, if there is one.
-    pub fn on_block(&self, view: &impl View, cpu: Cpu) -> Option<Executor> {
-        (self.serves_on_block() && self.is_ours(view, cpu)).then_some(Executor::Core(cpu))
+    /// The worker that looks at the rings of a vNIC whose vCPU has just blocked on `cpu`, if there is one.
+    pub fn on_block(&self, view: &impl View, cpu: Cpu) -> Option<WorkerId> {
+        (self.serves_on_block() && self.is_ours(view, cpu)).then_some(WorkerId::Core(cpu))
     }
 
     /// Whether rings are served when vCPUs block, so that a worker that is woken need not take its core from a vCPU.
@@ -379,18 +379,18 @@ impl Policy {
         self.config.mode == Mode::Hyperswitch && self.config.serve_on_block && self.config.vm_state
     }
 
-    /// The executor of all work of a vNIC, in modes that do not choose.
-    fn fixed(&self, view: &impl View, vnic: Vnic) -> Option<Executor> {
+    /// The worker that does all work of a vNIC, in modes that do not choose.
+    fn fixed(&self, view: &impl View, vnic: VnicId) -> Option<WorkerId> {
         match self.config.mode {
             Mode::Hyperswitch => None,
-            Mode::ThreadPerVnic => Some(Executor::Thread(vnic)),
-            Mode::Poll | Mode::DriverDomain => Some(Executor::Core(self.dedicated_to(view, vnic))),
+            Mode::ThreadPerVnic => Some(WorkerId::Thread(vnic)),
+            Mode::Poll | Mode::DriverDomain => Some(WorkerId::Core(self.dedicated_to(view, vnic))),
         }
     }
 
     /// One of the dedicated cores on the vNIC's node, as poll-mode switches assign ports to theirs, or of all if there is
     /// none. vNICs are dealt out in turn, whether nodes get them in turn or one node gets all.
-    fn dedicated_to(&self, view: &impl View, vnic: Vnic) -> Cpu {
+    fn dedicated_to(&self, view: &impl View, vnic: VnicId) -> Cpu {
         let near = |cpu: &&Cpu| match self.vcpu(view, vnic) {
             VcpuState::Running(at) | VcpuState::Runnable(at) | VcpuState::Blocked(at) => {
                 self.topology.reach(**cpu, at) != Reach::OtherNode
@@ -404,13 +404,13 @@ impl Policy {
     }
 
     /// One of `cpus` for each vNIC, the same number of vNICs for each.
-    fn home(&self, cpus: &[Cpu], vnic: Vnic) -> Cpu {
+    fn home(&self, cpus: &[Cpu], vnic: VnicId) -> Cpu {
         let count = cpus.len().max(1);
         cpus.get(vnic.0 as usize % count).copied().unwrap_or(Cpu(0))
     }
 
     /// `cpu`, or the vNIC's home if there is no worker on that one.
-    fn usable(&self, cpu: Cpu, vnic: Vnic) -> Cpu {
+    fn usable(&self, cpu: Cpu, vnic: VnicId) -> Cpu {
         if self.topology.may_use(cpu) {
             cpu
         } else {
@@ -418,7 +418,7 @@ impl Policy {
         }
     }
 
-    fn vcpu(&self, view: &impl View, vnic: Vnic) -> VcpuState {
+    fn vcpu(&self, view: &impl View, vnic: VnicId) -> VcpuState {
         if self.config.vm_state {
             view.vcpu(vnic)
         } else {
@@ -426,7 +426,7 @@ impl Policy {
         }
     }
 
-    fn sender(&self, view: &impl View, vnic: Vnic) -> VcpuState {
+    fn sender(&self, view: &impl View, vnic: VnicId) -> VcpuState {
         if self.config.vm_state {
             view.sender(vnic)
         } else {
@@ -434,7 +434,7 @@ impl Policy {
         }
     }
 
-    fn receiver(&self, view: &impl View, vnic: Vnic) -> VcpuState {
+    fn receiver(&self, view: &impl View, vnic: VnicId) -> VcpuState {
         if self.config.vm_state {
             view.receiver(vnic)
         } else {
@@ -442,7 +442,7 @@ impl Policy {
         }
     }
 
-    /// Whether a worker of ours may run on the core and takes no guest's time.
+    /// Whether a worker of ours may run on the core without taking time from a guest.
     fn is_ours(&self, view: &impl View, cpu: Cpu) -> bool {
         self.topology.may_use(cpu)
             && matches!(self.core(view, cpu), CoreState::Idle | CoreState::Worker { .. })

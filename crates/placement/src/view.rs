@@ -6,7 +6,7 @@ use crate::topology::Cpu;
 
 /// Number of a guest interface, from the caller's own numbering. Numbers given out in sequence spread best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Vnic(pub u32);
+pub struct VnicId(pub u32);
 
 /// The state of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,22 +71,22 @@ pub trait View {
     fn expects_vcpu(&self, cpu: Cpu) -> bool;
 
     /// The state of the vNIC's vCPU.
-    fn vcpu(&self, vnic: Vnic) -> VcpuState;
+    fn vcpu(&self, vnic: VnicId) -> VcpuState;
 
     /// The state of the vCPU that sends for the vNIC, if it is known which one of a guest's does; else as
     /// [`vcpu`](Self::vcpu).
-    fn sender(&self, vnic: Vnic) -> VcpuState {
+    fn sender(&self, vnic: VnicId) -> VcpuState {
         self.vcpu(vnic)
     }
 
     /// The state of the vCPU that takes the vNIC's interrupts, if it is known which one of a guest's does; else as
     /// [`vcpu`](Self::vcpu).
-    fn receiver(&self, vnic: Vnic) -> VcpuState {
+    fn receiver(&self, vnic: VnicId) -> VcpuState {
         self.vcpu(vnic)
     }
 
     /// The core whose worker copies to the vNIC now, or was asked to copy and has not begun.
-    fn copying(&self, vnic: Vnic) -> Option<Cpu>;
+    fn copying(&self, vnic: VnicId) -> Option<Cpu>;
 }
 
 /// Bits of those of 64 CPUs that are in `among` and for which `is_set` holds.

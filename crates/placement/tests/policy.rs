@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use placement::{
-    Backlog, Config, CopyPlan, CoreState, Costs, Cpu, Duty, Executor, Kicks, Mode, Notify, Policy, Rank,
-    Reach, Rest, Shape, Task, Topology, VcpuState, View, Vnic,
+    Backlog, Config, Copier, CopyPlan, CoreState, Costs, Cpu, Duty, Kicks, Mode, Notify, Policy, Rank, Reach,
+    Shape, Topology, VcpuState, View, VnicId, Work, WorkerId,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -44,14 +44,14 @@ impl View for Still {
         self.expects.contains(&cpu)
     }
 
-    fn vcpu(&self, vnic: Vnic) -> VcpuState {
+    fn vcpu(&self, vnic: VnicId) -> VcpuState {
         self.vcpus
             .get(vnic.0 as usize)
             .copied()
             .unwrap_or(VcpuState::Unknown)
     }
 
-    fn copying(&self, _: Vnic) -> Option<Cpu> {
+    fn copying(&self, _: VnicId) -> Option<Cpu> {
         self.copying
     }
 }
@@ -88,10 +88,10 @@ fn policy(config: Config) -> Policy {
     Policy::new(config, Topology::regular(OPTERON), Costs::default())
 }
 
-fn core(executor: Executor) -> Cpu {
-    match executor {
-        Executor::Core(cpu) => cpu,
-        Executor::Thread(vnic) => panic!("a thread of {vnic:?}"),
+fn core(id: WorkerId) -> Cpu {
+    match id {
+        WorkerId::Core(cpu) => cpu,
+        WorkerId::Thread(vnic) => panic!("a thread of {vnic:?}"),
     }
 }
 
@@ -104,12 +104,12 @@ fn running_pair() -> Still {
 
 /// The core to which copying for vNIC 1 is offloaded.
 fn offloaded(policy: &Policy, still: &Still, queued: Backlog) -> Option<u16> {
-    let plan = policy.copier(still, Cpu(0), Vnic(1), queued);
+    let plan = policy.copier(still, Cpu(0), VnicId(1), queued);
     assert_eq!(plan.now, 0);
-    match plan.rest {
-        Rest::Here => None,
-        Rest::Offload(executor) => Some(core(executor).0),
-        Rest::LeaveTo(cpu) => panic!("left to {cpu:?}"),
+    match plan.copier {
+        Copier::Here => None,
+        Copier::Offload(id) => Some(core(id).0),
+        Copier::LeaveTo(cpu) => panic!("left to {cpu:?}"),
     }
 }
 
@@ -151,7 +151,7 @@ fn a_guest_may_run_where_workers_may_not() {
     let policy = Policy::new(Config::default(), topology, Costs::default());
     let helper = offloaded(&policy, &running_pair(), WORTH_IT);
     assert!(helper.is_some_and(|cpu| (5..8).contains(&cpu)), "{helper:?}");
-    let home = core(policy.heir(&running_pair(), Cpu(6), Vnic(1), Backlog::default()));
+    let home = core(policy.successor(&running_pair(), Cpu(6), VnicId(1), Backlog::default()));
     assert!(![0, 2, 4].contains(&home.0), "{home:?}");
 }
 
@@ -201,13 +201,13 @@ fn a_blocked_receiver_gets_some_at_once() {
         copy_limit: 5,
         ..Config::default()
     });
-    let plan = policy.copier(&still, Cpu(0), Vnic(1), WORTH_IT);
+    let plan = policy.copier(&still, Cpu(0), VnicId(1), WORTH_IT);
     assert!(
         matches!(
             plan,
             CopyPlan {
                 now: 5,
-                rest: Rest::Offload(_)
+                copier: Copier::Offload(_)
             }
         ),
         "{plan:?}"
@@ -217,10 +217,10 @@ fn a_blocked_receiver_gets_some_at_once() {
         bytes: 300,
     };
     assert_eq!(
-        policy.copier(&still, Cpu(0), Vnic(1), few),
+        policy.copier(&still, Cpu(0), VnicId(1), few),
         CopyPlan {
             now: 3,
-            rest: Rest::Here
+            copier: Copier::Here
         }
     );
 }
@@ -230,19 +230,19 @@ fn one_core_copies_to_a_receiver() {
     let mut still = running_pair();
     still.copying = Some(Cpu(6));
     let policy = policy(Config::default());
-    let rest_for = |here| policy.copier(&still, Cpu(here), Vnic(1), WORTH_IT);
+    let rest_for = |here| policy.copier(&still, Cpu(here), VnicId(1), WORTH_IT);
     assert_eq!(
         rest_for(0),
         CopyPlan {
             now: 0,
-            rest: Rest::LeaveTo(Cpu(6))
+            copier: Copier::LeaveTo(Cpu(6))
         }
     );
     assert_eq!(
         rest_for(6),
         CopyPlan {
             now: 0,
-            rest: Rest::Here
+            copier: Copier::Here
         }
     );
 }
@@ -253,12 +253,12 @@ fn without_preemptive_copy_the_receivers_side_copies() {
         preemptive_copy: false,
         ..Config::default()
     });
-    let plan = policy.copier(&running_pair(), Cpu(0), Vnic(1), WORTH_IT);
+    let plan = policy.copier(&running_pair(), Cpu(0), VnicId(1), WORTH_IT);
     assert_eq!(
         plan,
         CopyPlan {
             now: 0,
-            rest: Rest::Offload(Executor::Core(Cpu(2)))
+            copier: Copier::Offload(WorkerId::Core(Cpu(2)))
         }
     );
 }
@@ -267,19 +267,19 @@ fn without_preemptive_copy_the_receivers_side_copies() {
 fn a_ring_is_served_where_its_sender_blocked() {
     let mut still = opteron(VcpuState::Blocked(Cpu(0)), VcpuState::Unknown);
     let policy = policy(Config::default());
-    assert_eq!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(0)));
-    assert_eq!(policy.on_block(&still, Cpu(0)), Some(Executor::Core(Cpu(0))));
+    assert_eq!(policy.switcher(&still, VnicId(0)), WorkerId::Core(Cpu(0)));
+    assert_eq!(policy.on_block(&still, Cpu(0)), Some(WorkerId::Core(Cpu(0))));
     // Another guest got the core meanwhile.
     still.cores[0] = CoreState::Guest;
-    assert_ne!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(0)));
+    assert_ne!(policy.switcher(&still, VnicId(0)), WorkerId::Core(Cpu(0)));
     assert_eq!(policy.on_block(&still, Cpu(0)), None);
 }
 
 #[test]
 fn a_sender_that_runs_is_served_on_its_core_even_if_others_are_idle() {
     assert_eq!(
-        policy(Config::default()).switcher(&running_pair(), Vnic(0)),
-        Executor::Core(Cpu(0))
+        policy(Config::default()).switcher(&running_pair(), VnicId(0)),
+        WorkerId::Core(Cpu(0))
     );
 }
 
@@ -288,26 +288,26 @@ fn a_sender_that_keeps_its_core_is_served_elsewhere_if_others_are_idle() {
     let mut still = running_pair();
     still.contended = vec![Cpu(0)];
     let policy = policy(Config::default());
-    let helper = core(policy.switcher(&still, Vnic(0)));
+    let helper = core(policy.switcher(&still, VnicId(0)));
     assert_eq!(still.core(helper), IDLE);
     assert_eq!(
-        policy.hand_off(&still, Cpu(0), Vnic(0), 1),
-        Some(Executor::Core(helper))
+        policy.hand_off(&still, Cpu(0), VnicId(0), 1),
+        Some(WorkerId::Core(helper))
     );
     // The helper that was woken for the ring keeps it.
     still.cores.fill(CoreState::Guest);
     still.cores[usize::from(helper.0)] = POLLING;
-    assert_eq!(core(policy.switcher(&still, Vnic(0))), helper);
+    assert_eq!(core(policy.switcher(&still, VnicId(0))), helper);
     still.cores.fill(CoreState::Guest);
-    assert_eq!(core(policy.switcher(&still, Vnic(0))), Cpu(0));
-    assert_eq!(policy.hand_off(&still, Cpu(0), Vnic(0), 1), None);
+    assert_eq!(core(policy.switcher(&still, VnicId(0))), Cpu(0));
+    assert_eq!(policy.hand_off(&still, Cpu(0), VnicId(0), 1), None);
 }
 
 #[test]
 fn a_sender_that_waits_for_its_core_time_and_again_is_handed_off() {
     let still = running_pair();
     let policy = policy(Config::default());
-    let hand_off = |still: &Still, here, times| policy.hand_off(still, Cpu(here), Vnic(0), times).map(core);
+    let hand_off = |still: &Still, here, times| policy.hand_off(still, Cpu(here), VnicId(0), times).map(core);
     let costs = Costs::default();
     let enough = u32::try_from(costs.wake_waker_ns / costs.take_core_ns).unwrap() + 1;
     assert_eq!(hand_off(&still, 0, enough - 1), None);
@@ -331,11 +331,14 @@ fn on_a_busy_machine_the_sender_serves_itself() {
     let mut still = running_pair();
     still.cores.fill(CoreState::Guest);
     let policy = policy(Config::default());
-    assert_eq!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(0)));
-    assert_eq!(policy.copier(&still, Cpu(0), Vnic(1), WORTH_IT).rest, Rest::Here);
+    assert_eq!(policy.switcher(&still, VnicId(0)), WorkerId::Core(Cpu(0)));
     assert_eq!(
-        policy.heir(&still, Cpu(9), Vnic(1), WORTH_IT),
-        Executor::Core(Cpu(2))
+        policy.copier(&still, Cpu(0), VnicId(1), WORTH_IT).copier,
+        Copier::Here
+    );
+    assert_eq!(
+        policy.successor(&still, Cpu(9), VnicId(1), WORTH_IT),
+        WorkerId::Core(Cpu(2))
     );
 }
 
@@ -346,12 +349,12 @@ fn only_a_running_receiver_waits_for_its_notification() {
         notify_interval_us: 100,
         ..Config::default()
     });
-    assert_eq!(policy.notify(&still, Vnic(1), 950_000), Notify::At(1_050_000));
-    assert_eq!(policy.notify(&still, Vnic(1), 900_000), Notify::Now);
+    assert_eq!(policy.notify(&still, VnicId(1), 950_000), Notify::At(1_050_000));
+    assert_eq!(policy.notify(&still, VnicId(1), 900_000), Notify::Now);
     still.vcpus[1] = VcpuState::Blocked(Cpu(2));
-    assert_eq!(policy.notify(&still, Vnic(1), 950_000), Notify::Now);
+    assert_eq!(policy.notify(&still, VnicId(1), 950_000), Notify::Now);
     still.vcpus[1] = VcpuState::Unknown;
-    assert_eq!(policy.notify(&still, Vnic(1), 950_000), Notify::Now);
+    assert_eq!(policy.notify(&still, VnicId(1), 950_000), Notify::Now);
 }
 
 #[test]
@@ -361,34 +364,34 @@ fn only_a_sender_that_blocked_has_to_kick_at_once() {
         kick_interval_us: 70,
         ..Config::default()
     });
-    assert_eq!(batching.leave(&still, Vnic(0)), Kicks::OffUntil(1_070_000));
+    assert_eq!(batching.leave(&still, VnicId(0)), Kicks::OffUntil(1_070_000));
     still.vcpus[0] = VcpuState::Blocked(Cpu(0));
-    assert_eq!(batching.leave(&still, Vnic(0)), Kicks::On);
+    assert_eq!(batching.leave(&still, VnicId(0)), Kicks::On);
     still.vcpus[0] = VcpuState::Unknown;
-    assert_eq!(batching.leave(&still, Vnic(0)), Kicks::On);
+    assert_eq!(batching.leave(&still, VnicId(0)), Kicks::On);
     let eager = policy(Config {
         kick_interval_us: 0,
         ..Config::default()
     });
-    assert_eq!(eager.leave(&running_pair(), Vnic(0)), Kicks::On);
+    assert_eq!(eager.leave(&running_pair(), VnicId(0)), Kicks::On);
 }
 
 #[test]
 fn helpers_poll_the_rings_of_their_node() {
     let still = running_pair();
     let near = policy(Config::default());
-    assert!(near.polls(&still, Cpu(7), Vnic(0)));
-    assert!(!near.polls(&still, Cpu(8), Vnic(0)));
+    assert!(near.polls(&still, Cpu(7), VnicId(0)));
+    assert!(!near.polls(&still, Cpu(8), VnicId(0)));
     let far = policy(Config {
         other_nodes: true,
         ..Config::default()
     });
-    assert!(far.polls(&still, Cpu(8), Vnic(0)));
+    assert!(far.polls(&still, Cpu(8), VnicId(0)));
     let never = policy(Config {
         poll_transmit: false,
         ..Config::default()
     });
-    assert!(!never.polls(&still, Cpu(7), Vnic(0)));
+    assert!(!never.polls(&still, Cpu(7), VnicId(0)));
 }
 
 #[test]
@@ -409,10 +412,10 @@ fn helpers_give_way_and_owners_finish() {
 #[test]
 fn copying_comes_before_switching_and_blocked_senders_first() {
     let still = opteron(VcpuState::Blocked(Cpu(0)), VcpuState::Running(Cpu(2)));
-    let rank = |task| policy(Config::default()).rank(&still, task);
-    assert_eq!(rank(Task::Switch(Vnic(0))), Rank::Blocked);
-    assert!(rank(Task::Switch(Vnic(0))) < rank(Task::Copy(Vnic(1))));
-    assert!(rank(Task::Copy(Vnic(1))) < rank(Task::Switch(Vnic(1))));
+    let rank = |work| policy(Config::default()).rank(&still, work);
+    assert_eq!(rank(Work::Switch(VnicId(0))), Rank::Blocked);
+    assert!(rank(Work::Switch(VnicId(0))) < rank(Work::Copy(VnicId(1))));
+    assert!(rank(Work::Copy(VnicId(1))) < rank(Work::Switch(VnicId(1))));
 }
 
 #[test]
@@ -425,15 +428,15 @@ fn modes_for_comparison_do_not_choose() {
             ..Config::default()
         });
         assert_eq!(policy.dedicated(), [Cpu(3), Cpu(5), Cpu(11)]);
-        assert_eq!(policy.switcher(&still, Vnic(0)), Executor::Core(Cpu(3)));
-        let rest_at = |here| policy.copier(&still, Cpu(here), Vnic(1), WORTH_IT).rest;
+        assert_eq!(policy.switcher(&still, VnicId(0)), WorkerId::Core(Cpu(3)));
+        let copier_at = |here| policy.copier(&still, Cpu(here), VnicId(1), WORTH_IT).copier;
         let elsewhere = if mode == Mode::Poll {
-            Rest::Here
+            Copier::Here
         } else {
-            Rest::Offload(Executor::Core(Cpu(5)))
+            Copier::Offload(WorkerId::Core(Cpu(5)))
         };
-        assert_eq!(rest_at(3), elsewhere);
-        assert_eq!(rest_at(5), Rest::Here);
+        assert_eq!(copier_at(3), elsewhere);
+        assert_eq!(copier_at(5), Copier::Here);
         assert_eq!(policy.linger_ns(), linger);
         assert_eq!(policy.copies_twice(), mode == Mode::DriverDomain);
     }
@@ -441,9 +444,9 @@ fn modes_for_comparison_do_not_choose() {
         mode: Mode::ThreadPerVnic,
         ..Config::default()
     });
-    assert_eq!(threads.switcher(&still, Vnic(0)), Executor::Thread(Vnic(0)));
-    let rest = threads.copier(&still, Cpu(0), Vnic(1), WORTH_IT).rest;
-    assert_eq!(rest, Rest::Offload(Executor::Thread(Vnic(1))));
+    assert_eq!(threads.switcher(&still, VnicId(0)), WorkerId::Thread(VnicId(0)));
+    let copier = threads.copier(&still, Cpu(0), VnicId(1), WORTH_IT).copier;
+    assert_eq!(copier, Copier::Offload(WorkerId::Thread(VnicId(1))));
     assert!(threads.dedicated().is_empty());
 }
 
@@ -466,12 +469,18 @@ fn a_worker_that_polls_on_the_receivers_core_serves_it() {
         packets: 1,
         bytes: 64,
     };
-    let plan = policy.copier(&still, Cpu(0), Vnic(1), one);
-    let there = Rest::Offload(Executor::Core(Cpu(2)));
-    assert_eq!(plan, CopyPlan { now: 0, rest: there });
+    let plan = policy.copier(&still, Cpu(0), VnicId(1), one);
+    let there = Copier::Offload(WorkerId::Core(Cpu(2)));
+    assert_eq!(
+        plan,
+        CopyPlan {
+            now: 0,
+            copier: there
+        }
+    );
     // It would have to give way.
     still.wanted[2] = true;
-    assert_eq!(policy.copier(&still, Cpu(0), Vnic(1), one).now, 1);
+    assert_eq!(policy.copier(&still, Cpu(0), VnicId(1), one).now, 1);
 }
 
 #[test]
@@ -511,11 +520,11 @@ fn vnics_are_spread_over_equally_good_helpers() {
         still.wanted = vec![false; 33];
         still.vcpus = vec![VcpuState::Running(Cpu(0)); 64];
         still.cores[0] = CoreState::Guest;
-        let plan = policy.copier(&still, Cpu(0), Vnic(vnic), WORTH_IT);
-        let Rest::Offload(executor) = plan.rest else {
+        let plan = policy.copier(&still, Cpu(0), VnicId(vnic), WORTH_IT);
+        let Copier::Offload(id) = plan.copier else {
             panic!("{plan:?}")
         };
-        chosen.insert(core(executor));
+        chosen.insert(core(id));
     }
     assert!(chosen.len() >= 30, "{} of 32", chosen.len());
 }
@@ -537,7 +546,7 @@ fn choosing_allocates_nothing_and_is_quick() {
     let allocated = allocation_counter::measure(|| {
         for _ in 0..1000 {
             let start = std::time::Instant::now();
-            std::hint::black_box(policy.copier(&still, Cpu(0), Vnic(1), WORTH_IT));
+            std::hint::black_box(policy.copier(&still, Cpu(0), VnicId(1), WORTH_IT));
             times.push(start.elapsed().as_nanos());
         }
     });
@@ -663,7 +672,7 @@ impl Scene {
     }
 
     /// The helper by its definition: all cores, sorted by how good they are.
-    fn twin_of_helper(&self, near: Cpu, vnic: Vnic, saved_ns: u64) -> Option<Cpu> {
+    fn twin_of_helper(&self, near: Cpu, vnic: VnicId, saved_ns: u64) -> Option<Cpu> {
         let Shape {
             nodes,
             llcs,
@@ -733,7 +742,7 @@ proptest! {
 
     #[test]
     fn helpers_are_those_of_the_twin(scene in scene(), vnic in 0..6u32) {
-        let vnic = Vnic(vnic);
+        let vnic = VnicId(vnic);
         let near = match scene.still.vcpu(vnic) {
             _ if !scene.config.vm_state => return Ok(()),
             VcpuState::Running(cpu) | VcpuState::Runnable(cpu) | VcpuState::Blocked(cpu) => cpu,
@@ -741,17 +750,17 @@ proptest! {
         };
         let costs = Costs::default();
         let saved = u64::from(scene.queued.packets) * costs.copy_packet_ns + scene.queued.bytes / 1024 * costs.copy_kib_ns;
-        let heir = core(scene.policy().heir(&scene.still, scene.here, vnic, scene.queued));
+        let successor = core(scene.policy().successor(&scene.still, scene.here, vnic, scene.queued));
         match scene.twin_of_helper(near, vnic, saved) {
-            Some(helper) => prop_assert_eq!(heir, helper),
-            None if scene.allowed[usize::from(near.0)] => prop_assert_eq!(heir, near),
+            Some(helper) => prop_assert_eq!(successor, helper),
+            None if scene.allowed[usize::from(near.0)] => prop_assert_eq!(successor, near),
             None => {}
         }
     }
 
     #[test]
     fn work_goes_to_allowed_cores_that_nobody_uses(scene in scene(), vnic in 0..6u32) {
-        let (vnic, policy) = (Vnic(vnic), scene.policy());
+        let (vnic, policy) = (VnicId(vnic), scene.policy());
         let allowed: Vec<Cpu> = scene.topology().usable().collect();
         let free = |cpu: Cpu| match scene.core(cpu) {
             CoreState::Idle => true,
@@ -765,8 +774,8 @@ proptest! {
         };
         let plan = policy.copier(&scene.still, scene.here, vnic, scene.queued);
         prop_assert!(plan.now <= scene.queued.packets);
-        if let Rest::Offload(executor) = plan.rest {
-            let cpu = core(executor);
+        if let Copier::Offload(id) = plan.copier {
+            let cpu = core(id);
             prop_assert!(cpu != scene.here);
             prop_assert!(allowed.is_empty() || allowed.contains(&cpu));
             prop_assert!(free(cpu) || !scene.config.preemptive_copy);
@@ -783,9 +792,9 @@ proptest! {
     fn notifications_are_delayed_by_an_interval_at_most(scene in scene(), vnic in 0..6u32, last in 0..2_000_000u64) {
         let policy = scene.policy();
         let interval = u64::from(scene.config.notify_interval_us) * 1000;
-        if let Notify::At(due) = policy.notify(&scene.still, Vnic(vnic), last) {
+        if let Notify::At(due) = policy.notify(&scene.still, VnicId(vnic), last) {
             prop_assert!(scene.still.now_ns() < due && due <= last + interval);
-            prop_assert!(matches!(scene.still.vcpu(Vnic(vnic)), VcpuState::Running(_)));
+            prop_assert!(matches!(scene.still.vcpu(VnicId(vnic)), VcpuState::Running(_)));
         }
     }
 }

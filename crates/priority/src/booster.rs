@@ -8,9 +8,9 @@ use std::time::Instant;
 
 /// The way in which a thread wants to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub enum WakeMode {
     /// It preempts the running task, if it has tokens.
-    Ready,
+    Preempting,
     /// It waits until the running task blocks, or its time slice is over (`SCHED_BATCH`).
     Patient,
 }
@@ -20,7 +20,7 @@ pub enum Rest {
 ///
 /// | the thread | calls |
 /// |---|---|
-/// | goes to sleep | [`rest`](Self::rest) |
+/// | goes to sleep | [`prepare_sleep`](Self::prepare_sleep) |
 /// | has woken | [`woken`](Self::woken) |
 /// | has worked for a few microseconds | [`check`](Self::check) |
 /// | waits for something while awake | [`lower`](Self::lower) |
@@ -58,16 +58,16 @@ impl Booster {
     }
 
     /// To be called before the thread sleeps.
-    pub fn rest(&mut self, rest: Rest) {
+    pub fn prepare_sleep(&mut self, mode: WakeMode) {
         self.account();
         let raised = Level::raised(self.class);
-        let level = match rest {
+        let level = match mode {
             // With `SCHED_BATCH` the thread would lose its short time slice.
-            Rest::Patient if self.class == Priority::Slice => Level::NORMAL,
-            Rest::Patient => Level::PATIENT,
-            Rest::Ready if self.level == raised && !self.bucket.is_empty() => raised,
-            Rest::Ready if self.bucket.has_enough() => raised,
-            Rest::Ready => Level::NORMAL,
+            WakeMode::Patient if self.class == Priority::Slice => Level::NORMAL,
+            WakeMode::Patient => Level::PATIENT,
+            WakeMode::Preempting if self.level == raised && !self.bucket.is_empty() => raised,
+            WakeMode::Preempting if self.bucket.has_enough() => raised,
+            WakeMode::Preempting => Level::NORMAL,
         };
         self.enter(level);
         if self.is_raised()
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_thread_is_raised_until_its_tokens_are_used_up() {
         with_class(Priority::Realtime, |mut booster| {
-            booster.rest(Rest::Ready);
+            booster.prepare_sleep(WakeMode::Preempting);
             assert_eq!(kernel::policy(), libc::SCHED_FIFO);
             booster.woken();
             let start = Instant::now();
@@ -179,13 +179,13 @@ mod tests {
             assert!(start.elapsed() >= Duration::from_nanos(Bucket::BURST_NS / 2));
             assert_eq!(kernel::policy(), libc::SCHED_OTHER);
             // Without tokens the thread sleeps in the normal class, until it has slept for long enough.
-            booster.rest(Rest::Ready);
+            booster.prepare_sleep(WakeMode::Preempting);
             assert_eq!(kernel::policy(), libc::SCHED_OTHER);
             std::thread::sleep(Duration::from_nanos(
                 Bucket::ENOUGH_NS * (Bucket::AWAY_PER_TOKEN + 1),
             ));
             booster.woken();
-            booster.rest(Rest::Ready);
+            booster.prepare_sleep(WakeMode::Preempting);
             assert_eq!(kernel::policy(), libc::SCHED_FIFO);
             booster.lower();
             assert_eq!(kernel::policy(), libc::SCHED_OTHER);
@@ -202,7 +202,7 @@ mod tests {
         std::thread::spawn(move || {
             let mut booster = Booster::anchored(Priority::Realtime);
             let sleep = |booster: &mut Booster, time| {
-                booster.rest(Rest::Ready);
+                booster.prepare_sleep(WakeMode::Preempting);
                 let bound = cores();
                 std::thread::sleep(time);
                 booster.woken();
@@ -226,11 +226,11 @@ mod tests {
     fn a_patient_thread_waits_for_others_in_every_class() {
         for class in [Priority::Realtime, Priority::Nice, Priority::Normal] {
             with_class(class, |mut booster| {
-                booster.rest(Rest::Patient);
+                booster.prepare_sleep(WakeMode::Patient);
                 assert_eq!(kernel::policy(), libc::SCHED_BATCH);
                 assert!(!booster.is_raised());
                 booster.woken();
-                booster.rest(Rest::Ready);
+                booster.prepare_sleep(WakeMode::Preempting);
                 let raised = if class == Priority::Realtime {
                     libc::SCHED_FIFO
                 } else {

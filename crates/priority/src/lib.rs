@@ -18,7 +18,7 @@
 //! none.
 //!
 //! The safe direction of error is the normal class: a thread stays there if the kernel refuses a change. Should a bug keep a
-//! thread in the real-time class, the kernel ends the process ([`RUNAWAY`]), and the supervisor starts it again.
+//! thread in the real-time class, the kernel ends the process ([`RUNAWAY_US`]), and the supervisor starts it again.
 //!
 //! Allowed `unsafe`: sched_setattr(2) and sched_getattr(2), which the C library does not wrap.
 
@@ -27,7 +27,7 @@ mod booster;
 mod bucket;
 mod kernel;
 
-pub use booster::{Booster, Rest};
+pub use booster::{Booster, WakeMode};
 pub use bucket::Bucket;
 pub use placement_config::Priority;
 
@@ -39,7 +39,7 @@ use std::io;
 /// Processor time in microseconds that a thread may use in the real-time class without ever sleeping, before the kernel ends the
 /// process (`RLIMIT_RTTIME`). Two thousand times what a [`Booster`] allows: time counts on
 /// while a thread comes and goes without ever being woken in that class.
-pub const RUNAWAY: u64 = 10_000_000;
+pub const RUNAWAY_US: u64 = 10_000_000;
 
 /// The outcome of [`grant`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ fn admit(class: Priority) -> io::Result<bool> {
     let limited = match class {
         Priority::Realtime => {
             // Lowering requires no privilege, so every thread that may be real-time can be lowered.
-            set_limit(Resource::Rttime, RUNAWAY, true)?;
+            set_limit(Resource::Rttime, RUNAWAY_US, true)?;
             set_limit(Resource::Rtprio, 1, false)
         }
         // As the limit counts: 20 - nice.

@@ -11,7 +11,7 @@ pub struct Constraint {
 }
 
 impl Constraint {
-    /// By a core's file, lent by the process that opened it. There is no constraint yet.
+    /// Takes a core's file, lent by the process that opened it. There is no constraint yet.
     pub fn new(file: OwnedFd) -> Constraint {
         Constraint { file, is_set: false }
     }

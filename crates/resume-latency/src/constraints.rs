@@ -3,13 +3,33 @@
 use crate::{ANY_STATE, POLL_ONLY};
 use rustix::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where the kernel has a directory for each core.
+/// The directory in which the kernel has one for each core.
 pub const CPUS: &str = "/sys/devices/system/cpu";
 
-/// Cores with higher numbers are done without: their descriptors have to fit into the channel of a process that does not read yet.
+/// Number from which on cores are left out: all descriptors have to fit into the channel of a process that does not read yet.
 const MOST: u16 = 512;
+
+/// The reason why no core can be kept from halting.
+#[derive(Debug, thiserror::Error)]
+enum OpenError {
+    #[error("the kernel has no driver for idle states")]
+    NoIdleStates,
+    /// The directory of cores cannot be read, or the note cannot be written.
+    #[error("{}: {error}", .path.display())]
+    File { path: PathBuf, error: io::Error },
+}
+
+/// The reason why the file of one core is left alone.
+#[derive(Debug, thiserror::Error)]
+enum CoreError {
+    #[error("its resume latency is set to {0}")]
+    Constrained(String),
+    #[error(transparent)]
+    File(#[from] io::Error),
+}
 
 /// See the crate's description. When it is dropped, all constraints are lifted.
 #[derive(Debug)]
@@ -30,9 +50,9 @@ impl Constraints {
             refused: String::new(),
             note: note.into(),
         };
-        if let Err(reason) = all.open_files() {
+        if let Err(error) = all.open_files() {
             all.files.clear();
-            all.refused = reason;
+            all.refused = error.to_string();
         }
         all
     }
@@ -42,7 +62,7 @@ impl Constraints {
         self.files.iter().map(|(cpu, file)| (*cpu, file.as_fd()))
     }
 
-    /// Why there are no others, for users; empty if there is nothing to say.
+    /// The reason why other cores' files are not open, for users; empty if all are.
     pub fn refused(&self) -> &str {
         &self.refused
     }
@@ -59,17 +79,21 @@ impl Constraints {
         }
     }
 
-    fn open_files(&mut self) -> Result<(), String> {
+    fn open_files(&mut self) -> Result<(), OpenError> {
+        let failed = |path: &Path, error| OpenError::File {
+            path: path.into(),
+            error,
+        };
         let driver = value(&self.cpus.join("cpuidle/current_driver"));
         if !driver.is_ok_and(|driver| driver != "none") {
-            return Err("the kernel has no driver for idle states".into());
+            return Err(OpenError::NoIdleStates);
         }
         let stale = read_note(&self.note);
         let (mut refusals, mut reason) = (0, String::new());
-        for cpu in numbers(&self.cpus).map_err(|error| format!("{}: {error}", self.cpus.display()))? {
+        for cpu in numbers(&self.cpus).map_err(|error| failed(&self.cpus, error))? {
             match open(&self.file_of(cpu), stale.contains(&cpu)) {
                 Ok(file) => self.files.push((cpu, file)),
-                Err(why) if refusals == 0 => (refusals, reason) = (1, format!("CPU {cpu}: {why}")),
+                Err(error) if refusals == 0 => (refusals, reason) = (1, format!("CPU {cpu}: {error}")),
                 Err(_) => refusals += 1,
             }
         }
@@ -81,7 +105,7 @@ impl Constraints {
             return Ok(());
         }
         // Before anything is set: without it, a constraint might stay behind for good.
-        write_note(&self.note, &self.files).map_err(|error| format!("{}: {error}", self.note.display()))?;
+        write_note(&self.note, &self.files).map_err(|error| failed(&self.note, error))?;
         self.lift_all();
         Ok(())
     }
@@ -101,7 +125,7 @@ impl Drop for Constraints {
 }
 
 /// The numbers of the cores with a directory, in order.
-fn numbers(cpus: &Path) -> std::io::Result<Vec<u16>> {
+fn numbers(cpus: &Path) -> io::Result<Vec<u16>> {
     let number = |name: &str| name.strip_prefix("cpu")?.parse().ok();
     let names = fs::read_dir(cpus)?.map_while(Result::ok);
     let numbers = names.filter_map(|entry| number(entry.file_name().to_str()?));
@@ -110,27 +134,26 @@ fn numbers(cpus: &Path) -> std::io::Result<Vec<u16>> {
     Ok(numbers)
 }
 
-fn value(file: &Path) -> std::io::Result<String> {
+fn value(file: &Path) -> io::Result<String> {
     fs::read_to_string(file).map(|text| text.trim().to_owned())
 }
 
 /// Opens a core's file if there is no constraint, or only one that was left behind.
-fn open(file: &Path, is_stale: bool) -> Result<OwnedFd, String> {
-    match value(file).map_err(|error| error.to_string())?.as_str() {
+fn open(file: &Path, is_stale: bool) -> Result<OwnedFd, CoreError> {
+    match value(file)?.as_str() {
         ANY_STATE => {}
         POLL_ONLY if is_stale => {}
-        other => return Err(format!("its resume latency is set to {other}")),
+        other => return Err(CoreError::Constrained(other.into())),
     }
-    let opened = OpenOptions::new().write(true).open(file);
-    opened.map(OwnedFd::from).map_err(|error| error.to_string())
+    Ok(OpenOptions::new().write(true).open(file)?.into())
 }
 
 /// Names the run of the kernel: constraints do not survive it.
-fn boot_id() -> std::io::Result<String> {
+fn boot_id() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
 }
 
-fn write_note(note: &Path, files: &[(u16, OwnedFd)]) -> std::io::Result<()> {
+fn write_note(note: &Path, files: &[(u16, OwnedFd)]) -> io::Result<()> {
     let mut text = boot_id()?;
     for (cpu, _) in files {
         text += &format!("{cpu}\n");

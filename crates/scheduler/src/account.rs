@@ -34,7 +34,7 @@ impl Progress {
     }
 }
 
-/// The account of the thread that opened it. On cache lines of its own: neighbours are written by other threads.
+/// The account of the thread that opened it. It lies on cache lines of its own, since other threads write its neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Account {
@@ -52,9 +52,9 @@ pub struct Account {
     wakeups: AtomicU64,
     kicks: AtomicU64,
     idle_poll_cycles: AtomicU64,
-    /// Up to when `awake_cycles` counts.
+    /// The cycle up to which `awake_cycles` counts.
     awake_since: AtomicU64,
-    /// Up to when time was charged, to packets or to looks in vain.
+    /// The cycle up to which time was charged, to packets or to looks in vain.
     charged_until: AtomicU64,
 }
 
@@ -67,17 +67,17 @@ pub struct Record {
     pub tid: u32,
     /// Cycles of steps that moved at least one packet, and of the looks that led to them.
     pub busy_cycles: u64,
-    /// Cycles not asleep.
+    /// Cycles for which the thread was awake.
     pub awake_cycles: u64,
-    /// As in [`Progress`], and the following four.
+    /// Bursts taken from transmit rings.
     pub bursts: u64,
     /// Packets taken from transmit rings.
     pub packets: u64,
     /// Packets written into receive rings.
     pub delivered: u64,
-    /// Copying left to others.
+    /// Times another worker was told to copy.
     pub offloads: u64,
-    /// Work left to others since the core was wanted.
+    /// Times work was left to another worker because this core was wanted.
     pub aborts: u64,
     /// Rounds of looks at polled rings.
     pub polls: u64,
@@ -122,13 +122,13 @@ impl Account {
         }
     }
 
-    /// The time since the last charge led to no packets.
+    /// Charges the time since the last charge to a look in vain: it led to no packets.
     #[inline]
     pub(crate) fn in_vain(&self) {
         self.charged_until.store(cycles(), Relaxed);
     }
 
-    /// A round of looks at rings that are polled.
+    /// Counts a round of looks at rings that are polled.
     #[inline]
     pub(crate) fn polled(&self) {
         add(&self.polls, 1);
@@ -139,19 +139,19 @@ impl Account {
         self.packets.load(Relaxed)
     }
 
-    /// A guest kicked.
+    /// Counts a kick of a guest.
     #[inline]
     pub(crate) fn kicked(&self) {
         add(&self.kicks, 1);
     }
 
-    /// The core was kept from halting for so long.
+    /// Adds a time for which the core was kept from halting.
     pub(crate) fn kept_from_halting(&self, cycles: u64) {
         add(&self.idle_poll_cycles, cycles);
     }
 
-    /// Around a sleep: `sleep` waits, and says whether work came. It says [`woken`](Self::woken) before it does more than
-    /// wait.
+    /// Accounts for a sleep: `sleep` waits, and returns whether work came. It calls [`woken`](Self::woken) before it does
+    /// more than wait.
     pub fn asleep(&self, sleep: impl FnOnce() -> bool) {
         self.awake();
         let since = self.awake_since.load(Relaxed);
@@ -163,14 +163,14 @@ impl Account {
         }
     }
 
-    /// The thread was asleep until now.
+    /// Begins time awake: the thread was asleep until now.
     pub(crate) fn woken(&self) {
         let now = cycles();
         self.awake_since.store(now, Relaxed);
         self.charged_until.store(now, Relaxed);
     }
 
-    /// To be called now and then while awake, so that readers need not wait for the next sleep.
+    /// Adds the time awake so far. To be called now and then, so that readers need not wait for the next sleep.
     #[inline]
     pub(crate) fn awake(&self) {
         let now = cycles();
@@ -214,7 +214,7 @@ impl Ledger {
         }
     }
 
-    /// An account for the calling thread.
+    /// Opens an account for the calling thread.
     pub fn open(&self, name: &str) -> Arc<Account> {
         let zero = || AtomicU64::new(0);
         let now = cycles();
@@ -253,7 +253,7 @@ impl Ledger {
         records
     }
 
-    /// How fast the counter of cycles counts, per second.
+    /// The rate of the cycle counter, per second.
     pub fn cycles_per_second(&self) -> u64 {
         self.rate.per_second()
     }

@@ -1,12 +1,12 @@
-//! How long a worker's breaks are: from when there is nothing left to do until something comes, whether it looks for work or
-//! sleeps meanwhile. The next packet is expected after the average of the last few breaks, which says whether it is worth while to
+//! The length of a worker's breaks. A break begins when there is nothing left to do and ends when something comes, whether the
+//! worker looks for work or sleeps meanwhile. The next packet is expected after the average of the last few breaks, which says whether it is worth while to
 //! stay awake for it ([`placement::Policy::linger_for_ns`]).
 
 /// The weight of the newest break is one of so many.
 const WEIGHT: u64 = 8;
 
-/// A break counts as no longer than that, so that a worker which was not needed for long finds back to a fast stream within
-/// some ten packets.
+/// The longest time that a break counts for. A worker that was not needed for long recognises a fast stream within some ten
+/// packets.
 const LONGEST_NS: u64 = 250_000;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
@@ -17,17 +17,17 @@ pub(crate) struct Breaks {
 }
 
 impl Breaks {
-    /// There is nothing to do; repeated calls change nothing.
+    /// Begins a break, as there is nothing to do; repeated calls change nothing.
     pub fn begin(&mut self, now_ns: u64) {
         self.since_ns.get_or_insert(now_ns);
     }
 
-    /// Since when there has been nothing to do.
+    /// The time since which there has been nothing to do.
     pub fn since_ns(&self) -> Option<u64> {
         self.since_ns
     }
 
-    /// Something has come.
+    /// Ends the break: something has come.
     pub fn end(&mut self, now_ns: u64) {
         if let Some(since_ns) = self.since_ns.take() {
             let length_ns = now_ns.saturating_sub(since_ns).min(LONGEST_NS);
@@ -35,7 +35,7 @@ impl Breaks {
         }
     }
 
-    /// After how long something is expected.
+    /// The time after which something is expected.
     pub fn expected_ns(&self) -> u64 {
         self.average_ns
     }
@@ -45,7 +45,7 @@ impl Breaks {
 mod tests {
     use super::*;
 
-    /// The expected break after packets at this distance.
+    /// The break that is expected after packets at this distance.
     fn after(breaks: &mut Breaks, distance_ns: u64, packets: u64) -> u64 {
         for number in 0..packets {
             breaks.begin(number * distance_ns);

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The forwarding threads of a process.
 pub struct Crew {
-    /// Which thread does which work.
+    /// The placement of work on threads.
     pub placement: Placement,
     /// The accounts of the threads.
     pub ledger: Ledger,
     pub(crate) watchdog: Arc<Watchdog>,
-    /// They are to end.
+    /// Whether the threads are to end.
     pub(crate) ending: Arc<AtomicBool>,
 }
 
@@ -31,12 +31,12 @@ impl Crew {
     /// Starts the watchdog. To be called before any other thread of the crew is started.
     ///
     /// # Errors
-    /// No thread, or the signal's handler cannot be installed.
+    /// The thread cannot be started, or the signal's handler cannot be installed.
     pub fn watch(&self) -> std::io::Result<()> {
         self.watchdog.start(&self.ending)
     }
 
-    /// Watches the calling thread, if it is no worker. Workers are watched.
+    /// Watches the calling thread. Needed for threads that are no workers: workers are watched anyway.
     pub fn pulse(&self) -> Arc<Pulse> {
         Pulse::new(&self.watchdog)
     }

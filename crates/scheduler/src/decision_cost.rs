@@ -8,10 +8,10 @@
 use crate::home::Home;
 use crate::placement::Placement;
 use crate::testing::Table;
-use ::placement::{Backlog, Config, Costs, Cpu, Policy, Shape, Topology, Vnic};
+use ::placement::{Backlog, Config, Costs, Cpu, Policy, Shape, Topology, VnicId};
 use std::hint::black_box;
 use std::time::Instant;
-use vm_state::{Stage, ThreadState, VmState};
+use vm_state::{TestArea, ThreadState, VmState};
 
 const DECISIONS: u32 = 20_000;
 const RUNS: usize = 32;
@@ -35,19 +35,19 @@ impl Rig {
             modules: cores.min(8),
             cpus: 1,
         };
-        let stage = Stage::new().unwrap();
+        let area = TestArea::new().unwrap();
         let mut table = Table::default();
         for cpu in 0..u32::from(cores) {
-            stage.runs(cpu, if cpu % 4 == 0 { OTHER } else { 0 });
+            area.runs(cpu, if cpu % 4 == 0 { OTHER } else { 0 });
         }
         for number in 0..ports {
-            let home = Home::new(Vnic(number), None);
+            let home = Home::new(VnicId(number), None);
             let state = ThreadState::Blocked(number % u32::from(cores));
-            let slot = stage.thread(GUEST + number, state).unwrap();
+            let slot = area.thread(GUEST + number, state).unwrap();
             home.set_threads(Box::new([slot]));
             table.0.push(home);
         }
-        let facts = VmState::map(stage.area()).unwrap();
+        let facts = VmState::map(area.descriptor()).unwrap();
         Rig {
             placement: placement(shape, Some(facts)),
             table,
@@ -58,7 +58,7 @@ impl Rig {
     /// Which thread copies, and when the receiver is notified: the questions for each burst.
     fn decide(&self, number: u32) {
         let view = self.placement.view(&self.table);
-        let receiver = Vnic(number % self.table.0.len() as u32);
+        let receiver = VnicId(number % self.table.0.len() as u32);
         let backlog = Backlog {
             packets: 32,
             bytes: 32 * 64 * 1024,

@@ -1,11 +1,11 @@
 //! Forwarding threads as others see them: how they are woken, their messages, and whether they are awake.
 //!
-//! An [`Executor`] is what one worker serves - that of a core, or of a vNIC - or what several floating workers serve
-//! together, when nothing is known that would help to choose among them. Three kinds of news reach it: kicks, by
-//! guests' eventfds; rings posted by threads that are no workers; and messages of other workers, through a fixed
-//! circular buffer (Hyper-Switch, 3.4). A buffer that is full refuses, and the sender does the work itself.
+//! An [`Executor`] collects the reasons to wake up of one worker - that of a core, or of a vNIC - or of several floating
+//! workers together, when nothing is known that would help to choose among them. There are three: kicks, by guests'
+//! eventfds; rings posted by threads that are no workers; and messages of other workers, through a fixed circular buffer
+//! (Hyper-Switch, 3.4). When the buffer is full, the sender does the work itself.
 //!
-//! Nothing is lost when it falls asleep: see [`Mailbox`].
+//! No message is lost when the worker falls asleep: see [`Mailbox`].
 
 use crate::ring_id::RingId;
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// Messages that an executor's buffer holds.
 const MESSAGES: usize = 64;
 
-/// Wake-ups told of at a time, at most: few, so that the kernel wakes other idle workers for the rest.
+/// Most wake-ups that are fetched at a time: few, so that the kernel wakes other idle workers for the others.
 pub(crate) const WAKEUPS: usize = 4;
 
 /// A ring to serve.
@@ -33,28 +33,28 @@ pub struct Executor {
     /// The core that its thread is bound to.
     pub(crate) cpu: Option<Cpu>,
     polling: Option<Arc<PollingCores>>,
-    /// Among those that poll. Only its thread changes that.
+    /// Whether its core is listed among the cores that poll. Only its own thread changes that.
     listed: AtomicBool,
     epoll: OwnedFd,
     doorbell: OwnedFd,
     posted: Mutex<BTreeSet<RingId>>,
     mailbox: Mailbox<Message>,
-    /// Until a thread takes it; none does if several threads serve this executor.
+    /// The reading end, until a thread takes it. No thread does if several serve this executor.
     inbox: Mutex<Option<Receiver<Message>>>,
     contended: AtomicBool,
 }
 
-/// The cores whose workers look for work, a bit each: a thread that needs a helper finds one without asking all of them. Others than
-/// the core's own thread only read.
+/// The cores whose workers look for work, a bit each: a thread that needs a helper finds one without asking all of them. A core's
+/// bit is written by its own thread only.
 pub(crate) struct PollingCores(Vec<Word>);
 
-/// 64 cores, on a cache line of their own: it changes whenever one of them begins or ends polling.
+/// 64 cores, on a cache line of their own, since the word changes whenever one of them begins or ends polling.
 #[repr(align(64))]
 #[derive(Default)]
 struct Word(AtomicU64);
 
 impl PollingCores {
-    /// For these cores, none of which polls.
+    /// The set for these cores, none of which polls.
     pub fn new(cpus: impl Iterator<Item = Cpu>) -> PollingCores {
         let words = cpus.map(|cpu| usize::from(cpu.0) / 64 + 1).max();
         PollingCores((0..words.unwrap_or(0)).map(|_| Word::default()).collect())
@@ -88,7 +88,7 @@ pub(crate) enum Wakeup {
 const DOORBELL: u64 = u64::MAX;
 
 impl Executor {
-    /// One whose thread the operating system places.
+    /// An executor whose thread the operating system places.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -96,7 +96,7 @@ impl Executor {
         Executor::make(None)
     }
 
-    /// That of a core, which is listed while its thread polls.
+    /// The executor of a core, which is listed while its thread polls.
     pub(crate) fn on(cpu: Cpu, polling: Arc<PollingCores>) -> std::io::Result<Executor> {
         Executor::make(Some((cpu, polling)))
     }
@@ -141,7 +141,7 @@ impl Executor {
         self.mailbox.receive(inbox)
     }
 
-    /// Messages that wait.
+    /// The number of messages that wait.
     pub(crate) fn depth(&self) -> u16 {
         self.mailbox.depth()
     }
@@ -151,7 +151,7 @@ impl Executor {
         self.mailbox.activity()
     }
 
-    /// To be called by its thread. After `Asleep` it must look at its inbox once more.
+    /// Publishes the activity of the calling thread, which serves the executor. After `Asleep` it must look at its inbox once more.
     pub(crate) fn set_activity(&self, activity: Activity) {
         let polls = activity == Activity::Polling;
         if let (Some(cpu), Some(polling)) = (self.cpu, &self.polling)
@@ -163,7 +163,7 @@ impl Executor {
         self.mailbox.set_activity(activity);
     }
 
-    /// To be called by its thread when it was woken and knows no more yet.
+    /// Notes that its thread was woken and does not know yet for what. To be called by that thread.
     pub(crate) fn set_awake(&self) {
         self.mailbox.set_activity(Activity::Polling);
     }
@@ -190,7 +190,7 @@ impl Executor {
         )?)
     }
 
-    /// Ends that.
+    /// Receives a ring's kicks no longer.
     pub(crate) fn unwatch(&self, kick: BorrowedFd<'_>) {
         // Fails only if it was not watched.
         let _ = epoll::delete(&self.epoll, kick);
@@ -210,7 +210,7 @@ impl Executor {
         }
     }
 
-    /// Wakes its thread for nothing, so that it notices that it is to end.
+    /// Wakes its thread without work, so that it notices that it is to end.
     pub(crate) fn wake(&self) {
         ring_bell(&self.doorbell);
     }

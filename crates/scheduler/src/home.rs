@@ -7,17 +7,17 @@ use crate::ring_id::RingId;
 use crate::threads::Threads;
 use crate::waits::Waits;
 use parking_lot::Mutex;
-use placement::{Cpu, Vnic};
+use placement::{Cpu, VnicId};
 use ring::Assignment;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use vm_state::Slot;
 
-/// Misdirected kicks in sequence after which a vNIC's home moves.
+/// Number of misdirected kicks in sequence after which a vNIC's home moves.
 const PATIENCE: u16 = 16;
 
-/// Times in sequence that a sender whose known threads all sleep has waited for its core, after which there must be another one.
+/// Number of waits in sequence, of a sender whose known threads all sleep, after which it must have a thread that is not known.
 const UNSEEN: u32 = 16;
 
 /// Least time from one such suspicion to the next, in nanoseconds. It doubles as long as nothing new is found.
@@ -26,28 +26,28 @@ const LONGEST_UNSEEN_PAUSE_NS: u64 = 64 * UNSEEN_PAUSE_NS;
 
 /// All vNICs, as the placement policy sees them.
 pub trait Homes {
-    /// That of a vNIC, if it exists.
-    fn home(&self, vnic: Vnic) -> Option<&Home>;
+    /// The home of a vNIC, if it exists.
+    fn home(&self, vnic: VnicId) -> Option<&Home>;
 
-    /// How many there are.
+    /// The number of vNICs.
     fn count(&self) -> u32;
 
-    /// One after the other, from 0 to below [`count`](Self::count): numbers have gaps.
+    /// The homes one after the other, from 0 to below [`count`](Self::count): numbers of vNICs have gaps.
     fn nth(&self, place: u32) -> Option<&Home>;
 }
 
 /// One vNIC's place among executors.
 pub struct Home {
-    vnic: Vnic,
+    vnic: VnicId,
     /// The executor of its own thread, if each vNIC has one.
     own: Option<Arc<Executor>>,
-    /// That thread is to end.
+    /// Whether that thread is to end.
     ending: Arc<AtomicBool>,
     /// The core whose worker copies to it, or was told to.
     copier: Assignment,
     /// When its driver may have been notified last, in nanoseconds of the placement's clock.
     notified_ns: AtomicU64,
-    /// How often a worker in sequence found that another one should have received the kick.
+    /// Number of kicks in sequence of which a worker found that another one should have received them.
     misdirected: AtomicU16,
     /// How often in sequence the guest waited for the core on which its ring was served, and when it did last, in
     /// nanoseconds of the placement's clock.
@@ -56,11 +56,11 @@ pub struct Home {
     /// When it may be suspected again that the guest has threads that are not known, and how long after that.
     suspect_ns: AtomicU64,
     suspect_pause_ns: AtomicU64,
-    /// There is a suspicion that no thread has taken.
+    /// Whether there is a suspicion that no thread has taken.
     suspected: AtomicBool,
     /// How long workers wait until the guest blocks.
     patience: Mutex<Waits>,
-    kicks: Mutex<Kicks>,
+    kicks: Mutex<KickTarget>,
     /// Threads of the guest, as far as they are known.
     threads: Threads,
     /// Which of them kicks, and which one takes the vNIC's interrupts.
@@ -70,7 +70,7 @@ pub struct Home {
 
 /// The executor that receives a vNIC's kicks.
 #[derive(Default)]
-struct Kicks {
+struct KickTarget {
     executor: Option<Arc<Executor>>,
     /// Of each ring.
     watched: [Option<OwnedFd>; RingId::PER_VNIC as usize],
@@ -78,16 +78,16 @@ struct Kicks {
     in_vain: KickLimit,
 }
 
-impl Kicks {
-    /// Decided if it was not.
+impl KickTarget {
+    /// The executor, which is decided on now if it was not before.
     fn executor(&mut self, decide: impl FnOnce() -> Arc<Executor>) -> &Arc<Executor> {
         self.executor.get_or_insert_with(decide)
     }
 }
 
 impl Home {
-    /// For a vNIC whose own thread, if it has one, serves `own`.
-    pub fn new(vnic: Vnic, own: Option<Arc<Executor>>) -> Home {
+    /// The home of a vNIC whose own thread, if it has one, serves `own`.
+    pub fn new(vnic: VnicId, own: Option<Arc<Executor>>) -> Home {
         Home {
             vnic,
             own,
@@ -109,7 +109,7 @@ impl Home {
     }
 
     /// The vNIC's number.
-    pub fn vnic(&self) -> Vnic {
+    pub fn vnic(&self) -> VnicId {
         self.vnic
     }
 
@@ -118,7 +118,7 @@ impl Home {
         self.own.as_ref()
     }
 
-    /// Set when its own thread is to end.
+    /// The flag that is set when its own thread is to end.
     pub(crate) fn ending(&self) -> &Arc<AtomicBool> {
         &self.ending
     }
@@ -155,7 +155,7 @@ impl Home {
         self.notified_ns.store(now_ns, Ordering::Relaxed);
     }
 
-    /// A kick should have been received by another executor. If that is so time and again, it will be.
+    /// Notes that a kick should have been received by another executor. If that happens time and again, later kicks are.
     pub(crate) fn prefer(&self, executor: &Arc<Executor>) {
         if self.misdirected.fetch_add(1, Ordering::Relaxed) >= PATIENCE
             && let Some(mut kicks) = self.kicks.try_lock()
@@ -165,15 +165,15 @@ impl Home {
         }
     }
 
-    /// The kick was received where it should be.
+    /// Notes that a kick was received where it should be.
     pub(crate) fn keep(&self) {
         if self.misdirected.load(Ordering::Relaxed) != 0 {
             self.misdirected.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The guest waits for the core on which its ring was served, for the how manieth time in a sequence without breaks of
-    /// more than `within_ns`.
+    /// Notes that the guest waits for the core on which its ring was served. Returns the number of such waits in a sequence
+    /// without breaks of more than `within_ns`.
     pub(crate) fn waits_for_core(&self, now_ns: u64, within_ns: u64) -> u32 {
         let last_ns = self.waited_ns.swap(now_ns, Ordering::Relaxed);
         if now_ns.saturating_sub(last_ns) > within_ns {
@@ -182,15 +182,15 @@ impl Home {
         self.waits.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// It does not.
+    /// Notes that the guest does not wait, which ends the sequence.
     pub(crate) fn has_core(&self) {
         if self.waits.load(Ordering::Relaxed) != 0 {
             self.waits.store(0, Ordering::Relaxed);
         }
     }
 
-    /// All known threads of the guest sleep, and yet it sends. True if it has waited for its core so often meanwhile that one is not
-    /// known, and this is to be looked into now.
+    /// Notes that the guest sends although all its known threads sleep. True if it has waited for its core so often meanwhile that it
+    /// must have a thread that is not known, and a look-up is due.
     pub(crate) fn suspects_threads(&self, now_ns: u64) -> bool {
         if self.waits.load(Ordering::Relaxed) < UNSEEN || now_ns < self.suspect_ns.load(Ordering::Relaxed) {
             return false;
@@ -208,17 +208,17 @@ impl Home {
         self.suspected.swap(false, Ordering::Relaxed)
     }
 
-    /// A worker that the guest had woken waited so long for its core, for each packet that it found then.
+    /// Notes how long a worker that the guest had woken waited for its core, for each packet that it found then.
     pub(crate) fn waited_for(&self, now_ns: u64, per_packet_ns: u64) {
         self.patience.lock().note(now_ns, per_packet_ns);
     }
 
-    /// Whether a worker that the guest wakes does better to wait until the guest blocks.
+    /// Whether a worker that the guest wakes should wait until the guest blocks.
     pub(crate) fn may_be_waited_for(&self, now_ns: u64) -> bool {
         self.patience.lock().may(now_ns)
     }
 
-    fn move_to(&self, kicks: &mut Kicks, executor: &Arc<Executor>) {
+    fn move_to(&self, kicks: &mut KickTarget, executor: &Arc<Executor>) {
         let Some(old) = kicks.executor.replace(executor.clone()) else {
             return;
         };
@@ -251,7 +251,7 @@ impl Home {
         Ok(())
     }
 
-    /// Ends that.
+    /// Receives kicks of the ring no longer.
     pub fn unwatch(&self, queue: u32) {
         let mut kicks = self.kicks.lock();
         let kick = kicks.watched.get_mut(queue as usize).and_then(Option::take);
@@ -307,21 +307,21 @@ impl Home {
         self.kicks.lock().executor(decide).post(rings);
     }
 
-    /// What `look` sees in the threads of the guest, or in that of an interface of the driver domain. There are none while they
-    /// are not known.
+    /// Calls `look` with the threads of the guest, or with that of an interface of the driver domain, and returns its result.
+    /// There are no threads while they are not known.
     #[inline]
     pub(crate) fn with_threads<R>(&self, look: impl FnOnce(&[Slot]) -> R) -> R {
         self.threads.with(look)
     }
 
-    /// A thread has kicked, perhaps one of the guest's.
+    /// Notes that a thread has kicked, perhaps one of the guest's.
     pub(crate) fn kicked_by(&self, thread: Slot) {
         if self.is_one_of_several(thread) {
             self.kicker.vote(thread);
         }
     }
 
-    /// An interrupt of this vNIC has woken a thread, perhaps one of the guest's.
+    /// Notes that an interrupt of this vNIC has woken a thread, perhaps one of the guest's.
     pub(crate) fn interrupted(&self, thread: Slot) {
         if self.is_one_of_several(thread) {
             self.interrupted.vote(thread);
@@ -337,19 +337,19 @@ impl Home {
         self.with_threads(|threads| threads.len() > 1 && threads.contains(&thread))
     }
 
-    /// The thread that kicks, of several, if that is known.
+    /// The one of several threads that kicks, if that is known.
     #[inline]
     pub(crate) fn kicker(&self) -> Option<Slot> {
         self.kicker.get()
     }
 
-    /// The thread that takes the vNIC's interrupts, of several, if that is known.
+    /// The one of several threads that takes the vNIC's interrupts, if that is known.
     #[inline]
     pub(crate) fn interrupted_thread(&self) -> Option<Slot> {
         self.interrupted.get()
     }
 
-    /// Says which threads of the guest are its vCPUs.
+    /// Sets the threads of the guest that are its vCPUs.
     pub fn set_threads(&self, threads: Box<[Slot]>) {
         self.kicker.forget();
         self.interrupted.forget();
@@ -359,9 +359,9 @@ impl Home {
     }
 }
 
-/// A vNIC that is not among others (yet).
+/// A single vNIC, which is not in a table (yet).
 impl Homes for Home {
-    fn home(&self, vnic: Vnic) -> Option<&Home> {
+    fn home(&self, vnic: VnicId) -> Option<&Home> {
         Some(self).filter(|home| home.vnic == vnic)
     }
 

@@ -14,14 +14,14 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct IdleCore {
     poll: IdlePoll,
-    /// Until it fails.
+    /// The constraint, until setting it fails.
     constraint: Option<Constraint>,
-    /// Up to when the account has the time of the constraint that is set.
+    /// The cycle up to which the constraint was accounted for.
     counted_until: u64,
 }
 
 impl IdleCore {
-    /// By the core's file, for at most so long after a packet.
+    /// An idle core with its constraint, which is set for at most so long after a packet.
     pub fn new(file: OwnedFd, bound: Duration) -> IdleCore {
         IdleCore {
             poll: IdlePoll::new(u64::try_from(bound.as_nanos()).unwrap_or(u64::MAX)),

@@ -2,18 +2,18 @@
 //!
 //! A core that halts is woken late: within microseconds on bare metal, in up to a millisecond where it belongs to a hypervisor. For a guest
 //! that waits for an answer this is most of a round trip. So a worker keeps its core from halting while an answer is
-//! expected soon. Guests are known to converse by what ended the worker's breaks: the kick of a guest that was notified since the
-//! worker was woken before, so that it went on after an answer. A break counts as in time if it was no longer than the bound; most of the
+//! expected soon. Guests converse if the worker's breaks are ended by kicks of guests that were notified since the worker was woken
+//! before: such a guest went on after an answer. A break counts as in time if it was no longer than the bound; most of the
 //! last ones have to be. Nothing else sets the constraint: not a stream, whose sender receives nothing, nor a conversation with
 //! pauses.
 //!
 //! The cost is bounded: a core polls no longer than the bound after each packet, and as good as nothing once there are none. The safe
 //! direction of error is to let the core halt.
 
-/// The breaks that are remembered.
+/// Number of breaks that are remembered.
 const BREAKS: u32 = u16::BITS;
 
-/// So many of them have to be in time.
+/// Number of them that have to be in time.
 const ENOUGH: u32 = BREAKS * 3 / 4;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
@@ -26,7 +26,7 @@ pub(crate) struct IdlePoll {
 }
 
 impl IdlePoll {
-    /// With so much time after each packet.
+    /// With this bound on the time after each packet.
     pub fn new(bound_ns: u64) -> IdlePoll {
         IdlePoll {
             bound_ns,
@@ -35,7 +35,7 @@ impl IdlePoll {
         }
     }
 
-    /// The worker was woken after a break since `since_ns`. `notified_ns` is when one of the guests that woke it was notified last, if
+    /// Notes that the worker was woken after a break since `since_ns`. `notified_ns` is when one of the guests that woke it was notified last, if
     /// guests did.
     pub fn woken(&mut self, now_ns: u64, since_ns: u64, notified_ns: Option<u64>) {
         let answered = notified_ns.is_some_and(|notified_ns| notified_ns > self.woken_ns);
@@ -44,7 +44,7 @@ impl IdlePoll {
         self.woken_ns = now_ns;
     }
 
-    /// For how long the idle loop is to poll from now on, in a break since `since_ns`; `None`: not at all.
+    /// The time for which the idle loop is to poll from now on, in a break since `since_ns`; `None`: not at all.
     pub fn poll_for_ns(&self, now_ns: u64, since_ns: u64) -> Option<u64> {
         let left_ns = (since_ns + self.bound_ns).checked_sub(now_ns);
         left_ns.filter(|left_ns| *left_ns > 0 && self.in_time.count_ones() >= ENOUGH)

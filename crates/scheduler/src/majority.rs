@@ -1,7 +1,7 @@
-//! The thread, of a guest's several, that did something most of the recent times: that kicks, or that takes the interrupts.
+//! The one of a guest's threads that kicks, or that takes the interrupts, most of the time.
 //!
-//! Each time is a vote, and the thread that has most of the recent votes counts (the majority vote of Boyer and Moore, with a
-//! bound so that a new one is not outvoted for long). Read with each decision. Votes that two workers give at once may be
+//! Each kick or interrupt is a vote, and the thread that has most of the recent votes counts (the majority vote of Boyer and Moore, with a
+//! bound so that a new one is not outvoted for long). The result is read with each decision. Votes that two workers give at once may be
 //! lost, which does no harm.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -15,7 +15,7 @@ const MOST: u32 = 8;
 pub(crate) struct Majority(AtomicU32);
 
 impl Majority {
-    /// It was that thread.
+    /// Adds a vote for this thread.
     pub fn vote(&self, thread: Slot) {
         let word = self.0.load(Relaxed);
         let (votes, known, thread) = (word >> 16, word & 0xffff, u32::from(thread.0));
@@ -30,7 +30,7 @@ impl Majority {
         }
     }
 
-    /// There are no votes.
+    /// Forgets all votes.
     pub fn forget(&self) {
         self.0.store(0, Relaxed);
     }

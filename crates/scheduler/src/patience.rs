@@ -13,7 +13,7 @@
 //! ([`Waits`](crate::waits::Waits)), and a worker is patient only if the ports that woke it last may be waited for.
 
 use crate::trial::Trial;
-use priority::Rest;
+use priority::WakeMode;
 
 /// Time per packet up to which packets are a train.
 const TRAIN_NS: u64 = 200_000;
@@ -24,10 +24,10 @@ pub(crate) const PAUSE_NS: u64 = 1_000_000;
 /// The weight of the newest gap is one of so many.
 const WEIGHT: u64 = 8;
 
-/// How long a worker is not patient, once it was so in vain for a whole slice.
+/// Time for which a worker is not patient after it waited in vain for a whole slice, at first.
 const FIRST_NS: u64 = 250_000_000;
 
-/// How long a core counts as contended.
+/// Time for which a core counts as contended.
 const CONTENDED_NS: u64 = 250_000_000;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
@@ -36,13 +36,13 @@ pub(crate) struct Patience {
     /// Time per packet, a moving average.
     gap_ns: u64,
     woken_ns: u64,
-    /// Packets moved up to then.
+    /// Number of packets moved before that wake-up.
     packets: u64,
-    /// The worker sleeps patiently.
+    /// Whether the worker sleeps patiently.
     waits: bool,
-    /// How long it waited for the core when it was woken last, if patiently.
+    /// The time that it waited for the core when it was woken last, if it was patient.
     waited_ns: Option<u64>,
-    /// Of waiting until the core's task blocks, whichever it is.
+    /// The trial of waiting until the core's task blocks, whichever task that is.
     trial: Trial,
 }
 
@@ -60,15 +60,19 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// The worker is about to sleep: how it is to be woken. `may`: the guests that woke it last may be waited for.
-    pub fn rest(&mut self, now_ns: u64, may: bool) -> Rest {
+    /// Chooses how the worker, which is about to sleep, is to be woken. `may`: the guests that woke it last may be waited for.
+    pub fn choose_wake_mode(&mut self, now_ns: u64, may: bool) -> WakeMode {
         let train = self.gap_ns <= TRAIN_NS && now_ns < self.woken_ns + PAUSE_NS;
         self.waits = train && may && self.trial.may(now_ns);
-        if self.waits { Rest::Patient } else { Rest::Ready }
+        if self.waits {
+            WakeMode::Patient
+        } else {
+            WakeMode::Preempting
+        }
     }
 
-    /// The worker was woken by something and has its core, for which it waited for `waited_ns` if it was patient. `packets`
-    /// it has moved in all so far; `preempted`: the task before had had the core for long and still wanted it.
+    /// Notes that the worker was woken and has its core, for which it waited for `waited_ns` if it was patient. It has moved
+    /// `packets` in all so far. `preempted`: the task before had had the core for long and still wanted it.
     pub fn woken(&mut self, now_ns: u64, packets: u64, waited_ns: u64, preempted: bool) {
         let moved = packets.wrapping_sub(self.packets).max(1);
         let gap_ns = (now_ns.saturating_sub(self.woken_ns) / moved).min(PAUSE_NS);
@@ -85,7 +89,8 @@ impl Patience {
         }
     }
 
-    /// How long the worker waited for each packet that it has moved since it was woken, if it was patient. Says so once.
+    /// The time that the worker waited for each packet that it has moved since it was woken, if it was patient. `None` the
+    /// second time.
     pub fn waited_per_packet_ns(&mut self, packets: u64) -> Option<u64> {
         let moved = packets.wrapping_sub(self.packets).max(1);
         self.waited_ns.take().map(|waited_ns| waited_ns / moved)
@@ -113,20 +118,23 @@ mod tests {
     #[test]
     fn the_first_packet_after_a_pause_is_served_at_once() {
         let (mut patience, mut now_ns) = (Patience::default(), 0);
-        assert_eq!(patience.rest(now_ns, true), Rest::Ready);
+        assert_eq!(patience.choose_wake_mode(now_ns, true), WakeMode::Preempting);
         // Ten pings per second.
         train(&mut patience, &mut now_ns, 100_000_000, 20, 1);
-        assert_eq!(patience.rest(now_ns, true), Rest::Ready);
+        assert_eq!(patience.choose_wake_mode(now_ns, true), WakeMode::Preempting);
         train(&mut patience, &mut now_ns, 20_000, 40, 1);
-        assert_eq!(patience.rest(now_ns, true), Rest::Patient);
-        assert_eq!(patience.rest(now_ns + PAUSE_NS, true), Rest::Ready);
+        assert_eq!(patience.choose_wake_mode(now_ns, true), WakeMode::Patient);
+        assert_eq!(
+            patience.choose_wake_mode(now_ns + PAUSE_NS, true),
+            WakeMode::Preempting
+        );
     }
 
     #[test]
     fn a_train_is_one_also_if_the_worker_wakes_seldom() {
         let (mut patience, mut now_ns) = (Patience::default(), 0);
         train(&mut patience, &mut now_ns, 800_000, 40, 64);
-        assert_eq!(patience.rest(now_ns, true), Rest::Patient);
+        assert_eq!(patience.choose_wake_mode(now_ns, true), WakeMode::Patient);
     }
 
     #[test]
@@ -135,7 +143,7 @@ mod tests {
         let mut tries = 0;
         while now_ns < 100_000_000_000 {
             now_ns += 20_000;
-            if patience.rest(now_ns, true) == Rest::Patient {
+            if patience.choose_wake_mode(now_ns, true) == WakeMode::Patient {
                 tries += 1;
                 now_ns += 4_000_000;
                 patience.woken(now_ns, now_ns / 10_000, 4_000_000, true);
@@ -148,10 +156,10 @@ mod tests {
         // Somebody who blocks has come instead: after the pause it is as before.
         now_ns += 64 * FIRST_NS;
         train(&mut patience, &mut now_ns, 20_000, 100, 1);
-        assert_eq!(patience.rest(now_ns, true), Rest::Patient);
+        assert_eq!(patience.choose_wake_mode(now_ns, true), WakeMode::Patient);
         now_ns += 128 * FIRST_NS;
         train(&mut patience, &mut now_ns, 20_000, 100, 1);
-        patience.rest(now_ns, true);
+        patience.choose_wake_mode(now_ns, true);
         patience.woken(now_ns, patience.packets + 1, 0, false);
         assert!(!patience.trial.failed_within(now_ns, now_ns), "forgotten");
         assert!(!patience.is_contended(now_ns));
@@ -162,8 +170,12 @@ mod tests {
         let (mut patience, mut now_ns) = (Patience::default(), 0);
         train(&mut patience, &mut now_ns, 20_000, 40, 1);
         assert_eq!(patience.waited_per_packet_ns(40), None, "it took the core");
-        assert_eq!(patience.rest(now_ns, false), Rest::Ready, "a guest that computes");
-        assert_eq!(patience.rest(now_ns, true), Rest::Patient);
+        assert_eq!(
+            patience.choose_wake_mode(now_ns, false),
+            WakeMode::Preempting,
+            "a guest that computes"
+        );
+        assert_eq!(patience.choose_wake_mode(now_ns, true), WakeMode::Patient);
         patience.woken(now_ns + 30_000, 40, 300_000, false);
         assert_eq!(patience.waited_per_packet_ns(46), Some(50_000));
         assert_eq!(patience.waited_per_packet_ns(46), None);

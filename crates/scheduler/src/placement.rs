@@ -8,7 +8,7 @@ use crate::executor::{Activity, Executor, PollingCores};
 use crate::home::{Home, Homes};
 use crate::idle_core::IdleCore;
 use parking_lot::Mutex;
-use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, Vnic};
+use placement::{CoreState, Cpu, Mode, Policy, VcpuState, View, VnicId};
 use rustix::fd::OwnedFd;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct Placement {
     /// The policy.
     pub policy: Policy,
     facts: Option<VmState>,
-    /// One per worker; one for all if they float.
+    /// The executors: one per worker, or one for all if workers float.
     workers: Vec<Arc<Executor>>,
     /// The worker of each core.
     by_cpu: Vec<Option<Arc<Executor>>>,
@@ -72,7 +72,7 @@ impl Placement {
         self
     }
 
-    /// The idle core of a worker, if it may be kept from halting. For one thread.
+    /// The idle core of a worker, if it may be kept from halting. To be called by one thread.
     pub(crate) fn take_idle_core(&self, cpu: Cpu) -> Option<IdleCore> {
         let file = self.constraints.lock().remove(&cpu)?;
         let config = self.policy.config();
@@ -80,8 +80,7 @@ impl Placement {
         (self.knows_vcpus() && config.may_idle_poll()).then(|| IdleCore::new(file, bound))
     }
 
-    /// The executors of workers, each of which has a thread - or, if there is one without a core, as many threads as
-    /// one likes.
+    /// The executors of workers. Each has one thread; an executor without a core may have any number.
     pub(crate) fn workers(&self) -> &[Arc<Executor>] {
         &self.workers
     }
@@ -119,14 +118,14 @@ impl Placement {
         Some(state).filter(|state| !matches!(state, ThreadState::Dead | ThreadState::Unknown))
     }
 
-    /// The kick of a vNIC's guest has just woken the worker of this core: which of its threads kicked is remembered.
+    /// Remembers which thread of a vNIC's guest kicked: the kick has just woken the worker of this core.
     pub(crate) fn note_kicker(&self, home: &Home, here: Cpu) {
         if let Some(slot) = self.facts.as_ref().and_then(|facts| facts.waker(here.0.into())) {
             home.kicked_by(slot);
         }
     }
 
-    /// Calls a vNIC's driver, on this core, and remembers which of its guest's threads that woke.
+    /// Calls a vNIC's driver, on this core, and remembers which of its guest's threads was woken by that.
     pub(crate) fn interrupt(&self, home: &Home, here: Cpu, call: impl FnOnce()) {
         let Some(facts) = self.facts.as_ref().filter(|_| home.is_of_several()) else {
             return call();
@@ -150,11 +149,11 @@ impl Placement {
             .unwrap_or_else(|| self.workers[0].clone())
     }
 
-    /// The executor that the policy means.
-    pub(crate) fn find(&self, executor: placement::Executor, homes: &impl Homes) -> Option<Arc<Executor>> {
+    /// The executor of a worker that the policy names.
+    pub(crate) fn find(&self, executor: placement::WorkerId, homes: &impl Homes) -> Option<Arc<Executor>> {
         match executor {
-            placement::Executor::Core(cpu) => self.by_cpu.get(usize::from(cpu.0))?.clone(),
-            placement::Executor::Thread(vnic) => homes.home(vnic)?.own().cloned(),
+            placement::WorkerId::Core(cpu) => self.by_cpu.get(usize::from(cpu.0))?.clone(),
+            placement::WorkerId::Thread(vnic) => homes.home(vnic)?.own().cloned(),
         }
     }
 
@@ -179,8 +178,8 @@ pub(crate) struct MachineView<'a, H> {
 }
 
 impl<H: Homes> MachineView<'_, H> {
-    /// The state of one of the guest's threads, or of the guest if it is not known which one that is.
-    fn one_of(&self, vnic: Vnic, which: impl Fn(&Home) -> Option<Slot>) -> VcpuState {
+    /// The state of one of the guest's threads, or of the guest if that thread is not known.
+    fn one_of(&self, vnic: VnicId, which: impl Fn(&Home) -> Option<Slot>) -> VcpuState {
         let known = self.homes.home(vnic).and_then(which);
         match known.and_then(|slot| self.placement.thread(slot)) {
             None => self.vcpu(vnic),
@@ -246,20 +245,20 @@ impl<H: Homes> View for MachineView<'_, H> {
         facts.is_some_and(|facts| facts.expects(cpu.0.into()))
     }
 
-    fn vcpu(&self, vnic: Vnic) -> VcpuState {
+    fn vcpu(&self, vnic: VnicId) -> VcpuState {
         let guest = self.homes.home(vnic).and_then(|home| self.placement.guest(home));
         vcpu_state(guest)
     }
 
-    fn sender(&self, vnic: Vnic) -> VcpuState {
+    fn sender(&self, vnic: VnicId) -> VcpuState {
         self.one_of(vnic, Home::kicker)
     }
 
-    fn receiver(&self, vnic: Vnic) -> VcpuState {
+    fn receiver(&self, vnic: VnicId) -> VcpuState {
         self.one_of(vnic, Home::interrupted_thread)
     }
 
-    fn copying(&self, vnic: Vnic) -> Option<Cpu> {
+    fn copying(&self, vnic: VnicId) -> Option<Cpu> {
         self.homes.home(vnic)?.copier()
     }
 }

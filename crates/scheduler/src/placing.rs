@@ -1,11 +1,11 @@
-//! Questions of a forwarding thread to the placement policy: which thread serves a kick, which one copies, when a driver is notified, and when to
-//! give way. Nothing of this is asked for threads that are no workers, nor where workers float.
+//! Questions of a forwarding thread to the placement policy: which thread serves a kick, which one copies, when a driver is
+//! notified, and when to give way. Threads that are no workers do not ask, nor do workers that float.
 
 use crate::executor::Executor;
 use crate::home::{Home, Homes};
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
-use placement::{Backlog, Cpu, Duty, Notify, Rest, Task, VcpuState, View as _, Vnic};
+use placement::{Backlog, Cpu, Duty, Notify, VcpuState, View as _, VnicId, Work};
 use std::sync::Arc;
 
 /// The length of a receive queue that others fill as well: at least something.
@@ -16,11 +16,11 @@ pub const UNKNOWN_BACKLOG: Backlog = Backlog {
 
 /// The thread that copies to a receiver.
 pub enum Copier {
-    /// This thread, all of it.
+    /// This thread copies all packets.
     Here,
-    /// This thread so many packets, and then another one, which is to be told.
+    /// This thread copies so many packets, and another one, which is to be told, copies the others.
     Elsewhere(usize, Arc<Executor>),
-    /// Another thread, which copies to it already.
+    /// Another thread, which copies to this receiver already.
     Busy,
 }
 
@@ -28,7 +28,7 @@ pub enum Copier {
 struct NoHomes;
 
 impl Homes for NoHomes {
-    fn home(&self, _vnic: Vnic) -> Option<&Home> {
+    fn home(&self, _vnic: VnicId) -> Option<&Home> {
         None
     }
 
@@ -50,17 +50,17 @@ impl Schedule {
         }
         let view = placement.view(homes);
         self.queue.pop_by(|ring| {
-            let task = if ring.is_transmit() {
-                Task::Switch(ring.vnic())
+            let work = if ring.is_transmit() {
+                Work::Switch(ring.vnic())
             } else {
-                Task::Copy(ring.vnic())
+                Work::Copy(ring.vnic())
             };
-            placement.policy.rank(&view, task)
+            placement.policy.rank(&view, work)
         })
     }
 
-    /// Leaves a transmit ring to a better worker, if there is one. Kicks that do so again and again go there at once.
-    pub(crate) fn sent_on(&self, vnic: Vnic, homes: &impl Homes) -> bool {
+    /// Leaves a transmit ring to a better worker, if there is one. If that happens again and again, later kicks go there at once.
+    pub(crate) fn sent_on(&self, vnic: VnicId, homes: &impl Homes) -> bool {
         let placement = &self.crew.placement;
         let Some(home) = homes.home(vnic).filter(|_| placement.knows_vcpus()) else {
             return false;
@@ -134,32 +134,34 @@ impl Schedule {
         if !placement.policy.must_give_way(&view, here, duty) {
             return false;
         }
-        let heir = if ring.is_transmit() {
+        let successor = if ring.is_transmit() {
             placement.policy.switcher(&view, vnic)
         } else {
-            placement.policy.heir(&view, here, vnic, UNKNOWN_BACKLOG)
+            placement.policy.successor(&view, here, vnic, UNKNOWN_BACKLOG)
         };
-        let heir = placement.find(heir, homes).filter(|heir| !self.is_me(heir));
-        let sent = heir.is_some_and(|heir| heir.send(ring));
+        let successor = placement
+            .find(successor, homes)
+            .filter(|successor| !self.is_me(successor));
+        let sent = successor.is_some_and(|successor| successor.send(ring));
         self.progress.aborts += u64::from(sent);
         sent
     }
 
-    /// Whether there is a choice of the thread that copies: else it is this one.
+    /// Whether there is a choice of the thread that copies. If not, it is this one.
     pub fn chooses_copier(&self) -> bool {
         !self.crew.placement.floats() && self.me.is_some()
     }
 
     /// The thread that is to copy a backlog. To be asked where [`chooses_copier`](Self::chooses_copier).
-    pub fn copier(&self, vnic: Vnic, homes: &impl Homes, backlog: Backlog) -> Copier {
+    pub fn copier(&self, vnic: VnicId, homes: &impl Homes, backlog: Backlog) -> Copier {
         let placement = &self.crew.placement;
         let view = placement.view(homes);
         let here = self.here().unwrap_or(Cpu(u16::MAX));
         let plan = placement.policy.copier(&view, here, vnic, backlog);
-        match plan.rest {
-            Rest::Here => Copier::Here,
-            Rest::LeaveTo(_) => Copier::Busy,
-            Rest::Offload(executor) => match placement.find(executor, homes) {
+        match plan.copier {
+            placement::Copier::Here => Copier::Here,
+            placement::Copier::LeaveTo(_) => Copier::Busy,
+            placement::Copier::Offload(executor) => match placement.find(executor, homes) {
                 Some(executor) if !self.is_me(&executor) => Copier::Elsewhere(plan.now as usize, executor),
                 _ => Copier::Here,
             },
@@ -177,7 +179,7 @@ impl Schedule {
         told
     }
 
-    /// Until when the notification that a receiver's driver is owed is put off: if its guest runs and was notified a moment
+    /// The time until which a notification owed to a receiver's driver is put off, if its guest runs and was notified a moment
     /// ago. `None`: the caller notifies it now.
     pub fn put_off_notification(&self, receiver: &Home, homes: &impl Homes) -> Option<u64> {
         let placement = &self.crew.placement;

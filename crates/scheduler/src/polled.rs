@@ -5,9 +5,9 @@ use crate::ring_id::RingId;
 /// Rings whose guests need not kick, since this thread looks at them, in turn.
 #[derive(Debug, Default)]
 pub(crate) struct Polled {
-    /// Each with whether something came through it since it is polled.
+    /// The rings, each with whether something came through it since it is polled.
     rings: Vec<(RingId, bool)>,
-    /// The one that was looked at last.
+    /// The ring that was looked at last.
     last: usize,
 }
 
@@ -32,7 +32,7 @@ impl Polled {
         self.rings.iter().any(|(polled, _)| *polled == ring)
     }
 
-    /// The one whose turn it is to be looked at.
+    /// The ring whose turn it is to be looked at.
     pub fn turn(&mut self) -> Option<RingId> {
         self.last = if self.last + 1 < self.rings.len() {
             self.last + 1
@@ -42,7 +42,7 @@ impl Polled {
         self.rings.get(self.last).map(|(ring, _)| *ring)
     }
 
-    /// Those through which something came.
+    /// The rings through which something came.
     pub fn fresh(&self) -> impl Iterator<Item = RingId> {
         self.rings
             .iter()
@@ -50,7 +50,7 @@ impl Polled {
             .map(|(ring, _)| *ring)
     }
 
-    /// Polls none any more; returns those that were.
+    /// Ends polling; returns the rings that were polled.
     pub fn take(&mut self) -> impl Iterator<Item = RingId> + use<> {
         std::mem::take(&mut self.rings).into_iter().map(|(ring, _)| ring)
     }

@@ -6,7 +6,7 @@ use crate::scheduler::{Rings, Scheduler};
 use crate::timers::Due;
 use placement::{Kicks, VcpuState, View as _};
 
-/// Transmit rings that others serve looked at in one round of polling.
+/// Number of transmit rings, served by others, that are looked at in one round of polling.
 const SCAN: u32 = 4;
 
 impl<R: Rings> Scheduler<R> {
@@ -83,8 +83,8 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
-    /// How long polling is worth while after the last packet, if longer than the policy's hysteresis: a sender that runs
-    /// will go on sending. A ring is never left without kicks by a worker that sleeps, which could not see its guest
+    /// The time for which polling is worth while after the last packet, if longer than the policy's hysteresis: a sender that
+    /// runs will go on sending. A ring is never left without kicks by a worker that sleeps, which could not see its guest
     /// fall asleep.
     pub(crate) fn patience_ns(&mut self) -> u64 {
         if !self.schedule.crew.placement.knows_vcpus() {

@@ -1,6 +1,6 @@
 //! Numbers of rings.
 
-use placement::Vnic;
+use placement::VnicId;
 use std::fmt;
 
 /// Number of a ring, the unit of scheduling. The rings of a vNIC are neighbours, in the order of its virtqueues (virtio 1.3,
@@ -9,31 +9,31 @@ use std::fmt;
 pub struct RingId(pub u32);
 
 impl RingId {
-    /// Rings of a vNIC.
+    /// Number of rings of a vNIC.
     pub const PER_VNIC: u32 = 2;
 
-    /// That of a virtqueue. Numbers of vNICs are below 2^31, those of virtqueues below [`PER_VNIC`](Self::PER_VNIC).
+    /// The number of a virtqueue's ring. Numbers of vNICs are below 2^31, those of virtqueues below [`PER_VNIC`](Self::PER_VNIC).
     #[inline]
-    pub const fn of(vnic: Vnic, queue: u32) -> RingId {
+    pub const fn of(vnic: VnicId, queue: u32) -> RingId {
         RingId(vnic.0 * RingId::PER_VNIC + queue)
     }
 
     /// The receive ring of a vNIC.
     #[inline]
-    pub const fn receive(vnic: Vnic) -> RingId {
+    pub const fn receive(vnic: VnicId) -> RingId {
         RingId::of(vnic, 0)
     }
 
     /// The transmit ring of a vNIC.
     #[inline]
-    pub const fn transmit(vnic: Vnic) -> RingId {
+    pub const fn transmit(vnic: VnicId) -> RingId {
         RingId::of(vnic, 1)
     }
 
-    /// Whose ring it is.
+    /// The vNIC of the ring.
     #[inline]
-    pub const fn vnic(self) -> Vnic {
-        Vnic(self.0 / RingId::PER_VNIC)
+    pub const fn vnic(self) -> VnicId {
+        VnicId(self.0 / RingId::PER_VNIC)
     }
 
     /// Whether the guest sends through it.

@@ -3,14 +3,14 @@
 use crate::ring_id::RingId;
 use std::collections::VecDeque;
 
-/// Rings that may overtake an older one in sequence, lest that one wait for ever.
+/// Number of rings in sequence that may overtake an older one, which must not wait for ever.
 const OVERTAKEN: u32 = 8;
 
 /// Rings in the order in which they came, each at most once.
 #[derive(Debug, Default)]
 pub(crate) struct RunQueue {
     rings: VecDeque<RingId>,
-    /// Rings in sequence that were put before an older one.
+    /// Number of rings in sequence that were put before an older one.
     overtaken: u32,
 }
 
@@ -33,14 +33,14 @@ impl RunQueue {
         self.rings.len()
     }
 
-    /// Takes the oldest.
+    /// Takes the oldest ring.
     #[inline]
     pub fn pop(&mut self) -> Option<RingId> {
         self.overtaken = 0;
         self.rings.pop_front()
     }
 
-    /// Takes the one of least rank, the oldest among equals; and the oldest of all when that has been overtaken for long.
+    /// Takes the ring of least rank, the oldest among equals; and the oldest of all when that one has been overtaken for long.
     pub fn pop_by<K: Ord>(&mut self, rank: impl Fn(RingId) -> K) -> Option<RingId> {
         if self.rings.len() < 2 || self.overtaken >= OVERTAKEN {
             return self.pop();

@@ -16,13 +16,13 @@ use std::time::Duration;
 /// while it serves a ring.
 pub struct Schedule {
     pub(crate) crew: Arc<Crew>,
-    /// Through which others reach this thread, if it is a worker.
+    /// The executor through which others reach this thread, if it is a worker.
     pub(crate) me: Option<Arc<Executor>>,
     pub(crate) queue: RunQueue,
     pub(crate) timers: Timers,
     pub(crate) polled: Polled,
     pub(crate) kicked: Kicked,
-    /// Where the look at rings that others serve goes on.
+    /// The place at which the look at rings that others serve goes on.
     pub(crate) scan_cursor: u32,
     /// Work since the last time it was accounted for.
     pub progress: Progress,
@@ -69,8 +69,8 @@ impl Schedule {
         !self.polled.is_empty()
     }
 
-    /// Queues rings whose time has come, and says how long this thread may sleep: not at all while something is there; else
-    /// until the next one's time comes, or for ever (`None`).
+    /// Queues rings whose time has come, and returns the time for which this thread may sleep: none while a ring is queued; else
+    /// until the next timer, or for ever (`None`).
     pub fn next_deadline(&mut self) -> Option<Duration> {
         let mut next_ns = None;
         if !self.timers.is_empty() {

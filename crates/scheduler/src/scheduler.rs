@@ -8,7 +8,7 @@ use crate::kick_limit::PAUSE_NS;
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
 use crate::timers::Due;
-use placement::Vnic;
+use placement::VnicId;
 use std::sync::Arc;
 
 /// The forwarder of one thread, which serves rings. Numbers of rings that do not exist (any more) have no effect.
@@ -32,32 +32,32 @@ pub trait Rings {
     fn has_work(&mut self, ring: RingId) -> bool;
 
     /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another thread holds the
-    /// ring, which polls it from then on.
+    /// ring: that thread polls it from then on.
     fn enable_kicks(&mut self, ring: RingId) -> bool;
 
     /// The ring's guest has kicked in vain too often: its kicks are not received for a moment.
     fn kicks_paused(&mut self, ring: RingId);
 
-    /// The guest of a vNIC sends while all threads that are known of it sleep: there may be others.
-    fn missed_threads(&mut self, vnic: Vnic);
+    /// Notes that the guest of a vNIC sends while all its known threads sleep: there may be others.
+    fn missed_threads(&mut self, vnic: VnicId);
 
-    /// Adds the counts to those that others read, if that was not done a moment ago.
+    /// Adds the forwarder's counts to those that others read, if that was not done a moment ago.
     fn flush_stats(&mut self);
 
-    /// The thread will sleep: counts are flushed, and nothing is kept that others may wait for.
+    /// Prepares for sleep: flushes counts, and keeps nothing that others may wait for.
     fn before_sleep(&mut self);
 }
 
 /// The work of one forwarding thread.
 pub struct Scheduler<R> {
-    /// Who does it.
+    /// The thread's schedule.
     pub rings: R,
-    /// What it is.
+    /// The forwarder.
     pub schedule: Schedule,
 }
 
 impl<R: Rings> Scheduler<R> {
-    /// For the calling thread; `me` is what it serves if it is a worker.
+    /// A scheduler for the calling thread; `me` is the executor that it serves if it is a worker.
     pub fn new(crew: Arc<Crew>, me: Option<Arc<Executor>>, rings: R) -> Scheduler<R> {
         Scheduler {
             rings,
@@ -101,7 +101,7 @@ impl<R: Rings> Scheduler<R> {
         }
     }
 
-    /// Does something, and accounts for it and what led to it if packets were moved.
+    /// Runs a piece of work and accounts for it. The time since the last charge is busy if packets were moved.
     #[inline]
     pub fn accounted<T>(&mut self, account: &Account, work: impl FnOnce(&mut Scheduler<R>) -> T) -> T {
         let result = work(self);
@@ -109,15 +109,15 @@ impl<R: Rings> Scheduler<R> {
         result
     }
 
-    /// The kick of a vNIC's guest has just woken this thread.
-    pub(crate) fn note_kicker(&mut self, vnic: Vnic) {
+    /// Notes which thread of a vNIC's guest kicked: the kick has just woken this thread.
+    pub(crate) fn note_kicker(&mut self, vnic: VnicId) {
         self.rings.refresh();
         if let (Some(here), Some(home)) = (self.schedule.here(), self.rings.homes().home(vnic)) {
             self.schedule.crew.placement.note_kicker(home, here);
         }
     }
 
-    /// A guest kicked: its ring is served here, or by a worker that suits better.
+    /// Handles a kick: the guest's ring is served here, or by a worker that suits better.
     pub(crate) fn kicked(&mut self, ring: RingId) {
         self.rings.refresh();
         if self.rings.kicked(ring)

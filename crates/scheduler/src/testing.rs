@@ -4,7 +4,7 @@ use crate::home::{Home, Homes};
 use crate::ring_id::RingId;
 use crate::schedule::Schedule;
 use crate::scheduler::Rings;
-use placement::Vnic;
+use placement::VnicId;
 use std::collections::{HashMap, HashSet};
 
 /// vNICs from 0 on.
@@ -13,12 +13,12 @@ pub(crate) struct Table(pub Vec<Home>);
 
 impl Table {
     pub fn of(count: u32) -> Table {
-        Table((0..count).map(|vnic| Home::new(Vnic(vnic), None)).collect())
+        Table((0..count).map(|vnic| Home::new(VnicId(vnic), None)).collect())
     }
 }
 
 impl Homes for Table {
-    fn home(&self, vnic: Vnic) -> Option<&Home> {
+    fn home(&self, vnic: VnicId) -> Option<&Home> {
         self.0.get(vnic.0 as usize)
     }
 
@@ -46,7 +46,7 @@ pub(crate) struct Fake {
     /// Rings whose kicks were paused, in order.
     pub paused: Vec<RingId>,
     /// vNICs of whose guests threads are missed.
-    pub missed_threads: Vec<Vnic>,
+    pub missed_threads: Vec<VnicId>,
 }
 
 impl Fake {
@@ -102,7 +102,7 @@ impl Rings for Fake {
         self.paused.push(ring);
     }
 
-    fn missed_threads(&mut self, vnic: Vnic) {
+    fn missed_threads(&mut self, vnic: VnicId) {
         self.missed_threads.push(vnic);
     }
 

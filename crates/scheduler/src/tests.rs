@@ -13,14 +13,14 @@ use crate::scheduler::{Rings, Scheduler};
 use crate::testing::{Fake, Table};
 use crate::timers::Due;
 use crate::worker::start_all;
-use ::placement::{Config, Costs, Cpu, Policy, Shape, Topology, Vnic};
+use ::placement::{Config, Costs, Cpu, Policy, Shape, Topology, VnicId};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd as _, OwnedFd};
 use std::io::Read as _;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
-use vm_state::{Stage, ThreadState, VmState};
+use vm_state::{TestArea, ThreadState, VmState};
 
 /// Tests wait so long for other threads, on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,11 +30,11 @@ const WORKER: u32 = 1;
 const GUEST: u32 = 1000;
 
 fn transmit(vnic: u32) -> RingId {
-    RingId::transmit(Vnic(vnic))
+    RingId::transmit(VnicId(vnic))
 }
 
 fn receive(vnic: u32) -> RingId {
-    RingId::receive(Vnic(vnic))
+    RingId::receive(VnicId(vnic))
 }
 
 fn crew(facts: Option<VmState>) -> Arc<Crew> {
@@ -59,23 +59,23 @@ fn alone(vnics: u32) -> Scheduler<Fake> {
 
 /// The worker of core 0 of four, and what is known of cores and guests. Each vNIC's guest is blocked on the core of its
 /// number.
-fn on_core_0(vnics: u32) -> (Scheduler<Fake>, Stage) {
-    let stage = Stage::new().unwrap();
-    (0..4).for_each(|cpu| stage.runs(cpu, 0));
-    stage.runs(0, WORKER);
+fn on_core_0(vnics: u32) -> (Scheduler<Fake>, TestArea) {
+    let area = TestArea::new().unwrap();
+    (0..4).for_each(|cpu| area.runs(cpu, 0));
+    area.runs(0, WORKER);
     let fake = Fake::with(vnics);
     for vnic in 0..vnics {
-        let slot = stage.thread(GUEST + vnic, ThreadState::Blocked(vnic)).unwrap();
+        let slot = area.thread(GUEST + vnic, ThreadState::Blocked(vnic)).unwrap();
         fake.table.0[vnic as usize].set_threads(Box::new([slot]));
     }
-    let crew = crew(Some(VmState::map(stage.area()).unwrap()));
+    let crew = crew(Some(VmState::map(area.descriptor()).unwrap()));
     let me = executor(&crew, 0);
     me.set_activity(Activity::Working);
-    (Scheduler::new(crew, Some(me), fake), stage)
+    (Scheduler::new(crew, Some(me), fake), area)
 }
 
 fn executor(crew: &Arc<Crew>, cpu: u16) -> Arc<Executor> {
-    let core = ::placement::Executor::Core(Cpu(cpu));
+    let core = ::placement::WorkerId::Core(Cpu(cpu));
     crew.placement.find(core, &Table::default()).unwrap()
 }
 
@@ -89,7 +89,7 @@ fn messages(executor: &Executor) -> Vec<RingId> {
 fn rings_of_a_vnic_are_neighbours() {
     for vnic in [0, 1, 77, u32::MAX / 2] {
         let (receive, transmit) = (receive(vnic), transmit(vnic));
-        assert_eq!((receive.vnic(), transmit.vnic()), (Vnic(vnic), Vnic(vnic)));
+        assert_eq!((receive.vnic(), transmit.vnic()), (VnicId(vnic), VnicId(vnic)));
         assert!(transmit.is_transmit() && !receive.is_transmit());
         assert_eq!(transmit.0, receive.0 + 1);
     }
@@ -196,8 +196,8 @@ fn only_turns_that_move_packets_count() {
 
 #[test]
 fn copying_comes_before_switching_unless_a_guest_waits() {
-    let (mut scheduler, stage) = on_core_0(3);
-    stage.thread(GUEST + 1, ThreadState::Running(1)).unwrap();
+    let (mut scheduler, area) = on_core_0(3);
+    area.thread(GUEST + 1, ThreadState::Running(1)).unwrap();
     for ring in [transmit(1), receive(1), transmit(2)] {
         scheduler.schedule.later(ring);
     }
@@ -208,18 +208,18 @@ fn copying_comes_before_switching_unless_a_guest_waits() {
 
 #[test]
 fn a_helper_gives_way_and_an_owner_does_not() {
-    let (mut scheduler, stage) = on_core_0(2);
+    let (mut scheduler, area) = on_core_0(2);
     let (own, others) = (transmit(0), transmit(1));
     for ring in [own, others] {
         scheduler.schedule.later(ring);
     }
-    stage.wanted(0, 1);
+    area.wanted(0, 1);
     while scheduler.step() {}
     assert_eq!(scheduler.rings.served, [own]);
     assert_eq!(scheduler.schedule.progress.aborts, 1);
     assert_eq!(messages(&executor(&scheduler.schedule.crew, 1)), [others]);
     // Nobody wants the core any more.
-    stage.runs(0, WORKER);
+    area.runs(0, WORKER);
     scheduler.schedule.later(others);
     while scheduler.step() {}
     assert_eq!(scheduler.rings.served, [own, others]);
@@ -228,11 +228,11 @@ fn a_helper_gives_way_and_an_owner_does_not() {
 
 #[test]
 fn kicks_go_where_the_guest_is_and_so_does_its_home_in_the_end() {
-    let (mut scheduler, _stage) = on_core_0(2);
+    let (mut scheduler, _area) = on_core_0(2);
     let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let crew = scheduler.schedule.crew.clone();
     let (here, there) = (executor(&crew, 0), executor(&crew, 1));
-    let home = scheduler.rings.table.home(Vnic(1)).unwrap();
+    let home = scheduler.rings.table.home(VnicId(1)).unwrap();
     // It was decided when the guest was here.
     home.watch(1, kick.as_fd(), || here.clone()).unwrap();
     let heard = |executor: &Executor| {
@@ -342,7 +342,7 @@ fn bell() -> [OwnedFd; 2] {
 
 #[test]
 fn a_helper_looks_at_rings_that_it_was_not_asked_about() {
-    let (mut scheduler, _stage) = on_core_0(4);
+    let (mut scheduler, _area) = on_core_0(4);
     scheduler.rings.work.insert(transmit(2), 1);
     let rounds = (0..4).take_while(|_| !scheduler.look_around()).count();
     assert!(rounds < 4, "never found");
@@ -356,12 +356,12 @@ fn a_helper_looks_at_rings_that_it_was_not_asked_about() {
 
 #[test]
 fn a_notification_that_is_put_off_comes_when_the_guest_blocks() {
-    let (mut scheduler, stage) = on_core_0(1);
-    stage.thread(GUEST, ThreadState::Running(1)).unwrap();
+    let (mut scheduler, area) = on_core_0(1);
+    area.thread(GUEST, ThreadState::Running(1)).unwrap();
     let at_ns = scheduler.schedule.now_ns() + 3_600_000_000_000;
     scheduler.schedule.set_timer(at_ns, receive(0), Due::Notify);
     assert!(!scheduler.look_around());
-    stage.thread(GUEST, ThreadState::Blocked(1)).unwrap();
+    area.thread(GUEST, ThreadState::Blocked(1)).unwrap();
     assert!(scheduler.look_around());
     while scheduler.step() {}
     assert_eq!(scheduler.rings.served, [receive(0)]);
@@ -370,8 +370,8 @@ fn a_notification_that_is_put_off_comes_when_the_guest_blocks() {
 
 #[test]
 fn a_guest_is_called_for_the_vcpu_that_takes_its_interrupts() {
-    let (mut scheduler, stage) = on_core_0(1);
-    let vcpu = |number, state| stage.thread(GUEST + number, state).unwrap();
+    let (mut scheduler, area) = on_core_0(1);
+    let vcpu = |number, state| area.thread(GUEST + number, state).unwrap();
     // One that computes, and one that receives.
     let threads = [vcpu(0, ThreadState::Running(1)), vcpu(1, ThreadState::Blocked(2))];
     scheduler.rings.table.0[0].set_threads(Box::new(threads));
@@ -387,13 +387,13 @@ fn a_guest_is_called_for_the_vcpu_that_takes_its_interrupts() {
     };
     let calls = |scheduler: &Scheduler<Fake>, woken: Option<u32>| {
         let home = &scheduler.rings.table.0[0];
-        scheduler.schedule.interrupt(home, || {
-            woken.into_iter().for_each(|tid| stage.wakes_from(0, tid))
-        });
+        scheduler
+            .schedule
+            .interrupt(home, || woken.into_iter().for_each(|tid| area.wakes_from(0, tid)));
     };
     assert!(is_put_off(&scheduler), "the guest runs");
     // What was woken before, or is none of its threads, says nothing.
-    stage.wakes_from(0, GUEST + 1);
+    area.wakes_from(0, GUEST + 1);
     calls(&scheduler, None);
     calls(&scheduler, Some(WORKER));
     assert!(is_put_off(&scheduler));
@@ -411,8 +411,8 @@ fn a_guest_is_called_for_the_vcpu_that_takes_its_interrupts() {
 
 #[test]
 fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
-    let (mut scheduler, stage) = on_core_0(1);
-    stage.thread(GUEST, ThreadState::Runnable(0)).unwrap();
+    let (mut scheduler, area) = on_core_0(1);
+    area.thread(GUEST, ThreadState::Runnable(0)).unwrap();
     let helper = executor(&scheduler.schedule.crew, 1);
     helper.set_activity(Activity::Polling);
     scheduler.schedule.later(transmit(0));
@@ -430,7 +430,7 @@ fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
 
 #[test]
 fn a_guest_that_waits_while_its_threads_sleep_has_others() {
-    let (mut scheduler, _stage) = on_core_0(2);
+    let (mut scheduler, _area) = on_core_0(2);
     let waits = |scheduler: &mut Scheduler<Fake>, vnic, times| {
         for _ in 0..times {
             scheduler.schedule.poll_from_now(transmit(vnic), true);
@@ -441,12 +441,16 @@ fn a_guest_that_waits_while_its_threads_sleep_has_others() {
     waits(&mut scheduler, 1, 15);
     assert!(scheduler.rings.missed_threads.is_empty());
     waits(&mut scheduler, 0, 50);
-    assert_eq!(scheduler.rings.missed_threads, [Vnic(0)], "once a second at most");
+    assert_eq!(
+        scheduler.rings.missed_threads,
+        [VnicId(0)],
+        "once a second at most"
+    );
     let home = &scheduler.rings.table.0[0];
     assert!(home.take_missed_threads() && !home.take_missed_threads());
     // Whose thread waits has none that is missed.
-    let (mut scheduler, stage) = on_core_0(1);
-    stage.thread(GUEST, ThreadState::Runnable(0)).unwrap();
+    let (mut scheduler, area) = on_core_0(1);
+    area.thread(GUEST, ThreadState::Runnable(0)).unwrap();
     waits(&mut scheduler, 0, 50);
     assert!(scheduler.rings.missed_threads.is_empty());
 }
@@ -481,7 +485,7 @@ impl Rings for Telling {
 
     fn kicks_paused(&mut self, _ring: RingId) {}
 
-    fn missed_threads(&mut self, _vnic: Vnic) {}
+    fn missed_threads(&mut self, _vnic: VnicId) {}
 
     fn flush_stats(&mut self) {}
 
@@ -491,7 +495,7 @@ impl Rings for Telling {
 #[test]
 fn workers_serve_what_is_kicked_and_what_is_posted_and_end() {
     let crew = crew(None);
-    let table = Arc::new(Table(vec![Home::new(Vnic(0), None)]));
+    let table = Arc::new(Table(vec![Home::new(VnicId(0), None)]));
     let (sender, served) = channel();
     let shared = table.clone();
     let count = start_all(&crew, move || Telling(shared.clone(), sender.clone())).unwrap();
@@ -531,9 +535,9 @@ fn a_core_is_kept_from_halting_while_its_guest_converses() {
         idle_poll_us: 2_000_000,
         ..Config::default()
     };
-    let stage = Stage::new().unwrap();
-    let slot = stage.thread(GUEST, ThreadState::Blocked(0)).unwrap();
-    let facts = VmState::map(stage.area()).unwrap();
+    let area = TestArea::new().unwrap();
+    let slot = area.thread(GUEST, ThreadState::Blocked(0)).unwrap();
+    let facts = VmState::map(area.descriptor()).unwrap();
     let (mut file, constraint) = std::io::pipe().unwrap();
     let placement = placement(config, Some(facts)).with_constraints([(Cpu(0), constraint.into())]);
     let crew = Crew::new(placement);
@@ -585,10 +589,10 @@ fn a_core_is_kept_from_halting_while_its_guest_converses() {
 
 #[test]
 fn a_ring_is_served_where_the_thread_runs_that_kicks() {
-    let (mut scheduler, stage) = on_core_0(1);
+    let (mut scheduler, area) = on_core_0(1);
     let vcpu = |number, core| {
-        stage.runs(core, GUEST + number);
-        stage.thread(GUEST + number, ThreadState::Running(core)).unwrap()
+        area.runs(core, GUEST + number);
+        area.thread(GUEST + number, ThreadState::Running(core)).unwrap()
     };
     // One that computes, and one that sends.
     let threads = [vcpu(0, 1), vcpu(1, 2)];
@@ -599,13 +603,13 @@ fn a_ring_is_served_where_the_thread_runs_that_kicks() {
     };
     assert_eq!(served_on(&scheduler), Some(Cpu(1)), "the first that runs");
     // Others wake the worker as well.
-    stage.wakes(0, WORKER);
-    scheduler.note_kicker(Vnic(0));
+    area.wakes(0, WORKER);
+    scheduler.note_kicker(VnicId(0));
     assert_eq!(served_on(&scheduler), Some(Cpu(1)));
-    stage.wakes(0, GUEST + 1);
-    scheduler.note_kicker(Vnic(0));
+    area.wakes(0, GUEST + 1);
+    scheduler.note_kicker(VnicId(0));
     assert_eq!(served_on(&scheduler), Some(Cpu(2)));
     // It is no more.
-    stage.thread(GUEST + 1, ThreadState::Dead).unwrap();
+    area.thread(GUEST + 1, ThreadState::Dead).unwrap();
     assert_eq!(served_on(&scheduler), Some(Cpu(1)));
 }

@@ -4,14 +4,14 @@ use parking_lot::RwLock;
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 use vm_state::Slot;
 
-/// vCPUs of most guests.
+/// Number of vCPUs that most guests do not exceed.
 const FEW: usize = 8;
 
-/// The threads of a guest, as the placement policy asks for them with each burst: as long as there are few, by plain loads.
-/// A reader may see some of both while they change, which is a hint as good as any.
+/// The threads of a guest. The placement policy reads them with each burst, so few threads are read by plain loads. While they
+/// change, a reader may see some old and some new ones: the state is a hint anyway.
 #[derive(Default)]
 pub(crate) struct Threads {
-    /// How many of `few` count; more: see `many`.
+    /// Number of valid entries of `few`; if larger than its length, `many` has the threads.
     count: AtomicU8,
     few: [AtomicU16; FEW],
     many: RwLock<Box<[Slot]>>,

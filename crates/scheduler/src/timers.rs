@@ -12,7 +12,7 @@ pub enum Due {
     Stall,
     /// Packets that are queued wait for buffers, and will then have waited too long if their senders serve others.
     Slow,
-    /// The driver is owed a notification, then at the latest.
+    /// The driver is owed a notification, which is due then.
     Notify,
     /// The ring's kicks are received again then.
     Kicks,
@@ -48,7 +48,7 @@ impl Timers {
         self.0.is_empty()
     }
 
-    /// Takes the timers whose time has come, and says how long it is to the next one.
+    /// Takes the timers whose time has come, and returns the time to the next one.
     pub fn expire(&mut self, now_ns: u64, mut expired: impl FnMut(RingId, Due)) -> Option<u64> {
         while let Some(due) = self.0.iter().position(|timer| timer.at_ns <= now_ns) {
             let timer = self.0.swap_remove(due);
@@ -57,7 +57,7 @@ impl Timers {
         self.0.iter().map(|timer| timer.at_ns - now_ns).min()
     }
 
-    /// Takes the timers for this reason that `wanted` says are to be taken before their time.
+    /// Takes the timers for this reason that `wanted` selects, before their time.
     pub fn take_early(
         &mut self,
         due: Due,

@@ -1,14 +1,14 @@
-//! Something that is tried, and after it was in vain is not tried for a while, which doubles each time: what is tried in vain
-//! is a bounded, small part of all time, and what has become right is found out again.
+//! Exponential back-off of a method that may fail. After a failure the method is not tried for a while, which doubles with each
+//! failure. So fruitless trials take a bounded, small part of all time, and a method that has become right is found out again.
 
-/// How many times as long as at first it is not tried at most.
+/// The longest pause between trials, as a multiple of the first one.
 const MOST: u64 = 64;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
 #[derive(Debug)]
 pub(crate) struct Trial {
     first_ns: u64,
-    /// When it was in vain last, and for how long it is not tried from then on.
+    /// The time of the last failure, and the time for which the method is not tried from then on.
     failed_ns: Option<u64>,
     pause_ns: u64,
 }
@@ -23,13 +23,13 @@ impl Trial {
         }
     }
 
-    /// Whether it may be tried.
+    /// Whether the method may be tried.
     pub fn may(&self, now_ns: u64) -> bool {
         self.failed_ns
             .is_none_or(|failed_ns| now_ns >= failed_ns + self.pause_ns)
     }
 
-    /// It was in vain.
+    /// Notes a failure.
     pub fn failed(&mut self, now_ns: u64) {
         let again = self.failed_ns.replace(now_ns).is_some();
         self.pause_ns = if again {
@@ -39,14 +39,14 @@ impl Trial {
         };
     }
 
-    /// It was not. A failure is forgotten once this was so for as long as it was not tried.
+    /// Notes a success. A failure is forgotten after successes for as long as the pause that it caused.
     pub fn succeeded(&mut self, now_ns: u64) {
         if (self.failed_ns).is_some_and(|failed_ns| now_ns >= failed_ns + 2 * self.pause_ns) {
             self.failed_ns = None;
         }
     }
 
-    /// Whether it was in vain less than `ns` ago.
+    /// Whether the last failure was less than `ns` ago.
     pub fn failed_within(&self, now_ns: u64, ns: u64) -> bool {
         self.failed_ns.is_some_and(|failed_ns| now_ns < failed_ns + ns)
     }

@@ -1,28 +1,28 @@
 //! Whether a port's guest blocks soon after it kicked, so that waiting for that is worth while.
 //!
-//! A worker that waits until its core is free cannot end the wait by itself. So it learns: how long it waited is published
-//! ([`vm_state::VmState::waited_ns`]), and is held against the packets that it found then. A guest that blocks was waited for
-//! no longer than [`BOUND_NS`]; one that goes on sending has put a packet there as often as that. One that computes instead
-//! has its packets fetched at once, for a while. Each port has this of its own: see [`Trial`] for what is tried again and when.
+//! A worker that waits until its core is free cannot end the wait by itself. So it learns: the time that it waited is published
+//! ([`vm_state::VmState::waited_ns`]), and divided by the number of packets that it found then. If a guest blocks soon, or goes
+//! on sending, that is at most [`BOUND_NS`] per packet. The packets of a guest that computes instead are fetched at once, for a
+//! while. Each port has a state of its own; [`Trial`] has the times after which waiting is tried again.
 
 use crate::trial::Trial;
 
-/// How long a worker waits at most, on average and for each packet that it finds then.
+/// Longest time that a worker waits, on average, for each packet that it finds then.
 const BOUND_NS: u64 = 50_000;
 
-/// A wait counts as no longer than that, lest one of them outweigh all that were right.
+/// Longest time that a wait counts for, lest a single wait outweigh all short ones.
 const LONGEST_NS: u64 = 2 * BOUND_NS;
 
 /// The weight of the newest wait is one of so many.
 const WEIGHT: u64 = 8;
 
-/// How long a guest that does not block is not waited for, at first.
+/// Time for which a guest that does not block is not waited for, at first.
 const FIRST_NS: u64 = 20_000_000;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
 #[derive(Debug)]
 pub(crate) struct Waits {
-    /// Per packet, a moving average.
+    /// Time waited per packet, a moving average.
     average_ns: u64,
     trial: Trial,
 }
@@ -37,7 +37,7 @@ impl Default for Waits {
 }
 
 impl Waits {
-    /// A worker waited so long for each packet that it found then.
+    /// Notes how long a worker waited for each packet that it found then.
     pub fn note(&mut self, now_ns: u64, per_packet_ns: u64) {
         let newest = per_packet_ns.min(LONGEST_NS);
         self.average_ns = (self.average_ns * (WEIGHT - 1) + newest) / WEIGHT;

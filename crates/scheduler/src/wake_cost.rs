@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Times the core is woken; the median counts.
+/// Number of times that the core is woken; the median counts.
 const ROUNDS: usize = 15;
 
-/// Time the core is given to fall asleep.
+/// Time in which the core falls asleep.
 const SLEEP: Duration = Duration::from_micros(200);
 
 /// The time that waking one of `cpus` takes from the calling thread, in nanoseconds; `None` if there are none. Takes a few

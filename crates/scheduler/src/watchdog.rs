@@ -1,6 +1,6 @@
 //! Frees threads that a VMM holds up.
 //!
-//! One thing a forwarding thread does can be made to wait by another process: calling a driver whose eventfd cannot be
+//! Another process can make a forwarding thread wait in one place: where it calls a driver whose eventfd cannot be
 //! signalled by asynchronous I/O (`notifier`), because the system has none to give, or because it is the driver domain's,
 //! which is written to. The write is non-blocking, but that flag is shared with the other end, which can clear it and
 //! fill the counter. A thread that makes no progress is therefore interrupted: its write fails, and that driver is
@@ -15,15 +15,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Between looks; a thread that made no progress between two of them is interrupted.
+/// Time between looks; a thread that made no progress between two of them is interrupted.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Looks without any thread awake before the watchdog sleeps: waking it costs the waker as much as 300 packets.
+/// Number of looks without any thread awake before the watchdog sleeps: waking it costs the waker as much as 300 packets.
 const PATIENCE: u32 = 40;
 
 /// The state that a watched thread shows.
 pub struct Pulse {
     thread: Thread,
-    /// Changes with everything the thread does.
+    /// A counter that the thread increments with each piece of work.
     beats: AtomicU32,
     asleep: AtomicBool,
     watchdog: Arc<Watchdog>,
@@ -50,7 +50,7 @@ impl Pulse {
         pulse
     }
 
-    /// To be called after each bounded piece of work.
+    /// Shows that the thread makes progress. To be called after each bounded piece of work.
     #[inline]
     pub fn beat(&self) {
         self.beats.store(
@@ -59,7 +59,7 @@ impl Pulse {
         );
     }
 
-    /// Around a wait that may last: `sleep` waits.
+    /// Marks the thread as asleep while `sleep` waits, which may last.
     pub fn asleep<R>(&self, sleep: impl FnOnce() -> R) -> R {
         self.asleep.store(true, Ordering::Relaxed);
         let result = sleep();
@@ -74,7 +74,7 @@ impl Pulse {
 }
 
 impl Watchdog {
-    /// Watches a thread no more, which ends.
+    /// Stops watching a thread that ends.
     pub fn forget(&self, pulse: &Arc<Pulse>) {
         self.pulses.lock().retain(|other| !Arc::ptr_eq(other, pulse));
     }

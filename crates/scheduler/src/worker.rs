@@ -16,34 +16,34 @@ use crate::scheduler::{Rings, Scheduler};
 use crate::wake_cost::bind;
 use crate::watchdog::Pulse;
 use clock::Deadline;
-use placement::Vnic;
-use priority::{Booster, Rest};
+use placement::VnicId;
+use priority::{Booster, WakeMode};
 use ring::Receiver;
 use rustix::thread::sched_getaffinity;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Things done between looks at new wake-ups, so that a busy port does not hide others' kicks.
+/// Number of steps between looks at new wake-ups, so that a busy port does not hide others' kicks.
 const STEPS: usize = 16;
 
-/// Polled rings looked at after so many things, by a worker that does not come to polling.
+/// Number of steps after which a worker that does not come to polling looks at some polled rings.
 const IN_TURN: usize = 32;
 
-/// Things done before a worker ends.
+/// Most steps of a worker after it was told to end.
 const LAST_STEPS: usize = 256;
 
 /// Longest time between two looks at new wake-ups, in microseconds, besides what a single step takes.
 const NEWS_US: u64 = 200;
 
-/// Looks at polled rings between two looks at the clock.
+/// Number of looks at polled rings between two looks at the clock.
 const LOOKS: usize = 8;
 
-/// How long a worker that never sleeps polls between two looks at new wake-ups.
+/// Time for which a worker that never sleeps polls between two looks at new wake-ups.
 const NEWS: Duration = Duration::from_micros(100);
 
 /// Starts a thread for each executor that has a core, or as many as there are processors for one that has none;
-/// returns how many. Each makes its own `rings`.
+/// returns the number of threads. Each makes its own `rings`.
 ///
 /// # Errors
 /// A thread cannot be started.
@@ -121,26 +121,26 @@ struct Worker<R> {
     scheduler: Scheduler<R>,
     executor: Arc<Executor>,
     inbox: Option<Receiver<Message>>,
-    /// Between things to do.
+    /// The breaks between steps.
     breaks: Breaks,
     booster: Booster,
-    /// Of a worker that may wait for guests to block.
+    /// The patience of a worker that may wait for guests to block.
     patience: Option<Patience>,
-    /// Of a worker that may keep its core from halting.
+    /// The core of a worker that may keep it from halting.
     idle_core: Option<IdleCore>,
-    /// Whose kicks woke it last.
+    /// The vNICs whose kicks woke it last.
     wakers: Wakers,
 }
 
 /// vNICs whose kicks ended a sleep.
 #[derive(Default)]
 struct Wakers {
-    vnics: [Option<Vnic>; WAKEUPS],
+    vnics: [Option<VnicId>; WAKEUPS],
     count: usize,
 }
 
 impl Wakers {
-    fn add(&mut self, vnic: Vnic) {
+    fn add(&mut self, vnic: VnicId) {
         if let Some(place) = self.vnics.get_mut(self.count) {
             *place = Some(vnic);
             self.count += 1;
@@ -286,11 +286,11 @@ impl<R: Rings> Worker<R> {
     }
 
     fn sleep(&mut self, timeout: Option<Duration>) {
-        let rest = self.choose_rest();
+        let mode = self.choose_wake_mode();
         self.scheduler.rings.before_sleep();
         self.executor.set_activity(Activity::Asleep);
         if !self.read_messages() {
-            let timeout = self.settle_down(rest, timeout);
+            let timeout = self.settle_down(mode, timeout);
             let timeout = self.keep_core(timeout);
             let (account, pulse) = (self.account.clone(), self.pulse.clone());
             let mut woken = false;
@@ -308,11 +308,11 @@ impl<R: Rings> Worker<R> {
         self.executor.set_activity(Activity::Working);
     }
 
-    /// How this thread is to be woken, given its work since it was woken last.
-    fn choose_rest(&mut self) -> Rest {
+    /// Chooses how this thread is to be woken, by its work since it was woken last.
+    fn choose_wake_mode(&mut self) -> WakeMode {
         let (now_ns, packets) = (self.now_ns(), self.account.packets());
         let Some(patience) = &mut self.patience else {
-            return Rest::Ready;
+            return WakeMode::Preempting;
         };
         let homes = self.scheduler.rings.homes();
         if let Some(per_packet_ns) = patience.waited_per_packet_ns(packets) {
@@ -320,20 +320,20 @@ impl<R: Rings> Worker<R> {
             wakers.for_each(|home| home.waited_for(now_ns, per_packet_ns));
         }
         let mut wakers = self.wakers.homes(homes);
-        patience.rest(now_ns, wakers.all(|home| home.may_be_waited_for(now_ns)))
+        patience.choose_wake_mode(now_ns, wakers.all(|home| home.may_be_waited_for(now_ns)))
     }
 
-    /// Enters the class in which this thread is to be woken, and says how long it may sleep so.
-    fn settle_down(&mut self, rest: Rest, timeout: Option<Duration>) -> Option<Duration> {
-        self.booster.rest(rest);
-        if rest == Rest::Ready {
+    /// Enters the class in which this thread is to be woken, and returns the time for which it may sleep in it.
+    fn settle_down(&mut self, mode: WakeMode, timeout: Option<Duration>) -> Option<Duration> {
+        self.booster.prepare_sleep(mode);
+        if mode == WakeMode::Preempting {
             return timeout;
         }
         let pause = Duration::from_nanos(PAUSE_NS);
         Some(timeout.map_or(pause, |timeout| timeout.min(pause)))
     }
 
-    /// Keeps the core from halting if an answer is expected soon, and says how long this thread may sleep so.
+    /// Keeps the core from halting if an answer is expected soon, and returns the time for which this thread may sleep meanwhile.
     fn keep_core(&mut self, timeout: Option<Duration>) -> Option<Duration> {
         let now_ns = self.now_ns();
         let since_ns = self.breaks.since_ns().unwrap_or(now_ns);

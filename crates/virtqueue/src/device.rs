@@ -25,7 +25,7 @@ const AHEAD: u16 = 32;
 
 /// Where a queue lies, in front-end (VMM user space) addresses, as vhost-user gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layout {
+pub struct QueueAddresses {
     /// Number of descriptors: a power of two up to [`MAX_QUEUE_SIZE`].
     pub size: u16,
     /// Descriptor table, aligned to 16.
@@ -60,7 +60,7 @@ pub enum QueueError {
 #[derive(Debug)]
 pub struct DeviceQueue {
     memory: Arc<GuestMemory>,
-    layout: Layout,
+    addresses: QueueAddresses,
     descriptors: NonNull<[AtomicU64; 2]>,
     available: NonNull<AtomicU16>,
     used: NonNull<AtomicU16>,
@@ -117,10 +117,10 @@ struct Pointers {
     used: NonNull<AtomicU16>,
 }
 
-fn locate(memory: &GuestMemory, layout: &Layout) -> Result<Pointers, QueueError> {
-    let size = u64::from(layout.size);
-    if !layout.size.is_power_of_two() || layout.size > MAX_QUEUE_SIZE {
-        return Err(QueueError::Size(layout.size));
+fn locate(memory: &GuestMemory, addresses: &QueueAddresses) -> Result<Pointers, QueueError> {
+    let size = u64::from(addresses.size);
+    if !addresses.size.is_power_of_two() || addresses.size > MAX_QUEUE_SIZE {
+        return Err(QueueError::Size(addresses.size));
     }
     let find = |address, len, align, what| {
         memory
@@ -128,9 +128,9 @@ fn locate(memory: &GuestMemory, layout: &Layout) -> Result<Pointers, QueueError>
             .ok_or(QueueError::Address(what))
     };
     Ok(Pointers {
-        descriptors: find(layout.descriptors, 16 * size, 16, "descriptor table")?.cast(),
-        available: find(layout.available, 6 + 2 * size, 2, "available ring")?.cast(),
-        used: find(layout.used, 6 + 8 * size, 4, "used ring")?.cast(),
+        descriptors: find(addresses.descriptors, 16 * size, 16, "descriptor table")?.cast(),
+        available: find(addresses.available, 6 + 2 * size, 2, "available ring")?.cast(),
+        used: find(addresses.used, 6 + 8 * size, 4, "used ring")?.cast(),
     })
 }
 
@@ -139,7 +139,7 @@ impl DeviceQueue {
     /// is the one in the ring: chains that were taken and never given back are the driver's loss.
     pub fn new(
         memory: Arc<GuestMemory>,
-        layout: Layout,
+        addresses: QueueAddresses,
         base: u16,
         event_idx: bool,
         indirect: bool,
@@ -148,12 +148,12 @@ impl DeviceQueue {
             descriptors,
             available,
             used,
-        } = locate(&memory, &layout)?;
+        } = locate(&memory, &addresses)?;
         // SAFETY: `locate` found the used ring, whose second word is the index, in a mapping kept by `memory`.
         let next_used = u16::from_le(unsafe { used.add(1).as_ref() }.load(Ordering::Acquire));
         Ok(DeviceQueue {
             memory,
-            layout,
+            addresses,
             descriptors,
             available,
             used,
@@ -176,7 +176,7 @@ impl DeviceQueue {
             descriptors,
             available,
             used,
-        } = locate(&memory, &self.layout)?;
+        } = locate(&memory, &self.addresses)?;
         (self.descriptors, self.available, self.used, self.memory) = (descriptors, available, used, memory);
         Ok(())
     }
@@ -189,7 +189,7 @@ impl DeviceQueue {
 
     /// Number of descriptors.
     pub fn size(&self) -> u16 {
-        self.layout.size
+        self.addresses.size
     }
 
     /// The index to go on at later: all chains before it were taken.
@@ -212,15 +212,15 @@ impl DeviceQueue {
     pub fn look(&mut self) -> Result<u16, QueueError> {
         let index = u16::from_le(self.available_word(1).load(Ordering::Acquire));
         let moved = index.wrapping_sub(self.next_available);
-        if moved > self.layout.size {
+        if moved > self.addresses.size {
             return Err(QueueError::AvailableIndex(moved));
         }
         self.seen_available = index;
         if moved > 0 {
-            let slot = self.next_available & (self.layout.size - 1);
+            let slot = self.next_available & (self.addresses.size - 1);
             prefetch(self.available_word(2 + usize::from(slot)), Access::Read);
             // Many drivers use their descriptors in turn.
-            self.prefetch_descriptor(self.last_head.wrapping_add(1) & (self.layout.size - 1));
+            self.prefetch_descriptor(self.last_head.wrapping_add(1) & (self.addresses.size - 1));
         }
         Ok(moved)
     }
@@ -236,9 +236,9 @@ impl DeviceQueue {
         if self.waiting()? == 0 {
             return Ok(None);
         }
-        let slot = self.next_available & (self.layout.size - 1);
+        let slot = self.next_available & (self.addresses.size - 1);
         let head = u16::from_le(self.available_word(2 + usize::from(slot)).load(Ordering::Relaxed));
-        if head >= self.layout.size {
+        if head >= self.addresses.size {
             return Err(QueueError::Head(head));
         }
         self.next_available = self.next_available.wrapping_add(1);
@@ -254,7 +254,7 @@ impl DeviceQueue {
             waiting = self.look()?.into();
         }
         let count = waiting.min(heads.len());
-        let mask = self.layout.size - 1;
+        let mask = self.addresses.size - 1;
         for (number, head) in heads[..count].iter_mut().enumerate() {
             let slot = usize::from(self.next_available.wrapping_add(number as u16) & mask);
             *head = u16::from_le(self.available_word(2 + slot).load(Ordering::Relaxed));
@@ -275,7 +275,7 @@ impl DeviceQueue {
     /// taken. A driver that receives has many of them waiting, and they no longer change.
     pub fn look_ahead(&self) {
         let waiting = self.seen_available.wrapping_sub(self.next_available);
-        let mask = self.layout.size - 1;
+        let mask = self.addresses.size - 1;
         for number in 0..waiting.min(AHEAD) {
             let slot = usize::from(self.next_available.wrapping_add(number) & mask);
             let head = u16::from_le(self.available_word(2 + slot).load(Ordering::Relaxed));
@@ -337,8 +337,8 @@ impl DeviceQueue {
     fn walk(&self, head: u16, direction: Direction, chain: &mut Chain) -> Result<(), ChainError> {
         let mut index = head;
         // A chain that is longer than the table has descriptors runs in a circle.
-        for _ in 0..self.layout.size {
-            if index >= self.layout.size {
+        for _ in 0..self.addresses.size {
+            if index >= self.addresses.size {
                 return Err(ChainError::Malformed);
             }
             let descriptor = self.descriptor(index);
@@ -415,7 +415,7 @@ impl DeviceQueue {
 
     /// Entry of the used ring: the chain's head, and how many bytes were written.
     fn used_entry(&self, number: u16) -> &[AtomicU32; 2] {
-        let slot = usize::from(number & (self.layout.size - 1));
+        let slot = usize::from(number & (self.addresses.size - 1));
         // SAFETY: the used ring is `flags, idx, size * (id, len)`; slot < size, and `locate` checked that all
         // of it lies in a mapping kept by `memory`, 4-aligned.
         unsafe { self.used.cast::<AtomicU32>().add(1 + 2 * slot).cast().as_ref() }
@@ -455,7 +455,7 @@ impl DeviceQueue {
         let (shown, ordered) = (self.shown_used == self.next_used, self.ordered);
         (self.shown_used, self.ordered) = (self.next_used, true);
         let suppression = if self.event_idx {
-            self.available_word(2 + usize::from(self.layout.size))
+            self.available_word(2 + usize::from(self.addresses.size))
         } else {
             self.available_word(0)
         };
@@ -502,7 +502,7 @@ impl DeviceQueue {
     }
 
     fn descriptor(&self, index: u16) -> Descriptor {
-        debug_assert!(index < self.layout.size);
+        debug_assert!(index < self.addresses.size);
         // SAFETY: index < size, and `locate` checked that the whole table lies in a mapping kept by `memory`,
         // aligned to 16.
         let words = unsafe { self.descriptors.add(usize::from(index)).as_ref() };
@@ -511,7 +511,7 @@ impl DeviceQueue {
 
     /// Word of the available ring: 0 flags, 1 index, 2.. ring, 2 + size used_event.
     fn available_word(&self, word: usize) -> &AtomicU16 {
-        debug_assert!(word <= usize::from(self.layout.size) + 2);
+        debug_assert!(word <= usize::from(self.addresses.size) + 2);
         // SAFETY: the ring has 3 + size words, all in a mapping kept by `memory` (`locate`).
         unsafe { self.available.add(word).as_ref() }
     }
@@ -525,7 +525,7 @@ impl DeviceQueue {
 
     fn avail_event(&self) -> &AtomicU16 {
         // SAFETY: the ring is two words, 4 * size words of entries and this one (`locate`).
-        unsafe { self.used.add(2 + 4 * usize::from(self.layout.size)).as_ref() }
+        unsafe { self.used.add(2 + 4 * usize::from(self.addresses.size)).as_ref() }
     }
 }
 

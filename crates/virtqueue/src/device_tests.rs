@@ -29,7 +29,7 @@ impl Guest {
     }
 
     fn queue(&self, event_idx: bool) -> DeviceQueue {
-        DeviceQueue::new(self.memory.clone(), layout(), 0, event_idx, true).unwrap()
+        DeviceQueue::new(self.memory.clone(), addresses(), 0, event_idx, true).unwrap()
     }
 
     fn put(&self, address: u64, bytes: &[u8]) {
@@ -67,8 +67,8 @@ impl Guest {
     }
 }
 
-fn layout() -> Layout {
-    Layout {
+fn addresses() -> QueueAddresses {
+    QueueAddresses {
         size: SIZE,
         descriptors: FRONT_END + DESCRIPTORS,
         available: FRONT_END + AVAILABLE,
@@ -85,42 +85,57 @@ fn take(queue: &mut DeviceQueue) -> Result<Option<Result<Vec<GuestRange>, ChainE
 #[test]
 fn impossible_layouts_are_refused() {
     let guest = Guest::new();
-    let new = |layout| {
-        DeviceQueue::new(guest.memory.clone(), layout, 0, true, true)
+    let new = |addresses| {
+        DeviceQueue::new(guest.memory.clone(), addresses, 0, true, true)
             .map(|_| ())
             .unwrap_err()
     };
-    assert_eq!(new(Layout { size: 0, ..layout() }), QueueError::Size(0));
-    assert_eq!(new(Layout { size: 6, ..layout() }), QueueError::Size(6));
+    assert_eq!(
+        new(QueueAddresses {
+            size: 0,
+            ..addresses()
+        }),
+        QueueError::Size(0)
+    );
+    assert_eq!(
+        new(QueueAddresses {
+            size: 6,
+            ..addresses()
+        }),
+        QueueError::Size(6)
+    );
     for size in [2048, 32768] {
-        assert_eq!(new(Layout { size, ..layout() }), QueueError::Size(size));
+        assert_eq!(
+            new(QueueAddresses { size, ..addresses() }),
+            QueueError::Size(size)
+        );
     }
     let odd = |offset| FRONT_END + offset + 1;
     assert_eq!(
-        new(Layout {
+        new(QueueAddresses {
             descriptors: odd(DESCRIPTORS),
-            ..layout()
+            ..addresses()
         }),
         QueueError::Address("descriptor table")
     );
     assert_eq!(
-        new(Layout {
+        new(QueueAddresses {
             available: odd(AVAILABLE),
-            ..layout()
+            ..addresses()
         }),
         QueueError::Address("available ring")
     );
     assert_eq!(
-        new(Layout {
+        new(QueueAddresses {
             used: FRONT_END + MEMORY - 8,
-            ..layout()
+            ..addresses()
         }),
         QueueError::Address("used ring")
     );
     assert_eq!(
-        new(Layout {
+        new(QueueAddresses {
             used: u64::MAX - 3,
-            ..layout()
+            ..addresses()
         }),
         QueueError::Address("used ring")
     );

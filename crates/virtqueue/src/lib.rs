@@ -14,4 +14,4 @@ pub mod net;
 mod split;
 
 pub use chain::{Chain, ChainError, Direction, ENOUGH, MAX_DESCRIPTORS, MAX_SEGMENTS};
-pub use device::{DeviceQueue, Layout, MAX_QUEUE_SIZE, QueueError};
+pub use device::{DeviceQueue, MAX_QUEUE_SIZE, QueueAddresses, QueueError};

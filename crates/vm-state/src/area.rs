@@ -2,11 +2,11 @@
 //!
 //! | part | written by | when |
 //! |---|---|---|
-//! | [`Core::task`], [`Core::since`] | programs | a core switches to another task |
+//! | [`Core::task`], [`Core::since_ns`] | programs | a core switches to another task |
 //! | [`Core::blocked`] | programs | a registered thread blocks on the core |
 //! | [`Core::waker`] | programs | a task that was there last is woken |
 //! | [`Core::woken`] | programs | a task is woken from the core |
-//! | [`Core::asked`] | programs, under that core's runqueue lock | a task of `SCHED_BATCH` is woken on it |
+//! | [`Core::asked_ns`] | programs, under that core's runqueue lock | a task of `SCHED_BATCH` is woken on it |
 //! | [`Area::idle`] | programs | a core becomes idle, or ceases to be |
 //! | [`Core::runnable`] | programs, under that core's runqueue lock | it switches, a task is woken on it or pulled from it |
 //! | [`Thread::tid`] | the registry | a thread is registered or unregistered |
@@ -27,23 +27,24 @@ pub(crate) const BUCKETS: usize = 1024;
 /// Threads per bucket.
 pub(crate) const WAYS: usize = 4;
 
-/// A core, on a cache line of its own: each is written by its core, at every switch.
+/// A core, on a cache line of its own, since each core writes its own at every switch.
 #[repr(C, align(64))]
 pub(crate) struct Core {
     /// [`KNOWN`], perhaps [`PREEMPTED`], and the number of the running thread; 0 in the low half is the idle task.
     pub task: AtomicU64,
-    /// When it switched to that, in nanoseconds of the kernel's monotonic clock.
-    pub since: AtomicU64,
+    /// The time at which it switched to that task, in nanoseconds of the kernel's monotonic clock.
+    pub since_ns: AtomicU64,
     /// Tasks that run or are runnable here, without the idle task.
     pub runnable: AtomicU32,
     /// The number of the registered thread that blocked here last; 0 for none.
     pub blocked: AtomicU32,
-    /// When a task that waits for the core until others block (`SCHED_BATCH`) was woken here last, as in `since`; 0: never.
-    pub asked: AtomicU64,
-    /// The number of the task that last woke one that was here before; of one that was interrupted, if an interrupt did.
+    /// The time at which a task that waits for the core until others block (`SCHED_BATCH`) was woken here last, by the same clock;
+    /// 0: never.
+    pub asked_ns: AtomicU64,
+    /// The number of the task that last woke one that was here before. If an interrupt woke it: of the task that was interrupted.
     pub waker: AtomicU32,
-    /// The number of the task that was woken last by the task that had this core, or by an interrupt; in the upper half how
-    /// many were, modulo 2^32.
+    /// The number of the task that was woken last by the task that had this core, or by an interrupt; in the upper half the number
+    /// of wake-ups from here, modulo 2^32.
     pub woken: AtomicU64,
 }
 
@@ -57,7 +58,7 @@ pub(crate) struct Thread {
     pub state: AtomicU32,
     /// Its number while it waits for a core, else 0.
     pub waits: AtomicU32,
-    /// The same of the child that began to wait last.
+    /// The number of the child that began to wait last, while it waits for a core, else 0.
     pub child_waits: AtomicU32,
 }
 
@@ -65,12 +66,12 @@ pub(crate) struct Thread {
 #[repr(C, align(64))]
 pub(crate) struct Bucket(pub [Thread; WAYS]);
 
-/// All of it.
+/// The whole shared memory.
 #[repr(C)]
 pub(crate) struct Area {
     pub cores: [Core; CORES],
     pub buckets: [Bucket; BUCKETS],
-    /// A byte for each core: 1 if it is idle. So many are read with few loads, and each has one writer.
+    /// A byte for each core: 1 if it is idle. A few loads read many cores, and each byte has one writer.
     pub idle: [Idle; CORES / 64],
 }
 
@@ -111,10 +112,10 @@ impl Kind {
 // Where the programs find things.
 pub(crate) const CORE_SIZE: usize = size_of::<Core>();
 pub(crate) const TASK: usize = offset_of!(Core, task);
-pub(crate) const SINCE: usize = offset_of!(Core, since);
+pub(crate) const SINCE_NS: usize = offset_of!(Core, since_ns);
 pub(crate) const RUNNABLE: usize = offset_of!(Core, runnable);
 pub(crate) const BLOCKED: usize = offset_of!(Core, blocked);
-pub(crate) const ASKED: usize = offset_of!(Core, asked);
+pub(crate) const ASKED_NS: usize = offset_of!(Core, asked_ns);
 pub(crate) const WAKER: usize = offset_of!(Core, waker);
 pub(crate) const WOKEN: usize = offset_of!(Core, woken);
 pub(crate) const THREADS: usize = offset_of!(Area, buckets);

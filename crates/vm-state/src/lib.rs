@@ -1,7 +1,7 @@
 //! The state of the machine's cores and of the guests' vCPU threads at this moment.
 //!
 //! A small eBPF program sits on the scheduler's tracepoints and publishes, in memory that is mapped into the
-//! processes which need it, what each core runs and whether each registered thread is running, runnable or blocked
+//! processes which need it, the task that each core runs and whether each registered thread is running, runnable or blocked
 //! (as the hypervisor's scheduler does in Hyper-Switch, Ram et al., USENIX ATC 2013, 3.3 and 3.4). Readers use
 //! plain loads: no system call, no lock.
 //!
@@ -13,7 +13,7 @@
 //! | `btf` | offsets of the few kernel fields that the programs read |
 //! | `kernel` | bpf(2) |
 //! | `publisher` | loads and attaches the programs, in the privileged process |
-//! | `stage` | the same memory written by tests |
+//! | `test_area` | the same memory written by tests |
 //! | `state` | readers, and the registry of threads |
 //! | `vcpus` | finds the vCPU threads of a VMM |
 //!
@@ -35,11 +35,11 @@ mod btf;
 mod kernel;
 mod program;
 mod publisher;
-mod stage;
 mod state;
+mod test_area;
 mod vcpus;
 
 pub use publisher::{Publisher, Unavailable};
-pub use stage::Stage;
 pub use state::{CoreState, Registry, Slot, ThreadState, VmState, Woken};
+pub use test_area::TestArea;
 pub use vcpus::{threads_named, vcpu_threads};

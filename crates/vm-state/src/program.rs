@@ -7,8 +7,8 @@
 //! | `sched_waking` | none | the thread that wakes another one, for the core that this one was on last; the thread that is woken, for the core from which it is |
 //! | `sched_migrate_task`, if the task is queued | of the core that it leaves | that core's number of runnable tasks |
 //!
-//! The wake-up of a thread on an idle core, or one of another cache, is often left to that core (`ttwu_queue`): there, in
-//! `sched_wakeup`, the thread that wakes is not known any more. `sched_waking` comes before that.
+//! The wake-up of a thread on an idle core, or on a core with another cache, is often left to that core (`ttwu_queue`). There,
+//! in `sched_wakeup`, the waker is not known any more; `sched_waking` comes before that.
 //!
 //! Since `nr_running` is read and published under the lock that guards it, what is published for a core is never older
 //! than its last event. A task that is pulled to a core is counted there when that core switches next. Tasks that have
@@ -28,8 +28,9 @@
 //! instructions, are therefore also licensed under [`LICENSE`].
 
 use crate::area::{
-    ASKED, BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind,
-    LONG_NS, PREEMPTED, RUNNABLE, SINCE, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS, WOKEN,
+    ASKED_NS, BLOCKED, BUCKET_SIZE, BUCKETS, CHILD_WAITS, CORE_SIZE, CORES, IDLE, KIND_SHIFT, KNOWN, Kind,
+    LONG_NS, PREEMPTED, RUNNABLE, SINCE_NS, STATE, TASK, THREAD_SIZE, THREADS, TID, WAITS, WAKER, WAYS,
+    WOKEN,
 };
 use crate::assembler::{Assembler, Constant, If, Label, Op, Reg, Size};
 use crate::btf::Btf;
@@ -271,7 +272,7 @@ impl Program {
         self.code.jump_if(If::NotEqual, R1, BATCH, end);
         self.code.register(Op::Move, R8, R2);
         self.code.call(KTIME_GET_NS);
-        self.code.store(Size::Double, R8, ASKED, R0);
+        self.code.store(Size::Double, R8, ASKED_NS, R0);
         self.code.place(end);
         self.code.exit();
         self.code.finish()
@@ -334,8 +335,8 @@ impl Program {
     /// it. Uses R3, R4.
     fn note_preemption(&mut self) {
         let [long, preempted, end] = [(); 3].map(|()| self.code.label());
-        self.code.load(Size::Double, R3, R2, SINCE);
-        self.code.store(Size::Double, R2, SINCE, R8);
+        self.code.load(Size::Double, R3, R2, SINCE_NS);
+        self.code.store(Size::Double, R2, SINCE_NS, R8);
         self.code.register(Op::Subtract, R8, R3);
         self.code.jump_if(If::NotBelow, R8, constant(LONG_NS), long);
         self.code.jump(end);
@@ -353,8 +354,8 @@ impl Program {
         self.code.place(end);
     }
 
-    /// Notes whether the task in R5, whose place R3 has the number R2, waits for a core once it is switched from. R5 =
-    /// what its place says then. Uses R1, R4.
+    /// Notes whether the task in R5, whose place R3 has the number R2, waits for a core once it is switched from. R5 = the
+    /// state to be published in its place. Uses R1, R4.
     fn leave(&mut self) {
         let [preempted, blocks, alive, end] = [(); 4].map(|()| self.code.label());
         self.code.load(Size::Word, R1, R5, self.kernel.pid);
@@ -411,9 +412,9 @@ impl Program {
         }
     }
 
-    /// Publishes R5, what the thread at R3 is once it was switched from on the core in R7, unless it runs elsewhere by now
-    /// because a parent and its child took turns. Whatever else was published of it is no reason to keep silent: that it
-    /// was switched to may not have been seen. Uses R1, R2, R4, R5.
+    /// Publishes R5, the state of the thread at R3 after it was switched from on the core in R7, unless it runs elsewhere by
+    /// now because a parent and its child took turns. The state published before does not matter: the switch to the thread may
+    /// have gone unseen. Uses R1, R2, R4, R5.
     fn left(&mut self, elsewhere: Label) {
         let ours = self.code.label();
         self.code.constant(Op::Move, R1, word(Kind::Running));

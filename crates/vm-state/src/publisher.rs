@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Why the states are not published. The text is for users.
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
-    /// The kernel does not describe itself, or not in a way that is understood.
+    /// The kernel has no BTF, or BTF in a form that is not understood.
     #[error("the kernel has no type information in {path}: {0}", path = kernel::BTF)]
     NoTypes(io::Error),
     /// The kernel has no such field, variable or tracepoint.
@@ -84,7 +84,7 @@ impl Publisher {
     }
 }
 
-/// How often a core is visited, at most: a single switch may go unseen.
+/// Most visits to a core: a single switch may go unseen.
 const VISITS: usize = 10;
 
 /// Has each core switch to the calling thread; false if that was not seen.

@@ -20,7 +20,7 @@ impl Slot {
 /// A core's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CoreState {
-    /// Nothing.
+    /// It runs no task.
     Idle,
     /// It runs this registered thread.
     Vcpu(Slot),
@@ -45,7 +45,7 @@ pub enum ThreadState {
     Unknown,
 }
 
-/// A thread that was woken, and how many had been from that core. The default: none.
+/// The thread that was woken last from a core, and the number of threads woken from there so far. The default: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Woken(u64);
 
@@ -68,7 +68,7 @@ impl Area {
         self.buckets.get(slot / WAYS).map(|bucket| &bucket.0[slot % WAYS])
     }
 
-    /// The places where a thread may be.
+    /// The places in the hash table at which a thread may be.
     fn places(&self, tid: u32) -> impl Iterator<Item = (Slot, &Thread)> {
         let bucket = tid as usize % BUCKETS;
         let first = (bucket * WAYS) as u16;
@@ -103,7 +103,7 @@ impl Area {
         let Some(line) = self.idle.get(word) else { return 0 };
         let (mut idle, mut left) = (0, among);
         while left != 0 {
-            // Those eight of which the next one is.
+            // The group of eight cores that has the next one.
             let shift = left.trailing_zeros() & !7;
             left &= !(0xff << shift);
             // Eight bytes of 0 or 1 become eight bits: the product puts byte n at bit 56 + n.
@@ -193,7 +193,7 @@ impl VmState {
         core.is_some_and(|core| core.task.load(Relaxed) & PREEMPTED != 0)
     }
 
-    /// The registered thread that last woke one that had run on this core before, if it was a registered one.
+    /// The thread that last woke one that had run on this core before, if it is registered.
     #[inline]
     #[must_use]
     pub fn waker(&self, cpu: u32) -> Option<Slot> {
@@ -208,7 +208,7 @@ impl VmState {
         Woken(core.map_or(0, |core| core.woken.load(Relaxed)))
     }
 
-    /// The registered thread that was woken last, if it is one and any was woken since `before`.
+    /// The thread that was woken last from this core, if it is registered and any was woken since `before`.
     #[must_use]
     pub fn woken_since(&self, cpu: u32, before: Woken) -> Option<Slot> {
         let now = self.woken(cpu);
@@ -219,18 +219,19 @@ impl VmState {
         }
     }
 
-    /// How long the task that has this core waited for it in nanoseconds, if it is one that waits until others block
-    /// (`SCHED_BATCH`) and the last such task that was woken here: who asks has to know that. 0 if no such task was.
+    /// The time that the task which has this core waited for it, in nanoseconds. Valid only if that task waits until others
+    /// block (`SCHED_BATCH`) and is the last such task that was woken here, which the caller has to know. 0 if no such task was
+    /// woken.
     #[inline]
     #[must_use]
     pub fn waited_ns(&self, cpu: u32) -> u64 {
         let times = self.0.cores.get(cpu as usize).map(|core| {
-            let asked = core.asked.load(Relaxed);
-            (core.since.load(Relaxed), asked)
+            let asked_ns = core.asked_ns.load(Relaxed);
+            (core.since_ns.load(Relaxed), asked_ns)
         });
         match times {
             None | Some((_, 0)) => 0,
-            Some((since, asked)) => since.saturating_sub(asked),
+            Some((since_ns, asked_ns)) => since_ns.saturating_sub(asked_ns),
         }
     }
 
@@ -271,8 +272,8 @@ impl Registry {
         Ok(registry)
     }
 
-    /// Registers a thread of the PID name space that /proc shows, if it is not. `None` when its bucket is full, or
-    /// for no thread's number: its state then stays unknown.
+    /// Registers a thread of the PID name space that /proc shows, unless it is registered. `None` when its bucket is full, or
+    /// if the number is that of no thread: its state then stays unknown.
     ///
     /// The thread's state is known at once if it is blocked, and otherwise from its next switch on.
     pub fn add(&self, tid: u32) -> Option<Slot> {

@@ -343,7 +343,7 @@ impl Packet {
     }
 
     /// Like a fresh slot: nothing in it belongs to a port.
-    pub fn rest(&mut self, account: &Arc<Counters>) {
+    pub fn reset(&mut self, account: &Arc<Counters>) {
         self.clear();
         self.account = account.clone();
     }

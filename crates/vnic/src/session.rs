@@ -14,7 +14,7 @@ use rustix::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
 use vhost::vhost_user::{Backend, BackendReqHandler, Error, Result, VhostUserBackendReqHandlerMut};
-use virtqueue::Layout;
+use virtqueue::QueueAddresses;
 use virtqueue::net::TRANSMIT_QUEUE;
 
 mod requests;
@@ -49,7 +49,7 @@ pub struct DeviceConfig {
 
 #[derive(Debug, Default)]
 struct Ring {
-    layout: Layout,
+    addresses: QueueAddresses,
     has_addresses: bool,
     base: u16,
     kick: Option<OwnedFd>,
@@ -202,7 +202,7 @@ impl Session {
         let ring = &mut self.rings[index];
         let setup = RingSetup {
             memory: self.memory.clone(),
-            layout: ring.layout,
+            addresses: ring.addresses,
             base: ring.base,
             features: self.features,
             call: ring.call.clone(),
@@ -217,7 +217,7 @@ impl Session {
         log::debug!(
             "port {}: queue {index} started, {:?}",
             self.vnic.port,
-            ring.layout
+            ring.addresses
         );
         self.host.schedule();
         self.host.changed();

@@ -7,7 +7,7 @@ use flow::PortId;
 use guest_memory::{GuestMemory, Region};
 use ring::{PoolOwner, Unique};
 use std::sync::Arc;
-use virtqueue::Layout;
+use virtqueue::QueueAddresses;
 
 pub(crate) const NEXT: u16 = 1;
 pub(crate) const WRITE: u16 = 2;
@@ -43,7 +43,7 @@ impl Driver {
     pub fn setup(&self, features: u64) -> RingSetup {
         RingSetup {
             memory: self.memory.clone(),
-            layout: Layout {
+            addresses: QueueAddresses {
                 size: SIZE,
                 descriptors: FRONT_END,
                 available: FRONT_END + AVAILABLE,

@@ -14,7 +14,7 @@ use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
 use ring::{PoolOwner, Unique};
 use std::sync::Arc;
-use virtqueue::{ChainError, DeviceQueue, Direction, Layout, QueueError};
+use virtqueue::{ChainError, DeviceQueue, Direction, QueueAddresses, QueueError};
 use wire::{Snapshot, VnetHeader};
 
 /// Most packets handled in one go.
@@ -63,7 +63,7 @@ pub struct TransmitSide {
 #[derive(Debug)]
 pub(crate) struct RingSetup {
     pub memory: Arc<GuestMemory>,
-    pub layout: Layout,
+    pub addresses: QueueAddresses,
     pub base: u16,
     pub features: Features,
     pub call: Call,
@@ -75,7 +75,13 @@ impl RingSetup {
             self.features.has(RING_EVENT_IDX),
             self.features.has(RING_INDIRECT_DESC),
         );
-        DeviceQueue::new(self.memory.clone(), self.layout, self.base, event_idx, indirect)
+        DeviceQueue::new(
+            self.memory.clone(),
+            self.addresses,
+            self.base,
+            event_idx,
+            indirect,
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! One packet's decision, without side effects: the same function serves packets, re-examination and `trace`.
 
 use super::mac_table::Station;
-use super::switch::{PortRules, Switch};
+use super::switch::{LearningSwitch, PortRules};
 use super::vlan::{self, Egress};
 use flow::{Action, DropReason, FlowKey, PortId};
 
@@ -123,7 +123,7 @@ fn outermost_kept(
     }
 }
 
-impl Switch {
+impl LearningSwitch {
     /// The decision about a packet with this key in the present state.
     pub fn decide(&self, key: &FlowKey) -> Decision {
         let id = PortId(key.in_port());

@@ -122,7 +122,7 @@ impl Flows {
         floods.filter(|id| vlan(id).is_some_and(&carried)).collect()
     }
 
-    /// Those from a port.
+    /// The blocked flows from a port.
     pub fn blocked_from(&self, port: PortId) -> Vec<FlowId> {
         self.blocked.get(&port.0).into_iter().flatten().copied().collect()
     }

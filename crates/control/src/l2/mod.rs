@@ -1,7 +1,7 @@
 //! The learning switch, as pure logic: no I/O, and the clock is an argument.
 //!
-//! A [`Switch`] knows its ports' rules, which stations are where (`mac_table`), and the flows it has had
-//! installed (`flows`). [`Switch::packet`] decides about a packet without a flow: it learns the source, finds
+//! A [`LearningSwitch`] knows its ports' rules, which stations are where (`mac_table`), and the flows it has had
+//! installed (`flows`). [`LearningSwitch::packet`] decides about a packet without a flow: it learns the source, finds
 //! the destination, and returns actions together with the changes this makes to the flow table: the
 //! packet's own flow, and those flows that relied on what is no longer true.
 //!
@@ -34,4 +34,4 @@ pub use decide::{Decision, Destination, Source};
 pub use flows::{FlowChange, MASK, flow_id};
 pub use mac_table::Station;
 pub use moves::MoveCounts;
-pub use switch::{DROP_FLOW_IDLE_MS, FLOW_IDLE_MS, MacEntry, PortRules, Switch, SwitchRules};
+pub use switch::{DROP_FLOW_IDLE_MS, FLOW_IDLE_MS, LearningSwitch, MacEntry, PortRules, SwitchRules};

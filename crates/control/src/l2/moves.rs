@@ -23,7 +23,7 @@ pub const MAX_MOVES: u32 = 5;
 /// Length of that window in milliseconds; it begins with a move.
 pub const WINDOW_MS: u64 = 10_000;
 
-/// How long a station is held the first time, in milliseconds.
+/// Time for which a station is held at first, in milliseconds.
 pub const HOLD_MS: u64 = 10_000;
 
 /// Doublings of that time at most: 320 s.
@@ -59,7 +59,7 @@ struct Mover {
     held_until_ms: Option<u64>,
 }
 
-/// The token bucket of a port: what it may still spend on moves.
+/// The token bucket of a port, for moves to it.
 #[derive(Clone, Copy, Debug)]
 struct TokenBucket {
     /// In thousandths of a flow; below zero after an expensive move.
@@ -70,11 +70,11 @@ struct TokenBucket {
 /// How often stations have moved.
 #[derive(Clone, Debug, Default)]
 pub struct Moves {
-    /// No more than there are stations.
+    /// The stations that have moved; no more than there are stations.
     movers: HashMap<Station, Mover>,
-    /// Stations that are held, by when that ends.
+    /// Stations that are held, by the time at which that ends, in milliseconds.
     holds: BTreeSet<(u64, Station)>,
-    /// Of ports to which stations have moved.
+    /// The token buckets of ports to which stations have moved.
     buckets: HashMap<PortId, TokenBucket>,
     /// Flows per second and port; `None` for no limit.
     limit: Option<u64>,
@@ -103,7 +103,7 @@ impl Moves {
     }
 
     /// When the next hold ends.
-    pub fn next_release(&self) -> Option<u64> {
+    pub fn next_release_ms(&self) -> Option<u64> {
         self.holds.first().map(|(until, _)| *until)
     }
 
@@ -226,7 +226,7 @@ mod tests {
         for hold in [10_000, 20_000, 40_000, 80_000, 160_000, 320_000, 320_000] {
             now_ms = storm(&mut moves, now_ms);
             assert!(moves.is_held(STATION));
-            assert_eq!(moves.next_release(), Some(now_ms + hold));
+            assert_eq!(moves.next_release_ms(), Some(now_ms + hold));
             assert_eq!(moves.release(now_ms + hold - 1), []);
             now_ms += hold;
             assert_eq!(moves.release(now_ms), [STATION]);
@@ -238,9 +238,9 @@ mod tests {
         moves.release(now_ms + FORGET_MS);
         assert!(moves.movers.is_empty());
         now_ms = storm(&mut moves, now_ms + FORGET_MS);
-        assert_eq!(moves.next_release(), Some(now_ms + HOLD_MS));
+        assert_eq!(moves.next_release_ms(), Some(now_ms + HOLD_MS));
         moves.forget(STATION);
-        assert_eq!((moves.next_release(), moves.held().count()), (None, 0));
+        assert_eq!((moves.next_release_ms(), moves.held().count()), (None, 0));
     }
 
     #[test]

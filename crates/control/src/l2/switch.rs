@@ -61,7 +61,7 @@ pub struct MacEntry {
 
 /// A learning switch.
 #[derive(Clone, Debug)]
-pub struct Switch {
+pub struct LearningSwitch {
     rules: SwitchRules,
     ports: BTreeMap<PortId, PortRules>,
     statics: HashMap<u64, PortId>,
@@ -73,10 +73,10 @@ pub struct Switch {
     flow_limit: usize,
 }
 
-impl Switch {
+impl LearningSwitch {
     /// A switch without ports.
     pub fn new(rules: SwitchRules) -> Self {
-        Switch {
+        LearningSwitch {
             rules,
             ports: BTreeMap::new(),
             statics: HashMap::new(),
@@ -443,9 +443,9 @@ impl Switch {
 
     /// When [`age`](Self::age) has something to do at the earliest, if nothing else happens. While there are
     /// flows it is to be called more often, since only the data plane knows when flows were used.
-    pub fn next_ageing(&self) -> Option<u64> {
+    pub fn next_ageing_ms(&self) -> Option<u64> {
         let oldest = self.macs.oldest().map(|seen_ms| seen_ms + self.rules.ageing_ms);
-        [oldest, self.moves.next_release()].into_iter().flatten().min()
+        [oldest, self.moves.next_release_ms()].into_iter().flatten().min()
     }
 
     /// The data plane was restarted, or has refused a flow: it has none of these.

@@ -22,10 +22,10 @@ struct Bridge {
 #[derive(Clone)]
 struct Mover {
     home: u32,
-    since: u64,
+    since_ms: u64,
     moves: u32,
     holds: u32,
-    held: Option<u64>,
+    held_until_ms: Option<u64>,
 }
 
 /// The tag a frame of `vlan` has on a port's wire, if the port carries it.
@@ -124,7 +124,7 @@ impl Bridge {
     fn is_held(&self, station: (u16, u64)) -> bool {
         self.movers
             .get(&station)
-            .is_some_and(|mover| mover.held.is_some())
+            .is_some_and(|mover| mover.held_until_ms.is_some())
     }
 
     /// Learns a source.
@@ -165,19 +165,19 @@ impl Bridge {
     fn moved(&mut self, station: (u16, u64), from: u32, to: u32, now_ms: u64) -> u32 {
         let mover = self.movers.entry(station).or_insert(Mover {
             home: from,
-            since: now_ms,
+            since_ms: now_ms,
             moves: 0,
             holds: 0,
-            held: None,
+            held_until_ms: None,
         });
-        if now_ms - mover.since >= 10_000 {
-            (mover.home, mover.since, mover.moves) = (from, now_ms, 0);
+        if now_ms - mover.since_ms >= 10_000 {
+            (mover.home, mover.since_ms, mover.moves) = (from, now_ms, 0);
         }
         mover.moves += 1;
         if mover.moves <= 5 {
             return to;
         }
-        mover.held = Some(now_ms + 10_000 * 2u64.pow(mover.holds.min(5)));
+        mover.held_until_ms = Some(now_ms + 10_000 * 2u64.pow(mover.holds.min(5)));
         mover.holds += 1;
         let home = mover.home;
         match home == from || self.on_port(home) < self.ports[&home].mac_limit {
@@ -191,10 +191,11 @@ impl Bridge {
         self.table.retain(|_, (_, seen)| now_ms < *seen + ageing);
         let table = &self.table;
         self.movers.retain(|station, mover| {
-            if mover.held.is_some_and(|until| until <= now_ms) {
-                (mover.since, mover.moves, mover.held) = (now_ms, 0, None);
+            if mover.held_until_ms.is_some_and(|until| until <= now_ms) {
+                (mover.since_ms, mover.moves, mover.held_until_ms) = (now_ms, 0, None);
             }
-            table.contains_key(station) && (mover.held.is_some() || now_ms < mover.since + 600_000)
+            table.contains_key(station)
+                && (mover.held_until_ms.is_some() || now_ms < mover.since_ms + 600_000)
         });
     }
 
@@ -440,7 +441,7 @@ fn claim(ports: &BTreeMap<u32, PortRules>, id: u32, rules: &PortRules) -> PortRu
 }
 
 struct World {
-    switch: Switch,
+    switch: LearningSwitch,
     bridge: Bridge,
     table: Table,
     now_ms: u64,
@@ -455,7 +456,7 @@ impl World {
             movers: HashMap::new(),
         };
         let mut world = World {
-            switch: Switch::new(rules),
+            switch: LearningSwitch::new(rules),
             bridge,
             table: Table::default(),
             now_ms: 100_000,
@@ -577,7 +578,7 @@ proptest! {
         for step in &steps {
             world.step(step);
         }
-        let mut successor = Switch::new(rules);
+        let mut successor = LearningSwitch::new(rules);
         for (id, rules) in &world.bridge.ports {
             successor.set_port(PortId(*id), rules.clone());
         }
@@ -692,7 +693,7 @@ fn flows_go_when_idle_and_stations_later() {
     let (a, b) = (0x0200_0000_000a, 0x0200_0000_000b);
     world.packet(&key(0, a, b, 0));
     world.packet(&key(1, b, a, 0));
-    assert_eq!(world.switch.next_ageing(), Some(400_000));
+    assert_eq!(world.switch.next_ageing_ms(), Some(400_000));
     world.now_ms += 250_000;
     // In use at the last moment, b's flow keeps b alive; a's was idle.
     world.packet(&key(1, b, a, 0));
@@ -704,7 +705,7 @@ fn flows_go_when_idle_and_stations_later() {
     world.check();
     assert_eq!(world.switch.lookup(Station { vlan: 0, mac: a }), None);
     assert_eq!(world.switch.lookup(Station { vlan: 0, mac: b }), Some(PortId(1)));
-    assert_eq!(world.switch.next_ageing(), Some(650_000));
+    assert_eq!(world.switch.next_ageing_ms(), Some(650_000));
 }
 
 #[test]
@@ -826,7 +827,7 @@ fn a_storm_of_moves_costs_little_and_ends_where_it_began() {
         "{held:?}"
     );
     // When it is released, its flows are re-examined, and it may really have moved.
-    let (until, _) = (world.switch.next_ageing().unwrap(), held);
+    let (until, _) = (world.switch.next_ageing_ms().unwrap(), held);
     world.now_ms = until;
     world.switch.age(world.now_ms);
     assert_eq!(

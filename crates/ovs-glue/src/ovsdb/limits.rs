@@ -1,4 +1,4 @@
-//! What the database says of ports' limits: policing of interfaces, quality of service of ports.
+//! Limits of ports in the database: policing of interfaces, quality of service of ports.
 //!
 //! Units and defaults are those of `ovs-vswitchd.conf.db(5)`. A value that is none, or beyond what a meter can be set to, is
 //! left out and logged; the rest holds.

@@ -1,7 +1,7 @@
-//! What ovs-vswitchd's database says of ports: which of them are virtual machines, and what they are limited to (RFC 7047).
+//! Ports in ovs-vswitchd's database: which of them are virtual machines, and their limits (RFC 7047).
 //!
 //! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port, `external_ids:vhost-user=client` that one
-//! listens at `external_ids:vhost-user-path`. A request to the datapath does not say so, hence this client, which watches the columns
+//! listens at `external_ids:vhost-user-path`. Requests to the datapath do not contain that, hence this client, which watches the columns
 //! that do. Limits (`limits`) are watched by themselves: a database whose schema lacks some of their columns has none. The client
 //! never waits for the database, and tries again once a second while there is none; meanwhile things stay as they are.
 
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 const MAX_MESSAGE: usize = 32 << 20;
 /// Bytes read before others have their turn.
 const MAX_READ: usize = 1 << 20;
-/// What the answers about ports, and about limits, are known by.
+/// The names by which answers about ports, and about limits, are recognised.
 const PORTS: &str = "ports";
 const LIMITS: &str = "limits";
 const KEY: &str = "vhost-user";

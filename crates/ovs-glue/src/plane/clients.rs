@@ -9,7 +9,7 @@ use super::ports::Plug;
 use super::{Pending, Plane};
 use crate::datapath::PortNo;
 use crate::socket;
-use control_protocol::data_plane::{PortState as Life, Request};
+use control_protocol::data_plane::{PortState, Request};
 use std::time::{Duration, Instant};
 
 /// First delay.
@@ -46,12 +46,12 @@ impl Attempts {
     }
 
     /// The port is in that state now.
-    pub fn note(&mut self, state: &Life) {
+    pub fn note(&mut self, state: &PortState) {
         match state {
             // Not at once: its end may have been that of a connection made before the last one.
-            Life::Disconnected => self.due = self.due.or_else(|| Some(Instant::now() + self.delay)),
-            Life::Running => self.delay = DELAY_MIN,
-            Life::Connected | Life::Broken(_) => {}
+            PortState::Disconnected => self.due = self.due.or_else(|| Some(Instant::now() + self.delay)),
+            PortState::Running => self.delay = DELAY_MIN,
+            PortState::Connected | PortState::Broken(_) => {}
         }
     }
 
@@ -87,7 +87,11 @@ impl Plane {
             return;
         };
         port.attempts.due = None;
-        let Some(Plug::Client(path)) = port.plug.as_ref().filter(|_| port.state == Life::Disconnected) else {
+        let Some(Plug::Client(path)) = port
+            .plug
+            .as_ref()
+            .filter(|_| port.state == PortState::Disconnected)
+        else {
             return;
         };
         match socket::connect(path) {

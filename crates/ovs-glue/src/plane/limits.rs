@@ -1,8 +1,8 @@
-//! What ports are limited to: policing and queues, as ovs-vswitchd's database says.
+//! Limits of ports: policing and queues, from ovs-vswitchd's database.
 //!
-//! ovs-vswitchd has the kernel limit a port's device at the host, which no packet of a guest passes. So limits are made of what
-//! the data plane has: a filter of the port ([`Stage`]) whose flows ask meters. What comes from a port meets one flow; what is sent to
-//! a port is told apart by its queue, which `set_queue` has written into its priority. A queue's own meter comes first, then that
+//! ovs-vswitchd has the kernel limit a port's device at the host, which no packet of a guest passes. So limits are made of means of
+//! the data plane: a filter of the port ([`Stage`]) whose flows ask meters. Packets from a port meet one flow; packets to a port
+//! are told apart by their queue, which `set_queue` has written into its priority. A queue's own meter comes first, then that
 //! of all queues.
 //!
 //! Numbers of meters and flows follow from those of ports, and are none that ovs-vswitchd has. So each data plane, and each of our
@@ -41,14 +41,14 @@ const FLOWS: u128 = (u64::MAX as u128) << 64;
 /// The bits of a priority in which queues differ.
 const QUEUE_BITS: u32 = 16;
 
-/// What a port is limited to. What exceeds that is dropped.
+/// The limits of a port. Packets beyond them are dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Of what comes from the port, in kilobits.
+    /// For packets from the port, in kilobits.
     pub ingress: Option<MeterBand>,
-    /// Of what comes from the port, in packets.
+    /// For packets from the port, in packets.
     pub ingress_packets: Option<MeterBand>,
-    /// Of what is sent to the port, in kilobits.
+    /// For packets to the port, in kilobits.
     pub egress: Option<MeterBand>,
     /// Of its queues, at most [`MAX_QUEUES`], in kilobits. Packets of other queues are of queue 0. Those with numbers from
     /// [`QUEUE_LIMIT`] on have no packets.
@@ -67,7 +67,7 @@ pub(super) struct PlaneLimits {
     flows: usize,
 }
 
-/// By what a port is limited in the data plane.
+/// The meters, flows and filters by which a port is limited in the data plane.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Means {
     meters: BTreeMap<u32, MeterSpec>,
@@ -193,7 +193,7 @@ impl Plane {
     }
 }
 
-/// From what the data plane was told to what is wanted. No packet meets a flow without its meters, or a filter without its flows.
+/// The requests that lead from the means that the data plane was told to those that are wanted. No packet meets a flow without its meters, or a filter without its flows.
 fn changes(port: PortId, told: &Means, wanted: &Means, switch: SwitchId) -> Vec<Request> {
     let mut requests = Vec::new();
     for (meter, spec) in &wanted.meters {

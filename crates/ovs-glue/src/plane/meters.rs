@@ -1,4 +1,4 @@
-//! Meters as they were set, and what they counted in data planes that have gone.
+//! Meters as they were set, and their counts in data planes that have gone.
 //!
 //! Each data plane is told of all meters before flows come that name them. It keeps them when this process dies, and is told to forget
 //! them when a datapath is made, which has none.
@@ -148,7 +148,7 @@ impl Plane {
     }
 }
 
-/// What a meter has come to, as far as the data plane has told.
+/// The answer about a meter, with the statistics that the data plane has sent.
 pub(super) fn answer(meter: Option<&mut Meter>, told: Option<MeterStats>) -> Answer {
     Answer::Meter(meter.map(|meter| meter.seen(told)))
 }

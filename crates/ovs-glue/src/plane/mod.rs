@@ -1,7 +1,7 @@
 //! Our own data plane, behind its channel.
 //!
-//! A datapath is a switch of the data plane; there is one. What is asked goes to the channel at once and is answered when the data
-//! plane has answered: many questions are under way, of which each has a serial number. The data plane carries them out in their
+//! A datapath is a switch of the data plane; there is one. A question goes to the channel at once and is answered when the data
+//! plane has answered: many questions are under way, each with a serial number. The data plane carries them out in their
 //! order, so a flow is written down here when it is sent, and taken back if it was refused.
 //!
 //! The data plane maps guests' memory, so what it says is not believed further than needed: an answer that does not suit its question
@@ -9,14 +9,14 @@
 //! ([`PlaneCounters`]). When it has gone, questions are answered by what is known here; the next one gets ports, under the same
 //! numbers, meters and flows again. No counter goes back.
 //!
-//! | part | what |
+//! | part | contents |
 //! |---|---|
-//! | `link` | the channel: what waits to be sent, what is taken in |
-//! | `questions` | what is asked, and what the answers mean |
-//! | `flows` | flows as they were installed, and what they have counted |
+//! | `link` | the channel: messages that wait to be sent, messages received |
+//! | `questions` | questions, and the meaning of their answers |
+//! | `flows` | flows as they were installed, and their counts |
 //! | `restore` | flows for a data plane that takes the place of another |
 //! | `meters` | meters as they were set |
-//! | `limits` | what ports are limited to: policing and queues |
+//! | `limits` | limits of ports: policing and queues |
 //! | `ports` | ports, and how guests reach them |
 //! | `clients` | connections to VMMs that listen |
 //! | `devices` | ports that are network devices of the host, and the driver domain |
@@ -34,7 +34,8 @@ mod questions;
 mod restore;
 
 use crate::datapath::{
-    Answer, Datapath, DatapathId, Errno, PortNo, PortSpec, PortState, Question, Ticket, Upcall, UpcallKind,
+    Answer, Datapath, DatapathId, DeviceSettings, Errno, PortNo, PortSpec, Question, Ticket, Upcall,
+    UpcallKind,
 };
 use crate::translate::{self, Ports as Numbers, key_of};
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
@@ -63,7 +64,7 @@ const MAX_WAITING: usize = 128 * MAX_OPEN;
 /// Packets that wait for ovs-vswitchd. Each port may have 64 under way, which the data plane holds to.
 const MAX_UPCALLS: usize = 16 * 1024;
 
-/// What is different from one data plane to another.
+/// The options in which data planes differ.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The switch.
@@ -76,7 +77,7 @@ pub struct Options {
     pub sockets: Sockets,
 }
 
-/// What a data plane did that it should not do, and what became of requests that nobody waits for.
+/// Counts of a data plane's violations, and of refused requests whose answers nobody waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlaneCounters {
     /// Answers and packets that nobody asked for, or that mean nothing.
@@ -185,18 +186,18 @@ impl Plane {
         self.link.is_connected() && self.ports.are_known
     }
 
-    /// What happened so far.
+    /// The counts so far.
     pub fn counters(&self) -> PlaneCounters {
         self.counters
     }
 
-    /// What is asked for and nobody waits for.
+    /// Sends a request whose answer nobody waits for.
     fn tell(&mut self, request: Request) {
         let serial = self.link.push(request, Vec::new());
         self.pending.insert(serial, Pending::Nothing);
     }
 
-    /// Sends what there is room for.
+    /// Sends as much as there is room for.
     fn send(&mut self) {
         let is_due = self.handed.due().is_some_and(|due| due <= Instant::now());
         if is_due || self.link.waiting() > 0 {
@@ -340,7 +341,7 @@ impl Datapath for Plane {
         self.ports.number_told(name, self.options.ports)
     }
 
-    fn set_port_state(&mut self, _: DatapathId, port: PortNo, state: PortState) {
+    fn set_port_state(&mut self, _: DatapathId, port: PortNo, state: DeviceSettings) {
         self.set_mtu(port, state.mtu);
         self.set_up(port, state.up);
     }

@@ -6,7 +6,7 @@ use super::{Pending, Plane};
 use crate::datapath::{Errno, PortNo, PortSpec};
 use crate::socket;
 use crate::translate::Ports as Numbers;
-use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState as Life, Request};
+use control_protocol::data_plane::{Connection, PortInfo, PortSpec as Wanted, PortState, Request};
 use flow::{DropReason, PortCounters, PortId};
 use ovs_netlink::vport::{Kind, Stats};
 use rustix::fd::OwnedFd;
@@ -76,7 +76,7 @@ pub(super) struct Port {
     /// The request that makes it in the data plane, until that is answered. What is told before is about an earlier port
     /// of this number.
     asked: Option<u32>,
-    pub state: Life,
+    pub state: PortState,
     /// Attempts to connect to a VMM that listens.
     pub attempts: Attempts,
     pub end: End,
@@ -148,7 +148,7 @@ impl PlanePorts {
     pub fn is_running(&self, number: PortNo) -> bool {
         self.ports
             .get(&number)
-            .is_some_and(|port| port.state == Life::Running)
+            .is_some_and(|port| port.state == PortState::Running)
     }
 
     pub fn attachment(&mut self, number: PortNo) -> Option<&mut Attachment> {
@@ -174,7 +174,8 @@ impl PlanePorts {
             port.before = add(&port.before, &port.counters);
             port.counters = PortCounters::default();
             port.attempts = Attempts::default();
-            let was_running = std::mem::replace(&mut port.state, Life::Disconnected) == Life::Running;
+            let was_running =
+                std::mem::replace(&mut port.state, PortState::Disconnected) == PortState::Running;
             if was_running && port.end == End::Guest {
                 left.push(*number);
             }
@@ -215,7 +216,7 @@ impl Plane {
             up: true,
             plug,
             asked: None,
-            state: Life::Disconnected,
+            state: PortState::Disconnected,
             attempts: Attempts::default(),
             end,
             attachment: matches!(end, End::Tap | End::Device).then(|| Attachment::new(is_attached)),
@@ -254,7 +255,7 @@ impl Plane {
         if let Some(told) = self.ports.told.remove(&id) {
             let is_same = told.spec.name == wanted.name && told.spec.connection == wanted.connection;
             // A guest that was there, where nobody shall be.
-            let is_left = port.end == End::Nobody && told.state != Life::Disconnected;
+            let is_left = port.end == End::Nobody && told.state != PortState::Disconnected;
             if is_same && !is_left {
                 let (mtu, miss_rate) = (wanted.mtu, wanted.miss_rate);
                 self.tell(Request::PortSet {
@@ -308,7 +309,7 @@ impl Plane {
     }
 
     /// The data plane says how a port is.
-    pub(super) fn port_state(&mut self, id: PortId, state: Life) {
+    pub(super) fn port_state(&mut self, id: PortId, state: PortState) {
         let Some(number) = self.options.ports.number(id) else {
             return;
         };
@@ -327,8 +328,8 @@ impl Plane {
         if matches!(port.plug, Some(Plug::Client(_))) {
             port.attempts.note(&state);
         }
-        let is_running = state == Life::Running;
-        let was_running = std::mem::replace(&mut port.state, state) == Life::Running;
+        let is_running = state == PortState::Running;
+        let was_running = std::mem::replace(&mut port.state, state) == PortState::Running;
         if port.end == End::Guest && is_running != was_running {
             self.carriers.retain(|(of, _)| *of != number);
             self.carriers.push_back((number, is_running));

@@ -1,4 +1,4 @@
-//! What is asked, and what the data plane's answers mean.
+//! Questions to the data plane, and the meaning of its answers.
 
 use super::flows::{Stored, is_refused};
 use super::meters::{self, Meter};
@@ -17,7 +17,7 @@ const MAX_ERRNO: i32 = 4095;
 /// Flows beyond which none is made without a data plane: as many as its table holds.
 const MAX_FLOWS: usize = 200_000;
 
-/// What an answer is for.
+/// The purpose of an answer of the data plane.
 #[derive(Debug)]
 pub(super) enum Pending {
     /// Nobody waits for it.
@@ -59,7 +59,7 @@ pub(super) struct Places {
 }
 
 impl Pending {
-    /// Who waits for it.
+    /// The ticket of the question that waits for the answer.
     pub fn ticket(&self) -> Option<Ticket> {
         match self {
             Pending::Nothing

@@ -111,7 +111,7 @@ fn ask_of(datapath: DatapathId, id: FlowId, omit: Omit, to: To) -> Step {
     )
 }
 
-/// What has to be known of flows to tell of them. One that is named by its key is told with that at least.
+/// The parts of flows that an answer needs. A flow that is named by its key is shown with that at least.
 pub(super) fn detail(omit: Omit) -> Detail {
     if omit.key && omit.mask && omit.actions {
         Detail::Seen
@@ -132,7 +132,7 @@ fn named(which: Which) -> FlowId {
     }
 }
 
-/// `ovs_flow_cmd_fill_info`. Only what has a number can be told without its key.
+/// `ovs_flow_cmd_fill_info`. Only a flow with a number can be shown without its key.
 pub(super) fn tell(datapath: DatapathId, flow: Flow, command: Command, omit: Omit) -> Reply<'static> {
     let (ufid, named_by_key) = match flow.id {
         FlowId::Ufid(ufid) => (Some(ufid), None),

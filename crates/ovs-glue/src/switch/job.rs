@@ -2,7 +2,7 @@
 //!
 //! A caller's datagram has up to hundreds of messages, most often flows. Flows and packets are passed to the data plane one after
 //! the other without waiting for its answers, as far as it has room; any other request waits until those before it are answered,
-//! and those after it wait for it, since it may change what they mean. What the messages have come to is answered together, in
+//! and those after it wait for it, since it may change what they mean. The results of a datagram's messages are sent together, in
 //! their order.
 
 use super::{Dump, Outcome, Refusal, Result, Step, Switch, Then, dump::Piece, netfilter, refused};

@@ -160,8 +160,8 @@ fn reply(header: Header, reply: &Reply<'_>) -> Result<Outcome> {
     })
 }
 
-/// The answer to a request that changes something (`genl_notify`): whoever asked is answered if it wanted an echo; the
-/// members of the family's group are told.
+/// The answer to a request that changes something (`genl_notify`): the client is answered if it asked for an echo, and
+/// the members of the family's group are notified.
 fn notify(header: Header, family: Family, reply: &Reply<'_>) -> Result<Outcome> {
     let message = written(header, reply)?;
     let echo = header.flags.contains(Flags::ECHO);

@@ -846,7 +846,7 @@ fn a_port_stays_down_in_the_next_data_plane() {
     world.add_port(1, "vm1");
     let id = PortId(FIRST + 1);
     let enable = |up| Request::PortEnable { port: id, up };
-    let device = |up| ovs_glue::datapath::PortState { up, mtu: 1500 };
+    let device = |up| ovs_glue::datapath::DeviceSettings { up, mtu: 1500 };
     assert!(matches!(world.hear().request, Request::PortAdd(_)));
     for up in [true, false, false] {
         world.plane.set_port_state(DATAPATH, PortNo(1), device(up));

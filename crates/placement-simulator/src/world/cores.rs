@@ -7,16 +7,16 @@ use super::{Event, Index, Task, World};
 use placement::{Cpu, Duty};
 
 /// Difference in virtual time by which another task preempts, in nanoseconds (CFS's `wakeup_granularity`).
-const GRANULARITY: u64 = 1_000_000;
+const GRANULARITY_NS: u64 = 1_000_000;
 
 /// Virtual time by which a task that slept is ahead at most, in nanoseconds (CFS's `sched_latency`, halved).
-const CREDIT: u64 = 3_000_000;
+const CREDIT_NS: u64 = 3_000_000;
 
 /// Time after which a worker that waits for a task to block gets the core, in nanoseconds.
-const SLICE: u64 = 3_000_000;
+const SLICE_NS: u64 = 3_000_000;
 
 /// After a fruitless wait a worker skips waiting for this long, in nanoseconds (`scheduler::patience`).
-const CONTENDED: u64 = 250_000_000;
+const CONTENDED_NS: u64 = 250_000_000;
 
 /// One core.
 #[derive(Debug, Default)]
@@ -29,8 +29,8 @@ pub(super) struct Core {
     in_step: bool,
     last: Option<Task>,
     /// The time at which the current task got the core.
-    since: u64,
-    virtual_time: u64,
+    since_ns: u64,
+    virtual_ns: u64,
 }
 
 /// The scheduler's state of a task.
@@ -38,11 +38,11 @@ pub(super) struct Core {
 pub(super) struct Scheduled {
     pub cpu: Cpu,
     pub state: State,
-    virtual_time: u64,
+    virtual_ns: u64,
     /// Time for effects of earlier steps, to be added to the next step.
-    pub carry: u64,
+    pub carry_ns: u64,
     /// Length of the step under way.
-    step: u64,
+    step_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,9 +59,9 @@ impl Scheduled {
         Scheduled {
             cpu,
             state: State::Asleep,
-            virtual_time: 0,
-            carry: 0,
-            step: 0,
+            virtual_ns: 0,
+            carry_ns: 0,
+            step_ns: 0,
         }
     }
 }
@@ -92,7 +92,7 @@ impl World<'_> {
             () => (costs.wake_busy, costs.wake_busy),
         };
         self.counters.wakeups += u64::from(idle && cpu != from);
-        self.at(self.now + latency, Event::Woken(task));
+        self.at(self.now_ns + latency, Event::Woken(task));
         cost
     }
 
@@ -104,9 +104,9 @@ impl World<'_> {
         let core = &mut self.cores[cpu];
         core.coming.retain(|coming| *coming != task);
         core.ready.push(task);
-        let least = core.virtual_time.saturating_sub(CREDIT);
+        let least = core.virtual_ns.saturating_sub(CREDIT_NS);
         let scheduled = self.scheduled(task);
-        scheduled.virtual_time = scheduled.virtual_time.max(least);
+        scheduled.virtual_ns = scheduled.virtual_ns.max(least);
         match self.cores[cpu].current {
             None => self.dispatch(cpu),
             Some(Task::Worker(worker)) if !self.cores[cpu].in_step => self.stop_polling(worker),
@@ -118,7 +118,7 @@ impl World<'_> {
     fn dispatch(&mut self, cpu: usize) {
         let Some(task) = self.next(cpu, None) else { return };
         let core = &mut self.cores[cpu];
-        core.since = self.now;
+        core.since_ns = self.now_ns;
         core.ready.retain(|ready| *ready != task);
         core.current = Some(task);
         let switched = core.last.replace(task) != Some(task);
@@ -129,7 +129,7 @@ impl World<'_> {
         };
         let scheduled = self.scheduled(task);
         scheduled.state = State::Running;
-        scheduled.carry += switch;
+        scheduled.carry_ns += switch;
         self.begin_step(cpu);
     }
 
@@ -137,13 +137,13 @@ impl World<'_> {
     fn next(&self, cpu: usize, current: Option<Task>) -> Option<Task> {
         let ready = self.cores[cpu].ready.iter().copied();
         let ready = ready.filter(|task| !current.is_some_and(|current| self.waits(*task, current)));
-        ready.min_by_key(|task| (self.is_helping(*task), self.virtual_time(*task)))
+        ready.min_by_key(|task| (self.is_helping(*task), self.virtual_ns(*task)))
     }
 
-    fn virtual_time(&self, task: Task) -> u64 {
+    fn virtual_ns(&self, task: Task) -> u64 {
         match task {
-            Task::Guest(guest) => self.guests[guest].scheduled.virtual_time,
-            Task::Worker(worker) => self.workers[worker].scheduled.virtual_time,
+            Task::Guest(guest) => self.guests[guest].scheduled.virtual_ns,
+            Task::Worker(worker) => self.workers[worker].scheduled.virtual_ns,
         }
     }
 
@@ -152,8 +152,8 @@ impl World<'_> {
         let (Task::Worker(worker), Task::Guest(_)) = (task, current) else {
             return false;
         };
-        let had_it_for = self.now - self.cores[self.workers[worker].cpu.index()].since;
-        self.is_patient(worker) && had_it_for < SLICE
+        let had_it_for = self.now_ns - self.cores[self.workers[worker].cpu.index()].since_ns;
+        self.is_patient(worker) && had_it_for < SLICE_NS
     }
 
     fn is_patient(&self, worker: usize) -> bool {
@@ -162,7 +162,7 @@ impl World<'_> {
 
     /// Whether a worker's core is contended: the worker has waited in vain, and takes the core from guests at once.
     pub(super) fn is_contended_for(&self, worker: usize) -> bool {
-        self.workers[worker].contended_until > self.now
+        self.workers[worker].contended_until_ns > self.now_ns
     }
 
     fn is_helping(&self, task: Task) -> bool {
@@ -180,12 +180,12 @@ impl World<'_> {
             Task::Worker(worker) => self.worker_step(worker),
         };
         let Some(time) = time else { return };
-        let carry = std::mem::take(&mut self.scheduled(task).carry);
+        let carry = std::mem::take(&mut self.scheduled(task).carry_ns);
         let time = self.interfered(cpu, time + carry);
         let core = &mut self.cores[cpu];
         core.in_step = true;
-        self.scheduled(task).step = time;
-        self.at(self.now + time, Event::StepDone(cpu));
+        self.scheduled(task).step_ns = time;
+        self.at(self.now_ns + time, Event::StepDone(cpu));
     }
 
     fn interfered(&mut self, cpu: usize, time: u64) -> u64 {
@@ -205,12 +205,12 @@ impl World<'_> {
 
     pub(super) fn step_done(&mut self, cpu: usize) {
         let task = self.cores[cpu].current.expect("a core with a step has a task");
-        let step = self.scheduled(task).step;
+        let step = self.scheduled(task).step_ns;
         self.counters.busy_ns += step;
         self.cores[cpu].in_step = false;
-        self.scheduled(task).virtual_time += step;
-        let own = self.virtual_time(task);
-        self.cores[cpu].virtual_time = self.cores[cpu].virtual_time.max(own.saturating_sub(GRANULARITY));
+        self.scheduled(task).virtual_ns += step;
+        let own = self.virtual_ns(task);
+        self.cores[cpu].virtual_ns = self.cores[cpu].virtual_ns.max(own.saturating_sub(GRANULARITY_NS));
         match task {
             Task::Guest(guest) => self.guest_step_done(guest),
             Task::Worker(worker) => self.worker_step_done(worker),
@@ -228,15 +228,15 @@ impl World<'_> {
         {
             return self.abort(worker);
         }
-        let own = self.virtual_time(task);
+        let own = self.virtual_ns(task);
         let next = self
             .next(cpu, Some(task))
-            .filter(|next| !self.is_helping(*next) && self.virtual_time(*next) + GRANULARITY < own);
+            .filter(|next| !self.is_helping(*next) && self.virtual_ns(*next) + GRANULARITY_NS < own);
         if let Some(next) = next {
             if let (Task::Worker(worker), Task::Guest(_)) = (next, task)
                 && self.is_patient(worker)
             {
-                self.workers[worker].contended_until = self.now + CONTENDED;
+                self.workers[worker].contended_until_ns = self.now_ns + CONTENDED_NS;
             }
             self.scheduled(task).state = State::Ready;
             self.cores[cpu].current = None;

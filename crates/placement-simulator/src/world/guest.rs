@@ -4,7 +4,7 @@
 
 use super::cores::{Scheduled, State};
 use super::{Event, Packet, Task, World};
-use placement::{Cpu, Notify, Vnic};
+use placement::{Cpu, Notify, VnicId};
 
 /// Length of an acknowledgement in bytes.
 const ACKNOWLEDGEMENT: u64 = 66;
@@ -62,7 +62,7 @@ impl World<'_> {
         let (step, time) = match (received, role) {
             (Some(packet), Role::Sender) => (Step::Receiving(packet), costs.guest_acknowledge),
             (Some(packet), Role::Receiver) => {
-                let bytes = self.byte_time(cpu, packet.written_by, packet.bytes, costs.guest_byte_factor);
+                let bytes = self.byte_ns(cpu, packet.written_by, packet.bytes, costs.guest_byte_factor);
                 (
                     Step::Receiving(packet),
                     costs.guest_receive + costs.guest_acknowledge + bytes,
@@ -113,14 +113,14 @@ impl World<'_> {
             return self.ring_filled(number, watcher);
         }
         self.counters.kicks += 1;
-        let executor = self.policy.switcher(self, Vnic(number as u32));
-        let worker = self.worker(executor);
+        let id = self.policy.switcher(self, VnicId(number as u32));
+        let worker = self.worker(id);
         self.ports[number].watcher = Some(worker);
         let cpu = self.guests[number].scheduled.cpu;
         let cost = self.machine.costs.kick
             + self.machine.costs.decide
-            + self.tell(worker, placement::Task::Switch(Vnic(number as u32)), cpu);
-        self.guests[number].scheduled.carry += cost;
+            + self.tell(worker, placement::Work::Switch(VnicId(number as u32)), cpu);
+        self.guests[number].scheduled.carry_ns += cost;
     }
 
     /// Halts, unless an interrupt came meanwhile. If a worker serves the rings of vCPUs that block, it is woken now.
@@ -129,18 +129,18 @@ impl World<'_> {
             return;
         }
         let cpu = self.guests[number].scheduled.cpu;
-        self.guests[number].scheduled.carry = self.machine.costs.halt / 2;
+        self.guests[number].scheduled.carry_ns = self.machine.costs.halt / 2;
         self.sleep(Task::Guest(number));
-        let Some(executor) = self.policy.on_block(self, cpu) else {
+        let Some(id) = self.policy.on_block(self, cpu) else {
             return;
         };
-        if self.ports[number].due.is_some() {
-            self.ports[number].due = None;
+        if self.ports[number].due_ns.is_some() {
+            self.ports[number].due_ns = None;
             self.call(number, cpu);
         }
         if !self.ports[number].transmit.is_empty() && self.ports[number].switching.is_none() {
-            let worker = self.worker(executor);
-            self.tell(worker, placement::Task::Switch(Vnic(number as u32)), cpu);
+            let worker = self.worker(id);
+            self.tell(worker, placement::Work::Switch(VnicId(number as u32)), cpu);
         }
     }
 
@@ -151,11 +151,14 @@ impl World<'_> {
         if !port.wants_calls || port.receive.is_empty() {
             return 0;
         }
-        match self.policy.notify(self, Vnic(number as u32), port.last_notified) {
+        match self
+            .policy
+            .notify(self, VnicId(number as u32), port.last_notified_ns)
+        {
             Notify::Now => self.call(number, from),
             Notify::At(due) => {
-                if self.ports[number].due.is_none() {
-                    self.ports[number].due = Some(due);
+                if self.ports[number].due_ns.is_none() {
+                    self.ports[number].due_ns = Some(due);
                     self.at(due, Event::NotifyDue(number, due));
                 }
                 0
@@ -164,8 +167,8 @@ impl World<'_> {
     }
 
     pub(super) fn notify_due(&mut self, number: usize, at: u64) {
-        if self.ports[number].due == Some(at) {
-            self.ports[number].due = None;
+        if self.ports[number].due_ns == Some(at) {
+            self.ports[number].due_ns = None;
             if self.ports[number].wants_calls && !self.ports[number].receive.is_empty() {
                 let from = self.guests[number].scheduled.cpu;
                 self.call(number, from);
@@ -177,10 +180,10 @@ impl World<'_> {
         self.counters.notifications += 1;
         let port = &mut self.ports[number];
         port.wants_calls = false;
-        port.due = None;
-        port.last_notified = self.now;
+        port.due_ns = None;
+        port.last_notified_ns = self.now_ns;
         let guest = &mut self.guests[number].scheduled;
-        guest.carry += self.machine.costs.interrupt;
+        guest.carry_ns += self.machine.costs.interrupt;
         let wake = if guest.state == State::Asleep {
             self.wake(Task::Guest(number), from)
         } else {

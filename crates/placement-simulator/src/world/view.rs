@@ -2,11 +2,11 @@
 
 use super::cores::State;
 use super::{Index, Task, World};
-use placement::{CoreState, Cpu, Executor, VcpuState, View, Vnic};
+use placement::{CoreState, Cpu, VcpuState, View, VnicId, WorkerId};
 
 impl View for World<'_> {
     fn now_ns(&self) -> u64 {
-        self.now
+        self.now_ns
     }
 
     fn core(&self, cpu: Cpu) -> CoreState {
@@ -45,7 +45,7 @@ impl View for World<'_> {
     }
 
     fn is_contended(&self, cpu: Cpu) -> bool {
-        let worker = self.by_executor.get(&Executor::Core(cpu));
+        let worker = self.by_id.get(&WorkerId::Core(cpu));
         worker.is_some_and(|worker| self.is_contended_for(*worker))
     }
 
@@ -54,7 +54,7 @@ impl View for World<'_> {
         guests.any(|guest| self.guests[*guest].scheduled.state == State::Asleep)
     }
 
-    fn vcpu(&self, vnic: Vnic) -> VcpuState {
+    fn vcpu(&self, vnic: VnicId) -> VcpuState {
         let scheduled = &self.guests[vnic.0 as usize].scheduled;
         match scheduled.state {
             State::Running => VcpuState::Running(scheduled.cpu),
@@ -63,7 +63,7 @@ impl View for World<'_> {
         }
     }
 
-    fn copying(&self, vnic: Vnic) -> Option<Cpu> {
+    fn copying(&self, vnic: VnicId) -> Option<Cpu> {
         self.ports[vnic.0 as usize]
             .copying
             .map(|worker| self.workers[worker].cpu)

@@ -6,7 +6,7 @@ mod handover;
 use super::cores::Scheduled;
 use super::{Index, Packet, World};
 use crate::machine::Machine;
-use placement::{Backlog, Cpu, Duty, Executor, Mode, Policy, Rest, Task as Work, Vnic};
+use placement::{Backlog, Copier, Cpu, Duty, Mode, Policy, VnicId, Work, WorkerId};
 
 /// Packets switched per step.
 const BATCH: usize = 32;
@@ -35,7 +35,7 @@ struct AtOnce {
 
 #[derive(Debug)]
 pub(super) struct Worker {
-    pub executor: Executor,
+    pub id: WorkerId,
     pub cpu: Cpu,
     pub scheduled: Scheduled,
     /// The message buffer.
@@ -46,17 +46,17 @@ pub(super) struct Worker {
     /// Packets copied since their receiver was last considered for a notification.
     copied: u32,
     /// Time up to which it takes its core from guests at once.
-    pub contended_until: u64,
+    pub contended_until_ns: u64,
     /// The time since which it polls.
-    polling: Option<u64>,
+    polling_since_ns: Option<u64>,
     /// Number of its periods of polling so far.
     polls: u64,
 }
 
 impl Worker {
-    fn new(executor: Executor, cpu: Cpu) -> Self {
+    fn new(id: WorkerId, cpu: Cpu) -> Self {
         Worker {
-            executor,
+            id,
             cpu,
             scheduled: Scheduled::new(cpu),
             inbox: Vec::new(),
@@ -64,14 +64,14 @@ impl Worker {
             step: Step::Nothing,
             at_once: None,
             copied: 0,
-            contended_until: 0,
-            polling: None,
+            contended_until_ns: 0,
+            polling_since_ns: None,
             polls: 0,
         }
     }
 
     pub fn is_polling(&self) -> bool {
-        self.polling.is_some()
+        self.polling_since_ns.is_some()
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) fn all(machine: &Machine, policy: &Policy, guests: &[Cpu]) -> Vec<Wor
     if policy.config().mode != Mode::ThreadPerVnic {
         let all = (0..machine.cpus()).map(Cpu);
         let cpus = all.filter(|cpu| policy.dedicated().is_empty() || policy.dedicated().contains(cpu));
-        return cpus.map(|cpu| Worker::new(Executor::Core(cpu), cpu)).collect();
+        return cpus.map(|cpu| Worker::new(WorkerId::Core(cpu), cpu)).collect();
     }
     let mut tasks = vec![0; usize::from(machine.cpus())];
     for cpu in guests {
@@ -99,7 +99,7 @@ pub(super) fn all(machine: &Machine, policy: &Policy, guests: &[Cpu]) -> Vec<Wor
         };
         let cpu = node.min_by_key(load).expect("a guest's node has cores");
         tasks[cpu.index()] += 1;
-        Worker::new(Executor::Thread(Vnic(vnic as u32)), cpu)
+        Worker::new(WorkerId::Thread(VnicId(vnic as u32)), cpu)
     };
     guests.iter().enumerate().map(place).collect()
 }
@@ -135,7 +135,7 @@ impl World<'_> {
             }
             self.workers[number].todo.retain(|todo| *todo != work);
         }
-        self.workers[number].scheduled.carry += taken;
+        self.workers[number].scheduled.carry_ns += taken;
         self.poll(number);
         None
     }
@@ -149,7 +149,7 @@ impl World<'_> {
     /// The next piece of work: copying that was begun for a blocked receiver, else the first in the policy's order.
     fn choose(&mut self, number: usize) -> Option<Work> {
         if let Some(at_once) = self.workers[number].at_once {
-            return Some(Work::Copy(Vnic(at_once.vnic as u32)));
+            return Some(Work::Copy(VnicId(at_once.vnic as u32)));
         }
         let todo = self.workers[number].todo.iter().copied();
         todo.min_by_key(|work| self.policy.rank(self, *work))
@@ -164,13 +164,13 @@ impl World<'_> {
             !port.transmit.is_empty()
                 && port.switching.is_none()
                 && port.watcher.is_some_and(|watcher| {
-                    watcher == number || self.policy.polls(self, here, Vnic(*vnic as u32))
+                    watcher == number || self.policy.polls(self, here, VnicId(*vnic as u32))
                 })
         };
         let found = (0..self.ports.len())
             .filter(waits)
             .min_by_key(|vnic| self.ports[*vnic].watcher != Some(number))?;
-        let work = Work::Switch(Vnic(found as u32));
+        let work = Work::Switch(VnicId(found as u32));
         self.add(number, work);
         Some(work)
     }
@@ -183,23 +183,20 @@ impl World<'_> {
         }
         port.switching = Some(number);
         port.watcher = Some(number);
-        port.look_again = None;
+        port.look_again_ns = None;
         let packets = port.transmit.len().min(BATCH);
         self.workers[number].step = Step::Switching { vnic, packets };
         let mut time = costs.switch_batch + packets as u64 * costs.switch_packet;
         if self.policy.copies_twice() {
             let taken: Vec<Packet> = self.ports[vnic].transmit.iter().take(packets).copied().collect();
             let cpu = self.workers[number].cpu;
-            time += taken
-                .iter()
-                .map(|packet| self.copy_time(cpu, *packet))
-                .sum::<u64>();
+            time += taken.iter().map(|packet| self.copy_ns(cpu, *packet)).sum::<u64>();
         }
         Some(self.jittered(time))
     }
 
-    fn copy_time(&mut self, cpu: Cpu, packet: Packet) -> u64 {
-        self.machine.costs.copy_packet + self.byte_time(cpu, packet.written_by, packet.bytes, 1.0)
+    fn copy_ns(&mut self, cpu: Cpu, packet: Packet) -> u64 {
+        self.machine.costs.copy_packet + self.byte_ns(cpu, packet.written_by, packet.bytes, 1.0)
     }
 
     fn begin_copy(&mut self, number: usize, vnic: usize) -> Option<u64> {
@@ -225,7 +222,7 @@ impl World<'_> {
         let taken: Vec<Packet> = port.queue.iter().take(packets).copied().collect();
         let cpu = self.workers[number].cpu;
         self.workers[number].step = Step::Copying { vnic, packets };
-        let time = taken.iter().map(|packet| self.copy_time(cpu, *packet)).sum();
+        let time = taken.iter().map(|packet| self.copy_ns(cpu, *packet)).sum();
         Some(self.jittered(time))
     }
 
@@ -262,13 +259,13 @@ impl World<'_> {
     /// Asks the policy how the packets for a receiver are shared out for copying, and carries the plan out.
     fn place_copies(&mut self, number: usize, vnic: usize) {
         let here = self.workers[number].cpu;
-        let port = Vnic(vnic as u32);
+        let port = VnicId(vnic as u32);
         let plan = self.policy.copier(self, here, port, self.backlog(vnic));
-        self.workers[number].scheduled.carry += self.machine.costs.decide;
-        let other = match plan.rest {
-            Rest::LeaveTo(_) => return,
-            Rest::Here => None,
-            Rest::Offload(executor) => Some(self.worker(executor)).filter(|worker| *worker != number),
+        self.workers[number].scheduled.carry_ns += self.machine.costs.decide;
+        let other = match plan.copier {
+            Copier::LeaveTo(_) => return,
+            Copier::Here => None,
+            Copier::Offload(id) => Some(self.worker(id)).filter(|worker| *worker != number),
         };
         if plan.now > 0 {
             self.workers[number].at_once = Some(AtOnce {
@@ -292,7 +289,7 @@ impl World<'_> {
             self.ports[vnic].copying = Some(to);
         }
         let from = self.workers[number].cpu;
-        self.workers[number].scheduled.carry += self.tell(to, Work::Copy(Vnic(vnic as u32)), from);
+        self.workers[number].scheduled.carry_ns += self.tell(to, Work::Copy(VnicId(vnic as u32)), from);
     }
 
     fn copied(&mut self, number: usize, vnic: usize, packets: usize) {
@@ -317,18 +314,18 @@ impl World<'_> {
         let empty = self.ports[vnic].queue.is_empty();
         if empty || at_once_done.is_some() || self.workers[number].copied >= NOTIFY_BATCH {
             self.workers[number].copied = 0;
-            self.workers[number].scheduled.carry += self.notify(vnic, here);
+            self.workers[number].scheduled.carry_ns += self.notify(vnic, here);
         }
         if empty {
             self.ports[vnic].copying = None;
             self.workers[number].at_once = None;
             self.workers[number]
                 .todo
-                .retain(|todo| *todo != Work::Copy(Vnic(vnic as u32)));
+                .retain(|todo| *todo != Work::Copy(VnicId(vnic as u32)));
         } else if let Some(to) = at_once_done.flatten() {
             self.workers[number]
                 .todo
-                .retain(|todo| *todo != Work::Copy(Vnic(vnic as u32)));
+                .retain(|todo| *todo != Work::Copy(VnicId(vnic as u32)));
             self.offload(number, to, vnic);
         }
     }

@@ -1,5 +1,5 @@
-//! Choosing a helper: the nearest core, and among equally near ones the best [`Kind`]. Among equals the vNIC's hash decides:
-//! it says where the search begins. A worker that polls and has an empty buffer comes first: it costs no more than a message.
+//! Choosing a helper: the nearest core, and among equally near ones the best [`Kind`]. Among equals the vNIC's hash decides,
+//! which determines where the search begins. A worker that polls and has an empty buffer comes first: it costs no more than a message.
 //! The search reads the cores' states as bits, 64 with a load or a few, and examines only cores whose bit is set.
 //!
 //! A worker that has work already is no helper: work that waits for it is done later than at home. The paper
@@ -9,16 +9,16 @@
 
 use super::Policy;
 use crate::topology::{Cpu, Reach, Tier};
-use crate::view::{CoreState, View, Vnic};
+use crate::view::{CoreState, View, VnicId};
 
 /// The kinds of idle cores that can help, from the best to the last resort.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
-    /// In an idle module.
+    /// A core in an idle module.
     IdleModule,
-    /// In a module that is not idle.
+    /// A core in a module that is not idle.
     BusyModule,
-    /// A vCPU is expected back.
+    /// A core to which a vCPU is expected back.
     Lent,
 }
 
@@ -33,7 +33,7 @@ impl Policy {
         view: &impl View,
         here: Cpu,
         near: Cpu,
-        vnic: Vnic,
+        vnic: VnicId,
         saved_ns: u64,
     ) -> Option<Cpu> {
         if !self.config.offload {
@@ -122,7 +122,7 @@ impl Search<'_> {
         }
     }
 
-    /// What kind of helper the core would be, if it is idle.
+    /// The kind of helper that the core would be, if it is idle.
     fn kind(&self, view: &impl View, cpu: Cpu) -> Option<Kind> {
         let policy = self.policy;
         let is_idle = |cpu: Cpu| view.idle(usize::from(cpu.0) / 64, 1 << (cpu.0 % 64)) != 0;
@@ -139,6 +139,6 @@ impl Search<'_> {
 
 /// Spreads vNICs over equally good modules. Multiples of the golden ratio (Knuth's multiplicative hash) lie apart for
 /// neighbours in number, often a pair that talks, and cover a range evenly for vNICs numbered in sequence.
-fn spread(vnic: Vnic) -> u32 {
+fn spread(vnic: VnicId) -> u32 {
     vnic.0.wrapping_mul(0x9E37_79B9)
 }

@@ -18,8 +18,8 @@ pub(crate) struct Machine {
     pub kernel: HashMap<u64, (u64, u64)>,
     /// Results of the helpers.
     pub core: u64,
-    /// Nanoseconds.
-    pub now: u64,
+    /// The time that `bpf_ktime_get_ns` returns.
+    pub now_ns: u64,
     /// Numbers of the process and the thread.
     pub current: u64,
 }
@@ -83,7 +83,7 @@ impl Machine {
         match code {
             0x95 => return None,
             0x85 => registers.after_call(match constant {
-                KTIME_GET_NS => self.now,
+                KTIME_GET_NS => self.now_ns,
                 GET_SMP_PROCESSOR_ID => self.core,
                 GET_CURRENT_PID_TGID => self.current,
                 other => panic!("helper {other}"),

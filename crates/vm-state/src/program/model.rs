@@ -86,11 +86,11 @@ impl Counts {
 pub(super) struct Core {
     pub runs: Option<u32>,
     pub preempted: bool,
-    pub since: u64,
+    pub since_ns: u64,
     pub runnable: u32,
     pub blocked: u32,
     /// When a task that waits until others block was woken.
-    pub asked: Option<u64>,
+    pub asked_ns: Option<u64>,
     /// The task that woke one which was here before.
     pub waker: u32,
     /// The task that was woken from here.
@@ -108,7 +108,7 @@ pub(super) struct Thread {
 
 pub(super) struct Model {
     pub counts: Counts,
-    pub now: u64,
+    pub now_ns: u64,
     pub cores: HashMap<u32, Core>,
     pub threads: HashMap<u32, Thread>,
 }
@@ -128,7 +128,7 @@ impl Model {
 
     pub fn apply(&mut self, event: Event) {
         match event {
-            Event::Time(nanoseconds) => self.now += nanoseconds,
+            Event::Time(nanoseconds) => self.now_ns += nanoseconds,
             Event::Switch { core, .. } if core >= 1024 => {}
             Event::Switch {
                 core,
@@ -155,11 +155,11 @@ impl Model {
             Event::Wakeup(task, _) | Event::Migrate(task, _) if task.core >= 1024 => {}
             Event::Wakeup(task, queue) => {
                 self.woken(task);
-                let (now, runnable) = (self.now, self.counts.runnable(queue));
+                let (now_ns, runnable) = (self.now_ns, self.counts.runnable(queue));
                 let core = self.core(task.core);
                 core.runnable = runnable;
                 if task.batch {
-                    core.asked = Some(now);
+                    core.asked_ns = Some(now_ns);
                 }
             }
             Event::Migrate(task, queue) if task.migrating => {
@@ -196,10 +196,10 @@ impl Model {
     }
 
     fn core_switches(&mut self, core: u32, wanted: bool, (from, to): (Task, Task), queue: Lengths) {
-        let (now, runnable) = (self.now, self.counts.runnable(queue));
+        let (now_ns, runnable) = (self.now_ns, self.counts.runnable(queue));
         let core = self.core(core);
-        core.preempted = from.pid != 0 && wanted && now - core.since >= LONG_NS as u64;
-        core.since = now;
+        core.preempted = from.pid != 0 && wanted && now_ns - core.since_ns >= LONG_NS as u64;
+        core.since_ns = now_ns;
         core.runs = Some(to.pid);
         core.runnable = runnable;
     }

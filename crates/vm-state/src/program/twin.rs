@@ -1,6 +1,6 @@
 //! The programs beside a model of the published state, with random events of the scheduler.
 //!
-//! The instructions run in the [interpreter](super::interpreter), on memory that [`Stage`] made and [`VmState`] reads. The
+//! The instructions run in the [interpreter](super::interpreter), on memory that [`TestArea`] made and [`VmState`] reads. The
 //! [model](super::model) keeps the same facts in ordinary structures. Events need not be possible ones: a program that missed
 //! some sees impossible sequences too.
 
@@ -8,7 +8,7 @@ use super::interpreter::Machine;
 use super::model::{Counts, Event, Lengths, Model, Task, Thread};
 use super::{BATCH, Kernel, ON_RQ_MIGRATING, TASK_DEAD, Tracepoint};
 use crate::area::{Area, LONG_NS};
-use crate::{CoreState, Registry, Stage, ThreadState, VmState, Woken};
+use crate::{CoreState, Registry, TestArea, ThreadState, VmState, Woken};
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::fs::File;
@@ -47,17 +47,17 @@ const PARENT: u64 = 0x1000_0000;
 
 impl Real {
     fn new(counts: Counts) -> Real {
-        let stage = Stage::new().unwrap();
-        let registry = Registry::map(stage.area()).unwrap();
-        let state = VmState::map(stage.area()).unwrap();
-        let file = File::from(stage.area().try_clone_to_owned().unwrap());
+        let area = TestArea::new().unwrap();
+        let registry = Registry::map(area.descriptor()).unwrap();
+        let state = VmState::map(area.descriptor()).unwrap();
+        let file = File::from(area.descriptor().try_clone_to_owned().unwrap());
         Real {
             kernel: counts.kernel(),
             machine: Machine {
                 map: (file, size_of::<Area>() as u64),
                 kernel: HashMap::new(),
                 core: 0,
-                now: 0,
+                now_ns: 0,
                 current: 0,
             },
             registry,
@@ -116,7 +116,7 @@ impl Real {
     fn apply(&mut self, event: Event) {
         self.machine.kernel.clear();
         match event {
-            Event::Time(nanoseconds) => self.machine.now += nanoseconds,
+            Event::Time(nanoseconds) => self.machine.now_ns += nanoseconds,
             Event::Switch {
                 core,
                 preempted,
@@ -168,7 +168,7 @@ impl Twins {
     fn new(counts: Counts) -> Twins {
         let model = Model {
             counts,
-            now: 0,
+            now_ns: 0,
             cores: HashMap::new(),
             threads: HashMap::new(),
         };
@@ -239,7 +239,9 @@ impl Twins {
                 woken.map(|thread| thread.slot),
                 "core {number}"
             );
-            let waited = core.asked.map_or(0, |asked| core.since.saturating_sub(asked));
+            let waited = core
+                .asked_ns
+                .map_or(0, |asked_ns| core.since_ns.saturating_sub(asked_ns));
             assert_eq!(state.waited_ns(number), waited, "core {number}");
             assert_eq!(
                 state.wanted(number),

@@ -12,7 +12,7 @@ use vhost::vhost_user::message::{
     VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
-use virtqueue::Layout;
+use virtqueue::QueueAddresses;
 use virtqueue::net::TRANSMIT_QUEUE;
 
 /// Most descriptors of a ring; what QEMU and DPDK allow at most.
@@ -81,7 +81,7 @@ impl VhostUserBackendReqHandlerMut for Session {
         let size = u16::try_from(num)
             .ok()
             .filter(|size| size.is_power_of_two() && *size <= MAX_RING);
-        self.ring(index)?.layout.size = size.ok_or_else(|| refuse(format!("queue size {num}")))?;
+        self.ring(index)?.addresses.size = size.ok_or_else(|| refuse(format!("queue size {num}")))?;
         Ok(())
     }
 
@@ -95,18 +95,18 @@ impl VhostUserBackendReqHandlerMut for Session {
         _log: u64,
     ) -> Result<()> {
         let ring = self.ring(index)?;
-        let layout = Layout {
+        let addresses = QueueAddresses {
             descriptors: descriptor,
             available,
             used,
-            ..ring.layout
+            ..ring.addresses
         };
-        let moved = ring.running && layout != ring.layout;
+        let moved = ring.running && addresses != ring.addresses;
         if moved {
             self.stop(index as usize, DRAIN_MS);
         }
         let ring = self.ring(index)?;
-        ring.layout = layout;
+        ring.addresses = addresses;
         ring.has_addresses = true;
         self.settle()
     }

@@ -2,7 +2,7 @@
 
 use super::Work;
 use crate::world::{Event, Index, Task, World};
-use placement::{Cpu, Kicks, Vnic};
+use placement::{Cpu, Kicks, VnicId};
 
 impl World<'_> {
     /// Gives a worker a piece of work, on behalf of a task on core `from`; returns the time that this takes the latter.
@@ -22,9 +22,9 @@ impl World<'_> {
 
     /// Lets a worker, if it polls, find new work.
     fn see(&mut self, worker: usize) {
-        if let Some(since) = self.workers[worker].polling.take() {
-            self.counters.polling_ns += self.now - since;
-            self.at(self.now + self.machine.costs.poll, Event::Seen(worker));
+        if let Some(since) = self.workers[worker].polling_since_ns.take() {
+            self.counters.polling_ns += self.now_ns - since;
+            self.at(self.now_ns + self.machine.costs.poll, Event::Seen(worker));
         }
     }
 
@@ -36,14 +36,14 @@ impl World<'_> {
             let cpu = self.guests[vnic].scheduled.cpu;
             let polling = (0..self.workers.len()).filter(|worker| {
                 let worker = &self.workers[*worker];
-                worker.is_polling() && self.policy.polls(self, worker.cpu, Vnic(vnic as u32))
+                worker.is_polling() && self.policy.polls(self, worker.cpu, VnicId(vnic as u32))
             });
             polling.min_by_key(|worker| self.machine.distance(self.workers[*worker].cpu, cpu) as usize)
         } else {
             None
         };
         if let Some(worker) = finder {
-            self.workers[worker].inbox.push(Work::Switch(Vnic(vnic as u32)));
+            self.workers[worker].inbox.push(Work::Switch(VnicId(vnic as u32)));
             self.see(worker);
         }
     }
@@ -54,11 +54,11 @@ impl World<'_> {
             Some(0) => self.leave_rings_and_sleep(number, true),
             linger => {
                 let worker = &mut self.workers[number];
-                worker.polling = Some(self.now);
+                worker.polling_since_ns = Some(self.now_ns);
                 worker.polls += 1;
                 let poll = worker.polls;
                 if let Some(linger) = linger {
-                    self.at(self.now + linger, Event::LingerEnd(number, poll));
+                    self.at(self.now_ns + linger, Event::LingerEnd(number, poll));
                 }
                 let cpu = self.workers[number].cpu.index();
                 if !self.cores[cpu].ready.is_empty() {
@@ -76,9 +76,9 @@ impl World<'_> {
 
     /// Sleeps instead of polling.
     pub(in crate::world) fn stop_polling(&mut self, number: usize) {
-        if let Some(since) = self.workers[number].polling.take() {
-            self.counters.polling_ns += self.now - since;
-            self.leave_rings_and_sleep(number, self.now == since);
+        if let Some(since) = self.workers[number].polling_since_ns.take() {
+            self.counters.polling_ns += self.now_ns - since;
+            self.leave_rings_and_sleep(number, self.now_ns == since);
         }
     }
 
@@ -91,16 +91,16 @@ impl World<'_> {
 
     fn leave_rings(&mut self, number: usize, at_once: bool) {
         for vnic in 0..self.ports.len() {
-            if self.ports[vnic].watcher != Some(number) || self.ports[vnic].look_again.is_some() {
+            if self.ports[vnic].watcher != Some(number) || self.ports[vnic].look_again_ns.is_some() {
                 continue;
             }
             if self.hand_off(number, vnic, at_once) {
                 continue;
             }
-            match self.policy.leave(self, Vnic(vnic as u32)) {
+            match self.policy.leave(self, VnicId(vnic as u32)) {
                 Kicks::On => self.ports[vnic].watcher = None,
                 Kicks::OffUntil(at) => {
-                    self.ports[vnic].look_again = Some(at);
+                    self.ports[vnic].look_again_ns = Some(at);
                     self.at(at, Event::LookAgain(vnic, at));
                 }
             }
@@ -115,37 +115,37 @@ impl World<'_> {
             port.waits = 0;
             return false;
         }
-        let break_ns = self.now - std::mem::replace(&mut port.waited_at, self.now);
+        let break_ns = self.now_ns - std::mem::replace(&mut port.waited_at_ns, self.now_ns);
         if self.policy.linger_ns().is_some_and(|linger| break_ns > linger) {
             port.waits = 0;
         }
         port.waits += 1;
         let times = port.waits;
-        let port = Vnic(vnic as u32);
-        let Some(executor) = self.policy.hand_off(self, here, port, times) else {
+        let port = VnicId(vnic as u32);
+        let Some(id) = self.policy.hand_off(self, here, port, times) else {
             return false;
         };
-        let helper = self.worker(executor);
+        let helper = self.worker(id);
         self.ports[vnic].waits = 0;
         self.ports[vnic].watcher = Some(helper);
-        self.workers[number].scheduled.carry += self.tell(helper, Work::Switch(port), here);
+        self.workers[number].scheduled.carry_ns += self.tell(helper, Work::Switch(port), here);
         true
     }
 
     pub(in crate::world) fn look_again(&mut self, vnic: usize, at: u64) {
         let port = &mut self.ports[vnic];
-        if port.look_again != Some(at) {
+        if port.look_again_ns != Some(at) {
             return;
         }
-        port.look_again = None;
+        port.look_again_ns = None;
         if port.transmit.is_empty() {
             port.watcher = None;
         } else {
-            let executor = self.policy.switcher(self, Vnic(vnic as u32));
-            let worker = self.worker(executor);
+            let id = self.policy.switcher(self, VnicId(vnic as u32));
+            let worker = self.worker(id);
             let cpu = self.workers[worker].cpu;
             self.ports[vnic].watcher = Some(worker);
-            self.tell(worker, Work::Switch(Vnic(vnic as u32)), cpu);
+            self.tell(worker, Work::Switch(VnicId(vnic as u32)), cpu);
         }
     }
 
@@ -159,13 +159,13 @@ impl World<'_> {
         let watched = (0..self.ports.len()).filter(|vnic| self.ports[*vnic].watcher == Some(number));
         let unserved = watched.filter(|vnic| {
             let port = &self.ports[*vnic];
-            !port.transmit.is_empty() && port.look_again.is_none()
+            !port.transmit.is_empty() && port.look_again_ns.is_none()
         });
-        left.extend(unserved.map(|vnic| Work::Switch(Vnic(vnic as u32))));
+        left.extend(unserved.map(|vnic| Work::Switch(VnicId(vnic as u32))));
         for port in &mut self.ports {
             let unserved = !port.transmit.is_empty();
             port.watcher
-                .take_if(|watcher| *watcher == number && unserved && port.look_again.is_none());
+                .take_if(|watcher| *watcher == number && unserved && port.look_again_ns.is_none());
             port.copying.take_if(|copying| *copying == number);
         }
         self.leave_rings(number, true);
@@ -178,7 +178,7 @@ impl World<'_> {
     fn hand_over(&mut self, number: usize, work: Work, here: Cpu) {
         let (Work::Copy(vnic) | Work::Switch(vnic)) = work;
         let index = vnic.0 as usize;
-        let executor = match work {
+        let id = match work {
             Work::Copy(_) if self.ports[index].queue.is_empty() || self.ports[index].copying.is_some() => {
                 return;
             }
@@ -187,10 +187,10 @@ impl World<'_> {
             {
                 return;
             }
-            Work::Copy(_) => self.policy.heir(self, here, vnic, self.backlog(index)),
+            Work::Copy(_) => self.policy.successor(self, here, vnic, self.backlog(index)),
             Work::Switch(_) => self.policy.switcher(self, vnic),
         };
-        let worker = self.worker(executor);
+        let worker = self.worker(id);
         match work {
             Work::Copy(_) => self.ports[index].copying = Some(worker),
             Work::Switch(_) => self.ports[index].watcher = Some(worker),
@@ -198,7 +198,7 @@ impl World<'_> {
         if worker == number {
             self.workers[number].inbox.push(work);
         } else {
-            self.workers[number].scheduled.carry += self.tell(worker, work, here);
+            self.workers[number].scheduled.carry_ns += self.tell(worker, work, here);
         }
     }
 }

@@ -10,29 +10,29 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module's description. Begins with nothing known.
-pub struct Stage {
+pub struct TestArea {
     memory: OwnedFd,
     area: Mapping,
 }
 
-impl Stage {
+impl TestArea {
     /// # Errors
     /// As memfd_create(2) and mmap(2).
-    pub fn new() -> io::Result<Stage> {
+    pub fn new() -> io::Result<TestArea> {
         let memory = memfd_create("vm-state", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memory, size_of::<Area>() as u64)?;
         // As the memory of a map, it cannot shrink.
         fcntl_add_seals(&memory, SealFlags::SHRINK)?;
         let area = Mapping::new(memory.as_fd(), true)?;
-        Ok(Stage { memory, area })
+        Ok(TestArea { memory, area })
     }
 
     /// The memory that readers map.
-    pub fn area(&self) -> BorrowedFd<'_> {
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
     }
 
-    /// The core runs this task, and no other is runnable there; 0 for none. Cores from 1024 on are ignored.
+    /// Publishes that the core runs this task, and no other is runnable there; 0 for none. Cores from 1024 on are ignored.
     pub fn runs(&self, cpu: u32, tid: u32) {
         let Some(core) = self.area.cores.get(cpu as usize) else {
             return;
@@ -45,14 +45,14 @@ impl Stage {
         cores.store((cores.load(Relaxed).to_le() & !bit | idle).to_le(), Relaxed);
     }
 
-    /// The task with this number woke one on the core. Cores from 1024 on are ignored.
+    /// Publishes that the task with this number woke one on the core. Cores from 1024 on are ignored.
     pub fn wakes(&self, cpu: u32, waker: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {
             core.waker.store(waker, Relaxed);
         }
     }
 
-    /// The task that has the core wakes the one with this number. Cores from 1024 on are ignored.
+    /// Publishes that the task which has the core wakes the one with this number. Cores from 1024 on are ignored.
     pub fn wakes_from(&self, cpu: u32, woken: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {
             let count = (core.woken.load(Relaxed) >> 32).wrapping_add(1);
@@ -60,7 +60,7 @@ impl Stage {
         }
     }
 
-    /// So many tasks are runnable on the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024
+    /// Publishes that so many tasks are runnable on the core besides the one that has it, until [`runs`](Self::runs) is called. Cores from 1024
     /// on are ignored.
     pub fn wanted(&self, cpu: u32, others: u32) {
         if let Some(core) = self.area.cores.get(cpu as usize) {
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn idle_cores_and_expected_threads_are_seen() {
-        let stage = Stage::new().unwrap();
-        let state = VmState::map(stage.area()).unwrap();
+        let area = TestArea::new().unwrap();
+        let state = VmState::map(area.descriptor()).unwrap();
         assert_eq!(
             (
                 state.idle(0, u64::MAX),
@@ -114,21 +114,21 @@ mod tests {
             (0, 0, 0)
         );
         for cpu in [0, 7, 8, 63, 64, 1023] {
-            stage.runs(cpu, 0);
+            area.runs(cpu, 0);
         }
         assert_eq!(state.idle(0, u64::MAX), 1 | 1 << 7 | 1 << 8 | 1 << 63);
         assert_eq!((state.idle(1, u64::MAX), state.idle(15, u64::MAX)), (1, 1 << 63));
         assert_eq!(state.idle(0, 1 << 7 | 1 << 9), 1 << 7);
         assert_eq!(state.idle(0, 0), 0);
-        stage.runs(7, 4711);
+        area.runs(7, 4711);
         assert_eq!(state.idle(0, u64::MAX), 1 | 1 << 8 | 1 << 63);
 
-        let slot = stage.thread(100, ThreadState::Blocked(8)).unwrap();
+        let slot = area.thread(100, ThreadState::Blocked(8)).unwrap();
         assert_eq!(state.thread(slot), ThreadState::Blocked(8));
         assert!(state.expects(8) && !state.expects(0) && !state.expects(5000));
-        stage.thread(100, ThreadState::Runnable(8));
+        area.thread(100, ThreadState::Runnable(8));
         assert!(!state.expects(8), "it is back");
-        stage.thread(100, ThreadState::Blocked(9));
+        area.thread(100, ThreadState::Blocked(9));
         assert!(!state.expects(8) && state.expects(9));
     }
 }
