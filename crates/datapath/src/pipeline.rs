@@ -108,12 +108,15 @@ impl Rings for Pipeline {
         self.flush_stats_at(now_ms);
     }
 
-    fn kicked(&mut self, ring: RingId) -> bool {
-        let port = self.homes().get(port_of(ring));
-        port.is_some_and(|port| {
-            port.vnic.account.kicks.fetch_add(1, Ordering::Relaxed);
-            true
-        })
+    fn kicked(&mut self, ring: RingId) -> Option<u64> {
+        let account = &self.homes().get(port_of(ring))?.vnic.account;
+        account.kicks.fetch_add(1, Ordering::Relaxed);
+        let packets = if ring.is_transmit() {
+            &account.received
+        } else {
+            &account.transmitted
+        };
+        Some(packets.load(Ordering::Relaxed))
     }
 
     fn has_work(&mut self, ring: RingId) -> bool {

@@ -26,14 +26,6 @@ pub struct Progress {
     pub aborts: u64,
 }
 
-impl Progress {
-    /// Packets taken from rings or written into them.
-    #[inline]
-    pub(crate) fn moved(&self) -> u64 {
-        self.packets + self.delivered
-    }
-}
-
 /// The account of the thread that opened it. It lies on cache lines of its own, since other threads write its neighbours.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -108,7 +100,7 @@ impl Account {
     #[inline]
     pub(crate) fn add(&self, progress: Progress) {
         let now = cycles();
-        if progress.moved() > 0 {
+        if progress.packets + progress.delivered > 0 {
             let since = self.charged_until.load(Relaxed);
             add(&self.busy_cycles, now.wrapping_sub(since));
         }

@@ -61,6 +61,8 @@ pub struct Home {
     /// How long workers wait until the guest blocks.
     patience: Mutex<Waits>,
     kicks: Mutex<KickTarget>,
+    /// Of each ring.
+    kick_limits: [KickLimit; RingId::PER_VNIC as usize],
     /// Threads of the guest, as far as they are known.
     threads: Threads,
     /// Which of them kicks, and which one takes the vNIC's interrupts.
@@ -74,14 +76,17 @@ struct KickTarget {
     executor: Option<Arc<Executor>>,
     /// Of each ring.
     watched: [Option<OwnedFd>; RingId::PER_VNIC as usize],
-    /// Of all rings.
-    in_vain: KickLimit,
 }
 
 impl KickTarget {
     /// The executor, which is decided on now if it was not before.
     fn executor(&mut self, decide: impl FnOnce() -> Arc<Executor>) -> &Arc<Executor> {
         self.executor.get_or_insert_with(decide)
+    }
+
+    fn watched_by(&self, ring: RingId) -> Option<(&Arc<Executor>, &OwnedFd)> {
+        let kick = self.watched.get(ring.queue() as usize)?.as_ref()?;
+        Some((self.executor.as_ref()?, kick))
     }
 }
 
@@ -102,6 +107,7 @@ impl Home {
             suspected: AtomicBool::new(false),
             patience: Mutex::default(),
             kicks: Mutex::default(),
+            kick_limits: Default::default(),
             threads: Threads::default(),
             kicker: Majority::default(),
             interrupted: Majority::default(),
@@ -260,29 +266,30 @@ impl Home {
         }
     }
 
-    /// A kick of a ring was in vain. True if there were too many: the ring's kicks are not received until
-    /// [`resume_kicks`](Self::resume_kicks).
-    pub(crate) fn kicked_in_vain(&self, ring: RingId, now_ns: u64) -> bool {
-        // A thread that sets up the ring does so now: no forwarding thread waits for it.
-        let Some(mut kicks) = self.kicks.try_lock() else {
-            return false;
-        };
-        if !kicks.in_vain.exceeds(now_ns) {
+    /// A ring was kicked, when so many packets had gone through it. True if too many kicks were in vain: the ring's kicks are not
+    /// received until [`resume_kicks`](Self::resume_kicks).
+    pub(crate) fn pauses_kicks(&self, ring: RingId, packets: u64, now_ns: impl FnOnce() -> u64) -> bool {
+        let limit = self.kick_limits.get(ring.queue() as usize);
+        if !limit.is_some_and(|limit| limit.kicked(packets, now_ns)) {
             return false;
         }
-        let kick = kicks.watched.get(ring.queue() as usize).and_then(Option::as_ref);
-        let (Some(executor), Some(kick)) = (&kicks.executor, kick) else {
+        // While a thread sets up the ring, no forwarding thread waits for it.
+        let Some(kicks) = self.kicks.try_lock() else {
             return false;
         };
-        executor.unwatch(kick.as_fd());
-        true
+        let watched = kicks.watched_by(ring);
+        if let Some((executor, kick)) = watched {
+            executor.unwatch(kick.as_fd());
+        }
+        watched.is_some()
     }
 
-    /// Receives a ring's kicks again. The executor is told at once of those that came meanwhile.
+    /// Receives a ring's kicks again. The executor is told at once that there was one, whether there was or not.
     pub(crate) fn resume_kicks(&self, ring: RingId) {
-        let kicks = self.kicks.lock();
-        let kick = kicks.watched.get(ring.queue() as usize).and_then(Option::as_ref);
-        if let (Some(executor), Some(kick)) = (&kicks.executor, kick) {
+        if let Some(limit) = self.kick_limits.get(ring.queue() as usize) {
+            limit.forgive();
+        }
+        if let Some((executor, kick)) = self.kicks.lock().watched_by(ring) {
             self.watch_at(executor, ring, kick);
         }
     }

@@ -1,14 +1,15 @@
 //! Kicks that lead to nothing, and a guest that goes on with them.
 //!
 //! A kick wakes a worker before anybody can know whether there is something in the ring. A guest that kicks without end takes the
-//! worker's time in the raised class from its neighbours, for as little as a write to an eventfd. So each vNIC may kick
-//! [`BURST`] times in vain, and once per [`PERIOD_NS`] from then on. Kicks of a ring that exceeds this are not received for
-//! [`PAUSE_NS`], after which the ring is served once, whatever its guest did.
+//! worker's time in the raised class from its neighbours, for as little as a write to an eventfd. So a ring may be kicked
+//! [`BURST`] times in vain, and once per [`PERIOD_NS`] from then on. Kicks beyond that are not received for [`PAUSE_NS`], after which the
+//! ring is served once, whatever its guest did.
 //!
-//! A kick is in vain if nothing was moved when its ring was served next. A driver that obeys the ring's notification suppression
-//! kicks in vain now and then, when a worker that polls is faster than the kick; it does not come near the limit.
+//! A kick was in vain if no packet has gone through the ring when the next one is received. A driver kicks for packets and buffers that it
+//! has added. At times a worker that polls is faster than the kick, but it has found something then. The safe direction of error is to
+//! receive a kick.
 
-use crate::ring_id::RingId;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Kicks in vain at once.
 const BURST: u64 = 64;
@@ -19,45 +20,45 @@ const PERIOD_NS: u64 = 4_000_000;
 /// How long a ring's kicks are not received, in nanoseconds.
 pub(crate) const PAUSE_NS: u64 = 1_000_000;
 
-/// A token bucket, as the generic cell rate algorithm keeps it. Times are in nanoseconds of any one clock.
-#[derive(Debug, Default)]
+/// No number of packets.
+const UNKNOWN: u64 = u64::MAX;
+
+/// The kicks of one ring. Times are in nanoseconds of any one clock. Threads that receive kicks of the ring at the same time may count one less.
+#[derive(Debug)]
 pub(crate) struct KickLimit {
-    /// When the bucket will be full again.
-    full_ns: u64,
+    /// Packets that had gone through the ring at the last kick.
+    packets: AtomicU64,
+    /// When the token bucket will be full again (generic cell rate algorithm).
+    full_ns: AtomicU64,
+}
+
+impl Default for KickLimit {
+    fn default() -> Self {
+        KickLimit {
+            packets: AtomicU64::new(UNKNOWN),
+            full_ns: AtomicU64::new(0),
+        }
+    }
 }
 
 impl KickLimit {
-    /// A kick was in vain; true if it exceeds the limit.
-    pub fn exceeds(&mut self, now_ns: u64) -> bool {
-        let full_ns = self.full_ns.max(now_ns) + PERIOD_NS;
+    /// A kick was received, when so many packets had gone through the ring; true if too many were in vain.
+    pub fn kicked(&self, packets: u64, now_ns: impl FnOnce() -> u64) -> bool {
+        self.packets.swap(packets, Relaxed) == packets && self.exceeds(now_ns())
+    }
+
+    /// The next kick is not in vain, whatever comes of it.
+    pub fn forgive(&self) {
+        self.packets.store(UNKNOWN, Relaxed);
+    }
+
+    fn exceeds(&self, now_ns: u64) -> bool {
+        let full_ns = self.full_ns.load(Relaxed).max(now_ns) + PERIOD_NS;
         let exceeds = full_ns > now_ns + BURST * PERIOD_NS;
         if !exceeds {
-            self.full_ns = full_ns;
+            self.full_ns.store(full_ns, Relaxed);
         }
         exceeds
-    }
-}
-
-/// Rings of one thread that were kicked and have not been served since, and rings whose kicks are to be received again.
-#[derive(Debug, Default)]
-pub(crate) struct Kicked {
-    pending: Vec<RingId>,
-    pub resumed: Vec<RingId>,
-}
-
-impl Kicked {
-    /// A ring was kicked.
-    pub fn add(&mut self, ring: RingId) {
-        if !self.pending.contains(&ring) {
-            self.pending.push(ring);
-        }
-    }
-
-    /// The ring is served; whether it was kicked since it was served last.
-    #[inline]
-    pub fn take(&mut self, ring: RingId) -> bool {
-        let at = self.pending.iter().position(|kicked| *kicked == ring);
-        at.map(|at| self.pending.swap_remove(at)).is_some()
     }
 }
 
@@ -65,19 +66,38 @@ impl Kicked {
 mod tests {
     use super::*;
 
+    const START_NS: u64 = 1_000_000_000;
+
+    /// Of 1000 kicks in vain, those within the limit.
+    fn within(limit: &KickLimit, now_ns: u64) -> u64 {
+        (0..1000).map(|_| u64::from(!limit.kicked(7, || now_ns))).sum()
+    }
+
     #[test]
     fn a_burst_and_then_one_per_period() {
-        let mut limit = KickLimit::default();
-        let start_ns = 1_000_000_000;
-        let within = |limit: &mut KickLimit, now_ns| (0..1000).filter(|_| !limit.exceeds(now_ns)).count();
-        assert_eq!(within(&mut limit, start_ns), BURST as usize);
-        assert_eq!(within(&mut limit, start_ns + PERIOD_NS - 1), 0);
-        assert_eq!(within(&mut limit, start_ns + PERIOD_NS), 1);
-        assert_eq!(within(&mut limit, start_ns + 11 * PERIOD_NS), 10);
+        let limit = KickLimit::default();
         assert_eq!(
-            within(&mut limit, start_ns + 1000 * PERIOD_NS),
-            BURST as usize,
+            within(&limit, START_NS),
+            1 + BURST,
+            "nothing is known of the first"
+        );
+        assert_eq!(within(&limit, START_NS + PERIOD_NS - 1), 0);
+        assert_eq!(within(&limit, START_NS + PERIOD_NS), 1);
+        assert_eq!(within(&limit, START_NS + 11 * PERIOD_NS), 10);
+        assert_eq!(
+            within(&limit, START_NS + 1000 * PERIOD_NS),
+            BURST,
             "a full bucket"
         );
+    }
+
+    #[test]
+    fn kicks_between_which_packets_came_do_not_count() {
+        let limit = KickLimit::default();
+        assert!((0..1000).all(|packets| !limit.kicked(packets, || START_NS)));
+        assert_eq!(within(&limit, START_NS), 1 + BURST);
+        assert!(!limit.kicked(8, || START_NS) && limit.kicked(8, || START_NS));
+        limit.forgive();
+        assert!(!limit.kicked(8, || START_NS) && limit.kicked(8, || START_NS));
     }
 }

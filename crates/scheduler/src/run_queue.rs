@@ -18,9 +18,14 @@ impl RunQueue {
     /// Appends a ring, unless it is in the queue.
     #[inline]
     pub fn push(&mut self, ring: RingId) {
-        if !self.rings.contains(&ring) {
+        if !self.contains(ring) {
             self.rings.push_back(ring);
         }
+    }
+
+    #[inline]
+    pub fn contains(&self, ring: RingId) -> bool {
+        self.rings.contains(&ring)
     }
 
     #[inline]

@@ -3,7 +3,6 @@
 use crate::account::Progress;
 use crate::crew::Crew;
 use crate::executor::Executor;
-use crate::kick_limit::Kicked;
 use crate::polled::Polled;
 use crate::ring_id::RingId;
 use crate::run_queue::RunQueue;
@@ -21,7 +20,8 @@ pub struct Schedule {
     pub(crate) queue: RunQueue,
     pub(crate) timers: Timers,
     pub(crate) polled: Polled,
-    pub(crate) kicked: Kicked,
+    /// Rings whose kicks are to be received again.
+    pub(crate) resumed: Vec<RingId>,
     /// The place at which the look at rings that others serve goes on.
     pub(crate) scan_cursor: u32,
     /// Work since the last time it was accounted for.
@@ -36,7 +36,7 @@ impl Schedule {
             queue: RunQueue::default(),
             timers: Timers::default(),
             polled: Polled::default(),
-            kicked: Kicked::default(),
+            resumed: Vec::new(),
             scan_cursor: 0,
             progress: Progress::default(),
         }
@@ -75,11 +75,11 @@ impl Schedule {
         let mut next_ns = None;
         if !self.timers.is_empty() {
             let now_ns = self.crew.placement.now_ns();
-            let (queue, kicked) = (&mut self.queue, &mut self.kicked);
+            let (queue, resumed) = (&mut self.queue, &mut self.resumed);
             next_ns = self.timers.expire(now_ns, |ring, due| {
                 queue.push(ring);
                 if due == Due::Kicks {
-                    kicked.resumed.push(ring);
+                    resumed.push(ring);
                 }
             });
         }

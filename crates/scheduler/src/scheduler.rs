@@ -25,8 +25,8 @@ pub trait Rings {
     /// Serves a ring for one turn, which is bounded. If work is left, the ring is put on the schedule again.
     fn serve(&mut self, ring: RingId, schedule: &mut Schedule);
 
-    /// The ring's guest kicked; false if there is no such ring.
-    fn kicked(&mut self, ring: RingId) -> bool;
+    /// The ring's guest kicked. Returns how many packets have gone through the ring so far; `None` if there is no such ring.
+    fn kicked(&mut self, ring: RingId) -> Option<u64>;
 
     /// Whether there is something to do at a polled transmit ring that no thread holds.
     fn has_work(&mut self, ring: RingId) -> bool;
@@ -72,33 +72,17 @@ impl<R: Rings> Scheduler<R> {
             return false;
         }
         self.rings.refresh();
-        while let Some(ring) = self.schedule.kicked.resumed.pop() {
+        while let Some(ring) = self.schedule.resumed.pop() {
             if let Some(home) = self.rings.homes().home(ring.vnic()) {
                 home.resume_kicks(ring);
             }
         }
-        let Some(ring) = self.schedule.next(self.rings.homes()) else {
-            return true;
-        };
-        let kicked = self.schedule.kicked.take(ring);
-        if !self.schedule.gave_way(ring, self.rings.homes()) {
-            let before = self.schedule.progress.moved();
+        if let Some(ring) = self.schedule.next(self.rings.homes())
+            && !self.schedule.gave_way(ring, self.rings.homes())
+        {
             self.rings.serve(ring, &mut self.schedule);
-            if kicked && self.schedule.progress.moved() == before {
-                self.kicked_in_vain(ring);
-            }
         }
         true
-    }
-
-    #[cold]
-    fn kicked_in_vain(&mut self, ring: RingId) {
-        let now_ns = self.schedule.now_ns();
-        let home = self.rings.homes().home(ring.vnic());
-        if home.is_some_and(|home| home.kicked_in_vain(ring, now_ns)) {
-            self.schedule.set_timer(now_ns + PAUSE_NS, ring, Due::Kicks);
-            self.rings.kicks_paused(ring);
-        }
     }
 
     /// Runs a piece of work and accounts for it. The time since the last charge is busy if packets were moved.
@@ -120,11 +104,23 @@ impl<R: Rings> Scheduler<R> {
     /// Handles a kick: the guest's ring is served here, or by a worker that suits better.
     pub(crate) fn kicked(&mut self, ring: RingId) {
         self.rings.refresh();
-        if self.rings.kicked(ring)
-            && (!ring.is_transmit() || !self.schedule.sent_on(ring.vnic(), self.rings.homes()))
-        {
-            self.schedule.kicked.add(ring);
+        let Some(packets) = self.rings.kicked(ring) else {
+            return;
+        };
+        // While the ring waits for its turn, further kicks are none of its guest's fault.
+        if !self.schedule.queue.contains(ring) {
+            self.limit_kicks(ring, packets);
+        }
+        if !ring.is_transmit() || !self.schedule.sent_on(ring.vnic(), self.rings.homes()) {
             self.schedule.later(ring);
+        }
+    }
+
+    fn limit_kicks(&mut self, ring: RingId, packets: u64) {
+        let (schedule, home) = (&mut self.schedule, self.rings.homes().home(ring.vnic()));
+        if home.is_some_and(|home| home.pauses_kicks(ring, packets, || schedule.now_ns())) {
+            schedule.set_timer(schedule.now_ns() + PAUSE_NS, ring, Due::Kicks);
+            self.rings.kicks_paused(ring);
         }
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Fake {
     pub table: Table,
     /// Turns of work per ring.
     pub work: HashMap<RingId, u32>,
+    /// Packets that have gone through each ring.
+    pub moved: HashMap<RingId, u64>,
     /// The rings that were served, in order.
     pub served: Vec<RingId>,
     /// The polled rings that were looked at, in order.
@@ -75,6 +77,7 @@ impl Rings for Fake {
         self.served.push(ring);
         let left = self.left(ring);
         schedule.progress.packets += u64::from(left > 0);
+        *self.moved.entry(ring).or_default() += u64::from(left > 0);
         self.work.insert(ring, left.saturating_sub(1));
         if left > 1 {
             schedule.later(ring);
@@ -84,8 +87,9 @@ impl Rings for Fake {
         }
     }
 
-    fn kicked(&mut self, ring: RingId) -> bool {
-        self.table.home(ring.vnic()).is_some()
+    fn kicked(&mut self, ring: RingId) -> Option<u64> {
+        let moved = self.moved.get(&ring).copied();
+        self.table.home(ring.vnic()).map(|_| moved.unwrap_or(0))
     }
 
     fn has_work(&mut self, ring: RingId) -> bool {

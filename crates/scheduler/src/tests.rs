@@ -471,8 +471,8 @@ impl Rings for Telling {
         let _ = self.1.send(ring);
     }
 
-    fn kicked(&mut self, _ring: RingId) -> bool {
-        true
+    fn kicked(&mut self, ring: RingId) -> Option<u64> {
+        Some(ring.0.into())
     }
 
     fn has_work(&mut self, _ring: RingId) -> bool {
