@@ -6,9 +6,11 @@
 //! 1. The library sends [`OPEN`]; the glue answers [`WELCOME`] or [`REFUSED`].
 //! 2. Each [`REQUEST`] holds the bytes of one netlink datagram, which may hold several messages. The glue counts requests.
 //! 3. The glue sends [`DATA`] (one netlink datagram) as answer, upcall or notification. The number in the header of
-//!    [`DATA`], [`MARK`] and [`OVERFLOW`] is that of the requests that have been *answered completely*. If the last
+//!    [`DATA`], [`UPCALLS`], [`MARK`] and [`OVERFLOW`] is that of the requests that have been *answered completely*. If the last
 //!    datagram of an answer cannot count its own request, a [`MARK`] without contents follows. A dump is one request; it is
 //!    answered when its `NLMSG_DONE` is sent.
+//!    Upcalls that are ready together share a datagram, [`UPCALLS`]: a system call and a wake-up cost more than most of them. The
+//!    library hands them out one by one. A [`MARK`] follows, so that the socket stays readable until the last one is handed out.
 //! 4. So the library knows whether an answer is still under way: it has sent more requests than were answered. Until
 //!    then "nothing to read" means "wait", as requests to the kernel are carried out before `send` returns.
 //!
@@ -22,6 +24,9 @@
 
 /// Bytes in front of each datagram.
 pub const HEADER_LEN: usize = 8;
+
+/// `struct nlmsghdr`.
+const MESSAGE_HEADER: usize = 16;
 
 /// The path at which the glue listens by default.
 pub const DEFAULT_SOCKET: &str = "/run/hyperswitch/ovs.sock";
@@ -56,6 +61,11 @@ pub const OVERFLOW: u32 = 19;
 /// Glue to library: a refusal. Number: an `errno`. The connection is over.
 pub const REFUSED: u32 = 20;
 
+/// Glue to library: netlink messages, each of which is a datagram for who reads, at multiples of 4 bytes. Number: requests answered.
+pub const UPCALLS: u32 = 21;
+/// Most bytes of the contents of [`UPCALLS`].
+pub const MAX_UPCALLS: usize = 16 * 1024;
+
 /// The header of each datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -85,6 +95,14 @@ impl Header {
     }
 }
 
+/// The first netlink message (by its `nlmsg_len`) of some, and the bytes that it takes with what fills it up; `None` if
+/// they do not begin with a whole one.
+pub fn first_message(messages: &[u8]) -> Option<(&[u8], usize)> {
+    let length = u32::from_ne_bytes(*messages.first_chunk()?) as usize;
+    let message = messages.get(..length).filter(|_| length >= MESSAGE_HEADER)?;
+    Some((message, length.next_multiple_of(4).min(messages.len())))
+}
+
 /// Whether a request is still under way: `sent` were sent and `answered` were answered. Counts wrap; `answered` may be ahead of
 /// `sent` for the moment in which a sender has not yet counted what it sent.
 pub fn is_under_way(sent: u32, answered: u32) -> bool {
@@ -106,6 +124,28 @@ mod tests {
         assert_eq!(Header::split(&datagram), Some((header, &b"rest"[..])));
         for length in 0..HEADER_LEN {
             assert_eq!(Header::split(&datagram[..length]), None);
+        }
+    }
+
+    #[test]
+    fn messages_are_whole() {
+        let message = |length: u32, bytes: usize| {
+            let mut message = length.to_ne_bytes().to_vec();
+            message.resize(bytes, 7);
+            message
+        };
+        let taken = |messages: &[u8]| first_message(messages).map(|(message, taken)| (message.len(), taken));
+        assert_eq!(taken(&message(18, 40)), Some((18, 20)));
+        assert_eq!(
+            taken(&message(18, 18)),
+            Some((18, 18)),
+            "the last one need not be filled up"
+        );
+        for (length, bytes) in [(0, 40), (15, 40), (41, 40), (u32::MAX, 40), (16, 15)] {
+            assert_eq!(taken(&message(length, bytes)), None, "{length} of {bytes}");
+        }
+        for bytes in 0..4 {
+            assert_eq!(taken(&message(16, 16)[..bytes]), None);
         }
     }
 

@@ -5,7 +5,7 @@
 //! read its answers stops its own requests, and nothing else. What waits in the process is bounded in bytes; beyond that,
 //! datagrams are dropped, and the client is told `ENOBUFS` as by the kernel.
 
-use ovs_frame::{DATA, Header, MARK, OVERFLOW};
+use ovs_frame::{DATA, Header, MARK, MAX_UPCALLS, OVERFLOW, UPCALLS};
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -17,6 +17,8 @@ use std::io::IoSlice;
 const TOGETHER: usize = 32;
 /// Bytes gathered before they are sent.
 const TOGETHER_BYTES: usize = 32 * 1024;
+/// Bytes that a datagram of upcalls has room for at first.
+const FIRST_UPCALLS: usize = 2048;
 const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// Whether a datagram was taken.
@@ -58,6 +60,8 @@ pub(crate) struct Connection {
     pub watched: EventFlags,
     waiting: VecDeque<(Header, Vec<u8>)>,
     waiting_bytes: usize,
+    /// Upcalls in the datagram at the end of those that wait, if more may join it.
+    joined: usize,
     limit: usize,
     /// Requests answered, as told to the client.
     answered: u32,
@@ -80,6 +84,7 @@ impl Connection {
             watched,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            joined: 0,
             limit,
             answered: 0,
             overflow: false,
@@ -120,6 +125,11 @@ impl Connection {
 
     /// Queues a frame of the protocol itself.
     pub fn control(&mut self, kind: u32, number: u32, contents: Vec<u8>) {
+        self.close_upcalls();
+        self.push(kind, number, contents);
+    }
+
+    fn push(&mut self, kind: u32, number: u32, contents: Vec<u8>) {
         self.waiting_bytes += contents.len();
         self.waiting.push_back((Header { kind, number }, contents));
     }
@@ -132,6 +142,42 @@ impl Connection {
         }
         self.control(DATA, self.answered, datagram);
         Delivery::Taken
+    }
+
+    /// Queues an upcall, in one datagram with those that wait before it.
+    pub fn upcall(&mut self, message: &[u8]) -> Delivery {
+        if self.waiting_bytes + message.len() > self.limit {
+            self.overflow = true;
+            return Delivery::Full;
+        }
+        let length = message.len().next_multiple_of(4);
+        let last = self.waiting.back_mut().filter(|_| self.joined > 0);
+        match last.filter(|(_, others)| others.len() + length <= MAX_UPCALLS) {
+            Some((_, others)) => {
+                let before = others.len();
+                others.extend_from_slice(message);
+                others.resize(before + length, 0);
+                self.waiting_bytes += length;
+                self.joined += 1;
+            }
+            None => {
+                let mut first = Vec::with_capacity(length.max(FIRST_UPCALLS));
+                first.extend_from_slice(message);
+                first.resize(length, 0);
+                self.control(UPCALLS, self.answered, first);
+                self.joined = 1;
+            }
+        }
+        Delivery::Taken
+    }
+
+    /// No more upcalls join those at the end.
+    fn close_upcalls(&mut self) {
+        match (std::mem::take(&mut self.joined), self.waiting.back_mut()) {
+            (1, Some((header, _))) => header.kind = DATA,
+            (2.., _) => self.push(MARK, self.answered, Vec::new()),
+            _ => {}
+        }
     }
 
     /// Queues the answers to a request and says, with the last one, that there are no more.
@@ -155,6 +201,7 @@ impl Connection {
 
     /// Sends as much as the socket has room for.
     pub fn flush(&mut self) -> Result<(), Gone> {
+        self.close_upcalls();
         self.is_full = false;
         while !self.waiting.is_empty() {
             let sent = self.send_waiting()?;

@@ -115,7 +115,7 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
             return false;
         };
         if let Some((socket, message)) = self.switch.upcall(&upcall)
-            && self.server.deliver(socket, message) != Delivery::Taken
+            && self.server.deliver(socket, &message) != Delivery::Taken
         {
             self.switch.upcall_lost(&upcall);
         }

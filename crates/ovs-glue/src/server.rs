@@ -279,15 +279,15 @@ impl Server {
         Ok(epoll::add(&self.events, other, data, epoll::EventFlags::IN)?)
     }
 
-    /// Queues a datagram for a socket, an upcall, which [`Server::send_delivered`] sends.
-    pub fn deliver(&mut self, port_id: u32, datagram: Vec<u8>) -> Delivery {
+    /// Queues an upcall for a socket, a netlink message, which [`Server::send_delivered`] sends.
+    pub fn deliver(&mut self, port_id: u32, message: &[u8]) -> Delivery {
         let Some(&key) = self.sockets.get(&port_id) else {
             return Delivery::NoSocket;
         };
         let Some(connection) = self.connections.get_mut(&key) else {
             return Delivery::NoSocket;
         };
-        let delivery = connection.data(datagram);
+        let delivery = connection.upcall(message);
         self.counters.overflows += u64::from(delivery == Delivery::Full);
         if connection.is_to_be_sent() {
             self.settle(key);

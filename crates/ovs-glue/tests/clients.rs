@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ovs_frame::{DATA, Header, JOIN, MARK, OPEN, OVERFLOW, REFUSED, REQUEST, TRACE, WELCOME};
+use ovs_frame::{
+    DATA, Header, JOIN, MARK, MAX_UPCALLS, OPEN, OVERFLOW, REFUSED, REQUEST, TRACE, UPCALLS, WELCOME,
+};
 use ovs_glue::datapath::{
     Answer, Datapath, DatapathId, FlowId, FlowSpec, PortNo, PutMode, Question, Ticket, Upcall, UpcallKind,
 };
@@ -13,6 +15,7 @@ use ovs_glue::switch::Switch;
 use ovs_glue::{Capabilities, Glue};
 use ovs_netlink::attribute::Writer;
 use ovs_netlink::family::Family;
+use ovs_netlink::key::Ethernet;
 use ovs_netlink::message::{self, Flags, Message, Status, messages};
 use ovs_netlink::name::Name;
 use ovs_netlink::vport::Kind;
@@ -202,6 +205,15 @@ fn upcall(datapath: DatapathId) -> Upcall {
     }
 }
 
+/// How many upcalls a datagram has.
+fn upcalls_in(header: Header, datagram: &[u8]) -> usize {
+    match header.kind {
+        DATA => 1,
+        UPCALLS => messages(datagram).map(Result::unwrap).count(),
+        _ => 0,
+    }
+}
+
 /// The flow with this number as identifier, which is also its key.
 fn add_flow(world: &mut World, datapath: DatapathId, number: u32) {
     let mut flow = ovs_netlink::key::Match::default();
@@ -365,9 +377,9 @@ fn who_does_not_read_loses_upcalls_and_is_told() {
         1
     );
     let mut read = 0;
-    while let Some((header, _)) = reader.receive() {
-        assert_eq!(header.kind, DATA);
-        read += 1;
+    while let Some((header, datagram)) = reader.receive() {
+        assert!([DATA, UPCALLS, MARK].contains(&header.kind), "{header:?}");
+        read += upcalls_in(header, &datagram);
         world.glue.turn(Some(&AT_ONCE)).unwrap();
     }
     assert_eq!(
@@ -388,9 +400,9 @@ fn who_does_not_read_loses_upcalls_and_is_told() {
     while world.glue.turn(Some(&AT_ONCE)).unwrap() {}
     assert!(world.glue.counters().overflows > 0);
     let (mut read, mut told) = (0, false);
-    while let Some((header, _)) = reader.receive() {
+    while let Some((header, datagram)) = reader.receive() {
         told |= header.kind == OVERFLOW;
-        read += usize::from(header.kind == DATA);
+        read += upcalls_in(header, &datagram);
         world.glue.turn(Some(&AT_ONCE)).unwrap();
     }
     assert!(told && read < 10_000, "{read} read");
@@ -405,6 +417,73 @@ fn who_does_not_read_loses_upcalls_and_is_told() {
         panic!()
     };
     assert_eq!(told.stats.unwrap().lost, 10_000 - read as u64);
+}
+
+#[test]
+fn upcalls_that_are_ready_together_share_a_datagram() {
+    let mut world = World::new(Limits::default());
+    let (mut reader, port_id) = world.open();
+    let datapath = world.make_datapath(&mut reader, port_id);
+    let inject = |world: &mut World, serials: std::ops::Range<u64>, length: usize| {
+        for serial in serials {
+            let packet = vec![0; length];
+            let mut upcall = upcall(datapath);
+            upcall.key.ethernet = Some(Ethernet::default());
+            upcall.key.eth_type = 0x88b5;
+            upcall.key.metadata.in_port = Some(0);
+            let upcall = Upcall {
+                packet,
+                serial,
+                ..upcall
+            };
+            world.glue.switch.datapath.inject(upcall);
+        }
+    };
+    let serials = |datagram: &[u8]| -> Vec<u64> {
+        let messages = messages(datagram).map(Result::unwrap);
+        let serial = |message: Message<'_>| match Reply::read(&message).unwrap() {
+            Reply::Upcall(_, upcall) => upcall.hash.unwrap(),
+            other => panic!("{other:?}"),
+        };
+        messages.map(serial).collect()
+    };
+    let mark = Header {
+        kind: MARK,
+        number: 1,
+    };
+    inject(&mut world, 1..2, 60);
+    world.settle();
+    let (header, datagram) = reader.receive().unwrap();
+    assert_eq!((header.kind, serials(&datagram)), (DATA, vec![1]));
+    assert_eq!(reader.receive(), None);
+    // In their order. What follows keeps the socket readable while they are read.
+    inject(&mut world, 1..20, 61);
+    world.settle();
+    let (header, datagram) = reader.receive().unwrap();
+    assert_eq!((header.kind, header.number), (UPCALLS, 1));
+    assert_eq!(serials(&datagram), (1..20).collect::<Vec<_>>());
+    assert_eq!(reader.receive(), Some((mark, Vec::new())));
+    assert_eq!(reader.receive(), None);
+    // Not more than is allowed, and a long one alone.
+    inject(&mut world, 1..50, 1500);
+    inject(&mut world, 50..51, 40_000);
+    inject(&mut world, 51..52, 60);
+    world.settle();
+    let mut seen = Vec::new();
+    while let Some((header, datagram)) = reader.receive() {
+        if header.kind == MARK {
+            continue;
+        }
+        let here = serials(&datagram);
+        assert_eq!(header.kind, if here.len() > 1 { UPCALLS } else { DATA });
+        assert!(datagram.len() <= MAX_UPCALLS || here == [50]);
+        seen.extend(here);
+    }
+    assert_eq!(seen, (1..52).collect::<Vec<_>>());
+    // An answer between them is none of them.
+    inject(&mut world, 1..3, 60);
+    let answers = world.ask(&mut reader, &new_port(datapath, "vm1"), Flags::ECHO);
+    assert!(matches!(reply(answers.last().unwrap()), Reply::Vport(_)));
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use crate::calls::real;
 use crate::table::{self, Socket};
+use crate::upcalls::Garbage;
 use libc::{c_int, c_void, iovec, msghdr, sockaddr_nl, socklen_t, ssize_t};
-use ovs_frame::{DATA, HEADER_LEN, Header, MARK, OPEN, OVERFLOW, REFUSED, REQUEST, WELCOME};
+use ovs_frame::{DATA, HEADER_LEN, Header, MARK, OPEN, OVERFLOW, REFUSED, REQUEST, UPCALLS, WELCOME};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::{Errno, retry_on_intr};
@@ -20,6 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How often an answer that is due may be looked for in vain. One look takes up to twice [`LOOK`]: 30 s. Looks are counted, so
 /// that time in which this process was itself stopped does not count.
 const LOOKS: u32 = 150;
+const NONSENSE: &str = "the glue process does not keep to the protocol";
 const HANGS: &str = "no answer from the glue process for 30 s: it hangs";
 /// Longer scatter and gather lists are refused. ovs-vswitchd's have up to 128 (`MAX_IOVS`).
 const MAX_PARTS: usize = 256;
@@ -110,6 +112,16 @@ pub unsafe fn receive(fd: c_int, socket: &Socket, user: &mut msghdr, flags: c_in
     let Some(all) = (unsafe { with_header(&mut header, user.msg_iov, count) }) else {
         return fail(libc::EMSGSIZE) as ssize_t;
     };
+    let parts = &all[1..=count];
+    // SAFETY: the caller promised the parts.
+    if let Some(length) = unsafe { socket.upcalls.next(parts) } {
+        let room: usize = parts.iter().map(|part| part.iov_len).sum();
+        let (cut, whole) = (length > room, flags & libc::MSG_TRUNC != 0);
+        user.msg_flags = if cut { libc::MSG_TRUNC } else { 0 };
+        // SAFETY: the caller promised the message.
+        unsafe { name(user) };
+        return if whole { length } else { length.min(room) }.cast_signed();
+    }
     let may_wait = flags & libc::MSG_DONTWAIT == 0;
     let mut looks = 0;
     loop {
@@ -139,19 +151,37 @@ pub unsafe fn receive(fd: c_int, socket: &Socket, user: &mut msghdr, flags: c_in
         };
         socket.answered(header.number);
         match header.kind {
-            DATA => {
-                (user.msg_flags, user.msg_controllen) = (message.msg_flags, 0);
-                if !user.msg_name.is_null() {
-                    // SAFETY: the caller promised that the name may be filled in.
-                    user.msg_namelen = unsafe { write_address(0, user.msg_name, user.msg_namelen) };
+            DATA | UPCALLS => {
+                user.msg_flags = message.msg_flags;
+                // SAFETY: the caller promised the message.
+                unsafe { name(user) };
+                let received = received.cast_unsigned() - HEADER_LEN;
+                // Who has no room for all wants none of them.
+                let is_cut = message.msg_flags & libc::MSG_TRUNC != 0;
+                if header.kind == DATA || is_cut {
+                    return received.cast_signed();
                 }
-                return received - HEADER_LEN.cast_signed();
+                // SAFETY: the parts are the caller's, and the kernel has filled them in.
+                let first = unsafe { socket.upcalls.put(parts, received) };
+                return first.unwrap_or_else(|Garbage| end(NONSENSE)).cast_signed();
             }
             OVERFLOW => return fail(libc::ENOBUFS) as ssize_t,
             MARK if may_wait || socket.waits() => {}
             MARK => return fail(libc::EAGAIN) as ssize_t,
-            _ => end("the glue process does not keep to the protocol"),
+            _ => end(NONSENSE),
         }
+    }
+}
+
+/// Says that a message came from the kernel, with nothing beside it.
+///
+/// # Safety
+/// `user` must be a message that `recvmsg` may fill in.
+unsafe fn name(user: &mut msghdr) {
+    user.msg_controllen = 0;
+    if !user.msg_name.is_null() {
+        // SAFETY: the caller promised that the name may be filled in.
+        user.msg_namelen = unsafe { write_address(0, user.msg_name, user.msg_namelen) };
     }
 }
 

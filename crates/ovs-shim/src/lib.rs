@@ -18,11 +18,13 @@
 //! ovs-vswitchd duplicates no netlink socket (`lib/netlink-socket.c`), so `dup` and its like are not followed: a copy would be
 //! an ordinary Unix socket. A number that `dup2` gives to another file is noticed by its inode.
 //!
-//! The functions may be called from any thread, and after `fork`: there are no locks. A redirected socket that two processes
-//! share after `fork` must be used by one of them only; it does not survive `exec`. Only opening sockets and joining groups allocate.
+//! The functions may be called from any thread, and after `fork`: the only lock is one of upcalls (`upcalls.rs`). A redirected socket that two processes
+//! share after `fork` must be used by one of them only; it does not survive `exec`. Only opening sockets, joining groups and a socket's first
+//! upcalls allocate.
 
 #[cfg_attr(test, allow(dead_code))]
 mod calls;
 mod glue;
 mod probe;
 mod table;
+mod upcalls;

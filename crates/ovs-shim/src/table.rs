@@ -1,9 +1,10 @@
 //! Which file descriptors stand for redirected sockets.
 //!
-//! Nothing here locks or allocates, so that it is safe in all threads and after `fork`. A descriptor's number is only
+//! Nothing here waits or allocates, so that it is safe in all threads and after `fork`. A descriptor's number is only
 //! a hint: it may have been closed in a way that this library does not see. The inode behind it decides, so no other
 //! socket is ever taken for a redirected one.
 
+use crate::upcalls::Upcalls;
 use libc::c_int;
 use ovs_frame::is_under_way;
 use rustix::fd::BorrowedFd;
@@ -28,6 +29,8 @@ pub struct Socket {
     port_id: AtomicU32,
     sent: AtomicU32,
     answered: AtomicU32,
+    /// Received, and not handed out yet.
+    pub upcalls: Upcalls,
 }
 
 /// What this library does something about.
@@ -56,6 +59,7 @@ impl Socket {
             port_id: AtomicU32::new(0),
             sent: AtomicU32::new(0),
             answered: AtomicU32::new(0),
+            upcalls: Upcalls::new(),
         }
     }
 
@@ -104,6 +108,7 @@ pub fn add(fd: c_int, port_id: u32) -> bool {
     socket.port_id.store(port_id, Relaxed);
     socket.sent.store(0, Relaxed);
     socket.answered.store(0, Relaxed);
+    socket.upcalls.clear();
     socket.inode.store(inode, Release);
     true
 }

@@ -4,12 +4,15 @@ use libc::{
     AF_NETLINK, AF_UNIX, MSG_DONTWAIT, NETLINK_GENERIC, NETLINK_NETFILTER, NETLINK_ROUTE, SOCK_DGRAM,
     SOCK_RAW, c_int,
 };
+use ovs_frame::{DATA, MARK, OPEN, SOCKET_VARIABLE, UPCALLS, WELCOME};
 use ovs_netlink::attribute::Writer;
 use ovs_netlink::control;
 use ovs_netlink::family::Family;
 use ovs_netlink::message::{Header, Message, Status, messages};
 use ovs_netlink::name::Name;
 use ovs_netlink::{Reply, Request};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType};
 
 pub fn run() {
     requests_are_carried_out_before_there_is_nothing_to_read();
@@ -20,6 +23,8 @@ pub fn run() {
     groups_are_asked_for();
     other_sockets_are_the_kernels();
     the_probe_for_tunnels_finds_them();
+    upcalls_are_handed_out_one_by_one();
+    lists_of_upcalls_that_lie_are_refused();
 }
 
 /// A socket of the kernel's netlink, or what stands in its place.
@@ -256,4 +261,146 @@ fn ask_for_link(fd: c_int, kind: u16, flags: c_int, attributes: &[u8]) -> Vec<u8
     });
     send(fd, &writer.finish().unwrap());
     receive(fd, 0).unwrap()
+}
+
+/// A glue process that says what a test wants, and a socket that it has opened.
+struct Liar {
+    _directory: tempfile::TempDir,
+    peer: OwnedFd,
+    fd: c_int,
+}
+
+/// The number that the real one has in common with it: the library would not accept another one.
+fn instance() -> Vec<u8> {
+    let path = std::env::var_os(SOCKET_VARIABLE).unwrap();
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    say(&socket, OPEN, NETLINK_GENERIC.cast_unsigned(), &[]);
+    hear(&socket)
+}
+
+fn say(socket: &OwnedFd, kind: u32, number: u32, contents: &[u8]) {
+    let datagram = [&ovs_frame::Header { kind, number }.to_bytes(), contents].concat();
+    rustix::net::send(socket, &datagram, SendFlags::empty()).unwrap();
+}
+
+/// What follows the header of the next datagram.
+fn hear(socket: &OwnedFd) -> Vec<u8> {
+    let mut buffer = [0; 64];
+    let (length, _) = rustix::net::recv(socket, &mut buffer[..], RecvFlags::empty()).unwrap();
+    ovs_frame::Header::split(&buffer[..length]).unwrap().1.to_vec()
+}
+
+impl Liar {
+    fn new() -> Liar {
+        let instance = instance();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let before = std::env::var_os(SOCKET_VARIABLE).unwrap();
+        // SAFETY: no other thread of this test looks at the environment now.
+        unsafe { std::env::set_var(SOCKET_VARIABLE, &path) };
+        let accept = std::thread::spawn(move || {
+            let peer = rustix::net::accept(&listener).unwrap();
+            hear(&peer);
+            say(&peer, WELCOME, 77, &instance);
+            peer
+        });
+        let fd = netlink(NETLINK_GENERIC);
+        let peer = accept.join().unwrap();
+        // SAFETY: as above.
+        unsafe { std::env::set_var(SOCKET_VARIABLE, before) };
+        Liar {
+            _directory: directory,
+            peer,
+            fd,
+        }
+    }
+}
+
+fn is_readable(fd: c_int) -> bool {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the pointer is to a local variable.
+    unsafe { libc::poll(&raw mut entry, 1, 0) == 1 }
+}
+
+/// Questions with these sequence numbers, behind each other.
+fn list(sequences: std::ops::Range<u32>) -> Vec<u8> {
+    let mut list = Vec::new();
+    for sequence in sequences {
+        list.extend(question(sequence));
+        list.resize(list.len().next_multiple_of(4), 0);
+    }
+    list
+}
+
+fn upcalls_are_handed_out_one_by_one() {
+    let liar = Liar::new();
+    let fd = liar.fd;
+    for flags in [MSG_DONTWAIT, 0] {
+        assert!(!is_readable(fd));
+        say(&liar.peer, UPCALLS, 0, &list(1..40));
+        say(&liar.peer, MARK, 0, &[]);
+        say(&liar.peer, DATA, 0, &question(40));
+        for sequence in 1..40 {
+            assert!(is_readable(fd), "before {sequence}");
+            assert_eq!(receive(fd, flags).unwrap(), question(sequence));
+        }
+        assert!(is_readable(fd));
+        if flags == MSG_DONTWAIT {
+            assert_eq!(receive(fd, flags), None, "the mark");
+        }
+        assert_eq!(receive(fd, flags).unwrap(), question(40));
+    }
+    assert_eq!(receive(fd, MSG_DONTWAIT), None);
+    // As `nl_sock_drain` of ovs-vswitchd does: it throws away what it has no room for.
+    say(&liar.peer, UPCALLS, 0, &list(1..3));
+    say(&liar.peer, UPCALLS, 0, &list(1..4));
+    let mut byte = 0_u8;
+    let flags = MSG_DONTWAIT | libc::MSG_TRUNC;
+    for length in [list(1..3).len(), list(1..4).len()] {
+        // SAFETY: pointer and length describe a local variable.
+        let received = unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, flags) };
+        assert_eq!(received, length.cast_signed());
+    }
+    assert_eq!(receive(fd, MSG_DONTWAIT), None);
+    // Those of a socket that is closed are nobody else's.
+    say(&liar.peer, UPCALLS, 0, &list(1..4));
+    assert_eq!(receive(fd, MSG_DONTWAIT).unwrap(), question(1));
+    close(fd);
+    let next = Liar::new();
+    assert_eq!(next.fd, fd, "the number is given out again");
+    assert_eq!(receive(fd, MSG_DONTWAIT), None);
+    close(fd);
+}
+
+fn lists_of_upcalls_that_lie_are_refused() {
+    let whole = list(1..4);
+    let mut lie = whole.clone();
+    lie[0] = 4;
+    for contents in [&[][..], &whole[..whole.len() - 5], &lie, &vec![0; whole.len()]] {
+        let liar = Liar::new();
+        say(&liar.peer, UPCALLS, 0, contents);
+        // SAFETY: the child calls the library only, and does not return.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            receive(liar.fd, MSG_DONTWAIT);
+            // SAFETY: `_exit` has no preconditions.
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        // SAFETY: the pointer is to a local variable.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert!(
+            libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGABRT,
+            "{status}"
+        );
+        close(liar.fd);
+    }
 }
