@@ -134,10 +134,16 @@ impl Connection {
         self.waiting.push_back((Header { kind, number }, contents));
     }
 
+    /// Whether so many more bytes are not to wait. If so, the client will be told of a loss.
+    fn is_too_much(&mut self, bytes: usize) -> bool {
+        let is_too_much = self.waiting_bytes + bytes > self.limit;
+        self.overflow |= is_too_much;
+        is_too_much
+    }
+
     /// Queues a datagram that is no answer, or not the end of one.
     pub fn data(&mut self, datagram: Vec<u8>) -> Delivery {
-        if self.waiting_bytes + datagram.len() > self.limit {
-            self.overflow = true;
+        if self.is_too_much(datagram.len()) {
             return Delivery::Full;
         }
         self.control(DATA, self.answered, datagram);
@@ -146,8 +152,7 @@ impl Connection {
 
     /// Queues an upcall, in one datagram with those that wait before it.
     pub fn upcall(&mut self, message: &[u8]) -> Delivery {
-        if self.waiting_bytes + message.len() > self.limit {
-            self.overflow = true;
+        if self.is_too_much(message.len()) {
             return Delivery::Full;
         }
         let length = message.len().next_multiple_of(4);

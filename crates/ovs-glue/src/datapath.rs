@@ -269,9 +269,9 @@ pub trait Datapath {
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno>;
     /// Removes a port. Its flows stay.
     fn remove_port(&mut self, datapath: DatapathId, port: PortNo);
-    /// The port's device was made, or its state changed. While it is down, nothing leaves to the port, and what comes from it is
+    /// The port's device was made, or its settings changed. While it is down, nothing leaves to the port, and what comes from it is
     /// dropped. Called at once after a port with a device was added, and not for ports without.
-    fn set_port_state(&mut self, datapath: DatapathId, port: PortNo, state: DeviceSettings);
+    fn set_device(&mut self, datapath: DatapathId, port: PortNo, settings: DeviceSettings);
     /// The next port whose guest connected or went away since the last call, and whether it is connected. A port whose guest
     /// was never there counts as connected until the data plane says otherwise.
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)>;

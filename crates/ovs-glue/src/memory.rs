@@ -253,8 +253,8 @@ impl Datapath for Memory {
         self.states.remove(&(datapath, port));
     }
 
-    fn set_port_state(&mut self, datapath: DatapathId, port: PortNo, state: DeviceSettings) {
-        self.states.insert((datapath, port), state);
+    fn set_device(&mut self, datapath: DatapathId, port: PortNo, settings: DeviceSettings) {
+        self.states.insert((datapath, port), settings);
     }
 
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)> {

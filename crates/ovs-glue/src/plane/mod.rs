@@ -341,9 +341,9 @@ impl Datapath for Plane {
         self.ports.number_told(name, self.options.ports)
     }
 
-    fn set_port_state(&mut self, _: DatapathId, port: PortNo, state: DeviceSettings) {
-        self.set_mtu(port, state.mtu);
-        self.set_up(port, state.up);
+    fn set_device(&mut self, _: DatapathId, port: PortNo, settings: DeviceSettings) {
+        self.set_mtu(port, settings.mtu);
+        self.set_up(port, settings.up);
     }
 
     fn next_carrier(&mut self) -> Option<(DatapathId, PortNo, bool)> {

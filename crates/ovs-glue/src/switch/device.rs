@@ -44,7 +44,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         port.interface = Some(state.index);
         port.namespace = state.namespace;
         if let Some(state) = state.port {
-            self.datapath.set_port_state(id, number, state);
+            self.datapath.set_device(id, number, state);
         }
     }
 }

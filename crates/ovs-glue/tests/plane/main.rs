@@ -849,7 +849,7 @@ fn a_port_stays_down_in_the_next_data_plane() {
     let device = |up| ovs_glue::datapath::DeviceSettings { up, mtu: 1500 };
     assert!(matches!(world.hear().request, Request::PortAdd(_)));
     for up in [true, false, false] {
-        world.plane.set_port_state(DATAPATH, PortNo(1), device(up));
+        world.plane.set_device(DATAPATH, PortNo(1), device(up));
     }
     assert_eq!(world.hear().request, enable(false));
     world.hears_nothing();
@@ -862,13 +862,13 @@ fn a_port_stays_down_in_the_next_data_plane() {
     assert_eq!(world.hear().request, Request::PortDel { port: id });
     assert!(matches!(world.hear().request, Request::PortAdd(_)));
     assert_eq!(world.hear().request, enable(false));
-    world.plane.set_port_state(DATAPATH, PortNo(1), device(true));
+    world.plane.set_device(DATAPATH, PortNo(1), device(true));
     assert_eq!(world.hear().request, enable(true));
     world.hears_nothing();
     // Packets that go through a device are stopped by it.
     world.add_port(2, "int1");
     assert!(matches!(world.hear().request, Request::PortAdd(_)));
-    world.plane.set_port_state(DATAPATH, PortNo(2), device(false));
+    world.plane.set_device(DATAPATH, PortNo(2), device(false));
     world.hears_nothing();
 }
 
