@@ -385,7 +385,7 @@ impl World {
         });
     }
 
-    pub fn until(&self, what: &str, condition: impl Fn(&World) -> bool) {
+    pub fn until(&self, what: &str, mut condition: impl FnMut(&World) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !condition(self) {
             assert!(
