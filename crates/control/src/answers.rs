@@ -1,63 +1,19 @@
-//! Answers of the data plane: the purpose of each, and its handling.
-//!
-//! A request leaves a [`Pending`] under its serial number, which the answer removes again, so that every answer is handled once.
-//! Lists of ports come in parts, and lists of flows page by page, each requested when the one before is there; the parts are kept
-//! in the `Pending`.
+//! Answers of the data plane, each handled according to the purpose of its request.
 
-use crate::process::Control;
+use crate::control::Control;
+use crate::data_plane::Answered;
+use crate::pending::Pending;
 use crate::refusal::Refusal;
-use crate::serve::Question;
-use crate::trust::are_plausible;
-use crate::users::Token;
 use control_protocol::RequestError;
 use control_protocol::data_plane::{Answer, Detail, PortInfo, Request};
 use flow::{Flow, FlowId, FlowStats, SwitchId};
 use management::{DataPlaneStatus, Response};
 
-type Answered = Result<Answer, RequestError>;
-
-/// The purpose of an answer.
-pub(crate) enum Pending {
-    /// Errors go to the log, with this text.
-    Quiet(&'static str),
-    /// An error means that the port is gone, of which its own controller knows.
-    Threads,
-    Hello,
-    /// An error becomes the problem of the port with this name. Whether the port was to be added.
-    Port(String, bool),
-    Flow(SwitchId, FlowId),
-    SyncPorts(Vec<PortInfo>),
-    SyncFlows(SwitchId, Vec<(Flow, FlowStats)>),
-    PollFlows(SwitchId, Vec<(FlowId, FlowStats)>),
-    UserPorts(Token, Question, Vec<PortInfo>),
-    UserFlows(Token, SwitchId, Vec<(Flow, FlowStats)>),
-    User(Token, Question),
-}
-
-impl Pending {
-    /// Entries of a list that have arrived.
-    pub fn gathered(&self) -> usize {
-        match self {
-            Pending::UserPorts(_, _, all) => all.len(),
-            Pending::UserFlows(_, _, all) => all.len(),
-            _ => 0,
-        }
-    }
-
-    pub fn user(&self) -> Option<Token> {
-        match self {
-            Pending::UserPorts(token, ..) | Pending::UserFlows(token, ..) | Pending::User(token, _) => {
-                Some(*token)
-            }
-            _ => None,
-        }
-    }
-}
-
 impl Control {
     /// Handles an answer according to the purpose of its request.
     pub fn answered(&mut self, serial: u32, result: Answered) {
-        let Some(pending) = self.take_pending(serial, &result) else {
+        let ports = self.ports.len();
+        let Some(pending) = self.data_plane.take_pending(serial, &result, ports) else {
             return;
         };
         match pending {
@@ -76,9 +32,7 @@ impl Control {
             Pending::Flow(switch, id) => {
                 if let Err(error) = result {
                     log::debug!("flow not installed: {error}");
-                    if let Some(run) = self.switch_by_id(switch) {
-                        run.l2.forget_flow(id);
-                    }
+                    self.switches.forget_flow(switch, id);
                 }
             }
             Pending::SyncPorts(all) => self.ports_listed(serial, all, result),
@@ -90,38 +44,10 @@ impl Control {
         }
     }
 
-    /// Takes the purpose of an answer; `None` if the user's time to wait is over, or if the answer is not plausible.
-    fn take_pending(&mut self, serial: u32, result: &Answered) -> Option<Pending> {
-        let ports = self.ports.len();
-        let data_plane = self.data_plane.as_mut()?;
-        let pending = data_plane.pending.remove(&serial)?;
-        let (entries, more) = match result {
-            Ok(Answer::Ports { ports, more }) => (ports.len(), *more),
-            Ok(Answer::Flows { flows, more }) => (flows.len(), *more),
-            Ok(Answer::FlowStats { flows, more }) => (flows.len(), *more),
-            _ => (0, false),
-        };
-        let flows = match result {
-            Ok(Answer::Flows { flows, .. }) => flows.as_slice(),
-            _ => &[],
-        };
-        if data_plane.listed.part(entries, more, ports)
-            && are_plausible(flows.iter().map(|(flow, _)| flow), ports)
-        {
-            return Some(pending);
-        }
-        data_plane.broken = true;
-        // The user is answered when the data plane is detached.
-        data_plane.pending.insert(serial, pending);
-        None
-    }
-
     fn welcomed(&mut self, result: Answered) {
         match result {
             Ok(Answer::Welcome { workers, pid, .. }) => {
-                if let Some(data_plane) = &mut self.data_plane {
-                    data_plane.welcome = Some(DataPlaneStatus { pid, workers });
-                }
+                self.data_plane.welcomed(DataPlaneStatus { pid, workers });
             }
             result => {
                 let error = text(result, "no welcome");
@@ -173,14 +99,19 @@ impl Control {
                 let next = next_page(more, switch, &flows, Detail::Terse, |(id, _)| *id);
                 all.extend(flows);
                 let again = |all| Pending::PollFlows(switch, all);
-                self.gather_pages(next, all, again, |control, all| control.polled(switch, all));
+                self.gather_pages(next, all, again, |control, all| control.polled(switch, &all));
             }
             result => {
                 let error = text(result, "no list");
                 telemetry::limited!(log::Level::Error, "flows of switch {switch}: {error}");
-                self.polled(switch, Vec::new());
+                self.polled(switch, &[]);
             }
         }
+    }
+
+    fn polled(&mut self, switch: SwitchId, flows: &[(FlowId, FlowStats)]) {
+        let now_ms = self.now_ms();
+        self.switches.polled(switch, flows, &mut self.data_plane, now_ms);
     }
 
     /// The answer to a user's request.
@@ -188,14 +119,11 @@ impl Control {
         match (pending, result) {
             (Pending::UserPorts(token, question, mut all), Ok(Answer::Ports { ports, more })) => {
                 all.extend(ports);
-                let Some(data_plane) = &mut self.data_plane else {
-                    return;
-                };
                 if more {
                     let pending = Pending::UserPorts(token, question, all);
-                    data_plane.pending.insert(serial, pending);
+                    self.data_plane.keep_pending(serial, pending);
                 } else {
-                    data_plane.listed.end(all.len());
+                    self.data_plane.list_ended(all.len());
                     self.ports_for_user(token, question, all);
                 }
             }
@@ -229,13 +157,11 @@ impl Control {
         again: impl FnOnce(Vec<T>) -> Pending,
         complete: impl FnOnce(&mut Self, Vec<T>),
     ) {
-        if !more {
-            if let Some(data_plane) = &mut self.data_plane {
-                data_plane.listed.end(all.len());
-            }
+        if more {
+            self.data_plane.keep_pending(serial, again(all));
+        } else {
+            self.data_plane.list_ended(all.len());
             complete(self, all);
-        } else if let Some(data_plane) = &mut self.data_plane {
-            data_plane.pending.insert(serial, again(all));
         }
     }
 
@@ -248,13 +174,11 @@ impl Control {
         complete: impl FnOnce(&mut Self, Vec<T>),
     ) {
         if let Some(request) = next {
-            self.ask(request, Vec::new(), again(all));
-            return;
+            self.data_plane.ask(request, Vec::new(), again(all));
+        } else {
+            self.data_plane.list_ended(all.len());
+            complete(self, all);
         }
-        if let Some(data_plane) = &mut self.data_plane {
-            data_plane.listed.end(all.len());
-        }
-        complete(self, all);
     }
 }
 

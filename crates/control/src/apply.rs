@@ -1,21 +1,14 @@
 //! Applies changes, without any decisions of its own.
 
-use crate::l2::LearningSwitch;
-use crate::links::PortRun;
+use crate::control::Control;
+use crate::l2::PortRules;
 use crate::plan::Change;
-use crate::process::{Control, SwitchRun};
+use crate::port::PortRun;
 use crate::refusal::Problem;
 use crate::state::DesiredPort;
-use crate::ups::Ups;
-use control_protocol::data_plane::{PortState, Request};
-use flow::{ControllerId, PortId, SwitchId};
+use control_protocol::data_plane::Request;
+use flow::{ControllerId, PortId};
 use std::collections::BTreeSet;
-
-/// Flows, divided among the ports.
-const FLOWS: usize = 32_768;
-
-/// Flows re-examined per second because stations move, divided among the ports.
-const MOVED_FLOWS: u64 = 16_384;
 
 impl Control {
     /// Applies changes to what runs. `self.state` is already the goal.
@@ -25,21 +18,9 @@ impl Control {
             log::info!("{change}");
             match change {
                 Change::DelPort(name) => self.remove_port(name),
-                Change::DelSwitch(name) => {
-                    if let Some(switch) = self.switches.remove(name).and_then(|run| run.id) {
-                        self.ask_quietly(Request::FlowFlush { switch });
-                    }
-                }
+                Change::DelSwitch(name) => self.switches.remove(name, &mut self.data_plane),
                 Change::AddSwitch(name, switch) => {
-                    let l2 = LearningSwitch::new(switch.rules());
-                    self.switches.insert(
-                        name.clone(),
-                        SwitchRun {
-                            id: None,
-                            l2,
-                            ups: Ups::default(),
-                        },
-                    );
+                    self.switches.add(name, switch.rules());
                     self.number();
                 }
                 Change::SetSwitch(name, switch) => {
@@ -61,12 +42,7 @@ impl Control {
                 }
             }
         }
-        let ports = self.ports.len().max(1);
-        for run in self.switches.values_mut() {
-            run.l2.set_flow_limit((FLOWS / ports).clamp(64, 4096));
-            run.l2
-                .set_move_limit((MOVED_FLOWS / ports as u64).clamp(64, 2048));
-        }
+        self.switches.divide_limits(self.ports.len());
         for name in touched {
             self.refresh_switch(&name);
         }
@@ -74,18 +50,16 @@ impl Control {
 
     /// Removes a port's flows first, so that no flow leads to a port that does not exist.
     fn remove_port(&mut self, name: &str) {
-        let Some(mut run) = self.ports.remove(name) else {
+        let Some(run) = self.ports.remove(name) else {
             return;
         };
-        self.forget_threads(run.guest.forget());
         if let Some(id) = run.id {
+            self.vcpus.removed(id);
             self.names.remove(&id);
-            for switch in self.switches.values_mut() {
-                switch.l2.remove_port(id);
-            }
+            self.switches.remove_port(id);
             self.refresh_switch(&run.wanted.switch);
             if run.added {
-                self.ask_quietly(Request::PortDel { port: id });
+                self.data_plane.ask_quietly(Request::PortDel { port: id });
             }
         }
         self.close_link(&run);
@@ -98,7 +72,7 @@ impl Control {
         let before = std::mem::replace(&mut run.wanted, port.clone());
         let changed = (before.mtu, before.miss_rate) != (port.mtu, port.miss_rate);
         if let (Some(id), true, true) = (run.id, run.added, changed) {
-            self.ask_quietly(Request::PortSet {
+            self.data_plane.ask_quietly(Request::PortSet {
                 port: id,
                 mtu: port.mtu,
                 miss_rate: port.miss_rate,
@@ -109,19 +83,10 @@ impl Control {
 
     /// Gives numbers to switches and ports that have none, once the numbers in use are known.
     pub fn number(&mut self) {
-        if !self.numbered {
+        if !self.data_plane.numbered {
             return;
         }
-        let taken: BTreeSet<u32> = self
-            .switches
-            .values()
-            .filter_map(|run| run.id)
-            .map(|id| id.0)
-            .collect();
-        let mut free = (1..).filter(|number| !taken.contains(number));
-        for run in self.switches.values_mut().filter(|run| run.id.is_none()) {
-            run.id = free.next().map(SwitchId);
-        }
+        self.switches.number();
         let mut taken = self.names.clone();
         let mut next = 1;
         let mut named = Vec::new();
@@ -150,23 +115,16 @@ impl Control {
         let (Some(id), Some(switch)) = (run.id, self.switches.get_mut(&port.switch)) else {
             return;
         };
-        let up = run.state != PortState::Disconnected;
-        switch.l2.set_port(
-            id,
-            crate::l2::PortRules {
-                up,
-                ..port.rules.clone()
-            },
-        );
+        let rules = PortRules {
+            up: run.is_up(),
+            ..port.rules.clone()
+        };
+        switch.l2.set_port(id, rules);
     }
 
     /// Re-examines a switch's flows.
     pub fn refresh_switch(&mut self, name: &str) {
         let now_ms = self.now_ms();
-        let Some(run) = self.switches.get_mut(name) else {
-            return;
-        };
-        let changes = run.l2.refresh(now_ms);
-        self.put_flows(name, changes);
+        self.switches.refresh(name, &mut self.data_plane, now_ms);
     }
 }

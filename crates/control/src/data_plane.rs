@@ -1,94 +1,154 @@
-//! The data plane as a peer.
+//! The data plane as a peer: requests under way, and packets that wait for a decision.
 //!
-//! A new channel is treated the same way whether the data plane or the control process was restarted: we list the data plane's
-//! ports, keep those that are as they should be, remove the others and add missing ones; then we list its flows and let the
-//! learning switch take them over. Upcalls that arrive before that is done wait (the data plane bounds them), so that no
-//! decision is made without knowing the stations.
+//! A request leaves its purpose under its serial number, which the answer removes again, so that every answer is handled once.
 //!
-//! Exactly one `Execute` or `Discard` ends each upcall. It is sent before the flow that makes further upcalls unnecessary.
+//! A new channel is treated the same way whether the data plane or the control process was restarted (`sync`). Upcalls that
+//! arrive before its flows are taken over wait here (the data plane bounds them), so that no decision is made without knowing the
+//! stations. Exactly one `Execute` or `Discard` ends each upcall. It is sent before the flow that makes further upcalls unnecessary.
 
-use crate::answers::Pending;
 use crate::clean;
 use crate::l2::{FlowChange, MASK};
 use crate::peer::{Lost, Peer};
-use crate::process::Control;
-use crate::refusal::Refusal;
-use crate::serve::Question;
-use crate::trust::{Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS};
-use crate::users::Token;
-use control_protocol::Channel;
-use control_protocol::data_plane::{
-    Execute, FromDataPlane, PortState, Request, ToDataPlane, Upcall, VERSION,
+use crate::pending::{Pending, Question};
+use crate::trust::{
+    ABSENCE_MS, Listed, MAX_HELD, MAX_HELD_BYTES, MAX_PENDING, MAX_RETURNING, MAX_USER_LISTS, SYNC_MS,
+    are_plausible,
 };
-use flow::{DropReason, Flow, PortId, PutMode, Statistics, SwitchId};
-use management::{DataPlaneStatus, Response};
-use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
+use crate::users::Token;
+use control_protocol::data_plane::{Answer, Execute, FromDataPlane, Request, ToDataPlane, Upcall, VERSION};
+use control_protocol::{Channel, RequestError};
+use flow::{DropReason, Flow, PutMode, Statistics, SwitchId};
+use management::DataPlaneStatus;
+use rustix::event::PollFlags;
+use std::collections::HashMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-/// The channel, and the requests under way on it.
+pub(crate) type Answered = Result<Answer, RequestError>;
+
+/// The data plane, or that there is none at the moment.
+#[derive(Default)]
 pub(crate) struct DataPlane {
-    pub peer: Peer<ToDataPlane>,
-    serial: u32,
-    pub pending: HashMap<u32, Pending>,
-    pub welcome: Option<DataPlaneStatus>,
-    /// Switches whose flows have not been taken over yet; `None` until ports are known.
-    pub restoring: Option<usize>,
-    pub held: Vec<Upcall>,
-    held_bytes: usize,
-    /// Entries of lists that are not complete.
-    pub listed: Listed,
-    /// It has violated the protocol in a way that is not tolerated even once.
-    pub broken: bool,
-    /// When its channel arrived.
-    pub since_ms: u64,
-    /// When flows were asked for last.
-    pub polled_ms: u64,
-    pub polls: usize,
+    link: Option<Link>,
+    /// Since when there has been none after there was one, or when we last asked for another.
+    absent_since_ms: Option<u64>,
+    /// Whether one has listed its ports, so that numbers are known or can be given.
+    pub numbered: bool,
 }
 
-impl Control {
-    /// Sends a request; false when there is no data plane.
-    pub fn ask(&mut self, request: Request, fds: Vec<OwnedFd>, pending: Pending) -> bool {
-        let Some(data_plane) = &mut self.data_plane else {
-            return false;
-        };
-        data_plane.serial = data_plane.serial.wrapping_add(1);
-        data_plane.broken |= data_plane.pending.len() >= MAX_PENDING;
-        data_plane.pending.insert(data_plane.serial, pending);
-        data_plane.peer.send(
-            ToDataPlane {
-                serial: data_plane.serial,
-                request,
-            },
-            fds,
-        );
-        true
+/// The channel, and the requests under way on it.
+struct Link {
+    peer: Peer<ToDataPlane>,
+    serial: u32,
+    pending: HashMap<u32, Pending>,
+    welcome: Option<DataPlaneStatus>,
+    /// Switches whose flows have not been taken over yet; `None` until ports are known.
+    restoring: Option<usize>,
+    held: Vec<Upcall>,
+    held_bytes: usize,
+    /// Entries of lists that are not complete.
+    listed: Listed,
+    /// It has violated the protocol in a way that is not tolerated even once.
+    broken: bool,
+    /// When its channel arrived.
+    since_ms: u64,
+}
+
+impl DataPlane {
+    pub fn is_connected(&self) -> bool {
+        self.link.is_some()
     }
 
-    /// Ends an upcall by a request without answer. The packet is left out if too many packets wait to be sent back already.
-    fn end_upcall(&mut self, request: Request) {
-        let Some(data_plane) = &mut self.data_plane else {
-            return;
+    /// Whether requests about numbered ports and switches can be sent.
+    pub fn is_numbered(&self) -> bool {
+        self.link.is_some() && self.numbered
+    }
+
+    /// The descriptor and the events to poll for.
+    pub fn interest(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        let link = self.link.as_ref()?;
+        Some((link.peer.fd(), link.peer.interest()))
+    }
+
+    /// Begins with a new channel. The one before has been [taken](Self::take).
+    pub fn attach(&mut self, channel: Channel, now_ms: u64) {
+        self.absent_since_ms = None;
+        self.link = Some(Link {
+            peer: Peer::new(channel),
+            serial: 0,
+            pending: HashMap::new(),
+            welcome: None,
+            restoring: None,
+            held: Vec::new(),
+            held_bytes: 0,
+            listed: Listed::default(),
+            broken: false,
+            since_ms: now_ms,
+        });
+        self.ask(Request::Hello { version: VERSION }, Vec::new(), Pending::Hello);
+        self.ask(Request::PortList, Vec::new(), Pending::SyncPorts(Vec::new()));
+    }
+
+    /// Ends the channel, and returns the purposes of requests that will not be answered; `None` if there was none.
+    pub fn take(&mut self) -> Option<impl Iterator<Item = Pending> + use<>> {
+        self.link.take().map(|lost| lost.pending.into_values())
+    }
+
+    /// There is none from now on, or another was asked for now.
+    pub fn absent_since(&mut self, now_ms: u64) {
+        self.absent_since_ms = Some(now_ms);
+    }
+
+    /// When one that does not list its state, or does not come back, is to be replaced.
+    pub fn overdue_deadline_ms(&self) -> Option<u64> {
+        let synchronising = self.link.as_ref().filter(|link| !link.is_synchronised());
+        let synchronising = synchronising.map(|link| link.since_ms + SYNC_MS);
+        synchronising.or(self.absent_since_ms.map(|since| since + ABSENCE_MS))
+    }
+
+    /// Its process and threads, once it has said so.
+    pub fn welcome(&self) -> Option<&DataPlaneStatus> {
+        self.link.as_ref()?.welcome.as_ref()
+    }
+
+    pub fn welcomed(&mut self, status: DataPlaneStatus) {
+        if let Some(link) = &mut self.link {
+            link.welcome = Some(status);
+        }
+    }
+
+    /// Gathers requests from now on, to send many at a time, or gathers no longer.
+    pub fn gather(&mut self, gathers: bool) {
+        if let Some(link) = &mut self.link {
+            link.peer.flush();
+            link.peer.gather(gathers);
+        }
+    }
+
+    /// The next message, if there is one.
+    ///
+    /// # Errors
+    /// The channel is to be given up.
+    pub fn receive(&mut self) -> Result<Option<FromDataPlane>, Lost> {
+        let Some(link) = &mut self.link else {
+            return Ok(None);
         };
-        let (request, weight) = match request {
-            Request::Execute(Execute {
-                upcall: Some(upcall),
-                packet,
-                ..
-            }) if data_plane.peer.weight() + packet.frame.len() > MAX_RETURNING => {
-                let reason = DropReason::ControlLost;
-                (Request::Discard { upcall, reason }, 0)
-            }
-            Request::Execute(execute) => {
-                let weight = execute.packet.frame.len();
-                (Request::Execute(execute), weight)
-            }
-            request => (request, 0),
+        if link.broken {
+            return Err(Lost::Malformed);
+        }
+        let message = link.peer.receive()?;
+        Ok(message.map(|(message, _)| clean::data_plane(message)))
+    }
+
+    /// Sends a request; false when there is no data plane.
+    pub fn ask(&mut self, request: Request, fds: Vec<OwnedFd>, pending: Pending) -> bool {
+        let Some(link) = &mut self.link else {
+            return false;
         };
-        data_plane.serial = data_plane.serial.wrapping_add(1);
-        let serial = data_plane.serial;
-        let message = ToDataPlane { serial, request };
-        data_plane.peer.send_heavy(message, Vec::new(), weight);
+        let serial = link.next_serial();
+        link.broken |= link.pending.len() >= MAX_PENDING;
+        link.pending.insert(serial, pending);
+        link.peer.send(ToDataPlane { serial, request }, fds);
+        true
     }
 
     /// Sends a request that fails only if this process has an error.
@@ -109,12 +169,6 @@ impl Control {
         self.ask(request, fds, Pending::Port(name.into(), adding))
     }
 
-    /// Whether the number of users who wait for lists has reached its bound.
-    pub fn is_listing(&self) -> bool {
-        let ports = self.data_plane.as_ref().map_or(0, DataPlane::user_lists);
-        ports.max(self.gathered.len()) >= MAX_USER_LISTS
-    }
-
     /// Sends a request on behalf of a user, who is answered when the data plane has answered.
     pub fn ask_for_user(
         &mut self,
@@ -131,184 +185,8 @@ impl Control {
         self.ask(request, fds, pending)
     }
 
-    /// A user does not wait for the answer any longer.
-    pub fn forget_user(&mut self, token: Token) {
-        self.gathered.remove(&token);
-        let Some(data_plane) = &mut self.data_plane else {
-            return;
-        };
-        for (_, forgotten) in data_plane
-            .pending
-            .extract_if(|_, pending| pending.user() == Some(token))
-        {
-            data_plane.listed.end(forgotten.gathered());
-        }
-    }
-
-    pub fn attach_data_plane(&mut self, channel: Channel) {
-        log::info!("connected to the data plane");
-        self.lose_data_plane();
-        self.absent_since_ms = None;
-        self.data_plane = Some(DataPlane {
-            peer: Peer::new(channel),
-            serial: 0,
-            pending: HashMap::new(),
-            welcome: None,
-            restoring: None,
-            held: Vec::new(),
-            held_bytes: 0,
-            listed: Listed::default(),
-            broken: false,
-            since_ms: self.now_ms(),
-            polled_ms: self.now_ms(),
-            polls: 0,
-        });
-        self.ask(Request::Hello { version: VERSION }, Vec::new(), Pending::Hello);
-        self.ask(Request::PortList, Vec::new(), Pending::SyncPorts(Vec::new()));
-    }
-
-    /// Forgets the data plane, and answers the users who wait for it.
-    pub fn lose_data_plane(&mut self) {
-        let Some(lost) = self.data_plane.take() else {
-            return;
-        };
-        let mut answers = BTreeMap::new();
-        for pending in lost.pending.into_values() {
-            let ended = || Response::Error(Refusal::DataPlaneEnded.to_string());
-            match pending {
-                // The next data plane gets the change as well.
-                Pending::User(token, Question::Settled(done)) => answers.insert(token, Response::Ok(done)),
-                pending => pending.user().and_then(|token| answers.insert(token, ended())),
-            };
-        }
-        for (token, answer) in answers {
-            self.gathered.remove(&token);
-            self.users.answer(token, &answer);
-        }
-        let mut threads = Vec::new();
-        for run in self.ports.values_mut() {
-            run.added = false;
-            run.state = PortState::Disconnected;
-            threads.extend(run.guest.forget());
-        }
-        threads.extend(self.vcpus.forget_foreign());
-        self.forget_threads(threads);
-    }
-
-    /// Reads messages; answers to them are sent together.
-    pub fn on_data_plane(&mut self, burst: usize) {
-        if let Some(data_plane) = &mut self.data_plane {
-            data_plane.peer.flush();
-            data_plane.peer.gather(true);
-        }
-        self.read_data_plane(burst);
-        if let Some(data_plane) = &mut self.data_plane {
-            data_plane.peer.gather(false);
-        }
-    }
-
-    fn read_data_plane(&mut self, burst: usize) {
-        for _ in 0..burst {
-            let Some(data_plane) = &mut self.data_plane else {
-                return;
-            };
-            let broken = data_plane.broken.then_some(Lost::Malformed);
-            match broken.map_or_else(|| data_plane.peer.receive(), Err) {
-                Ok(Some((message, _))) => match clean::data_plane(message) {
-                    FromDataPlane::Answer { serial, result } => self.answered(serial, result),
-                    FromDataPlane::Upcall(upcall) => self.upcall(upcall),
-                    FromDataPlane::PortState { port, state, peer } => self.port_changed(port, state, peer),
-                    FromDataPlane::ForeignPort {
-                        port,
-                        connection,
-                        state,
-                        peer,
-                    } => self.foreign_port_changed(port, connection, state, peer),
-                },
-                Ok(None) => return,
-                Err(lost) => return self.detach_data_plane(lost),
-            }
-        }
-    }
-
-    fn port_changed(&mut self, port: PortId, state: PortState, peer: Option<u32>) {
-        let Some(name) = self.names.get(&port).cloned() else {
-            return;
-        };
-        let Some(run) = self.ports.get_mut(&name) else {
-            return;
-        };
-        if state == PortState::Running && run.state == state && run.peer == peer {
-            self.look_at_guest(port);
-            return;
-        }
-        run.peer = peer;
-        let switch = run.wanted.switch.clone();
-        self.port_state(&name, state);
-        self.guest_changed(port);
-        self.up_changed(&switch, port);
-    }
-
-    /// Decides about a packet.
-    pub fn upcall(&mut self, upcall: Upcall) {
-        let now_ms = self.now_ms();
-        if let Some(data_plane) = &mut self.data_plane
-            && data_plane.restoring != Some(0)
-        {
-            let bytes = data_plane.held_bytes + upcall.packet.frame.len();
-            if data_plane.held.len() < MAX_HELD && bytes <= MAX_HELD_BYTES {
-                data_plane.held_bytes = bytes;
-                data_plane.held.push(upcall);
-                return;
-            }
-            let (upcall, reason) = (upcall.id, DropReason::MissQueueFull);
-            return self.end_upcall(Request::Discard { upcall, reason });
-        }
-        let Upcall {
-            id,
-            switch,
-            key,
-            packet,
-            ..
-        } = upcall;
-        let Some(run) = self.switch_by_id(switch) else {
-            self.end_upcall(Request::Discard {
-                upcall: id,
-                reason: DropReason::PortRemoved,
-            });
-            return;
-        };
-        let (decision, changes) = run.l2.packet(&key, now_ms);
-        match decision.verdict {
-            Ok(actions) => {
-                let in_port = PortId(key.in_port());
-                self.end_upcall(Request::Execute(Execute {
-                    upcall: Some(id),
-                    in_port,
-                    recirc_id: key.recirc_id(),
-                    dp_hash: key.dp_hash(),
-                    no_ethernet: key.no_ethernet() == 1,
-                    actions,
-                    packet,
-                }));
-            }
-            Err(reason) => self.end_upcall(Request::Discard { upcall: id, reason }),
-        }
-        self.put_flows_of(switch, changes);
-    }
-
-    pub fn switch_by_id(&mut self, id: SwitchId) -> Option<&mut crate::process::SwitchRun> {
-        self.switches.values_mut().find(|run| run.id == Some(id))
-    }
-
     /// Makes changes to the flows of a switch.
-    pub fn put_flows(&mut self, name: &str, changes: Vec<FlowChange>) {
-        if let Some(id) = self.switch_id(name) {
-            self.put_flows_of(id, changes);
-        }
-    }
-
-    pub fn put_flows_of(&mut self, switch: SwitchId, changes: Vec<FlowChange>) {
+    pub fn put_flows(&mut self, switch: SwitchId, changes: Vec<FlowChange>) {
         for change in changes {
             match change {
                 FlowChange::Put { id, key, actions } => {
@@ -321,11 +199,135 @@ impl Control {
             }
         }
     }
+
+    /// Ends an upcall by a request without answer. The packet is left out if too many packets wait to be sent back already.
+    pub fn end_upcall(&mut self, request: Request) {
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        let (request, weight) = match request {
+            Request::Execute(Execute {
+                upcall: Some(upcall),
+                packet,
+                ..
+            }) if link.peer.weight() + packet.frame.len() > MAX_RETURNING => {
+                let reason = DropReason::ControlLost;
+                (Request::Discard { upcall, reason }, 0)
+            }
+            Request::Execute(execute) => {
+                let weight = execute.packet.frame.len();
+                (Request::Execute(execute), weight)
+            }
+            request => (request, 0),
+        };
+        let serial = link.next_serial();
+        let message = ToDataPlane { serial, request };
+        link.peer.send_heavy(message, Vec::new(), weight);
+    }
+
+    /// Returns an upcall that is to be decided now. Others wait until flows are [taken over](Self::taken_over), or are ended if too many wait.
+    pub fn hold(&mut self, upcall: Upcall) -> Option<Upcall> {
+        let Some(link) = self.link.as_mut().filter(|link| link.restoring != Some(0)) else {
+            return Some(upcall);
+        };
+        let bytes = link.held_bytes + upcall.packet.frame.len();
+        if link.held.len() < MAX_HELD && bytes <= MAX_HELD_BYTES {
+            link.held_bytes = bytes;
+            link.held.push(upcall);
+        } else {
+            let (upcall, reason) = (upcall.id, DropReason::MissQueueFull);
+            self.end_upcall(Request::Discard { upcall, reason });
+        }
+        None
+    }
+
+    /// The flows of so many switches are to be taken over.
+    pub fn take_over(&mut self, switches: usize) {
+        if let Some(link) = &mut self.link {
+            link.restoring = Some(switches);
+        }
+    }
+
+    /// The flows of a switch have been taken over. Returns the upcalls that need not wait any longer.
+    pub fn taken_over(&mut self) -> Vec<Upcall> {
+        let Some(link) = &mut self.link else {
+            return Vec::new();
+        };
+        let left = link.restoring.unwrap_or(0).saturating_sub(1);
+        link.restoring = Some(left);
+        if left > 0 {
+            return Vec::new();
+        }
+        std::mem::take(&mut link.held)
+    }
+
+    /// Takes the purpose of an answer; `None` if the user's time to wait is over, or if the answer is not plausible while there are so
+    /// many ports.
+    pub fn take_pending(&mut self, serial: u32, result: &Answered, ports: usize) -> Option<Pending> {
+        let link = self.link.as_mut()?;
+        let pending = link.pending.remove(&serial)?;
+        let (entries, more) = match result {
+            Ok(Answer::Ports { ports, more }) => (ports.len(), *more),
+            Ok(Answer::Flows { flows, more }) => (flows.len(), *more),
+            Ok(Answer::FlowStats { flows, more }) => (flows.len(), *more),
+            _ => (0, false),
+        };
+        let flows = match result {
+            Ok(Answer::Flows { flows, .. }) => flows.as_slice(),
+            _ => &[],
+        };
+        if link.listed.part(entries, more, ports) && are_plausible(flows.iter().map(|(flow, _)| flow), ports)
+        {
+            return Some(pending);
+        }
+        link.broken = true;
+        // The user is answered when the data plane is detached.
+        link.pending.insert(serial, pending);
+        None
+    }
+
+    /// More answers come for the same request.
+    pub fn keep_pending(&mut self, serial: u32, pending: Pending) {
+        if let Some(link) = &mut self.link {
+            link.pending.insert(serial, pending);
+        }
+    }
+
+    /// A list of so many entries is complete.
+    pub fn list_ended(&mut self, entries: usize) {
+        if let Some(link) = &mut self.link {
+            link.listed.end(entries);
+        }
+    }
+
+    /// Whether the number of users who wait for lists has reached its bound, if so many wait for flows.
+    pub fn is_listing(&self, for_flows: usize) -> bool {
+        let for_ports = self.link.as_ref().map_or(0, Link::user_lists);
+        for_ports.max(for_flows) >= MAX_USER_LISTS
+    }
+
+    /// A user does not wait for answers any longer.
+    pub fn forget_user(&mut self, token: Token) {
+        let Some(link) = &mut self.link else {
+            return;
+        };
+        let forgotten = link
+            .pending
+            .extract_if(|_, pending| pending.user() == Some(token));
+        for (_, forgotten) in forgotten {
+            link.listed.end(forgotten.gathered());
+        }
+    }
 }
 
-impl DataPlane {
+impl Link {
+    fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.serial
+    }
+
     /// Whether it has listed its ports and flows.
-    pub fn is_synchronised(&self) -> bool {
+    fn is_synchronised(&self) -> bool {
         self.welcome.is_some() && self.restoring == Some(0)
     }
 

@@ -1,8 +1,8 @@
 //! Names instead of numbers, and sentences instead of enums.
 
+use crate::control::Control;
 use crate::l2::{Decision, Destination, MASK, Source};
-use crate::links::PortRun;
-use crate::process::Control;
+use crate::port::PortRun;
 use crate::state::Link;
 use control_protocol::data_plane::{self, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
@@ -17,8 +17,8 @@ impl Control {
 
     /// A switch's name.
     pub fn switch_name(&self, id: SwitchId) -> String {
-        let found = self.switches.iter().find(|(_, run)| run.id == Some(id));
-        found.map_or_else(|| format!("#{id}"), |(name, _)| name.clone())
+        let name = self.switches.name(id).cloned();
+        name.unwrap_or_else(|| format!("#{id}"))
     }
 
     pub fn action_text(&self, action: &Action) -> String {
@@ -77,7 +77,7 @@ impl Control {
             mtu: port.mtu,
             vlan: port.rules.vlan.to_string() + if uplink { " (uplink)" } else { "" },
             state: match run.state {
-                _ if self.data_plane.is_none() || !run.added => "unknown",
+                _ if !self.data_plane.is_connected() || !run.added => "unknown",
                 PortState::Disconnected => "disconnected",
                 PortState::Connected => "connected",
                 PortState::Running => "running",
@@ -86,7 +86,9 @@ impl Control {
             .into(),
             problem: run.problem.as_ref().map(ToString::to_string),
             features: listed.map_or(0, |info| info.features),
-            vcpus: run.guest.threads().map(|(tid, _)| *tid).collect(),
+            vcpus: run
+                .id
+                .map_or_else(Vec::new, |id| self.vcpus.threads(id).collect()),
             guest: listed.and_then(|info| guest_text(info.guest)),
             macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2.macs_on_port(id),

@@ -3,7 +3,7 @@
 //! Switches and ports from the configuration file can be deleted there only; a request can change such a port until the next
 //! reload.
 
-use crate::process::Control;
+use crate::control::Control;
 use crate::refusal::Refusal;
 use crate::state::Intent;
 use management::{Origin, PortChanges, PortConfig, Reply, SwitchConfig};

@@ -4,51 +4,63 @@
 //! exist only while something is due: a connection to be tried again, flows whose use has to be asked for, a station that
 //! will be forgotten.
 //!
+//! Parts have state, and know nothing of each other except for what is said here; `control` has all of them:
+//!
+//! | part | module |
+//! |---|---|
+//! | data plane: requests under way, packets that wait; the purpose of each request | `data_plane`, `pending` |
+//! | driver domain | `driver` |
+//! | switches: decisions about packets ([`l2`]), and ageing and upkeep of flows; asks the data plane | `switches` |
+//! | a port | `port` |
+//! | vCPU threads of each guest | `vcpus` |
+//! | users' connections | `users` |
+//! | a channel, and bounds on peers that a guest has taken over; text of such a peer | `peer`, `trust`, `clean` |
+//! | bounding the work that guests can cause | `pace` |
+//! | state that outlives this process | `store` |
+//!
+//! What joins them:
+//!
 //! | task | module |
 //! |---|---|
-//! | users' intent becomes desired state | `state` |
-//! | desired state becomes changes | `plan` |
-//! | changes are applied | `apply` |
+//! | waiting for descriptors and deadlines | `process` |
+//! | messages of the data plane, and its answers | `messages`, `answers` |
+//! | comparing the state of a new data plane with the desired state | `sync` |
+//! | users' intent becomes desired state, that becomes changes, and these are applied | `state`, `plan`, `apply` |
 //! | ports are connected, again and again | `links` |
-//! | data plane: requests, upcalls, flows | `data_plane` |
-//! | data plane: answers | `answers` |
-//! | data plane: comparing the state of a new one with the desired state | `sync` |
-//! | peers that a guest has taken over | `trust` (bounds), `clean` (text) |
-//! | ageing of stations and flows | `ageing` |
-//! | ports come and go | `ups` |
-//! | bounding the work that guests can cause | `pace` |
-//! | finding the vCPU threads of each guest | `vcpus` |
-//! | decisions about packets | [`l2`] |
-//! | users | `users` (bytes), `serve` and `edit` (requests), `describe` (names and texts) |
-//! | why a request is refused, or a port not connected | `refusal` |
-//! | state that outlives this process | `store` |
+//! | peers are replaced | `replace` |
+//! | users' requests; names and texts for them; why one is refused, or a port not connected | `serve`, `edit`, `describe`, `refusal` |
 //!
 //! The death of this process costs nothing but time: the intent is in the store, port numbers and flows are in the data
 //! plane, and flows show where stations are.
 
 #![forbid(unsafe_code)]
 
-mod ageing;
 mod answers;
 mod apply;
 mod clean;
+mod control;
 mod data_plane;
 mod describe;
+mod driver;
 mod edit;
 pub mod l2;
 mod links;
+mod messages;
 mod pace;
 mod peer;
+mod pending;
 mod plan;
+mod port;
 mod process;
 mod refusal;
+mod replace;
 mod serve;
 mod sockets;
 mod state;
 mod store;
+mod switches;
 mod sync;
 mod trust;
-mod ups;
 mod users;
 mod vcpus;
 
@@ -88,5 +100,5 @@ pub enum Error {
 /// # Errors
 /// See [`Error`]; only at the start, except for [`Error::Poll`].
 pub fn run(supervisor: control_protocol::Channel, options: Options) -> Result<(), Error> {
-    process::Control::new(supervisor, options)?.run()
+    control::Control::new(supervisor, options)?.run()
 }

@@ -1,71 +1,32 @@
-//! The poll loop, and the state of the control process.
+//! The poll loop: descriptors that are ready, and tasks that are due.
 
+use crate::control::{Control, Reported};
 use crate::data_plane::DataPlane;
-use crate::l2;
-use crate::links::{DriverDomain, PortRun};
 use crate::peer::Peer;
+use crate::pending::{AllGathered, Pending};
+use crate::port::PortRun;
 use crate::refusal::Refusal;
-use crate::serve::AllGathered;
 use crate::sockets;
 use crate::state::{Intent, State, desired};
 use crate::store::Store;
-use crate::ups::Ups;
+use crate::switches::Switches;
 use crate::users::{Incoming, Token, Users};
 use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
-use control_protocol::supervisor::{FromChild, IdlePollStatus, PriorityStatus, ProcessStatus, Role, ToChild};
-use flow::{PortId, SwitchId};
+use control_protocol::supervisor::{ProcessStatus, Role, ToChild};
 use management::{Config, Response, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Instant;
 
 /// Messages taken from one peer before the others get a turn.
 const BURST: usize = 64;
-
-/// A switch as it runs.
-pub(crate) struct SwitchRun {
-    /// Number in the data plane; `None` until the data plane has listed the numbers in use.
-    pub id: Option<SwitchId>,
-    /// Learning switch.
-    pub l2: l2::LearningSwitch,
-    /// Ports that came and went.
-    pub ups: Ups,
-}
-
-/// The control process.
-pub(crate) struct Control {
-    pub options: Options,
-    started: Instant,
-    pub supervisor: Peer<FromChild>,
-    pub store: Store,
-    pub intent: Intent,
-    /// Desired, and applied as far as peers are there.
-    pub state: State,
-    pub switches: BTreeMap<String, SwitchRun>,
-    pub ports: BTreeMap<String, PortRun>,
-    pub names: HashMap<PortId, String>,
-    pub data_plane: Option<DataPlane>,
-    /// Since when there has been no data plane after there was one, or when we last asked for another.
-    pub absent_since_ms: Option<u64>,
-    pub driver: Option<DriverDomain>,
-    /// Whether a data plane has listed its ports, so that numbers are known or can be given.
-    pub numbered: bool,
-    pub processes: Vec<ProcessStatus>,
-    /// How forwarding threads are scheduled, as the supervisor reported it.
-    pub priority: Option<PriorityStatus>,
-    pub idle_poll: Option<IdlePollStatus>,
-    pub vcpus: Vcpus,
-    pub users: Users,
-    /// Flows on their way to users.
-    pub gathered: AllGathered,
-    running: bool,
-}
 
 /// A descriptor that is ready.
 enum Source {
@@ -97,32 +58,22 @@ impl Control {
         let mut control = Control {
             started: Instant::now(),
             supervisor: Peer::new(supervisor),
+            reported: Reported::default(),
             store,
-            state: State::default(),
             intent: Intent::default(),
-            switches: BTreeMap::new(),
+            state: State::default(),
+            switches: Switches::default(),
             ports: BTreeMap::new(),
             names: HashMap::new(),
-            data_plane: None,
-            absent_since_ms: None,
+            data_plane: DataPlane::default(),
             driver: None,
-            numbered: false,
-            processes: Vec::new(),
-            priority: None,
-            idle_poll: None,
             vcpus: Vcpus::new(),
             users,
             gathered: AllGathered::new(),
-            running: true,
             options,
         };
         control.adopt(intent)?;
         Ok(control)
-    }
-
-    /// Milliseconds since this process started.
-    pub fn now_ms(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Adopts another intent, and returns the changes that were made.
@@ -156,10 +107,12 @@ impl Control {
     }
 
     pub fn run(mut self) -> Result<(), Error> {
-        while self.running {
-            let ready = self.wait()?;
-            for (source, flags) in ready {
-                self.on_ready(source, flags);
+        loop {
+            for (source, flags) in self.wait()? {
+                if self.on_ready(source, flags).is_break() {
+                    self.finish();
+                    return Ok(());
+                }
             }
             self.tick();
             for _ in 0..BURST {
@@ -173,8 +126,6 @@ impl Control {
                 self.serve_incoming(incoming);
             }
         }
-        self.finish();
-        Ok(())
     }
 
     fn wait(&mut self) -> Result<Vec<(Source, PollFlags)>, Error> {
@@ -184,16 +135,10 @@ impl Control {
             self.supervisor.fd(),
             self.supervisor.interest(),
         )];
-        if let Some(data_plane) = &self.data_plane {
-            sources.push((
-                Source::DataPlane,
-                data_plane.peer.fd(),
-                data_plane.peer.interest(),
-            ));
-        }
-        if let Some(driver) = &self.driver {
-            sources.push((Source::Driver, driver.peer.fd(), driver.peer.interest()));
-        }
+        let data_plane = self.data_plane.interest();
+        sources.extend(data_plane.map(|(fd, flags)| (Source::DataPlane, fd, flags)));
+        let driver = self.driver.as_ref().map(|driver| driver.interest());
+        sources.extend(driver.map(|(fd, flags)| (Source::Driver, fd, flags)));
         sources.push((Source::Listener, self.users.listener(), PollFlags::IN));
         let users = self.users.interests();
         sources.extend(users.map(|(token, fd, flags)| (Source::User(token), fd, flags)));
@@ -222,10 +167,11 @@ impl Control {
         Ok(ready.map(|((source, ..), flags)| (source, flags)).collect())
     }
 
-    fn on_ready(&mut self, source: Source, flags: PollFlags) {
+    /// Handles what a descriptor has; breaks when this process is to end.
+    fn on_ready(&mut self, source: Source, flags: PollFlags) -> ControlFlow<()> {
         let now_ms = self.now_ms();
         match source {
-            Source::Supervisor => self.on_supervisor(),
+            Source::Supervisor => return self.on_supervisor(),
             Source::DataPlane => self.on_data_plane(BURST),
             Source::Driver => self.on_driver(BURST),
             Source::Listener => self.users.accept(now_ms),
@@ -235,6 +181,7 @@ impl Control {
                 }
             }
         }
+        ControlFlow::Continue(())
     }
 
     fn serve_incoming(&mut self, incoming: Incoming) {
@@ -248,28 +195,34 @@ impl Control {
         }
     }
 
-    fn on_supervisor(&mut self) {
+    fn on_supervisor(&mut self) -> ControlFlow<()> {
         self.supervisor.flush();
         loop {
-            match self.supervisor.receive::<ToChild>() {
-                Ok(Some((ToChild::Peer(role), fds))) => self.attach_peer(role, fds),
-                Ok(Some((ToChild::Processes(processes), _))) => self.processes_are(processes),
-                Ok(Some((ToChild::VmState(states), fds))) => self.vcpus.attach(states, &fds),
-                Ok(Some((ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_), _))) => {}
-                Ok(Some((ToChild::Priority(priority), _))) => self.priority = Some(priority),
-                Ok(Some((ToChild::IdlePoll(idle_poll), _))) => self.idle_poll = Some(idle_poll),
-                Ok(Some((ToChild::Reload, _))) => match self.reload() {
+            let (message, fds) = match self.supervisor.receive::<ToChild>() {
+                Ok(Some(message)) => message,
+                Ok(None) => return ControlFlow::Continue(()),
+                Err(_) => return ControlFlow::Break(()),
+            };
+            match message {
+                ToChild::Peer(role) => self.attach_peer(role, fds),
+                ToChild::Processes(processes) => self.processes_are(processes),
+                ToChild::VmState(states) => self.vcpus.attach(states, &fds),
+                ToChild::Placement(_) | ToChild::Controller(_) | ToChild::Constraints(_) => {}
+                ToChild::Priority(priority) => self.reported.priority = Some(priority),
+                ToChild::IdlePoll(idle_poll) => self.reported.idle_poll = Some(idle_poll),
+                ToChild::Reload => match self.reload() {
                     Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),
                     Err(error) => log::error!("configuration not reloaded: {error}"),
                 },
-                Ok(Some((ToChild::Shutdown, _))) => self.running = false,
-                Ok(None) => return,
-                Err(_) => {
-                    self.running = false;
-                    return;
-                }
+                ToChild::Shutdown => return ControlFlow::Break(()),
             }
         }
+    }
+
+    fn processes_are(&mut self, processes: Vec<ProcessStatus>) {
+        let driver = processes.iter().find(|process| process.role == Role::Driver);
+        self.vcpus.driver_is(driver.and_then(|driver| driver.pid));
+        self.reported.processes = processes;
     }
 
     fn attach_peer(&mut self, role: Role, mut fds: Vec<OwnedFd>) {
@@ -286,26 +239,27 @@ impl Control {
 
     /// When the next task is due, if there is one.
     fn deadline_ms(&self) -> Option<u64> {
-        let links = self.ports.values().filter_map(|port| port.due_ms).min();
-        let users = self.users.next_deadline_ms();
-        let overdue = self.overdue_deadline_ms();
-        let guests = [self.ups_deadline_ms(), self.vcpus.deadline_ms()];
-        [links, self.ageing_deadline_ms(), users, overdue]
-            .into_iter()
-            .chain(guests)
-            .flatten()
-            .min()
+        let deadlines = [
+            self.ports.values().filter_map(|port| port.due_ms).min(),
+            self.switches.ageing_deadline_ms(self.data_plane.is_connected()),
+            self.switches.floods_deadline_ms(),
+            self.data_plane.overdue_deadline_ms(),
+            self.vcpus.deadline_ms(),
+            self.users.next_deadline_ms(),
+        ];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Performs the tasks that are due.
     fn tick(&mut self) {
         let now_ms = self.now_ms();
         self.connect_links(now_ms);
-        self.age(now_ms);
-        self.refresh_guests(now_ms);
-        self.watch_guests(now_ms);
+        self.switches.age(&mut self.data_plane, now_ms);
+        if let Some(request) = self.vcpus.work(now_ms) {
+            self.data_plane.ask(request, Vec::new(), Pending::Threads);
+        }
         self.replace_overdue(now_ms);
-        self.refresh_ups(now_ms);
+        self.refresh_floods(now_ms);
         for token in self.users.overdue(now_ms) {
             self.forget_user(token);
             let refusal = Refusal::NoAnswer.to_string();

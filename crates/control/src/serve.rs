@@ -3,7 +3,9 @@
 //! Requests that need the data plane are answered when it has answered; meanwhile a [`Question`] keeps the request. Requests
 //! that change something are done completely or not at all.
 
-use crate::process::Control;
+use crate::control::Control;
+use crate::pending::{Gathered, Question};
+use crate::port::PortRun;
 use crate::refusal::Refusal;
 use crate::users::Token;
 use control_protocol::data_plane::{
@@ -15,7 +17,6 @@ use management::{
     SwitchInfo, TraceReport, VersionInfo,
 };
 use rustix::net::{SocketType, sockopt};
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 /// Version of the product.
@@ -26,39 +27,6 @@ const FRAME: std::ops::RangeInclusive<usize> = 14..=65_553;
 
 /// Stations of a switch about which `status` warns one by one.
 const MAX_WARNINGS: usize = 8;
-
-/// An answer that a user waits for.
-pub(crate) enum Question {
-    /// The data plane has executed all earlier requests; then this is the answer.
-    Settled(Reply),
-    /// Ports of these names.
-    Ports(Vec<String>),
-    /// Counters of ports of these names.
-    Stats(Vec<String>),
-    /// Flows; gathered in `Control::gathered`.
-    Flows,
-    /// The data plane's report about its threads.
-    Work,
-    /// The start of a capture.
-    Capture,
-    /// The first half of a trace.
-    Trace { in_port: PortId, frame: Vec<u8> },
-    /// The second half.
-    TraceActions {
-        in_port: PortId,
-        steps: Vec<management::TraceStep>,
-    },
-}
-
-/// Flows on their way to a user, from several switches.
-#[derive(Default)]
-pub(crate) struct Gathered {
-    left: usize,
-    flows: Vec<(Flow, FlowStats)>,
-}
-
-/// Flows of users who wait for them.
-pub(crate) type AllGathered = HashMap<Token, Gathered>;
 
 fn refuse(refusal: Refusal) -> Option<Response> {
     Some(Response::Error(refusal.to_string()))
@@ -133,9 +101,9 @@ impl Control {
     /// Answers a change when the data plane has made it: requests are executed in order, so one that does nothing
     /// comes back when those before it are done.
     fn settled(&mut self, token: Token, result: Result<Reply, Refusal>) -> Option<Response> {
-        let switch = self.switches.values().find_map(|run| run.id);
+        let switch = self.switches.ids().next();
         match (result, switch) {
-            (Ok(done), Some(switch)) if self.data_plane.is_some() => {
+            (Ok(done), Some(switch)) if self.data_plane.is_connected() => {
                 let nothing = data_plane::Request::FlowDel {
                     switch,
                     id: flow::FlowId(0),
@@ -157,10 +125,12 @@ impl Control {
             request,
             data_plane::Request::PortList | data_plane::Request::FlowList { .. }
         );
-        if listing && !matches!(question, Question::Flows) && self.is_listing() {
+        if listing && !matches!(question, Question::Flows) && self.data_plane.is_listing(self.gathered.len())
+        {
             return refuse(Refusal::TooManyLists);
         }
-        if !self.numbered || !self.ask_for_user(request, fds, token, question) {
+        let numbered = self.data_plane.numbered;
+        if !numbered || !self.data_plane.ask_for_user(request, fds, token, question) {
             return refuse(Refusal::NoDataPlane);
         }
         None
@@ -168,7 +138,7 @@ impl Control {
 
     fn status(&self) -> Status {
         let mut warnings = Vec::new();
-        if self.data_plane.is_none() {
+        if !self.data_plane.is_connected() {
             warnings.push("there is no data plane at the moment".to_owned());
         }
         if self.driver.is_none() {
@@ -187,26 +157,31 @@ impl Control {
                 "port {name} was changed at run time and differs from the configuration file"
             ));
         }
-        let running = |run: &&crate::links::PortRun| run.state == data_plane::PortState::Running;
+        let running = |run: &&PortRun| run.state == data_plane::PortState::Running;
         Status {
             version: PRODUCT.into(),
             uptime_seconds: self.now_ms() / 1000,
             run_dir: self.options.run_dir.clone(),
             config: self.options.config.clone(),
-            processes: self.processes.iter().map(Process::from).collect(),
-            data_plane: self
-                .data_plane
-                .as_ref()
-                .and_then(|data_plane| data_plane.welcome.clone()),
+            processes: self.reported.processes.iter().map(Process::from).collect(),
+            data_plane: self.data_plane.welcome().cloned(),
             vm_state: Box::new(self.vcpus.status()),
-            priority: self.priority.as_ref().map(|status| Box::new(status.into())),
-            idle_poll: self.idle_poll.as_ref().map(|status| Box::new(status.into())),
+            priority: self
+                .reported
+                .priority
+                .as_ref()
+                .map(|status| Box::new(status.into())),
+            idle_poll: self
+                .reported
+                .idle_poll
+                .as_ref()
+                .map(|status| Box::new(status.into())),
             driver_connected: self.driver.is_some(),
             switches: self.switches.len(),
             ports: self.ports.len(),
             ports_running: self.ports.values().filter(running).count(),
-            macs: self.switches.values().map(|run| run.l2.mac_count()).sum(),
-            flows: self.switches.values().map(|run| run.l2.flow_count()).sum(),
+            macs: self.switches.iter().map(|(_, run)| run.l2.mac_count()).sum(),
+            flows: self.switches.iter().map(|(_, run)| run.l2.flow_count()).sum(),
             warnings,
         }
     }
@@ -214,7 +189,7 @@ impl Control {
     /// Warnings about stations that moved too often, a few per switch.
     fn restless_stations(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        for (name, run) in &self.switches {
+        for (name, run) in self.switches.iter() {
             let count = run.l2.held(0).count();
             for (station, at, left_ms) in run.l2.held(self.now_ms()).take(MAX_WARNINGS) {
                 let (mac, port) = (mac_text(station.mac), self.port_name(at));
@@ -263,10 +238,10 @@ impl Control {
                 .then(|| vec![name.to_owned()])
                 .ok_or_else(|| Refusal::NoPort(name.into()));
         }
-        if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
+        if let Some(name) = switch.filter(|name| !self.switches.contains(name)) {
             return Err(Refusal::NoSwitch(name.into()));
         }
-        let wanted = |run: &crate::links::PortRun| switch.is_none_or(|switch| run.wanted.switch == switch);
+        let wanted = |run: &PortRun| switch.is_none_or(|switch| run.wanted.switch == switch);
         Ok(self
             .ports
             .iter()
@@ -276,7 +251,7 @@ impl Control {
     }
 
     fn port_list(&mut self, token: Token, names: Vec<String>) -> Option<Response> {
-        if self.data_plane.is_some() && self.numbered {
+        if self.data_plane.is_numbered() {
             return self.ask_user(
                 token,
                 data_plane::Request::PortList,
@@ -327,7 +302,7 @@ impl Control {
     }
 
     fn mac_list(&self, switch: Option<&str>) -> Result<Reply, Refusal> {
-        if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
+        if let Some(name) = switch.filter(|name| !self.switches.contains(name)) {
             return Err(Refusal::NoSwitch(name.into()));
         }
         let now_ms = self.now_ms();
@@ -350,7 +325,7 @@ impl Control {
     }
 
     fn flow_list(&mut self, token: Token, switch: Option<&str>) -> Option<Response> {
-        if let Some(name) = switch.filter(|name| !self.switches.contains_key(*name)) {
+        if let Some(name) = switch.filter(|name| !self.switches.contains(name)) {
             return refuse(Refusal::NoSwitch(name.into()));
         }
         let wanted = self
@@ -364,7 +339,7 @@ impl Control {
         if ids.is_empty() {
             return refuse(Refusal::NoDataPlane);
         }
-        if self.is_listing() {
+        if self.data_plane.is_listing(self.gathered.len()) {
             return refuse(Refusal::TooManyLists);
         }
         self.gathered.insert(

@@ -3,10 +3,9 @@
 //! It makes no difference whether the data plane or the control process was restarted. Ports that are as they should be stay,
 //! and so do flows that would be decided the same way again; guests notice nothing.
 
-use crate::answers::Pending;
-use crate::links::PortRun;
-use crate::process::Control;
-use control_protocol::data_plane::{Detail, PortInfo, PortSpec, PortState, Request};
+use crate::control::Control;
+use crate::pending::Pending;
+use control_protocol::data_plane::{Detail, PortInfo, PortSpec, Request};
 use flow::{ControllerId, Flow, FlowStats, SwitchId};
 use std::collections::BTreeSet;
 
@@ -14,7 +13,7 @@ impl Control {
     /// Compares the data plane's ports with ours.
     pub fn sync_ports(&mut self, listed: Vec<PortInfo>) {
         self.adopt_numbers(&listed);
-        self.numbered = true;
+        self.data_plane.numbered = true;
         self.number();
         let mut foreign: BTreeSet<SwitchId> = listed.iter().map(|info| info.spec.switch).collect();
         for info in listed {
@@ -30,14 +29,15 @@ impl Control {
                 changed == info.spec
             });
             if !same {
-                self.ask_quietly(Request::PortDel { port: info.spec.port });
+                self.data_plane
+                    .ask_quietly(Request::PortDel { port: info.spec.port });
                 if let Some(run) = self.ports.get_mut(&name) {
                     run.clear_the_way();
                 }
                 continue;
             }
             if let Some(spec) = spec.filter(|spec| *spec != info.spec) {
-                self.ask_quietly(Request::PortSet {
+                self.data_plane.ask_quietly(Request::PortSet {
                     port: spec.port,
                     mtu: spec.mtu,
                     miss_rate: spec.miss_rate,
@@ -45,10 +45,10 @@ impl Control {
             }
             let now_ms = self.now_ms();
             if let Some(run) = self.ports.get_mut(&name) {
-                run.guest.look_again();
                 run.adopt(info.state, info.peer, now_ms);
+                self.vcpus
+                    .port_is(info.spec.port, run.is_interface(), &run.state, run.peer);
             }
-            self.guest_changed(info.spec.port);
         }
         let missing: Vec<String> = self
             .ports
@@ -65,16 +65,14 @@ impl Control {
             self.update_rules(&name);
         }
         self.compare_interfaces();
-        let ids: Vec<SwitchId> = self.switches.values().filter_map(|run| run.id).collect();
+        let ids: Vec<SwitchId> = self.switches.ids().collect();
         foreign.retain(|id| !ids.contains(id));
         for switch in foreign {
-            self.ask_quietly(Request::FlowFlush { switch });
+            self.data_plane.ask_quietly(Request::FlowFlush { switch });
         }
-        if let Some(data_plane) = &mut self.data_plane {
-            data_plane.restoring = Some(ids.len());
-        }
+        self.data_plane.take_over(ids.len());
         for switch in ids {
-            self.ask(
+            self.data_plane.ask(
                 Request::FlowList {
                     switch,
                     after: None,
@@ -100,10 +98,7 @@ impl Control {
                 run.id = Some(spec.port);
                 self.names.insert(spec.port, spec.name.clone());
             }
-            let free = !self
-                .switches
-                .values()
-                .any(|switch| switch.id == Some(spec.switch));
+            let free = self.switches.name(spec.switch).is_none();
             if let Some(switch) = self.switches.get_mut(&run.wanted.switch)
                 && switch.id.is_none()
                 && free
@@ -115,38 +110,9 @@ impl Control {
 
     pub fn sync_flows(&mut self, switch: SwitchId, flows: Vec<(Flow, FlowStats)>) {
         let now_ms = self.now_ms();
-        if let Some(run) = self.switch_by_id(switch) {
-            run.l2.forget_flows();
-            let count = flows.len();
-            let changes = run.l2.restore(flows, now_ms);
-            log::info!(
-                "switch {switch}: {count} flows taken over, {} changed",
-                changes.len()
-            );
-            self.put_flows_of(switch, changes);
+        self.switches.restore(switch, flows, &mut self.data_plane, now_ms);
+        for upcall in self.data_plane.taken_over() {
+            self.upcall(upcall);
         }
-        let Some(data_plane) = &mut self.data_plane else {
-            return;
-        };
-        let left = data_plane.restoring.unwrap_or(0).saturating_sub(1);
-        data_plane.restoring = Some(left);
-        if left == 0 {
-            for upcall in std::mem::take(&mut data_plane.held) {
-                self.upcall(upcall);
-            }
-        }
-    }
-}
-
-impl PortRun {
-    /// The data plane has this port already.
-    fn adopt(&mut self, state: PortState, peer: Option<u32>, now_ms: u64) {
-        self.added = true;
-        self.state = state;
-        self.peer = peer;
-        // An earlier attempt failed because the data plane had the port already.
-        self.problem = None;
-        // Whether it has to be connected is checked when the attempt is due.
-        self.due_ms.get_or_insert(now_ms);
     }
 }

@@ -14,19 +14,16 @@
 //! | sends text that would control a terminal | the text is cleaned ([`clean`](crate::clean)) |
 //! | reports changes of ports all the time | they are handled at a [pace](crate::pace) |
 //!
-//! *Replacing* is the supervisor's task: we ask it to end the process and start another.
+//! *Replacing* is the supervisor's task: we ask it to end the process and start another (`replace`).
 
-use crate::peer::Lost;
-use crate::process::Control;
-use control_protocol::supervisor::{FromChild, Role};
 use flow::Flow;
 
 /// Time until a data plane must have listed its ports and flows, in milliseconds. A loaded machine takes a second.
-const SYNC_MS: u64 = 30_000;
+pub(crate) const SYNC_MS: u64 = 30_000;
 
 /// Time without a data plane after which the supervisor is asked for another, in milliseconds. The supervisor knows earlier if
 /// the old one has ended.
-const ABSENCE_MS: u64 = 10_000;
+pub(crate) const ABSENCE_MS: u64 = 10_000;
 
 /// Flows in lists under way, and the number that each port adds. More than `apply` allows to be installed.
 const MAX_FLOWS: usize = 65_536;
@@ -66,61 +63,6 @@ impl Listed {
 /// Whether flows have no more actions than any of ours has.
 pub(crate) fn are_plausible<'a>(mut flows: impl Iterator<Item = &'a Flow>, ports: usize) -> bool {
     flows.all(|flow| flow.actions.len() <= ports + 8)
-}
-
-impl Control {
-    /// Gives up the channel to the data plane.
-    pub fn detach_data_plane(&mut self, lost: Lost) {
-        self.lose_data_plane();
-        self.absent_since_ms = Some(self.now_ms());
-        match lost {
-            Lost::Gone => log::warn!("the data plane is gone"),
-            Lost::Malformed => self.replace(Role::DataPlane, "does not keep to the protocol"),
-            Lost::Unresponsive => self.replace(Role::DataPlane, "does not read or answer what it is told"),
-        }
-    }
-
-    /// Gives up the channel to the driver domain.
-    pub fn detach_driver(&mut self, lost: Lost) {
-        self.driver = None;
-        match lost {
-            Lost::Gone => log::warn!("the driver domain is gone"),
-            Lost::Malformed => self.replace(Role::Driver, "does not keep to the protocol"),
-            Lost::Unresponsive => self.replace(Role::Driver, "does not read what it is told"),
-        }
-    }
-
-    fn replace(&mut self, role: Role, why: &str) {
-        telemetry::limited!(log::Level::Error, "{role} {why}; asking for another");
-        self.supervisor.send(FromChild::Replace(role), Vec::new());
-    }
-
-    /// When a data plane that does not list its state, or does not come back, is to be replaced.
-    pub fn overdue_deadline_ms(&self) -> Option<u64> {
-        let synchronising = self
-            .data_plane
-            .as_ref()
-            .filter(|data_plane| !data_plane.is_synchronised());
-        let synchronising = synchronising.map(|data_plane| data_plane.since_ms + SYNC_MS);
-        synchronising.or(self.absent_since_ms.map(|since| since + ABSENCE_MS))
-    }
-
-    /// Has the data plane replaced when that time has come.
-    pub fn replace_overdue(&mut self, now_ms: u64) {
-        if self
-            .overdue_deadline_ms()
-            .is_none_or(|deadline_ms| deadline_ms > now_ms)
-        {
-            return;
-        }
-        match self.data_plane {
-            Some(_) => self.detach_data_plane(Lost::Unresponsive),
-            None => {
-                self.absent_since_ms = Some(now_ms);
-                self.replace(Role::DataPlane, "does not come back");
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -88,7 +88,8 @@ impl LearningSwitch {
         }
     }
 
-    pub(super) fn rules(&self) -> &SwitchRules {
+    /// Its rules.
+    pub fn rules(&self) -> &SwitchRules {
         &self.rules
     }
 

@@ -1,0 +1,62 @@
+//! The parts of the control process, each in a module of its own, and what it knows of the processes beside it.
+//!
+//! Modules with an `impl Control` join parts: they have the order of events, and no state.
+
+use crate::Options;
+use crate::data_plane::DataPlane;
+use crate::driver::DriverDomain;
+use crate::peer::Peer;
+use crate::pending::AllGathered;
+use crate::port::PortRun;
+use crate::state::{Intent, State};
+use crate::store::Store;
+use crate::switches::Switches;
+use crate::users::{Token, Users};
+use crate::vcpus::Vcpus;
+use control_protocol::supervisor::{FromChild, IdlePollStatus, PriorityStatus, ProcessStatus};
+use flow::PortId;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Instant;
+
+/// The control process.
+pub(crate) struct Control {
+    pub options: Options,
+    pub started: Instant,
+    pub supervisor: Peer<FromChild>,
+    pub reported: Reported,
+    pub store: Store,
+    pub intent: Intent,
+    /// Desired, and applied as far as peers are there.
+    pub state: State,
+    pub switches: Switches,
+    pub ports: BTreeMap<String, PortRun>,
+    pub names: HashMap<PortId, String>,
+    pub data_plane: DataPlane,
+    pub driver: Option<DriverDomain>,
+    pub vcpus: Vcpus,
+    pub users: Users,
+    /// Flows on their way to users.
+    pub gathered: AllGathered,
+}
+
+/// What the supervisor has reported, for users.
+#[derive(Default)]
+pub(crate) struct Reported {
+    pub processes: Vec<ProcessStatus>,
+    /// How forwarding threads are scheduled.
+    pub priority: Option<PriorityStatus>,
+    pub idle_poll: Option<IdlePollStatus>,
+}
+
+impl Control {
+    /// Milliseconds since this process started.
+    pub fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// A user does not wait for an answer any longer.
+    pub fn forget_user(&mut self, token: Token) {
+        self.gathered.remove(&token);
+        self.data_plane.forget_user(token);
+    }
+}

@@ -1,0 +1,76 @@
+//! The driver domain as a peer.
+
+use crate::clean;
+use crate::peer::{Lost, Peer};
+use control_protocol::Channel;
+use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriver};
+use flow::PortId;
+use rustix::event::PollFlags;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// The interfaces that a driver domain has open.
+pub(crate) type Interfaces = Vec<(PortId, InterfaceSpec, InterfaceState)>;
+
+/// The driver domain.
+pub(crate) struct DriverDomain {
+    peer: Peer<ToDriver>,
+    /// The interfaces that it has open, until they were compared with the desired state.
+    listed: Option<Interfaces>,
+    /// Whether that comparison was made, so that attaching makes sense.
+    ready: bool,
+}
+
+impl DriverDomain {
+    /// Begins with a new channel, and asks for the interfaces.
+    pub fn new(channel: Channel) -> DriverDomain {
+        let mut peer = Peer::new(channel);
+        peer.send(ToDriver::List, Vec::new());
+        DriverDomain {
+            peer,
+            listed: None,
+            ready: false,
+        }
+    }
+
+    /// The descriptor and the events to poll for.
+    pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
+        (self.peer.fd(), self.peer.interest())
+    }
+
+    /// The next message, if there is one.
+    ///
+    /// # Errors
+    /// The channel is to be given up.
+    pub fn receive(&mut self) -> Result<Option<FromDriver>, Lost> {
+        self.peer.flush();
+        let message = self.peer.receive()?;
+        Ok(message.map(|(message, _)| clean::driver(message)))
+    }
+
+    /// It has listed its interfaces, which are to be compared.
+    pub fn listed(&mut self, interfaces: Interfaces) {
+        self.listed = Some(interfaces);
+    }
+
+    /// Takes the list, to compare it now; `None` if there is none.
+    pub fn compare(&mut self) -> Option<Interfaces> {
+        let listed = self.listed.take()?;
+        self.ready = true;
+        Some(listed)
+    }
+
+    /// Whether its interfaces have been compared.
+    pub fn is_ready(&self) -> bool {
+        self.ready
+    }
+
+    /// Has it join an interface to the other end of a vhost-user stream.
+    pub fn attach(&mut self, port: PortId, spec: InterfaceSpec, stream: OwnedFd) {
+        self.peer.send(ToDriver::Attach { port, spec }, vec![stream]);
+    }
+
+    /// Has it close an interface.
+    pub fn detach(&mut self, port: PortId) {
+        self.peer.send(ToDriver::Detach { port }, Vec::new());
+    }
+}

@@ -1,0 +1,125 @@
+//! The data plane comes and goes, and sends messages.
+
+use crate::control::Control;
+use crate::pending::{Pending, Question};
+use crate::refusal::Refusal;
+use control_protocol::Channel;
+use control_protocol::data_plane::{Connection, FromDataPlane, PortState, Upcall};
+use flow::{ControllerId, PortId};
+use management::Response;
+use std::collections::BTreeMap;
+
+impl Control {
+    pub fn attach_data_plane(&mut self, channel: Channel) {
+        log::info!("connected to the data plane");
+        self.lose_data_plane();
+        let now_ms = self.now_ms();
+        self.data_plane.attach(channel, now_ms);
+        self.switches.begin_polling(now_ms);
+    }
+
+    /// Forgets the data plane, and answers the users who wait for it.
+    pub fn lose_data_plane(&mut self) {
+        let Some(unanswered) = self.data_plane.take() else {
+            return;
+        };
+        let mut answers = BTreeMap::new();
+        for pending in unanswered {
+            let ended = || Response::Error(Refusal::DataPlaneEnded.to_string());
+            match pending {
+                // The next data plane gets the change as well.
+                Pending::User(token, Question::Settled(done)) => answers.insert(token, Response::Ok(done)),
+                pending => pending.user().and_then(|token| answers.insert(token, ended())),
+            };
+        }
+        for (token, answer) in answers {
+            self.gathered.remove(&token);
+            self.users.answer(token, &answer);
+        }
+        self.ports.values_mut().for_each(|run| run.forget_data_plane());
+        self.vcpus.forget();
+    }
+
+    /// Reads messages; answers to them are sent together.
+    pub fn on_data_plane(&mut self, burst: usize) {
+        self.data_plane.gather(true);
+        self.read_data_plane(burst);
+        self.data_plane.gather(false);
+    }
+
+    fn read_data_plane(&mut self, burst: usize) {
+        for _ in 0..burst {
+            match self.data_plane.receive() {
+                Ok(Some(FromDataPlane::Answer { serial, result })) => self.answered(serial, result),
+                Ok(Some(FromDataPlane::Upcall(upcall))) => self.upcall(upcall),
+                Ok(Some(FromDataPlane::PortState { port, state, peer })) => {
+                    self.port_changed(port, state, peer);
+                }
+                Ok(Some(FromDataPlane::ForeignPort {
+                    port,
+                    connection,
+                    state,
+                    peer,
+                })) => self.foreign_port_changed(port, connection, &state, peer),
+                Ok(None) => return,
+                Err(lost) => return self.detach_data_plane(lost),
+            }
+        }
+    }
+
+    /// Decides about a packet, once stations are known.
+    pub fn upcall(&mut self, upcall: Upcall) {
+        let now_ms = self.now_ms();
+        if let Some(upcall) = self.data_plane.hold(upcall) {
+            self.switches.decide(upcall, &mut self.data_plane, now_ms);
+        }
+    }
+
+    fn port_changed(&mut self, id: PortId, state: PortState, peer: Option<u32>) {
+        let now_ms = self.now_ms();
+        let Some(name) = self.names.get(&id) else {
+            return;
+        };
+        let Some(run) = self.ports.get_mut(name) else {
+            return;
+        };
+        if state == PortState::Running && run.state == state && run.peer == peer {
+            return self.vcpus.look(id);
+        }
+        log::debug!("port {name}: {state:?}");
+        run.peer = peer;
+        run.is_now(state, now_ms);
+        if run.added {
+            self.vcpus.port_is(id, run.is_interface(), &run.state, peer);
+        }
+        self.switches.port_changed(&run.wanted.switch, id);
+        self.refresh_floods(now_ms);
+    }
+
+    /// Does what is due of the work that ports cause which come and go.
+    pub fn refresh_floods(&mut self, now_ms: u64) {
+        let run = |id| self.ports.get(self.names.get(&id)?);
+        let is_up = |id| run(id).is_some_and(|run| run.is_up());
+        self.switches.refresh_floods(is_up, &mut self.data_plane, now_ms);
+    }
+
+    /// A port of another controller has changed, or its guest's threads are to be looked up anew.
+    fn foreign_port_changed(
+        &mut self,
+        id: PortId,
+        connection: Connection,
+        state: &PortState,
+        peer: Option<u32>,
+    ) {
+        // Numbers that no such port has come from a data plane that lies.
+        if id.0 >= PortId::LIMIT || ControllerId::BUILT_IN.owns(id) {
+            return;
+        }
+        if *state == PortState::Disconnected {
+            self.vcpus.removed(id);
+        } else {
+            self.vcpus
+                .look_anew(id, connection == Connection::Driver, state, peer);
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A port as it runs: what data plane and driver domain have reported, and when to try again.
+
+use crate::refusal::Problem;
+use crate::sockets;
+use crate::state::{DesiredPort, Link};
+use control_protocol::data_plane::PortState;
+use control_protocol::driver::InterfaceState;
+use flow::PortId;
+use rustix::fs::Mode;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// First delay, in milliseconds.
+pub(crate) const DELAY_MIN_MS: u64 = 100;
+
+/// Longest delay between attempts to connect, in milliseconds.
+const DELAY_MAX_MS: u64 = 5_000;
+
+/// Time that a port may take to become connected after an attempt, in milliseconds.
+pub(crate) const SETTLE_MS: u64 = 1_000;
+
+/// A port as it runs.
+pub(crate) struct PortRun {
+    /// As it should be.
+    pub wanted: DesiredPort,
+    /// Number in the data plane; `None` until the data plane has listed the numbers in use.
+    pub id: Option<PortId>,
+    /// Whether the data plane in use has it.
+    pub added: bool,
+    /// Its state as the data plane reported it last.
+    pub state: PortState,
+    /// The process behind it, as the data plane reported it last.
+    pub peer: Option<u32>,
+    /// Whether the driver domain reports that its interface works.
+    pub interface_up: bool,
+    /// Our copy of the listening socket: with it, guests that connect while the data plane restarts wait
+    /// instead of being refused.
+    listener: Option<OwnedFd>,
+    /// Why it is not connected, for users.
+    pub problem: Option<Problem>,
+    /// When to try to connect, or to see whether that worked.
+    pub due_ms: Option<u64>,
+    delay_ms: u64,
+}
+
+impl PortRun {
+    pub fn new(wanted: DesiredPort) -> Self {
+        PortRun {
+            wanted,
+            id: None,
+            added: false,
+            state: PortState::Disconnected,
+            peer: None,
+            interface_up: false,
+            listener: None,
+            problem: None,
+            due_ms: None,
+            delay_ms: DELAY_MIN_MS,
+        }
+    }
+
+    /// Tries again after the delay, unless something is due anyway.
+    pub fn retry(&mut self, now_ms: u64) {
+        if self.due_ms.is_none() {
+            self.due_ms = Some(now_ms + self.delay_ms);
+        }
+    }
+
+    /// Looks again after the delay, and doubles that.
+    pub fn back_off(&mut self, now_ms: u64, least_ms: u64) {
+        self.due_ms = Some(now_ms + self.delay_ms.max(least_ms));
+        self.delay_ms = (self.delay_ms * 2).min(DELAY_MAX_MS);
+    }
+
+    /// Removes the socket file, if it is ours and not one that another process made before us.
+    pub fn remove_socket(&self) {
+        if let (Link::Listen(path), true) = (&self.wanted.link, self.added || self.listener.is_some()) {
+            sockets::remove(path);
+        }
+    }
+
+    /// The data plane had another port of this name, and its listening socket, which may be ours too, goes with it.
+    pub fn clear_the_way(&mut self) {
+        if let Link::Listen(path) = &self.wanted.link {
+            self.listener = None;
+            sockets::remove(path);
+        }
+    }
+
+    /// The data plane has reported its state.
+    pub fn is_now(&mut self, state: PortState, now_ms: u64) {
+        match &state {
+            PortState::Disconnected => self.retry(now_ms),
+            PortState::Running => {
+                self.delay_ms = DELAY_MIN_MS;
+                self.problem = None;
+            }
+            PortState::Broken(text) => self.problem = Some(Problem::DataPlane(text.clone())),
+            PortState::Connected => {}
+        }
+        self.state = state;
+    }
+
+    /// The driver domain has reported the state of its interface.
+    pub fn interface_is(&mut self, state: InterfaceState, now_ms: u64) {
+        self.interface_up = state == InterfaceState::Up;
+        match state {
+            InterfaceState::Up => self.problem = None,
+            InterfaceState::Disconnected => self.retry(now_ms),
+            InterfaceState::Failed(text) => {
+                self.problem = Some(Problem::Driver(text));
+                self.retry(now_ms);
+            }
+        }
+    }
+
+    /// The data plane that had it is gone.
+    pub fn forget_data_plane(&mut self) {
+        self.added = false;
+        self.state = PortState::Disconnected;
+    }
+
+    /// Whether packets can reach it.
+    pub fn is_up(&self) -> bool {
+        self.state != PortState::Disconnected
+    }
+
+    pub fn is_interface(&self) -> bool {
+        matches!(self.wanted.link, Link::Interface(_))
+    }
+
+    /// The data plane refused a request about this port; it is repeated later.
+    pub fn refused(&mut self, adding: bool, error: String, now_ms: u64) {
+        self.problem = Some(Problem::DataPlane(error));
+        self.added &= !adding;
+        self.back_off(now_ms, SETTLE_MS);
+    }
+
+    /// A listening socket for the data plane, bound if there is none yet.
+    pub fn listening(&mut self, path: &std::path::Path) -> io::Result<OwnedFd> {
+        let listener = match self.listener.take() {
+            Some(listener) => listener,
+            None => {
+                let listener = sockets::listen_at(path, Mode::from_raw_mode(0o660))?;
+                // The data plane has a thread that waits in accept.
+                rustix::io::ioctl_fionbio(&listener, false)?;
+                listener
+            }
+        };
+        let copy = listener.try_clone()?;
+        self.listener = Some(listener);
+        Ok(copy)
+    }
+
+    /// The data plane has this port already.
+    pub fn adopt(&mut self, state: PortState, peer: Option<u32>, now_ms: u64) {
+        self.added = true;
+        self.state = state;
+        self.peer = peer;
+        // An earlier attempt failed because the data plane had the port already.
+        self.problem = None;
+        // Whether it has to be connected is checked when the attempt is due.
+        self.due_ms.get_or_insert(now_ms);
+    }
+}

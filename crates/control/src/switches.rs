@@ -1,0 +1,313 @@
+//! The switches as they run: what decides about packets, and the upkeep of its flows.
+//!
+//! Stations without flows age by our clock alone. Only the data plane knows when flows were used last, and is asked for that
+//! only while there are flows; so a switch that has learned nothing wakes no process.
+//!
+//! Floods go to connected ports only. A connect or disconnect changes the flows that flood in the port's VLANs, and no others. VMMs determine how often that
+//! happens, and guests how many such flows there are, so the work is done at a [pace](crate::pace), a piece at a time. Until
+//! it is done, floods miss a port that was just connected, or are dropped at one that was just disconnected.
+
+use crate::data_plane::DataPlane;
+use crate::l2::{LearningSwitch, SwitchRules};
+use crate::pace::{Pace, Queue};
+use crate::pending::Pending;
+use control_protocol::data_plane::{Detail, Execute, Request, Upcall};
+use flow::{DropReason, Flow, FlowId, FlowStats, PortId, SwitchId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// Flows, divided among the ports.
+const FLOWS: usize = 32_768;
+
+/// Flows re-examined per second because stations move, divided among the ports.
+const MOVED_FLOWS: u64 = 16_384;
+
+/// Flows re-examined in a piece of work.
+const PIECE: usize = 256;
+
+/// Longest time between requests for the flows' last use, in milliseconds.
+const POLL_MAX_MS: u64 = 10_000;
+
+/// Shortest time between them.
+const POLL_MIN_MS: u64 = 1_000;
+
+/// A switch as it runs.
+pub(crate) struct SwitchRun {
+    /// Number in the data plane; `None` until the data plane has listed the numbers in use.
+    pub id: Option<SwitchId>,
+    pub l2: LearningSwitch,
+    /// Ports that were connected or disconnected.
+    changed: Queue<PortId>,
+    pace: Pace,
+}
+
+/// All switches, by name.
+#[derive(Default)]
+pub(crate) struct Switches {
+    runs: BTreeMap<String, SwitchRun>,
+    /// When flows were asked for last.
+    polled_ms: u64,
+    /// Switches whose flows were asked for, and are not there yet.
+    polls: usize,
+}
+
+impl Switches {
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &SwitchRun)> {
+        self.runs.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.runs.contains_key(name)
+    }
+
+    pub fn get(&self, name: &str) -> Option<&SwitchRun> {
+        self.runs.get(name)
+    }
+
+    pub fn get_mut(&mut self, name: &str) -> Option<&mut SwitchRun> {
+        self.runs.get_mut(name)
+    }
+
+    pub fn id(&self, name: &str) -> Option<SwitchId> {
+        self.runs.get(name)?.id
+    }
+
+    /// The numbers in use.
+    pub fn ids(&self) -> impl Iterator<Item = SwitchId> {
+        self.runs.values().filter_map(|run| run.id)
+    }
+
+    pub fn name(&self, id: SwitchId) -> Option<&String> {
+        let mut named = self.runs.iter().filter(|(_, run)| run.id == Some(id));
+        named.next().map(|(name, _)| name)
+    }
+
+    fn by_id(&mut self, id: SwitchId) -> Option<&mut SwitchRun> {
+        self.runs.values_mut().find(|run| run.id == Some(id))
+    }
+
+    pub fn add(&mut self, name: &str, rules: SwitchRules) {
+        let run = SwitchRun {
+            id: None,
+            l2: LearningSwitch::new(rules),
+            changed: Queue::default(),
+            pace: Pace::default(),
+        };
+        self.runs.insert(name.into(), run);
+    }
+
+    pub fn remove(&mut self, name: &str, data_plane: &mut DataPlane) {
+        if let Some(switch) = self.runs.remove(name).and_then(|run| run.id) {
+            data_plane.ask_quietly(Request::FlowFlush { switch });
+        }
+    }
+
+    /// Gives numbers to switches that have none.
+    pub fn number(&mut self) {
+        let taken: BTreeSet<SwitchId> = self.ids().collect();
+        let mut free = (1..).map(SwitchId).filter(|id| !taken.contains(id));
+        for run in self.runs.values_mut().filter(|run| run.id.is_none()) {
+            run.id = free.next();
+        }
+    }
+
+    /// Divides what flows cost among so many ports.
+    pub fn divide_limits(&mut self, ports: usize) {
+        let ports = ports.max(1);
+        for run in self.runs.values_mut() {
+            run.l2.set_flow_limit((FLOWS / ports).clamp(64, 4096));
+            run.l2
+                .set_move_limit((MOVED_FLOWS / ports as u64).clamp(64, 2048));
+        }
+    }
+
+    /// A port is no more.
+    pub fn remove_port(&mut self, port: PortId) {
+        for run in self.runs.values_mut() {
+            run.l2.remove_port(port);
+        }
+    }
+
+    /// Re-examines the flows of a switch whose rules have changed.
+    pub fn refresh(&mut self, name: &str, data_plane: &mut DataPlane, now_ms: u64) {
+        if let Some(run) = self.runs.get_mut(name) {
+            let changes = run.l2.refresh(now_ms);
+            run.put(changes, data_plane);
+        }
+    }
+
+    /// Takes over the flows that a data plane has.
+    pub fn restore(
+        &mut self,
+        switch: SwitchId,
+        flows: Vec<(Flow, FlowStats)>,
+        data_plane: &mut DataPlane,
+        now_ms: u64,
+    ) {
+        if let Some(run) = self.by_id(switch) {
+            run.l2.forget_flows();
+            let count = flows.len();
+            let changes = run.l2.restore(flows, now_ms);
+            log::info!(
+                "switch {switch}: {count} flows taken over, {} changed",
+                changes.len()
+            );
+            run.put(changes, data_plane);
+        }
+    }
+
+    /// The data plane has not installed a flow.
+    pub fn forget_flow(&mut self, switch: SwitchId, id: FlowId) {
+        if let Some(run) = self.by_id(switch) {
+            run.l2.forget_flow(id);
+        }
+    }
+
+    /// Decides about a packet.
+    pub fn decide(&mut self, upcall: Upcall, data_plane: &mut DataPlane, now_ms: u64) {
+        let Upcall { id, key, packet, .. } = upcall;
+        let Some(run) = self.by_id(upcall.switch) else {
+            let reason = DropReason::PortRemoved;
+            return data_plane.end_upcall(Request::Discard { upcall: id, reason });
+        };
+        let (decision, changes) = run.l2.packet(&key, now_ms);
+        data_plane.end_upcall(match decision.verdict {
+            Ok(actions) => Request::Execute(Execute {
+                upcall: Some(id),
+                in_port: PortId(key.in_port()),
+                recirc_id: key.recirc_id(),
+                dp_hash: key.dp_hash(),
+                no_ethernet: key.no_ethernet() == 1,
+                actions,
+                packet,
+            }),
+            Err(reason) => Request::Discard { upcall: id, reason },
+        });
+        run.put(changes, data_plane);
+    }
+
+    /// A data plane is there, which was not asked for flows.
+    pub fn begin_polling(&mut self, now_ms: u64) {
+        (self.polled_ms, self.polls) = (now_ms, 0);
+    }
+
+    /// When stations or flows have to be examined next, with or without a data plane; `None` if there are none.
+    pub fn ageing_deadline_ms(&self, connected: bool) -> Option<u64> {
+        let stations = self.runs.values().filter(|run| run.ages_alone(connected));
+        let stations = stations.filter_map(|run| run.l2.next_ageing_ms()).min();
+        let busy = self.runs.values().filter(|run| run.l2.flow_count() > 0);
+        let shortest = busy.map(|run| run.l2.rules().ageing_ms).min();
+        let flows = shortest
+            .filter(|_| connected && self.polls == 0)
+            .map(|shortest| self.polled_ms + (shortest / 4).clamp(POLL_MIN_MS, POLL_MAX_MS));
+        [stations, flows].into_iter().flatten().min()
+    }
+
+    /// Forgets stations of idle switches, and asks for the use of flows, if either is due.
+    pub fn age(&mut self, data_plane: &mut DataPlane, now_ms: u64) {
+        let connected = data_plane.is_connected();
+        let deadline_ms = self.ageing_deadline_ms(connected);
+        if deadline_ms.is_none_or(|deadline_ms| deadline_ms > now_ms) {
+            return;
+        }
+        for run in self.runs.values_mut().filter(|run| run.ages_alone(connected)) {
+            if run.l2.next_ageing_ms().is_some_and(|due| due <= now_ms) {
+                let changes = run.l2.age(now_ms);
+                run.put(changes, data_plane);
+            }
+        }
+        if !connected || self.polls > 0 || now_ms < self.polled_ms + POLL_MIN_MS {
+            return;
+        }
+        self.polled_ms = now_ms;
+        let busy = self.runs.values().filter(|run| run.l2.flow_count() > 0);
+        for switch in busy.filter_map(|run| run.id) {
+            self.polls += 1;
+            let request = Request::FlowList {
+                switch,
+                after: None,
+                detail: Detail::Terse,
+            };
+            data_plane.ask(request, Vec::new(), Pending::PollFlows(switch, Vec::new()));
+        }
+    }
+
+    /// The data plane has said how its flows of a switch are used.
+    pub fn polled(
+        &mut self,
+        switch: SwitchId,
+        flows: &[(FlowId, FlowStats)],
+        data_plane: &mut DataPlane,
+        now_ms: u64,
+    ) {
+        self.polls = self.polls.saturating_sub(1);
+        if let Some(run) = self.by_id(switch) {
+            run.l2
+                .observe(flows.iter().map(|(id, stats)| (*id, stats)), now_ms);
+            let changes = run.l2.age(now_ms);
+            run.put(changes, data_plane);
+        }
+    }
+
+    /// A port may be connected now and may not have been, or the other way round.
+    pub fn port_changed(&mut self, switch: &str, port: PortId) {
+        if let Some(run) = self.runs.get_mut(switch) {
+            run.changed.add(port);
+        }
+    }
+
+    /// When flows that flood have to be re-examined next; `None` if none has to.
+    pub fn floods_deadline_ms(&self) -> Option<u64> {
+        let busy = self.runs.values().filter(|run| run.has_stale_floods());
+        busy.map(|run| run.pace.due_ms()).min()
+    }
+
+    /// Re-examines flows that flood, a piece for each switch whose time has come.
+    pub fn refresh_floods(
+        &mut self,
+        is_up: impl Fn(PortId) -> bool,
+        data_plane: &mut DataPlane,
+        now_ms: u64,
+    ) {
+        for run in self.runs.values_mut().filter(|run| run.has_stale_floods()) {
+            if !run.pace.is_due(now_ms) {
+                continue;
+            }
+            let start = Instant::now();
+            if !run.l2.has_stale()
+                && let Some(port) = run.changed.next()
+            {
+                run.l2.set_up(port, is_up(port));
+            }
+            let changes = run.l2.refresh_floods(PIECE, now_ms);
+            run.pace.worked(start.elapsed(), now_ms);
+            run.put(changes, data_plane);
+        }
+    }
+}
+
+impl SwitchRun {
+    /// Makes changes to its flows.
+    fn put(&self, changes: Vec<crate::l2::FlowChange>, data_plane: &mut DataPlane) {
+        if let Some(id) = self.id {
+            data_plane.put_flows(id, changes);
+        }
+    }
+
+    /// Whether its stations can age without asking: no flow says that they are alive.
+    fn ages_alone(&self, connected: bool) -> bool {
+        !connected || self.l2.flow_count() == 0
+    }
+
+    fn has_stale_floods(&self) -> bool {
+        !self.changed.is_empty() || self.l2.has_stale()
+    }
+}
