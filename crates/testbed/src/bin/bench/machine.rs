@@ -52,21 +52,27 @@ impl Machine {
     }
 }
 
-/// Seconds that all processors together have been busy since the machine started, stolen time not included.
+/// Seconds that all processors together have not been idle since the machine started, stolen time not included. Idle time is exact
+/// (proc(5), with `CONFIG_NO_HZ_COMMON`). What the kernel says of work is sampled at its ticks, which tasks that sleep at each tick escape.
 pub fn busy_seconds() -> f64 {
-    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks: u64 = text
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let uptime = uptime.split(' ').next().and_then(|text| text.parse().ok());
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let processors = stat
+        .lines()
+        .filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
+    let ticks: u64 = stat
         .lines()
         .next()
         .unwrap_or_default()
         .split_whitespace()
         .skip(1)
         .enumerate()
-        // user, nice, system, idle, iowait, irq, softirq.
-        .filter(|(index, _)| matches!(index, 0 | 1 | 2 | 5 | 6))
+        // user, nice, system, idle, iowait, irq, softirq, steal.
+        .filter(|(index, _)| matches!(index, 3 | 4 | 7))
         .filter_map(|(_, ticks)| ticks.parse::<u64>().ok())
         .sum();
-    Duration::from_millis(ticks * 10).as_secs_f64()
+    uptime.unwrap_or(0.0) * processors.count() as f64 - Duration::from_millis(ticks * 10).as_secs_f64()
 }
 
 /// What processors did for others while something was measured.
