@@ -270,7 +270,7 @@ impl Snapshot {
     }
 
     /// Removes the network service header of a packet without an Ethernet header. Says whether the packet has one then; `None`
-    /// and unchanged if there is no such header, or none of what follows it.
+    /// and unchanged if there is no such header, it is cut off, or what follows it has an unknown number.
     fn pop_nsh(&mut self) -> Option<bool> {
         let word = |at: usize| Some(u16::from_be_bytes(*self.bytes().get(at..)?.first_chunk()?));
         let len = usize::from(word(ETHERNET_HEADER)? & 0x3f) * 4;
@@ -441,6 +441,12 @@ mod tests {
         let bytes = snapshot.fill(17);
         bytes[12..14].copy_from_slice(&[0x88, 0x47]);
         assert!(!snapshot.pop_mpls_to_eth(), "cut short");
+        let bytes = snapshot.fill(18);
+        bytes[12..14].copy_from_slice(&[0x88, 0x47]);
+        assert!(
+            snapshot.pop_mpls_to_eth() && snapshot.is_empty(),
+            "nothing behind"
+        );
     }
 
     #[test]
@@ -450,6 +456,9 @@ mod tests {
         assert!(snapshot.push_nsh(&nsh(36), true), "the longest one");
         assert!(!snapshot.push_nsh(&nsh(0), false), "no room");
         assert!(!snapshot.push_nsh(&nsh(0), true), "no room");
+        snapshot.fill(0);
+        assert!(snapshot.push_nsh(&nsh(0), true), "nothing behind");
+        assert_eq!((snapshot.pop_nsh(), snapshot.len()), (Some(true), 0));
         let mut longer = [0; 48];
         (longer[1], longer[2]) = (12, 2);
         assert_eq!(NshHeader::new(&longer), None);
