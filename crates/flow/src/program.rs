@@ -522,6 +522,7 @@ mod tests {
             vec![to.clone(), Action::PopVlan],
             vec![],
             vec![to.clone(), to.clone()],
+            vec![Action::Encapsulate(Encapsulation::PopEth), to.clone()],
         ] {
             assert_eq!(compile(&other).unwrap().edited(), None, "{other:?}");
         }

@@ -1,6 +1,10 @@
 //! Fields that can be set, actions as text, and the fields of a packet that actions read.
 
-use flow::{Action, DropReason, FIELDS, FieldId, Layer, Nested, PortId, SetField, Userspace};
+#![allow(clippy::unwrap_used)]
+
+use flow::{
+    Action, DropReason, Encapsulation, FIELDS, FieldId, Layer, Nested, NshHeader, PortId, SetField, Userspace,
+};
 
 #[test]
 fn fields_that_the_kernel_lets_be_set_can_be_set() {
@@ -53,6 +57,28 @@ fn bits_outside_the_field_or_its_mask_are_refused() {
     );
 }
 
+/// The shortest one: metadata type 2 with a bit beside it that has no meaning, path 0x10203, index 254.
+const SERVICE_HEADER: [u8; 8] = [0x0f, 0xc2, 0x12, 0, 1, 2, 3, 254];
+
+#[test]
+fn service_headers_come_over_the_wire_if_they_can_be_pushed() {
+    let read = |header: &[u8]| postcard::from_bytes::<NshHeader>(&postcard::to_stdvec(header).unwrap());
+    let header = NshHeader::new(&SERVICE_HEADER).unwrap();
+    assert_eq!(header.bytes(), SERVICE_HEADER);
+    assert_eq!(read(&SERVICE_HEADER), Ok(header));
+    assert_eq!(
+        postcard::from_bytes(&postcard::to_stdvec(&header).unwrap()),
+        Ok(header)
+    );
+    // Another version, a wrong length, the wrong length for metadata type 1, an unknown type.
+    for (at, byte) in [(0, 0x4f), (1, 0xc3), (2, 1), (2, 3)] {
+        let mut other = SERVICE_HEADER;
+        other[at] = byte;
+        assert!(NshHeader::new(&other).is_none() && read(&other).is_err(), "{at}");
+    }
+    assert_eq!(NshHeader::new(&SERVICE_HEADER[..7]), None);
+}
+
 #[test]
 fn actions_read_as_those_of_open_vswitch() {
     let pop = || Nested(vec![Action::PopVlan, Action::Truncate(64)]);
@@ -72,6 +98,35 @@ fn actions_read_as_those_of_open_vswitch() {
                 ..Userspace::default()
             }),
             "userspace(pid=5,2 bytes)",
+        ),
+        (
+            Action::PushMpls {
+                lse: 0x5740,
+                eth_type: 0x8847,
+            },
+            "push_mpls(label=5,tc=3,ttl=64,bos=1,eth_type=0x8847)",
+        ),
+        (Action::PopMpls(0x800), "pop_mpls(eth_type=0x0800)"),
+        (
+            Action::Encapsulate(Encapsulation::PushEth { dst: 0xa, src: 0xb }),
+            "push_eth(src=00000000000b,dst=00000000000a)",
+        ),
+        (Action::Encapsulate(Encapsulation::PopEth), "pop_eth"),
+        (
+            Action::Encapsulate(Encapsulation::PushNsh(NshHeader::new(&SERVICE_HEADER).unwrap())),
+            "push_nsh(mdtype=2,spi=0x10203,si=254)",
+        ),
+        (Action::Encapsulate(Encapsulation::PopNsh), "pop_nsh"),
+        (
+            Action::Encapsulate(Encapsulation::AddMpls {
+                lse: 0x6240,
+                eth_type: 0x8848,
+            }),
+            "add_mpls(label=6,tc=1,ttl=64,bos=0,eth_type=0x8848)",
+        ),
+        (
+            Action::Encapsulate(Encapsulation::PopMplsToEth),
+            "pop_mpls(eth_type=0x6558)",
         ),
         (Action::Drop(DropReason::Metered), "drop(meter)"),
         (

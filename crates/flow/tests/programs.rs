@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use flow::{
-    Action, BadActions, Builder, DropReason, FieldId, Filters, FlowKey, FlowMask, Layer, MAX_BYTES,
-    MAX_FILTERS, MAX_OPS, Nested, Op, PortId, Program, Stage, Userspace,
+    Action, BadActions, Builder, DropReason, Edit, Encapsulation, FieldId, Filters, FlowKey, FlowMask, Layer,
+    MAX_BYTES, MAX_FILTERS, MAX_OPS, Nested, Op, PortId, Program, SetField, Stage, Userspace,
 };
 
 fn compile(actions: &[Action]) -> Result<Program, BadActions> {
@@ -69,6 +69,58 @@ fn a_program_knows_its_outputs_look_ups_and_hashed_fields() {
 }
 
 #[test]
+fn a_program_looks_at_what_tells_whether_a_field_is_there() {
+    let looks_at = |field, actions: &[Action]| {
+        let set = Action::Set(SetField::whole(field, 1));
+        compile(&[&[set], actions].concat()).unwrap().looks_at()
+    };
+    let mask = |set: fn(&mut FlowKey)| {
+        let mut mask = FlowMask::ANY;
+        mask.0.set_eth_type(u16::MAX);
+        mask.0.set_ip_proto(u8::MAX);
+        set(&mut mask.0);
+        mask
+    };
+    let recirculates = [Action::Recirc(1)];
+    for actions in [&recirculates[..], &[]] {
+        assert_eq!(looks_at(FieldId::EthSrc, actions), FlowMask::ANY);
+        assert_eq!(looks_at(FieldId::IpTos, actions), mask(|_| ()));
+    }
+    for field in [FieldId::TpSrc, FieldId::TpDst] {
+        assert_eq!(looks_at(field, &[]), FlowMask::ANY);
+    }
+    // The other port as well, by which a look-up tells it from a packet without ports.
+    let other = mask(|key| key.set_tp_dst(u16::MAX));
+    assert_eq!(looks_at(FieldId::TpSrc, &recirculates), other);
+    let other = mask(|key| key.set_tp_src(u16::MAX));
+    assert_eq!(looks_at(FieldId::TpDst, &recirculates), other);
+}
+
+#[test]
+fn a_program_takes_the_bytes_of_all_its_parts() {
+    let program = compile(&[userspace(1, 10), userspace(2, 100)]).unwrap();
+    let parts = size_of_val(program.ops()) + 2 * size_of::<Userspace>();
+    assert_eq!(program.bytes(), parts + 110);
+}
+
+#[test]
+fn labels_have_a_type_of_mpls() {
+    let push = |eth_type| Action::PushMpls { lse: 1, eth_type };
+    let change = |eth_type| Encapsulation::AddMpls { lse: 1, eth_type };
+    for eth_type in [0x8847, 0x8848] {
+        let program = compile(&[push(eth_type), Action::Encapsulate(change(eth_type))]).unwrap();
+        let edits = [
+            Edit::PushMpls { lse: 1, eth_type },
+            Edit::Encapsulate(change(eth_type)),
+        ];
+        assert_eq!(program.ops()[..2], edits.map(Op::Edit));
+    }
+    let refused = Err(BadActions::BadMplsType(0x800));
+    assert_eq!(compile(&[push(0x800)]), refused);
+    assert_eq!(compile(&[Action::Encapsulate(change(0x800))]), refused);
+}
+
+#[test]
 fn a_place_behind_the_last_operation_gets_an_end() {
     let mut builder = Builder::default();
     assert!(builder.is_empty());
@@ -112,6 +164,10 @@ fn refusals_and_stages_say_what_they_mean() {
         (
             BadActions::BadTpid(0x800),
             "0x0800 is no VLAN tag's protocol identifier",
+        ),
+        (
+            BadActions::BadMplsType(0x800),
+            "0x0800 is no Ethernet type of MPLS",
         ),
         (
             BadActions::WrongStage(Stage::Egress(PortId(3), 1)),

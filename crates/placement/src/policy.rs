@@ -442,10 +442,9 @@ impl Policy {
         }
     }
 
-    /// Whether a worker of ours may run on the core without taking time from a guest.
+    /// Whether a worker of ours may run on the core without taking time from a guest. Asked only where vCPUs' states are known.
     fn is_ours(&self, view: &impl View, cpu: Cpu) -> bool {
-        self.topology.may_use(cpu)
-            && matches!(self.core(view, cpu), CoreState::Idle | CoreState::Worker { .. })
+        self.topology.may_use(cpu) && matches!(view.core(cpu), CoreState::Idle | CoreState::Worker { .. })
     }
 
     /// Whether the core's worker looks for work and has none, and no other task wants the core.
@@ -455,13 +454,6 @@ impl Policy {
             polling: true,
         };
         self.topology.may_use(cpu) && view.core(cpu) == free && !view.wanted(cpu)
-    }
-
-    fn core(&self, view: &impl View, cpu: Cpu) -> CoreState {
-        match view.core(cpu) {
-            CoreState::Idle | CoreState::Guest if !self.config.vm_state => CoreState::Other,
-            state => state,
-        }
     }
 
     fn copy_ns(&self, work: Backlog) -> u64 {

@@ -194,6 +194,43 @@ fn an_awake_helper_is_taken_where_waking_one_would_not_pay() {
 }
 
 #[test]
+fn a_running_receivers_packets_are_sent_to_another_worker_from_8_kib_on() {
+    let mut still = running_pair();
+    still.cores[5] = POLLING;
+    let policy = policy(Config::default());
+    let queued = |bytes| Backlog { packets: 6, bytes };
+    assert_eq!(offloaded(&policy, &still, queued(8191)), None);
+    assert_eq!(offloaded(&policy, &still, queued(8192)), Some(5));
+}
+
+#[test]
+fn waking_a_helper_has_to_pay_for_the_packets_that_remain() {
+    let mut still = running_pair();
+    still.vcpus[1] = VcpuState::Blocked(Cpu(2));
+    let config = Config {
+        copy_limit: 5,
+        ..Config::default()
+    };
+    // Of six packets one remains, which takes as long as copying a sixth of the bytes and one packet.
+    let queued = Backlog {
+        packets: 6,
+        bytes: 60 << 10,
+    };
+    let costs = Costs::default();
+    let rest_ns = costs.copy_packet_ns + 10 * costs.copy_kib_ns;
+    for (wake_waker_ns, pays) in [(rest_ns - 1, true), (rest_ns, false)] {
+        let costs = Costs {
+            wake_waker_ns,
+            ..costs
+        };
+        let policy = Policy::new(config.clone(), Topology::regular(OPTERON), costs);
+        let plan = policy.copier(&still, Cpu(0), VnicId(1), queued);
+        assert_eq!(plan.now, 5);
+        assert_eq!(matches!(plan.copier, Copier::Offload(_)), pays, "{plan:?}");
+    }
+}
+
+#[test]
 fn a_blocked_receiver_gets_some_at_once() {
     let mut still = running_pair();
     still.vcpus[1] = VcpuState::Blocked(Cpu(2));
@@ -327,6 +364,25 @@ fn a_sender_that_waits_for_its_core_time_and_again_is_handed_off() {
 }
 
 #[test]
+fn a_sender_that_blocked_on_a_core_that_another_task_keeps_is_handed_off() {
+    let hand_off = |vcpu, mode| {
+        let mut still = opteron(vcpu, VcpuState::Unknown);
+        still.contended = vec![Cpu(0)];
+        let policy = policy(Config {
+            mode,
+            ..Config::default()
+        });
+        policy.hand_off(&still, Cpu(0), VnicId(0), 1)
+    };
+    let here = VcpuState::Blocked(Cpu(0));
+    assert!(hand_off(here, Mode::Hyperswitch).is_some());
+    assert_eq!(hand_off(here, Mode::DriverDomain), None);
+    for other in [VcpuState::Blocked(Cpu(4)), VcpuState::Unknown] {
+        assert_eq!(hand_off(other, Mode::Hyperswitch), None);
+    }
+}
+
+#[test]
 fn on_a_busy_machine_the_sender_serves_itself() {
     let mut still = running_pair();
     still.cores.fill(CoreState::Guest);
@@ -416,6 +472,36 @@ fn copying_comes_before_switching_and_blocked_senders_first() {
     assert_eq!(rank(Work::Switch(VnicId(0))), Rank::Blocked);
     assert!(rank(Work::Switch(VnicId(0))) < rank(Work::Copy(VnicId(1))));
     assert!(rank(Work::Copy(VnicId(1))) < rank(Work::Switch(VnicId(1))));
+    assert_eq!(rank(Work::Copy(VnicId(0))), Rank::Copy);
+}
+
+#[test]
+fn rings_are_served_when_vcpus_block_only_where_states_are_known_and_if_wanted() {
+    let mut still = opteron(VcpuState::Blocked(Cpu(0)), VcpuState::Unknown);
+    still.cores[0] = POLLING;
+    let serves = |config| {
+        let policy = policy(config);
+        let serves = policy.serves_on_block();
+        assert_eq!(policy.on_block(&still, Cpu(0)).is_some(), serves);
+        assert_eq!(
+            policy.rank(&still, Work::Switch(VnicId(0))) == Rank::Blocked,
+            serves
+        );
+        serves
+    };
+    assert!(serves(Config::default()));
+    assert!(!serves(Config {
+        mode: Mode::Poll,
+        ..Config::default()
+    }));
+    assert!(!serves(Config {
+        serve_on_block: false,
+        ..Config::default()
+    }));
+    assert!(!serves(Config {
+        vm_state: false,
+        ..Config::default()
+    }));
 }
 
 #[test]
@@ -460,6 +546,28 @@ fn without_dedicated_cores_it_is_the_last_of_each_node() {
 }
 
 #[test]
+fn dedicated_cores_are_dealt_out_in_turn() {
+    let policy = policy(Config {
+        mode: Mode::Poll,
+        dedicated_cores: vec![6, 7, 14, 15, 22, 23, 30, 31],
+        ..Config::default()
+    });
+    let dealt = |vcpu| {
+        let mut still = running_pair();
+        still.vcpus = vec![vcpu; 10];
+        (0..10)
+            .map(|vnic| core(policy.switcher(&still, VnicId(vnic))).0)
+            .collect::<Vec<_>>()
+    };
+    // Four nodes get vNICs in turn, so that every fourth is this one's.
+    assert_eq!(
+        dealt(VcpuState::Running(Cpu(8))),
+        [14, 14, 14, 14, 15, 15, 15, 15, 14, 14]
+    );
+    assert_eq!(dealt(VcpuState::Unknown), [6, 7, 14, 15, 22, 23, 30, 31, 6, 7]);
+}
+
+#[test]
 fn a_worker_that_polls_on_the_receivers_core_serves_it() {
     let mut still = opteron(VcpuState::Running(Cpu(0)), VcpuState::Blocked(Cpu(2)));
     still.cores[0] = CoreState::Guest;
@@ -478,6 +586,18 @@ fn a_worker_that_polls_on_the_receivers_core_serves_it() {
             copier: there
         }
     );
+    // A stream, or the worker's own packet, or without offloading.
+    let stream = |bytes| {
+        let queued = Backlog { packets: 1, bytes };
+        policy.copier(&still, Cpu(0), VnicId(1), queued).now
+    };
+    assert_eq!([8191, 8192].map(stream), [0, 1]);
+    assert_eq!(policy.copier(&still, Cpu(2), VnicId(1), one).now, 1);
+    let alone = self::policy(Config {
+        offload: false,
+        ..Config::default()
+    });
+    assert_eq!(alone.copier(&still, Cpu(0), VnicId(1), one).now, 1);
     // It would have to give way.
     still.wanted[2] = true;
     assert_eq!(policy.copier(&still, Cpu(0), VnicId(1), one).now, 1);
@@ -494,6 +614,8 @@ fn a_worker_that_expects_no_packet_soon_sleeps_at_once() {
     };
     let slow = Policy::new(Config::default(), Topology::regular(OPTERON), slow);
     assert_eq!(slow.linger_for_ns(100_000), Some(0));
+    assert_eq!(slow.linger_for_ns(75_001), Some(0));
+    assert_eq!(slow.linger_for_ns(75_000), Some(50_000));
     // 10,000 and 1,000 packets per second.
     assert_eq!(policy.linger_for_ns(100_000), Some(0));
     assert_eq!(policy.linger_for_ns(1_000_000), Some(0));

@@ -270,7 +270,7 @@ impl Snapshot {
     }
 
     /// Removes the network service header of a packet without an Ethernet header. Says whether the packet has one then; `None`
-    /// and unchanged if there is no such header, or none of what follows it.
+    /// and unchanged if there is no such header, it is cut off, or what follows it has an unknown number.
     fn pop_nsh(&mut self) -> Option<bool> {
         let word = |at: usize| Some(u16::from_be_bytes(*self.bytes().get(at..)?.first_chunk()?));
         let len = usize::from(word(ETHERNET_HEADER)? & 0x3f) * 4;
@@ -316,6 +316,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flow::Action;
     use proptest::prelude::*;
 
     #[test]
@@ -430,9 +431,22 @@ mod tests {
         assert_eq!(snapshot.bytes(), frame);
         let pushed = (0..4).filter(|_| snapshot.add_mpls(0, 0x8847, true)).count();
         assert_eq!(pushed, 3, "as often as there is room");
+        // Eighteen bytes of room are enough, fourteen are not.
+        for (labels, fits) in [(6, true), (7, false)] {
+            snapshot.fill(frame.len()).copy_from_slice(&frame);
+            assert!(snapshot.add_mpls(0, 0x8847, true));
+            assert!((0..labels).all(|_| snapshot.push_mpls(0, 0x8847)));
+            assert_eq!(snapshot.add_mpls(0, 0x8847, true), fits);
+        }
         let bytes = snapshot.fill(17);
         bytes[12..14].copy_from_slice(&[0x88, 0x47]);
         assert!(!snapshot.pop_mpls_to_eth(), "cut short");
+        let bytes = snapshot.fill(18);
+        bytes[12..14].copy_from_slice(&[0x88, 0x47]);
+        assert!(
+            snapshot.pop_mpls_to_eth() && snapshot.is_empty(),
+            "nothing behind"
+        );
     }
 
     #[test]
@@ -442,6 +456,9 @@ mod tests {
         assert!(snapshot.push_nsh(&nsh(36), true), "the longest one");
         assert!(!snapshot.push_nsh(&nsh(0), false), "no room");
         assert!(!snapshot.push_nsh(&nsh(0), true), "no room");
+        snapshot.fill(0);
+        assert!(snapshot.push_nsh(&nsh(0), true), "nothing behind");
+        assert_eq!((snapshot.pop_nsh(), snapshot.len()), (Some(true), 0));
         let mut longer = [0; 48];
         (longer[1], longer[2]) = (12, 2);
         assert_eq!(NshHeader::new(&longer), None);
@@ -463,7 +480,126 @@ mod tests {
         }
     }
 
+    fn encapsulations() -> Vec<Encapsulation> {
+        let headers = [0, 16, 36].map(|context| Encapsulation::PushNsh(nsh(context)));
+        let labels = [0x8847, 0x8848].map(|eth_type| Encapsulation::AddMpls {
+            lse: 0x0102_0304,
+            eth_type,
+        });
+        let ethernet = Encapsulation::PushEth {
+            dst: 0x0102_0304_0506,
+            src: 0x0708_090a_0b0c,
+        };
+        let pops = [
+            Encapsulation::PopEth,
+            Encapsulation::PopNsh,
+            Encapsulation::PopMplsToEth,
+        ];
+        [&headers[..], &labels, &[ethernet], &pops].concat()
+    }
+
+    /// Does to a vector what [`Snapshot::encapsulate`] does to a snapshot with so much room.
+    fn encapsulate(
+        twin: &mut Vec<u8>,
+        room: usize,
+        change: &Encapsulation,
+        has_ethernet: bool,
+    ) -> Option<bool> {
+        let found = twin
+            .get(12..14)
+            .map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
+        match (change, has_ethernet) {
+            (Encapsulation::PushEth { dst, src }, false) => {
+                twin.splice(..12, [&dst.to_be_bytes()[2..], &src.to_be_bytes()[2..]].concat());
+                Some(true)
+            }
+            (Encapsulation::PopEth, true) if found >= 0x600 && found != 0x8100 => {
+                twin[..12].fill(0);
+                Some(false)
+            }
+            (Encapsulation::PushNsh(header), _) => {
+                let next = match found {
+                    _ if has_ethernet => 3,
+                    0x0800 => 1,
+                    0x86dd => 2,
+                    0x894f => 4,
+                    0x8847 => 5,
+                    _ => return None,
+                };
+                let before = if has_ethernet { &[0; 14][..] } else { &[] };
+                let mut pushed = [before, header.bytes()].concat();
+                pushed[before.len() + 3] = next;
+                if room < pushed.len() {
+                    return None;
+                }
+                let at = 14 - before.len();
+                twin.splice(at..at, pushed);
+                twin[12..14].copy_from_slice(&[0x89, 0x4f]);
+                Some(false)
+            }
+            (Encapsulation::PopNsh, false) if found == 0x894f && twin.len() >= 18 => {
+                let end = 14 + usize::from(twin[15] & 0x3f) * 4;
+                if end < 22 || end > twin.len() {
+                    return None;
+                }
+                let eth_type = match twin[17] {
+                    1 => [8, 0],
+                    2 => [0x86, 0xdd],
+                    4 => [0x89, 0x4f],
+                    5 => [0x88, 0x47],
+                    3 => {
+                        twin.drain(..end);
+                        return Some(true);
+                    }
+                    _ => return None,
+                };
+                twin.splice(12..end, eth_type);
+                Some(false)
+            }
+            (Encapsulation::AddMpls { lse, eth_type }, _) => {
+                let before = if has_ethernet { &[0; 12][..] } else { &[] };
+                let pushed = [before, &eth_type.to_be_bytes(), &lse.to_be_bytes()].concat();
+                let replaced = if has_ethernet { 0..0 } else { 12..14 };
+                if room + replaced.len() < pushed.len() {
+                    return None;
+                }
+                twin.splice(replaced, pushed);
+                Some(false)
+            }
+            (Encapsulation::PopMplsToEth, false) if matches!(found, 0x8847 | 0x8848) && twin.len() >= 18 => {
+                twin.drain(..18);
+                Some(true)
+            }
+            _ => None,
+        }
+    }
+
     proptest! {
+        /// Twin: a vector with the headers spliced in and out. What lies before the frame is not zero.
+        #[test]
+        fn encapsulations_behave_as_on_a_vector(
+            len in prop_oneof![0usize..24, 0..=100usize],
+            bytes in prop::collection::vec(prop_oneof![0u8..8, any::<u8>()], 100),
+            eth_type in prop::sample::select(vec![0x0800u16, 0x86dd, 0x8847, 0x8848, 0x894f, 0x0806, 0x8100, 60]),
+            steps in prop::collection::vec(prop::sample::select(encapsulations()), 0..12),
+        ) {
+            let mut twin = bytes;
+            twin[12..14].copy_from_slice(&eth_type.to_be_bytes());
+            twin.truncate(len);
+            let mut snapshot = Snapshot::new();
+            let (before, head) = snapshot.fill_behind(Snapshot::HEADROOM, len).split_at_mut(Snapshot::HEADROOM);
+            before.fill(0xee);
+            head.copy_from_slice(&twin);
+            let mut has_ethernet = true;
+            for change in steps {
+                let room = Snapshot::HEADROOM + len - twin.len();
+                let expected = encapsulate(&mut twin, room, &change, has_ethernet);
+                prop_assert_eq!(snapshot.encapsulate(&change, has_ethernet), expected, "{}", Action::Encapsulate(change));
+                prop_assert_eq!(snapshot.bytes(), &twin[..]);
+                has_ethernet = expected.unwrap_or(has_ethernet);
+            }
+        }
+
         /// Twin: a vector with the tags spliced in and out.
         #[test]
         fn tags_behave_as_on_a_vector(

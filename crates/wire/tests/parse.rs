@@ -276,6 +276,32 @@ fn truncated_transport_headers_leave_only_their_fields_zero() {
 }
 
 #[test]
+fn layers_behind_pushed_headers_come_back() {
+    let found = Layers {
+        l3: 14,
+        l4: 34,
+        payload: 42,
+        ..Layers::default()
+    };
+    let behind = Layers {
+        l3: 52,
+        l4: 72,
+        payload: 80,
+        pushed: 38,
+        ..found
+    };
+    assert_eq!(found.behind(38), behind);
+    let both = behind.behind(4);
+    assert_eq!(both.pushed, 42);
+    assert_eq!(both.uncovered(4), Some(behind));
+    assert_eq!(both.uncovered(42), Some(found));
+    // A header that nobody pushed hides something else.
+    assert_eq!((both.uncovered(43), found.uncovered(1)), (None, None));
+    let unknown = Layers::default();
+    assert_eq!(unknown.behind(4), Layers { pushed: 4, ..unknown });
+}
+
+#[test]
 fn mpls_label_stack() {
     let entries = [
         [0, 0, 0x10, 64],
