@@ -9,7 +9,7 @@
 //! Flows are installed before any packet comes, and the controller answers no upcall: a packet without a flow is lost,
 //! which whoever counts packets sees.
 
-use crate::process::{cpu_seconds, memory};
+use crate::process::memory;
 use crate::switch::binary;
 use anyhow::{Context, Result, bail, ensure};
 use control_protocol::Channel;
@@ -248,12 +248,6 @@ impl Controlled {
     /// Its process identifier.
     pub fn pid(&self) -> u32 {
         self.process.id()
-    }
-
-    /// Processor seconds used so far.
-    pub fn cpu_seconds(&self) -> f64 {
-        let pid = self.pid();
-        cpu_seconds(|stat| stat.pid == pid)
     }
 
     /// Proportional share of its memory in bytes.

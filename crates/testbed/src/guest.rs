@@ -204,11 +204,6 @@ impl Guest {
         self.group.pid()
     }
 
-    /// Processor seconds its processes have used.
-    pub fn cpu_seconds(&self) -> f64 {
-        self.group.cpu_seconds()
-    }
-
     /// Whether its main process has ended.
     pub fn has_ended(&mut self) -> bool {
         self.group.ended().is_some()

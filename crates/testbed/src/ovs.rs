@@ -147,11 +147,6 @@ impl OvsDpdk {
         self.daemon.pid()
     }
 
-    /// Processor seconds used so far.
-    pub fn cpu_seconds(&self) -> f64 {
-        self.daemon.cpu_seconds()
-    }
-
     /// Proportional share of its memory in bytes, without huge pages.
     pub fn memory(&self) -> u64 {
         self.daemon.memory()

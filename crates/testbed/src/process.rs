@@ -130,13 +130,6 @@ impl Group {
             self.ended = self.child.wait().ok();
         }
     }
-
-    /// Processor seconds used so far by the leader and all that descends from it, user and system. (The leader may be a
-    /// program that runs the real one in a process group and namespace of its own.)
-    pub fn cpu_seconds(&self) -> f64 {
-        let family = families(&[self.pid()], &all_processes());
-        cpu_seconds(|stat| family.contains(&stat.pid))
-    }
 }
 
 impl Drop for Group {
@@ -154,21 +147,18 @@ pub struct ProcStat {
     pub parent: u32,
     /// Its process group.
     pub group: u32,
-    /// Clock ticks spent, user and system, own and of children that were waited for.
-    pub ticks: u64,
 }
 
 fn parse_stat(text: &str) -> Option<ProcStat> {
     // The second field is the program's name in parentheses and may contain anything, even parentheses.
     let (head, tail) = text.rsplit_once(')')?;
     let pid = head.split_once(' ')?.0.parse().ok()?;
-    let fields: Vec<&str> = tail.split_whitespace().collect();
-    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u64>().ok());
+    let mut fields = tail.split_whitespace().skip(1);
+    let mut number = || fields.next()?.parse().ok();
     Some(ProcStat {
         pid,
-        parent: u32::try_from(number(1)?).ok()?,
-        group: u32::try_from(number(2)?).ok()?,
-        ticks: number(11)? + number(12)? + number(13)? + number(14)?,
+        parent: number()?,
+        group: number()?,
     })
 }
 
@@ -203,16 +193,6 @@ pub fn families(roots: &[u32], all: &[ProcStat]) -> HashSet<u32> {
             return family;
         }
     }
-}
-
-/// Processor seconds of the processes that `wanted` picks. One tick is 10 ms (USER_HZ is 100 on Linux).
-pub fn cpu_seconds(wanted: impl Fn(&ProcStat) -> bool) -> f64 {
-    let ticks: u64 = all_processes()
-        .iter()
-        .filter(|stat| wanted(stat))
-        .map(|stat| stat.ticks)
-        .sum();
-    Duration::from_millis(ticks * 10).as_secs_f64()
 }
 
 /// Proportional share of memory of a process in bytes; 0 if it is gone.
@@ -303,6 +283,6 @@ mod tests {
     #[test]
     fn stat_lines_with_odd_names_are_read() {
         let stat = parse_stat("12 (a) b (c) S 3 4 5 0 -1 0 0 0 0 0 10 20 30 40 20 0 1 0").expect("parses");
-        assert_eq!((stat.pid, stat.parent, stat.group, stat.ticks), (12, 3, 4, 100));
+        assert_eq!((stat.pid, stat.parent, stat.group), (12, 3, 4));
     }
 }

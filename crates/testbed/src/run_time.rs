@@ -89,7 +89,6 @@ mod tests {
             pid,
             parent,
             group: pid,
-            ticks: 0,
         };
         // Children may be listed before their parents.
         let processes = [

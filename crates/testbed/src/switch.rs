@@ -323,12 +323,6 @@ impl Switch {
             .collect()
     }
 
-    /// Processor seconds used by all processes of the instance that run now.
-    pub fn cpu_seconds(&self) -> f64 {
-        let pids = self.pids();
-        process::cpu_seconds(|stat| pids.contains(&stat.pid))
-    }
-
     /// Proportional share of memory of all its processes, in bytes.
     pub fn memory(&self) -> u64 {
         self.pids().into_iter().map(process::memory).sum()

@@ -297,11 +297,6 @@ impl VhostSwitch {
         Ok([packets, busy, elapsed * hertz])
     }
 
-    /// Processor seconds used so far.
-    pub fn cpu_seconds(&self) -> f64 {
-        self.testpmd.group.cpu_seconds()
-    }
-
     /// Process identifier of the leader of its process group.
     pub fn pid(&self) -> u32 {
         self.testpmd.pid()

@@ -143,11 +143,6 @@ impl Daemon {
         self.switch().pid()
     }
 
-    /// Processor seconds used so far.
-    pub(super) fn cpu_seconds(&self) -> f64 {
-        self.switch().cpu_seconds()
-    }
-
     /// Proportional share of its memory in bytes, without huge pages.
     pub(super) fn memory(&self) -> u64 {
         process::memory(self.switch().pid())

@@ -144,11 +144,6 @@ impl Driven {
         self.replace_vswitchd(Duration::ZERO)
     }
 
-    /// Processor seconds used so far.
-    pub fn cpu_seconds(&self) -> f64 {
-        self.switch.cpu_seconds() + self.daemon.cpu_seconds()
-    }
-
     /// Time that the data plane and the process `ovs` ran so far.
     pub fn own_run_time(&self) -> Result<RunTime> {
         let processes = self.switch.status()?.processes.into_iter();

@@ -229,18 +229,6 @@ impl Network {
         }
     }
 
-    /// Processor seconds of its processes. A bridge works in its guests' time and has none.
-    pub fn cpu_seconds(&self) -> f64 {
-        match &self.switch {
-            Running::Hyperswitch(switch) => switch.cpu_seconds(),
-            Running::ByPorts(plane, _) => lock(plane).cpu_seconds(),
-            Running::Driven(ovs) => ovs.cpu_seconds(),
-            Running::OvsDpdk(ovs) => ovs.cpu_seconds(),
-            Running::Testpmd(switch) => lock(switch).cpu_seconds(),
-            Running::Bridge(_) => 0.0,
-        }
-    }
-
     /// Time that its processes ran so far, and that of these processes of guests and the kernel's softirq threads, if there
     /// are any.
     pub fn run_time(&self, guests: &[u32]) -> RunTime {
