@@ -24,10 +24,7 @@ pub const PAIRS: Case = Case {
     contenders: &[HYPERSWITCH, BRIDGE, OVS_DPDK],
     run: |effort, contenders, record| {
         let counts = effort.choose(&[1, 2, 4, 8], &[1, 4]);
-        run(effort, contenders, record, counts, |pairs| Layout {
-            guests: 2 * pairs,
-            streams: (0..pairs).map(|pair| (2 * pair, 2 * pair + 1)).collect(),
-        })
+        run(effort, contenders, record, counts, Layout::of_pairs)
     },
 };
 
@@ -57,10 +54,7 @@ pub const CROWD: Case = Case {
     about: "TCP between 1 or 32 pairs of User Mode Linux guests at a time, added up",
     run: |effort, contenders, record| {
         let counts = effort.choose(&[1, 32], &[1, 4]);
-        run(effort, contenders, record, counts, |pairs| Layout {
-            guests: 2 * pairs,
-            streams: (0..pairs).map(|pair| (2 * pair, 2 * pair + 1)).collect(),
-        })
+        run(effort, contenders, record, counts, Layout::of_pairs)
     },
     contenders: &[HYPERSWITCH, BRIDGE],
     ..PAIRS
@@ -70,6 +64,24 @@ pub const CROWD: Case = Case {
 struct Layout {
     guests: usize,
     streams: Vec<(usize, usize)>,
+}
+
+impl Layout {
+    /// Every other pair sends the other way round, so that no processor has all the senders.
+    fn of_pairs(pairs: usize) -> Layout {
+        let stream = |pair: usize| {
+            let (first, second) = (2 * pair, 2 * pair + 1);
+            if pair.is_multiple_of(2) {
+                (first, second)
+            } else {
+                (second, first)
+            }
+        };
+        Layout {
+            guests: 2 * pairs,
+            streams: (0..pairs).map(stream).collect(),
+        }
+    }
 }
 
 fn run(
