@@ -147,18 +147,21 @@ pub struct ProcStat {
     pub parent: u32,
     /// Its process group.
     pub group: u32,
+    /// Clock ticks of 10 ms (USER_HZ is 100 on Linux) that its descendants spent which have ended and were waited for.
+    pub ended_ticks: u64,
 }
 
 fn parse_stat(text: &str) -> Option<ProcStat> {
     // The second field is the program's name in parentheses and may contain anything, even parentheses.
     let (head, tail) = text.rsplit_once(')')?;
     let pid = head.split_once(' ')?.0.parse().ok()?;
-    let mut fields = tail.split_whitespace().skip(1);
-    let mut number = || fields.next()?.parse().ok();
+    let fields: Vec<&str> = tail.split_whitespace().collect();
+    let number = |index: usize| fields.get(index).and_then(|field| field.parse::<u32>().ok());
     Some(ProcStat {
         pid,
-        parent: number()?,
-        group: number()?,
+        parent: number(1)?,
+        group: number(2)?,
+        ended_ticks: u64::from(number(13)?) + u64::from(number(14)?),
     })
 }
 
@@ -283,6 +286,9 @@ mod tests {
     #[test]
     fn stat_lines_with_odd_names_are_read() {
         let stat = parse_stat("12 (a) b (c) S 3 4 5 0 -1 0 0 0 0 0 10 20 30 40 20 0 1 0").expect("parses");
-        assert_eq!((stat.pid, stat.parent, stat.group), (12, 3, 4));
+        assert_eq!(
+            (stat.pid, stat.parent, stat.group, stat.ended_ticks),
+            (12, 3, 4, 70)
+        );
     }
 }

@@ -89,6 +89,7 @@ mod tests {
             pid,
             parent,
             group: pid,
+            ended_ticks: 0,
         };
         // Children may be listed before their parents.
         let processes = [

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use testbed::endpoint::{Endpoint, Host};
+use testbed::process::{all_processes, families};
 use testbed::run_time::RunTime;
 
 /// The machine, as named in results.
@@ -101,14 +102,12 @@ impl Neighbours {
 
 /// Processor seconds of this process and of all that it started, those that have ended included.
 fn our_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in parentheses may have spaces; `cutime` and `cstime` are the 14th and 15th field after it (proc(5)).
-    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    let ended: u64 = (fields.skip(13).take(2))
-        .filter_map(|ticks| ticks.parse::<u64>().ok())
-        .sum();
-    let living = RunTime::of_families(&[std::process::id()]);
-    living.since(&RunTime::default()).as_secs_f64() + Duration::from_millis(ended * 10).as_secs_f64()
+    let all = all_processes();
+    let family = families(&[std::process::id()], &all);
+    let living = RunTime::of(&family).since(&RunTime::default());
+    let of_us = all.iter().filter(|stat| family.contains(&stat.pid));
+    let ended: u64 = of_us.map(|stat| stat.ended_ticks).sum();
+    (living + Duration::from_millis(ended * 10)).as_secs_f64()
 }
 
 /// How often processors have switched to another task since the machine started.
