@@ -225,7 +225,8 @@ impl DataPlane {
         link.peer.send_heavy(message, Vec::new(), weight);
     }
 
-    /// Returns an upcall that is to be decided now. Others wait until flows are [taken over](Self::taken_over), or are ended if too many wait.
+    /// Returns an upcall that is to be decided now. Others wait until flows are [taken over](Self::taken_over), or are ended if
+    /// too many wait.
     pub fn hold(&mut self, upcall: Upcall) -> Option<Upcall> {
         let Some(link) = self.link.as_mut().filter(|link| link.restoring != Some(0)) else {
             return Some(upcall);

@@ -3,12 +3,13 @@
 //! Stations without flows age by our clock alone. Only the data plane knows when flows were used last, and is asked for that
 //! only while there are flows; so a switch that has learned nothing wakes no process.
 //!
-//! Floods go to connected ports only. A connect or disconnect changes the flows that flood in the port's VLANs, and no others. VMMs determine how often that
-//! happens, and guests how many such flows there are, so the work is done at a [pace](crate::pace), a piece at a time. Until
-//! it is done, floods miss a port that was just connected, or are dropped at one that was just disconnected.
+//! Floods go to connected ports only. A connect or disconnect changes the flows that flood in the port's VLANs, and no others.
+//! VMMs determine how often that happens, and guests how many such flows there are, so the work is done at a
+//! [pace](crate::pace), a piece at a time. Until it is done, floods miss a port that was just connected, or are dropped at one
+//! that was just disconnected.
 
 use crate::data_plane::DataPlane;
-use crate::l2::{LearningSwitch, SwitchRules};
+use crate::l2::{FlowChange, LearningSwitch, SwitchRules};
 use crate::pace::{Pace, Queue};
 use crate::pending::Pending;
 use control_protocol::data_plane::{Detail, Execute, Request, Upcall};
@@ -296,7 +297,7 @@ impl Switches {
 
 impl SwitchRun {
     /// Makes changes to its flows.
-    fn put(&self, changes: Vec<crate::l2::FlowChange>, data_plane: &mut DataPlane) {
+    fn put(&self, changes: Vec<FlowChange>, data_plane: &mut DataPlane) {
         if let Some(id) = self.id {
             data_plane.put_flows(id, changes);
         }
