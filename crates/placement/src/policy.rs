@@ -270,7 +270,14 @@ impl Policy {
         let now = limit.min(queued.packets);
         let saved = self.copy_ns(queued.without(now));
         let helper = self.helper(view, here, near, receiver, saved);
-        let copier = helper.map_or(Copier::Here, |cpu| Copier::Offload(WorkerId::Core(cpu)));
+        // Where helpers may be on other nodes, so may the caller. Unless its module is idle, the receiver's core copies, as in
+        // the paper.
+        let side = self.usable(near, receiver);
+        let is_far = self.config.other_nodes
+            && self.topology.reach(here, near) == Reach::OtherNode
+            && !self.helps(view, here);
+        let other = helper.or_else(|| (is_far && side != here).then_some(side));
+        let copier = other.map_or(Copier::Here, |cpu| Copier::Offload(WorkerId::Core(cpu)));
         CopyPlan { now, copier }
     }
 

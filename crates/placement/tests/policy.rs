@@ -143,6 +143,34 @@ fn the_papers_criteria_take_idle_modules_only_on_other_nodes_if_need_be() {
     still.cores[4] = CoreState::Other;
     still.expects = vec![Cpu(7)];
     assert!(offloaded(&policy, &still, WORTH_IT).unwrap() >= 8);
+    // A worker that looks for work beside a busy core is no helper either.
+    still.cores[5] = POLLING;
+    assert!(offloaded(&policy, &still, WORTH_IT).unwrap() >= 8);
+}
+
+#[test]
+fn with_the_papers_criteria_no_core_copies_that_is_not_to_help() {
+    let policy = policy(Config {
+        busy_modules: false,
+        other_nodes: true,
+        ..Config::default()
+    });
+    let mut still = running_pair();
+    let working = CoreState::Worker {
+        depth: 0,
+        polling: false,
+    };
+    // The other idle module of the receiver's node works as well, so this helper goes on instead of asking another node.
+    still.cores[4] = working;
+    still.cores[6] = working;
+    let copier = |still: &Still, here| policy.copier(still, Cpu(here), VnicId(1), WORTH_IT).copier;
+    assert_eq!(copier(&still, 4), Copier::Here);
+    // Without idle modules, the receiver's core copies rather than one of another node that found the packets.
+    still.cores.fill(CoreState::Guest);
+    still.cores[8] = working;
+    assert_eq!(copier(&still, 8), Copier::Offload(WorkerId::Core(Cpu(2))));
+    still.cores[9] = IDLE;
+    assert_eq!(copier(&still, 8), Copier::Here);
 }
 
 #[test]
@@ -826,19 +854,29 @@ impl Scene {
         };
         let may_wake = saved_ns > Costs::default().wake_waker_ns;
         let rests = |cpu: &Cpu| self.core(*cpu) == IDLE && !self.still.expects.contains(cpu);
+        let has_idle_module = |cpu: Cpu| {
+            let others = full.module(cpu).iter().filter(|other| **other != cpu);
+            !self.still.expects.contains(&cpu) && others.into_iter().all(rests)
+        };
         let kind = |cpu: Cpu| match self.core(cpu) {
             CoreState::Idle if !may_wake => None,
             CoreState::Idle if full.module(cpu).iter().all(rests) => Some(2),
             CoreState::Idle if !self.config.busy_modules => None,
             CoreState::Idle if rests(&cpu) => Some(3),
             CoreState::Idle => Some(5),
-            POLLING if !self.still.wanted(cpu) => Some(1),
+            POLLING if !self.still.wanted(cpu) && (self.config.busy_modules || has_idle_module(cpu)) => {
+                Some(1)
+            }
             CoreState::Worker { .. } | CoreState::Guest | CoreState::Other => None,
         };
         let reach = |cpu: Cpu| full.reach(cpu, near);
         let all = (0..nodes * llcs * modules * cpus).map(Cpu);
         let able = all.filter(|cpu| *cpu != self.here && *cpu != near && self.allowed[usize::from(cpu.0)]);
-        let near_enough = able.filter(|cpu| self.config.other_nodes || reach(*cpu) != Reach::OtherNode);
+        let here = self.here;
+        let works = matches!(self.core(here), CoreState::Worker { .. });
+        let helps = works && here != near && !self.still.wanted(here) && has_idle_module(here);
+        let far_too = self.config.other_nodes && !(helps && reach(here) != Reach::OtherNode);
+        let near_enough = able.filter(|cpu| far_too || reach(*cpu) != Reach::OtherNode);
         let mut in_order: Vec<Cpu> = near_enough.filter(|_| self.config.offload).collect();
         in_order.sort_by_key(|cpu| (reach(*cpu), place(*cpu)));
         // Only the first few that poll, and the first few that are idle, are looked at in each reach.
@@ -900,7 +938,8 @@ proptest! {
             let cpu = core(id);
             prop_assert!(cpu != scene.here);
             prop_assert!(allowed.is_empty() || allowed.contains(&cpu));
-            prop_assert!(free(cpu) || !scene.config.preemptive_copy);
+            let receivers = scene.config.other_nodes && own(vnic).is_none_or(|own| own == cpu || !allowed.contains(&own));
+            prop_assert!(free(cpu) || !scene.config.preemptive_copy || receivers);
         }
         let switcher = core(policy.switcher(&scene.still, vnic));
         prop_assert!(allowed.is_empty() || allowed.contains(&switcher));

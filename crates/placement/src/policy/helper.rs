@@ -5,7 +5,9 @@
 //! A worker that has work already is no helper: work that waits for it is done later than at home. The paper
 //! (section 5.2.3) takes idle modules of the receiver's node, then of other nodes, and no core beside a busy
 //! one. Here, idle cores of busy modules come before other nodes: data that a helper on another node writes reach the
-//! receiver so slowly that in the simulator it is better to have no helper.
+//! receiver so slowly that in the simulator it is better to have no helper. Where the configuration asks for the paper's
+//! criteria, a worker that copies in an idle module of the receiver's node is a helper already: it goes on, and does not
+//! ask other nodes.
 
 use super::Policy;
 use crate::topology::{Cpu, Reach, Tier};
@@ -47,7 +49,10 @@ impl Policy {
             hash: spread(vnic),
         };
         for tiers in self.topology.tiers(near).chunk_by(|a, b| a.reach == b.reach) {
-            if tiers[0].reach == Reach::OtherNode && !self.config.other_nodes {
+            let helps_near = || {
+                here != near && self.topology.reach(here, near) != Reach::OtherNode && self.helps(view, here)
+            };
+            if tiers[0].reach == Reach::OtherNode && (!self.config.other_nodes || helps_near()) {
                 break;
             }
             let found = match search.polling(view, tiers) {
@@ -59,6 +64,20 @@ impl Policy {
             }
         }
         None
+    }
+
+    /// Whether the worker that works on this core would be a helper if it were idle: its module is idle, and no other task wants
+    /// the core.
+    pub(super) fn helps(&self, view: &impl View, cpu: Cpu) -> bool {
+        let works = matches!(view.core(cpu), CoreState::Worker { .. });
+        works && !view.wanted(cpu) && self.has_idle_module(view, cpu)
+    }
+
+    /// Whether no vCPU is expected on any core of the module, and all but this one are idle.
+    fn has_idle_module(&self, view: &impl View, cpu: Cpu) -> bool {
+        let is_idle = |cpu: Cpu| view.idle(usize::from(cpu.0) / 64, 1 << (cpu.0 % 64)) != 0;
+        let is_free = |other: &Cpu| (*other == cpu || is_idle(*other)) && !view.expects_vcpu(*other);
+        self.topology.module(cpu).iter().all(is_free)
     }
 }
 
@@ -72,7 +91,9 @@ struct Search<'a> {
 
 impl Search<'_> {
     fn polling(&self, view: &impl View, tiers: &[Tier]) -> Option<Cpu> {
-        let helps = |cpu: Cpu| self.policy.polls_free(view, cpu);
+        let policy = self.policy;
+        let is_good = |cpu: Cpu| policy.config.busy_modules || policy.has_idle_module(view, cpu);
+        let helps = |cpu: Cpu| policy.polls_free(view, cpu) && is_good(cpu);
         let mut found = None;
         self.visit(
             tiers,
@@ -125,11 +146,9 @@ impl Search<'_> {
     /// The kind of helper that the core would be, if it is idle.
     fn kind(&self, view: &impl View, cpu: Cpu) -> Option<Kind> {
         let policy = self.policy;
-        let is_idle = |cpu: Cpu| view.idle(usize::from(cpu.0) / 64, 1 << (cpu.0 % 64)) != 0;
-        let is_free = |other: &Cpu| *other == cpu || is_idle(*other) && !view.expects_vcpu(*other);
         if view.expects_vcpu(cpu) {
             Some(Kind::Lent).filter(|_| policy.config.busy_modules)
-        } else if policy.topology.module(cpu).iter().all(is_free) {
+        } else if policy.has_idle_module(view, cpu) {
             Some(Kind::IdleModule)
         } else {
             Some(Kind::BusyModule).filter(|_| policy.config.busy_modules)
