@@ -2,7 +2,9 @@
 //!
 //! A discrete-event model of a machine asks the very same [`placement::Policy`] as the data plane does, so that the policy can be
 //! judged on machines that are not at hand. The experiment is the paper's Figure 7: one to many pairs of guests, each pair with
-//! one stream, in all modes. No result is an input; [`machine`] holds the inputs, with their sources.
+//! one stream, in all modes. [`machine`] holds the inputs, with their sources. Two results of the paper are among them
+//! ([`experiment::PUT_IN`]): the throughput of one pair and that of a full machine. The curve between them and all other results
+//! are predictions.
 //!
 //! # What is modelled
 //!
@@ -25,7 +27,9 @@
 //! are this switch with other answers of the policy, not the programs that they are named after: `thread-per-vnic`
 //! copies once, vhost-net twice.
 //!
-//! Only ratios between modes are meaningful, and only large ones. Absolute figures are those of the model.
+//! Only ratios between modes are meaningful, and only large ones. Absolute figures are those of the model: those of the paper's
+//! policy on the paper's machine are up to a twelfth below the paper's, and the modes that stand for KVM and Xen are faster
+//! than these (`docs/performance/placement.md`).
 
 #![forbid(unsafe_code)]
 

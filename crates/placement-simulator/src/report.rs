@@ -1,7 +1,9 @@
 //! Results as JSON for programs and as Markdown for readers.
 
-use crate::experiment::{self, Contender, LARGE, Point, REQUESTS, SMALL, Unit, Workload};
-use crate::machine::{Machine, machines};
+use crate::experiment::{
+    self, Contender, FIGURE_7, LARGE, ON_A_LINE, OTHER_PEAKS, PUT_IN, Point, REQUESTS, SMALL, Unit, Workload,
+};
+use crate::machine::{Machine, PAPERS, machines};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -120,6 +122,14 @@ fn workload_report(machine: &Machine, workload: &Workload) -> WorkloadReport {
 }
 
 impl Curve {
+    /// The highest value with numbers of pairs that the paper's Figure 7 has.
+    pub fn peak_of_figure_7(&self) -> f64 {
+        FIGURE_7
+            .iter()
+            .map(|(pairs, _)| self.at(*pairs))
+            .fold(0.0, f64::max)
+    }
+
     fn at(&self, pairs: usize) -> f64 {
         self.points
             .iter()
@@ -157,6 +167,9 @@ impl Report {
             )?;
             for workload in &machine.workloads {
                 workload.table(&mut text)?;
+                if machine.name == PAPERS && workload.name == LARGE.name {
+                    workload.paper_table(&mut text)?;
+                }
                 workload.ablation_table(&mut text)?;
             }
         }
@@ -184,6 +197,39 @@ impl WorkloadReport {
                 write!(text, " {value:.digits$} |")?;
             }
             writeln!(text, " {:.2} |", self.lead(pairs))?;
+        }
+        Ok(())
+    }
+
+    /// The paper's Figure 7 and the model's, with the paper's criteria and ours.
+    fn paper_table(&self, text: &mut String) -> std::fmt::Result {
+        writeln!(
+            text,
+            "\nThe paper's Figure 7, and the model's deviation from it:\n\n| pairs | paper | paper's criteria | | hyperswitch | | \
+             |\n|---:|---:|---:|---:|---:|---:|---|"
+        )?;
+        for (pairs, paper) in FIGURE_7 {
+            write!(text, "| {pairs} | {paper:.1} |")?;
+            for curve in [&self.curves[1], &self.curves[0]] {
+                let value = curve.at(pairs);
+                write!(text, " {value:.1} | {:+.0} % |", (value / paper - 1.0) * 100.0)?;
+            }
+            let remark = match () {
+                () if PUT_IN.contains(&pairs) => "put in, with the paper's criteria",
+                () if ON_A_LINE.contains(&pairs) => "the paper's straight line",
+                () => "",
+            };
+            writeln!(text, " {remark} |")?;
+        }
+        writeln!(text)?;
+        for (theirs, ours, paper) in OTHER_PEAKS {
+            let curve = self.curves.iter().find(|curve| curve.contender == ours);
+            let peak = curve.map_or(0.0, Curve::peak_of_figure_7);
+            let deviation = (peak / paper - 1.0) * 100.0;
+            writeln!(
+                text,
+                "* Peak of {theirs}: {paper:.0} Gb/s in the paper; of `{ours}`: {peak:.1} ({deviation:+.0} %)."
+            )?;
         }
         Ok(())
     }

@@ -122,6 +122,7 @@ impl World<'_> {
         port.waits += 1;
         let times = port.waits;
         let port = VnicId(vnic as u32);
+        self.workers[number].scheduled.carry_ns += self.machine.costs.decide;
         let Some(id) = self.policy.hand_off(self, here, port, times) else {
             return false;
         };
@@ -145,6 +146,7 @@ impl World<'_> {
             let worker = self.worker(id);
             let cpu = self.workers[worker].cpu;
             self.ports[vnic].watcher = Some(worker);
+            self.workers[worker].scheduled.carry_ns += self.machine.costs.decide;
             self.tell(worker, Work::Switch(VnicId(vnic as u32)), cpu);
         }
     }
@@ -190,6 +192,7 @@ impl World<'_> {
             Work::Copy(_) => self.policy.successor(self, here, vnic, self.backlog(index)),
             Work::Switch(_) => self.policy.switcher(self, vnic),
         };
+        self.workers[number].scheduled.carry_ns += self.machine.costs.decide;
         let worker = self.worker(id);
         match work {
             Work::Copy(_) => self.ports[index].copying = Some(worker),
