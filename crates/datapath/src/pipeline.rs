@@ -31,7 +31,7 @@ use classifier::{NoTables, Start, Tables, Train};
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, Context, DropReason, FlowKey, Op, PortId, Program, Stage};
 use ring::{PoolOwner, Unique};
-use scheduler::{RingId, Rings, Schedule};
+use scheduler::{Due, RingId, Rings, Schedule};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vnic::{Fetched, Packet, TransmitSide};
@@ -292,7 +292,9 @@ impl Walk {
                 }
             };
             self.process_burst(&mut sender, step);
-            let idle = sender.transmit.with(|side| finish_round(side.as_mut(), end));
+            let idle = sender
+                .transmit
+                .with(|side| finish_round(side.as_mut(), end, port, step));
             if idle {
                 more = false;
                 let fresh = step.schedule.progress.packets > before;
@@ -471,10 +473,13 @@ fn port_of(ring: RingId) -> PortId {
 }
 
 /// Ends a round at a transmit ring: gives back what is done. True if there is nothing more to do now.
-fn finish_round(side: Option<&mut TransmitSide>, end: Fetched) -> bool {
+fn finish_round(side: Option<&mut TransmitSide>, end: Fetched, port: &Port, step: &mut Step<'_>) -> bool {
     let Some(side) = side else { return true };
     side.reclaim();
     side.publish();
+    if side.owes_call() {
+        settle_call(side, port, step);
+    }
     match end {
         Fetched::Full => false,
         // The thread that delivers a packet of ours will have this side served again.
@@ -483,6 +488,16 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched) -> bool {
             side.disable_kicks();
             true
         }
+    }
+}
+
+/// Calls a driver that is owed a call for sent frames, or sees to it that it is called later.
+fn settle_call(side: &mut TransmitSide, port: &Port, step: &mut Step<'_>) {
+    let schedule = &mut *step.schedule;
+    let interval_ns = schedule.completion_interval_ns(port.home.vnic(), step.ports);
+    match side.put_off_call(schedule.now_ns(), interval_ns) {
+        Some(at_ns) => schedule.reset_timer(at_ns, port.transmit_ring(), Due::Notify),
+        None => side.call(),
     }
 }
 

@@ -69,6 +69,10 @@ pub struct Config {
     /// batching delays one.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
     pub notify_interval_us: u32,
+    /// Time in microseconds, 0 to 10000, for which a running sender that receives as well is not notified of frames that it sent, if it
+    /// has a worker to itself: Linux frees them when it receives. 0: it is notified at once.
+    #[serde(deserialize_with = "within::<0, 10_000, _>")]
+    pub completion_interval_us: u32,
     /// Time in microseconds, 0 to 10000, for which a sender whose vCPU runs need not kick: the longest by which state-aware
     /// batching delays its packets.
     #[serde(deserialize_with = "within::<0, 10_000, _>")]
@@ -111,6 +115,7 @@ impl Default for Config {
             vm_state: true,
             state_aware_batching: true,
             notify_interval_us: 50,
+            completion_interval_us: 500,
             kick_interval_us: 100,
             preemptive_copy: true,
             copy_limit: 8,

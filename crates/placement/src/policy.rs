@@ -307,6 +307,18 @@ impl Policy {
         }
     }
 
+    /// The time in nanoseconds for which a driver that frees sent frames when it receives need not be notified of them. 0 for a guest
+    /// that sleeps: it may be waiting for that.
+    pub fn completion_interval_ns(&self, view: &impl View, sender: VnicId) -> u64 {
+        let batches = self.config.mode == Mode::Hyperswitch && self.config.state_aware_batching;
+        match self.receiver(view, sender) {
+            VcpuState::Running(_) | VcpuState::Runnable(_) if batches => {
+                u64::from(self.config.completion_interval_us) * 1000
+            }
+            VcpuState::Running(_) | VcpuState::Runnable(_) | VcpuState::Blocked(_) | VcpuState::Unknown => 0,
+        }
+    }
+
     /// Chooses how to leave the transmit ring of `sender`, which is empty. A sender that runs will go on sending; a kick for
     /// each packet would interrupt it more often than it is worth.
     pub fn leave(&self, view: &impl View, sender: VnicId) -> Kicks {

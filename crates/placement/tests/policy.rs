@@ -442,6 +442,37 @@ fn only_a_running_receiver_waits_for_its_notification() {
 }
 
 #[test]
+fn only_a_running_sender_waits_for_its_completions() {
+    let mut still = running_pair();
+    let config = Config {
+        completion_interval_us: 300,
+        ..Config::default()
+    };
+    let interval_ns =
+        |still: &Still, config: &Config| policy(config.clone()).completion_interval_ns(still, VnicId(0));
+    for (state, expected) in [
+        (VcpuState::Running(Cpu(0)), 300_000),
+        (VcpuState::Runnable(Cpu(0)), 300_000),
+        (VcpuState::Blocked(Cpu(0)), 0),
+        (VcpuState::Unknown, 0),
+    ] {
+        still.vcpus[0] = state;
+        assert_eq!(interval_ns(&still, &config), expected, "{state:?}");
+    }
+    still.vcpus[0] = VcpuState::Running(Cpu(0));
+    let batching_off = Config {
+        state_aware_batching: false,
+        ..config.clone()
+    };
+    let polling = Config {
+        mode: Mode::Poll,
+        ..config
+    };
+    assert_eq!(interval_ns(&still, &batching_off), 0);
+    assert_eq!(interval_ns(&still, &polling), 0);
+}
+
+#[test]
 fn only_a_sender_that_blocked_has_to_kick_at_once() {
     let mut still = running_pair();
     let batching = policy(Config {

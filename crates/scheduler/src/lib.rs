@@ -53,6 +53,7 @@ mod ring_id;
 mod run_queue;
 mod schedule;
 mod scheduler;
+mod sole_sender;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -197,6 +197,19 @@ impl Schedule {
         None
     }
 
+    /// The time in nanoseconds for which the call that `sender` is owed for sent frames may be put off. 0 unless the sender has this
+    /// worker to itself: where guests share a core, one that is interrupted later sends less before the others' turn.
+    pub fn completion_interval_ns(&mut self, sender: VnicId, homes: &impl Homes) -> u64 {
+        let now_ns = self.now_ns();
+        if self.me.is_none() || !self.sole_sender.served(sender, now_ns) {
+            return 0;
+        }
+        let placement = &self.crew.placement;
+        placement
+            .policy
+            .completion_interval_ns(&placement.view(homes), sender)
+    }
+
     /// Calls a receiver's driver.
     pub fn interrupt(&self, receiver: &Home, call: impl FnOnce()) {
         match self.here() {

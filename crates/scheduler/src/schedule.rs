@@ -6,6 +6,7 @@ use crate::executor::Executor;
 use crate::polled::Polled;
 use crate::ring_id::RingId;
 use crate::run_queue::RunQueue;
+use crate::sole_sender::SoleSender;
 use crate::timers::{Due, Timers};
 use placement::Cpu;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ pub struct Schedule {
     pub(crate) resumed: Vec<RingId>,
     /// The place at which the look at rings that others serve goes on.
     pub(crate) scan_cursor: u32,
+    pub(crate) sole_sender: SoleSender,
     /// Work since the last time it was accounted for.
     pub progress: Progress,
 }
@@ -38,6 +40,7 @@ impl Schedule {
             polled: Polled::default(),
             resumed: Vec::new(),
             scan_cursor: 0,
+            sole_sender: SoleSender::default(),
             progress: Progress::default(),
         }
     }
@@ -51,6 +54,11 @@ impl Schedule {
     /// Serves a ring at a time of [`now_ns`](Self::now_ns), or earlier if that is set already.
     pub fn set_timer(&mut self, at_ns: u64, ring: RingId, due: Due) {
         self.timers.set(at_ns, ring, due);
+    }
+
+    /// Serves a ring at a time of [`now_ns`](Self::now_ns), and not at an earlier one that was set for this reason.
+    pub fn reset_timer(&mut self, at_ns: u64, ring: RingId, due: Due) {
+        self.timers.reset(at_ns, ring, due);
     }
 
     /// Polls a transmit ring from now on: it is empty, and its guest need not kick. `fresh`: something came through it in

@@ -33,14 +33,23 @@ pub(crate) struct Timers(Vec<Timer>);
 impl Timers {
     /// Sets a timer, or brings it forward.
     pub fn set(&mut self, at_ns: u64, ring: RingId, due: Due) {
-        let known = self
-            .0
-            .iter_mut()
-            .find(|timer| (timer.ring, timer.due) == (ring, due));
-        match known {
-            Some(timer) => timer.at_ns = timer.at_ns.min(at_ns),
-            None => self.0.push(Timer { at_ns, ring, due }),
-        }
+        let timer = self.timer(at_ns, ring, due);
+        timer.at_ns = timer.at_ns.min(at_ns);
+    }
+
+    /// Sets a timer, or puts it off or forward.
+    pub fn reset(&mut self, at_ns: u64, ring: RingId, due: Due) {
+        self.timer(at_ns, ring, due).at_ns = at_ns;
+    }
+
+    /// The timer of that ring and reason, if need be a new one.
+    fn timer(&mut self, at_ns: u64, ring: RingId, due: Due) -> &mut Timer {
+        let known = (self.0.iter()).position(|timer| (timer.ring, timer.due) == (ring, due));
+        let at = known.unwrap_or_else(|| {
+            self.0.push(Timer { at_ns, ring, due });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
     }
 
     #[inline]
@@ -107,6 +116,16 @@ mod tests {
         timers.set(500, RING, Due::Notify);
         assert_eq!(expired(&mut timers, 250), (vec![4], Some(250)));
         assert_eq!(expired(&mut timers, 500), (vec![4], None));
+    }
+
+    #[test]
+    fn a_timer_that_is_set_anew_comes_at_the_new_time_only() {
+        let mut timers = Timers::default();
+        timers.reset(300, RING, Due::Notify);
+        timers.reset(500, RING, Due::Notify);
+        assert_eq!(expired(&mut timers, 300), (vec![], Some(200)));
+        timers.reset(400, RING, Due::Notify);
+        assert_eq!(expired(&mut timers, 400), (vec![4], None));
     }
 
     #[test]

@@ -82,6 +82,10 @@ pub struct DeviceQueue {
     published_used: u16,
     /// Used index when the driver was last notified, or would have been; `None` forces the next notification.
     signalled_used: Option<u16>,
+    /// The same as of before the last [`publish`](Self::publish).
+    signalled_before: Option<u16>,
+    /// The driver's notification suppression when it was read last.
+    seen_suppression: u16,
 }
 
 // SAFETY: the pointers lead into mappings that `memory` keeps alive, and are used for atomic accesses only.
@@ -167,6 +171,8 @@ impl DeviceQueue {
             ordered: true,
             published_used: next_used,
             signalled_used: None,
+            signalled_before: None,
+            seen_suppression: 0,
         })
     }
 
@@ -454,11 +460,7 @@ impl DeviceQueue {
         }
         let (shown, ordered) = (self.shown_used == self.next_used, self.ordered);
         (self.shown_used, self.ordered) = (self.next_used, true);
-        let suppression = if self.event_idx {
-            self.available_word(2 + usize::from(self.addresses.size))
-        } else {
-            self.available_word(0)
-        };
+        let suppression = self.suppression();
         // The index must be visible before the driver's suppression is read, or both sides could wait (2.7.10).
         if !shown {
             // One order for these two accesses costs less than a fence for all. Both cache lines are fetched at the same
@@ -468,14 +470,53 @@ impl DeviceQueue {
         } else if !ordered {
             full_fence();
         }
-        let suppression = u16::from_le(suppression.load(Ordering::SeqCst));
+        self.seen_suppression = u16::from_le(suppression.load(Ordering::SeqCst));
         self.published_used = self.next_used;
-        let signalled = self.signalled_used.replace(self.next_used);
+        self.signalled_before = self.signalled_used.replace(self.next_used);
+        self.is_wanted(self.signalled_before)
+    }
+
+    /// Whether the driver is to be notified of what was published since `signalled`.
+    #[inline]
+    fn is_wanted(&self, signalled: Option<u16>) -> bool {
         if self.event_idx {
-            signalled.is_none_or(|signalled| passed(suppression, self.next_used, signalled))
+            signalled.is_none_or(|signalled| passed(self.seen_suppression, self.published_used, signalled))
         } else {
-            suppression & AVAIL_F_NO_INTERRUPT == 0
+            self.seen_suppression & AVAIL_F_NO_INTERRUPT == 0
         }
+    }
+
+    /// Where the driver says which notifications it wants: its event index, or its flags.
+    #[inline]
+    fn suppression(&self) -> &AtomicU16 {
+        if self.event_idx {
+            self.available_word(2 + usize::from(self.addresses.size))
+        } else {
+            self.available_word(0)
+        }
+    }
+
+    /// The notification that [`publish`](Self::publish) asked for is put off: it and [`wants_notification`](Self::wants_notification) go on
+    /// asking for it until the driver has looked at the used ring, or [`notified`](Self::notified).
+    pub fn put_off_notification(&mut self) {
+        self.signalled_used = self.signalled_before;
+    }
+
+    /// The driver is notified of all that was published.
+    pub fn notified(&mut self) {
+        self.signalled_used = Some(self.published_used);
+    }
+
+    /// Whether the driver still wants a notification that was [put off](Self::put_off_notification).
+    pub fn wants_notification(&mut self) -> bool {
+        self.seen_suppression = u16::from_le(self.suppression().load(Ordering::Relaxed));
+        self.is_wanted(self.signalled_used)
+    }
+
+    /// The driver's event index, or its flags, when they were read last. The event index has moved if the driver has looked at the
+    /// used ring and waits for more of it.
+    pub fn suppression_seen(&self) -> u16 {
+        self.seen_suppression
     }
 
     /// Asks the driver to kick when it makes a chain available beyond those that were seen last. Returns whether it

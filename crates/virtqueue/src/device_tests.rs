@@ -353,6 +353,41 @@ fn notifications_follow_the_drivers_wish() {
     assert_eq!(plain.enable_kicks(), Ok(true));
 }
 
+#[test]
+fn a_notification_that_is_put_off_is_wanted_until_the_driver_has_looked() {
+    let guest = Guest::new();
+    let mut queue = guest.queue(true);
+    let used_event = |index: u16| guest.put(AVAILABLE + 4 + 2 * u64::from(SIZE), &index.to_le_bytes());
+    let give_back = |queue: &mut DeviceQueue| {
+        queue.push_used(0, 0);
+        queue.publish()
+    };
+    assert!(give_back(&mut queue));
+    queue.notified();
+    used_event(1);
+    for _ in 0..3 {
+        assert!(give_back(&mut queue), "still");
+        queue.put_off_notification();
+        assert!(queue.wants_notification());
+        assert_eq!(queue.suppression_seen(), 1);
+    }
+    // The driver has taken two of them, and waits for one behind the third.
+    used_event(4);
+    assert!(!queue.wants_notification());
+    assert_eq!(queue.suppression_seen(), 4);
+    assert!(give_back(&mut queue), "used index 5");
+    queue.put_off_notification();
+    queue.notified();
+    assert!(!give_back(&mut queue) && !queue.wants_notification());
+    // A driver without event indices says that it has looked by wanting none.
+    let mut plain = guest.queue(false);
+    assert!(give_back(&mut plain));
+    plain.put_off_notification();
+    assert!(plain.wants_notification());
+    guest.put(AVAILABLE, &AVAIL_F_NO_INTERRUPT.to_le_bytes());
+    assert!(!plain.wants_notification());
+}
+
 proptest! {
     /// Whatever the ring says, taking ends, stays inside memory, and never takes more than was offered.
     #[test]

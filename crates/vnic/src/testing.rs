@@ -94,6 +94,11 @@ impl Driver {
         self.put(AVAILABLE + 2, &self.next.to_le_bytes());
     }
 
+    /// Asks for a call when the used index passes `index`.
+    pub fn ask_for_call_at(&self, index: u16) {
+        self.put(AVAILABLE + 4 + 2 * u64::from(SIZE), &index.to_le_bytes());
+    }
+
     /// Offers receive buffers of `len` bytes, one behind the other from `DATA` on.
     pub fn post(&mut self, heads: std::ops::Range<u16>, len: u32) {
         for head in heads {

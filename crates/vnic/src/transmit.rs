@@ -10,10 +10,12 @@ use crate::counters::{Counters, add_alone};
 use crate::features::{Features, RING_EVENT_IDX, RING_INDIRECT_DESC};
 use crate::packet::{MAX_FRAME, Packet};
 use crate::turn::{BURST_WORK, DESCRIPTOR_WORK};
+use completion::Completion;
 use flow::{DropReason, PortId};
 use guest_memory::GuestMemory;
 use ring::{PoolOwner, Unique};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use virtqueue::{ChainError, DeviceQueue, Direction, QueueAddresses, QueueError};
 use wire::{Snapshot, VnetHeader};
 
@@ -57,6 +59,7 @@ pub struct TransmitSide {
     draining: bool,
     /// Chains were given back without the call the guest wanted.
     owes_call: bool,
+    completion: Completion,
 }
 
 /// The parameters of a ring, as vhost-user negotiated them.
@@ -100,6 +103,7 @@ impl TransmitSide {
             account,
             draining: false,
             owes_call: false,
+            completion: Completion::default(),
         })
     }
 
@@ -116,7 +120,7 @@ impl TransmitSide {
         self.draining = true;
         self.reclaim();
         // Calling may wait for the VMM, and this may be the thread that has to end its session: left to a worker.
-        self.owes_call |= self.queue.has_unpublished() && self.queue.publish();
+        self.publish();
         self.pool.outstanding() == 0
     }
 
@@ -304,19 +308,54 @@ impl TransmitSide {
         }
     }
 
-    /// Publishes the chains that were given back, and calls the driver if it asked for that.
+    /// Publishes the chains that were given back. The driver may be [owed a call](Self::owes_call) afterwards.
     #[inline]
     pub fn publish(&mut self) {
-        if self.owes_call || self.queue.has_unpublished() {
-            let wanted = self.queue.publish() | std::mem::take(&mut self.owes_call);
-            self.call.notify(wanted, &self.account.transmit_calls);
+        let wanted = if self.queue.has_unpublished() {
+            self.queue.publish()
+        } else if self.owes_call {
+            self.queue.wants_notification()
+        } else {
+            return;
+        };
+        if wanted {
+            self.queue.put_off_notification();
+        } else {
+            self.completion.settled();
+            self.call.notify(false, &self.account.transmit_calls);
+        }
+        self.owes_call = wanted;
+    }
+
+    /// Whether the driver wants to be called for chains that were given back. The thread that published calls it, with
+    /// [`call`](Self::call), at once or soon.
+    #[inline]
+    pub fn owes_call(&self) -> bool {
+        self.owes_call
+    }
+
+    /// The time until which the call that is owed is put off, `interval_ns` after it was owed first at most and on the clock of `now_ns`;
+    /// `None`: it is to be made now.
+    pub fn put_off_call(&mut self, now_ns: u64, interval_ns: u64) -> Option<u64> {
+        let received = self.account.transmitted.load(Ordering::Relaxed);
+        let event = self.queue.suppression_seen();
+        self.completion.put_off(received, event, now_ns, interval_ns)
+    }
+
+    /// Makes the call that is owed to the driver, if any.
+    pub fn call(&mut self) {
+        if std::mem::take(&mut self.owes_call) {
+            self.completion.settled();
+            self.queue.notified();
+            self.call.notify(true, &self.account.transmit_calls);
         }
     }
 
-    /// Makes the call that [`drain`](Self::drain) put off, before the ring goes.
+    /// Makes the call that is owed, before the ring goes.
     pub(crate) fn call_if_owed(&mut self) {
         if self.call.never_waits() {
             self.publish();
+            self.call();
         }
     }
 
@@ -354,5 +393,6 @@ fn new_pool(queue: &DeviceQueue, port: PortId, account: &Arc<Counters>) -> PoolO
     })
 }
 
+mod completion;
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,14 @@
 //! What guests do, as far as the data plane is told.
 
 use crate::support::frames::plain;
-use crate::support::{Guest, Switch, eventually};
+use crate::support::{Guest, PATIENCE, Switch, eventually};
 use control_protocol::data_plane::{Answer, GuestState, PortState, Request};
 use flow::{Action, PortId};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vm_state::{Publisher, Registry};
 
 fn threads(port: u32, slots: &[u16]) -> Request {
@@ -116,5 +118,70 @@ fn a_sender_that_blocks_is_served_on_its_core() {
         let most = (0..10).map(|_| of_frames()).find(|here| here * 4 > FRAMES * 3);
         assert!(most.is_some(), "most are switched elsewhere than on CPU {cpu}");
     }
+    switch.finish();
+}
+
+/// A guest whose vCPU runs, which frees sent frames when it receives, and one that answers it.
+#[test]
+fn a_guest_that_frees_sent_frames_when_it_receives_is_not_called_for_them() {
+    const ROUNDS: u64 = 400;
+    let Ok(publisher) = Publisher::attach() else {
+        return;
+    };
+    let registry = Registry::map(publisher.area()).unwrap();
+    let mut switch = Switch::seeing(Some(publisher.area())).and_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut b = Guest::usual(&mut switch, 2);
+    switch.flow(1, &[Action::Output(PortId(2))]);
+    switch.flow(2, &[Action::Output(PortId(1))]);
+    let (sender, receiver) = channel();
+    let ending = Arc::new(AtomicBool::new(false));
+    let ends = ending.clone();
+    let vcpu = std::thread::spawn(move || {
+        sender
+            .send(gettid().as_raw_nonzero().get().cast_unsigned())
+            .unwrap();
+        while !ends.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+    });
+    let slot = registry.add(receiver.recv().unwrap()).unwrap();
+    switch.done(threads(1, &[slot.0]));
+    b.transmit.refuse_calls();
+    a.receive.refuse_calls();
+    let frame = plain(1, 2, 100, 0);
+    let mut round = |looks: bool| {
+        a.send(&frame);
+        b.expect_plain(&frame);
+        b.send(&frame);
+        b.reap();
+        // Waiting for a call would be one.
+        let sent = Instant::now();
+        while a.try_receive().is_none() {
+            assert!(sent.elapsed() < PATIENCE, "no answer");
+            std::thread::yield_now();
+        }
+        if looks {
+            a.reap();
+            a.transmit.ask_for_call();
+        }
+    };
+    let mut calls_for = |rounds: u64| {
+        let before = switch.counters(1).calls;
+        (0..rounds).for_each(|_| round(true));
+        switch.counters(1).calls - before
+    };
+    // Others may use the cores at times.
+    let calls = (0..20)
+        .map(|_| calls_for(ROUNDS))
+        .find(|&calls| calls < ROUNDS / 2);
+    assert!(calls.is_some(), "it is called for most frames");
+    round(false);
+    ending.store(true, Ordering::Relaxed);
+    vcpu.join().unwrap();
+    assert!(
+        a.transmit.wait_for_call(Duration::from_secs(5)),
+        "nobody calls it"
+    );
     switch.finish();
 }

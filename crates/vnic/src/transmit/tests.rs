@@ -66,6 +66,55 @@ fn large_tables_cost_no_more_than_their_bound() {
     }
 }
 
+/// Sends a frame; true if the driver is owed a call then.
+fn send(driver: &mut Driver, side: &mut TransmitSide, head: u16) -> bool {
+    driver.descriptor(0, head, DATA, 100, 0);
+    driver.offer(head);
+    let mut burst = Vec::with_capacity(BURST);
+    side.fetch(&mut burst).unwrap();
+    side.finish(burst.drain(..));
+    side.publish();
+    side.owes_call()
+}
+
+#[test]
+fn the_call_for_sent_frames_is_spared_if_the_driver_looks() {
+    const MS: u64 = 1_000_000;
+    let mut driver = Driver::new();
+    let account = Arc::new(Counters::default());
+    let features = VERSION_1 | RING_EVENT_IDX;
+    let mut side = TransmitSide::new(driver.setup(features), PortId(1), account.clone()).unwrap();
+    let calls = || account.read().calls;
+    // The first is forced, and a guest that has received nothing is called.
+    assert!(send(&mut driver, &mut side, 0));
+    assert_eq!(side.put_off_call(10 * MS, MS), None);
+    side.call();
+    assert_eq!(calls(), 1);
+    // One that receives is not, and has taken the frame before the time is over.
+    add_alone(&account.transmitted, 1);
+    driver.ask_for_call_at(1);
+    assert!(send(&mut driver, &mut side, 1));
+    assert_eq!(side.put_off_call(20 * MS, MS), Some(21 * MS));
+    driver.ask_for_call_at(2);
+    side.publish();
+    assert!(!side.owes_call());
+    assert_eq!(calls(), 1);
+    // If not, it is called; and nobody forgets it when the ring goes.
+    assert!(send(&mut driver, &mut side, 2));
+    assert_eq!(side.put_off_call(20 * MS, MS), Some(21 * MS));
+    side.publish();
+    assert!(side.owes_call());
+    assert_eq!(side.put_off_call(21 * MS, MS), None);
+    side.call();
+    assert_eq!(calls(), 2);
+    driver.ask_for_call_at(3);
+    assert!(send(&mut driver, &mut side, 3));
+    assert!(side.drain(), "nothing is under way");
+    assert_eq!(calls(), 2);
+    side.call_if_owed();
+    assert_eq!(calls(), 3);
+}
+
 /// The only packet there is, detached: where its tail lies, and its bytes.
 fn detached(side: &mut TransmitSide) -> (*const u8, Vec<u8>) {
     let mut burst = Vec::with_capacity(BURST);
