@@ -76,11 +76,11 @@ pub struct Effort {
 
 impl Effort {
     fn new(quick: bool, rounds: Option<usize>) -> Effort {
-        let (default, short, long) = if quick { (2, 100, 1) } else { (10, 250, 2) };
+        let (default, short) = if quick { (2, 100) } else { (10, 250) };
         Effort {
             rounds: rounds.unwrap_or(default),
             short: Duration::from_millis(short),
-            long: Duration::from_secs(long),
+            long: Duration::from_secs(1),
             quick,
         }
     }

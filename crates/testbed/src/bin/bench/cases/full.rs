@@ -10,12 +10,13 @@
 //!   the round trips is measured as well.
 
 use super::guests::{Busy, Stations, address, boot, boot_qemu, contain, names};
-use super::{Case, Rig};
+use super::{Case, Rig, labelled};
 use crate::Effort;
 use crate::contender::{BRIDGE, HYPERSWITCH, NORMAL, OVS_LEARNING};
 use crate::record::Better::{Higher, Lower};
 use crate::record::NOT_HERE;
 use anyhow::{Result, ensure};
+use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 use testbed::endpoint::{Endpoint, Host, Running};
@@ -39,8 +40,8 @@ pub const GUESTS: Case = Case {
         let rigs = Rig::start_all(contenders, record, names(4), |network, ports| {
             Stations::new(boot(network, ports)?)
         })?;
-        let points = points(effort, |_| true);
-        Rig::sweep(rigs, record, &points, |_, guests, beside| {
+        let chosen = effort.choose(&BESIDE, &QUICK);
+        Rig::sweep(rigs, record, &labelled(chosen), |_, guests, beside| {
             measure(effort, guests, *beside)
         })
     },
@@ -54,8 +55,13 @@ pub const CONTAINERS: Case = Case {
         let rigs = Rig::start_all(contenders, record, &[], |network, _| {
             Stations::new(contain(network, names(4))?)
         })?;
-        let points = points(effort, |beside| !matches!(beside, Beside::Computing));
-        Rig::sweep(rigs, record, &points, |_, containers, beside| {
+        let points = [
+            Beside::Nothing,
+            Beside::Loops(1, 0),
+            Beside::Loops(1, 19),
+            Beside::Load(90),
+        ];
+        Rig::sweep(rigs, record, &labelled(&points), |_, containers, beside| {
             measure(effort, containers, *beside)
         })
     },
@@ -70,8 +76,7 @@ pub const QEMU: Case = Case {
         let rigs = Rig::start_all(contenders, record, names(4), |network, ports| {
             Stations::new(boot_qemu(network, ports)?)
         })?;
-        let points = points(effort, |_| true);
-        Rig::sweep(rigs, record, &points, |_, guests, beside| {
+        Rig::sweep(rigs, record, &labelled(&QUICK), |_, guests, beside| {
             measure(effort, guests, *beside)
         })
     },
@@ -90,24 +95,34 @@ enum Beside {
     Load(u32),
 }
 
-/// Those that `can` be, labelled.
-fn points(effort: &Effort, can: fn(&Beside) -> bool) -> Vec<(String, Beside)> {
-    let all = [
-        ("none", Beside::Nothing),
-        ("all, nice 0", Beside::Loops(1, 0)),
-        ("all, nice 19", Beside::Loops(1, 19)),
-        ("half, nice 0", Beside::Loops(2, 0)),
-        ("busy guest", Beside::Computing),
-        ("10 % load", Beside::Load(10)),
-        ("50 % load", Beside::Load(50)),
-        ("90 % load", Beside::Load(90)),
-    ];
-    let quick = [all[0], all[1], all[4], all[6]];
-    let chosen = effort.choose(&all, &quick).iter();
-    chosen
-        .filter(|(_, beside)| can(beside))
-        .map(|(label, beside)| ((*label).to_owned(), *beside))
-        .collect()
+const BESIDE: [Beside; 7] = [
+    Beside::Nothing,
+    Beside::Loops(1, 0),
+    Beside::Loops(1, 19),
+    Beside::Loops(2, 0),
+    Beside::Computing,
+    Beside::Load(10),
+    Beside::Load(90),
+];
+
+/// The most telling ones.
+const QUICK: [Beside; 4] = [
+    Beside::Nothing,
+    Beside::Loops(1, 0),
+    Beside::Computing,
+    Beside::Load(90),
+];
+
+impl fmt::Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Beside::Nothing => f.write_str("none"),
+            Beside::Loops(1, nice) => write!(f, "all, nice {nice}"),
+            Beside::Loops(_, nice) => write!(f, "half, nice {nice}"),
+            Beside::Computing => f.write_str("busy guest"),
+            Beside::Load(percent) => write!(f, "{percent} % load"),
+        }
+    }
 }
 
 /// Percentiles of round trips in milliseconds, and packets per second of the load beside.
@@ -204,7 +219,7 @@ fn received(station: &dyn Endpoint) -> Result<f64> {
 }
 
 /// Time for round trips, in measurements of other cases.
-const PINGS: u32 = 2;
+const PINGS: u32 = 3;
 
 fn percentiles(effort: &Effort, from: &dyn Endpoint, address: &str) -> Result<[f64; 4]> {
     let interval = 0.02;

@@ -23,7 +23,7 @@ pub const PAIRS: Case = Case {
     ],
     contenders: &[HYPERSWITCH, BRIDGE, OVS_DPDK],
     run: |effort, contenders, record| {
-        let counts = effort.choose(&[1, 2, 4, 8], &[1, 4]);
+        let counts = effort.choose(&[1, 4, 8], &[1, 4]);
         run(effort, contenders, record, counts, Layout::of_pairs)
     },
 };
@@ -35,7 +35,7 @@ pub const MESH: Case = Case {
     measures: PAIRS.measures,
     contenders: &[HYPERSWITCH, BRIDGE, OVS_LEARNING],
     run: |effort, contenders, record| {
-        let counts = effort.choose(&[2, 4, 8], &[3]);
+        let counts = effort.choose(&[2, 8], &[3]);
         run(effort, contenders, record, counts, |guests| Layout {
             guests,
             streams: (0..guests)
@@ -108,7 +108,7 @@ const STARTED_PER_SECOND: usize = 8;
 /// Gigabits per second, and processor seconds per gigabyte.
 fn measure(effort: &Effort, network: &Network, guests: &[Guest], layout: &Layout) -> Result<[f64; 2]> {
     // Streams begin within 0.1 s, of which little is to be seen.
-    let time = 2 * effort.long;
+    let time = 3 * effort.long;
     let mut prepared = Vec::new();
     for &(from, to) in &layout.streams {
         // Streams to the same guest need servers of their own.

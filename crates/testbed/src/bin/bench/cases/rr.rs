@@ -4,7 +4,7 @@
 use super::guests::{address, boot_echo, cpu_during, names};
 use super::{Case, Rig, labelled};
 use crate::Effort;
-use crate::contender::{BRIDGE, Contender, HALTING, HYPERSWITCH, OVS_DPDK, PEERS_AND_MODES};
+use crate::contender::{BRIDGE, Contender, HALTING, HYPERSWITCH, OVS_DPDK, PEERS_AND_MODES, TOGETHER};
 use crate::machine::{HaltPolling, polled_seconds};
 use crate::network::Network;
 use crate::record::Better::{Higher, Lower};
@@ -29,6 +29,7 @@ pub const CASE: Case = Case {
 pub const AWAKE: Case = Case {
     name: "rr-awake",
     about: "the same while idle processors of this virtual machine look for work for 200 us before they halt",
+    contenders: &[HYPERSWITCH, TOGETHER, BRIDGE, OVS_DPDK],
     run: |effort, contenders, record| {
         if !HaltPolling::is_possible() {
             println!("  left out: idle processors do not poll (governor haltpoll)");
@@ -63,7 +64,7 @@ pub const IDLE_POLL: Case = Case {
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let sizes = effort.choose(&[64, 1024, 4096, 16_384], &[64]);
+    let sizes = effort.choose(&[64, 1024, 16_384], &[64]);
     let rigs = Rig::start_all(contenders, record, names(2), boot_echo)?;
     Rig::sweep(rigs, record, &labelled(sizes), |network, guests, size| {
         measure(effort, network, guests, *size)

@@ -25,7 +25,7 @@ pub const CASE: Case = Case {
 };
 
 fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result<()> {
-    let sizes = effort.choose(&[64, 1024, 4096, 16_384, 65_536], &[64, 65_536]);
+    let sizes = effort.choose(&[64, 1024, 16_384, 65_536], &[64, 65_536]);
     let rigs = Rig::start_all(contenders, record, names(2), boot)?;
     Rig::sweep(rigs, record, &labelled(sizes), |network, guests, size| {
         measure(effort, network, guests, *size)
