@@ -417,6 +417,46 @@ mod tests {
         assert!(drawn > 0);
     }
 
+    /// A record of one measure, by point and contender.
+    fn record(points: &[(&str, &[(&str, f64)])]) -> Record {
+        let points = points.iter().map(|(label, contenders)| {
+            let values = contenders
+                .iter()
+                .map(|(name, value)| format!(r#""{name}": {{"rate": [{value}]}}"#));
+            let values: Vec<String> = values.collect();
+            format!(
+                r#"{{"label": "{label}", "contenders": {{{}}}}}"#,
+                values.join(",")
+            )
+        });
+        let points: Vec<String> = points.collect();
+        let text = format!(
+            r#"{{"case": "", "about": "", "axis": "bytes", "rounds": 1, "commit": "",
+            "measures": [{{"name": "rate", "unit": "1/s", "better": "higher"}}], "points": [{}]}}"#,
+            points.join(",")
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn what_the_table_says_as_well_has_no_plot() {
+        let drawn = |points: &[(&str, &[(&str, f64)])]| {
+            let record = record(points);
+            draw(&record, &record.measures[0]).unwrap().is_some()
+        };
+        let [ours, better]: [&[(&str, f64)]; 2] =
+            [&[("hyperswitch", 8.0)], &[("hyperswitch", 8.0), ("bridge", 9.0)]];
+        let [same, none]: [&[(&str, f64)]; 2] = [
+            &[("hyperswitch", 8.0), ("bridge", 8.1)],
+            &[("hyperswitch", 0.0), ("bridge", 0.0)],
+        ];
+        assert!(drawn(&[("1", same), ("2", better), ("3", same)]));
+        assert!(!drawn(&[("1", same), ("2", better)]), "two points");
+        assert!(!drawn(&[("1", ours), ("2", ours), ("3", ours)]), "one contender");
+        assert!(!drawn(&[("1", same), ("2", same), ("3", same)]), "no difference");
+        assert!(!drawn(&[("1", none), ("2", none), ("3", none)]), "zeros");
+    }
+
     #[test]
     fn many_contenders_are_drawn_in_two_rows() {
         let few = ["hyperswitch", "bridge"];
