@@ -69,16 +69,27 @@ pub fn write(directory: &Path, results: &Results) -> Result<()> {
             continue;
         };
         for measure in &record.measures {
+            let name = format!("{}-{}.svg", record.case, measure.name.replace(' ', "-"));
             let Some(svg) = plot::draw(record, measure)? else {
+                remove(&directory.join(&name))?;
                 continue;
             };
-            let name = format!("{}-{}.svg", record.case, measure.name.replace(' ', "-"));
             build_dir::write(&directory.join(&name), svg.as_bytes())?;
             plots.push((record.case.clone(), name));
         }
     }
     let text = table::all(results, &plots);
     build_dir::write(&directory.join("latest.md"), text.as_bytes())
+}
+
+/// Removes what an earlier report wrote, if it did.
+fn remove(path: &Path) -> Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

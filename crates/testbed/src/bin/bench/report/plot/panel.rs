@@ -1,15 +1,17 @@
 //! One pair of axes with what was measured of each contender: lines with bands where the axis has numbers, marks with bars
 //! side by side where it has names, between which there is nothing.
 
-use super::{Canvas, Drawn, is_number};
+use super::scale::{self, Along, Scale, WIDE};
+use super::{Canvas, Drawn, TEXT, TITLE, number};
 use crate::record::Spread;
-use crate::report::table::digits;
-use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
 use plotters::prelude::*;
-use std::ops::Range;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// Ratios beyond are written beside their marks, so that one does not flatten all others.
-const MOST: f64 = 8.0;
+/// Pixels: what is around a panel, of values' labels, of a line of names, and of what a character takes at most.
+const MARGIN: u32 = 8;
+const LEFT: u32 = 72;
+const LINE: i32 = 15;
+const CHARACTER: u32 = 7;
 
 /// What is drawn besides lines.
 pub(super) struct Panel<'a> {
@@ -30,126 +32,178 @@ pub(super) struct Line {
     pub values: Vec<(usize, Spread)>,
 }
 
-/// Places along the axis, in parts of what there is between two of them.
-const PARTS: usize = 100;
-
-/// An axis with so many points, each in the middle of its share.
-struct Axis {
-    count: usize,
-}
-
-impl Ranged for Axis {
-    type FormatOption = DefaultFormatting;
-    type ValueType = usize;
-
-    fn map(&self, value: &usize, (low, high): (i32, i32)) -> i32 {
-        let parts = i32::try_from(self.count * PARTS).unwrap_or(i32::MAX);
-        low + (high - low) * i32::try_from(*value).unwrap_or(0) / parts
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<usize> {
-        (0..self.count).map(middle).collect()
-    }
-
-    fn range(&self) -> Range<usize> {
-        0..self.count * PARTS
-    }
-}
-
-const fn middle(point: usize) -> usize {
-    point * PARTS + PARTS / 2
-}
-
-type Chart<'a, 'b> =
-    ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, plotters::coord::types::RangedCoordf64>>;
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Along, Scale>>;
 
 impl Panel<'_> {
-    /// Values begin at zero, so that what looks twice as high is twice as much.
     pub(super) fn draw(&self, area: &Canvas, lines: &[Line]) -> Drawn {
-        let spreads = lines.iter().flat_map(|line| &line.values);
-        let least = self.rule.map_or(0.0, |rule| 1.5 * rule);
-        let highest = spreads.map(|(_, spread)| spread.upper).fold(least, f64::max);
-        let top = self.rule.map_or(highest, |_| highest.min(MOST)).max(1e-9) * 1.08;
-        let count = self.points.len();
+        let scale = self.scale(lines);
+        let numbers: Option<Vec<f64>> = self.points.iter().map(|point| number(point)).collect();
+        let numbers = numbers.filter(|numbers| numbers.len() > 1 && numbers.is_sorted());
+        let (wide, _) = area.dim_in_pixel();
+        let share = wide.saturating_sub(LEFT + 2 * MARGIN) / u32::try_from(self.points.len())?.max(1);
+        let names: Vec<Vec<String>> = match &numbers {
+            Some(_) => self
+                .points
+                .iter()
+                .map(|point| vec![(*point).to_owned()])
+                .collect(),
+            None => self.points.iter().map(|point| wrapped(point, share)).collect(),
+        };
+        let lines_of_names = u32::try_from(names.iter().map(Vec::len).max().unwrap_or(1))?;
+        let along = match &numbers {
+            Some(numbers) => Along::numbers(numbers),
+            None => Along::names(self.points.len()),
+        };
         let mut chart = ChartBuilder::on(area)
-            .caption(&self.title, ("sans-serif", 13))
-            .margin(8)
-            .x_label_area_size(38)
-            .y_label_area_size(58)
-            .build_cartesian_2d(Axis { count }, 0.0..top)?;
-        let label = |at: &usize| self.points[at / PARTS].to_owned();
+            .caption(&self.title, ("sans-serif", TITLE))
+            .margin(MARGIN)
+            .x_label_area_size(24 + LINE.unsigned_abs() * lines_of_names)
+            .y_label_area_size(LEFT)
+            .build_cartesian_2d(along.clone(), scale)?;
+        let unit = if scale.logarithmic && self.rule.is_none() {
+            format!("{}, logarithmic", self.unit)
+        } else {
+            self.unit.clone()
+        };
         chart
             .configure_mesh()
             .disable_x_mesh()
             .max_light_lines(0)
-            .x_labels(count)
-            .x_label_style(("sans-serif", 11))
-            .y_label_style(("sans-serif", 11))
-            .x_label_formatter(&label)
-            .y_label_formatter(&|value| digits(*value))
-            .y_labels(6)
+            .label_style(("sans-serif", TEXT))
+            .x_label_formatter(&|_| String::new())
+            .y_label_formatter(&|value| scale::label(*value))
             .x_desc(&self.axis)
-            .y_desc(&self.unit)
+            .y_desc(unit)
             .draw()?;
+        write_names(area, &chart, &along, &names)?;
         if let Some(rule) = self.rule {
-            let ends = vec![(0, rule), (count * PARTS, rule)];
-            chart.draw_series([PathElement::new(ends, BLACK.mix(0.6))])?;
+            chart.draw_series([PathElement::new(vec![(0, rule), (WIDE, rule)], BLACK.mix(0.6))])?;
         }
-        let within = |value: f64| value.min(top);
-        if count > 1 && self.points.iter().all(|point| is_number(point)) {
+        if numbers.is_some() {
             for line in lines {
-                band(&mut chart, line, within)?;
+                band(&mut chart, line, &along)?;
             }
-            for line in lines {
-                joined(&mut chart, line, within)?;
+            // Ours, the first, on top.
+            for line in lines.iter().rev() {
+                joined(&mut chart, line, &along)?;
             }
         } else {
-            for (number, line) in lines.iter().enumerate() {
-                let aside = (number + 1) * PARTS / (lines.len() + 1);
-                bars(&mut chart, line, aside, within)?;
+            let (count, shares) = (i32::try_from(lines.len())?, i32::try_from(self.points.len())?);
+            for (number, line) in (0..).zip(lines) {
+                // Within three fifths of the share, so that neighbours keep apart.
+                let aside = (2 * number + 1 - count) * WIDE * 3 / (10 * count * shares.max(1));
+                bars(&mut chart, line, &along, aside)?;
             }
         }
         Ok(())
     }
+
+    fn scale(&self, lines: &[Line]) -> Scale {
+        let of = |lines: &[Line]| -> Vec<f64> {
+            let spreads = lines.iter().flat_map(|line| &line.values);
+            spreads
+                .flat_map(|(_, spread)| [spread.lower, spread.median, spread.upper])
+                .collect()
+        };
+        match self.rule {
+            Some(_) => Scale::of_ratios(&of(lines)),
+            None => Scale::of_values(&of(lines), &of(&lines[..1])),
+        }
+    }
+}
+
+/// A name in lines, which end where it has a comma, or a space if what is between commas is wider than there is room for.
+fn wrapped(name: &str, pixels: u32) -> Vec<String> {
+    let most = usize::try_from(pixels / CHARACTER).unwrap_or(usize::MAX);
+    let mut lines: Vec<String> = Vec::new();
+    for part in name.split_inclusive(", ") {
+        let mut begun = false;
+        for word in part.split_whitespace() {
+            match lines
+                .last_mut()
+                .filter(|line| begun && line.len() + word.len() < most)
+            {
+                Some(line) => {
+                    line.push(' ');
+                    line.push_str(word);
+                }
+                None => lines.push(word.to_owned()),
+            }
+            begun = true;
+        }
+    }
+    lines
+}
+
+/// Beneath the ticks.
+fn write_names(area: &Canvas, chart: &Chart, along: &Along, names: &[Vec<String>]) -> Drawn {
+    let style = TextStyle::from(("sans-serif", TEXT).into_font()).pos(Pos::new(HPos::Center, VPos::Top));
+    let (left, top) = area.get_base_pixel();
+    let (_, bottom) = chart.plotting_area().get_pixel_range();
+    for (place, lines) in along.places.iter().zip(names) {
+        let (x, _) = chart.backend_coord(&(*place, 0.0));
+        for (line, text) in (0..).zip(lines) {
+            let at = (x - left, bottom.end - top + 8 + LINE * line);
+            area.draw(&Text::new(text.clone(), at, style.clone()))?;
+        }
+    }
+    Ok(())
 }
 
 /// From quartile to quartile.
-fn band(chart: &mut Chart, line: &Line, within: impl Fn(f64) -> f64) -> Drawn {
+fn band(chart: &mut Chart, line: &Line, along: &Along) -> Drawn {
     let values = line.values.iter();
     let back = values.clone().rev();
-    let back = back.map(|(at, spread)| (middle(*at), within(spread.lower)));
-    let there = values.map(|(at, spread)| (middle(*at), within(spread.upper)));
+    let back = back.map(|(at, spread)| (along.places[*at], spread.lower));
+    let there = values.map(|(at, spread)| (along.places[*at], spread.upper));
     let corners: Vec<_> = there.chain(back).collect();
     chart.draw_series([Polygon::new(corners, line.colour.mix(0.13))])?;
     Ok(())
 }
 
-fn joined(chart: &mut Chart, line: &Line, within: impl Fn(f64) -> f64) -> Drawn {
+fn joined(chart: &mut Chart, line: &Line, along: &Along) -> Drawn {
     let medians = line.values.iter();
-    let medians = medians.map(|(at, spread)| (middle(*at), within(spread.median)));
+    let medians = medians.map(|(at, spread)| (along.places[*at], spread.median));
     chart.draw_series(LineSeries::new(medians, line.colour.stroke_width(2)))?;
-    marks(chart, line, PARTS / 2, within)
+    marks(chart, line, along, 0)
 }
 
-fn bars(chart: &mut Chart, line: &Line, aside: usize, within: impl Fn(f64) -> f64) -> Drawn {
+fn bars(chart: &mut Chart, line: &Line, along: &Along, aside: i32) -> Drawn {
     let bars = line.values.iter().map(|(at, spread)| {
-        let at = at * PARTS + aside;
-        let ends = vec![(at, within(spread.lower)), (at, within(spread.upper))];
-        PathElement::new(ends, line.colour.stroke_width(2))
+        let at = along.places[*at] + aside;
+        PathElement::new(
+            vec![(at, spread.lower), (at, spread.upper)],
+            line.colour.stroke_width(2),
+        )
     });
     chart.draw_series(bars)?;
-    marks(chart, line, aside, within)
+    marks(chart, line, along, aside)
 }
 
-/// A circle at each median, with the number where it does not fit.
-fn marks(chart: &mut Chart, line: &Line, aside: usize, within: impl Fn(f64) -> f64) -> Drawn {
-    for (at, spread) in &line.values {
-        let place = (at * PARTS + aside, within(spread.median));
-        chart.draw_series([Circle::new(place, 3, line.colour.filled())])?;
-        if place.1 < spread.median {
-            let style = ("sans-serif", 11).into_font().color(&line.colour);
-            chart.draw_series([Text::new(digits(spread.median), place, style)])?;
-        }
-    }
+/// A circle at each median.
+fn marks(chart: &mut Chart, line: &Line, along: &Along, aside: i32) -> Drawn {
+    let circles = line.values.iter().map(|(at, spread)| {
+        Circle::new(
+            (along.places[*at] + aside, spread.median),
+            3,
+            line.colour.filled(),
+        )
+    });
+    chart.draw_series(circles)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_wrapped_where_they_pause() {
+        assert_eq!(wrapped("all, nice 19", 77), ["all,", "nice 19"]);
+        assert_eq!(
+            wrapped("meter, group indirect", 77),
+            ["meter,", "group", "indirect"]
+        );
+        assert_eq!(wrapped("busy guest", 77), ["busy guest"]);
+    }
 }
