@@ -224,6 +224,12 @@ fn masks_that_are_hit_come_first() {
     }
     table.reorder();
     assert_eq!(masks_tried(&mut table, &last), 1);
+    // What was hit long ago gives way.
+    (0..4).for_each(|_| table.reorder());
+    let other = key(1, 1 << 3);
+    (0..2).for_each(|_| drop(find(&mut table, &other).unwrap()));
+    table.reorder();
+    assert_eq!(masks_tried(&mut table, &other), 1);
 }
 
 /// A mask with all words.
