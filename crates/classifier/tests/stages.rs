@@ -42,6 +42,20 @@ fn a_flow_that_no_filter_stands_behind_decides_alone() {
     assert_eq!(decides_alone(&flows), (true, false));
 }
 
+/// A decision that was cached before would outlive the first flow of the later pass.
+#[test]
+fn a_flow_that_recirculates_has_no_decision_while_there_is_no_later_pass() {
+    let mut table = MegaflowTable::default();
+    let mut first = flow(1, Some(1), 0);
+    first.actions = vec![Action::Recirc(1)];
+    table.insert(first).unwrap();
+    let flows = table.port(PortId(1));
+    let (reading, mut walker) = (flows.read(), Walker::default());
+    let walked = reading.walk(Hint::default(), &key(1), &Context::NONE, &mut walker);
+    assert!(matches!(walked, Walked::Each(Stage::Forward)));
+    assert_eq!((reading.has_walks(), walker.uncomposed), (false, 1));
+}
+
 #[test]
 fn filters_end_the_decisions_that_were_made_without_them() {
     let egress = Flow {
