@@ -412,6 +412,39 @@ mod tests {
         assert_eq!(of(|key| key.set_eth_dst(1)), none);
     }
 
+    /// The rest of the walk would be in vain, and may be long.
+    #[test]
+    fn a_walk_that_cannot_be_composed_ends_at_once() {
+        let mut composer = Composer {
+            state: State {
+                key: FlowKey::default(),
+                context: Context::NONE,
+                fixed: true,
+                looks_up: false,
+            },
+            parts: &mut Vec::new(),
+            meters: &mut Vec::new(),
+            program: None,
+            composable: true,
+        };
+        assert!(composer.goes_on());
+        composer.missed(Stage::Forward);
+        assert!(!composer.goes_on());
+    }
+
+    /// Flows choose buckets by any of the bits.
+    #[test]
+    fn each_bit_of_the_hash_is_set_for_half_of_the_connections() {
+        let mut ones = [0; 32];
+        for port in 0..1024 {
+            let mut key = FlowKey::default();
+            key.set_tp_src(port);
+            let hash = dp_hash(&key, 0);
+            (0..32).for_each(|place| ones[place] += hash >> place & 1);
+        }
+        assert!(ones.iter().all(|ones| (300..724).contains(ones)), "{ones:?}");
+    }
+
     /// What all packets of a kind have can be set in a decision; where some may lack it, each of them walks.
     #[test]
     fn a_field_is_surely_there_if_the_key_says_so() {

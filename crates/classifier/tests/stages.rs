@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use classifier::{Hint, MegaflowTable, PortFlows, Walked, Walker};
-use flow::{Action, Context, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
+use flow::{Action, Context, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId, Userspace};
 
 fn key(port: u32) -> FlowKey {
     let mut key = FlowKey::default();
@@ -54,6 +54,31 @@ fn a_flow_that_recirculates_has_no_decision_while_there_is_no_later_pass() {
     let walked = reading.walk(Hint::default(), &key(1), &Context::NONE, &mut walker);
     assert!(matches!(walked, Walked::Each(Stage::Forward)));
     assert_eq!((reading.has_walks(), walker.uncomposed), (false, 1));
+}
+
+/// The controller gets the key with its copy. A later pass's cannot be made from the packet, so such packets walk.
+#[test]
+fn decisions_send_copies_of_the_first_pass_only() {
+    let copy = Action::Userspace(Userspace::default());
+    for pass in 0..2 {
+        let mut table = MegaflowTable::default();
+        let flows = [vec![Action::Recirc(1)], vec![Action::Output(PortId(2))]];
+        for (number, mut actions) in flows.into_iter().enumerate() {
+            if number == pass {
+                actions.insert(0, copy.clone());
+            }
+            let mut flow = flow(number as u128, Some(1), 0);
+            flow.key.set_recirc_id(number as u32);
+            flow.mask.0.set_recirc_id(u32::MAX);
+            flow.actions = actions;
+            table.insert(flow).unwrap();
+        }
+        let flows = table.port(PortId(1));
+        let (reading, mut walker) = (flows.read(), Walker::default());
+        let walked = reading.walk(Hint::default(), &key(1), &Context::NONE, &mut walker);
+        assert_eq!(matches!(walked, Walked::Composed(_)), pass == 0, "{walked:?}");
+        assert_eq!(matches!(walked, Walked::Each(_)), pass == 1, "{walked:?}");
+    }
 }
 
 #[test]
