@@ -130,12 +130,17 @@ mod tests {
         assert!(ones.iter().all(|ones| (700..1350).contains(ones)), "{ones:?}");
     }
 
-    /// Which word a value stands in makes a difference.
+    /// What a word is, and which of a pair it is, makes a difference.
     #[test]
-    fn words_that_change_places_change_sums() {
+    fn words_that_change_or_change_places_change_sums() {
         let seed = Seed::process();
         let context = |words: [u64; KEY_WORDS]| seed.context(|word| words[word]);
         let words = array::from_fn(|word| word as u64 + 1);
+        for word in 0..KEY_WORDS {
+            let mut changed = words;
+            changed[word] += 1;
+            assert_ne!(context(words), context(changed), "word {word}");
+        }
         for pair in 0..PAIRS {
             let mut swapped = words;
             swapped.swap(2 * pair, 2 * pair + 1);
