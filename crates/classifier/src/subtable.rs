@@ -434,6 +434,10 @@ mod tests {
             key.set_ip_src(u128::from(mixed) << 64 | u128::from(mixed.rotate_left(29)));
             key
         };
+        let mut mask = FlowMask::ANY;
+        mask.0.set_eth_dst(u64::MAX);
+        let shallow = Subtable::with_room(mask, None, ROOM);
+        assert_eq!(shallow.links.counters(), Prefixes::new(0).counters());
         for depth in [Depth::Network, Depth::Transport] {
             let mut mask = FlowMask::ANY;
             mask.0.set_eth_dst(u64::MAX);
