@@ -380,3 +380,123 @@ pub fn dp_hash(key: &FlowKey, basis: u32) -> u32 {
     let hash = Seed::process().pairs::<3>(|word| words[word]);
     ((hash >> 32) as u32 ^ hash as u32).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Connections that differ in one field go different ways.
+    #[test]
+    fn each_field_of_a_connection_is_in_the_hash() {
+        let of = |change: fn(&mut FlowKey)| {
+            let mut key = FlowKey::default();
+            change(&mut key);
+            dp_hash(&key, 0)
+        };
+        let none = of(|_| ());
+        let changes: [fn(&mut FlowKey); 9] = [
+            |key| key.set_ip_src(1),
+            |key| key.set_ip_src(1 << 64),
+            |key| key.set_ip_dst(1),
+            |key| key.set_ip_dst(1 << 64),
+            |key| key.set_eth_type(1),
+            |key| key.set_ip_proto(1),
+            |key| key.set_ip_frag(1),
+            |key| key.set_tp_src(1),
+            |key| key.set_tp_dst(1),
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert_ne!(of(change), none, "change {number}");
+        }
+        assert_ne!(dp_hash(&FlowKey::default(), 1), none);
+        assert_eq!(of(|key| key.set_eth_dst(1)), none);
+    }
+
+    /// The rest of the walk would be in vain, and may be long.
+    #[test]
+    fn a_walk_that_cannot_be_composed_ends_at_once() {
+        let mut composer = Composer {
+            state: State {
+                key: FlowKey::default(),
+                context: Context::NONE,
+                fixed: true,
+                looks_up: false,
+            },
+            parts: &mut Vec::new(),
+            meters: &mut Vec::new(),
+            program: None,
+            composable: true,
+        };
+        assert!(composer.goes_on());
+        composer.missed(Stage::Forward);
+        assert!(!composer.goes_on());
+    }
+
+    /// Flows choose buckets by any of the bits.
+    #[test]
+    fn each_bit_of_the_hash_is_set_for_half_of_the_connections() {
+        let mut ones = [0; 32];
+        for port in 0..1024 {
+            let mut key = FlowKey::default();
+            key.set_tp_src(port);
+            let hash = dp_hash(&key, 0);
+            (0..32).for_each(|place| ones[place] += hash >> place & 1);
+        }
+        assert!(ones.iter().all(|ones| (300..724).contains(ones)), "{ones:?}");
+    }
+
+    /// What all packets of a kind have can be set in a decision; where some may lack it, each of them walks.
+    #[test]
+    fn a_field_is_surely_there_if_the_key_says_so() {
+        let key = |eth_type, protocol, from, to| {
+            let mut key = FlowKey::default();
+            key.set_eth_type(eth_type);
+            key.set_ip_proto(protocol);
+            key.set_tp_src(from);
+            key.set_tp_dst(to);
+            key
+        };
+        let keys = [
+            key(0x0806, 1, 0, 0),
+            key(0x0800, 0, 0, 0),
+            key(0x0800, 1, 8, 8),
+            key(0x0800, 6, 1, 0),
+            key(0x0800, 17, 0, 1),
+            key(0x86dd, 17, 1, 1),
+        ];
+        let ip = [false, false, true, true, true, true];
+        let ipv6 = [false, false, false, false, false, true];
+        for (field, mask, expected) in [
+            (FieldId::EthDst, 1, [true; 6]),
+            (FieldId::IpTos, 1, ip),
+            (FieldId::IpTtl, 1, ip),
+            (FieldId::IpSrc, 1, ip),
+            (FieldId::IpDst, u32::MAX.into(), ip),
+            (FieldId::IpDst, u128::MAX, ipv6),
+            (FieldId::Ipv6Label, 1, ipv6),
+            (FieldId::IpProto, 1, [false; 6]),
+            (FieldId::TpSrc, 1, [false, false, false, false, true, true]),
+            (FieldId::TpDst, 1, [false, false, false, true, false, true]),
+        ] {
+            let value = 1;
+            let set = SetField { field, value, mask };
+            let has = |key, looks_up| {
+                let (context, fixed) = (Context::NONE, true);
+                let state = State {
+                    key,
+                    context,
+                    fixed,
+                    looks_up,
+                };
+                state.surely_has(&set)
+            };
+            assert_eq!(keys.map(|key| has(key, true)), expected, "{field:?}");
+            if field.field().layer == Layer::Transport {
+                assert!(
+                    !keys.iter().any(|key| has(*key, false)),
+                    "the kind lacks the ports"
+                );
+            }
+        }
+    }
+}

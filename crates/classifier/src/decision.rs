@@ -402,3 +402,36 @@ impl Dependents {
         self.0.lock().noted.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{Flow, FlowId, FlowKey, FlowMask, SwitchId};
+    use std::collections::HashSet;
+
+    /// Decisions of the flow that a port's packets all come to first are in one list.
+    #[test]
+    fn hashes_of_flows_in_their_order_are_spread() {
+        let flow = || {
+            Flow::new(
+                FlowId(1),
+                SwitchId(1),
+                FlowKey::default(),
+                FlowMask::ANY,
+                Vec::new(),
+            )
+        };
+        let entries: Vec<_> = (0..64)
+            .map(|_| Arc::new(FlowEntry::new(flow()).unwrap()))
+            .collect();
+        let pairs = entries
+            .iter()
+            .flat_map(|one| entries.iter().map(|other| [Arc::clone(one), Arc::clone(other)]));
+        let hashes: HashSet<_> = pairs.map(|parts| hash(&parts)).collect();
+        assert_eq!(hashes.len(), 64 * 64);
+        for shift in [0, 56] {
+            let cut: HashSet<_> = hashes.iter().map(|hash| hash >> shift & 0xff).collect();
+            assert!(cut.len() > 200, "{} of 256", cut.len());
+        }
+    }
+}

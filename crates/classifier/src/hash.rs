@@ -112,4 +112,40 @@ mod tests {
         // 1024 keys in 64 buckets: 16 each, standard deviation 4.
         assert!(buckets.iter().all(|&count| count < 56), "{buckets:?}");
     }
+
+    /// A sum's bits all count, and leave no bit of the hash to be guessed.
+    #[test]
+    fn sums_are_spread_over_the_hash() {
+        let seed = Seed::process();
+        let mut ones = [0; 64];
+        for _ in 0..16 {
+            let sum = u128::from(random_word()) << 64 | u128::from(random_word());
+            for bit in 0..128 {
+                let hash = seed.finish(sum ^ 1 << bit);
+                assert_ne!(hash, seed.finish(sum), "bit {bit} makes no difference");
+                (0..64).for_each(|place| ones[place] += hash >> place & 1);
+            }
+        }
+        // Half of 2048, standard deviation 23 if they were independent.
+        assert!(ones.iter().all(|ones| (700..1350).contains(ones)), "{ones:?}");
+    }
+
+    /// What a word is, and which of a pair it is, makes a difference.
+    #[test]
+    fn words_that_change_or_change_places_change_sums() {
+        let seed = Seed::process();
+        let context = |words: [u64; KEY_WORDS]| seed.context(|word| words[word]);
+        let words = array::from_fn(|word| word as u64 + 1);
+        for word in 0..KEY_WORDS {
+            let mut changed = words;
+            changed[word] += 1;
+            assert_ne!(context(words), context(changed), "word {word}");
+        }
+        for pair in 0..PAIRS {
+            let mut swapped = words;
+            swapped.swap(2 * pair, 2 * pair + 1);
+            assert_ne!(context(words), context(swapped), "pair {pair}");
+            assert_ne!(seed.pair(pair, [1, 2]), seed.pair(pair, [2, 1]), "pair {pair}");
+        }
+    }
 }

@@ -468,3 +468,36 @@ impl Drop for MegaflowTable {
         self.flush();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{FlowKey, SwitchId};
+
+    /// A later pass per connection, as load balancers make them, must not leave its list behind.
+    #[test]
+    fn lists_of_later_passes_go_with_their_last_flow() {
+        let mut table = MegaflowTable::default();
+        let mut mask = FlowMask::ANY;
+        mask.0.set_recirc_id(u32::MAX);
+        let flow = |id, pass| {
+            let mut key = FlowKey::default();
+            key.set_recirc_id(pass);
+            Flow::new(FlowId(id), SwitchId(1), key, mask, Vec::new())
+        };
+        table.insert(flow(1, 0)).unwrap();
+        table.remove(FlowId(1)).unwrap();
+        assert!(!table.has_stages(), "flows of the first pass are not there");
+        table.insert(flow(1, 0)).unwrap();
+        table.insert(flow(2, 7)).unwrap();
+        table.insert(flow(3, 8)).unwrap();
+        let lists = |table: &MegaflowTable| table.stages.read().iter().count();
+        assert_eq!(lists(&table), 2);
+        table.remove(FlowId(2)).unwrap();
+        table.remove(FlowId(1)).unwrap();
+        assert_eq!(lists(&table), 1);
+        // Moved to another pass.
+        table.insert(flow(3, 9)).unwrap();
+        assert_eq!(lists(&table), 1);
+    }
+}

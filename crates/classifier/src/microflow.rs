@@ -353,6 +353,8 @@ mod tests {
         for (key, decision) in [one, other].iter().zip(&decisions) {
             let found = cache.hit(hash, key, mask, &train).unwrap();
             assert!(Arc::ptr_eq(found, decision));
+            let place = cache.place(hash, key, mask).unwrap();
+            assert!(cache.at(place).is_some_and(|at| Arc::ptr_eq(at, decision)));
         }
         assert_eq!(cache.len(), 2);
     }

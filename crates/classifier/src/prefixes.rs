@@ -49,6 +49,13 @@ impl Prefixes {
 }
 
 #[cfg(test)]
+impl Prefixes {
+    pub fn counters(&self) -> usize {
+        self.counts.len()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

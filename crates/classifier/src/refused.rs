@@ -78,3 +78,26 @@ impl From<BadActions> for Refused {
         Refused::Actions(bad)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operators read the reason, and which limit it was.
+    #[test]
+    fn reasons_name_their_limits() {
+        let (limit, in_port) = (64, PortId(7));
+        let masks = |in_port| Refused::Masks { in_port, limit }.to_string();
+        assert_eq!(
+            masks(Some(in_port)),
+            "port 7 has flows with 64 different masks, and may not have more"
+        );
+        assert!(masks(None).starts_with("flows for any port have 64 different masks"));
+        let share = Refused::Share { in_port, flows: 64 };
+        assert!(share.to_string().starts_with("port 7 has 64 flows"));
+        assert!(Refused::Flows { limit }.to_string().contains("64 flows"));
+        assert!(Refused::Bytes { limit }.to_string().contains("64 bytes"));
+        let bad = BadActions::TooLong;
+        assert_eq!(Refused::from(bad).to_string(), bad.to_string());
+    }
+}

@@ -83,7 +83,7 @@ impl Hasher for ListKeyHasher {
     }
 
     fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 29
+        self.0
     }
 }
 

@@ -374,7 +374,7 @@ fn matches(flow: &FlowKey, key: &FlowKey, mask: &FlowMask) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{FlowId, KEY_WORDS, SwitchId};
+    use flow::{ContextMatch, FlowId, KEY_WORDS, SwitchId};
 
     fn key(words: [u64; 2]) -> FlowKey {
         let mut key = FlowKey::default();
@@ -419,5 +419,122 @@ mod tests {
             assert_eq!(removed, Some(FlowId(2)));
             assert_eq!(found(&table), [Some(FlowId(1)), None]);
         }
+    }
+
+    /// Nearly all look-ups of packets that begin like no flow end at a filter.
+    #[test]
+    fn filters_tell_beginnings_apart() {
+        const FLOWS: u64 = 64;
+        const ROOM: usize = 1024;
+        // Numbers in order would often be evenly far apart under the hash, and meet again and again.
+        let of = |number: u64| {
+            let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut key = FlowKey::default();
+            key.set_eth_dst(mixed >> 16);
+            key.set_ip_src(u128::from(mixed) << 64 | u128::from(mixed.rotate_left(29)));
+            key
+        };
+        let mut mask = FlowMask::ANY;
+        mask.0.set_eth_dst(u64::MAX);
+        let shallow = Subtable::with_room(mask, None, ROOM);
+        assert_eq!(shallow.links.counters(), Prefixes::new(0).counters());
+        for depth in [Depth::Network, Depth::Transport] {
+            let mut mask = FlowMask::ANY;
+            mask.0.set_eth_dst(u64::MAX);
+            mask.0.set_ip_src(u128::MAX);
+            mask.0
+                .set_tp_dst(if depth == Depth::Transport { u16::MAX } else { 0 });
+            let mut table = Subtable::with_room(mask, None, ROOM);
+            assert_eq!(table.depth, depth);
+            for number in 0..FLOWS {
+                let entry = FlowEntry::new(flow(number.into(), of(number), mask)).unwrap();
+                table.insert(Arc::new(entry));
+            }
+            let (mut links, mut networks) = (0, 0);
+            for key in (FLOWS..FLOWS + 1000).map(of) {
+                let link = table.link(&key, &Context::NONE);
+                let network = link.wrapping_add(table.network(&key));
+                links += u32::from(table.links.may_have(folded(link)));
+                networks += u32::from(table.networks.may_have(folded(network)));
+            }
+            // One in 64 at most is expected, and most in a filter that is too small. Few secrets are much worse.
+            assert!(links < 700, "{links} of 1000");
+            if depth == Depth::Transport {
+                assert!(networks < 700, "{networks} of 1000");
+            } else {
+                assert_eq!(table.networks.counters(), Prefixes::new(0).counters());
+            }
+        }
+    }
+
+    /// It takes at most twice the memory, and grows often enough.
+    #[test]
+    fn a_full_table_grows_to_less_than_twice_its_size() {
+        let mut mask = FlowMask::ANY;
+        mask.0.set_eth_dst(u64::MAX);
+        let mut table = Subtable::for_flow(&flow(0, FlowKey::default(), mask));
+        for number in 0..1000 {
+            if table.is_full() {
+                let full = table.len();
+                table = table.grown();
+                assert_eq!(table.len(), full);
+                let room = table.flows.capacity();
+                assert!(
+                    room > full && room <= 2 * full.max(LEAST_ROOM),
+                    "{room} after {full}"
+                );
+            }
+            let mut key = FlowKey::default();
+            key.set_eth_dst(number);
+            let entry = FlowEntry::new(flow(number.into(), key, mask)).unwrap();
+            table.insert(Arc::new(entry));
+        }
+    }
+
+    /// Two flows with one hash would make each other slow.
+    #[test]
+    fn each_word_of_the_mask_is_in_the_hash() {
+        let mut mask = FlowMask::ANY;
+        mask.0.words.fill(u64::MAX);
+        let table = Subtable::for_flow(&flow(1, FlowKey::default(), mask));
+        let hash = |key: &FlowKey| table.hash(key, &Context::NONE);
+        for word in 0..KEY_WORDS {
+            let mut key = FlowKey::default();
+            key.words[word] = 1;
+            assert_ne!(hash(&key), hash(&FlowKey::default()), "word {word}");
+        }
+    }
+
+    #[test]
+    fn bits_outside_the_masks_make_no_difference() {
+        let (mut mask, mut context_mask) = (FlowMask::ANY, Context::NONE);
+        mask.0.set_eth_dst(0xff);
+        context_mask.set_tun_id(0xff);
+        let mut context = Context::NONE;
+        context.set_tun_id(5);
+        let flow = Flow {
+            context: Some(Box::new(ContextMatch {
+                context,
+                mask: context_mask,
+            })),
+            ..flow(1, FlowKey::default(), mask)
+        };
+        let mut table = Subtable::for_flow(&flow);
+        table.insert(Arc::new(FlowEntry::new(flow).unwrap()));
+        let found = |mac, tunnel| {
+            let (mut key, mut context) = (FlowKey::default(), Context::NONE);
+            key.set_eth_dst(mac);
+            context.set_tun_id(tunnel);
+            context.set_skb_priority(7);
+            let found = table.get(&key, &context).is_some();
+            let candidate = table.candidate(&key, &context);
+            assert_eq!(
+                candidate.is_some_and(|place| place.get(&key, &context).is_some()),
+                found
+            );
+            found
+        };
+        assert!(found(0, 5) && found(0x100, 0x105));
+        assert!(!found(1, 5) && !found(0, 6));
     }
 }

@@ -224,6 +224,28 @@ fn masks_that_are_hit_come_first() {
     }
     table.reorder();
     assert_eq!(masks_tried(&mut table, &last), 1);
+    // What was hit long ago gives way.
+    (0..4).for_each(|_| table.reorder());
+    let other = key(1, 1 << 3);
+    (0..2).for_each(|_| drop(find(&mut table, &other).unwrap()));
+    table.reorder();
+    assert_eq!(masks_tried(&mut table, &other), 1);
+}
+
+#[test]
+fn masks_are_sorted_while_flows_come_and_go() {
+    let mut table = MegaflowTable::new(100, 100);
+    let insert = |table: &mut MegaflowTable, bit: u32| {
+        table.insert(flow(bit.into(), 1, 1 << bit, 1 << bit)).unwrap();
+    };
+    (0..20).for_each(|bit| insert(&mut table, bit));
+    let last = key(1, 1 << 19);
+    assert_eq!(masks_tried(&mut table, &last), 20);
+    // With the first 20 they are one less than it takes.
+    (0..43).for_each(|_| insert(&mut table, 0));
+    assert_eq!(masks_tried(&mut table, &last), 20);
+    insert(&mut table, 0);
+    assert_eq!(masks_tried(&mut table, &last), 1);
 }
 
 /// A mask with all words.

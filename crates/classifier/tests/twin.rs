@@ -195,6 +195,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(table.len(), twin.rules.len());
+            prop_assert_eq!(table.is_empty(), twin.rules.is_empty());
             prop_assert_eq!(table.iter().count(), twin.rules.len());
         }
     }

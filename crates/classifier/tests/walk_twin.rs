@@ -15,8 +15,8 @@ use classifier::{
 };
 use flow::{
     Action, Context, ContextMatch, DropReason, Edit, Encapsulation, ExactKey, FieldId, Filters, Flow, FlowId,
-    FlowKey, FlowMask, FlowStats, Nested, NshHeader, PortId, PutMode, SetField, Stage, Statistics, SwitchId,
-    Userspace,
+    FlowKey, FlowMask, FlowStats, MAX_OPS, Nested, NshHeader, PortId, PutMode, SetField, Stage, Statistics,
+    SwitchId, Userspace,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -943,6 +943,35 @@ fn circles_end() {
     );
     assert!(outcomes.len() < classifier::MAX_STEPS as usize);
     assert_eq!((product.walker.uncomposed, product.seen.composed), (1, 0));
+}
+
+/// As many operations are done for a packet as the limit says, and not one more.
+#[test]
+fn the_last_operation_allowed_is_done() {
+    let mut mask = FlowMask::ANY;
+    mask.0.set_recirc_id(u32::MAX);
+    for (more, expected) in [(false, None), (true, Some(Outcome::Dropped(DropReason::TooDeep)))] {
+        let mut product = Product::new();
+        let all = MAX_OPS - 1;
+        for (pass, before) in [all, all - usize::from(!more), 0].into_iter().enumerate() {
+            let pass = pass as u32;
+            let mut key = FlowKey::default();
+            key.set_recirc_id(pass);
+            let mut actions = vec![Action::Truncate(60); before];
+            actions.push(if pass < 2 {
+                Action::Recirc(pass + 1)
+            } else {
+                Action::Output(PortId(0))
+            });
+            let flow = Flow::new(FlowId(pass.into()), SwitchId(1), key, mask, actions);
+            product.table.insert(flow).unwrap();
+        }
+        let outcomes = product.packet(Frame::new(&frame(&[1; 12]), PortId(1)));
+        let dropped = outcomes
+            .iter()
+            .find(|outcome| matches!(outcome, Outcome::Dropped(_)));
+        assert_eq!((outcomes.len(), dropped.cloned()), (1, expected));
+    }
 }
 
 /// Found by random operations: the decision for a packet with an address to be set was used for one without, which counted for
