@@ -363,12 +363,11 @@ fn same(parts: &[Arc<FlowEntry>], others: &[Arc<FlowEntry>]) -> bool {
 /// A hash of flows in their order. Guests do not choose the addresses of flows, so the hash needs no secret.
 fn hash(parts: &[Arc<FlowEntry>]) -> u64 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mixed = parts.iter().fold(FACTOR, |hash, part| {
+    parts.iter().fold(FACTOR, |hash, part| {
         (hash ^ Arc::as_ptr(part).addr() as u64)
             .wrapping_mul(FACTOR)
             .rotate_left(31)
-    });
-    mixed ^ mixed >> 29
+    })
 }
 
 /// The decision for a walk through these flows, if one exists and holds.

@@ -173,6 +173,21 @@ mod tests {
         assert!(first.dependents.len() < 64);
     }
 
+    /// What is removed to make room is gone already.
+    #[test]
+    fn a_flow_ends_all_its_decisions_however_many_there_are() {
+        let first = Arc::new(entry());
+        let program = Program::compile(&[], flow::Stage::Forward).unwrap();
+        let decisions: Vec<_> = (0..100)
+            .map(|_| compose(program.clone(), &[Arc::clone(&first), Arc::new(entry())], &[]))
+            .collect();
+        for decision in &decisions {
+            assert!(known(decision.parts()).is_some_and(|known| Arc::ptr_eq(&known, decision)));
+        }
+        first.kill();
+        assert!(decisions.iter().all(|decision| !decision.is_live()));
+    }
+
     #[test]
     fn a_flow_keeps_the_decision_composed_last_and_no_flow_for_longer_than_it_lives() {
         let program = Program::compile(&[Action::Output(PortId(3))], flow::Stage::Forward).unwrap();

@@ -283,3 +283,28 @@ impl Tables for Reading<'_> {
             .map_or(Filters::default(), |lists| lists.filters(port))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::megaflow::MegaflowTable;
+    use flow::{Flow, FlowId, SwitchId};
+
+    /// Behind filters, what a packet's key hints at is prefetched in vain.
+    #[test]
+    fn hints_are_given_where_packets_come_as_they_are() {
+        let (mut key, mut mask) = (FlowKey::default(), FlowMask::ANY);
+        key.set_in_port(1);
+        mask.0.set_in_port(u32::MAX);
+        let mut table = MegaflowTable::default();
+        table
+            .insert(Flow::new(FlowId(1), SwitchId(1), key, mask, Vec::new()))
+            .unwrap();
+        let flows = table.port(PortId(1));
+        let is_hinted = || flows.read().hint(&key, &Context::NONE).0.is_some();
+        assert!(is_hinted());
+        let (ingress, egress) = (1, 0);
+        table.set_filters(PortId(2), Filters { ingress, egress });
+        assert!(!is_hinted());
+    }
+}

@@ -3,7 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use classifier::{Hint, MegaflowTable, PortFlows, Walked, Walker};
-use flow::{Action, Context, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId, Userspace};
+use flow::{
+    Action, Context, FieldId, Filters, Flow, FlowId, FlowKey, FlowMask, PortId, SetField, Stage, SwitchId,
+    Userspace,
+};
 
 fn key(port: u32) -> FlowKey {
     let mut key = FlowKey::default();
@@ -56,28 +59,58 @@ fn a_flow_that_recirculates_has_no_decision_while_there_is_no_later_pass() {
     assert_eq!((reading.has_walks(), walker.uncomposed), (false, 1));
 }
 
+#[test]
+fn a_packet_that_the_first_filter_has_no_flow_for_is_missing_there() {
+    let mut table = MegaflowTable::default();
+    table.insert(flow(1, Some(1), 2)).unwrap();
+    table.set_filters(PortId(1), filters(1, 0));
+    let flows = table.port(PortId(1));
+    let (reading, mut walker) = (flows.read(), Walker::default());
+    let walked = reading.walk(Hint::default(), &key(1), &Context::NONE, &mut walker);
+    assert!(matches!(walked, Walked::Missing(Stage::Ingress(0))), "{walked:?}");
+    assert_eq!(walker.uncomposed, 0);
+}
+
+/// Whether one decision serves all packets that go through two passes with these actions.
+fn is_composed(passes: [Vec<Action>; 2]) -> bool {
+    let mut table = MegaflowTable::default();
+    for (pass, actions) in passes.into_iter().enumerate() {
+        let mut flow = flow(pass as u128, Some(1), 0);
+        flow.key.set_recirc_id(pass as u32);
+        flow.mask.0.set_recirc_id(u32::MAX);
+        flow.actions = actions;
+        table.insert(flow).unwrap();
+    }
+    let flows = table.port(PortId(1));
+    let (reading, mut walker) = (flows.read(), Walker::default());
+    match reading.walk(Hint::default(), &key(1), &Context::NONE, &mut walker) {
+        Walked::Composed(_) => true,
+        Walked::Each(Stage::Forward) => false,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The controller gets the key with its copy. A later pass's cannot be made from the packet, so such packets walk.
 #[test]
 fn decisions_send_copies_of_the_first_pass_only() {
-    let copy = Action::Userspace(Userspace::default());
-    for pass in 0..2 {
-        let mut table = MegaflowTable::default();
-        let flows = [vec![Action::Recirc(1)], vec![Action::Output(PortId(2))]];
-        for (number, mut actions) in flows.into_iter().enumerate() {
-            if number == pass {
-                actions.insert(0, copy.clone());
-            }
-            let mut flow = flow(number as u128, Some(1), 0);
-            flow.key.set_recirc_id(number as u32);
-            flow.mask.0.set_recirc_id(u32::MAX);
-            flow.actions = actions;
-            table.insert(flow).unwrap();
-        }
-        let flows = table.port(PortId(1));
-        let (reading, mut walker) = (flows.read(), Walker::default());
-        let walked = reading.walk(Hint::default(), &key(1), &Context::NONE, &mut walker);
-        assert_eq!(matches!(walked, Walked::Composed(_)), pass == 0, "{walked:?}");
-        assert_eq!(matches!(walked, Walked::Each(_)), pass == 1, "{walked:?}");
+    let copy = || Action::Userspace(Userspace::default());
+    let output = || Action::Output(PortId(2));
+    assert!(is_composed([vec![copy(), Action::Recirc(1)], vec![output()]]));
+    assert!(!is_composed([vec![Action::Recirc(1)], vec![copy(), output()]]));
+}
+
+#[test]
+fn fields_that_all_packets_have_are_set_in_decisions() {
+    for (field, expected) in [
+        (FieldId::SkbMark, true),
+        (FieldId::SkbPriority, true),
+        (FieldId::EthDst, true),
+        // The packet is none of IP.
+        (FieldId::IpTtl, false),
+    ] {
+        let first = vec![Action::Set(SetField::whole(field, 1)), Action::Recirc(1)];
+        let composed = is_composed([first, vec![Action::Output(PortId(2))]]);
+        assert_eq!(composed, expected, "{field:?}");
     }
 }
 

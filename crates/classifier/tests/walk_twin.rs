@@ -945,6 +945,31 @@ fn circles_end() {
     assert_eq!((product.walker.uncomposed, product.seen.composed), (1, 0));
 }
 
+/// As many passes follow each other as the limit says, and not one more.
+#[test]
+fn the_last_look_up_allowed_is_made() {
+    let mut mask = FlowMask::ANY;
+    mask.0.set_recirc_id(u32::MAX);
+    for (passes, is_dropped) in [(classifier::MAX_LOOKS, false), (classifier::MAX_LOOKS + 1, true)] {
+        let mut product = Product::new();
+        for pass in 0..passes {
+            let mut key = FlowKey::default();
+            key.set_recirc_id(pass);
+            let last = pass == passes - 1;
+            let actions = vec![if last {
+                Action::Output(PortId(0))
+            } else {
+                Action::Recirc(pass + 1)
+            }];
+            let flow = Flow::new(FlowId(pass.into()), SwitchId(1), key, mask, actions);
+            product.table.insert(flow).unwrap();
+        }
+        let outcomes = product.packet(Frame::new(&frame(&[1; 12]), PortId(1)));
+        let dropped = outcomes == [Outcome::Dropped(DropReason::TooDeep)];
+        assert_eq!((outcomes.len(), dropped), (1, is_dropped), "{passes} passes");
+    }
+}
+
 /// As many operations are done for a packet as the limit says, and not one more.
 #[test]
 fn the_last_operation_allowed_is_done() {
