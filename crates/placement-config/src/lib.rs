@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn every_key_is_kebab_case_and_survives() {
         let changed = "mode = \"thread-per-vnic\"\ndedicated-cores = [3, 7]\npriority = \"nice\"\nvm-state = false\n\
-            state-aware-batching = false\nnotify-interval-us = 7\nkick-interval-us = 8\npreemptive-copy = false\ncopy-limit = 3\n\
+            state-aware-batching = false\nnotify-interval-us = 7\ncompletion-interval-us = 6\nkick-interval-us = 8\npreemptive-copy = false\ncopy-limit = 3\n\
             offload = false\nbusy-modules = false\nother-nodes = true\npoll-transmit = false\nhysteresis-us = 9\nidle-poll-us = 10\ngive-way = false\n\
             serve-on-block = false\n";
         let config: Config = toml::from_str(changed).unwrap();
@@ -175,6 +175,7 @@ mod tests {
             "hysteresis-us = 10001",
             "idle-poll-us = 10001",
             "notify-interval-us = -1",
+            "completion-interval-us = 10001",
             "copy-limit = 0",
             "copy_limit = 8",
             "mode = \"fast\"",
