@@ -81,13 +81,17 @@ fn switched_on(switch: &mut Switch, cpu: usize) -> u64 {
         .packets
 }
 
+/// With the privilege, and in the mode in which no other test keeps a core.
+fn attach_alone() -> Option<Publisher> {
+    let alone = std::env::var("HYPERSWITCH_TEST_MODE").is_ok_and(|mode| mode == "vm-state");
+    Publisher::attach().ok().filter(|_| alone)
+}
+
 /// Also if another core is idle: waking it would take longer than what is to be done.
 #[test]
 fn a_sender_that_blocks_is_served_on_its_core() {
     const FRAMES: u64 = 100;
-    // Other tests beside it would keep the core.
-    let alone = std::env::var("HYPERSWITCH_TEST_MODE").is_ok_and(|mode| mode == "vm-state");
-    let Some(publisher) = Publisher::attach().ok().filter(|_| alone) else {
+    let Some(publisher) = attach_alone() else {
         return;
     };
     let registry = Registry::map(publisher.area()).unwrap();
@@ -125,7 +129,7 @@ fn a_sender_that_blocks_is_served_on_its_core() {
 #[test]
 fn a_guest_that_frees_sent_frames_when_it_receives_is_not_called_for_them() {
     const ROUNDS: u64 = 400;
-    let Ok(publisher) = Publisher::attach() else {
+    let Some(publisher) = attach_alone() else {
         return;
     };
     let registry = Registry::map(publisher.area()).unwrap();
