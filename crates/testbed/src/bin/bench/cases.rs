@@ -164,7 +164,14 @@ impl<G> Rig<G> {
                     };
                     let name = rig.contender.name;
                     let neighbours = Neighbours::watch();
-                    let measured = rig.turn(|network, guests| measure(network, guests, point));
+                    let mut attempts = 0;
+                    let measured = loop {
+                        attempts += 1;
+                        let measured = rig.turn(|network, guests| measure(network, guests, point));
+                        if measured.is_ok() || rig.contender.is_ours() || attempts == PEERS_ATTEMPTS {
+                            break measured;
+                        }
+                    };
                     record.beside(neighbours.seen());
                     match measured {
                         Ok(values) => record.add_all(label, name, &values)?,
@@ -189,6 +196,9 @@ impl<G> Rig<G> {
         self.network.stop()
     }
 }
+
+/// Attempts that a peer has at a value: Open vSwitch's counter of cycles passes zero at times, when a difference is none.
+const PEERS_ATTEMPTS: usize = 3;
 
 /// The order of so many contenders in one turn of a point. Over the turns nobody is always the first, or always after the
 /// same one.
