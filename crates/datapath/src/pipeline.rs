@@ -494,8 +494,9 @@ fn finish_round(side: Option<&mut TransmitSide>, end: Fetched, port: &Port, step
 /// Calls a driver that is owed a call for sent frames, or sees to it that it is called later.
 fn settle_call(side: &mut TransmitSide, port: &Port, step: &mut Step<'_>) {
     let schedule = &mut *step.schedule;
-    let interval_ns = schedule.completion_interval_ns(port.home.vnic(), step.ports);
-    match side.put_off_call(schedule.now_ns(), interval_ns) {
+    let now_ns = schedule.now_ns();
+    let interval_ns = schedule.completion_interval_ns(port.home.vnic(), step.ports, now_ns);
+    match side.put_off_call(now_ns, interval_ns) {
         Some(at_ns) => schedule.reset_timer(at_ns, port.transmit_ring(), Due::Notify),
         None => side.call(),
     }

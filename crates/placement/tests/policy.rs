@@ -131,13 +131,17 @@ fn helpers_are_asked_from_the_best_to_the_last_resort() {
     assert_eq!(next(), None);
 }
 
-#[test]
-fn the_papers_criteria_take_idle_modules_only_on_other_nodes_if_need_be() {
-    let policy = policy(Config {
+fn papers_criteria() -> Config {
+    Config {
         busy_modules: false,
         other_nodes: true,
         ..Config::default()
-    });
+    }
+}
+
+#[test]
+fn the_papers_criteria_take_idle_modules_only_on_other_nodes_if_need_be() {
+    let policy = policy(papers_criteria());
     let mut still = running_pair();
     assert!((4..8).contains(&offloaded(&policy, &still, WORTH_IT).unwrap()));
     still.cores[4] = CoreState::Other;
@@ -150,11 +154,7 @@ fn the_papers_criteria_take_idle_modules_only_on_other_nodes_if_need_be() {
 
 #[test]
 fn with_the_papers_criteria_no_core_copies_that_is_not_to_help() {
-    let policy = policy(Config {
-        busy_modules: false,
-        other_nodes: true,
-        ..Config::default()
-    });
+    let policy = policy(papers_criteria());
     let mut still = running_pair();
     let working = CoreState::Worker {
         depth: 0,

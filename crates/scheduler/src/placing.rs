@@ -199,8 +199,7 @@ impl Schedule {
 
     /// The time in nanoseconds for which the call that `sender` is owed for sent frames may be put off. 0 unless the sender has this
     /// worker to itself: where guests share a core, one that is interrupted later sends less before the others' turn.
-    pub fn completion_interval_ns(&mut self, sender: VnicId, homes: &impl Homes) -> u64 {
-        let now_ns = self.now_ns();
+    pub fn completion_interval_ns(&mut self, sender: VnicId, homes: &impl Homes, now_ns: u64) -> u64 {
         if self.me.is_none() || !self.sole_sender.served(sender, now_ns) {
             return 0;
         }

@@ -1,6 +1,6 @@
 //! Rings that a thread serves when their time has come.
 //!
-//! There are few: one per receiver that is stalled, slow, or owed a notification, and per ring whose kicks are not received. So they are a list, and setting one is
+//! There are few: one per receiver that is stalled or slow, and per ring that is owed a notification or whose kicks are not received. So they are a list, and setting one is
 //! a search.
 
 use crate::ring_id::RingId;

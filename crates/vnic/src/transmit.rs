@@ -345,7 +345,6 @@ impl TransmitSide {
     /// Makes the call that is owed to the driver, if any.
     pub fn call(&mut self) {
         if std::mem::take(&mut self.owes_call) {
-            self.completion.settled();
             self.queue.notified();
             self.call.notify(true, &self.account.transmit_calls);
         }

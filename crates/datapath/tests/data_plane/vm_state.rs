@@ -81,24 +81,25 @@ fn switched_on(switch: &mut Switch, cpu: usize) -> u64 {
         .packets
 }
 
-/// With the privilege, and in the mode in which no other test keeps a core.
-fn attach_alone() -> Option<Publisher> {
+/// Two guests of which the first sends to the second, and the means to say what they do: with the privilege, and in the mode in
+/// which no other test keeps a core.
+fn pair_alone() -> Option<(Publisher, Registry, Switch, [Guest; 2])> {
     let alone = std::env::var("HYPERSWITCH_TEST_MODE").is_ok_and(|mode| mode == "vm-state");
-    Publisher::attach().ok().filter(|_| alone)
+    let publisher = Publisher::attach().ok().filter(|_| alone)?;
+    let registry = Registry::map(publisher.area()).unwrap();
+    let mut switch = Switch::seeing(Some(publisher.area())).and_ports(2);
+    let guests = [1, 2].map(|port| Guest::usual(&mut switch, port));
+    switch.flow(1, &[Action::Output(PortId(2))]);
+    Some((publisher, registry, switch, guests))
 }
 
 /// Also if another core is idle: waking it would take longer than what is to be done.
 #[test]
 fn a_sender_that_blocks_is_served_on_its_core() {
     const FRAMES: u64 = 100;
-    let Some(publisher) = attach_alone() else {
+    let Some((_publisher, registry, mut switch, [mut a, mut b])) = pair_alone() else {
         return;
     };
-    let registry = Registry::map(publisher.area()).unwrap();
-    let mut switch = Switch::seeing(Some(publisher.area())).and_ports(2);
-    let mut a = Guest::usual(&mut switch, 1);
-    let mut b = Guest::usual(&mut switch, 2);
-    switch.flow(1, &[Action::Output(PortId(2))]);
     let tid = gettid().as_raw_nonzero().get().cast_unsigned();
     let slot = registry.add(tid).unwrap();
     switch.done(threads(1, &[slot.0]));
@@ -129,14 +130,9 @@ fn a_sender_that_blocks_is_served_on_its_core() {
 #[test]
 fn a_guest_that_frees_sent_frames_when_it_receives_is_not_called_for_them() {
     const ROUNDS: u64 = 400;
-    let Some(publisher) = attach_alone() else {
+    let Some((_publisher, registry, mut switch, [mut a, mut b])) = pair_alone() else {
         return;
     };
-    let registry = Registry::map(publisher.area()).unwrap();
-    let mut switch = Switch::seeing(Some(publisher.area())).and_ports(2);
-    let mut a = Guest::usual(&mut switch, 1);
-    let mut b = Guest::usual(&mut switch, 2);
-    switch.flow(1, &[Action::Output(PortId(2))]);
     switch.flow(2, &[Action::Output(PortId(1))]);
     let (sender, receiver) = channel();
     let ending = Arc::new(AtomicBool::new(false));

@@ -18,7 +18,7 @@ pub(super) struct Completion {
 }
 
 impl Completion {
-    /// The driver was called, or wants no call, or not yet.
+    /// The driver wants no call, or not yet.
     #[inline]
     pub fn settled(&mut self) {
         self.due_ns = None;
