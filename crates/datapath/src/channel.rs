@@ -150,7 +150,7 @@ impl Server {
         // Not until nothing is left: guests can keep a thread busy, and this one has others to serve.
         let _ = (0..STEPS).all(|_| scheduler.accounted(work, Scheduler::step));
         self.pulse.beat();
-        scheduler.stop_polling(false);
+        scheduler.stop_polling(None);
         scheduler.rings.before_sleep();
         for controller in self.controllers.values_mut() {
             controller.send_ended(&engine.datapath);

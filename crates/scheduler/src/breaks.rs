@@ -10,13 +10,26 @@ const WEIGHT: u64 = 8;
 const LONGEST_NS: u64 = 250_000;
 
 /// See the module's description. Times are in nanoseconds of any one clock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Breaks {
     average_ns: u64,
     since_ns: Option<u64>,
+    /// The length from which on a break is long, and the end of the last long one.
+    long_ns: u64,
+    long_until_ns: u64,
 }
 
 impl Breaks {
+    /// Breaks of which those of more than `long_ns` are long.
+    pub fn new(long_ns: u64) -> Breaks {
+        Breaks {
+            average_ns: 0,
+            since_ns: None,
+            long_ns,
+            long_until_ns: 0,
+        }
+    }
+
     /// Begins a break, as there is nothing to do; repeated calls change nothing.
     pub fn begin(&mut self, now_ns: u64) {
         self.since_ns.get_or_insert(now_ns);
@@ -30,7 +43,11 @@ impl Breaks {
     /// Ends the break: something has come.
     pub fn end(&mut self, now_ns: u64) {
         if let Some(since_ns) = self.since_ns.take() {
-            let length_ns = now_ns.saturating_sub(since_ns).min(LONGEST_NS);
+            let length_ns = now_ns.saturating_sub(since_ns);
+            if length_ns > self.long_ns {
+                self.long_until_ns = now_ns;
+            }
+            let length_ns = length_ns.min(LONGEST_NS);
             self.average_ns = (self.average_ns * (WEIGHT - 1) + length_ns) / WEIGHT;
         }
     }
@@ -39,11 +56,23 @@ impl Breaks {
     pub fn expected_ns(&self) -> u64 {
         self.average_ns
     }
+
+    /// Expects something at once, whatever the last breaks were.
+    pub fn forget(&mut self) {
+        self.average_ns = 0;
+    }
+
+    /// When the last long break ended; 0 if there was none.
+    pub fn long_until_ns(&self) -> u64 {
+        self.long_until_ns
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LONG_NS: u64 = 50_000;
 
     /// The break that is expected after packets at this distance.
     fn after(breaks: &mut Breaks, distance_ns: u64, packets: u64) -> u64 {
@@ -57,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_expectation_follows_the_rate() {
-        let mut breaks = Breaks::default();
+        let mut breaks = Breaks::new(LONG_NS);
         assert!(after(&mut breaks, 10_000, 100) <= 10_000);
         assert!(after(&mut breaks, 100_000, 40) > 90_000);
         after(&mut breaks, 1_000_000_000, 100);
@@ -65,8 +94,29 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_that_is_handed_a_ring_forgets_that_it_was_not_needed() {
+        let mut breaks = Breaks::new(LONG_NS);
+        after(&mut breaks, 1_000_000_000, 100);
+        breaks.forget();
+        assert_eq!(breaks.expected_ns(), 0);
+        assert!(after(&mut breaks, 1_000_000_000, 4) > 75_000, "but not for long");
+    }
+
+    #[test]
+    fn the_last_long_break_is_known() {
+        let mut breaks = Breaks::new(LONG_NS);
+        after(&mut breaks, LONG_NS, 10);
+        assert_eq!(breaks.long_until_ns(), 0);
+        after(&mut breaks, LONG_NS + 1, 10);
+        assert_eq!(breaks.long_until_ns(), 10 * (LONG_NS + 1));
+        breaks.begin(20 * LONG_NS);
+        breaks.end(21 * LONG_NS);
+        assert_eq!(breaks.long_until_ns(), 10 * (LONG_NS + 1));
+    }
+
+    #[test]
     fn work_without_a_break_says_nothing() {
-        let mut breaks = Breaks::default();
+        let mut breaks = Breaks::new(LONG_NS);
         after(&mut breaks, 20_000, 50);
         let before = breaks.expected_ns();
         breaks.end(u64::MAX);

@@ -42,6 +42,8 @@ pub struct Executor {
     /// The reading end, until a thread takes it. No thread does if several serve this executor.
     inbox: Mutex<Option<Receiver<Message>>>,
     contended: AtomicBool,
+    /// Whether its thread was handed a ring and has not noticed.
+    handed: AtomicBool,
 }
 
 /// The cores whose workers look for work, a bit each: a thread that needs a helper finds one without asking all of them. A core's
@@ -119,6 +121,7 @@ impl Executor {
             mailbox,
             inbox: Mutex::new(Some(inbox)),
             contended: AtomicBool::new(false),
+            handed: AtomicBool::new(false),
         })
     }
 
@@ -134,6 +137,17 @@ impl Executor {
             ring_bell(&self.doorbell);
         }
         sent.is_ok()
+    }
+
+    /// As [`send`](Self::send), of a ring to which more will come soon: its thread is to wait for that.
+    pub(crate) fn hand(&self, ring: RingId) -> bool {
+        self.handed.store(true, Ordering::Relaxed);
+        self.send(ring)
+    }
+
+    /// Whether its thread was handed a ring since the last call. To be called by that thread.
+    pub(crate) fn was_handed(&self) -> bool {
+        self.handed.load(Ordering::Relaxed) && self.handed.swap(false, Ordering::Relaxed)
     }
 
     /// Takes the oldest message.

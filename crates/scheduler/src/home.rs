@@ -178,11 +178,11 @@ impl Home {
         }
     }
 
-    /// Notes that the guest waits for the core on which its ring was served. Returns the number of such waits in a sequence
-    /// without breaks of more than `within_ns`.
-    pub(crate) fn waits_for_core(&self, now_ns: u64, within_ns: u64) -> u32 {
+    /// Notes that the guest waits for the core on which its ring was served. Returns the number of such waits in sequence, of those
+    /// after `since_ns`.
+    pub(crate) fn waits_for_core(&self, now_ns: u64, since_ns: u64) -> u32 {
         let last_ns = self.waited_ns.swap(now_ns, Ordering::Relaxed);
-        if now_ns.saturating_sub(last_ns) > within_ns {
+        if last_ns < since_ns {
             self.has_core();
         }
         self.waits.fetch_add(1, Ordering::Relaxed) + 1

@@ -86,17 +86,16 @@ impl Schedule {
         Some(placement.policy.must_give_way(&view, here, Duty::Helping))
     }
 
-    /// Hands a transmit ring that is polled, and so gets no kicks, to a helper, if its guest wants this core often enough.
-    pub(crate) fn handed_off(&self, home: &Home, homes: &impl Homes) -> bool {
+    /// Hands a transmit ring that is polled, and so gets no kicks, to a helper, if its guest has waited for this core often enough since
+    /// `since_ns`, from when on this worker had no break in which a helper would have gone to sleep.
+    pub(crate) fn handed_off(&self, home: &Home, homes: &impl Homes, since_ns: u64) -> bool {
         let placement = &self.crew.placement;
         let Some(here) = self.here() else { return false };
         let view = placement.view(homes);
-        // After a longer break a helper would sleep again.
-        let within_ns = placement.policy.linger_ns().unwrap_or(u64::MAX);
-        let times = home.waits_for_core(placement.now_ns(), within_ns);
+        let times = home.waits_for_core(placement.now_ns(), since_ns);
         let helper = placement.policy.hand_off(&view, here, home.vnic(), times);
         let helper = helper.and_then(|helper| placement.find(helper, homes));
-        let handed_off = helper.is_some_and(|helper| helper.send(RingId::transmit(home.vnic())));
+        let handed_off = helper.is_some_and(|helper| helper.hand(RingId::transmit(home.vnic())));
         if handed_off {
             home.has_core();
         }

@@ -60,21 +60,23 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
-    /// Ends polling: asks for kicks again, or hands rings to a helper, if another task `waited` for this core when the work was
-    /// done. True if something came meanwhile and is queued.
-    pub fn stop_polling(&mut self, waited: bool) -> bool {
+    /// Ends polling: asks for kicks again, or hands rings to a helper, if another task waited for this core when the work was
+    /// done. `waited_since_ns` is then when the last break ended in which a helper would have gone to sleep. True if something came
+    /// meanwhile and is queued.
+    pub fn stop_polling(&mut self, waited_since_ns: Option<u64>) -> bool {
         self.rings.refresh();
         for ring in self.schedule.polled.take() {
             let homes = self.rings.homes();
             let Some(home) = homes.home(ring.vnic()) else {
                 continue;
             };
-            if !waited {
-                home.has_core();
-            } else if self.schedule.handed_off(home, homes) {
-                continue;
-            } else if self.schedule.misses_threads(home, homes) {
-                self.rings.missed_threads(ring.vnic());
+            match waited_since_ns {
+                None => home.has_core(),
+                Some(since_ns) if self.schedule.handed_off(home, homes, since_ns) => continue,
+                Some(_) if self.schedule.misses_threads(home, homes) => {
+                    self.rings.missed_threads(ring.vnic())
+                }
+                Some(_) => {}
             }
             if self.rings.enable_kicks(ring) {
                 self.schedule.later(ring);

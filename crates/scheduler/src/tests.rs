@@ -148,14 +148,14 @@ fn what_comes_while_polling_ends_is_not_lost() {
     while scheduler.step() {}
     assert!(scheduler.rings.kicks_on.is_empty());
     scheduler.rings.work.insert(transmit(1), 1);
-    assert!(scheduler.stop_polling(false));
+    assert!(scheduler.stop_polling(None));
     assert!(!scheduler.schedule.is_polling());
     assert_eq!(scheduler.rings.kicks_on.len(), 2, "guests kick again");
     scheduler.rings.served.clear();
     while scheduler.step() {}
     assert_eq!(scheduler.rings.served, [transmit(1)]);
     // It is polled again; the other one is not.
-    assert!(!scheduler.stop_polling(false));
+    assert!(!scheduler.stop_polling(None));
     assert_eq!(scheduler.rings.kicks_on.len(), 2);
 }
 
@@ -418,13 +418,33 @@ fn a_ring_is_handed_off_once_its_guest_waits_for_a_contended_core() {
     scheduler.schedule.later(transmit(0));
     while scheduler.step() {}
     // Nobody waited: kicks are asked for.
-    assert!(!scheduler.stop_polling(false));
+    assert!(!scheduler.stop_polling(None));
     assert!(scheduler.rings.kicks_on.contains(&transmit(0)));
     scheduler.schedule.later(transmit(0));
     while scheduler.step() {}
     executor(&scheduler.schedule.crew, 0).set_contended(true);
-    assert!(!scheduler.stop_polling(true));
+    assert!(!scheduler.stop_polling(Some(0)));
     assert!(scheduler.rings.kicks_on.is_empty(), "the helper polls it");
+    assert_eq!(messages(&helper), [transmit(0)]);
+}
+
+#[test]
+fn waits_count_together_until_a_helper_would_have_gone_to_sleep() {
+    let (mut scheduler, area) = on_core_0(1);
+    area.thread(GUEST, ThreadState::Runnable(0)).unwrap();
+    let helper = executor(&scheduler.schedule.crew, 1);
+    helper.set_activity(Activity::Asleep);
+    let mut handed_off = |since_ns| {
+        scheduler.schedule.poll_from_now(transmit(0), true);
+        assert!(!scheduler.stop_polling(Some(since_ns)));
+        helper.was_handed()
+    };
+    assert!(!handed_off(0), "waking a helper costs more");
+    assert!(!handed_off(u64::MAX), "there was a long break");
+    // However long the guest takes with a worker on its core.
+    std::thread::sleep(Duration::from_millis(1));
+    assert!(handed_off(0));
+    assert!(!helper.was_handed());
     assert_eq!(messages(&helper), [transmit(0)]);
 }
 
@@ -434,7 +454,7 @@ fn a_guest_that_waits_while_its_threads_sleep_has_others() {
     let waits = |scheduler: &mut Scheduler<Fake>, vnic, times| {
         for _ in 0..times {
             scheduler.schedule.poll_from_now(transmit(vnic), true);
-            assert!(!scheduler.stop_polling(true));
+            assert!(!scheduler.stop_polling(Some(0)));
         }
     };
     waits(&mut scheduler, 0, 15);

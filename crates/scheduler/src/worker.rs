@@ -99,7 +99,7 @@ fn start<R: Rings>(
             account: crew.ledger.open(&account_name),
             pulse: crew.pulse(),
             scheduler: Scheduler::new(crew.clone(), Some(executor.clone()), rings()),
-            breaks: Breaks::default(),
+            breaks: Breaks::new(crew.placement.policy.linger_ns().unwrap_or(u64::MAX)),
             booster: Booster::new(crew.placement.policy.config().priority),
             patience: (crew.placement.waits_for_vcpus()).map(|_| Patience::default()),
             idle_core: (executor.cpu).and_then(|cpu| crew.placement.take_idle_core(cpu)),
@@ -199,12 +199,15 @@ impl<R: Rings> Worker<R> {
     /// true if there is something to do again. Other threads that want this core get it.
     fn linger(&mut self) -> bool {
         self.breaks.begin(self.now_ns());
+        if self.executor.was_handed() {
+            self.breaks.forget();
+        }
         let linger_ns = {
             let policy = &self.scheduler.schedule.crew.placement.policy;
             policy.linger_for_ns(self.breaks.expected_ns())
         };
         if !self.scheduler.schedule.is_polling() || linger_ns == Some(0) {
-            return self.scheduler.stop_polling(false);
+            return self.scheduler.stop_polling(None);
         }
         if self.scheduler.schedule.is_wanted_elsewhere().is_none() {
             // Nobody could have the core from a raised thread that polls.
@@ -255,7 +258,7 @@ impl<R: Rings> Worker<R> {
         }
         // A guest that comes back to its core later than that has lost nothing: it found it awake.
         let waited = wanted && start.is_none();
-        found || self.scheduler.stop_polling(waited)
+        found || (self.scheduler).stop_polling(waited.then_some(self.breaks.long_until_ns()))
     }
 
     fn now_ns(&self) -> u64 {
