@@ -12,11 +12,19 @@ use support::session::{SET_FEATURES, Session, words};
 use support::{Bystanders, Guest, Setup, Switch};
 
 /// What a process can leak.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Resources {
     descriptors: usize,
     guest_mappings: usize,
     threads: usize,
+}
+
+impl Resources {
+    fn are_within(self, limit: Resources) -> bool {
+        self.descriptors <= limit.descriptors
+            && self.guest_mappings <= limit.guest_mappings
+            && self.threads <= limit.threads
+    }
 }
 
 fn resources() -> Resources {
@@ -101,7 +109,10 @@ fn a_thousand_connections_leave_nothing_behind() {
         cycle(&mut switch, round);
         while peer.try_receive().is_some() {}
     }
-    support::eventually("everything is back", || settle(&mut switch, &mut peer) == before);
+    // What an earlier connection had not given back yet counts in `before`: there may be less now.
+    support::eventually("everything is back", || {
+        settle(&mut switch, &mut peer).are_within(before)
+    });
     let now = mappings();
     assert!(now <= mapped + 20, "{mapped} mappings became {now}");
     bystanders.finish(&mut switch);
