@@ -17,6 +17,10 @@ pub struct RoundTrips {
     pub lost: u64,
     /// How long it took.
     pub seconds: f64,
+    /// Median of a round trip in seconds; 0 of datagrams that are not answered.
+    pub p50: f64,
+    /// 99th percentile of a round trip in seconds; 0 likewise.
+    pub p99: f64,
 }
 
 impl RoundTrips {
@@ -77,6 +81,8 @@ fn parse(text: &str) -> Option<RoundTrips> {
         transactions: words.next()?.parse().ok()?,
         lost: words.next()?.parse().ok()?,
         seconds: words.next()?.parse().ok()?,
+        p50: words.next().map_or(Some(0.0), |word| word.parse().ok())?,
+        p99: words.next().map_or(Some(0.0), |word| word.parse().ok())?,
     })
 }
 
@@ -86,8 +92,10 @@ mod tests {
 
     #[test]
     fn the_line_is_read() {
-        let result = parse("30 1 1.5\n").expect("readable");
+        let result = parse("30 1 1.5 0.01 0.02\n").expect("readable");
         assert_eq!((result.transactions, result.lost), (30, 1));
+        assert_eq!((result.p50, result.p99), (0.01, 0.02));
+        assert_eq!(parse("30 1 1.5\n").expect("readable").p99, 0.0);
         assert!((result.rate() - 20.0).abs() < 1e-9);
         assert_eq!(parse("30 x"), None);
     }

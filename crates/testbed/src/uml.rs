@@ -59,7 +59,7 @@ impl UmlGuest {
         if let Some(processor) = options.processor {
             words.extend(["taskset".into(), "--cpu-list".into(), processor.to_string()]);
         }
-        if let Some(library) = build_dir::sibling("deps/libuml_xstate.so") {
+        if let Some(library) = build_dir::sibling("deps/libuml_preload.so") {
             words.extend(["env".into(), format!("LD_PRELOAD={}", library.display())]);
         }
         words.push("linux.uml".into());

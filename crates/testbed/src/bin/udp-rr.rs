@@ -9,7 +9,7 @@
 //!
 //! The client sends a request of so many bytes and waits for an answer as long, one at a time, as netperf's UDP_RR does.
 //! Requests carry a number, so that a late answer is not taken for the current one's. It prints one line: transactions,
-//! requests without an answer, seconds.
+//! requests without an answer, seconds, and the median and the 99th percentile of a round trip in seconds.
 //!
 //! Besides, a source sends so many datagrams per second at an even pace, sleeping between them, to a sink; it prints how many it
 //! sent, how many could not be sent, and seconds.
@@ -89,20 +89,29 @@ fn run(address: &str, port: u16, bytes: usize, seconds: f64) -> Result<(), Box<d
     let mut request = vec![0x5a; bytes];
     let mut buffer = vec![0; 65_536];
     let time = Duration::from_secs_f64(seconds);
-    let (begin, mut transactions, mut lost) = (Instant::now(), 0_u64, 0_u64);
+    let (begin, mut times, mut lost) = (Instant::now(), Vec::new(), 0_u64);
     while begin.elapsed() < time {
-        let number = (transactions + lost).to_le_bytes();
+        let number = (u64::try_from(times.len())? + lost).to_le_bytes();
         // Requests shorter than the number carry its low bytes.
         let carried = bytes.min(NUMBER_LEN);
         request[..carried].copy_from_slice(&number[..carried]);
+        let sent = Instant::now();
         socket.send(&request)?;
         if answered(&socket, &mut buffer, &number[..carried])? {
-            transactions += 1;
+            times.push(sent.elapsed().as_secs_f64());
         } else {
             lost += 1;
         }
     }
-    println!("{transactions} {lost} {}", begin.elapsed().as_secs_f64());
+    let seconds = begin.elapsed().as_secs_f64();
+    times.sort_by(f64::total_cmp);
+    let percentile = |percent| times.get(times.len() * percent / 100).unwrap_or(&0.0);
+    println!(
+        "{} {lost} {seconds} {} {}",
+        times.len(),
+        percentile(50),
+        percentile(99)
+    );
     Ok(())
 }
 

@@ -25,7 +25,7 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     let rigs = Rig::start_all(contenders, record, names(2), boot_echo)?;
     Rig::sweep(rigs, record, &labelled(&[2]), |network, guests, _| {
         let [rate, cpu, _] = stream::measure(effort, network, guests, 65_536)?;
-        let [transactions, _] = rr::measure(effort, network, guests, 64)?;
+        let [transactions, ..] = rr::measure(effort, network, guests, 64)?;
         Ok([rate, cpu, transactions])
     })
 }

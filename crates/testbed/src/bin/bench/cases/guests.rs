@@ -147,18 +147,20 @@ pub struct Cpu {
     pub processes: f64,
 }
 
-/// How long guests take to get going, and how long before their end measuring stops.
-const MARGIN: Duration = Duration::from_millis(400);
+/// How long guests take to get going.
+const START: Duration = Duration::from_millis(400);
+/// How long before their end measuring stops.
+const END: Duration = Duration::from_millis(50);
 
 /// Measures in the middle of something that was started to take `time`. To look at the processes of many guests takes time of
 /// the processors itself, and is done before and after the machine is measured.
 pub fn cpu_during(time: Duration, network: &Network, guests: &[Guest]) -> Cpu {
     let pids: Vec<u32> = guests.iter().map(Guest::pid).collect();
     let started = Instant::now();
-    thread::sleep(MARGIN);
+    thread::sleep(START);
     let (tasks_begin, tasks) = (Instant::now(), network.run_time(&pids));
     let (begin, busy) = (Instant::now(), busy_seconds());
-    thread::sleep(time.saturating_sub(started.elapsed() + MARGIN));
+    thread::sleep(time.saturating_sub(started.elapsed() + END));
     let (machine, elapsed) = (busy_seconds() - busy, begin.elapsed());
     let tasks_elapsed = tasks_begin.elapsed();
     let used = network.run_time(&pids).since(&tasks);

@@ -20,6 +20,8 @@ pub const CASE: Case = Case {
     measures: &[
         ("transactions", "1/s", Higher),
         ("processor time", "us/transaction, all of the machine", Lower),
+        ("p50", "us", Lower),
+        ("p99", "us", Lower),
     ],
     contenders: PEERS_AND_MODES,
     run,
@@ -55,7 +57,7 @@ pub const IDLE_POLL: Case = Case {
         let rigs = Rig::start_all(contenders, record, names(2), boot_echo)?;
         Rig::sweep(rigs, record, &labelled(&[64]), |network, guests, size| {
             let (before, begin) = (polled_seconds(), Instant::now());
-            let [transactions, processor] = measure(effort, network, guests, *size)?;
+            let [transactions, processor, ..] = measure(effort, network, guests, *size)?;
             let polled = (polled_seconds() - before) / begin.elapsed().as_secs_f64();
             Ok([transactions, processor, 100.0 * polled])
         })
@@ -71,11 +73,20 @@ fn run(effort: &Effort, contenders: &[Contender], record: &mut Record) -> Result
     })
 }
 
-/// Transactions per second, and processor time of each in microseconds.
-pub fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: usize) -> Result<[f64; 2]> {
+/// Transactions per second, processor time of each in microseconds, and the median and the 99th percentile of a round trip in
+/// microseconds.
+pub fn measure(effort: &Effort, network: &Network, guests: &[Guest], size: usize) -> Result<[f64; 4]> {
     let running = udp_rr::start(&guests[0], &address(1), size, effort.long)?;
     let cpu = cpu_during(effort.long, network, guests);
     let result = udp_rr::wait(running, effort.long)?;
     ensure!(result.transactions > 0, "nothing came back");
-    Ok([result.rate(), 1e6 * cpu.machine / result.rate()])
+    if result.lost > 0 {
+        println!("    {} requests were not answered", result.lost);
+    }
+    Ok([
+        result.rate(),
+        1e6 * cpu.machine / result.rate(),
+        1e6 * result.p50,
+        1e6 * result.p99,
+    ])
 }

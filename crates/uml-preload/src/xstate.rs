@@ -1,13 +1,11 @@
-//! A library preloaded into User Mode Linux, with which it runs on processors with large register sets.
+//! Extended registers of processors that have more than User Mode Linux knows.
 //!
 //! User Mode Linux up to 6.12 keeps 2,696 bytes of extended registers per task, as far as AVX-512 reaches. The host's kernel
 //! gives as many as there is room for, but takes nothing less than all (`xstateregs_set` in `arch/x86/kernel/fpu/regset.c`).
 //! On processors with AMX all is 11,008 bytes, and User Mode Linux panics when it starts its first task.
 //!
-//! This library's `ptrace` fills up what User Mode Linux gives with zeros. The header in front says which components the
+//! Our `ptrace` fills up what User Mode Linux gives with zeros. The header in front says which components the
 //! registers have; the tasks have not asked for AMX, so those that are filled up are not among them.
-
-#![cfg(target_arch = "x86_64")]
 
 use libc::{c_int, c_long, c_uint, c_void, iovec, pid_t};
 use std::cell::UnsafeCell;
