@@ -26,7 +26,7 @@ mod vcpus;
 
 use crate::Effort;
 use crate::contender::Contender;
-use crate::machine::Neighbours;
+use crate::machine::{Neighbours, cache_line_round_trip};
 use crate::network::Network;
 use crate::record::{Better, Record};
 use anyhow::Result;
@@ -158,6 +158,7 @@ impl<G> Rig<G> {
         for round in 0..record.rounds {
             for (index, (label, point)) in points.iter().enumerate() {
                 println!("  {}", progress.at(round, index));
+                record.cache_line(label, cache_line_round_trip());
                 for at in order(round + index, rigs.len()) {
                     let Some(rig) = &mut rigs[at] else {
                         continue;

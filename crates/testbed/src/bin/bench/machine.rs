@@ -4,6 +4,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use testbed::endpoint::{Endpoint, Host};
 use testbed::process::{all_processes, families};
@@ -108,6 +109,46 @@ fn our_seconds() -> f64 {
     let of_us = all.iter().filter(|stat| family.contains(&stat.pid));
     let ended: u64 = of_us.map(|stat| stat.ended_ticks).sum();
     (living + Duration::from_millis(ended * 10)).as_secs_f64()
+}
+
+/// Nanoseconds in which a cache line goes from the first processor to the last one and back: the shortest of many times, which other
+/// tasks do not lengthen. A virtual machine's host places the two near each other or far apart, and changes that at any time.
+/// There is none of a single processor.
+pub fn cache_line_round_trip() -> Option<f64> {
+    const TIMES: u32 = 200;
+    const TRIPS: u32 = 10;
+    let last = std::thread::available_parallelism().map_or(0, |count| count.get() - 1);
+    if last == 0 {
+        return None;
+    }
+    let turn = AtomicU32::new(0);
+    let wait_for = |number| {
+        while turn.load(Ordering::Acquire) != number {
+            std::hint::spin_loop();
+        }
+    };
+    let mut shortest = Duration::MAX;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            on_processor(last, || {
+                for trip in 0..TIMES * TRIPS {
+                    wait_for(2 * trip + 1);
+                    turn.store(2 * trip + 2, Ordering::Release);
+                }
+            });
+        });
+        on_processor(0, || {
+            for time in 0..TIMES {
+                let begin = Instant::now();
+                for trip in time * TRIPS..(time + 1) * TRIPS {
+                    turn.store(2 * trip + 1, Ordering::Release);
+                    wait_for(2 * trip + 2);
+                }
+                shortest = shortest.min(begin.elapsed() / TRIPS);
+            }
+        });
+    });
+    Some(1e9 * shortest.as_secs_f64())
 }
 
 /// How often processors have switched to another task since the machine started.

@@ -36,6 +36,9 @@ type Values = BTreeMap<String, BTreeMap<String, Vec<f64>>>;
 pub struct Point {
     pub label: String,
     pub contenders: Values,
+    /// Nanoseconds of a cache line's round trip between the first and the last processor, before each round.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cache_line: Vec<f64>,
 }
 
 /// Results of one case.
@@ -176,19 +179,27 @@ impl Record {
         ensure!(value.is_finite(), "{point}: {measure} of {contender} is {value}");
         let unit = &self.measure(measure).unit;
         println!("  {point:<28} {contender:<20} {value:12.3} {unit}");
-        let index = match self.points.iter().position(|known| known.label == point) {
-            Some(index) => index,
-            None => {
-                self.points.push(Point {
-                    label: point.into(),
-                    contenders: Values::new(),
-                });
-                self.points.len() - 1
-            }
-        };
-        let values = self.points[index].contenders.entry(contender.into()).or_default();
+        let values = self.point(point).contenders.entry(contender.into()).or_default();
         values.entry(measure.into()).or_default().push(value);
         Ok(())
+    }
+
+    /// Notes how long a cache line's round trip takes before a round, if that is known.
+    pub fn cache_line(&mut self, point: &str, nanoseconds: Option<f64>) {
+        self.point(point).cache_line.extend(nanoseconds);
+    }
+
+    fn point(&mut self, label: &str) -> &mut Point {
+        let known = self.points.iter().position(|point| point.label == label);
+        let index = known.unwrap_or_else(|| {
+            self.points.push(Point {
+                label: label.into(),
+                contenders: Values::new(),
+                cache_line: Vec::new(),
+            });
+            self.points.len() - 1
+        });
+        &mut self.points[index]
     }
 
     /// Notes one round's values of all measures, in the order in which the case announced them. [`NOT_HERE`] is left out.
@@ -255,6 +266,12 @@ impl Record {
         Spread::of(self.rounds_of(point, contender, measure)?)
     }
 
+    /// A cache line's round trip at a point in nanoseconds, if that is known.
+    pub fn cache_line_of(&self, label: &str) -> Option<Spread> {
+        let point = self.points.iter().find(|known| known.label == label)?;
+        Spread::of(&point.cache_line)
+    }
+
     /// How many times better `ours` is than `peer`.
     pub fn ratio(&self, point: &str, ours: &str, peer: &str, measure: &str) -> Option<Spread> {
         let [ours, peer] = [ours, peer].map(|name| self.rounds_of(point, name, measure));
@@ -318,6 +335,7 @@ mod tests {
         assert_eq!(higher.value("64", "bridge", "rate"), spread(3.0, 2.0, 3.5));
         assert_eq!(higher.ratio("64", "hyperswitch", "nobody", "rate"), None);
         assert_eq!(higher.contenders("rate"), ["hyperswitch", "bridge"]);
+        assert_eq!(higher.cache_line_of("64"), None);
     }
 
     #[test]

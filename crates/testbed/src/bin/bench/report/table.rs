@@ -109,8 +109,12 @@ fn table(text: &mut String, record: &Record, measure: &Measure) {
     for peer in &peers {
         let _ = write!(text, " better than {peer} |");
     }
+    let cache_line = record.points.iter().any(|point| !point.cache_line.is_empty());
+    if cache_line {
+        *text += " cache line's round trip, ns |";
+    }
     *text += "\n|---|";
-    *text += &"---|".repeat(contenders.len() + peers.len());
+    *text += &"---|".repeat(contenders.len() + peers.len() + usize::from(cache_line));
     *text += "\n";
     for point in record.points_of(&measure.name) {
         let _ = write!(text, "| {point} |");
@@ -121,6 +125,13 @@ fn table(text: &mut String, record: &Record, measure: &Measure) {
         for peer in &peers {
             let ratio = record.ratio(point, first, peer, &measure.name);
             let _ = write!(text, " {} |", ratio.map_or(String::new(), spread_text));
+        }
+        if cache_line {
+            let _ = write!(
+                text,
+                " {} |",
+                record.cache_line_of(point).map_or(String::new(), spread_text)
+            );
         }
         *text += "\n";
     }
