@@ -31,25 +31,29 @@ impl GuestMemory {
         len
     }
 
-    /// As [`write`](Self::write), for `prefix` and then `from`. Nothing is put together before: to read what was written
-    /// a moment ago in other pieces makes a processor wait.
+    /// As [`write`](Self::write), for the first `at` bytes of `prefix` and then `from`, which has those that the prefix has
+    /// behind them at least. A range that is shorter than the prefix gets nothing of `from`. Nothing is put together before: to
+    /// read what was written a moment ago in other pieces makes a processor wait.
     #[inline]
     pub fn write_both<const PREFIX: usize>(
         &self,
         range: GuestRange,
         prefix: &[u8; PREFIX],
+        at: usize,
         from: &[u8],
     ) -> usize {
-        let Some((to, len)) = self.pointer(range).zip((range.len as usize).checked_sub(PREFIX)) else {
-            return self.write(range, prefix);
+        let (room, at) = (range.len as usize, at.min(PREFIX));
+        let to = match self.pointer(range) {
+            Some(to) if room >= PREFIX => to,
+            _ => return self.write(range, &prefix[..at]),
         };
-        let len = from.len().min(len);
-        // SAFETY: as in `read`, the other way round; the range has `PREFIX` bytes and `len` more.
+        let len = from.len().min(room - at);
+        // SAFETY: as in `read`, the other way round; the range has `PREFIX` bytes, and `len` from byte `at` on.
         unsafe {
             copy_block::<PREFIX>(prefix.as_ptr(), to.as_ptr());
-            copy_apart(from.as_ptr(), to.as_ptr().add(PREFIX), len);
+            copy_apart(from.as_ptr(), to.as_ptr().add(at), len);
         }
-        PREFIX + len
+        at + len
     }
 
     /// Prefetches the first `len` bytes of a range, or all of it if it is shorter.

@@ -230,8 +230,8 @@ impl GuestMemory {
     #[inline]
     fn pointer(&self, range: GuestRange) -> Option<NonNull<u8>> {
         let region = self.regions.get(range.region as usize)?;
-        let fits = range.offset <= region.size && u64::from(range.len) <= region.size - range.offset;
-        fits.then(|| region.pointer(range.offset))
+        let behind = region.size.checked_sub(range.offset)?;
+        (u64::from(range.len) <= behind).then(|| region.pointer(range.offset))
     }
 }
 

@@ -221,10 +221,10 @@ impl TransmitSide {
         let prefix = self.header_len as usize;
         let copy = packet.head.fill_behind(prefix, head_len as usize);
         packet.chain.read_at(self.queue.memory(), 0, copy);
-        packet.header = match copy.first_chunk() {
-            Some(header) if prefix != VnetHeader::SHORT_LEN => *header,
-            _ => short_header(&copy[..prefix]),
-        };
+        // Behind a short header the frame begins, where others have `num_buffers`, which nobody reads from a sender.
+        if let Some(header) = copy.first_chunk() {
+            packet.header = *header;
+        }
         packet.tail_len = frame_len - head_len;
         packet.tail_start = self.header_len + head_len;
         packet.holds_chain = packet.tail_len > 0;
@@ -375,14 +375,6 @@ impl TransmitSide {
     pub fn is_broken(&self) -> bool {
         self.queue.memory().is_broken()
     }
-}
-
-/// The header of a driver that sends 10 bytes of it.
-#[cold]
-fn short_header(bytes: &[u8]) -> [u8; VnetHeader::LEN] {
-    let mut header = [0; VnetHeader::LEN];
-    header[..bytes.len()].copy_from_slice(bytes);
-    header
 }
 
 fn new_pool(queue: &DeviceQueue, port: PortId, account: &Arc<Counters>) -> PoolOwner<Packet> {

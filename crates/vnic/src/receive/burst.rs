@@ -45,16 +45,16 @@ impl ReceiveRing {
     #[inline(never)]
     fn fill_all(&mut self, packets: &[Unique<Packet>]) {
         let (heads, targets) = self.posted.known();
-        let mut written = 0;
+        let (mut written, header_len) = (0, self.header_len);
         for (at, ((packet, &head), &target)) in packets.iter().zip(heads).zip(targets).enumerate() {
             if let (Some(next), Some(&next_target)) = (packets.get(at + 1), targets.get(at + 1))
                 && next.tail_len > 0
             {
                 prefetch_tail(next, self.queue.memory(), next_target);
             }
-            let len = fill(packet, self.queue.memory(), target, self.header_len);
+            let len = fill(packet, self.queue.memory(), target, header_len);
             self.queue.push_used(head, len);
-            written += u64::from(len - self.header_len);
+            written += u64::from(len - header_len);
         }
         self.copied += written;
     }
@@ -78,13 +78,13 @@ fn fill(packet: &Packet, memory: &GuestMemory, buffer: GuestRange, header_len: u
         num_buffers: 1,
         ..*packet.offload.header()
     };
-    let header = header.to_bytes();
-    let front = match header.first_chunk::<{ VnetHeader::SHORT_LEN }>() {
-        Some(short) if header_len as usize == VnetHeader::SHORT_LEN => {
-            memory.write_both(buffer, short, packet.head.bytes())
-        }
-        _ => memory.write_both(buffer, &header, packet.head.bytes()),
-    };
+    // A short header is this one without `num_buffers`.
+    let front = memory.write_both(
+        buffer,
+        &header.to_bytes(),
+        header_len as usize,
+        packet.head.bytes(),
+    );
     let written = front as u32;
     if packet.tail_len == 0 {
         return written;
