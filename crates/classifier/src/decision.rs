@@ -112,6 +112,8 @@ enum Counts {
 #[derive(Debug)]
 struct Parts {
     flows: Box<[Arc<FlowEntry>]>,
+    /// For each flow the decision that has its statistics.
+    counters: Box<[Arc<Decision>]>,
     /// The meters that have flows behind them.
     meters: Box<[Meter]>,
 }
@@ -182,12 +184,17 @@ impl Decision {
     pub(crate) fn of_flow(program: Program, before: Option<&Arc<Decision>>) -> Decision {
         let counts = match before {
             None => Counts::Own,
-            Some(before) => match &before.counts {
-                Counts::Of(first) => Counts::Of(Arc::clone(first)),
-                Counts::Own | Counts::Parts(_) => Counts::Of(Arc::clone(before)),
-            },
+            Some(before) => Counts::Of(before.counter()),
         };
         Decision::new(program, counts)
+    }
+
+    /// The decision that has the statistics of the flow whose own decision this is.
+    fn counter(self: &Arc<Self>) -> Arc<Decision> {
+        match &self.counts {
+            Counts::Of(first) => Arc::clone(first),
+            Counts::Own | Counts::Parts(_) => Arc::clone(self),
+        }
     }
 
     /// The decision's program.
@@ -212,9 +219,9 @@ impl Decision {
             Counts::Own => self.seen.record(packets, bytes, tcp_flags, now_ms),
             Counts::Of(first) => first.record(packets, bytes, tcp_flags, now_ms),
             Counts::Parts(parts) => parts
-                .flows
+                .counters
                 .iter()
-                .for_each(|part| part.decision.record(packets, bytes, tcp_flags, now_ms)),
+                .for_each(|counter| counter.seen.record(packets, bytes, tcp_flags, now_ms)),
         }
     }
 
@@ -226,9 +233,9 @@ impl Decision {
             return self.record(packets, bytes, train.tcp_flags, now_ms);
         };
         let has_dropped = parts.meters.iter().filter(|meter| dropped.contains(&meter.at));
-        for (number, part) in parts.flows.iter().enumerate() {
+        for (number, counter) in parts.counters.iter().enumerate() {
             if !has_dropped.clone().any(|meter| meter.behind.contains(&number)) {
-                part.decision.record(packets, bytes, train.tcp_flags, now_ms);
+                counter.seen.record(packets, bytes, train.tcp_flags, now_ms);
             }
         }
     }
@@ -247,6 +254,23 @@ impl Decision {
     pub(crate) fn prefetch(&self) {
         prefetch(self, Access::Read);
         prefetch(&raw const self.seen, Access::Write);
+    }
+
+    /// Prefetches the list of what [`record`](Self::record) writes for a composed decision.
+    #[inline]
+    pub(crate) fn prefetch_list(&self) {
+        if let Counts::Parts(parts) = &self.counts {
+            prefetch(parts.counters.as_ptr(), Access::Read);
+        }
+    }
+
+    /// Prefetches what is on it.
+    #[inline]
+    pub(crate) fn prefetch_counters(&self) {
+        if let Counts::Parts(parts) = &self.counts {
+            let counters = parts.counters.iter();
+            counters.for_each(|counter| prefetch(&raw const counter.seen, Access::Write));
+        }
     }
 
     /// Whether the decision holds. One that has ended must not be used for packets any more.
@@ -380,6 +404,7 @@ pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>], meters: &[Mete
     let meters = meters.iter().filter(|meter| !meter.behind.is_empty());
     let counts = Counts::Parts(Parts {
         flows: parts.into(),
+        counters: parts.iter().map(|part| part.decision.counter()).collect(),
         meters: meters.cloned().collect(),
     });
     let decision = Arc::new(Decision::new(program, counts));

@@ -36,7 +36,7 @@ pub use compose::{MAX_PARTS, Walked, Walker, dp_hash};
 pub use decision::{Decision, Edited, Metered, Shape};
 pub use entry::FlowEntry;
 pub use megaflow::{DEFAULT_MAX_FLOWS, DEFAULT_MAX_MASKS, MegaflowTable};
-pub use microflow::{DEFAULT_CACHE_ENTRIES, MicroflowCache, Place, Train};
+pub use microflow::{DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, MicroflowCache, Place, Train};
 pub use port_flows::{Hint, PortFlows, Reading};
 pub use refused::Refused;
 pub use walk::{MAX_LOOKS, MAX_STEPS, NoTables, Stack, Start, Subject, Tables, run};

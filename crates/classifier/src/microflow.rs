@@ -7,7 +7,11 @@
 //! last flushed to the flows' statistics, which other threads share and which are therefore slow to write.
 //!
 //! Each set has two ways, and no chains: a packet that finds both taken replaces the one used less recently, so neither
-//! look-up nor insertion ever takes longer than usual. When there are more connections than slots, replacing does not help:
+//! look-up nor insertion ever takes longer than usual. The cache grows with the number of connections, a set at a time, by linear
+//! hashing (W. Litwin, VLDB 1980): an insertion that finds one in [`FULLNESS`] slots taken appends a set, which gets its share of another
+//! one's keys. So no insertion stands still for the others, and a thread with few connections needs little memory, all of it near.
+//!
+//! When there are more connections than slots, replacing does not help:
 //! a slot that is taken is then replaced only once in [`REPLACEMENT_INTERVAL`] insertions. The other insertions read nothing of
 //! the decisions that are there, which would mostly have to come from memory.
 //!
@@ -18,12 +22,18 @@
 use crate::decision::Decision;
 use crate::hash::Seed;
 use flow::ExactKey;
+use prefetch::{Access, prefetch};
 use std::sync::Arc;
 
-/// Entries of a cache by default: 512 KiB.
-pub const DEFAULT_CACHE_ENTRIES: usize = 4096;
+/// Entries of a cache at first: 512 KiB.
+pub const FIRST_CACHE_ENTRIES: usize = 4096;
+/// Entries that a cache grows to by default: 16 MiB.
+pub const DEFAULT_CACHE_ENTRIES: usize = 131_072;
 
 const WAYS: usize = 2;
+
+/// The cache grows when one in so many slots is taken: keys that find their set taken are few then.
+const FULLNESS: usize = 3;
 
 /// The slots that the same keys can take.
 type Set = [Slot; WAYS];
@@ -83,6 +93,12 @@ struct Slot {
 
 impl Slot {
     #[inline]
+    fn prefetch(&self) {
+        prefetch(&raw const self.hash, Access::Read);
+        prefetch(&raw const self.train, Access::Write);
+    }
+
+    #[inline]
     fn is_live(&self) -> bool {
         self.decision.as_ref().is_some_and(|decision| decision.is_live())
     }
@@ -122,10 +138,15 @@ impl Slot {
 /// Keys with their decisions.
 #[derive(Debug)]
 pub struct MicroflowCache {
-    /// Empty before the first insertion, as not every thread inserts.
-    sets: Box<[Set]>,
-    entries: usize,
+    /// Empty before the first insertion, as not every thread inserts. Then there is room for all, which is no memory before
+    /// it is used.
+    sets: Vec<Set>,
+    /// How many sets there may be.
+    most: usize,
+    /// The bits of a hash that tell a set: of which there are as many, or some are still to come.
     set_mask: usize,
+    /// Keys held, of ended flows as well.
+    held: usize,
     seed: &'static Seed,
     /// Slots with counts that are not yet in their flows' statistics.
     counted: Vec<Place>,
@@ -139,13 +160,14 @@ impl Default for MicroflowCache {
 }
 
 impl MicroflowCache {
-    /// An empty cache for `entries` keys, rounded up to a power of two, at least 2.
+    /// An empty cache that grows up to `entries` keys, rounded up to a power of two, at least 2.
     pub fn new(entries: usize) -> MicroflowCache {
-        let entries = entries.max(WAYS).next_power_of_two();
+        let most = entries.max(WAYS).next_power_of_two() / WAYS;
         MicroflowCache {
-            sets: Box::default(),
-            entries,
-            set_mask: entries / WAYS - 1,
+            sets: Vec::new(),
+            most,
+            set_mask: most.min(FIRST_CACHE_ENTRIES / WAYS) - 1,
+            held: 0,
             seed: Seed::process(),
             counted: Vec::new(),
             insertions: 0,
@@ -160,6 +182,24 @@ impl MicroflowCache {
             self.seed.pairs::<{ ExactKey::SHORT_WORDS / 2 }>(word)
         } else {
             self.seed.pairs::<{ ExactKey::WORDS / 2 }>(word)
+        }
+    }
+
+    /// Prefetches what [`hit`](Self::hit) reads.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        if let Some(set) = self.sets.get(self.set(hash)) {
+            set.iter().for_each(Slot::prefetch);
+        }
+    }
+
+    /// Prefetches what the decision about a key consists of, if the slots are there already.
+    #[inline]
+    pub fn prefetch_decision(&self, hash: u64) {
+        let set = self.sets.get(self.set(hash));
+        let slot = set.and_then(|set| set.iter().find(|slot| slot.hash == hash));
+        if let Some(decision) = slot.and_then(|slot| slot.decision.as_ref()) {
+            prefetch(Arc::as_ptr(decision), Access::Read);
         }
     }
 
@@ -222,9 +262,23 @@ impl MicroflowCache {
 
     /// Adds all counts to the flows' statistics. The thread calls this every few milliseconds, and before it sleeps.
     pub fn flush_stats(&mut self, now_ms: u64) {
-        for place in self.counted.drain(..) {
-            self.sets[place.set as usize][usize::from(place.way)].flush_stats(now_ms);
+        /// So many others are counted while one more piece of a decision comes from memory, which says where the next one is.
+        const AHEAD: usize = 6;
+        for at in 0..self.counted.len() {
+            let later = |stage: usize| {
+                self.counted
+                    .get(at + stage * AHEAD)
+                    .map(|&place| self.slot(place))
+            };
+            let decision = |stage| later(stage).and_then(|slot| slot.decision.as_ref());
+            later(4).inspect(|slot| slot.prefetch());
+            decision(3).inspect(|decision| decision.prefetch());
+            decision(2).inspect(|decision| decision.prefetch_list());
+            decision(1).inspect(|decision| decision.prefetch_counters());
+            let Place { set, way } = self.counted[at];
+            self.sets[set as usize][usize::from(way)].flush_stats(now_ms);
         }
+        self.counted.clear();
     }
 
     /// Stores the decision for a key, in place of an earlier one, if there is a slot for it.
@@ -239,8 +293,11 @@ impl MicroflowCache {
     ) {
         self.insertions = self.insertions.wrapping_add(1);
         if self.sets.is_empty() {
-            self.sets = (0..self.entries / WAYS).map(|_| Set::default()).collect();
-            self.counted.reserve(self.entries);
+            self.sets.reserve_exact(self.most);
+            self.counted.reserve_exact(self.most * WAYS);
+            self.sets.resize_with(self.set_mask + 1, Set::default);
+        } else if FULLNESS * self.held > self.sets.len() * WAYS && self.sets.len() < self.most {
+            self.split(now_ms);
         }
         let index = self.set(hash);
         let set = &mut self.sets[index];
@@ -249,6 +306,7 @@ impl MicroflowCache {
             return;
         };
         let [slot, other] = in_order(set, way);
+        self.held += usize::from(slot.decision.is_none());
         let counted = slot.counted;
         slot.flush_stats(now_ms);
         // Still on the list.
@@ -259,18 +317,34 @@ impl MicroflowCache {
         (slot.recent, other.recent) = (true, false);
     }
 
-    /// Keys that the cache can hold.
+    /// Appends a set, to which the keys of another one go whose hashes differ in the bit that tells the two.
+    fn split(&mut self, now_ms: u64) {
+        let new = self.sets.len();
+        if new > self.set_mask {
+            self.set_mask = 2 * self.set_mask + 1;
+        }
+        let old = new & (self.set_mask / 2);
+        let mut set = Set::default();
+        for (slot, to) in self.sets[old].iter_mut().zip(&mut set) {
+            if slot.decision.is_some() && slot.hash as usize & self.set_mask == new {
+                let counted = slot.counted;
+                slot.flush_stats(now_ms);
+                *to = std::mem::take(slot);
+                // Still on the list.
+                slot.counted = counted;
+            }
+        }
+        self.sets.push(set);
+    }
+
+    /// Keys that the cache can hold as it is now.
     pub fn capacity(&self) -> usize {
-        self.entries
+        self.sets.len() * WAYS
     }
 
     /// Keys held, of ended flows as well.
     pub fn len(&self) -> usize {
-        self.sets
-            .as_flattened()
-            .iter()
-            .filter(|slot| slot.decision.is_some())
-            .count()
+        self.held
     }
 
     /// Whether the cache holds no key.
@@ -285,7 +359,12 @@ impl MicroflowCache {
     /// The number of a key's set.
     #[inline]
     fn set(&self, hash: u64) -> usize {
-        hash as usize & self.set_mask
+        let set = hash as usize & self.set_mask;
+        if set < self.sets.len() {
+            set
+        } else {
+            set & (self.set_mask / 2)
+        }
     }
 }
 

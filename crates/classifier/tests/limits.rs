@@ -1,6 +1,8 @@
 //! What a hostile guest can and cannot do to look-ups, and what caches keep alive.
 
-use classifier::{FlowEntry, MegaflowTable, MicroflowCache, Refused, Train};
+use classifier::{
+    DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES, FlowEntry, MegaflowTable, MicroflowCache, Refused, Train,
+};
 use flow::{Action, ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, Stage, Statistics, SwitchId};
 use std::sync::Arc;
 
@@ -344,10 +346,63 @@ fn nothing_that_was_counted_is_lost() {
 }
 
 #[test]
-fn the_default_cache_is_small() {
+fn the_cache_grows_with_its_keys_up_to_a_limit() {
+    const KEYS: u64 = 150_000;
+    const FLOWS: u64 = 1000;
+    let mut table = MegaflowTable::default();
+    let mut entries = Vec::new();
+    for mac in 0..FLOWS {
+        table.insert(flow(u128::from(mac), 1, mac, u64::MAX)).unwrap();
+        entries.push(Arc::clone(table.get(FlowId(mac.into())).unwrap()));
+    }
+    let mut cache = MicroflowCache::default();
+    let mut expected = [0; FLOWS as usize];
+    // Counted before later insertions move the key.
+    let mut look = |cache: &mut MicroflowCache, mac: u64| {
+        let found = hit(cache, &key(1, mac));
+        expected[(mac % FLOWS) as usize] += u64::from(found);
+        found
+    };
+    assert_eq!(cache.capacity(), 0);
+    for mac in 0..KEYS {
+        insert(&mut cache, &key(1, mac), &entries[(mac % FLOWS) as usize]);
+        look(&mut cache, mac);
+        let room = FIRST_CACHE_ENTRIES.max(3 * cache.len() + 2);
+        assert!(cache.capacity() <= room.min(DEFAULT_CACHE_ENTRIES));
+        if mac == 50_000 {
+            // Keys that found no place come again, as packets do.
+            let mut missing = mac;
+            for _ in 0..3 {
+                missing = 0;
+                for mac in 0..mac {
+                    if !look(&mut cache, mac) {
+                        missing += 1;
+                        insert(&mut cache, &key(1, mac), &entries[(mac % FLOWS) as usize]);
+                    }
+                }
+            }
+            assert!(missing < mac / 8, "{missing}");
+        }
+    }
+    assert_eq!(cache.capacity(), DEFAULT_CACHE_ENTRIES);
+    assert!(cache.len() > DEFAULT_CACHE_ENTRIES * 3 / 4);
+    cache.flush_stats(1);
+    let counted: Vec<u64> = entries.iter().map(|entry| entry.stats(1).packets).collect();
+    assert_eq!(counted, expected);
+}
+
+#[test]
+fn a_cache_is_small_at_first() {
     // Two cache lines per entry.
-    assert!(MicroflowCache::default().capacity() * 128 < 1 << 20);
-    assert_eq!(MicroflowCache::new(3).capacity(), 4);
+    const { assert!(FIRST_CACHE_ENTRIES * 128 < 1 << 20) }
+    let mut table = MegaflowTable::default();
+    table.insert(flow(0, 1, 0, u64::MAX)).unwrap();
+    let entry = Arc::clone(table.get(FlowId(0)).unwrap());
+    for (entries, capacity) in [(3, 4), (DEFAULT_CACHE_ENTRIES, FIRST_CACHE_ENTRIES)] {
+        let mut cache = MicroflowCache::new(entries);
+        insert(&mut cache, &key(1, 0), &entry);
+        assert_eq!(cache.capacity(), capacity);
+    }
 }
 
 /// What each mode does where there is no flow, one with the identifier, one for the same packets, and one of each.

@@ -1,7 +1,7 @@
 //! The stage that finds what is to be done with each packet of a burst.
 //!
 //! 1. Packets in sequence whose keys are equal in all bits that any flow of the port looks at are a train, and have one
-//!    look at the microflow cache.
+//!    look at the microflow cache. All trains are found before the first look, so that their slots come from memory at one time.
 //! 2. Packets that the cache does not know walk through the port's megaflows. The decision that is composed there goes
 //!    into the cache.
 //! 3. Decisions that begin with a meter hold if the meter lets the packets pass: it is asked here, about the packets of the
@@ -20,9 +20,24 @@ use flow::Context;
 use std::sync::Arc;
 use vnic::BURST;
 
+/// Decisions of a cache with more entries are mostly not in a processor's own cache.
+const FAR_ENTRIES: usize = 32_768;
+
+/// Packets in sequence that have one look at the cache.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    /// Of their key.
+    hash: u64,
+    /// Behind the last one's place in the burst.
+    end: usize,
+    train: Train,
+}
+
 /// One thread's means of looking packets up, kept from burst to burst.
 pub(crate) struct LookUp {
     microflows: MicroflowCache,
+    /// Those of the present burst.
+    trains: Box<[Run; BURST]>,
     walker: Walker,
     /// Actions behind the look-up ask them as well.
     pub meters: KnownMeters,
@@ -32,6 +47,7 @@ impl LookUp {
     pub fn new(meters: Arc<Meters>) -> LookUp {
         LookUp {
             microflows: MicroflowCache::default(),
+            trains: Box::default(),
             walker: Walker::default(),
             meters: KnownMeters::new(meters),
         }
@@ -42,25 +58,20 @@ impl LookUp {
         self.microflows.flush_stats(now_ms);
     }
 
-    /// Finds the verdict about each packet of a burst that came from the port. Packets that flows treat alike often come in
-    /// trains, which need one look.
+    /// Finds the verdict about each packet of a burst that came from the port.
     #[inline(never)]
     pub fn find_verdicts(&mut self, burst: &mut Burst, port: &Port, now_ms: u64) {
-        let count = burst.packets.len();
-        let (packets, keys) = (&burst.packets[..count], &burst.keys[..count]);
-        let verdicts = &mut burst.verdicts[..count];
-        let (mut at, mut further) = (0, false);
-        while at < count {
-            let (first, begin, mut train) = (&keys[at], at, Train::default());
-            let mask = port.flows.mask_union(first);
-            loop {
-                train.add(packets[at].frame_len(), keys[at].tcp_flags());
-                at += 1;
-                if at == count || !first.is_equal_in(&keys[at], mask) {
-                    break;
-                }
+        let count = self.find_trains(burst, port);
+        if count > 1 && self.microflows.capacity() > FAR_ENTRIES {
+            for run in &self.trains[..count] {
+                self.microflows.prefetch_decision(run.hash);
             }
-            let hash = self.microflows.hash(first, mask);
+        }
+        let (mut begin, mut further) = (0, false);
+        for at in 0..count {
+            let Run { hash, end, train } = self.trains[at];
+            let (first, verdicts) = (&burst.keys[begin], &mut burst.verdicts[begin..end]);
+            let mask = port.flows.mask_union(first);
             let cached = self.microflows.hit(hash, first, mask, &train);
             further |= cached.is_none();
             let verdict = match cached {
@@ -80,11 +91,38 @@ impl LookUp {
                     }
                 },
             };
-            verdicts[begin..at].fill(verdict);
+            verdicts.fill(verdict);
+            begin = end;
         }
         if further {
             self.look_further(burst, port, now_ms);
         }
+    }
+
+    /// Finds the trains of a burst, and prefetches what the cache has about them, so that all of it comes at one time. Returns
+    /// their number.
+    #[inline(never)]
+    fn find_trains(&mut self, burst: &Burst, port: &Port) -> usize {
+        let count = burst.packets.len();
+        let (packets, keys) = (&burst.packets[..count], &burst.keys[..count]);
+        let (mut at, mut trains) = (0, 0);
+        while at < count {
+            let (first, mut train) = (&keys[at], Train::default());
+            let mask = port.flows.mask_union(first);
+            loop {
+                train.add(packets[at].frame_len(), keys[at].tcp_flags());
+                at += 1;
+                // Most packets of a train have one key, which needs no mask to be seen.
+                if at == count || first != &keys[at] && !first.is_equal_in(&keys[at], mask) {
+                    break;
+                }
+            }
+            let hash = self.microflows.hash(first, mask);
+            self.microflows.prefetch(hash);
+            self.trains[trains] = Run { hash, end: at, train };
+            trains += 1;
+        }
+        trains
     }
 
     /// Deals with packets that the cache has no verdict about, or that a meter has to let pass.

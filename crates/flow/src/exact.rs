@@ -19,6 +19,7 @@ pub struct ExactKey {
 }
 
 impl PartialEq for ExactKey {
+    #[inline]
     fn eq(&self, other: &ExactKey) -> bool {
         self.is_equal_in(other, |_| u64::MAX)
     }
