@@ -25,7 +25,7 @@ const FAR_ENTRIES: usize = 32_768;
 
 /// Packets in sequence that have one look at the cache.
 #[derive(Clone, Copy, Default)]
-struct Run {
+struct Look {
     /// Of their key.
     hash: u64,
     /// Behind the last one's place in the burst.
@@ -37,7 +37,7 @@ struct Run {
 pub(crate) struct LookUp {
     microflows: MicroflowCache,
     /// Those of the present burst.
-    trains: Box<[Run; BURST]>,
+    looks: Box<[Look; BURST]>,
     walker: Walker,
     /// Actions behind the look-up ask them as well.
     pub meters: KnownMeters,
@@ -47,7 +47,7 @@ impl LookUp {
     pub fn new(meters: Arc<Meters>) -> LookUp {
         LookUp {
             microflows: MicroflowCache::default(),
-            trains: Box::default(),
+            looks: Box::default(),
             walker: Walker::default(),
             meters: KnownMeters::new(meters),
         }
@@ -61,68 +61,101 @@ impl LookUp {
     /// Finds the verdict about each packet of a burst that came from the port.
     #[inline(never)]
     pub fn find_verdicts(&mut self, burst: &mut Burst, port: &Port, now_ms: u64) {
-        let count = self.find_trains(burst, port);
-        if count > 1 && self.microflows.capacity() > FAR_ENTRIES {
-            for run in &self.trains[..count] {
-                self.microflows.prefetch_decision(run.hash);
-            }
+        // All may have been malformed.
+        if burst.packets.is_empty() {
+            return;
         }
-        let (mut begin, mut further) = (0, false);
-        for at in 0..count {
-            let Run { hash, end, train } = self.trains[at];
-            let (first, verdicts) = (&burst.keys[begin], &mut burst.verdicts[begin..end]);
-            let mask = port.flows.mask_union(first);
-            let cached = self.microflows.hit(hash, first, mask, &train);
-            further |= cached.is_none();
-            let verdict = match cached {
-                None => Verdict::Miss,
-                Some(decision) => match &decision.shape {
-                    Shape::Plain(port) => Verdict::Output(*port),
-                    shape => {
-                        let verdict = Verdict::of(decision, &mut burst.decisions);
-                        if let Shape::Metered(metered) = shape {
-                            let (meter, apart) = (metered.meter, decision.counts_apart());
-                            let place = apart.then(|| self.microflows.place(hash, first, mask));
-                            let at_meter = AtMeter::cached(meter, begin, train, place.flatten());
-                            burst.at_meter.push(at_meter);
-                            further = true;
-                        }
-                        verdict
-                    }
-                },
-            };
-            verdicts.fill(verdict);
-            begin = end;
-        }
+        let end = self.find_train(0, 0, burst, port);
+        let further = if end == burst.packets.len() {
+            self.decide(0, 0, burst, port)
+        } else {
+            self.decide_all(end, burst, port)
+        };
         if further {
             self.look_further(burst, port, now_ms);
         }
     }
 
-    /// Finds the trains of a burst, and prefetches what the cache has about them, so that all of it comes at one time. Returns
+    /// Finds the packets from `begin` on, one at least, that have one look: train number `number`. Returns where it ends.
+    #[inline(always)]
+    fn find_train(&mut self, number: usize, begin: usize, burst: &Burst, port: &Port) -> usize {
+        let packets = &burst.packets[..];
+        let keys = &burst.keys[..packets.len()];
+        let (first, mut train, mut end) = (&keys[begin], Train::default(), begin);
+        let mask = port.flows.mask_union(first);
+        loop {
+            train.add(packets[end].frame_len(), keys[end].tcp_flags());
+            end += 1;
+            // Most packets of a train have one key, which needs no mask to be seen.
+            if end == packets.len() || first != &keys[end] && !first.is_equal_in(&keys[end], mask) {
+                break;
+            }
+        }
+        let hash = self.microflows.hash(first, mask);
+        self.looks[number] = Look { hash, end, train };
+        end
+    }
+
+    /// Looks at the cache for a train, which begins at `begin`; whether its packets have to be dealt with further.
+    #[inline(always)]
+    fn decide(&mut self, number: usize, begin: usize, burst: &mut Burst, port: &Port) -> bool {
+        let Look { hash, end, train } = self.looks[number];
+        let first = &burst.keys[begin];
+        let mask = port.flows.mask_union(first);
+        let mut further = false;
+        let verdict = match self.microflows.hit(hash, first, mask, &train) {
+            None => {
+                further = true;
+                Verdict::Miss
+            }
+            Some(decision) => match &decision.shape {
+                Shape::Plain(port) => Verdict::Output(*port),
+                shape => {
+                    let verdict = Verdict::of(decision, &mut burst.decisions);
+                    if let Shape::Metered(metered) = shape {
+                        let (meter, apart) = (metered.meter, decision.counts_apart());
+                        let place = apart.then(|| self.microflows.place(hash, first, mask));
+                        let at_meter = AtMeter::cached(meter, begin, train, place.flatten());
+                        burst.at_meter.push(at_meter);
+                        further = true;
+                    }
+                    verdict
+                }
+            },
+        };
+        burst.verdicts[begin..end].fill(verdict);
+        further
+    }
+
+    /// Does that for all trains. The first one, which has been found, ends at `end`.
+    #[inline(never)]
+    fn decide_all(&mut self, end: usize, burst: &mut Burst, port: &Port) -> bool {
+        let count = self.find_trains(end, burst, port);
+        if self.microflows.capacity() > FAR_ENTRIES {
+            for look in &self.looks[..count] {
+                self.microflows.prefetch_decision(look.hash);
+            }
+        }
+        let (mut begin, mut further) = (0, false);
+        for number in 0..count {
+            further |= self.decide(number, begin, burst, port);
+            begin = self.looks[number].end;
+        }
+        further
+    }
+
+    /// Finds the other trains, and prefetches what the cache has about all, so that it comes from memory at one time. Returns
     /// their number.
     #[inline(never)]
-    fn find_trains(&mut self, burst: &Burst, port: &Port) -> usize {
-        let count = burst.packets.len();
-        let (packets, keys) = (&burst.packets[..count], &burst.keys[..count]);
-        let (mut at, mut trains) = (0, 0);
-        while at < count {
-            let (first, mut train) = (&keys[at], Train::default());
-            let mask = port.flows.mask_union(first);
-            loop {
-                train.add(packets[at].frame_len(), keys[at].tcp_flags());
-                at += 1;
-                // Most packets of a train have one key, which needs no mask to be seen.
-                if at == count || first != &keys[at] && !first.is_equal_in(&keys[at], mask) {
-                    break;
-                }
-            }
-            let hash = self.microflows.hash(first, mask);
-            self.microflows.prefetch(hash);
-            self.trains[trains] = Run { hash, end: at, train };
-            trains += 1;
+    fn find_trains(&mut self, mut end: usize, burst: &Burst, port: &Port) -> usize {
+        let mut count = 1;
+        self.microflows.prefetch(self.looks[0].hash);
+        while end < burst.packets.len() {
+            end = self.find_train(count, end, burst, port);
+            self.microflows.prefetch(self.looks[count].hash);
+            count += 1;
         }
-        trains
+        count
     }
 
     /// Deals with packets that the cache has no verdict about, or that a meter has to let pass.
