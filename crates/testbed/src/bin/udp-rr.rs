@@ -20,6 +20,7 @@ use std::error::Error;
 use std::io::ErrorKind;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
+use testbed::percentile;
 
 /// An answer that takes longer is lost.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -105,12 +106,11 @@ fn run(address: &str, port: u16, bytes: usize, seconds: f64) -> Result<(), Box<d
     }
     let seconds = begin.elapsed().as_secs_f64();
     times.sort_by(f64::total_cmp);
-    let percentile = |percent| times.get(times.len() * percent / 100).unwrap_or(&0.0);
     println!(
         "{} {lost} {seconds} {} {}",
         times.len(),
-        percentile(50),
-        percentile(99)
+        percentile(&times, 0.5),
+        percentile(&times, 0.99)
     );
     Ok(())
 }

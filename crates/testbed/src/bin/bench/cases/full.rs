@@ -21,11 +21,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use testbed::endpoint::{Endpoint, Host, Running};
 use testbed::ping::{PingOptions, round_trips};
-use testbed::udp_rr;
+use testbed::{percentile, udp_rr};
 
 pub const GUESTS: Case = Case {
     name: "full-host",
-    about: "ping between two User Mode Linux guests, 50 times per second, beside loops on the processors, a task that computes \
+    about: "ping between two User Mode Linux guests, 100 times per second, beside loops on the processors, a task that computes \
             in the guest that answers, or a load between two other guests",
     axis: "beside",
     measures: &[
@@ -129,7 +129,7 @@ impl fmt::Display for Beside {
 fn measure<E: Endpoint>(effort: &Effort, stations: &Stations<E>, beside: Beside) -> Result<[f64; 5]> {
     let stations = &stations.all;
     let mut carried = NOT_HERE;
-    let ping = || percentiles(effort, &stations[0], &address(1));
+    let ping = || percentiles(&stations[0], &address(1));
     let [p50, p90, p99, p999] = match beside {
         Beside::Nothing => ping()?,
         Beside::Loops(every, nice) => among_loops(every, nice, ping)?,
@@ -190,7 +190,7 @@ impl<'a> Load<'a> {
         let full = udp_rr::wait(pace(u32::MAX, effort.long / 2)?, effort.long)?;
         let rate = (received(to)? - before) / full.seconds * f64::from(percent) / 100.0;
         ensure!(rate >= 1.0, "the load does not arrive");
-        let time = PINGS * effort.long + 5 * SETTLING;
+        let time = PINGS * Duration::from_secs_f64(INTERVAL) + 5 * SETTLING;
         let sender = pace(rate as u32, time)?;
         thread::sleep(SETTLING);
         Ok(Load {
@@ -218,14 +218,14 @@ fn received(station: &dyn Endpoint) -> Result<f64> {
     Ok(text.trim().parse()?)
 }
 
-/// Time for round trips, in measurements of other cases.
-const PINGS: u32 = 3;
+/// Round trips in a measurement, and seconds between them.
+const PINGS: u32 = 150;
+const INTERVAL: f64 = 0.01;
 
-fn percentiles(effort: &Effort, from: &dyn Endpoint, address: &str) -> Result<[f64; 4]> {
-    let interval = 0.02;
+fn percentiles(from: &dyn Endpoint, address: &str) -> Result<[f64; 4]> {
     let options = PingOptions {
-        count: ((PINGS * effort.long).as_secs_f64() / interval) as u32,
-        interval,
+        count: PINGS,
+        interval: INTERVAL,
         ..PingOptions::default()
     };
     let mut times = round_trips(from, address, options)?;
@@ -236,10 +236,5 @@ fn percentiles(effort: &Effort, from: &dyn Endpoint, address: &str) -> Result<[f
         options.count
     );
     times.sort_unstable_by(f64::total_cmp);
-    // The least that so many are not above.
-    let at = |part: f64| {
-        let rank = (part * times.len() as f64).ceil() as usize;
-        times[rank.clamp(1, times.len()) - 1]
-    };
-    Ok([0.5, 0.9, 0.99, 0.999].map(at))
+    Ok([0.5, 0.9, 0.99, 0.999].map(|part| percentile(&times, part)))
 }

@@ -11,8 +11,8 @@ use crate::record::Better::{Higher, Lower};
 use crate::record::Record;
 use anyhow::{Result, ensure};
 use std::time::{Duration, Instant};
-use testbed::PollingGuest;
 use testbed::polling::{Frame, HEADER_LEN};
+use testbed::{PollingGuest, percentile};
 
 pub const CASE: Case = Case {
     name: "misses",
@@ -138,5 +138,9 @@ fn one_way_times(guest: &mut PollingGuest, flows: &mut NewFlows, samples: usize)
         times.sort_by(f64::total_cmp);
     }
     let [first, next] = times;
-    Ok([first[samples / 2], first[samples * 99 / 100], next[samples / 2]])
+    Ok([
+        percentile(&first, 0.5),
+        percentile(&first, 0.99),
+        percentile(&next, 0.5),
+    ])
 }
