@@ -430,8 +430,21 @@ impl Dependents {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flow::{Flow, FlowId, FlowKey, FlowMask, SwitchId};
+    use flow::{Action, Edit, Flow, FlowId, FlowKey, FlowMask, Stage, SwitchId};
     use std::collections::HashSet;
+
+    #[test]
+    fn a_shape_has_its_edits_behind_a_meter_as_well() {
+        let (port, output) = (PortId(7), Action::Output(PortId(7)));
+        let shape = |actions: &[Action]| Shape::of(&Program::compile(actions, Stage::Forward).unwrap());
+        let edits = [Edit::PopVlan].into();
+        let edited = Edited { edits, port };
+        assert_eq!(shape(&[Action::PopVlan, output.clone()]).edited(), Some(&edited));
+        let metered = shape(&[Action::Meter(3), Action::PopVlan, output.clone()]);
+        assert_eq!(metered.edited(), Some(&edited));
+        assert_eq!(shape(&[Action::Meter(3), output.clone()]).edited(), None);
+        assert_eq!(shape(&[output]).edited(), None);
+    }
 
     /// Decisions of the flow that a port's packets all come to first are in one list.
     #[test]

@@ -165,10 +165,14 @@ mod tests {
     fn decisions_nobody_has_are_forgotten() {
         let first = Arc::new(entry());
         let program = Program::compile(&[], flow::Stage::Forward).unwrap();
-        for _ in 0..1000 {
+        let compose = || {
             let second = Arc::new(entry());
-            compose(program.clone(), &[Arc::clone(&first), Arc::clone(&second)], &[]);
-            second.kill();
+            let decision = compose(program.clone(), &[Arc::clone(&first), Arc::clone(&second)], &[]);
+            (second, decision)
+        };
+        let _in_use: Vec<_> = (0..20).map(|_| compose()).collect();
+        for _ in 0..1000 {
+            compose().0.kill();
         }
         assert!(first.dependents.len() < 64);
     }

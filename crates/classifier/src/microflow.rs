@@ -402,8 +402,96 @@ fn victim(set: &Set, replace: bool) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision::{Meter, compose};
     use crate::entry::FlowEntry;
-    use flow::{Flow, FlowId, FlowKey, FlowMask, SwitchId};
+    use flow::{Action, Flow, FlowId, FlowKey, FlowMask, Program, Stage, SwitchId};
+
+    fn entry(id: u128) -> FlowEntry {
+        let flow = Flow::new(
+            FlowId(id),
+            SwitchId(0),
+            FlowKey::default(),
+            FlowMask::ANY,
+            Vec::new(),
+        );
+        FlowEntry::new(flow).unwrap()
+    }
+
+    /// Keys that differ under the mask have different hashes, others the same.
+    #[test]
+    fn hashes_are_of_the_bits_under_the_mask() {
+        let cache = MicroflowCache::new(8);
+        let long = ExactKey::default();
+        let mut short = ExactKey::default();
+        short.set_short(1, [2, 3], 4, 5);
+        assert!(short.is_short() && !long.is_short());
+        for (key, words) in [(short, ExactKey::SHORT_WORDS), (long, ExactKey::WORDS)] {
+            for word in 0..words {
+                let mut other = key;
+                other.words[word] ^= 1;
+                let without = |at| if at == word { u64::MAX - 1 } else { u64::MAX };
+                assert_ne!(cache.hash(&key, |_| u64::MAX), cache.hash(&other, |_| u64::MAX));
+                assert_eq!(cache.hash(&key, without), cache.hash(&other, without));
+            }
+        }
+    }
+
+    #[test]
+    fn a_decision_that_counts_apart_is_hit_and_counted_where_it_is() {
+        let flow = Arc::new(entry(1));
+        let program = Program::compile(
+            &[Action::Meter(3), Action::Output(flow::PortId(7))],
+            Stage::Forward,
+        );
+        let meter = Meter { at: 0, behind: 0..1 };
+        let decision = compose(program.unwrap(), &[Arc::clone(&flow)], &[meter]);
+        assert!(decision.counts_apart());
+        let (key, mask) = (ExactKey::default(), |_| u64::MAX);
+        let mut cache = MicroflowCache::new(8);
+        let mut train = Train::default();
+        train.add(64, 0);
+        cache.insert(7, &key, mask, &decision, 0);
+        let found = cache.hit(7, &key, mask, &train).unwrap();
+        assert!(Arc::ptr_eq(found, &decision));
+        cache.flush_stats(0);
+        assert_eq!(flow.stats(0).packets, 0, "the meter has not been asked");
+        cache.count(cache.place(7, &key, mask).unwrap(), &train);
+        cache.flush_stats(0);
+        assert_eq!(flow.stats(0).packets, 1);
+        flow.kill();
+        assert!(cache.hit(7, &key, mask, &train).is_none());
+    }
+
+    /// Keys whose set is still to come are where the split that makes it looks for them.
+    #[test]
+    fn a_growing_cache_keeps_its_keys() {
+        const KEYS: u64 = 6000;
+        let (mask, decision) = (|_| u64::MAX, entry(1).decision);
+        let keyed = |number: u64| {
+            let mut key = ExactKey::default();
+            key.words[0] = number;
+            (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20, key)
+        };
+        let mut cache = MicroflowCache::new(4 * FIRST_CACHE_ENTRIES);
+        for (hash, key) in (0..KEYS).map(keyed) {
+            cache.insert(hash, &key, mask, &decision, 0);
+        }
+        assert!(cache.capacity() > 2 * FIRST_CACHE_ENTRIES);
+        let found = (0..KEYS)
+            .map(keyed)
+            .filter(|(hash, key)| cache.place(*hash, key, mask).is_some());
+        let found = found.count() as u64;
+        assert!(found > KEYS * 95 / 100, "{found} of {KEYS}");
+    }
+
+    /// To count is part of forwarding, which allocates nothing.
+    #[test]
+    fn there_is_room_to_count_in_every_slot() {
+        let mut cache = MicroflowCache::new(64);
+        let key = ExactKey::default();
+        cache.insert(7, &key, |_| u64::MAX, &entry(1).decision, 0);
+        assert!(cache.counted.capacity() >= 64);
+    }
 
     /// The hash comes from the caller: here it is the same for both keys.
     #[test]
@@ -413,20 +501,13 @@ mod tests {
             key.set_eth_dst(mac);
             ExactKey::of(&key)
         });
-        let decisions = [1, 2].map(|id| {
-            let flow = Flow::new(
-                FlowId(id),
-                SwitchId(0),
-                FlowKey::default(),
-                FlowMask::ANY,
-                Vec::new(),
-            );
-            FlowEntry::new(flow).unwrap().decision
-        });
+        let decisions = [1, 2].map(|id| entry(id).decision);
         let (hash, train) = (7, Train::default());
         let mask = |_| u64::MAX;
         let mut cache = MicroflowCache::new(8);
+        assert!(cache.is_empty());
         cache.insert(hash, &one, mask, &decisions[0], 0);
+        assert!(!cache.is_empty());
         assert!(cache.hit(hash, &other, mask, &train).is_none());
         cache.insert(hash, &other, mask, &decisions[1], 0);
         for (key, decision) in [one, other].iter().zip(&decisions) {
