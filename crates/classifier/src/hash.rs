@@ -98,6 +98,7 @@ mod tests {
     #[test]
     fn every_word_matters_and_low_bits_spread() {
         let seed = Seed::process();
+        assert_eq!(seed.last % 2, 1);
         let mut hashes = HashSet::new();
         let mut buckets = [0u32; 64];
         for word in 0..KEY_WORDS {

@@ -66,6 +66,53 @@ fn a_port_with_many_masks_does_not_slow_another_one() {
 }
 
 #[test]
+fn masks_of_all_passes_of_a_port_are_bounded_together() {
+    const MASKS: u64 = 3;
+    let mut table = MegaflowTable::new(1000, MASKS as usize);
+    let in_pass = |pass: u32, port, bit: u64| {
+        let mut flow = flow(
+            (u128::from(pass) << 64) + (u128::from(port) << 32) + u128::from(bit),
+            port,
+            1 << bit,
+            1 << bit,
+        );
+        flow.key.set_recirc_id(pass);
+        flow.mask.0.set_recirc_id(u32::MAX);
+        flow
+    };
+    for pass in 1..=8 {
+        for bit in 0..MASKS {
+            table.insert(in_pass(pass, 1, bit)).unwrap();
+        }
+    }
+    let refused = Refused::Masks {
+        in_port: Some(PortId(1)),
+        limit: 8 * MASKS as usize,
+    };
+    assert_eq!(table.insert(in_pass(9, 1, 0)).unwrap_err(), refused);
+    table.insert(in_pass(9, 2, 0)).unwrap();
+    table.remove(in_pass(8, 1, 0).id).unwrap();
+    table.insert(in_pass(9, 1, 0)).unwrap();
+    assert_eq!(table.insert(in_pass(9, 1, 1)).unwrap_err(), refused);
+}
+
+#[test]
+fn flows_are_listed_from_an_identifier_on() {
+    let mut table = MegaflowTable::default();
+    for id in [4, 1, 2] {
+        table.insert(flow(id, 1, id as u64, 0xff)).unwrap();
+    }
+    let after = |id: Option<u128>| -> Vec<u128> {
+        let flows = table.iter_after(id.map(FlowId));
+        flows.map(|entry| entry.flow.id.0).collect()
+    };
+    assert_eq!(after(None), [1, 2, 4]);
+    assert_eq!(after(Some(1)), [2, 4]);
+    assert_eq!(after(Some(3)), [4]);
+    assert!(after(Some(4)).is_empty());
+}
+
+#[test]
 fn a_full_table_refuses_new_flows_but_replaces_old_ones() {
     let mut table = MegaflowTable::new(2, 8);
     table.insert(flow(1, 1, 1, 0xff)).unwrap();
@@ -107,6 +154,8 @@ fn what_flows_do_is_bounded_in_bytes() {
     // As much, or less, in its place; and then there is room for another.
     table.insert(doing(1, 100)).unwrap();
     table.insert(doing(1, 40)).unwrap();
+    table.insert(doing(1, 100)).unwrap();
+    table.insert(doing(1, 40)).unwrap();
     table.insert(doing(2, 40)).unwrap();
     assert_eq!(table.insert(doing(3, 40)).unwrap_err(), refused);
     table.remove(FlowId(1)).unwrap();
@@ -114,9 +163,10 @@ fn what_flows_do_is_bounded_in_bytes() {
     assert!(table.bytes() <= limit);
     table.flush();
     assert_eq!(table.bytes(), 0);
-    // What is over a limit that came later can shrink.
+    // What is over a limit that came later stays, and can shrink.
     table.insert(doing(1, 90)).unwrap();
     table.set_limits(100, 0);
+    table.insert(doing(1, 90)).unwrap();
     table.insert(doing(1, 80)).unwrap();
     assert_eq!(
         table.insert(doing(1, 90)).unwrap_err(),

@@ -1,7 +1,7 @@
 //! Caches compare what makes a difference to flows, and nothing else.
 
 use classifier::{Decision, FlowEntry, MegaflowTable, MicroflowCache, PortFlows, Train};
-use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, SwitchId};
+use flow::{ExactKey, Flow, FlowId, FlowKey, FlowMask, PortId, Stage, SwitchId};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +48,20 @@ fn what_no_flow_looks_at_makes_no_difference() {
     assert!(!tells_apart(&flows));
     table.insert(flow(4, key(2, 7), [true, true, true])).unwrap();
     table.flush();
+    assert!(!tells_apart(&flows));
+}
+
+#[test]
+fn a_filter_of_the_port_looks_at_its_packets_whatever_else_goes() {
+    let mut table = MegaflowTable::default();
+    let flows = table.port(PortId(PORT));
+    let mut filter = flow(1, key(1, 7), [true, true, true]);
+    filter.stage = Stage::Ingress(0);
+    table.insert(filter).unwrap();
+    table.insert(flow(2, key(1, 0), [true, true, false])).unwrap();
+    table.remove(FlowId(2)).unwrap();
+    assert!(tells_apart(&flows));
+    table.remove(FlowId(1)).unwrap();
     assert!(!tells_apart(&flows));
 }
 

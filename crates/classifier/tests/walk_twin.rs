@@ -10,8 +10,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use classifier::{
-    Decision, FlowEntry, MegaflowTable, MicroflowCache, NoTables, Place, PortFlows, Shape, Stack, Start,
-    Subject, Tables, Train, Walked, Walker, dp_hash, run,
+    Decision, FlowEntry, MAX_PARTS, MegaflowTable, MicroflowCache, NoTables, Place, PortFlows, Shape, Stack,
+    Start, Subject, Tables, Train, Walked, Walker, dp_hash, run,
 };
 use flow::{
     Action, Context, ContextMatch, DropReason, Edit, Encapsulation, ExactKey, FieldId, Filters, Flow, FlowId,
@@ -996,6 +996,35 @@ fn the_last_operation_allowed_is_done() {
             .iter()
             .find(|outcome| matches!(outcome, Outcome::Dropped(_)));
         assert_eq!((outcomes.len(), dropped.cloned()), (1, expected));
+    }
+}
+
+/// A decision has fewer operations than the limit, and as many flows as the limit says.
+#[test]
+fn a_long_walk_is_composed_up_to_the_limits() {
+    let mut mask = FlowMask::ANY;
+    mask.0.set_recirc_id(u32::MAX);
+    let composed = |first: Vec<Action>, second: Vec<Action>| {
+        let mut product = Product::new();
+        for (pass, actions) in (0..).zip([first, second]) {
+            let mut key = FlowKey::default();
+            key.set_recirc_id(pass);
+            let flow = Flow::new(FlowId(pass.into()), SwitchId(1), key, mask, actions);
+            product.table.insert(flow).unwrap();
+        }
+        product.packet(Frame::new(&frame(&[1; 12]), PortId(1)));
+        (product.seen.composed, product.walker.uncomposed)
+    };
+    let output = Action::Output(PortId(0));
+    let half = vec![Action::Truncate(60); MAX_OPS / 2];
+    for (less, expected) in [(2, (1, 0)), (1, (0, 1))] {
+        let first = [&half[..], &[Action::Recirc(1)]].concat();
+        let second = [&half[less..], std::slice::from_ref(&output)].concat();
+        assert_eq!(composed(first, second), expected, "{less} operations less");
+    }
+    for (passes, expected) in [(MAX_PARTS - 1, (1, 0)), (MAX_PARTS, (0, 1))] {
+        let first = vec![Action::Recirc(1); passes];
+        assert_eq!(composed(first, vec![output.clone()]), expected, "{passes} passes");
     }
 }
 
