@@ -421,6 +421,28 @@ mod tests {
         }
     }
 
+    #[test]
+    fn contexts_with_equal_hashes_are_told_apart() {
+        let context = |words: [u64; 2]| {
+            let mut context = Context::NONE;
+            context.words[..2].copy_from_slice(&words);
+            context
+        };
+        let [one, other] = [context([1, 2]), context([2, 1])];
+        let mask = context([u64::MAX; 2]);
+        let flow = Flow {
+            context: Some(Box::new(ContextMatch { context: one, mask })),
+            ..flow(1, FlowKey::default(), FlowMask::ANY)
+        };
+        let mut table = Subtable::for_flow(&flow);
+        table.seed = Seed::known();
+        let key = FlowKey::default();
+        assert_eq!(table.hash(&key, &one), table.hash(&key, &other));
+        table.insert(Arc::new(FlowEntry::new(flow).unwrap()));
+        assert!(table.get(&key, &one).is_some());
+        assert!(table.get(&key, &other).is_none());
+    }
+
     /// Nearly all look-ups of packets that begin like no flow end at a filter.
     #[test]
     fn filters_tell_beginnings_apart() {
@@ -475,10 +497,12 @@ mod tests {
         let mut mask = FlowMask::ANY;
         mask.0.set_eth_dst(u64::MAX);
         let mut table = Subtable::for_flow(&flow(0, FlowKey::default(), mask));
+        let mut grown = 0;
         for number in 0..1000 {
             if table.is_full() {
                 let full = table.len();
                 table = table.grown();
+                grown += 1;
                 assert_eq!(table.len(), full);
                 let room = table.flows.capacity();
                 assert!(
@@ -491,6 +515,24 @@ mod tests {
             let entry = FlowEntry::new(flow(number.into(), key, mask)).unwrap();
             table.insert(Arc::new(entry));
         }
+        assert!((5..20).contains(&grown), "{grown} times");
+    }
+
+    #[test]
+    fn hits_of_long_ago_count_less() {
+        let mut table = Subtable::for_flow(&flow(0, FlowKey::default(), FlowMask::ANY));
+        table.hit(8);
+        table.age_hits();
+        table.hit(1);
+        assert_eq!((table.hits(), table.grown().hits()), (5, 5));
+    }
+
+    #[test]
+    fn both_halves_of_a_sum_are_in_the_filters_hash() {
+        let halves = [0x0f0f_3333_5555_00ff, 0x00ff_0f0f_3333_5555];
+        let [high, low] = halves.map(u128::from);
+        assert_eq!(folded(high << 64 | low), halves[0] ^ halves[1]);
+        assert_eq!([folded(high << 64), folded(low)], halves);
     }
 
     /// Two flows with one hash would make each other slow.
