@@ -922,20 +922,25 @@ fn walks_through_caches_are_as_walks_without() {
     );
 }
 
-/// Flows may send packets in circles, and many copies of them.
-#[test]
-fn circles_end() {
+/// What becomes of a packet if the passes by number have these actions, and the switch afterwards.
+fn through(passes: impl IntoIterator<Item = Vec<Action>>) -> (Product, Vec<Outcome>) {
     let mut product = Product::new();
     let mut mask = FlowMask::ANY;
     mask.0.set_recirc_id(u32::MAX);
-    for pass in 0..2 {
+    for (pass, actions) in (0..).zip(passes) {
         let mut key = FlowKey::default();
         key.set_recirc_id(pass);
-        let actions = vec![Action::Recirc(1); 8];
         let flow = Flow::new(FlowId(pass.into()), SwitchId(1), key, mask, actions);
         product.table.insert(flow).unwrap();
     }
     let outcomes = product.packet(Frame::new(&frame(&[1; 12]), PortId(1)));
+    (product, outcomes)
+}
+
+/// Flows may send packets in circles, and many copies of them.
+#[test]
+fn circles_end() {
+    let (product, outcomes) = through([vec![Action::Recirc(1); 8], vec![Action::Recirc(1); 8]]);
     assert!(
         outcomes
             .iter()
@@ -948,23 +953,9 @@ fn circles_end() {
 /// As many passes follow each other as the limit says, and not one more.
 #[test]
 fn the_last_look_up_allowed_is_made() {
-    let mut mask = FlowMask::ANY;
-    mask.0.set_recirc_id(u32::MAX);
     for (passes, is_dropped) in [(classifier::MAX_LOOKS, false), (classifier::MAX_LOOKS + 1, true)] {
-        let mut product = Product::new();
-        for pass in 0..passes {
-            let mut key = FlowKey::default();
-            key.set_recirc_id(pass);
-            let last = pass == passes - 1;
-            let actions = vec![if last {
-                Action::Output(PortId(0))
-            } else {
-                Action::Recirc(pass + 1)
-            }];
-            let flow = Flow::new(FlowId(pass.into()), SwitchId(1), key, mask, actions);
-            product.table.insert(flow).unwrap();
-        }
-        let outcomes = product.packet(Frame::new(&frame(&[1; 12]), PortId(1)));
+        let on = (1..passes).map(|next| vec![Action::Recirc(next)]);
+        let (_, outcomes) = through(on.chain([vec![Action::Output(PortId(0))]]));
         let dropped = outcomes == [Outcome::Dropped(DropReason::TooDeep)];
         assert_eq!((outcomes.len(), dropped), (1, is_dropped), "{passes} passes");
     }
@@ -973,25 +964,15 @@ fn the_last_look_up_allowed_is_made() {
 /// As many operations are done for a packet as the limit says, and not one more.
 #[test]
 fn the_last_operation_allowed_is_done() {
-    let mut mask = FlowMask::ANY;
-    mask.0.set_recirc_id(u32::MAX);
     for (more, expected) in [(false, None), (true, Some(Outcome::Dropped(DropReason::TooDeep)))] {
-        let mut product = Product::new();
         let all = MAX_OPS - 1;
-        for (pass, before) in [all, all - usize::from(!more), 0].into_iter().enumerate() {
-            let pass = pass as u32;
-            let mut key = FlowKey::default();
-            key.set_recirc_id(pass);
+        let on = [all, all - usize::from(!more)];
+        let on = (1..).zip(on).map(|(next, before)| {
             let mut actions = vec![Action::Truncate(60); before];
-            actions.push(if pass < 2 {
-                Action::Recirc(pass + 1)
-            } else {
-                Action::Output(PortId(0))
-            });
-            let flow = Flow::new(FlowId(pass.into()), SwitchId(1), key, mask, actions);
-            product.table.insert(flow).unwrap();
-        }
-        let outcomes = product.packet(Frame::new(&frame(&[1; 12]), PortId(1)));
+            actions.push(Action::Recirc(next));
+            actions
+        });
+        let (_, outcomes) = through(on.chain([vec![Action::Output(PortId(0))]]));
         let dropped = outcomes
             .iter()
             .find(|outcome| matches!(outcome, Outcome::Dropped(_)));
@@ -1002,17 +983,8 @@ fn the_last_operation_allowed_is_done() {
 /// A decision has fewer operations than the limit, and as many flows as the limit says.
 #[test]
 fn a_long_walk_is_composed_up_to_the_limits() {
-    let mut mask = FlowMask::ANY;
-    mask.0.set_recirc_id(u32::MAX);
-    let composed = |first: Vec<Action>, second: Vec<Action>| {
-        let mut product = Product::new();
-        for (pass, actions) in (0..).zip([first, second]) {
-            let mut key = FlowKey::default();
-            key.set_recirc_id(pass);
-            let flow = Flow::new(FlowId(pass.into()), SwitchId(1), key, mask, actions);
-            product.table.insert(flow).unwrap();
-        }
-        product.packet(Frame::new(&frame(&[1; 12]), PortId(1)));
+    let composed = |passes: [Vec<Action>; 2]| {
+        let (product, _) = through(passes);
         (product.seen.composed, product.walker.uncomposed)
     };
     let output = Action::Output(PortId(0));
@@ -1020,11 +992,12 @@ fn a_long_walk_is_composed_up_to_the_limits() {
     for (less, expected) in [(2, (1, 0)), (1, (0, 1))] {
         let first = [&half[..], &[Action::Recirc(1)]].concat();
         let second = [&half[less..], std::slice::from_ref(&output)].concat();
-        assert_eq!(composed(first, second), expected, "{less} operations less");
+        assert_eq!(composed([first, second]), expected, "{less} operations less");
     }
     for (passes, expected) in [(MAX_PARTS - 1, (1, 0)), (MAX_PARTS, (0, 1))] {
         let first = vec![Action::Recirc(1); passes];
-        assert_eq!(composed(first, vec![output.clone()]), expected, "{passes} passes");
+        let second = vec![output.clone()];
+        assert_eq!(composed([first, second]), expected, "{passes} passes");
     }
 }
 
