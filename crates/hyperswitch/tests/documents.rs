@@ -222,3 +222,50 @@ fn promises_are_held_by_tests_that_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(held > 50, "only {held} tests found: has the format changed?");
 }
+
+/// Text of a document outside of code blocks, in paragraphs, items of lists, and table rows.
+fn prose(text: &str) -> String {
+    let parts = text.split("```").step_by(2);
+    parts.collect()
+}
+
+/// A comparison that a reader can scan: short cells, and paragraphs that are read in one go.
+#[test]
+fn the_first_page_is_read_at_a_glance() {
+    let text = prose(&std::fs::read_to_string(root().join("README.md")).unwrap());
+    let words = |text: &str| text.split_whitespace().count();
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let cells = rows.flat_map(|row| row.trim_matches('|').split('|'));
+    let long_cells: Vec<&str> = cells.filter(|cell| words(cell) > 25).collect();
+    assert!(
+        long_cells.is_empty(),
+        "cells of more than 25 words: {long_cells:#?}"
+    );
+
+    let mut paragraphs = vec![String::new()];
+    for line in text.lines() {
+        let begins_item = line.starts_with("* ")
+            || line
+                .split_once(". ")
+                .is_some_and(|(number, _)| number.parse::<u8>().is_ok());
+        if line.is_empty() || line.starts_with('|') || begins_item {
+            paragraphs.push(String::new());
+        }
+        if !line.starts_with('|') {
+            *paragraphs.last_mut().unwrap() += &format!("{line} ");
+        }
+    }
+    let sentences = |text: &str| {
+        text.split_whitespace()
+            .filter(|word| word.ends_with(['.', '!', '?']))
+            .count()
+    };
+    let long: Vec<&String> = paragraphs
+        .iter()
+        .filter(|text| words(text) > 90 || sentences(text) > 5)
+        .collect();
+    assert!(
+        long.is_empty(),
+        "paragraphs of more than 90 words or 5 sentences: {long:#?}"
+    );
+}

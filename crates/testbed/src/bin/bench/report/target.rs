@@ -83,19 +83,21 @@ impl Target {
 
 /// All targets with what was measured.
 pub fn table(results: &Results) -> String {
-    let mut text = "| measure | floor | goal | measured | reached |\n|---|---|---|---|---|\n".to_owned();
+    let mut text =
+        "| measure | floor | goal | measured | reached | commit |\n|---|---|---|---|---|---|\n".to_owned();
     for target in TARGETS {
         let record = results.cases.get(target.case);
         let reached = record.and_then(|record| Some((record, target.reached(record)?)));
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} |",
             target.what,
             digits(target.floor),
             digits(target.goal),
             reached.map_or_else(|| "not measured".into(), |(_, spread)| spread_text(spread)),
             reached.map_or("", |(record, spread)| target.verdict(record, spread)),
+            reached.map_or("", |(record, _)| record.commit.as_str()),
         );
     }
     text
