@@ -241,7 +241,7 @@ fn says_what_is_wrong_and_tries_again() {
         },
         first.try_clone().unwrap(),
     );
-    driver.expect_failed(5, "not a multi-queue TAP");
+    driver.expect_failed(5, "not a TAP");
     driver.attach(
         5,
         &InterfaceSpec {
@@ -313,17 +313,37 @@ fn changes_a_running_interface() {
         "{shown}"
     );
 
-    // A TAP that another program prepared for us is used, and stays.
-    let prepared = unique();
+    // TAPs that another program prepared for us are used, and stay.
+    let several = unique();
     space.sh(&format!(
-        "ip tuntap add dev {prepared} mode tap multi_queue vnet_hdr"
+        "ip tuntap add dev {several} mode tap multi_queue vnet_hdr"
     ));
-    let (_other, [third, _]) = Backend::start(ALL);
-    driver.attach(0, &tap(&prepared, &space, &[]), third);
+    let one = unique();
+    space.sh(&format!("ip tuntap add dev {one} mode tap"));
+    let (_other, [third, fourth]) = Backend::start(ALL);
+    driver.attach(0, &tap(&several, &space, &[]), third);
     driver.expect_up(0);
     assert!(!space.has(&name), "the former one is gone");
+    driver.attach(0, &tap(&one, &space, &[]), fourth);
+    driver.expect_up(0);
     driver.shut_down();
-    assert!(space.has(&prepared));
+    assert!(space.has(&several) && space.has(&one));
+}
+
+/// Each queue of a TAP, and its discipline, takes the kernel's memory: 256 of them are 6 MB.
+#[test]
+fn a_tap_has_one_queue() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let space = Namespace::new();
+    let name = unique();
+    let (_backend, [first, _]) = Backend::start(ALL);
+    driver.attach(0, &tap(&name, &space, &[]), first);
+    driver.expect_up(0);
+    let shown = space.sh(&format!("ip -d link show {name}"));
+    assert!(shown.contains("numtxqueues 1 "), "{shown}");
 }
 
 #[test]

@@ -43,8 +43,8 @@ pub enum NicError {
     /// There is no such interface.
     #[error("there is no interface '{0}'")]
     Missing(String),
-    /// The name belongs to an interface that is no TAP, or not one that can be shared with us.
-    #[error("interface '{name}' exists and is {found}, not a multi-queue TAP")]
+    /// The name belongs to an interface that is no TAP.
+    #[error("interface '{name}' exists and is {found}, not a TAP")]
     NotATap {
         /// The interface.
         name: String,

@@ -2,9 +2,10 @@
 //!
 //! A TAP of ours is persistent: it outlives the process, with its addresses and the settings that users have added, and
 //! the next process that opens it takes it over. It carries [`ALIAS`] as its alias, so that we only ever remove devices that
-//! we have made. TAPs are opened in multi-queue mode to allow for more queues later; since any process can add a queue to
-//! such a device, and the kernel then spreads packets over the queues, a device that has another queue already is refused as
-//! busy.
+//! we have made. TAPs that we make have one queue: the kernel opens it for one process at a time, and a multi-queue TAP
+//! takes 6 MB of the kernel's memory and 10 ms to make (room for 256 queues and their disciplines). A multi-queue TAP that
+//! was there before is used as well; since any process can add a queue to it, and the kernel then spreads packets over the
+//! queues, one that has another queue already is refused as busy.
 //!
 //! States: absent -> `open` -> ours and open -> drop -> ours and idle -> `open` ...; `remove` -> absent. A
 //! device that another program prepared goes idle again on `remove`.
@@ -91,9 +92,10 @@ impl Tap {
             link.filter(|link| link.alias == PLACEHOLDER_ALIAS)
                 .ok_or_else(|| NicError::Missing(name.into()))
         };
-        check_takeover(name, &placeholder()?)?;
+        let link = placeholder()?;
+        check_takeover(name, &link)?;
         let tap = Tap {
-            file: attach(name)?,
+            file: attach(name, Some(&link))?,
             name: name.into(),
             made_by_us: true,
             netns: None,
@@ -189,7 +191,7 @@ impl Tap {
             if let Some(link) = &existing {
                 check_takeover(&spec.name, link)?;
             }
-            let file = attach(&spec.name)?;
+            let file = attach(&spec.name, existing.as_ref())?;
             let link = netlink
                 .link(&spec.name)?
                 .ok_or_else(|| NicError::Missing(spec.name.clone()))?;
@@ -237,7 +239,9 @@ impl Tap {
             if link.alias != PLACEHOLDER_ALIAS || check_takeover(name, &link).is_err() {
                 continue;
             }
-            let Ok(file) = attach(name) else { continue };
+            let Ok(file) = attach(name, Some(&link)) else {
+                continue;
+            };
             let tap = Tap {
                 file,
                 name: name.into(),
@@ -245,7 +249,7 @@ impl Tap {
                 netns: None,
             };
             // Another process may have opened it, or made another one, meanwhile.
-            let alone = |link: &Link| link.alias == PLACEHOLDER_ALIAS && link.queues == 1;
+            let alone = |link: &Link| link.alias == PLACEHOLDER_ALIAS && link.queues <= 1;
             if netlink.link(name)?.as_ref().is_some_and(alone) {
                 tap.remove()?;
                 removed.push(name.to_owned());
@@ -400,7 +404,6 @@ fn check_takeover(name: &str, link: &Link) -> Result<(), NicError> {
     };
     match link.kind.as_str() {
         "tun" if !link.tap => Err(not_a_tap("a TUN".into())),
-        "tun" if !link.multi_queue => Err(not_a_tap("a single-queue TAP".into())),
         "tun" if link.queues > 0 => Err(NicError::Busy(name.into())),
         "tun" => Ok(()),
         "" => Err(not_a_tap("a device".into())),
@@ -427,8 +430,8 @@ fn silence(netlink: &mut Netlink, name: &str, index: u32, silent: bool) -> Resul
     }
 }
 
-/// Opens a queue of the TAP, which creates it if need be.
-fn attach(name: &str) -> Result<OwnedFd, NicError> {
+/// Opens a queue of the TAP, which creates it if need be. The kernel wants to be told whether an existing one has several.
+fn attach(name: &str, existing: Option<&Link>) -> Result<OwnedFd, NicError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
         .map_err(|errno| NicError::refused("/dev/net/tun", errno))?;
@@ -437,7 +440,11 @@ fn attach(name: &str) -> Result<OwnedFd, NicError> {
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE;
+    let queues = match existing {
+        Some(link) if link.multi_queue => libc::IFF_MULTI_QUEUE,
+        _ => 0,
+    };
+    let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queues;
     request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).expect("the flags fit 15 bits");
     // SAFETY: TUNSETIFF reads and writes one `ifreq` through the pointer, which is valid during the call;
     // `check_name` left room for the terminating zero.
