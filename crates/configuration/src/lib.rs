@@ -15,8 +15,8 @@ mod value;
 pub use check::{CheckError, PathSegment};
 pub use file::{ConfigError, parse};
 pub use schema::{
-    Config, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind, Trunk,
-    VlanConfig,
+    Config, ContestedMacs, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
+    Trunk, VlanConfig,
 };
 pub use value::{
     AgeingSeconds, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns,

@@ -62,6 +62,9 @@ pub struct SwitchConfig {
     /// Whether frames to an unknown unicast address go to all ports, or are dropped (`flood-disabled`).
     #[serde(default = "yes")]
     pub flood: bool,
+    /// What happens to frames for a MAC address that several ports use.
+    #[serde(default)]
+    pub contested_macs: ContestedMacs,
     /// Default of the ports' `mtu`.
     #[serde(default)]
     pub mtu: Mtu,
@@ -87,6 +90,18 @@ pub enum SwitchKind {
     /// Each other.
     #[default]
     Private,
+}
+
+/// What happens to frames for a MAC address that several ports use, where the configuration does not say
+/// whose it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ContestedMacs {
+    /// They go to all of these ports, so that the right one gets them.
+    #[default]
+    Deliver,
+    /// They are dropped (`contested`), so that no wrong one gets them.
+    Drop,
 }
 
 /// The host's interface to a switch: a TAP.
@@ -131,7 +146,8 @@ pub struct PortConfig {
     /// Largest IP packet; default: the switch's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<Mtu>,
-    /// MAC address: offered to a vhost-user guest, set on a TAP.
+    /// MAC address: offered to a vhost-user guest, set on a TAP. While the port runs, the address is on this
+    /// port, and not learned elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<MacAddr>,
     /// MAC addresses the port may learn; frames from others are dropped (`mac-limit`).
@@ -356,6 +372,7 @@ impl SwitchConfig {
             mac_ageing: AgeingSeconds::default(),
             mac_table_size: TableSize::default(),
             flood: true,
+            contested_macs: ContestedMacs::default(),
             mtu: Mtu::default(),
             uplink: None,
             host: None,

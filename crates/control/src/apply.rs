@@ -116,7 +116,7 @@ impl Control {
             return;
         };
         let rules = PortRules {
-            up: run.is_up(),
+            readiness: run.readiness(),
             ..port.rules.clone()
         };
         switch.l2.set_port(id, rules);

@@ -15,6 +15,15 @@ impl Control {
         self.names.get(&id).cloned().unwrap_or_else(|| format!("#{id}"))
     }
 
+    /// Names of several ports: `a, b and c`.
+    pub fn port_names(&self, ids: &[PortId]) -> String {
+        let names: Vec<String> = ids.iter().map(|id| self.port_name(*id)).collect();
+        match names.split_last() {
+            Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+            _ => names.concat(),
+        }
+    }
+
     /// A switch's name.
     pub fn switch_name(&self, id: SwitchId) -> String {
         let name = self.switches.name(id).cloned();
@@ -94,6 +103,10 @@ impl Control {
                 (Some(id), Some(switch)) => switch.l2.macs_on_port(id),
                 _ => 0,
             },
+            contested_macs: match (run.id, switch) {
+                (Some(id), Some(switch)) => switch.l2.contested_on_port(id),
+                _ => 0,
+            },
         }
     }
 
@@ -143,30 +156,31 @@ impl Control {
             Source::Static => because.push("its source is a static address of the port".into()),
             Source::Known => because.push("its source is known to be on the port".into()),
             Source::New => because.push("its source would be learned on the port".into()),
-            Source::Moved(from) => {
-                because.push(format!(
-                    "its source would move here from {}",
-                    self.port_name(from)
-                ));
+            Source::Contested => {
+                because.push("its source is known elsewhere, and would be learned here too".into())
             }
-            Source::Held(at) => because.push(format!(
-                "its source moved too often and is held on {}",
-                self.port_name(at)
+            Source::Device(owner) => because.push(format!(
+                "its source is the `mac` of {}, and is not learned here",
+                self.port_name(owner)
             )),
             Source::PortFull => because.push("the port has learned as many addresses as it may".into()),
             Source::TableFull => because.push(
                 "the MAC table is full and the port has its share, so its source is not learned".into(),
             ),
         }
-        match decision.destination {
+        match &decision.destination {
             Destination::None => {}
             Destination::Reserved => {
                 because.push("its destination is reserved for bridges themselves".into())
             }
             Destination::Group => because.push("its destination is a group: all ports of the VLAN".into()),
             Destination::Known(port) => {
-                because.push(format!("its destination is on {}", self.port_name(port)));
+                because.push(format!("its destination is on {}", self.port_name(*port)));
             }
+            Destination::Contested(ports) => because.push(format!(
+                "its destination is used on {}, and nobody owns it",
+                self.port_names(ports)
+            )),
             Destination::Unknown => because.push("its destination is not known: ports that flood".into()),
         }
         if let Err(reason) = decision.verdict {

@@ -1,7 +1,9 @@
 //! The data plane comes and goes, and sends messages.
 
 use crate::control::Control;
+use crate::l2::Readiness;
 use crate::pending::{Pending, Question};
+use crate::port::PortRun;
 use crate::refusal::Refusal;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, FromDataPlane, PortState, Upcall};
@@ -93,14 +95,17 @@ impl Control {
             self.vcpus.port_is(id, run.is_interface(), &run.state, peer);
         }
         self.switches.port_changed(&run.wanted.switch, id);
-        self.refresh_floods(now_ms);
+        self.refresh_stale(now_ms);
     }
 
-    /// Does what is due of the work that ports cause which come and go.
-    pub fn refresh_floods(&mut self, now_ms: u64) {
-        let run = |id| self.ports.get(self.names.get(&id)?);
-        let is_up = |id| run(id).is_some_and(|run| run.is_up());
-        self.switches.refresh_floods(is_up, &mut self.data_plane, now_ms);
+    /// Does what is due of the work that ports cause which come and go, and stations which move.
+    pub fn refresh_stale(&mut self, now_ms: u64) {
+        let readiness = |id| {
+            let run = self.names.get(&id).and_then(|name| self.ports.get(name));
+            run.map_or(Readiness::Disconnected, PortRun::readiness)
+        };
+        self.switches
+            .refresh_stale(readiness, &mut self.data_plane, now_ms);
     }
 
     /// A port of another controller has changed, or its guest's threads are to be looked up anew.

@@ -1,5 +1,6 @@
 //! A port as it runs: what data plane and driver domain have reported, and when to try again.
 
+use crate::l2::Readiness;
 use crate::refusal::Problem;
 use crate::sockets;
 use crate::state::{DesiredPort, Link};
@@ -121,8 +122,12 @@ impl PortRun {
     }
 
     /// Whether packets can reach it.
-    pub fn is_up(&self) -> bool {
-        self.state != PortState::Disconnected
+    pub fn readiness(&self) -> Readiness {
+        match self.state {
+            PortState::Disconnected => Readiness::Disconnected,
+            PortState::Connected | PortState::Broken(_) => Readiness::Connected,
+            PortState::Running => Readiness::Running,
+        }
     }
 
     pub fn is_interface(&self) -> bool {

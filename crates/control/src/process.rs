@@ -242,7 +242,7 @@ impl Control {
         let deadlines = [
             self.ports.values().filter_map(|port| port.due_ms).min(),
             self.switches.ageing_deadline_ms(self.data_plane.is_connected()),
-            self.switches.floods_deadline_ms(),
+            self.switches.stale_deadline_ms(),
             self.data_plane.overdue_deadline_ms(),
             self.vcpus.deadline_ms(),
             self.users.next_deadline_ms(),
@@ -259,7 +259,7 @@ impl Control {
             self.data_plane.ask(request, Vec::new(), Pending::Threads);
         }
         self.replace_overdue(now_ms);
-        self.refresh_floods(now_ms);
+        self.refresh_stale(now_ms);
         for token in self.users.overdue(now_ms) {
             self.forget_user(token);
             let refusal = Refusal::NoAnswer.to_string();

@@ -13,8 +13,8 @@ use control_protocol::data_plane::{
 };
 use flow::{Flow, FlowStats, PortId};
 use management::{
-    Counters, MacInfo, PortStats, Process, ReloadSummary, Reply, Request, Response, Stats, Status,
-    SwitchInfo, TraceReport, VersionInfo,
+    ContestedMacs, Counters, MacInfo, PortStats, Process, ReloadSummary, Reply, Request, Response, Stats,
+    Status, SwitchInfo, TraceReport, VersionInfo,
 };
 use rustix::net::{SocketType, sockopt};
 use std::os::fd::OwnedFd;
@@ -151,7 +151,7 @@ impl Control {
                     .map(|problem| format!("port {name}: {problem}")),
             );
         }
-        warnings.extend(self.restless_stations());
+        warnings.extend(self.contested_stations());
         for name in self.intent.overrides.keys() {
             warnings.push(format!(
                 "port {name} was changed at run time and differs from the configuration file"
@@ -186,21 +186,27 @@ impl Control {
         }
     }
 
-    /// Warnings about stations that moved too often, a few per switch.
-    fn restless_stations(&self) -> Vec<String> {
+    /// Warnings about addresses that several ports use, a few per switch.
+    fn contested_stations(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (name, run) in self.switches.iter() {
-            let count = run.l2.held(0).count();
-            for (station, at, left_ms) in run.l2.held(self.now_ms()).take(MAX_WARNINGS) {
-                let (mac, port) = (mac_text(station.mac), self.port_name(at));
-                let seconds = left_ms.div_ceil(1000);
+            let fate = match run.l2.rules().contested {
+                ContestedMacs::Deliver => "go to all of them",
+                ContestedMacs::Drop => "are dropped",
+            };
+            for (station, ports) in run.l2.contested().take(MAX_WARNINGS) {
+                let (mac, ports) = (mac_text(station.mac), self.port_names(&ports));
+                let vlan = match station.vlan {
+                    0 => String::new(),
+                    vlan => format!(" in VLAN {vlan}"),
+                };
                 warnings.push(format!(
-                    "switch {name}: {mac} moved between ports too often and is held on {port} for {seconds} s; \
-                     two senders use it, or there is a loop"
+                    "switch {name}: {mac} is used on {ports}{vlan}, so frames for it {fate}; `mac` or `static-macs` of a port \
+                     says whose it is, or there is a loop"
                 ));
             }
-            if count > MAX_WARNINGS {
-                let more = count - MAX_WARNINGS;
+            let more = run.l2.contested().count().saturating_sub(MAX_WARNINGS);
+            if more > 0 {
                 warnings.push(format!("switch {name}: so are {more} more MAC addresses"));
             }
         }
@@ -223,8 +229,8 @@ impl Control {
                 macs: run.map_or(0, |run| run.l2.mac_count()),
                 flows: run.map_or(0, |run| run.l2.flow_count()),
                 mac_moves: moves.made,
-                mac_holds: moves.held,
-                mac_moves_deferred: moves.deferred,
+                contested_macs: run.map_or(0, |run| run.l2.contested().count()),
+                deferred_flows: moves.deferred,
             }
         };
         self.state.switches.iter().map(info).collect()
@@ -318,6 +324,7 @@ impl Control {
                 mac: mac_text(entry.mac),
                 port: self.port_name(entry.port),
                 is_static: entry.vlan.is_none(),
+                contested: entry.contested,
                 age_seconds: entry.age_ms.map(|age| age / 1000),
             }));
         }

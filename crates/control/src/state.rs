@@ -2,7 +2,7 @@
 //!
 //! [`desired`] is pure. An intent that contradicts itself is refused as a whole, so that nothing is half applied.
 
-use crate::l2::{PortRules, SwitchRules};
+use crate::l2::{PortRules, Readiness, SwitchRules};
 use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use management::{
@@ -61,7 +61,7 @@ pub struct DesiredPort {
     pub miss_rate: u32,
     /// MAC address offered to a vhost-user guest.
     pub mac: Option<[u8; 6]>,
-    /// Rules of the learning switch; `up` is not part of the desired state and false here.
+    /// Rules of the learning switch; `readiness` is not part of the desired state.
     pub rules: PortRules,
 }
 
@@ -83,6 +83,7 @@ impl DesiredSwitch {
             ageing_ms: u64::from(self.config.mac_ageing.get()) * 1000,
             table_size: usize::try_from(self.config.mac_table_size.get()).unwrap_or(usize::MAX),
             flood: self.config.flood,
+            contested: self.config.contested_macs,
         }
     }
 }
@@ -168,14 +169,15 @@ fn merge(intent: &Intent) -> Result<(Config, BTreeSet<String>), Refusal> {
     Ok((merged, runtime))
 }
 
-fn open_rules(vlan: VlanConfig, mac_limit: usize) -> PortRules {
+fn open_rules(vlan: VlanConfig, mac_limit: usize, mac: Option<[u8; 6]>) -> PortRules {
     PortRules {
         vlan,
         isolated: false,
         flood: true,
         mac_limit,
         static_macs: Vec::new(),
-        up: false,
+        mac: mac.map(number),
+        readiness: Readiness::Disconnected,
     }
 }
 
@@ -199,7 +201,7 @@ fn host_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Desire
         mtu,
         miss_rate: MissRate::default().get(),
         mac: None,
-        rules: open_rules(host.vlan, 1024),
+        rules: open_rules(host.vlan, 1024, host.mac.map(|mac| mac.bytes())),
     }
 }
 
@@ -222,6 +224,7 @@ fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Desi
                 native: None,
             },
             usize::MAX,
+            None,
         ),
     }
 }
@@ -256,7 +259,8 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, run_di
             flood: port.flood,
             mac_limit: usize::try_from(port.mac_limit.get()).unwrap_or(usize::MAX),
             static_macs: port.static_macs.iter().map(|mac| number(mac.bytes())).collect(),
-            up: false,
+            mac: mac.map(number),
+            readiness: Readiness::Disconnected,
         },
     }
 }

@@ -3,13 +3,15 @@
 //! Stations without flows age by our clock alone. Only the data plane knows when flows were used last, and is asked for that
 //! only while there are flows; so a switch that has learned nothing wakes no process.
 //!
-//! Floods go to connected ports only. A connect or disconnect changes the flows that flood in the port's VLANs, and no others.
-//! VMMs determine how often that happens, and guests how many such flows there are, so the work is done at a
-//! [pace](crate::pace), a piece at a time. Until it is done, floods miss a port that was just connected, or are dropped at one
-//! that was just disconnected.
+//! Floods go to connected ports only. A connect or disconnect changes the flows that flood in the port's
+//! VLANs, and no others. A station that is seen at one port more, or leaves one, changes the flows from and
+//! to it. VMMs and guests determine how often that happens, and how many such flows there are, so the work is
+//! done at a [pace](crate::pace), a piece at a time. Until it is done, floods miss a port that was just
+//! connected, or are dropped at one that was just disconnected, and some flows to a station lead to where it
+//! was.
 
 use crate::data_plane::DataPlane;
-use crate::l2::{FlowChange, LearningSwitch, SwitchRules};
+use crate::l2::{FlowChange, LearningSwitch, Readiness, SwitchRules};
 use crate::pace::{Pace, Queue};
 use crate::pending::Pending;
 use control_protocol::data_plane::{Detail, Execute, Request, Upcall};
@@ -20,7 +22,7 @@ use std::time::Instant;
 /// Flows, divided among the ports.
 const FLOWS: usize = 32_768;
 
-/// Flows re-examined per second because stations move, divided among the ports.
+/// Flows re-examined at once per second because stations are learned, divided among the ports.
 const MOVED_FLOWS: u64 = 16_384;
 
 /// Flows re-examined in a piece of work.
@@ -154,7 +156,7 @@ impl Switches {
         now_ms: u64,
     ) {
         if let Some(run) = self.by_id(switch) {
-            run.l2.forget_flows();
+            run.l2.forget_flows(now_ms);
             let count = flows.len();
             let changes = run.l2.restore(flows, now_ms);
             log::info!(
@@ -253,6 +255,7 @@ impl Switches {
         if let Some(run) = self.by_id(switch) {
             run.l2
                 .observe(flows.iter().map(|(id, stats)| (*id, stats)), now_ms);
+            run.l2.leave_silent_places();
             let changes = run.l2.age(now_ms);
             run.put(changes, data_plane);
         }
@@ -265,32 +268,30 @@ impl Switches {
         }
     }
 
-    /// When flows that flood have to be re-examined next; `None` if none has to.
-    pub fn floods_deadline_ms(&self) -> Option<u64> {
-        let busy = self.runs.values().filter(|run| run.has_stale_floods());
+    /// When stale flows have to be re-examined next; `None` if there are none.
+    pub fn stale_deadline_ms(&self) -> Option<u64> {
+        let busy = self.runs.values().filter(|run| run.has_stale());
         busy.map(|run| run.pace.due_ms()).min()
     }
 
-    /// Re-examines flows that flood, a piece for each switch whose time has come.
-    pub fn refresh_floods(
+    /// Re-examines stale flows, a piece for each switch whose time has come.
+    pub fn refresh_stale(
         &mut self,
-        is_up: impl Fn(PortId) -> bool,
+        readiness: impl Fn(PortId) -> Readiness,
         data_plane: &mut DataPlane,
         now_ms: u64,
     ) {
-        for run in self.runs.values_mut().filter(|run| run.has_stale_floods()) {
+        for run in self.runs.values_mut().filter(|run| run.has_stale()) {
             if !run.pace.is_due(now_ms) {
                 continue;
             }
             let start = Instant::now();
-            if !run.l2.has_stale()
-                && let Some(port) = run.changed.next()
-            {
-                run.l2.set_up(port, is_up(port));
+            if let Some(port) = run.changed.next() {
+                run.l2.set_readiness(port, readiness(port));
             }
-            let changes = run.l2.refresh_floods(PIECE, now_ms);
-            run.pace.worked(start.elapsed(), now_ms);
+            let changes = run.l2.refresh_stale(PIECE, now_ms);
             run.put(changes, data_plane);
+            run.pace.worked(start.elapsed(), now_ms);
         }
     }
 }
@@ -308,7 +309,7 @@ impl SwitchRun {
         !connected || self.l2.flow_count() == 0
     }
 
-    fn has_stale_floods(&self) -> bool {
+    fn has_stale(&self) -> bool {
         !self.changed.is_empty() || self.l2.has_stale()
     }
 }

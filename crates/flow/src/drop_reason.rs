@@ -47,6 +47,7 @@ drop_reasons! {
     Isolated "isolated" "Both ports are isolated from each other."
     MacLimit "mac-limit" "The port has learned as many MAC addresses as it may."
     FloodDisabled "flood-disabled" "The destination is unknown and the switch or port does not flood."
+    Contested "contested" "The destination address is used on several ports, and the switch has `contested-macs = \"drop\"`."
     NoDestination "no-destination" "No other port could take the packet, or the destination is the port it came from."
     Policy "policy" "A rule of the control plane drops the packet."
     BadActions "bad-actions" "The control process sent the packet back with actions that are too long or invalid."

@@ -239,6 +239,9 @@ pub struct SwitchArgs {
     /// Drop frames to unknown unicast addresses
     #[arg(long)]
     pub no_flood: bool,
+    /// Drop frames for a MAC address that several ports use, instead of sending them to all of these
+    #[arg(long)]
+    pub drop_contested_macs: bool,
 }
 
 #[derive(Debug, Subcommand)]

@@ -211,12 +211,13 @@ pub struct SwitchInfo {
     pub macs: usize,
     /// Flows installed.
     pub flows: usize,
-    /// Times that a MAC address moved from one port to another, since the control process started.
+    /// Times that a MAC address was seen on one port more than it was known to be on, since the control
+    /// process started.
     pub mac_moves: u64,
-    /// Times that an address was held where it was instead, because it had moved too often.
-    pub mac_holds: u64,
-    /// Packets that would have moved an address to a port that had too many moves already.
-    pub mac_moves_deferred: u64,
+    /// MAC addresses that several ports use now, where the configuration does not say whose they are.
+    pub contested_macs: usize,
+    /// Flows that were adapted a little later, because a port had caused many such changes already.
+    pub deferred_flows: u64,
 }
 
 /// A port. The ports of host and uplink of switch `sw0` are called `sw0:host` and `sw0:uplink`.
@@ -256,6 +257,8 @@ pub struct PortInfo {
     pub guest: Option<String>,
     /// MAC addresses learned or static on it.
     pub macs: usize,
+    /// Those of them that other ports use as well.
+    pub contested_macs: usize,
 }
 
 /// A MAC table entry.
@@ -273,6 +276,8 @@ pub struct MacInfo {
     /// Configured, not learned.
     #[serde(rename = "static")]
     pub is_static: bool,
+    /// Other ports use it as well; each has an entry.
+    pub contested: bool,
     /// Seconds since it was last seen; `None` for a static address.
     pub age_seconds: Option<u64>,
 }

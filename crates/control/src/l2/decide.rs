@@ -1,9 +1,10 @@
 //! One packet's decision, without side effects: the same function serves packets, re-examination and `trace`.
 
 use super::mac_table::Station;
-use super::switch::{LearningSwitch, PortRules};
+use super::switch::{LearningSwitch, PortRules, Readiness};
 use super::vlan::{self, Egress};
 use flow::{Action, DropReason, FlowKey, PortId};
+use management::ContestedMacs;
 
 /// First of the 16 group addresses that bridges do not forward (IEEE 802.1Q-2018 table 8-1).
 const RESERVED: u64 = 0x0180_c200_0000;
@@ -22,10 +23,10 @@ pub enum Source {
     Known,
     /// To be learned.
     New,
-    /// To be moved here from that port.
-    Moved(PortId),
-    /// Known to be on that port, and held there for a while because it moved too often; the frame is forwarded.
-    Held(PortId),
+    /// Known to be elsewhere; to be learned here as well.
+    Contested,
+    /// The `mac` of that port, whose driver runs. Nothing is learned, and the frame is forwarded.
+    Device(PortId),
     /// Not learned because the port has learned as many as it may; the frame is dropped.
     PortFull,
     /// Not learned because the switch's table is full and the port has its share of it; the frame is forwarded.
@@ -35,7 +36,7 @@ pub enum Source {
 impl Source {
     /// Whether the MAC table is to be changed.
     pub fn is_news(self) -> bool {
-        matches!(self, Source::New | Source::Moved(_))
+        matches!(self, Source::New | Source::Contested)
     }
 
     /// Whether it was not learned for lack of room.
@@ -45,7 +46,7 @@ impl Source {
 }
 
 /// What the destination address means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// Not examined.
     None,
@@ -55,6 +56,8 @@ pub enum Destination {
     Group,
     /// Known to be on that port.
     Known(PortId),
+    /// Seen on these ports, and not known to belong to one of them.
+    Contested(Vec<PortId>),
     /// Not known.
     Unknown,
 }
@@ -161,11 +164,10 @@ impl LearningSwitch {
         } else if to == from {
             Destination::Known(id)
         } else {
-            self.whereabouts(Station { vlan, mac: to })
-                .map_or(Destination::Unknown, Destination::Known)
+            self.destination(Station { vlan, mac: to })
         };
         let verdict = self
-            .outputs(id, port, vlan, destination)
+            .outputs(id, port, vlan, &destination)
             .and_then(|outputs| outermost_kept(key, outputs))
             .map(|outputs| vlan::actions(key.vlan_tci(), vlan, &outputs));
         Decision {
@@ -182,20 +184,32 @@ impl LearningSwitch {
             Some(_) => return Err(DropReason::Policy),
             None => {}
         }
-        let known = self.macs().get(station).map(|entry| entry.port);
-        Ok(match known {
-            Some(at) if at == id => Source::Known,
-            Some(at) if self.moves().is_held(station) => Source::Held(at),
-            _ if self.macs().on_port(id) >= port.mac_limit => Source::PortFull,
-            Some(at) => Source::Moved(at),
+        let device = self.device_port(station).filter(|owner| *owner != id);
+        Ok(match device {
+            Some(owner) => Source::Device(owner),
+            None if self.macs().is_at(station, id) => Source::Known,
+            None if self.macs().on_port(id) >= port.mac_limit => Source::PortFull,
             None if self.is_full() && self.macs().on_port(id) >= self.fair_share() => Source::TableFull,
+            None if self.macs().ports_of(station).next().is_some() => Source::Contested,
             None => Source::New,
         })
     }
 
-    fn whereabouts(&self, station: Station) -> Option<PortId> {
-        self.static_port(station.mac)
-            .or_else(|| self.macs().get(station).map(|entry| entry.port))
+    /// Where a station is: what is configured decides, then where it was seen.
+    pub(super) fn destination(&self, station: Station) -> Destination {
+        let configured = self.static_port(station.mac);
+        if let Some(owner) = configured.or_else(|| self.device_port(station)) {
+            return Destination::Known(owner);
+        }
+        let mut places: Vec<PortId> = self.macs().ports_of(station).collect();
+        if places.len() > 1 && places.iter().any(|port| self.is_running(*port)) {
+            places.retain(|port| self.is_running(*port));
+        }
+        match places[..] {
+            [] => Destination::Unknown,
+            [port] => Destination::Known(port),
+            _ => Destination::Contested(places),
+        }
     }
 
     fn outputs(
@@ -203,17 +217,32 @@ impl LearningSwitch {
         from: PortId,
         port: &PortRules,
         vlan: u16,
-        destination: Destination,
+        destination: &Destination,
     ) -> Result<Vec<(PortId, Egress)>, DropReason> {
         match destination {
-            Destination::Known(to) if to == from => Err(DropReason::NoDestination),
+            Destination::Known(to) if *to == from => Err(DropReason::NoDestination),
             Destination::Known(to) => {
-                let receiver = self.port(to).ok_or(DropReason::NoSuchPort)?;
+                let receiver = self.port(*to).ok_or(DropReason::NoSuchPort)?;
                 let egress = vlan::egress(&receiver.vlan, vlan).ok_or(DropReason::VlanFiltered)?;
                 if receiver.isolated && port.isolated {
                     return Err(DropReason::Isolated);
                 }
-                Ok(vec![(to, egress)])
+                Ok(vec![(*to, egress)])
+            }
+            Destination::Contested(_) if self.rules().contested == ContestedMacs::Drop => {
+                Err(DropReason::Contested)
+            }
+            Destination::Contested(places) => {
+                let rivals = places.iter().filter(|place| **place != from);
+                let allowed = rivals.filter_map(|place| Some((*place, self.port(*place)?)));
+                let allowed = allowed.filter(|(_, receiver)| !(receiver.isolated && port.isolated));
+                let outputs: Vec<_> = allowed
+                    .filter_map(|(place, receiver)| Some((place, vlan::egress(&receiver.vlan, vlan)?)))
+                    .collect();
+                match outputs.is_empty() {
+                    false => Ok(outputs),
+                    true => Err(DropReason::Isolated),
+                }
             }
             Destination::Unknown if !self.rules().flood => Err(DropReason::FloodDisabled),
             Destination::Unknown => {
@@ -247,9 +276,8 @@ impl LearningSwitch {
         wanted: impl Fn(&PortRules) -> bool,
     ) -> Vec<(PortId, Egress)> {
         self.ports()
-            .filter(|(id, receiver)| {
-                *id != from && receiver.up && !(receiver.isolated && port.isolated) && wanted(receiver)
-            })
+            .filter(|(id, receiver)| *id != from && receiver.readiness != Readiness::Disconnected)
+            .filter(|(_, receiver)| !(receiver.isolated && port.isolated) && wanted(receiver))
             .filter_map(|(id, receiver)| Some((id, vlan::egress(&receiver.vlan, vlan)?)))
             .collect()
     }

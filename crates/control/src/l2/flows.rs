@@ -110,6 +110,12 @@ impl Flows {
             .unwrap_or_default()
     }
 
+    /// Flows from or to an address, in any VLAN.
+    pub fn of_mac(&self, mac: u64) -> Vec<FlowId> {
+        let stations = self.by_station.iter().filter(|(station, _)| station.mac == mac);
+        stations.flat_map(|(_, ids)| ids).copied().collect()
+    }
+
     /// Flows whose source could not be learned.
     pub fn blocked(&self) -> Vec<FlowId> {
         self.blocked.values().flatten().copied().collect()

@@ -1,11 +1,26 @@
-//! The port at which each station was last seen.
+//! The ports at which each station was seen.
 //!
-//! When the table is full, each port still has its fair share of it: room for a station of a port below its share is made by
-//! forgetting a station of the port that has most (the one seen longest ago). So ports whose limits together exceed the table
-//! do not keep out stations of other ports.
+//! A station is usually at one port. One that was seen at a second port is *contested*: nothing in a frame
+//! says which of the two senders is right, so each port that it was seen at is a *place* of the station, and
+//! no place replaces another. A place goes in these ways only:
+//!
+//! * **It was overtaken**: a rival place was seen twice, [`QUIET_MS`] or more apart, and this one not since
+//!   before the first time. So a station that has moved leaves its old place after a while, and a sender that
+//!   sends as often as each of its rivals keeps its place whatever they do. Two attackers together achieve no
+//!   more than one of them.
+//! * **The station is forgotten**, with all places at once: it was seen at none of them for the ageing time.
+//! * **Room is made**, or the port does not carry the station's VLAN any more.
+//!
+//! When the table is full, each port still has its fair share of it: room for a place on a port below its
+//! share is made by forgetting a place on the port that has most (the one seen longest ago). So ports whose
+//! limits together exceed the table do not keep out stations of other ports.
 
 use flow::PortId;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// How far apart a rival must have been seen twice, in milliseconds, for a place that was silent meanwhile to
+/// be given up.
+pub const QUIET_MS: u64 = 10_000;
 
 /// A MAC address in a VLAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,99 +31,219 @@ pub struct Station {
     pub mac: u64,
 }
 
-/// What is known about a station.
+/// When a station was seen at a port, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Where it is.
-    pub port: PortId,
-    /// When it was last seen, in milliseconds.
+pub struct Place {
+    /// The last time.
     pub seen_ms: u64,
+    /// One of the times; each later mark is [`QUIET_MS`] or more after the one before.
+    mark_ms: u64,
+    /// The mark before that one.
+    earlier_ms: Option<u64>,
 }
 
-/// Learned stations. The standard hasher is keyed, so a guest cannot choose addresses that collide.
+impl Place {
+    fn new(seen_ms: u64) -> Self {
+        Place {
+            seen_ms,
+            mark_ms: seen_ms,
+            earlier_ms: None,
+        }
+    }
+
+    fn see(&mut self, now_ms: u64) {
+        self.seen_ms = self.seen_ms.max(now_ms);
+        if now_ms >= self.mark_ms + QUIET_MS {
+            (self.mark_ms, self.earlier_ms) = (now_ms, Some(self.mark_ms));
+        }
+    }
+
+    /// Whether it was seen twice, far enough apart, since `other` was seen.
+    fn has_overtaken(&self, other: &Place) -> bool {
+        self.earlier_ms
+            .is_some_and(|earlier_ms| earlier_ms > other.seen_ms)
+    }
+}
+
+/// Learned stations. Trees, so that a guest cannot choose addresses that collide.
 #[derive(Clone, Debug, Default)]
 pub struct MacTable {
-    entries: HashMap<Station, Entry>,
+    places: BTreeMap<(Station, PortId), Place>,
     per_port: HashMap<PortId, HashSet<Station>>,
+    /// Stations with several places.
+    contested: BTreeSet<Station>,
 }
 
 impl MacTable {
-    /// Stations known.
+    /// Places known: one per station, and a further one for each rival of a contested one.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.places.len()
     }
 
-    /// Stations known on a port.
+    /// Places known on a port.
     pub fn on_port(&self, port: PortId) -> usize {
         self.per_port.get(&port).map_or(0, HashSet::len)
     }
 
-    pub fn get(&self, station: Station) -> Option<Entry> {
-        self.entries.get(&station).copied()
+    /// Stations that have a place on a port.
+    pub fn stations_on(&self, port: PortId) -> impl Iterator<Item = Station> + '_ {
+        self.per_port.get(&port).into_iter().flatten().copied()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (Station, Entry)> + '_ {
-        self.entries.iter().map(|(station, entry)| (*station, *entry))
+    /// The ports at which a station is, in the order of their numbers.
+    pub fn ports_of(&self, station: Station) -> impl Iterator<Item = PortId> + '_ {
+        self.places_of(station).map(|(port, _)| port)
     }
 
-    /// Puts a station on a port, wherever it was.
+    fn places_of(&self, station: Station) -> impl Iterator<Item = (PortId, Place)> + '_ {
+        let all = (station, PortId(0))..=(station, PortId(u32::MAX));
+        self.places.range(all).map(|((_, port), place)| (*port, *place))
+    }
+
+    /// Whether a station is at a port.
+    pub fn is_at(&self, station: Station, port: PortId) -> bool {
+        self.places.contains_key(&(station, port))
+    }
+
+    pub fn is_contested(&self, station: Station) -> bool {
+        self.contested.contains(&station)
+    }
+
+    /// Stations with several places.
+    pub fn contested(&self) -> impl Iterator<Item = Station> + '_ {
+        self.contested.iter().copied()
+    }
+
+    /// By station, then by port.
+    pub fn iter(&self) -> impl Iterator<Item = (Station, PortId, Place)> + '_ {
+        let places = self.places.iter();
+        places.map(|((station, port), place)| (*station, *port, *place))
+    }
+
+    /// Adds a place.
     pub fn learn(&mut self, station: Station, port: PortId, seen_ms: u64) {
-        self.remove(station);
-        self.entries.insert(station, Entry { port, seen_ms });
+        self.places.insert((station, port), Place::new(seen_ms));
         self.per_port.entry(port).or_default().insert(station);
+        self.note_contest(station);
     }
 
     /// Notes that a station was seen where it is known to be.
     pub fn refresh(&mut self, station: Station, port: PortId, seen_ms: u64) {
-        if let Some(entry) = self.entries.get_mut(&station).filter(|entry| entry.port == port) {
-            entry.seen_ms = entry.seen_ms.max(seen_ms);
+        if let Some(place) = self.places.get_mut(&(station, port)) {
+            place.see(seen_ms);
         }
     }
 
-    pub fn remove(&mut self, station: Station) -> Option<Entry> {
-        let entry = self.entries.remove(&station)?;
-        if let Some(stations) = self.per_port.get_mut(&entry.port) {
+    pub fn remove(&mut self, station: Station, port: PortId) {
+        if self.places.remove(&(station, port)).is_none() {
+            return;
+        }
+        if let Some(stations) = self.per_port.get_mut(&port) {
             stations.remove(&station);
             if stations.is_empty() {
-                self.per_port.remove(&entry.port);
+                self.per_port.remove(&port);
             }
         }
-        Some(entry)
+        self.note_contest(station);
     }
 
-    /// Forgets a station of the port that has most, the one that was seen longest ago. The cost is a walk over the ports that
-    /// have stations, and over the stations of one port.
-    pub fn make_room(&mut self) -> Option<(Station, Entry)> {
+    fn note_contest(&mut self, station: Station) {
+        let rival = self.ports_of(station).nth(1);
+        match rival {
+            Some(_) => self.contested.insert(station),
+            None => self.contested.remove(&station),
+        };
+    }
+
+    /// Forgets a place on the port that has most, the one that was seen longest ago. The cost is a walk over
+    /// the ports that have stations, and over the stations of one port.
+    pub fn make_room(&mut self) -> Option<(Station, PortId)> {
         let most = self
             .per_port
             .iter()
             .max_by_key(|(port, stations)| (stations.len(), **port))?;
-        let age = |station: &Station| (self.entries.get(station).map(|entry| entry.seen_ms), *station);
+        let port = *most.0;
+        let age = |station: &Station| {
+            (
+                self.places.get(&(*station, port)).map(|place| place.seen_ms),
+                *station,
+            )
+        };
         let station = most.1.iter().copied().min_by_key(age)?;
-        Some((station, self.remove(station)?))
+        self.remove(station, port);
+        Some((station, port))
     }
 
-    /// Removes the stations for which `condemned` returns true, and returns them.
-    pub fn remove_where(&mut self, condemned: impl Fn(Station, Entry) -> bool) -> Vec<(Station, Entry)> {
-        let gone: Vec<_> = self
-            .iter()
-            .filter(|(station, entry)| condemned(*station, *entry))
-            .collect();
-        for (station, _) in &gone {
-            self.remove(*station);
-        }
+    /// Removes the places for which `condemned` returns true, and returns them.
+    pub fn remove_where(&mut self, condemned: impl Fn(Station, PortId) -> bool) -> Vec<(Station, PortId)> {
+        let all = self.places.keys().copied();
+        let gone: Vec<_> = all.filter(|(station, port)| condemned(*station, *port)).collect();
+        gone.iter()
+            .for_each(|(station, port)| self.remove(*station, *port));
         gone
     }
 
-    /// When the station that was seen longest ago was seen.
+    /// Removes the places that were overtaken, and returns them.
+    pub fn remove_overtaken(&mut self) -> Vec<(Station, PortId)> {
+        let mut gone = Vec::new();
+        for station in &self.contested {
+            let places: Vec<_> = self.places_of(*station).collect();
+            let is_overtaken = |place: &Place| places.iter().any(|(_, rival)| rival.has_overtaken(place));
+            let overtaken = places.iter().filter(|(_, place)| is_overtaken(place));
+            gone.extend(overtaken.map(|(port, _)| (*station, *port)));
+        }
+        gone.iter()
+            .for_each(|(station, port)| self.remove(*station, *port));
+        gone
+    }
+
+    /// Uses of flows were lost, and with them sightings: contested stations may have been seen at all of
+    /// their places.
+    pub fn excuse_silence(&mut self, now_ms: u64) {
+        for station in &self.contested {
+            let all = (*station, PortId(0))..=(*station, PortId(u32::MAX));
+            for (_, place) in self.places.range_mut(all) {
+                place.seen_ms = place.seen_ms.max(now_ms);
+            }
+        }
+    }
+
+    /// Removes the stations that were seen nowhere since `since_ms`, and returns their places.
+    pub fn remove_unseen(&mut self, since_ms: u64) -> Vec<(Station, PortId)> {
+        let is_unseen = |(station, _): &(Station, PortId)| self.last_seen(*station) <= Some(since_ms);
+        let old = self.places.iter().filter(|(_, place)| place.seen_ms <= since_ms);
+        let gone: Vec<_> = old.map(|(at, _)| *at).filter(is_unseen).collect();
+        gone.iter()
+            .for_each(|(station, port)| self.remove(*station, *port));
+        gone
+    }
+
+    fn last_seen(&self, station: Station) -> Option<u64> {
+        self.places_of(station).map(|(_, place)| place.seen_ms).max()
+    }
+
+    /// When the station that was seen longest ago was seen last.
     pub fn oldest(&self) -> Option<u64> {
-        self.entries.values().map(|entry| entry.seen_ms).min()
+        let single =
+            |(at, place): (&(Station, PortId), &Place)| (!self.is_contested(at.0)).then_some(place.seen_ms);
+        let contested = self
+            .contested
+            .iter()
+            .filter_map(|station| self.last_seen(*station));
+        self.places.iter().filter_map(single).chain(contested).min()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const A: Station = Station { vlan: 0, mac: 1 };
+    const B: Station = Station { vlan: 0, mac: 2 };
+
+    fn ports(table: &MacTable, station: Station) -> Vec<u32> {
+        table.ports_of(station).map(|port| port.0).collect()
+    }
 
     #[test]
     fn room_is_made_by_who_has_most() {
@@ -118,11 +253,7 @@ mod tests {
         for (mac, port, seen_ms) in [(1, 1, 10), (2, 1, 40), (3, 1, 30), (4, 2, 5), (5, 2, 6)] {
             table.learn(station(mac), PortId(port), seen_ms);
         }
-        let room = |table: &mut MacTable| {
-            table
-                .make_room()
-                .map(|(station, entry)| (station.mac, entry.port))
-        };
+        let room = |table: &mut MacTable| table.make_room().map(|(station, port)| (station.mac, port));
         table.refresh(station(1), PortId(1), 50);
         assert_eq!(room(&mut table), Some((3, PortId(1))));
         assert_eq!(
@@ -138,27 +269,64 @@ mod tests {
     }
 
     #[test]
-    fn counts_follow_moves_and_removals() {
+    fn counts_follow_places() {
         let mut table = MacTable::default();
-        let station = |mac| Station { vlan: 0, mac };
-        table.learn(station(1), PortId(1), 10);
-        table.learn(station(2), PortId(1), 20);
-        table.learn(station(1), PortId(2), 30);
+        table.learn(A, PortId(1), 10);
+        table.learn(B, PortId(1), 20);
+        table.learn(A, PortId(2), 30);
         assert_eq!(
             (table.len(), table.on_port(PortId(1)), table.on_port(PortId(2))),
-            (2, 1, 1)
+            (3, 2, 1)
         );
-        table.refresh(station(1), PortId(1), 99);
-        table.refresh(station(2), PortId(1), 5);
+        assert_eq!(table.contested().collect::<Vec<_>>(), [A]);
+        assert_eq!(table.oldest(), Some(20), "A was seen later, at its other place");
+        assert_eq!(table.remove_unseen(20), [(B, PortId(1))]);
+        assert_eq!(table.remove_unseen(29), []);
+        table.remove(A, PortId(1));
+        assert_eq!((ports(&table, A), table.contested().count()), (vec![2], 0));
         assert_eq!(
-            table.get(station(1)),
-            Some(Entry {
-                port: PortId(2),
-                seen_ms: 30
-            })
+            (table.len(), table.on_port(PortId(1)), table.oldest()),
+            (1, 0, Some(30))
         );
-        assert_eq!(table.oldest(), Some(20));
-        assert_eq!(table.remove_where(|_, entry| entry.seen_ms < 30).len(), 1);
-        assert_eq!((table.len(), table.on_port(PortId(1))), (1, 0));
+        table.learn(A, PortId(1), 31);
+        assert_eq!(
+            table.remove_unseen(31),
+            [(A, PortId(1)), (A, PortId(2))],
+            "both together"
+        );
+    }
+
+    /// Who sends as often as each rival stays, however many they are and however rarely all of them send.
+    #[test]
+    fn a_place_is_left_when_one_rival_was_seen_twice_meanwhile() {
+        for period in [1, 4_000, QUIET_MS, 100_000] {
+            let mut table = MacTable::default();
+            (1..4).for_each(|port| table.learn(A, PortId(port), 0));
+            for round in 1..50 {
+                for port in 1..4 {
+                    table.refresh(A, PortId(port), round * period + u64::from(port));
+                    assert_eq!(table.remove_overtaken(), [], "{round}");
+                }
+            }
+        }
+        let mut table = MacTable::default();
+        (1..4).for_each(|port| table.learn(A, PortId(port), u64::from(port)));
+        // Two rivals, one frame each: neither alone was seen twice.
+        table.refresh(A, PortId(2), 2 + QUIET_MS);
+        table.refresh(A, PortId(3), 2 + QUIET_MS);
+        assert_eq!(table.remove_overtaken(), [(A, PortId(1))]);
+        table.learn(A, PortId(1), 3 + QUIET_MS);
+        table.refresh(A, PortId(2), 1 + 2 * QUIET_MS);
+        table.refresh(A, PortId(3), 2 + 2 * QUIET_MS);
+        assert_eq!(table.remove_overtaken(), []);
+        // As often as it likes within the time, the first one counts.
+        for now_ms in 0..QUIET_MS {
+            table.refresh(A, PortId(2), 2 + 2 * QUIET_MS + now_ms);
+            assert_eq!(table.remove_overtaken(), []);
+        }
+        table.refresh(A, PortId(2), 2 + 3 * QUIET_MS);
+        table.refresh(A, PortId(2), 2 + 4 * QUIET_MS);
+        assert_eq!(table.remove_overtaken(), [(A, PortId(1)), (A, PortId(3))]);
+        assert_eq!(ports(&table, A), [2]);
     }
 }

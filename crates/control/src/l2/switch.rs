@@ -1,11 +1,12 @@
 //! The state of a switch, and everything that changes it.
 
-use super::decide::{Decision, Source};
+use super::decide::{Decision, Destination, Source};
 use super::flows::{FlowChange, Flows, MASK, Record, flow_id};
-use super::mac_table::{Entry, MacTable, Station};
+use super::mac_table::{MacTable, Station};
 use super::moves::{MoveCounts, Moves};
+use crate::pace::Queue;
 use flow::{Action, DropReason, Flow, FlowId, FlowKey, FlowStats, PortId};
-use management::VlanConfig;
+use management::{ContestedMacs, VlanConfig};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A flow without packets for this long is removed.
@@ -27,6 +28,19 @@ pub struct SwitchRules {
     pub table_size: usize,
     /// Whether unknown unicast is flooded.
     pub flood: bool,
+    /// What happens to frames for a contested station.
+    pub contested: ContestedMacs,
+}
+
+/// Whether packets can reach a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Readiness {
+    /// Nothing is connected; floods leave it out.
+    Disconnected,
+    /// The driver does not run.
+    Connected,
+    /// The driver runs.
+    Running,
 }
 
 /// Rules of a port.
@@ -42,21 +56,26 @@ pub struct PortRules {
     pub mac_limit: usize,
     /// Addresses that are here and nowhere else.
     pub static_macs: Vec<u64>,
-    /// Connected; others are left out of floods.
-    pub up: bool,
+    /// Address of the device at this port, if one is configured. While the driver runs, the address is here
+    /// and nowhere else, unless another port has the same one.
+    pub mac: Option<u64>,
+    /// Whether packets can reach it.
+    pub readiness: Readiness,
 }
 
 /// What is known about a MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MacEntry {
-    /// VLAN; `None` for a static address, which is valid in all.
+    /// VLAN; `None` for a configured address, which is valid in all.
     pub vlan: Option<u16>,
     /// Address.
     pub mac: u64,
     /// Where it is.
     pub port: PortId,
-    /// Milliseconds since it was seen; `None` for a static address.
+    /// Milliseconds since it was seen; `None` for a configured address.
     pub age_ms: Option<u64>,
+    /// It is on other ports as well.
+    pub contested: bool,
 }
 
 /// A learning switch.
@@ -65,11 +84,13 @@ pub struct LearningSwitch {
     rules: SwitchRules,
     ports: BTreeMap<PortId, PortRules>,
     statics: HashMap<u64, PortId>,
+    /// Ports whose device has that address.
+    devices: HashMap<u64, BTreeSet<PortId>>,
     macs: MacTable,
     moves: Moves,
     flows: Flows,
-    /// Flows that flood and have not been re-examined since ports came or went.
-    stale: BTreeSet<FlowId>,
+    /// Flows that may have to change, and were not re-examined yet.
+    stale: Queue<FlowId>,
     flow_limit: usize,
 }
 
@@ -80,10 +101,11 @@ impl LearningSwitch {
             rules,
             ports: BTreeMap::new(),
             statics: HashMap::new(),
+            devices: HashMap::new(),
             macs: MacTable::default(),
             moves: Moves::default(),
             flows: Flows::default(),
-            stale: BTreeSet::new(),
+            stale: Queue::default(),
             flow_limit: usize::MAX,
         }
     }
@@ -97,16 +119,12 @@ impl LearningSwitch {
         &self.macs
     }
 
-    pub(super) fn moves(&self) -> &Moves {
-        &self.moves
-    }
-
-    /// Whether there is no room for another station.
+    /// Whether there is no room for another place.
     pub(super) fn is_full(&self) -> bool {
         self.macs.len() >= self.rules.table_size
     }
 
-    /// Stations for which each port finds room in a full table.
+    /// Places for which each port finds room in a full table.
     pub(super) fn fair_share(&self) -> usize {
         (self.rules.table_size / self.ports.len().max(1)).max(1)
     }
@@ -121,6 +139,19 @@ impl LearningSwitch {
 
     pub(super) fn static_port(&self, mac: u64) -> Option<PortId> {
         self.statics.get(&mac).copied()
+    }
+
+    pub(super) fn is_running(&self, id: PortId) -> bool {
+        let port = self.ports.get(&id);
+        port.is_some_and(|port| port.readiness == Readiness::Running)
+    }
+
+    /// The port whose device the station is: the only one with that address that runs and carries the VLAN.
+    pub(super) fn device_port(&self, station: Station) -> Option<PortId> {
+        let carries = |port: &PortRules| super::vlan::egress(&port.vlan, station.vlan).is_some();
+        let is_there = |id: &PortId| self.is_running(*id) && self.ports.get(id).is_some_and(carries);
+        let mut ports = self.devices.get(&station.mac)?.iter().copied().filter(is_there);
+        ports.next().filter(|_| ports.next().is_none())
     }
 
     /// Flows installed.
@@ -138,22 +169,37 @@ impl LearningSwitch {
         self.macs.on_port(port) + self.ports.get(&port).map_or(0, |rules| rules.static_macs.len())
     }
 
-    /// The MAC table, static addresses first, then by VLAN and address.
+    /// Addresses whose port is configured, at present: static ones, and those of devices.
+    fn configured(&self) -> impl Iterator<Item = (u64, PortId)> + '_ {
+        let statics = self.statics.iter().map(|(mac, port)| (*mac, *port));
+        let running = |port: &&PortId| self.is_running(**port);
+        let devices = self.devices.iter().flat_map(move |(mac, ports)| {
+            let ports = ports.iter().filter(running);
+            ports.map(|port| (*mac, *port))
+        });
+        statics.chain(devices.filter(|(mac, _)| !self.statics.contains_key(mac)))
+    }
+
+    /// The MAC table, configured addresses first, then by VLAN and address.
     pub fn mac_entries(&self, now_ms: u64) -> Vec<MacEntry> {
-        let fixed = self.statics.iter().map(|(&mac, &port)| MacEntry {
+        let fixed = self.configured().map(|(mac, port)| MacEntry {
             vlan: None,
             mac,
             port,
             age_ms: None,
+            contested: false,
         });
-        let learned = self.macs.iter().map(|(station, entry)| MacEntry {
+        let places = self.macs.iter();
+        let places = places.filter(|(station, port, _)| self.device_port(*station) != Some(*port));
+        let learned = places.map(|(station, port, place)| MacEntry {
             vlan: Some(station.vlan),
             mac: station.mac,
-            port: entry.port,
-            age_ms: Some(now_ms.saturating_sub(entry.seen_ms)),
+            port,
+            age_ms: Some(now_ms.saturating_sub(place.seen_ms)),
+            contested: matches!(self.destination(station), Destination::Contested(_)),
         });
         let mut entries: Vec<_> = fixed.chain(learned).collect();
-        entries.sort_by_key(|entry| (entry.vlan, entry.mac));
+        entries.sort_by_key(|entry| (entry.vlan, entry.mac, entry.port));
         entries
     }
 
@@ -162,21 +208,36 @@ impl LearningSwitch {
         self.flow_limit = limit;
     }
 
-    /// Most flows per second that may be re-examined for stations that move to any one port; no limit before this is called.
+    /// Flows that may be re-examined at once because stations are learned at any one port, per second; no
+    /// limit before this is called.
     pub fn set_move_limit(&mut self, flows_per_second: u64) {
         self.moves.set_limit(flows_per_second);
     }
 
-    /// Counts of moves that were made, prevented and deferred.
+    /// Counts of moves, and of flows that were re-examined later because of them.
     pub fn move_counts(&self) -> MoveCounts {
         self.moves.counts()
     }
 
-    /// Stations that are held because they moved too often: where, and for how many more milliseconds.
-    pub fn held(&self, now_ms: u64) -> impl Iterator<Item = (Station, PortId, u64)> + '_ {
-        self.moves.held().filter_map(move |(station, until)| {
-            let at = self.macs.get(station)?.port;
-            Some((station, at, until.saturating_sub(now_ms)))
+    /// Contested stations that have a place on a port. Those of which the configuration says where they are
+    /// do not count.
+    pub fn contested_on_port(&self, port: PortId) -> usize {
+        let stations = self
+            .macs
+            .stations_on(port)
+            .filter(|station| self.macs.is_contested(*station));
+        let contested =
+            stations.filter(|station| matches!(self.destination(*station), Destination::Contested(_)));
+        contested.count()
+    }
+
+    /// Contested stations, and where they are. Those of which the configuration says where they are do not
+    /// count.
+    pub fn contested(&self) -> impl Iterator<Item = (Station, Vec<PortId>)> + '_ {
+        let contested = self.macs.contested();
+        contested.filter_map(|station| match self.destination(station) {
+            Destination::Contested(ports) => Some((station, ports)),
+            _ => None,
         })
     }
 
@@ -187,34 +248,57 @@ impl LearningSwitch {
 
     /// Adds a port or changes its rules; to be followed by [`refresh`](Self::refresh).
     pub fn set_port(&mut self, id: PortId, rules: PortRules) {
-        self.statics.retain(|_, port| *port != id);
+        self.forget_configured(id);
         for mac in &rules.static_macs {
             self.statics.insert(*mac, id);
+        }
+        if let Some(mac) = rules.mac {
+            self.devices.entry(mac).or_default().insert(id);
         }
         self.ports.insert(id, rules);
     }
 
-    /// Notes whether a port is connected. Flows that flood may be [stale](Self::has_stale) after that.
-    pub fn set_up(&mut self, id: PortId, up: bool) {
-        let Some(port) = self.ports.get_mut(&id).filter(|port| port.up != up) else {
-            return;
-        };
-        port.up = up;
-        let vlan = &port.vlan;
-        let concerned = self
-            .flows
-            .floods(|number| super::vlan::egress(vlan, number).is_some());
-        self.stale.extend(concerned);
+    /// Forgets the addresses that are configured for a port.
+    fn forget_configured(&mut self, id: PortId) {
+        self.statics.retain(|_, port| *port != id);
+        self.devices.retain(|_, ports| {
+            ports.remove(&id);
+            !ports.is_empty()
+        });
     }
 
-    /// Whether flows wait for [`refresh_floods`](Self::refresh_floods).
+    /// Notes whether packets can reach a port. Flows that flood, and those of its contested stations and its
+    /// device, may be [stale](Self::has_stale) after that.
+    pub fn set_readiness(&mut self, id: PortId, readiness: Readiness) {
+        let changed = |port: &&mut PortRules| port.readiness != readiness;
+        let Some(port) = self.ports.get_mut(&id).filter(changed) else {
+            return;
+        };
+        let before = std::mem::replace(&mut port.readiness, readiness);
+        let mut concerned = Vec::new();
+        if Readiness::Disconnected == before.min(readiness) {
+            let carries = |vlan| super::vlan::egress(&port.vlan, vlan).is_some();
+            concerned.extend(self.flows.floods(carries));
+        }
+        if Readiness::Running == before.max(readiness) {
+            let contested = self
+                .macs
+                .stations_on(id)
+                .filter(|station| self.macs.is_contested(*station));
+            concerned.extend(contested.flat_map(|station| self.flows.of_station(station)));
+            concerned.extend(port.mac.into_iter().flat_map(|mac| self.flows.of_mac(mac)));
+        }
+        concerned.into_iter().for_each(|id| self.stale.add(id));
+    }
+
+    /// Whether flows wait for [`refresh_stale`](Self::refresh_stale).
     pub fn has_stale(&self) -> bool {
         !self.stale.is_empty()
     }
 
-    /// Re-examines some of the flows that are stale.
-    pub fn refresh_floods(&mut self, most: usize, now_ms: u64) -> Vec<FlowChange> {
-        let some: Vec<FlowId> = (0..most).map_while(|_| self.stale.pop_first()).collect();
+    /// Re-examines some of the flows that are stale, those that have waited for longest.
+    pub fn refresh_stale(&mut self, most: usize, now_ms: u64) -> Vec<FlowChange> {
+        let some: Vec<FlowId> = (0..most).map_while(|_| self.stale.next()).collect();
         self.reconsider(&some, now_ms)
     }
 
@@ -222,7 +306,7 @@ impl LearningSwitch {
     pub fn remove_port(&mut self, id: PortId) {
         self.ports.remove(&id);
         self.moves.forget_port(id);
-        self.statics.retain(|_, port| *port != id);
+        self.forget_configured(id);
     }
 
     /// Forgets stations that contradict the rules, and re-examines all flows. Call after changes of rules.
@@ -234,12 +318,8 @@ impl LearningSwitch {
                 .is_some_and(|port| super::vlan::egress(&port.vlan, station.vlan).is_some());
             carried && !statics.contains_key(&station.mac)
         };
-        let gone = self
-            .macs
-            .remove_where(|station, entry| !possible(station, entry.port));
-        gone.iter().for_each(|(station, _)| self.moves.forget(*station));
-        self.moves.retain(possible);
-        self.stale.clear();
+        self.macs.remove_where(|station, port| !possible(station, port));
+        self.stale = Queue::default();
         let all: Vec<FlowId> = self.flows.iter().map(|(id, _)| id).collect();
         self.reconsider(&all, now_ms)
     }
@@ -248,12 +328,7 @@ impl LearningSwitch {
     /// afterwards.
     pub fn packet(&mut self, key: &FlowKey, now_ms: u64) -> (Decision, Vec<FlowChange>) {
         let mut decision = self.decide(key);
-        let makes_room = decision.source == Source::New && self.is_full();
-        if let Source::Moved(_) = decision.source
-            && !self.moves.is_affordable(PortId(key.in_port()), now_ms)
-        {
-            return (decision, Vec::new());
-        }
+        let makes_room = decision.source.is_news() && self.is_full();
         let mut changes = self.learn(key, &decision, now_ms);
         if makes_room {
             // The station that had to go may have been the destination.
@@ -285,22 +360,23 @@ impl LearningSwitch {
             return Vec::new();
         };
         let port = PortId(key.in_port());
-        let concerned = match decision.source {
-            Source::Known => {
+        match decision.source {
+            Source::Known | Source::Device(_) => {
                 self.macs.refresh(source, port, now_ms);
-                Vec::new()
+                return Vec::new();
             }
-            Source::New => self.appear(source, port, now_ms),
-            Source::Moved(from) => self.relocate(source, [from, port], now_ms),
-            Source::Refused | Source::Static | Source::Held(_) | Source::PortFull | Source::TableFull => {
-                Vec::new()
-            }
-        };
-        self.reconsider(&concerned, now_ms)
+            Source::New => {}
+            Source::Contested => self.moves.count(),
+            Source::Refused | Source::Static | Source::PortFull | Source::TableFull => return Vec::new(),
+        }
+        let concerned = self.add_place(source, port, now_ms);
+        let (now, later) = concerned.split_at(self.moves.spend(port, concerned.len(), now_ms));
+        later.iter().for_each(|id| self.stale.add(*id));
+        self.reconsider(now, now_ms)
     }
 
-    /// Learns a station that was unknown; returns the flows that this may change.
-    fn appear(&mut self, station: Station, port: PortId, now_ms: u64) -> Vec<FlowId> {
+    /// Learns that a station is at a port; returns the flows that this may change.
+    fn add_place(&mut self, station: Station, port: PortId, now_ms: u64) -> Vec<FlowId> {
         let room = if self.is_full() {
             self.macs.make_room()
         } else {
@@ -308,34 +384,15 @@ impl LearningSwitch {
         };
         self.macs.learn(station, port, now_ms);
         let mut concerned = self.flows.of_station(station);
-        if let Some((evicted, Entry { port: loser, .. })) = room {
-            self.moves.forget(evicted);
+        // There is less room on the port.
+        concerned.extend(self.flows.blocked_from(port));
+        if let Some((evicted, loser)) = room {
             concerned.extend(self.flows.of_station(evicted));
             let (left, limit) = (self.macs.on_port(loser), self.ports.get(&loser));
             // Its limit blocked it before, or its share does not block it any more.
             if left < self.fair_share() || limit.is_some_and(|rules| left < rules.mac_limit) {
                 concerned.extend(self.flows.blocked_from(loser));
             }
-        }
-        concerned
-    }
-
-    /// Moves a station, or holds it at its home; returns the flows that this may change.
-    fn relocate(&mut self, station: Station, [from, to]: [PortId; 2], now_ms: u64) -> Vec<FlowId> {
-        let mut concerned = self.flows.of_station(station);
-        let place = match self.moves.moved(station, [from, to], concerned.len(), now_ms) {
-            None => to,
-            Some(home) if home == from || self.has_room(home) => home,
-            Some(_) => from,
-        };
-        self.macs.learn(station, place, now_ms);
-        if place != from {
-            // There is more room on one port, and less on the other.
-            concerned.extend(
-                [from, place]
-                    .into_iter()
-                    .flat_map(|port| self.flows.blocked_from(port)),
-            );
         }
         concerned
     }
@@ -409,8 +466,22 @@ impl LearningSwitch {
         }
     }
 
-    /// Removes idle flows, forgets stations that were not seen for the ageing time, and releases those that were held
-    /// long enough. Call [`observe`](Self::observe) before.
+    /// Contested stations leave places that were silent for too long. Call [`observe`](Self::observe) before:
+    /// a place whose last use is not known would seem silent. Flows may be [stale](Self::has_stale) after
+    /// that.
+    pub fn leave_silent_places(&mut self) {
+        let gone = self.macs.remove_overtaken();
+        let concerned = gone
+            .iter()
+            .flat_map(|(station, _)| self.flows.of_station(*station));
+        concerned.for_each(|id| self.stale.add(id));
+        if !gone.is_empty() {
+            self.flows.blocked().into_iter().for_each(|id| self.stale.add(id));
+        }
+    }
+
+    /// Removes idle flows, and forgets stations that were not seen for the ageing time. Call
+    /// [`observe`](Self::observe) before.
     pub fn age(&mut self, now_ms: u64) -> Vec<FlowChange> {
         let idle: Vec<FlowId> = self
             .flows
@@ -423,17 +494,11 @@ impl LearningSwitch {
             self.flows.remove(id);
             changes.push(FlowChange::Del(id));
         }
-        let ageing = self.rules.ageing_ms;
-        let gone = self
-            .macs
-            .remove_where(|_, entry| now_ms >= entry.seen_ms + ageing);
-        gone.iter().for_each(|(station, _)| self.moves.forget(*station));
-        let released = self.moves.release(now_ms);
+        let since_ms = now_ms.checked_sub(self.rules.ageing_ms);
+        let gone = since_ms.map_or_else(Vec::new, |since_ms| self.macs.remove_unseen(since_ms));
         let mut concerned: Vec<FlowId> = gone
             .iter()
-            .map(|(station, _)| *station)
-            .chain(released)
-            .flat_map(|station| self.flows.of_station(station))
+            .flat_map(|(station, _)| self.flows.of_station(*station))
             .collect();
         if !gone.is_empty() {
             concerned.extend(self.flows.blocked());
@@ -445,13 +510,14 @@ impl LearningSwitch {
     /// When [`age`](Self::age) has something to do at the earliest, if nothing else happens. While there are
     /// flows it is to be called more often, since only the data plane knows when flows were used.
     pub fn next_ageing_ms(&self) -> Option<u64> {
-        let oldest = self.macs.oldest().map(|seen_ms| seen_ms + self.rules.ageing_ms);
-        [oldest, self.moves.next_release_ms()].into_iter().flatten().min()
+        let oldest = self.macs.oldest();
+        oldest.map(|seen_ms| seen_ms + self.rules.ageing_ms)
     }
 
-    /// The data plane was restarted, or has refused a flow: it has none of these.
-    pub fn forget_flows(&mut self) {
+    /// The data plane was restarted: it has none of these.
+    pub fn forget_flows(&mut self, now_ms: u64) {
         self.flows = Flows::default();
+        self.macs.excuse_silence(now_ms);
     }
 
     /// The data plane does not have this flow.
@@ -470,7 +536,6 @@ impl LearningSwitch {
             .into_iter()
             .map(|(flow, stats)| (flow, now_ms.saturating_sub(stats.idle_ms.unwrap_or(0))))
             .collect();
-        // The latest use wins where two flows say that a station is in two places.
         ours.sort_by_key(|(flow, used_ms)| (*used_ms, flow.id));
         for (flow, used_ms) in &ours {
             if proves_source(&flow.actions) {
@@ -507,28 +572,33 @@ impl LearningSwitch {
     }
 
     /// A flow to one port, where flooding would do something else, proves that its destination is there.
+    /// Where the destination is known, a flow to further ports proves that it is contested.
     fn relearn_destination(&mut self, flow: &Flow, used_ms: u64) {
-        let mut outputs = flow.actions.iter().filter_map(|action| match action {
-            Action::Output(port) => Some(*port),
-            _ => None,
-        });
-        let (Some(port), None) = (outputs.next(), outputs.next()) else {
-            return;
-        };
         let decision = self.decide(&flow.key);
-        let unknown = decision.destination == super::Destination::Unknown;
-        let (Some([_, destination]), true) = (decision.stations(&flow.key), unknown) else {
+        let Some([_, station]) = decision.stations(&flow.key) else {
             return;
         };
-        if !self.is_full() && self.has_room(port) && decision.actions() != flow.actions {
-            self.macs.learn(destination, port, used_ms);
+        let outputs: Vec<PortId> = (flow.actions.iter())
+            .filter_map(|action| match action {
+                Action::Output(port) => Some(*port),
+                _ => None,
+            })
+            .collect();
+        let proves = match decision.destination {
+            Destination::Unknown => outputs.len() == 1,
+            Destination::Known(_) | Destination::Contested(_) => {
+                outputs.len() > 1 && outputs.iter().any(|port| self.macs.is_at(station, *port))
+            }
+            Destination::None | Destination::Reserved | Destination::Group => false,
+        };
+        if !proves || decision.actions() == flow.actions {
+            return;
         }
-    }
-
-    /// Where a station is, for tests and displays.
-    pub fn lookup(&self, station: Station) -> Option<PortId> {
-        self.static_port(station.mac)
-            .or_else(|| self.macs.get(station).map(|entry| entry.port))
+        for port in outputs {
+            if !self.is_full() && self.has_room(port) && !self.macs.is_at(station, port) {
+                self.macs.learn(station, port, used_ms);
+            }
+        }
     }
 }
 
@@ -541,9 +611,12 @@ fn idle_limit(record: &Record) -> u64 {
 
 /// Whether a flow with these actions was installed after its source was learned.
 fn proves_source(actions: &[Action]) -> bool {
-    use DropReason::{FloodDisabled, Isolated, NoDestination, VlanFiltered};
+    use DropReason::{Contested, FloodDisabled, Isolated, NoDestination, VlanFiltered};
     match actions {
-        [Action::Drop(reason)] => matches!(reason, FloodDisabled | Isolated | NoDestination | VlanFiltered),
+        [Action::Drop(reason)] => matches!(
+            reason,
+            Contested | FloodDisabled | Isolated | NoDestination | VlanFiltered
+        ),
         _ => true,
     }
 }

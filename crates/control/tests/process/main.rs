@@ -237,11 +237,25 @@ fn a_miss_is_executed_before_its_flow_is_installed() {
     let learned = ["02:00:00:00:00:01", "02:00:00:00:00:02"].map(|mac| (mac.to_owned(), "a".to_owned()));
     assert_eq!(rig.macs(), learned);
 
-    // A station moves; its old flow goes, flows to it follow.
+    // A station is used on another port as well; flows to it follow, and it is shown.
     rig.executed(a, 9, 0xff);
     rig.executed(a, 2, 3);
+    rig.upcall(a, 2, 1);
+    rig.flow(a, 2, 1, Some(&[Action::Drop(DropReason::NoDestination)]));
     rig.executed(b, 1, 9);
-    rig.flow(a, 1, 0xff, None);
+    rig.flow(a, 2, 1, Some(&[Action::Output(b)]));
+    rig.flow(a, 1, 0xff, Some(&[Action::Output(b)]));
+    let places = ["a", "b"].map(|port| ("02:00:00:00:00:01".to_owned(), port.to_owned()));
+    assert_eq!(rig.macs()[..2], places);
+    let Reply::Status(status) = rig.call(Verb::Status) else {
+        panic!()
+    };
+    let warning = "switch s: 02:00:00:00:00:01 is used on a and b, so frames for it go to all of them";
+    assert!(
+        status.warnings.iter().any(|text| text.starts_with(warning)),
+        "{:?}",
+        status.warnings
+    );
     // A port that is disconnected is left out of floods.
     rig.set_state(b, PortState::Disconnected);
     rig.flow(a, 2, 3, Some(&[Action::Drop(DropReason::NoDestination)]));

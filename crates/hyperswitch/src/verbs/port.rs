@@ -115,6 +115,12 @@ fn detail(port: &PortInfo) -> String {
     );
     line("guest", port.guest.clone().unwrap_or_else(|| "unknown".into()));
     line("macs", port.macs.to_string());
+    if port.contested_macs > 0 {
+        line(
+            "contested",
+            format!("{} of them, see `hyperswitch mac list`", port.contested_macs),
+        );
+    }
     if let Some(config) = &port.config {
         line("mac", or_dash(config.mac));
         line("mac limit", config.mac_limit.to_string());

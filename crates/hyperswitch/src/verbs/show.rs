@@ -137,7 +137,16 @@ fn status(status: &Status) -> String {
 
 fn switches(switches: &[SwitchInfo]) -> String {
     let mut table = Table::new(&[
-        "SWITCH", "TYPE", "ORIGIN", "UPLINK", "HOST", ">PORTS", ">MACS", ">FLOWS", ">MOVES",
+        "SWITCH",
+        "TYPE",
+        "ORIGIN",
+        "UPLINK",
+        "HOST",
+        ">PORTS",
+        ">MACS",
+        ">FLOWS",
+        ">MOVES",
+        ">CONTESTED",
     ]);
     for switch in switches {
         table.row([
@@ -150,6 +159,7 @@ fn switches(switches: &[SwitchInfo]) -> String {
             switch.macs.to_string(),
             switch.flows.to_string(),
             switch.mac_moves.to_string(),
+            switch.contested_macs.to_string(),
         ]);
     }
     table.to_string()
@@ -191,10 +201,10 @@ fn macs(macs: &[MacInfo]) -> String {
             mac.vlan.map_or("all".into(), |vlan| vlan.to_string()),
             mac.mac.clone(),
             mac.port.clone(),
-            if mac.is_static {
-                "static".into()
-            } else {
-                or_dash(age)
+            match (mac.is_static, mac.contested) {
+                (true, _) => "static".into(),
+                (false, true) => format!("{}, contested", or_dash(age)),
+                (false, false) => or_dash(age),
             },
         ]);
     }

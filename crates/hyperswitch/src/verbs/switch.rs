@@ -2,7 +2,7 @@
 
 use super::{Request, SwitchVerb};
 use crate::cli::SwitchArgs;
-use management::{HostConfig, SwitchConfig};
+use management::{ContestedMacs, HostConfig, SwitchConfig};
 
 /// The request of a verb.
 pub fn request(verb: &SwitchVerb) -> Request {
@@ -20,6 +20,9 @@ fn config(args: &SwitchArgs) -> SwitchConfig {
     switch.mac_ageing = args.mac_ageing.unwrap_or_default();
     switch.mac_table_size = args.mac_table_size.unwrap_or_default();
     switch.flood = !args.no_flood;
+    if args.drop_contested_macs {
+        switch.contested_macs = ContestedMacs::Drop;
+    }
     if args.host_interface.is_some() || !args.host_addresses.is_empty() || args.host_mac.is_some() {
         switch.host = Some(HostConfig {
             interface: args.host_interface.clone(),
