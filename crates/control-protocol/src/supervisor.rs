@@ -66,6 +66,8 @@ pub enum ToChild {
     IdlePoll(IdlePollStatus),
     /// Re-read the configuration (control process).
     Reload,
+    /// Answer with [`FromChild::Pong`] and the same number, as soon as the main thread comes to it.
+    Ping(u32),
     /// Finish in an orderly way and exit 0.
     Shutdown,
 }
@@ -110,15 +112,38 @@ pub struct ProcessStatus {
     pub last_exit: Option<String>,
     /// Parts of its isolation that failed, and why; `None` until it has reported.
     pub missing: Option<Vec<String>>,
+    /// Why it does not work although it runs, for users ("stopped by signal 19").
+    pub trouble: Option<String>,
 }
 
 /// Messages of a process to the supervisor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromChild {
     /// It has given up the rights that it does not need, except for these: sentences without a full stop, for users. Sent once,
-    /// before anything else reaches the process; later messages are ignored, except for the following one.
+    /// before anything else reaches the process.
     Isolated(Vec<String>),
+    /// Answer to [`ToChild::Ping`].
+    Pong(u32),
+    /// The process of that role has owed an answer for [`ANSWER_MS`]. The supervisor asks it itself, and replaces it if it hangs.
+    Owes(Role),
+    /// A thread of the sender makes no progress.
+    Stuck(StuckThread),
     /// The process of that role violates the protocol and is to be ended and started again. Only the control process may send
     /// this, about other processes.
     Replace(Role),
+}
+
+/// Milliseconds after which an answer that a process owes is worth a look at the process.
+pub const ANSWER_MS: u64 = 250;
+
+/// A thread that has work and does not go on. Sent again as long as that is so, and useless a moment later: the supervisor may
+/// read it when the thread has long gone on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StuckThread {
+    /// Its number.
+    pub tid: u32,
+    /// Its progress so far; another number means that it went on in between.
+    pub beats: u32,
+    /// When this was so, in milliseconds of `CLOCK_MONOTONIC`.
+    pub at_ms: u64,
 }

@@ -14,7 +14,7 @@ use crate::users::{Incoming, Token, Users};
 use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
-use control_protocol::supervisor::{ProcessStatus, Role, ToChild};
+use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
 use management::{Config, Response, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
@@ -214,6 +214,7 @@ impl Control {
                     Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),
                     Err(error) => log::error!("configuration not reloaded: {error}"),
                 },
+                ToChild::Ping(ping) => self.supervisor.send(FromChild::Pong(ping), Vec::new()),
                 ToChild::Shutdown => return ControlFlow::Break(()),
             }
         }

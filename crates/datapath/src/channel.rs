@@ -9,7 +9,7 @@ use crate::controller::Controller;
 use crate::pipeline::Pipeline;
 use crate::requests::{Engine, Serving};
 use crate::state::Datapath;
-use control_protocol::supervisor::ToChild;
+use control_protocol::supervisor::{FromChild, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::ControllerId;
 use placement::{Config, Costs, Cpu, Policy, Topology};
@@ -210,6 +210,11 @@ impl Server {
         match supervisor.try_recv::<ToChild>() {
             Ok((ToChild::Controller(id), fds)) => {
                 self.connect(id, fds);
+                Ok(true)
+            }
+            Ok((ToChild::Ping(ping), _)) => {
+                // The supervisor reads, or it is gone.
+                let _ = supervisor.try_send(&FromChild::Pong(ping), &[]);
                 Ok(true)
             }
             Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => Ok(false),

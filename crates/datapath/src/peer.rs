@@ -9,6 +9,7 @@ use rustix::net::{Shutdown, shutdown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vnic::{DeviceConfig, Host, Rate, Session, Vnic};
@@ -29,6 +30,11 @@ const MAX_GATES: usize = 4;
 const GATE_PATIENCE: Duration = Duration::from_secs(2);
 
 const GATE_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long the thread that ends a session waits for it in naps, which shows the supervisor that it does not hang.
+const ENDING_TIME: Duration = Duration::from_secs(5);
+
+const NAP: Duration = Duration::from_millis(20);
 
 /// The other end of a port.
 pub(crate) struct Peer {
@@ -68,6 +74,8 @@ struct Serving {
     streams: Arc<Streams>,
     ending: Arc<AtomicBool>,
     thread: JoinHandle<()>,
+    /// Hangs up when the thread ends.
+    ended: Receiver<()>,
 }
 
 impl Peer {
@@ -129,16 +137,21 @@ impl Peer {
     ) -> std::io::Result<()> {
         let streams = Arc::<Streams>::default();
         let ending = Arc::new(AtomicBool::new(false));
+        let (lives, ended) = channel();
         let (peer, shared_streams, shared_ending) = (self.clone(), streams.clone(), ending.clone());
         let thread = std::thread::Builder::new()
             .name(format!("session-{}", self.vnic.port))
             .stack_size(SESSION_STACK)
-            .spawn(move || body(&peer, &shared_streams, &shared_ending))?;
+            .spawn(move || {
+                body(&peer, &shared_streams, &shared_ending);
+                drop(lives);
+            })?;
         *self.session.lock() = Some(Serving {
             listener,
             streams,
             ending,
             thread,
+            ended,
         });
         Ok(())
     }
@@ -234,6 +247,9 @@ impl Peer {
         for stream in &*serving.streams.lock() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
+        let deadline = Instant::now() + ENDING_TIME;
+        let lives = || serving.ended.recv_timeout(NAP) == Err(RecvTimeoutError::Timeout);
+        while lives() && Instant::now() < deadline {}
         if serving.thread.join().is_err() {
             log::error!("port {}: its session panicked", self.vnic.port);
         }

@@ -136,9 +136,10 @@ impl Worker {
                 self.close_interface(format!("waiting: {error}"));
                 self.session = None;
                 self.poller = None;
-                std::thread::sleep(RETRY.0);
+                next = self.start.commands.recv_timeout(RETRY.0).ok();
+            } else {
+                next = self.start.commands.try_recv().ok();
             }
-            next = self.start.commands.try_recv().ok();
         }
     }
 

@@ -10,7 +10,7 @@ use crate::interface::{Command, Report, Start, Worker};
 use control_protocol::driver::{
     FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver, thread_name,
 };
-use control_protocol::supervisor::ToChild;
+use control_protocol::supervisor::{FromChild, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, PortId};
 use priority::Priority;
@@ -154,6 +154,8 @@ impl Domain {
             match supervisor.try_recv::<ToChild>() {
                 Ok((ToChild::Controller(id), fds)) => self.connect(id, fds),
                 Ok((ToChild::Priority(granted), _)) => self.priority = granted.class,
+                // The supervisor reads, or it is gone.
+                Ok((ToChild::Ping(ping), _)) => drop(supervisor.try_send(&FromChild::Pong(ping), &[])),
                 Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(Next::End),
                 Ok((other, _)) => log::debug!("not for a driver domain: {other:?}"),
                 Err(ChannelError::WouldBlock) => return Ok(Next::GoOn),

@@ -16,6 +16,9 @@ pub const SECCOMP_VARIABLE: &str = "HYPERSWITCH_SECCOMP";
 /// Environment variable, set by the supervisor: forwarding threads need `CAP_SYS_NICE` for the class that was granted.
 pub const NICE_VARIABLE: &str = "HYPERSWITCH_NICE";
 
+/// Environment variable: with `leave` no process is replaced because it hangs, so that it can be looked at.
+pub const HANGS_VARIABLE: &str = "HYPERSWITCH_HANGS";
+
 /// The data plane: isolated before it receives a message from any process but the supervisor.
 pub fn data_plane() -> Result<ExitCode> {
     let supervisor = begin(Role::DataPlane)?;

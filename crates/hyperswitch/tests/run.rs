@@ -30,6 +30,7 @@ impl Instance {
             .stderr(Stdio::piped())
             .stdin(Stdio::null());
         command.env_remove("HYPERSWITCH_LOG").env_remove("NOTIFY_SOCKET");
+        command.env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
         more(&mut command);
         let mut process = command.spawn().unwrap();
         let stderr = BufReader::new(process.stderr.take().unwrap());
@@ -402,19 +403,164 @@ fn what_guests_do_is_known_or_said_to_be_unknown() {
     assert!(instance.end().success(), "{}", instance.seen);
 }
 
+/// Context switches of a process's main thread.
+fn switches(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("voluntary_ctxt_switches:"))
+        .unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// A process that is stopped by a signal works as little as one that has died. The best of several times counts, as this machine may
+/// be busy.
+#[test]
+fn stopped_processes_are_replaced_within_half_a_second() {
+    let floor = Duration::from_millis(500);
+    let mut best = [
+        ("data-plane", Duration::MAX),
+        ("driver", Duration::MAX),
+        ("control", Duration::MAX),
+    ];
+    for _ in 0..5 {
+        let (_directory, run_dir) = in_run_dir("run");
+        let mut instance = Instance::start(&run_dir, |_| {});
+        let pids = best.map(|(role, _)| instance.pid_of(role));
+        instance.says("supervisor: ready");
+        for ((role, best), pid) in best.iter_mut().zip(pids) {
+            let stopped = Instant::now();
+            kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
+            instance.says(&format!(
+                "{role} was stopped by signal 19; starting it again in 100 ms"
+            ));
+            assert_ne!(instance.pid_of(role), pid);
+            *best = stopped.elapsed().min(*best);
+        }
+        instance.signal(Signal::TERM);
+        assert!(instance.end().success(), "{}", instance.seen);
+        if best.iter().all(|(_, time)| *time < floor / 2) {
+            break;
+        }
+    }
+    for (role, time) in best {
+        println!(
+            "{role} stopped by SIGSTOP: replaced after {} ms",
+            time.as_millis()
+        );
+        assert!(time < floor, "{role}: {time:?}");
+    }
+}
+
+/// For those who want to look at it.
+#[test]
+fn stopped_processes_are_left_alone_if_the_environment_says_so() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |command| {
+        command.env("HYPERSWITCH_HANGS", "leave");
+    });
+    let pid = instance.pid_of("driver");
+    instance.says("supervisor: ready");
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(
+        alive(pid) && !instance.seen.contains("stopped"),
+        "{}",
+        instance.seen
+    );
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::CONT).unwrap();
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success(), "{}", instance.seen);
+    assert!(!instance.seen.contains("ERROR"), "{}", instance.seen);
+}
+
+/// A service manager and a user may both ask, or a script twice.
+#[test]
+fn being_asked_twice_at_once_to_end_is_being_asked_once() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    instance.says("supervisor: ready");
+    instance.signal(Signal::TERM);
+    instance.signal(Signal::INT);
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success(), "{}", instance.seen);
+    assert_eq!(
+        instance.seen.matches("exited with status 0").count(),
+        3,
+        "{}",
+        instance.seen
+    );
+    assert!(
+        !instance.seen.contains("WARN") && !instance.seen.contains("ERROR"),
+        "{}",
+        instance.seen
+    );
+}
+
+/// A later signal is a user who has waited long enough.
+#[test]
+fn being_asked_again_to_end_skips_the_waiting() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |command| {
+        command.env("HYPERSWITCH_HANGS", "leave");
+    });
+    let pid = instance.pid_of("control");
+    instance.says("supervisor: ready");
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
+    instance.signal(Signal::TERM);
+    std::thread::sleep(Duration::from_millis(700));
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success(), "{}", instance.seen);
+    assert!(
+        instance.seen.contains("asked to end once more: killing control"),
+        "{}",
+        instance.seen
+    );
+    assert!(!alive(pid));
+}
+
+/// With a service manager that wants signs of life the supervisor gives them, and does not wake processes that have slept.
+#[test]
+fn the_service_manager_s_watchdog_wakes_the_supervisor_alone() {
+    let (directory, run_dir) = in_run_dir("run");
+    let socket = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut instance = Instance::start(&run_dir, |command| {
+        command
+            .env("NOTIFY_SOCKET", &socket)
+            .env("WATCHDOG_USEC", "400000");
+    });
+    let pids = ["data-plane", "driver", "control"].map(|role| instance.pid_of(role));
+    instance.says("supervisor: ready");
+    let hears_life = || {
+        let mut bytes = [0; 64];
+        let length = manager.recv(&mut bytes).unwrap();
+        bytes[..length] == *b"WATCHDOG=1"
+    };
+    eventually("it gives a sign of life", hears_life);
+    // The children settle in, and each is asked once.
+    let counts = || pids.map(switches);
+    let sleeps = || {
+        let before = counts();
+        let end = Instant::now() + Duration::from_secs(1);
+        let signs = std::iter::from_fn(|| (Instant::now() < end).then(hears_life))
+            .filter(|is| *is)
+            .count();
+        assert!((3..=7).contains(&signs), "{signs} signs in a second");
+        counts() == before
+    };
+    eventually("for a second, only the supervisor wakes", sleeps);
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success(), "{}", instance.seen);
+}
+
 #[test]
 fn an_idle_supervisor_sleeps() {
     let (_directory, run_dir) = in_run_dir("run");
     let mut instance = Instance::start(&run_dir, |_| {});
     instance.says("supervisor: ready");
-    let switches = || -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", instance.process.id())).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("voluntary_ctxt_switches:"))
-            .unwrap();
-        line.split_whitespace().nth(1).unwrap().parse().unwrap()
-    };
+    let switches = || switches(i32::try_from(instance.process.id()).unwrap());
     // The children are still settling in.
     std::thread::sleep(Duration::from_millis(500));
     while instance.log.try_recv().is_ok() {}

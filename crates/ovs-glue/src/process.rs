@@ -13,7 +13,7 @@ use crate::server::{Limits, ServerError};
 use crate::switch::Switch;
 use crate::tap::TapPlaceholders;
 use crate::translate::Ports;
-use control_protocol::supervisor::{Role, ToChild};
+use control_protocol::supervisor::{FromChild, Role, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, SwitchId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -247,6 +247,11 @@ fn obey(supervisor: &Channel, plane: &mut Plane) -> Result<bool, Error> {
             if let Some(channel) = fds.into_iter().next() {
                 plane.connect_driver(Channel::from(channel))?;
             }
+            Ok(true)
+        }
+        Ok((ToChild::Ping(ping), _)) => {
+            // The supervisor reads, or it is gone.
+            let _ = supervisor.try_send(&FromChild::Pong(ping), &[]);
             Ok(true)
         }
         Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => Ok(false),

@@ -159,6 +159,7 @@ fn the_thread_of_an_interface_is_found_in_the_driver_domain() {
         restarts: 0,
         last_exit: None,
         missing: None,
+        trouble: None,
     };
     let processes = ToChild::Processes(vec![driver]);
     rig.supervisor.send(&processes, &[]).unwrap();

@@ -1,12 +1,16 @@
 //! One supervised process: its life, its channel, and its status for users.
 
 use super::backoff::Backoff;
+use super::hang::{Sight, Watch};
 use super::relay;
+use super::threads::{self, Thread};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use rustix::time::Timespec;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus};
 use std::thread::JoinHandle;
@@ -43,6 +47,8 @@ pub struct Supervised {
     lost: Vec<Child>,
     /// Reads the log of the process that was started last.
     log: Option<JoinHandle<()>>,
+    /// Whether it is replaced when it hangs.
+    is_watched: bool,
     /// Whether kills have an effect. Only tests have processes on which they do not.
     mortal: bool,
 }
@@ -53,27 +59,63 @@ struct Running {
     channel: Channel,
     since: Instant,
     killed: Option<Instant>,
-    /// The child's report about its isolation; until then its messages are read.
+    /// Why we killed it, if it hung.
+    hung: Option<String>,
+    /// The child's report about its isolation. It can answer from then on.
     missing: Option<Vec<String>>,
-    /// It has sent its report, or a message that is not allowed: further messages are not read.
-    has_spoken: bool,
-    /// When its messages are read again, after it has had another process replaced.
+    watch: Watch,
+    /// When its messages are read again, after one for which we had not asked.
     paused_until: Option<Instant>,
+    /// Processes that it wants to be replaced, and when the next one may be.
+    victims: BTreeSet<Role>,
+    next_victim: Instant,
+}
+
+impl Running {
+    fn sight(&self) -> Process {
+        Process(self.process.id())
+    }
+}
+
+/// A process as it is seen from outside.
+struct Process(u32);
+
+impl Sight for Process {
+    fn stopped_by(&self) -> Option<i32> {
+        let pid = Pid::from_raw(i32::try_from(self.0).ok()?)?;
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        waitid(WaitId::Pid(pid), options).ok()??.stopping_signal()
+    }
+
+    fn is_traced(&self) -> bool {
+        threads::is_traced(self.0)
+    }
+
+    fn thread(&self, tid: Option<u32>) -> Option<Thread> {
+        threads::thread(self.0, tid.unwrap_or(self.0))
+    }
+
+    fn threads(&self) -> BTreeMap<u32, Thread> {
+        threads::all(self.0)
+    }
 }
 
 /// A message of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing.
+    /// Nothing that others must know.
     Nothing,
     /// Its report about its isolation, for users.
     News,
-    /// The process of that role violates the protocol.
-    Replace(Role),
+    /// The process of that role owes it an answer.
+    Owes(Role),
 }
 
 /// Time between two processes that the control process has replaced. Restarts have a back-off besides.
 const REPLACE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Time for which a child's messages are not read after one for which we had not asked.
+const MESSAGE_PAUSE: Duration = Duration::from_millis(20);
 
 impl Supervised {
     /// Not started yet.
@@ -87,8 +129,14 @@ impl Supervised {
             last_exit: None,
             lost: Vec::new(),
             log: None,
+            is_watched: true,
             mortal: true,
         }
+    }
+
+    /// From now on it is not replaced because it hangs.
+    pub fn tolerate_hangs(&mut self) {
+        self.is_watched = false;
     }
 
     /// Which one.
@@ -106,28 +154,26 @@ impl Supervised {
         self.restart_at
     }
 
-    /// When it needs attention: to be started, or to be given up if it has not ended.
+    /// When it needs attention: to be started, looked at, listened to, or given up if it has not ended.
     pub fn due(&self) -> Option<Instant> {
-        let running = self.running.as_ref();
-        let killed = running.and_then(|running| running.killed);
-        let paused = running.and_then(|running| running.paused_until);
-        self.restart_at
-            .or(killed.map(|killed| killed + KILL_TIMEOUT))
-            .or(paused)
-    }
-
-    /// Its channel, as long as its messages are read.
-    pub fn listened_to(&self) -> Option<BorrowedFd<'_>> {
-        let running = self.running.as_ref()?;
-        let listened =
-            !running.has_spoken && running.paused_until.is_none_or(|until| until <= Instant::now());
-        listened.then(|| running.channel.as_fd())
+        let Some(running) = &self.running else {
+            return self.restart_at;
+        };
+        if let Some(killed) = running.killed {
+            return Some(killed + KILL_TIMEOUT);
+        }
+        let victim = (!running.victims.is_empty()).then_some(running.next_victim);
+        [running.paused_until, victim, running.watch.due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Its channel, to be watched for messages if they are read, and for a hang-up in any case; not once it was killed.
     pub fn watched(&self) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let running = self.running.as_ref().filter(|running| running.killed.is_none())?;
-        let words = self.listened_to().map_or(PollFlags::empty(), |_| PollFlags::IN);
+        let paused = running.paused_until.is_some_and(|until| until > Instant::now());
+        let words = if paused { PollFlags::empty() } else { PollFlags::IN };
         Some((running.channel.as_fd(), words))
     }
 
@@ -145,32 +191,104 @@ impl Supervised {
     }
 
     /// Reads a message, if there is one.
-    pub fn on_message(&mut self) -> Event {
-        if self.listened_to().is_none() {
-            return Event::Nothing;
-        }
-        let Some(running) = &mut self.running else {
+    pub fn on_message(&mut self, now: Instant) -> Event {
+        let role = self.role;
+        let Some(running) = self.running.as_mut().filter(|running| running.killed.is_none()) else {
             return Event::Nothing;
         };
+        if running.paused_until.is_some_and(|until| until > now) {
+            return Event::Nothing;
+        }
         running.paused_until = None;
-        match running.channel.try_recv::<FromChild>() {
+        let received = running.channel.try_recv::<FromChild>();
+        let is_empty = matches!(received, Err(control_protocol::ChannelError::WouldBlock));
+        running.watch.set_unread(!is_empty);
+        let said = match received {
             Ok((FromChild::Isolated(missing), _)) if running.missing.is_none() => {
                 running.missing = Some(bounded(missing));
-                // Only the control process has further messages.
-                running.has_spoken = self.role != Role::Control;
+                return Event::News;
             }
-            Ok((FromChild::Replace(role), _)) if self.role == Role::Control && role != self.role => {
-                running.paused_until = Some(Instant::now() + REPLACE_PAUSE);
-                return Event::Replace(role);
+            Ok((FromChild::Pong(ping), _)) if running.watch.is_unsure() => {
+                let sight = running.sight();
+                running.watch.answered(ping, &sight);
+                return Event::Nothing;
             }
             Err(control_protocol::ChannelError::WouldBlock) => return Event::Nothing,
-            // Its end is noticed elsewhere; malformed messages are not answered.
-            said => {
-                log::debug!("{}: {said:?}", self.role);
-                running.has_spoken = true;
+            said => said,
+        };
+        running.paused_until = Some(now + MESSAGE_PAUSE);
+        match said {
+            Ok((FromChild::Replace(victim), _)) if role == Role::Control && victim != role => {
+                running.victims.insert(victim);
             }
+            Ok((FromChild::Owes(debtor), _)) if debtor != role => return Event::Owes(debtor),
+            Ok((FromChild::Stuck(report), _)) if self.is_watched => {
+                let sight = running.sight();
+                let hangs = running.watch.on_stuck(report, &sight, now);
+                self.replace_hung(hangs);
+            }
+            // Its end is noticed elsewhere; messages that are malformed or not allowed are not answered.
+            said => log::debug!("{role}: {said:?}"),
         }
-        Event::News
+        Event::Nothing
+    }
+
+    /// A process that it wants to be replaced now.
+    pub fn take_victim(&mut self, now: Instant) -> Option<Role> {
+        let running = self
+            .running
+            .as_mut()
+            .filter(|running| running.next_victim <= now)?;
+        let victim = running.victims.pop_first()?;
+        running.next_victim = now + REPLACE_PAUSE;
+        Some(victim)
+    }
+
+    /// Has it show that it works; it has some time to do so.
+    pub fn ping(&mut self, now: Instant) {
+        let Some(running) = self.running.as_mut().filter(|running| running.missing.is_some()) else {
+            return;
+        };
+        let sight = running.sight();
+        if let Some(ping) = running.watch.ping(&sight, now) {
+            self.send(&ToChild::Ping(ping), &[]);
+        }
+    }
+
+    /// Has it show that it works, unless it has slept since it did so last.
+    pub fn ping_if_it_has_run(&mut self, now: Instant) {
+        let running = self.running.as_ref();
+        if running.is_some_and(|running| running.watch.has_run(&running.sight())) {
+            self.ping(now);
+        }
+    }
+
+    /// Whether it still has to show that it works.
+    #[cfg(test)]
+    pub fn is_unsure(&self) -> bool {
+        let running = self.running.as_ref();
+        running.is_some_and(|running| running.killed.is_some() || running.watch.is_unsure())
+    }
+
+    /// Looks at it, if it was stopped or owes an answer, and kills it if it hangs. True if the status for users has changed.
+    pub fn look(&mut self, now: Instant) -> bool {
+        let Some(running) = self.running.as_mut().filter(|running| running.killed.is_none()) else {
+            return false;
+        };
+        let before = running.watch.trouble().cloned();
+        let sight = running.sight();
+        let hangs = running.watch.look(&sight, now).filter(|_| self.is_watched);
+        let changed = running.watch.trouble() != before.as_ref();
+        self.replace_hung(hangs);
+        changed
+    }
+
+    fn replace_hung(&mut self, hangs: Option<String>) {
+        if let (Some(running), Some(reason)) = (&mut self.running, hangs) {
+            log::error!("{} {reason}; killing it", self.role);
+            running.hung = Some(reason);
+            self.kill();
+        }
     }
 
     /// For users.
@@ -181,6 +299,10 @@ impl Supervised {
             restarts: self.restarts,
             last_exit: self.last_exit.clone(),
             missing: self.running.as_ref().and_then(|running| running.missing.clone()),
+            trouble: self
+                .running
+                .as_ref()
+                .and_then(|running| running.watch.trouble().cloned()),
         }
     }
 
@@ -204,9 +326,12 @@ impl Supervised {
             channel: ours,
             since: now,
             killed: None,
+            hung: None,
             missing: None,
-            has_spoken: false,
+            watch: Watch::default(),
             paused_until: None,
+            victims: BTreeSet::new(),
+            next_victim: now,
         });
         Ok(())
     }
@@ -247,7 +372,7 @@ impl Supervised {
             }
         };
         let wait = self.backoff.wait(now.saturating_duration_since(running.since));
-        let end = describe(status);
+        let end = running.hung.take().unwrap_or_else(|| describe(status));
         log::error!(
             "{} {end}; starting it again in {} ms",
             self.role,

@@ -11,15 +11,19 @@
 
 mod backoff;
 mod child;
+mod hang;
+mod keepalive;
 mod ready;
 mod relay;
 mod run_dir;
+mod threads;
 
 use anyhow::{Context, Result};
 use child::{Event, Supervised};
 use control_protocol::supervisor::{IdlePollStatus, PriorityStatus, Role, ToChild, VmStates};
 use control_protocol::{Channel, MAX_DESCRIPTORS};
 use flow::ControllerId;
+use keepalive::Keepalive;
 use process::{Signal, Signals};
 use ready::Probe;
 use resume_latency::{CPUS, Constraints};
@@ -45,6 +49,10 @@ const ENDING: [Role; 4] = [Role::Ovs, Role::Control, Role::Driver, Role::DataPla
 
 /// How long a child may take to end when asked.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Signals to end that come within this time after the first one mean the same wish: a service manager and a user, or a script, may both
+/// have sent one.
+const SAME_WISH: Duration = Duration::from_millis(500);
 
 /// Runs the switch until a signal ends it.
 ///
@@ -92,10 +100,17 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     if !is_ovs_enabled {
         supervisor.children.retain(|child| child.role() != Role::Ovs);
     }
+    if std::env::var_os(crate::children::HANGS_VARIABLE).is_some_and(|value| value == "leave") {
+        supervisor
+            .children
+            .iter_mut()
+            .for_each(Supervised::tolerate_hangs);
+    }
     supervisor.priority = PriorityStatus {
         class: granted.class,
         refused: granted.refused,
     };
+    supervisor.keepalive = Keepalive::of_environment(Instant::now());
     supervisor.start_all()?;
     supervisor.supervise(&signals)?;
     ready::notify("STOPPING=1");
@@ -135,6 +150,9 @@ fn command(role: Role, run_dir: &Path, config: Option<&Path>) -> Command {
     if let (Role::Control, Some(config)) = (role, config) {
         command.arg("--config").arg(config);
     }
+    for variable in keepalive::VARIABLES {
+        command.env_remove(variable);
+    }
     command
         .env_remove(ready::NOTIFY_VARIABLE)
         .env_remove(crate::children::NICE_VARIABLE)
@@ -153,6 +171,8 @@ struct Supervisor {
     children: Vec<Supervised>,
     /// Until the switch is ready.
     probe: Option<Probe>,
+    /// The service manager wants signs of life.
+    keepalive: Option<Keepalive>,
     /// How the data plane is to place its work.
     placement: placement::Config,
     /// How forwarding threads may be scheduled.
@@ -175,6 +195,7 @@ impl Supervisor {
             launch,
             children: Role::ALL.map(Supervised::new).into(),
             probe,
+            keepalive: None,
             placement,
             priority: PriorityStatus {
                 class: placement::Priority::Normal,
@@ -186,10 +207,13 @@ impl Supervisor {
     }
 
     fn child(&mut self, role: Role) -> &mut Supervised {
-        self.children
-            .iter_mut()
-            .find(|child| child.role() == role)
-            .expect("there is a child for each role")
+        self.find_child(role)
+            .expect("there is a child for each of these roles")
+    }
+
+    /// The child of a role that another process has named.
+    fn find_child(&mut self, role: Role) -> Option<&mut Supervised> {
+        self.children.iter_mut().find(|child| child.role() == role)
     }
 
     fn roles(&self) -> Vec<Role> {
@@ -301,6 +325,7 @@ impl Supervisor {
                 }
             }
             self.keep_running(Instant::now());
+            self.show_life(Instant::now());
             self.advance_probe();
         }
     }
@@ -308,7 +333,8 @@ impl Supervisor {
     /// Blocks until there is something to do.
     fn wait(&self, signals: &Signals) -> Result<()> {
         let due = self.children.iter().filter_map(Supervised::due);
-        let due = due.chain(self.probe.as_ref().map(Probe::due)).min();
+        let due = due.chain(self.probe.as_ref().map(Probe::due));
+        let due = due.chain(self.keepalive.as_ref().map(Keepalive::due)).min();
         let probe = self.probe.as_ref().and_then(Probe::descriptor);
         let children = self.children.iter().filter_map(Supervised::watched);
         let descriptors = [signals.as_fd()].into_iter().chain(probe);
@@ -322,9 +348,10 @@ impl Supervisor {
     /// Notices processes that have ended and starts those whose wait is over.
     fn keep_running(&mut self, now: Instant) {
         // No short circuit: all of them may have ended.
-        let mut changed = self.on_children();
+        let mut changed = self.on_children(now);
         self.children.iter_mut().for_each(Supervised::notice_hang_up);
         for child in &mut self.children {
+            changed |= child.look(now);
             let ended = child.reap(now);
             if ended && child.role() == Role::DataPlane {
                 self.constraints.iter().for_each(Constraints::lift_all);
@@ -346,19 +373,42 @@ impl Supervisor {
     }
 
     /// Reads and handles children's messages. True if the status for users has changed.
-    fn on_children(&mut self) -> bool {
+    fn on_children(&mut self, now: Instant) -> bool {
         let mut news = false;
         for role in self.roles() {
-            match self.child(role).on_message() {
+            match self.child(role).on_message(now) {
                 Event::Nothing => {}
                 Event::News => news = true,
-                Event::Replace(victim) => {
-                    log::warn!("{victim} does not keep to the protocol, says {role}; it is replaced");
-                    self.child(victim).kill();
+                Event::Owes(debtor) => {
+                    if let Some(debtor) = self.find_child(debtor) {
+                        debtor.ping(now);
+                    }
                 }
+            }
+            let victim = self.child(role).take_victim(now);
+            if let Some(victim) = victim.and_then(|victim| self.find_child(victim)) {
+                log::warn!(
+                    "{} does not keep to the protocol, says {role}; it is replaced",
+                    victim.role()
+                );
+                victim.kill();
             }
         }
         news
+    }
+
+    /// Gives the service manager a sign of life, and has children give one that were awake, when it is time.
+    fn show_life(&mut self, now: Instant) {
+        if self
+            .keepalive
+            .as_mut()
+            .is_some_and(|keepalive| keepalive.take(now))
+        {
+            ready::notify("WATCHDOG=1");
+            for child in &mut self.children {
+                child.ping_if_it_has_run(now);
+            }
+        }
     }
 
     fn advance_probe(&mut self) {
@@ -373,8 +423,9 @@ impl Supervisor {
         }
     }
 
-    /// Ends everything in order. Another signal to end skips the waiting.
+    /// Ends everything in order. Another signal to end, a moment later, skips the waiting.
     fn end_all(&mut self, signals: &Signals) -> Result<()> {
+        let asked = Instant::now();
         let mut patient = true;
         let roles = self.roles();
         for role in ENDING.into_iter().filter(|role| roles.contains(role)) {
@@ -383,11 +434,15 @@ impl Supervisor {
             while patient && !self.child(role).has_finished() && Instant::now() < deadline {
                 wait_until(&[(signals.as_fd(), PollFlags::IN)], Some(deadline))?;
                 while let Some(signal) = signals.take()? {
-                    patient &= signal != Signal::Terminate;
+                    patient &= signal != Signal::Terminate || asked.elapsed() < SAME_WISH;
                 }
             }
             if !self.child(role).has_finished() {
-                log::warn!("{role} did not end in time; killing it");
+                if patient {
+                    log::warn!("{role} did not end in {} s; killing it", END_TIMEOUT.as_secs());
+                } else {
+                    log::warn!("asked to end once more: killing {role}");
+                }
                 self.child(role).end();
             }
             self.child(role).flush();

@@ -10,6 +10,9 @@ use std::path::PathBuf;
 const ROLE: &str = "SUPERVISOR_TEST_ROLE";
 const LOG: &str = "SUPERVISOR_TEST_LOG";
 
+/// In the directory of the log: what a stand-in does instead of answering its next ping.
+const FAULT: &str = "fault";
+
 /// Not a test by itself: a stand-in.
 #[test]
 fn child() {
@@ -27,6 +30,7 @@ fn child() {
     };
     let me = std::process::id();
     let supervisor = Channel::from(process::supervisor_channel().unwrap());
+    supervisor.send(&FromChild::Isolated(Vec::new()), &[]).unwrap();
     let mut peers = Vec::new();
     let mut meet = |peer: &str, fds: Vec<OwnedFd>| {
         let channel = Channel::from(fds.into_iter().next().unwrap());
@@ -56,6 +60,15 @@ fn child() {
             }
             ToChild::IdlePoll(status) => say(format!("{role} {me} shows {status:?}")),
             ToChild::Placement(_) | ToChild::Priority(_) => {}
+            ToChild::Ping(ping) => {
+                let file = PathBuf::from(&log).with_file_name(format!("{FAULT}-{role}"));
+                let fault = std::fs::read_to_string(&file).unwrap_or_default();
+                // The next one is healthy.
+                let _ = std::fs::remove_file(file);
+                misbehave(&fault, &supervisor);
+                say(format!("{role} {me} answers"));
+                supervisor.send(&FromChild::Pong(ping), &[]).unwrap();
+            }
             ToChild::Reload => {
                 say(format!("{role} reloads"));
                 // A stand-in takes this for a sign that its peers misbehave.
@@ -68,6 +81,32 @@ fn child() {
     }
 }
 
+/// What a stand-in does instead of answering.
+fn misbehave(fault: &str, supervisor: &Channel) {
+    let mut count = 0u32;
+    match fault {
+        "sleep" => std::thread::sleep(Duration::from_secs(3600)),
+        "compute" => loop {
+            count = std::hint::black_box(count.wrapping_add(1));
+        },
+        // All threads compute for a while, in a class in which they get what others leave over.
+        "starve" => {
+            let work = || {
+                for number in 0..200_000_000 {
+                    std::hint::black_box(number);
+                }
+            };
+            std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+        }
+        "accuse" => {
+            for role in Role::ALL {
+                supervisor.send(&FromChild::Owes(role), &[]).unwrap();
+            }
+        }
+        _ => {}
+    }
+}
+
 struct Scene {
     supervisor: Supervisor,
     log: PathBuf,
@@ -77,10 +116,14 @@ struct Scene {
 impl Scene {
     /// Starts stand-ins, or `program` instead of one of them.
     fn start(broken: Option<(Role, &'static str)>) -> Scene {
-        Scene::start_with(broken, None)
+        Scene::start_with(broken, None, &[])
     }
 
-    fn start_with(broken: Option<(Role, &'static str)>, constraints: Option<Constraints>) -> Scene {
+    fn start_with(
+        broken: Option<(Role, &'static str)>,
+        constraints: Option<Constraints>,
+        without: &[Role],
+    ) -> Scene {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         let child_log = log.clone();
@@ -106,6 +149,9 @@ impl Scene {
             Err(Unavailable::NoPrivilege),
         );
         supervisor.constraints = constraints;
+        supervisor
+            .children
+            .retain(|child| !without.contains(&child.role()));
         supervisor.start_all().unwrap();
         Scene {
             supervisor,
@@ -120,6 +166,16 @@ impl Scene {
 
     fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn restarts(&mut self, role: Role) -> u32 {
+        self.supervisor.child(role).status().restarts
+    }
+
+    /// The stand-in does this instead of answering its next ping, which is sent now.
+    fn ping_with_fault(&mut self, role: Role, fault: &str) {
+        std::fs::write(self.log.with_file_name(format!("{FAULT}-{role}")), fault).unwrap();
+        self.supervisor.child(role).ping(Instant::now());
     }
 
     /// Does the supervisor's work until the condition holds.
@@ -216,7 +272,7 @@ fn a_dead_data_plane_keeps_no_core_from_halting() {
     };
     let all = |value| [[value; 6].as_slice(), &["70"]].concat();
     let constraints = Constraints::open(directory.path(), &directory.path().join("note"));
-    let mut scene = Scene::start_with(None, Some(constraints));
+    let mut scene = Scene::start_with(None, Some(constraints), &[]);
     for life in 0..2 {
         let pid = scene.pid(Role::DataPlane);
         for cpus in ["[0, 1, 2, 3]", "[4, 5]"] {
@@ -255,7 +311,7 @@ fn the_files_of_many_cores_fit_into_the_channel() {
     let directory = cores(513);
     let constraints = Constraints::open(directory.path(), &directory.path().join("note"));
     assert_eq!(constraints.files().count(), 512);
-    let mut scene = Scene::start_with(Some((Role::DataPlane, "/bin/cat")), Some(constraints));
+    let mut scene = Scene::start_with(Some((Role::DataPlane, "/bin/cat")), Some(constraints), &[]);
     scene.supervisor.keep_running(Instant::now());
     let status = scene.supervisor.child(Role::DataPlane).status();
     assert_eq!((status.restarts, status.last_exit), (0, None));
@@ -436,4 +492,123 @@ fn only_the_control_process_has_others_replaced_and_slowly() {
         control,
         "it cannot have itself replaced"
     );
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+#[test]
+fn a_stopped_child_is_replaced_and_nobody_else() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    for (deaths, victim) in Role::ALL.into_iter().enumerate() {
+        let pid = scene.pid(victim);
+        signal(pid, rustix::process::Signal::STOP);
+        scene.until("it is replaced", |scene| scene.restarts(victim) == 1);
+        scene.until("everybody meets again", Scene::all_have_met);
+        let status = scene.supervisor.child(victim).status();
+        assert_eq!(status.last_exit.as_deref(), Some("was stopped by signal 19"));
+        let all: u32 = Role::ALL.map(|role| scene.restarts(role)).iter().sum();
+        assert_eq!(all as usize, deaths + 1);
+    }
+}
+
+#[test]
+fn a_child_that_goes_on_is_not_replaced() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    let pid = scene.pid(Role::Driver);
+    for _ in 0..5 {
+        signal(pid, rustix::process::Signal::STOP);
+        scene.until("it is noticed", |scene| {
+            scene.supervisor.child(Role::Driver).due().is_some()
+        });
+        signal(pid, rustix::process::Signal::CONT);
+        scene.until("it was looked at", |scene| {
+            scene.supervisor.child(Role::Driver).due().is_none()
+        });
+    }
+    assert_eq!((scene.restarts(Role::Driver), scene.pid(Role::Driver)), (0, pid));
+}
+
+#[test]
+fn a_child_that_does_not_answer_is_replaced() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    for (role, fault) in [(Role::Control, "sleep"), (Role::Driver, "compute")] {
+        // One that has never answered has longer.
+        scene.ping_with_fault(role, "");
+        scene.until("it answers", |scene| !scene.supervisor.child(role).is_unsure());
+        scene.ping_with_fault(role, fault);
+        scene.until("it is replaced", |scene| scene.restarts(role) == 1);
+        let end = scene.supervisor.child(role).status().last_exit.unwrap();
+        assert!(end.contains("did not answer"), "{end}");
+        scene.until("everybody meets again", Scene::all_have_met);
+    }
+    assert_eq!(scene.restarts(Role::DataPlane) + scene.restarts(Role::Ovs), 0);
+}
+
+/// In the class `SCHED_IDLE` beside threads that never sleep it gets one processor in a hundred.
+#[test]
+fn a_child_that_gets_no_processor_is_not_replaced() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    let role = Role::Control;
+    scene.ping_with_fault(role, "");
+    scene.until("it answers", |scene| !scene.supervisor.child(role).is_unsure());
+    let pid = scene.pid(role).to_string();
+    let demoted = Command::new("chrt")
+        .args(["--all-tasks", "--idle", "--pid", "0", &pid])
+        .status();
+    assert!(demoted.unwrap().success(), "chrt of util-linux");
+    let ending = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let hogs = std::thread::available_parallelism().unwrap().get() * 2;
+    for _ in 0..hogs {
+        let ending = ending.clone();
+        std::thread::spawn(move || while !ending.load(std::sync::atomic::Ordering::Relaxed) {});
+    }
+    scene.ping_with_fault(role, "starve");
+    let end = Instant::now() + Duration::from_secs(4);
+    scene.until("time passes", |scene| {
+        Instant::now() >= end || !scene.supervisor.child(role).is_unsure()
+    });
+    let still_computes = scene.supervisor.child(role).is_unsure();
+    ending.store(true, std::sync::atomic::Ordering::Relaxed);
+    scene.until("it answers", |scene| !scene.supervisor.child(role).is_unsure());
+    assert_eq!(scene.restarts(role), 0);
+    assert!(still_computes, "it was no test: it had time enough");
+}
+
+/// The supervisor asks for itself, and does not believe.
+#[test]
+fn accusing_others_of_silence_does_them_no_harm() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    for role in Role::ALL {
+        let before = scene.log().matches(" answers").count();
+        scene.ping_with_fault(role, "accuse");
+        scene.until("all but itself are asked", |scene| {
+            scene.log().matches(" answers").count() >= before + Role::ALL.len()
+        });
+        scene.until("all have answered", |scene| {
+            Role::ALL
+                .into_iter()
+                .all(|role| !scene.supervisor.child(role).is_unsure())
+        });
+    }
+    assert!(Role::ALL.into_iter().all(|role| scene.restarts(role) == 0));
+}
+
+/// A process that is not there can be named all the same.
+#[test]
+fn a_process_that_is_not_configured_cannot_be_replaced() {
+    let mut scene = Scene::start_with(None, None, &[Role::Ovs]);
+    scene.supervisor.child(Role::Control).send(&ToChild::Reload, &[]);
+    for role in [Role::DataPlane, Role::Driver] {
+        scene.until("the others are replaced", |scene| scene.restarts(role) == 1);
+    }
+    let end = Instant::now() + Duration::from_millis(1200);
+    scene.until("the last wish was heard", |_| Instant::now() >= end);
 }
