@@ -17,7 +17,7 @@ use flow::{
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -384,6 +384,16 @@ pub struct PortInfo {
     pub features: u64,
     /// Since the port was created.
     pub counters: PortCounters,
+    /// Work for it that its front end makes costly.
+    pub costly: Costly,
+}
+
+/// Work for a port that is done by threads of its own, since the port's front end makes it costly. Times are in microseconds of
+/// processor time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Costly {
+    /// The last call of its driver, if calls are.
+    pub call_us: Option<u64>,
 }
 
 /// Identifies one upcall.

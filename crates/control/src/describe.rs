@@ -4,7 +4,7 @@ use crate::control::Control;
 use crate::l2::{Decision, Destination, MASK, Source};
 use crate::port::PortRun;
 use crate::state::Link;
-use control_protocol::data_plane::{self, GuestState, PortState};
+use control_protocol::data_plane::{self, Costly, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, PortId, SwitchId};
 use management::{FlowInfo, PortInfo, PortKind, TraceStep};
@@ -99,6 +99,7 @@ impl Control {
                 .id
                 .map_or_else(Vec::new, |id| self.vcpus.threads(id).collect()),
             guest: listed.and_then(|info| guest_text(info.guest)),
+            costly: listed.map_or_else(Vec::new, |info| costly_texts(&info.costly)),
             macs: match (run.id, switch) {
                 (Some(id), Some(switch)) => switch.l2.macs_on_port(id),
                 _ => 0,
@@ -203,6 +204,12 @@ fn guest_text(state: GuestState) -> Option<String> {
         GuestState::Blocked(core) => format!("blocked on core {core}"),
         GuestState::Unknown => return None,
     })
+}
+
+/// Work for a port that other threads do than those that forward packets.
+fn costly_texts(costly: &Costly) -> Vec<String> {
+    let call = |us| format!("calls, by a thread of their own; the last one took {us} us");
+    costly.call_us.map(call).into_iter().collect()
 }
 
 /// The fields in a mask. A mask alone does not show which other fields share the place of IP addresses.

@@ -30,6 +30,7 @@ const STEPS: usize = 16;
 pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     guest_memory::survive_truncation()?;
     guest_memory::unmap_apart()?;
+    vnic::call_apart()?;
     process::prepare_apart()?;
     if let Err(error) = notifier::prepare() {
         log::warn!("no asynchronous I/O ({error}): a VMM may hold forwarding threads up for a moment");

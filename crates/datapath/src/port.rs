@@ -5,7 +5,7 @@ use crate::miss::MissQueue;
 use crate::notices::Notices;
 use crate::peer::Peer;
 use classifier::{MegaflowTable, PortFlows};
-use control_protocol::data_plane::{Connection, GuestState, PortInfo, PortSpec, PortState};
+use control_protocol::data_plane::{Connection, Costly, GuestState, PortInfo, PortSpec, PortState};
 use flow::{PortId, SwitchId};
 use parking_lot::Mutex;
 use rustix::fd::BorrowedFd;
@@ -119,6 +119,9 @@ impl Port {
             guest: self.guest(),
             features: self.vnic.features(),
             counters: self.vnic.account.read(),
+            costly: Costly {
+                call_us: self.vnic.costly_call_ns().map(|ns| ns / 1000),
+            },
         }
     }
 

@@ -42,6 +42,8 @@ pub struct PortCounters {
 
     /// Notifications ("calls") sent to the driver.
     pub calls: u64,
+    /// Of those, notifications that were left to the thread for costly ones. Several that wait there become one.
+    pub calls_apart: u64,
     /// Notifications that the driver had suppressed (EVENT_IDX or NO_INTERRUPT).
     pub calls_suppressed: u64,
     /// Kicks received from the driver.

@@ -255,6 +255,9 @@ pub struct PortInfo {
     pub vcpus: Vec<u32>,
     /// Their state: `running`, `runnable` or `blocked`, each `on core N`. `None` when it is not known.
     pub guest: Option<String>,
+    /// Work for it that its VMM makes costly, and that other threads do than those that forward packets.
+    #[serde(default)]
+    pub costly: Vec<String>,
     /// MAC addresses learned or static on it.
     pub macs: usize,
     /// Those of them that other ports use as well.
@@ -383,6 +386,8 @@ counters! {
     segments,
     /// Notifications sent to the guest.
     calls,
+    /// Of those, notifications that were left to the thread for costly ones.
+    calls_apart,
     /// Notifications the guest did not want.
     calls_suppressed,
     /// Notifications from the guest.

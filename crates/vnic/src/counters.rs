@@ -43,6 +43,8 @@ pub struct Counters {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pub made: AtomicU64,
+    /// Of those, calls that were left to the call thread.
+    pub apart: AtomicU64,
     pub suppressed: AtomicU64,
 }
 
@@ -115,6 +117,7 @@ impl Counters {
                 .sum(),
             segments: self.segments.load(Relaxed),
             calls: self.transmit_calls.made.load(Relaxed) + self.receive_calls.made.load(Relaxed),
+            calls_apart: self.transmit_calls.apart.load(Relaxed) + self.receive_calls.apart.load(Relaxed),
             calls_suppressed: self.transmit_calls.suppressed.load(Relaxed)
                 + self.receive_calls.suppressed.load(Relaxed),
             kicks: self.kicks.load(Relaxed),

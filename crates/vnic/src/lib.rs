@@ -12,6 +12,8 @@
 
 mod backlog;
 mod call;
+mod call_cost;
+mod call_thread;
 mod counters;
 mod descriptor;
 pub mod features;
@@ -28,6 +30,7 @@ mod turn;
 mod vnic;
 
 pub use call::Call;
+pub use call_thread::start as call_apart;
 pub use counters::Counters;
 pub use packet::{MAX_FRAME, Packet};
 pub use rate::Rate;

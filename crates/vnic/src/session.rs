@@ -5,6 +5,7 @@
 //! Each message changes one of these, and then [`Session::settle`] starts or stops rings accordingly. So any order of
 //! messages ends in the right state, or in an error that closes the connection.
 
+use crate::call::Callee;
 use crate::features::{Features, NET_MAC, NET_MTU, NET_STATUS, OFFERED, VHOST_USER_PROTOCOL};
 use crate::quirk::{Message, acknowledge, take};
 use crate::transmit::RingSetup;
@@ -68,6 +69,8 @@ pub struct Session {
     rings: [Ring; QUEUES],
     /// The channel for our requests; kept open, since a front end may take its end for the end of the connection.
     requests: Option<Backend>,
+    /// The connection, if it came through a gate.
+    line: Option<Arc<UnixStream>>,
 }
 
 fn refuse(what: impl std::fmt::Display) -> Error {
@@ -104,6 +107,11 @@ impl Session {
         stream: UnixStream,
     ) -> std::result::Result<(), SessionError> {
         vnic.set_broken::<&str>(None);
+        let line = if config.trusted {
+            None
+        } else {
+            Some(Arc::new(stream.try_clone()?))
+        };
         let session = Arc::new(Mutex::new(Session {
             vnic,
             host,
@@ -112,6 +120,7 @@ impl Session {
             features: Features::default(),
             rings: Default::default(),
             requests: None,
+            line,
         }));
         let end = Session::serve_messages(&session, stream);
         lock(&session)?.close();
@@ -158,6 +167,7 @@ impl Session {
         for index in 0..QUEUES {
             self.stop(index, 0);
             self.unwatch(index);
+            self.vnic.call_cost.waiting.forget(index);
         }
         self.features = Features::default();
         self.vnic.set_features(0);
@@ -237,6 +247,15 @@ impl Session {
         self.rings[index].base = base.unwrap_or(self.rings[index].base);
         self.host.schedule();
         self.host.changed();
+    }
+
+    fn callee(&self, ring: usize) -> Callee {
+        Callee {
+            ring,
+            cost: self.vnic.call_cost.clone(),
+            trusted: self.config.trusted,
+            line: self.line.clone(),
+        }
     }
 
     fn unwatch(&mut self, index: usize) {

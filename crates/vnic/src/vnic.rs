@@ -1,5 +1,6 @@
 //! A port's guest interface, as workers and the vhost-user session share it.
 
+use crate::call_cost::CallCost;
 use crate::receive::ReceiveSide;
 use crate::transmit::{RingSetup, TransmitSide};
 use crate::{Call, Counters, Packet};
@@ -10,6 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use virtqueue::QueueError;
+use virtqueue::net::{RECEIVE_QUEUE, TRANSMIT_QUEUE};
 
 /// Places in a port's internal receive queue.
 const INBOX: usize = 1024;
@@ -33,6 +35,8 @@ pub struct Vnic {
     pub account: Arc<Counters>,
     /// Of the guest's memory that is mapped.
     pub(crate) memory: Account,
+    /// What calls of its driver cost.
+    pub(crate) call_cost: Arc<CallCost>,
     /// From the guest; `None` while the ring is stopped.
     pub transmit: Claim<Option<TransmitSide>>,
     /// To the guest.
@@ -66,6 +70,7 @@ impl Vnic {
             receive: Claim::new(ReceiveSide::new(receiver, account.clone())),
             account,
             memory: Account::default(),
+            call_cost: Arc::default(),
             inbox,
             open: AtomicU8::new(0),
             transmitting: AtomicBool::new(false),
@@ -260,6 +265,9 @@ impl Vnic {
         } else {
             self.receive.claim_blocking().with(|side| side.set_call(call));
         }
+        self.call_cost
+            .waiting
+            .forget(if transmit { TRANSMIT_QUEUE } else { RECEIVE_QUEUE });
     }
 
     /// Goes on with other memory. Waits, at most `patience_ms`, for packets under way to come back: the chains of those
@@ -270,6 +278,12 @@ impl Vnic {
         self.receive
             .claim_blocking()
             .with(|side| side.move_to(memory.clone()))
+    }
+
+    /// How long the last call of its driver took, in nanoseconds of processor time, if calls cost so much that a thread of their
+    /// own makes them.
+    pub fn costly_call_ns(&self) -> Option<u64> {
+        self.call_cost.apart_ns()
     }
 
     /// Whether both rings run.

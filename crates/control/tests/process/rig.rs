@@ -70,6 +70,7 @@ impl Plane {
                     peer: None,
                     guest: GuestState::Unknown,
                     features: 0,
+                    costly: Default::default(),
                     counters,
                     spec: spec.clone(),
                 };

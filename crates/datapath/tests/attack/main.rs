@@ -3,10 +3,11 @@
 //! Each case measures the round trips of the two [bystanders](measure::Bystanders) without and under the attack, prints
 //! a row, and fails if one packet of theirs was lost. By default a case takes a fraction of a second and asserts no
 //! times, so that it holds on any machine. With `HYPERSWITCH_ATTACK=1` (`make test-attack`) it takes seconds, and what
-//! it adds to the worst round trip is held to [`measure::ADDED`].
+//! it adds to the round trips is held to a [`measure::Bound`].
 //!
 //! * `rings`: descriptor chains, buffers, segments, indices;
 //! * `messages`: what a VMM says, and how often;
+//! * `calls`: descriptors that are signalled dearly;
 //! * `memory`: regions that are huge, vanish or get holes;
 //! * `receivers`: those that take packets slowly, behind a sender that others need.
 
@@ -16,6 +17,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod calls;
 mod measure;
 mod memory;
 mod messages;

@@ -11,6 +11,7 @@
 //! * `bad_rings`, `bad_memory`, `bad_messages`, `bad_descriptors`: guests that break rules cost nobody but themselves;
 //! * `events`: ports that connect, run and stop all the time;
 //! * `known_failures`: what other switches got wrong, by CVE;
+//! * `costly`: descriptors that cost those who use them more than they should;
 //! * `fairness`: ports with little to send beside those whose rings are never empty;
 //! * `work`: who did the work;
 //! * `statistics`: what flows have counted;
@@ -29,6 +30,7 @@ mod bad_messages;
 mod bad_rings;
 mod control_lost;
 mod controllers;
+mod costly;
 mod events;
 mod fairness;
 mod forwarding;

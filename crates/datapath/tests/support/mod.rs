@@ -17,6 +17,7 @@ pub mod guest;
 pub mod memory;
 pub mod ring;
 pub mod session;
+pub mod waiters;
 
 pub use bystanders::Bystanders;
 pub use control::Switch;

@@ -114,6 +114,9 @@ fn detail(port: &PortInfo) -> String {
         or_dash((!threads.is_empty()).then(|| threads.join(" "))),
     );
     line("guest", port.guest.clone().unwrap_or_else(|| "unknown".into()));
+    for work in &port.costly {
+        line("costly", work.clone());
+    }
     line("macs", port.macs.to_string());
     if port.contested_macs > 0 {
         line(

@@ -562,6 +562,7 @@ fn info(spec: control_protocol::data_plane::PortSpec, counters: PortCounters) ->
         peer: None,
         guest: Default::default(),
         features: 0,
+        costly: Default::default(),
         counters,
     }
 }

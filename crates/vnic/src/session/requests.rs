@@ -32,6 +32,7 @@ impl VhostUserBackendReqHandlerMut for Session {
             self.stop(index, DRAIN_MS);
             self.unwatch(index);
             self.rings[index] = Ring::default();
+            self.vnic.call_cost.waiting.forget(index);
         }
         self.features = Features::default();
         self.vnic.set_features(0);
@@ -145,7 +146,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let call = self.accept(Call::new(fd.map(OwnedFd::from), self.config.trusted))?;
+        let call = self.accept(Call::new(fd.map(OwnedFd::from), self.callee(index.into())))?;
         self.ring(index.into())?.call = call.clone();
         self.vnic.set_call(usize::from(index) == TRANSMIT_QUEUE, call);
         self.host.schedule();

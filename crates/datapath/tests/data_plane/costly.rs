@@ -1,0 +1,77 @@
+//! Descriptors that their VMM makes costly to use.
+
+use crate::support::frames::plain;
+use crate::support::guest::{RECEIVE, TRANSMIT};
+use crate::support::session::{SET_VRING_CALL, words};
+use crate::support::waiters::Waiters;
+use crate::support::{Guest, PATIENCE, Switch};
+use flow::{Action, PortId};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{RecvFlags, recv};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// A packet there and back; the guest is called for it.
+fn one_packet(guest: &mut Guest, called: &mut dyn FnMut(&Guest) -> bool) {
+    let frame = plain(1, 1, 300, 9);
+    guest.receive.ask_for_call();
+    guest.transmit.ask_for_call();
+    guest.send(&frame);
+    let end = Instant::now() + PATIENCE;
+    while !called(guest) {
+        assert!(Instant::now() < end, "the driver is not called");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    guest.expect_plain(&frame);
+}
+
+/// Calls of a port are made apart while they are costly, and by forwarding threads before and afterwards. None is missing.
+fn calls_are_apart_while_costly(bell: OwnedFd, end: &OwnedFd, called: &mut dyn FnMut(&Guest) -> bool) {
+    let mut switch = Switch::with_ports(1);
+    let mut guest = Guest::usual(&mut switch, 1);
+    switch.flow(1, &[Action::Output(PortId(1))]);
+    for ring in [RECEIVE, TRANSMIT] {
+        guest
+            .session
+            .must(SET_VRING_CALL, &words(&[ring.into()]), &[bell.as_fd()]);
+    }
+    (0..20).for_each(|_| one_packet(&mut guest, called));
+    assert_eq!(switch.port(1).costly.call_us, None);
+    assert_eq!(switch.counters(1).calls_apart, 0);
+    let waiters = Waiters::of(end.as_fd(), 10, 250);
+    let until = Instant::now() + PATIENCE;
+    while switch.port(1).costly.call_us.is_none() {
+        assert!(Instant::now() < until, "forwarding threads make costly calls");
+        one_packet(&mut guest, called);
+    }
+    (0..20).for_each(|_| one_packet(&mut guest, called));
+    assert!(switch.counters(1).calls_apart > 0);
+    drop(waiters);
+    let until = Instant::now() + 6 * PATIENCE;
+    while switch.port(1).costly.call_us.is_some() {
+        assert!(Instant::now() < until, "cheap calls are made apart");
+        one_packet(&mut guest, called);
+    }
+    let apart = switch.counters(1).calls_apart;
+    (0..20).for_each(|_| one_packet(&mut guest, called));
+    assert_eq!(switch.counters(1).calls_apart, apart);
+    switch.finish();
+}
+
+#[test]
+fn costly_calls_by_an_eventfd_are_made_apart() {
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let end = bell.try_clone().unwrap();
+    let own = bell.try_clone().unwrap();
+    let mut called = move |_: &Guest| rustix::io::read(&own, &mut [0; 8]).is_ok();
+    calls_are_apart_while_costly(bell, &end, &mut called);
+}
+
+#[test]
+fn costly_calls_by_a_socket_are_made_apart() {
+    let (theirs, end) = UnixStream::pair().unwrap();
+    let end = OwnedFd::from(end);
+    let own = end.try_clone().unwrap();
+    let mut called = move |_: &Guest| recv(&own, &mut [0u8; 4096], RecvFlags::DONTWAIT).is_ok();
+    calls_are_apart_while_costly(theirs.into(), &end, &mut called);
+}
