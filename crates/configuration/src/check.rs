@@ -2,10 +2,15 @@
 //!
 //! Errors carry the path to the offending value, which makes sense for a file and for a request alike.
 
-use crate::schema::{Config, PortConfig, PortKind, SwitchConfig, SwitchKind};
-use crate::value::MacAddr;
+use crate::schema::{Config, HostConfig, PortConfig, PortKind, SwitchConfig, SwitchKind};
+use crate::value::{IpPrefix, MacAddr, Mtu};
 use std::collections::HashMap;
 use std::path::PathBuf;
+
+/// Largest MTU that the kernel takes for a TAP (`drivers/net/tun.c`).
+const TAP_MTU: u16 = 65_521;
+/// Least MTU with which the kernel has IPv6 on an interface (RFC 8200, section 5).
+const IPV6_MTU: u16 = 1280;
 
 /// A step from the top of a configuration to a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +94,11 @@ fn check_switch(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -
             let message = format!("external switch {name} needs `uplink`, the name of a network device");
             return Err(error(place, "type", message));
         }
+        (SwitchKind::External, Some(uplink)) if uplink.as_str() == "lo" => {
+            let message =
+                "lo leads nowhere but to the host itself; name the network device that leads outside".into();
+            return Err(error(place, "uplink", message));
+        }
         (SwitchKind::External, Some(uplink)) => {
             unique(&mut seen.uplinks, uplink.to_string(), name.to_string()).map_err(|earlier| {
                 error(
@@ -115,6 +125,11 @@ fn check_switch(switch: &SwitchConfig, place: &[PathSegment], seen: &mut Seen) -
         return Err(error(place, "host", message));
     }
     if let Some(interface) = switch.host_interface() {
+        let HostConfig { mtu, addresses, .. } = switch.host.clone().unwrap_or_default();
+        check_mtu(mtu, switch, &addresses).map_err(|(_, message)| {
+            let key = if switch.host.is_some() { "host" } else { "mtu" };
+            error(place, key, format!("host interface {interface}: {message}"))
+        })?;
         let key = if switch.host.is_some() { "host" } else { "name" };
         unique(
             &mut seen.interfaces,
@@ -166,7 +181,7 @@ fn check_port(
     }
     match port.kind {
         PortKind::VhostUser => check_vhost_user(port, place, seen),
-        PortKind::Tap => check_tap(port, place, seen),
+        PortKind::Tap => check_tap(port, switch, place, seen),
     }
 }
 
@@ -204,13 +219,50 @@ fn check_vhost_user(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -
     Ok(())
 }
 
-fn check_tap(port: &PortConfig, place: &[PathSegment], seen: &mut Seen) -> Result<(), CheckError> {
+/// Whether the kernel can give a TAP this MTU, or else the switch's, with these addresses; or the key that is wrong, and why.
+fn check_mtu(
+    own: Option<Mtu>,
+    switch: &SwitchConfig,
+    addresses: &[IpPrefix],
+) -> Result<(), (&'static str, String)> {
+    let mtu = own.unwrap_or(switch.mtu).get();
+    if mtu > TAP_MTU {
+        return Err((
+            "mtu",
+            format!("an MTU of {mtu} is too large for a TAP; at most {TAP_MTU} is allowed"),
+        ));
+    }
+    let ipv6 = addresses.iter().find(|address| address.parts().0.is_ipv6());
+    match ipv6.filter(|_| mtu < IPV6_MTU) {
+        Some(address) => {
+            let message =
+                format!("{address} needs an MTU of at least {IPV6_MTU}, as all IPv6 does; it is {mtu}");
+            Err(("addresses", message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_tap(
+    port: &PortConfig,
+    switch: &SwitchConfig,
+    place: &[PathSegment],
+    seen: &mut Seen,
+) -> Result<(), CheckError> {
     for (key, given) in [("socket", port.socket.is_some()), ("mode", port.mode.is_some())] {
         if given {
             let message = format!("`{key}` is for ports of type vhost-user; {} is a tap", port.name);
             return Err(error(place, key, message));
         }
     }
+    check_mtu(port.mtu, switch, &port.addresses).map_err(|(key, message)| {
+        let key = if port.mtu.is_none() && key == "mtu" {
+            "name"
+        } else {
+            key
+        };
+        error(place, key, format!("port {}: {message}", port.name))
+    })?;
     let interface = port.interface_name();
     let key = if port.interface.is_some() {
         "interface"

@@ -180,6 +180,31 @@ fn contradictions_are_found_with_their_line() {
         ),
         (private.clone() + "type=\"external\"\n", 3, "needs `uplink`"),
         (
+            private.clone() + "type=\"external\"\nuplink=\"lo\"\n",
+            4,
+            "lo leads nowhere",
+        ),
+        (
+            private.clone() + "type=\"internal\"\nmtu=65522\n",
+            4,
+            "at most 65521",
+        ),
+        (
+            private.clone() + "type=\"internal\"\nhost={mtu=1000,addresses=[\"fd00::1/64\"]}\n",
+            4,
+            "fd00::1/64 needs an MTU of at least 1280",
+        ),
+        (
+            private.clone() + &tap("p", "mtu=65535"),
+            6,
+            "port p: an MTU of 65535",
+        ),
+        (
+            private.clone() + "mtu=1279\n" + &tap("p", "addresses=[\"fd00::1/64\"]"),
+            7,
+            "port p: fd00::1/64 needs",
+        ),
+        (
             private.clone() + "uplink=\"eth0\"\n",
             3,
             "`uplink` is for external",

@@ -22,6 +22,14 @@ pub enum ToDriver {
         /// The interface.
         spec: InterfaceSpec,
     },
+    /// Change it while it is attached, and keep its connection. A device that is still the one
+    /// ([`InterfaceSpec::is_same_device`]) changes in place.
+    Change {
+        /// As in `Attach`.
+        port: PortId,
+        /// The interface as it is to be.
+        spec: InterfaceSpec,
+    },
     /// Close it; a TAP made by us disappears.
     Detach {
         /// As in `Attach`.
@@ -61,6 +69,30 @@ pub struct InterfaceSpec {
     pub mtu: Option<u16>,
 }
 
+impl InterfaceSpec {
+    /// Whether both are about one device, which may have to change.
+    pub fn is_same_device(&self, other: &InterfaceSpec) -> bool {
+        let kind = |spec: &InterfaceSpec| std::mem::discriminant(&spec.kind);
+        self.name == other.name && kind(self) == kind(other) && self.netns() == other.netns()
+    }
+
+    /// The network namespace of a TAP, if not the driver domain's.
+    pub fn netns(&self) -> Option<&str> {
+        match &self.kind {
+            InterfaceKind::Tap { netns, .. } => netns.as_deref(),
+            InterfaceKind::Uplink | InterfaceKind::Device | InterfaceKind::Given { .. } => None,
+        }
+    }
+
+    /// Addresses that are assigned to it, with prefix lengths.
+    pub fn addresses(&self) -> &[(IpAddr, u8)] {
+        match &self.kind {
+            InterfaceKind::Tap { addresses, .. } => addresses,
+            InterfaceKind::Uplink | InterfaceKind::Device | InterfaceKind::Given { .. } => &[],
+        }
+    }
+}
+
 /// Kinds of interface a driver domain knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum InterfaceKind {
@@ -70,6 +102,8 @@ pub enum InterfaceKind {
         netns: Option<String>,
         /// Hardware address to set.
         mac: Option<[u8; 6]>,
+        /// Hardware address of a device that is made, if none is to be set; `None`: the kernel's choice.
+        initial_mac: Option<[u8; 6]>,
         /// Addresses (with prefix length) to assign.
         addresses: Vec<(IpAddr, u8)>,
     },

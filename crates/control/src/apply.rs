@@ -5,7 +5,7 @@ use crate::l2::PortRules;
 use crate::plan::Change;
 use crate::port::PortRun;
 use crate::refusal::Problem;
-use crate::state::DesiredPort;
+use crate::state::{DesiredPort, Link};
 use control_protocol::data_plane::Request;
 use flow::{ControllerId, PortId};
 use std::collections::BTreeSet;
@@ -18,6 +18,7 @@ impl Control {
             log::info!("{change}");
             match change {
                 Change::DelPort(name) => self.remove_port(name),
+                Change::ReplacePort(replaced) => self.remove_port(&replaced.port),
                 Change::DelSwitch(name) => self.switches.remove(name, &mut self.data_plane),
                 Change::AddSwitch(name, switch) => {
                     self.switches.add(name, switch.rules());
@@ -77,6 +78,11 @@ impl Control {
                 mtu: port.mtu,
                 miss_rate: port.miss_rate,
             });
+        }
+        if let (Some(id), Link::Interface(spec), Some(driver)) = (run.id, &port.link, &mut self.driver)
+            && before.link != port.link
+        {
+            driver.change(id, spec.clone());
         }
         self.update_rules(name);
     }

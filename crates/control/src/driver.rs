@@ -69,6 +69,11 @@ impl DriverDomain {
         self.peer.send(ToDriver::Attach { port, spec }, vec![stream]);
     }
 
+    /// Has it change an interface, if it has it open.
+    pub fn change(&mut self, port: PortId, spec: InterfaceSpec) {
+        self.peer.send(ToDriver::Change { port, spec }, Vec::new());
+    }
+
     /// Has it close an interface.
     pub fn detach(&mut self, port: PortId) {
         self.peer.send(ToDriver::Detach { port }, Vec::new());

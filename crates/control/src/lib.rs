@@ -25,7 +25,7 @@
 //! | waiting for descriptors and deadlines | `process` |
 //! | messages of the data plane, and its answers | `messages`, `answers` |
 //! | comparing the state of a new data plane with the desired state | `sync` |
-//! | users' intent becomes desired state, that becomes changes, and these are applied | `state`, `plan`, `apply` |
+//! | users' intent becomes desired state, that becomes changes, and these are applied | `state`, `mac`, `plan`, `apply` |
 //! | ports are connected, again and again | `links` |
 //! | peers are replaced | `replace` |
 //! | users' requests; names and texts for them; why one is refused, or a port not connected | `serve`, `edit`, `describe`, `refusal` |
@@ -45,6 +45,7 @@ mod driver;
 mod edit;
 pub mod l2;
 mod links;
+mod mac;
 mod messages;
 mod pace;
 mod peer;
@@ -74,6 +75,8 @@ pub struct Options {
     pub run_dir: PathBuf,
     /// Configuration file; without one, a private switch `sw0` is made.
     pub config: Option<PathBuf>,
+    /// The number of the machine (machine-id(5)), if it has one.
+    pub machine: Option<u128>,
 }
 
 /// Why the control process could not run.

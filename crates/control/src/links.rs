@@ -208,9 +208,13 @@ impl Control {
         };
         for (id, spec, state) in listed {
             let name = self.names.get(&id);
-            match name.and_then(|name| self.ports.get_mut(name)) {
-                Some(run) if run.wanted.link == Link::Interface(spec) => {
-                    run.interface_up = state == InterfaceState::Up;
+            let run = name.and_then(|name| self.ports.get_mut(name));
+            match run.map(|run| (&run.wanted.link, &mut run.interface_up)) {
+                Some((Link::Interface(wanted), is_up)) if wanted.is_same_device(&spec) => {
+                    *is_up = state == InterfaceState::Up;
+                    if *wanted != spec {
+                        driver.change(id, wanted.clone());
+                    }
                 }
                 _ => driver.detach(id),
             }

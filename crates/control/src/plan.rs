@@ -1,6 +1,7 @@
 //! The difference between present and desired state, as a list of changes. Pure; the code that applies it makes no decisions.
 
 use crate::state::{DesiredPort, DesiredSwitch, State};
+use management::{ReloadSummary, Replacement};
 use std::fmt;
 
 /// One change. Its text is for users.
@@ -8,6 +9,8 @@ use std::fmt;
 pub enum Change {
     /// A port is removed.
     DelPort(String),
+    /// A port is removed, to be added again below.
+    ReplacePort(Replacement),
     /// A switch is removed; it has no ports any more.
     DelSwitch(String),
     /// A switch is added.
@@ -24,6 +27,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Change::DelPort(name) => write!(f, "port {name} removed"),
+            Change::ReplacePort(replacement) => replacement.fmt(f),
             Change::DelSwitch(name) => write!(f, "switch {name} removed"),
             Change::AddSwitch(name, _) => write!(f, "switch {name} added"),
             Change::SetSwitch(name, _) => write!(f, "switch {name} changed"),
@@ -37,10 +41,15 @@ impl fmt::Display for Change {
 /// for their next owners; a port that cannot change in place is removed and added.
 pub fn plan(old: &State, new: &State) -> Vec<Change> {
     let mut changes = Vec::new();
-    let stays = |name: &str, port: &DesiredPort| new.ports.get(name).is_some_and(|now| port.same_port(now));
     for (name, port) in &old.ports {
-        if !stays(name, port) {
-            changes.push(Change::DelPort(name.clone()));
+        match new.ports.get(name).map(|now| port.fixed_keys(now)) {
+            Some(keys) if keys.is_empty() => {}
+            Some(keys) => changes.push(Change::ReplacePort(Replacement {
+                port: name.clone(),
+                keys: keys.into_iter().map(str::to_owned).collect(),
+                loss: port.link.loss(),
+            })),
+            None => changes.push(Change::DelPort(name.clone())),
         }
     }
     for name in old
@@ -58,7 +67,8 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
         }
     }
     for (name, port) in &new.ports {
-        match old.ports.get(name).filter(|before| before.same_port(port)) {
+        let stays = |before: &&DesiredPort| before.fixed_keys(port).is_empty();
+        match old.ports.get(name).filter(stays) {
             None => changes.push(Change::AddPort(name.clone(), port.clone())),
             Some(before) if before != port => changes.push(Change::SetPort(name.clone(), port.clone())),
             Some(_) => {}
@@ -67,18 +77,31 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
     changes
 }
 
+/// Changes as users are told of them.
+pub fn summary(changes: &[Change]) -> ReloadSummary {
+    let replaced = changes.iter().filter_map(|change| match change {
+        Change::ReplacePort(replacement) => Some(replacement.clone()),
+        _ => None,
+    });
+    ReloadSummary {
+        replaced: replaced.collect(),
+        changes: changes.iter().map(ToString::to_string).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
     use crate::state::{Intent, Link, desired};
     use management::{Config, Name, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind};
     use proptest::prelude::*;
     use std::collections::BTreeSet;
-    use std::path::Path;
 
     fn apply(state: &mut State, change: &Change) {
         match change.clone() {
             Change::DelPort(name) => assert!(state.ports.remove(&name).is_some()),
+            Change::ReplacePort(replaced) => assert!(state.ports.remove(&replaced.port).is_some()),
             Change::DelSwitch(name) => {
                 assert!(
                     state.ports.values().all(|port| port.switch != name),
@@ -150,7 +173,11 @@ mod tests {
                     config,
                     ..Intent::default()
                 },
-                Path::new("/run/x"),
+                &Options {
+                    run_dir: "/run/x".into(),
+                    config: None,
+                    machine: None,
+                },
             )
             .ok()
         })
@@ -168,6 +195,7 @@ mod tests {
             prop_assert_eq!(plan(&new, &new), vec![]);
             let touched: BTreeSet<_> = changes.iter().filter_map(|change| match change {
                 Change::DelPort(name) | Change::AddPort(name, _) | Change::SetPort(name, _) => Some(name.clone()),
+                Change::ReplacePort(replaced) => Some(replaced.port.clone()),
                 _ => None,
             }).collect();
             for (name, port) in &old.ports {

@@ -81,7 +81,7 @@ impl Control {
     /// # Errors
     /// The intent contradicts itself; nothing has changed.
     pub fn adopt(&mut self, intent: Intent) -> Result<Vec<plan::Change>, Refusal> {
-        let state = desired(&intent, &self.options.run_dir)?;
+        let state = desired(&intent, &self.options)?;
         let changes = plan::plan(&self.state, &state);
         self.intent = intent;
         self.state = state;
@@ -97,10 +97,23 @@ impl Control {
     /// # Errors
     /// It cannot be used; nothing has changed.
     pub fn reload(&mut self) -> Result<Vec<plan::Change>, Refusal> {
-        let file = self.options.config.clone().ok_or(Refusal::NoConfiguration)?;
-        let config = read_config(&file)?;
-        self.adopt(Intent {
-            config,
+        let intent = self.reloaded_intent()?;
+        self.adopt(intent)
+    }
+
+    /// The changes that a reload would make.
+    ///
+    /// # Errors
+    /// The configuration file cannot be used.
+    pub fn reload_plan(&self) -> Result<Vec<plan::Change>, Refusal> {
+        let state = desired(&self.reloaded_intent()?, &self.options)?;
+        Ok(plan::plan(&self.state, &state))
+    }
+
+    fn reloaded_intent(&self) -> Result<Intent, Refusal> {
+        let file = self.options.config.as_deref().ok_or(Refusal::NoConfiguration)?;
+        Ok(Intent {
+            config: read_config(file)?,
             overrides: BTreeMap::new(),
             ..self.intent.clone()
         })

@@ -5,6 +5,7 @@
 
 use crate::control::Control;
 use crate::pending::{Gathered, Question};
+use crate::plan;
 use crate::port::PortRun;
 use crate::refusal::Refusal;
 use crate::users::Token;
@@ -13,8 +14,8 @@ use control_protocol::data_plane::{
 };
 use flow::{Flow, FlowStats, PortId};
 use management::{
-    ContestedMacs, Counters, MacInfo, PortStats, Process, ReloadSummary, Reply, Request, Response, Stats,
-    Status, SwitchInfo, TraceReport, VersionInfo,
+    ContestedMacs, Counters, MacInfo, PortStats, Process, Reply, Request, Response, Stats, Status,
+    SwitchInfo, TraceReport, VersionInfo,
 };
 use rustix::net::{SocketType, sockopt};
 use std::os::fd::OwnedFd;
@@ -89,11 +90,13 @@ impl Control {
             Request::Trace { port, frame } => self.trace(token, &port, frame.0),
             Request::Capture { port, snap_length } => self.capture(token, &port, snap_length, fds),
             Request::Reload => {
-                let result = self.reload().map(|changes| {
-                    let changes = changes.iter().map(ToString::to_string).collect();
-                    Reply::Reloaded(ReloadSummary { changes })
-                });
+                let result = self.reload();
+                let result = result.map(|changes| Reply::Reloaded(plan::summary(&changes)));
                 self.settled(token, result)
+            }
+            Request::ReloadPlan => {
+                let changes = self.reload_plan();
+                reply(changes.map(|changes| Reply::Reloaded(plan::summary(&changes))))
             }
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! [`desired`] is pure. An intent that contradicts itself is refused as a whole, so that nothing is half applied.
 
+use crate::Options;
 use crate::l2::{PortRules, Readiness, SwitchRules};
+use crate::mac::initial_mac;
 use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use management::{
@@ -89,9 +91,49 @@ impl DesiredSwitch {
 }
 
 impl DesiredPort {
-    /// Whether `other` can take this one's place without disconnecting the guest.
-    pub fn same_port(&self, other: &DesiredPort) -> bool {
-        self.switch == other.switch && self.link == other.link && self.mac == other.mac
+    /// The keys of the configuration for which `other` is not this port with changes, but another port. Empty if this one can
+    /// change in place, without disconnecting a guest or making an interface again.
+    pub fn fixed_keys(&self, other: &DesiredPort) -> Vec<&'static str> {
+        let mut keys = match (&self.link, &other.link) {
+            (Link::Listen(old), Link::Listen(new)) | (Link::Connect(old), Link::Connect(new)) => {
+                vec![("socket", old != new)]
+            }
+            (Link::Listen(old), Link::Connect(new)) | (Link::Connect(old), Link::Listen(new)) => {
+                vec![("mode", true), ("socket", old != new)]
+            }
+            (Link::Interface(old), Link::Interface(new)) if old.is_same_device(new) => Vec::new(),
+            (Link::Interface(old), Link::Interface(new)) => {
+                let name = match old.kind {
+                    InterfaceKind::Uplink => "uplink",
+                    _ => "interface",
+                };
+                vec![
+                    (name, old.name != new.name),
+                    ("netns", old.netns() != new.netns()),
+                ]
+            }
+            _ => vec![("type", true)],
+        };
+        keys.push(("switch", self.switch != other.switch));
+        keys.push(("mac", self.mac != other.mac));
+        let changed = keys.into_iter().filter(|(_, changed)| *changed);
+        changed.map(|(key, _)| key).collect()
+    }
+}
+
+impl Link {
+    /// What is lost with it, for users.
+    pub fn loss(&self) -> String {
+        match self {
+            Link::Listen(_) | Link::Connect(_) => "its virtual machine is disconnected".into(),
+            Link::Interface(spec) if spec.kind == InterfaceKind::Uplink => {
+                format!("{} is not used any more", spec.name)
+            }
+            Link::Interface(spec) => format!(
+                "interface {} goes, with its routes and whatever else was set on it",
+                spec.name
+            ),
+        }
     }
 }
 
@@ -99,7 +141,7 @@ impl DesiredPort {
 ///
 /// # Errors
 /// A contradiction, for users.
-pub fn desired(intent: &Intent, run_dir: &Path) -> Result<State, Refusal> {
+pub fn desired(intent: &Intent, options: &Options) -> Result<State, Refusal> {
     let (merged, runtime) = merge(intent)?;
     merged.check()?;
     let mut state = State::default();
@@ -115,10 +157,11 @@ pub fn desired(intent: &Intent, run_dir: &Path) -> Result<State, Refusal> {
             Origin::Config
         };
         if let Some(interface) = switch.host_interface() {
-            state.ports.insert(
-                format!("{name}:host"),
-                host_port(switch, interface.to_string(), origin),
-            );
+            let port_name = format!("{name}:host");
+            let mac = initial_mac(options, &port_name);
+            state
+                .ports
+                .insert(port_name, host_port(switch, interface.to_string(), mac, origin));
         }
         if let (SwitchKind::External, Some(uplink)) = (switch.kind, &switch.uplink) {
             state.ports.insert(
@@ -131,7 +174,7 @@ pub fn desired(intent: &Intent, run_dir: &Path) -> Result<State, Refusal> {
             let origin = of_switch(&port_name);
             state
                 .ports
-                .insert(port_name, desired_port(switch, port, origin, run_dir));
+                .insert(port_name, desired_port(switch, port, origin, options));
         }
         let config = SwitchConfig {
             ports: Vec::new(),
@@ -139,7 +182,7 @@ pub fn desired(intent: &Intent, run_dir: &Path) -> Result<State, Refusal> {
         };
         state.switches.insert(name, DesiredSwitch { origin, config });
     }
-    check_sockets(&state, run_dir)?;
+    check_sockets(&state, &options.run_dir)?;
     Ok(state)
 }
 
@@ -181,12 +224,18 @@ fn open_rules(vlan: VlanConfig, mac_limit: usize, mac: Option<[u8; 6]>) -> PortR
     }
 }
 
-fn host_port(switch: &SwitchConfig, interface: String, origin: Origin) -> DesiredPort {
+fn host_port(
+    switch: &SwitchConfig,
+    interface: String,
+    initial_mac: Option<[u8; 6]>,
+    origin: Origin,
+) -> DesiredPort {
     let host = switch.host.clone().unwrap_or_default();
     let mtu = host.mtu.unwrap_or(switch.mtu).get();
     let kind = InterfaceKind::Tap {
         netns: None,
         mac: host.mac.map(|mac| mac.bytes()),
+        initial_mac,
         addresses: host.addresses.iter().map(|address| address.parts()).collect(),
     };
     DesiredPort {
@@ -229,7 +278,8 @@ fn uplink_port(switch: &SwitchConfig, interface: String, origin: Origin) -> Desi
     }
 }
 
-fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, run_dir: &Path) -> DesiredPort {
+fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, options: &Options) -> DesiredPort {
+    let run_dir = &options.run_dir;
     let mtu = port.mtu.unwrap_or(switch.mtu).get();
     let mac = port.mac.map(|mac| mac.bytes());
     let link = match (port.kind, port.mode.unwrap_or_default()) {
@@ -239,6 +289,7 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, run_di
             kind: InterfaceKind::Tap {
                 netns: port.netns.as_ref().map(|netns| netns.to_string()),
                 mac,
+                initial_mac: initial_mac(options, port.name.as_str()),
                 addresses: port.addresses.iter().map(|address| address.parts()).collect(),
             },
             name: port.interface_name().to_string(),

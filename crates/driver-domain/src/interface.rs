@@ -16,7 +16,7 @@
 use crate::forward::{Counters, End, Progress, receive, transmit};
 use crate::nic::Nic;
 use crate::session::{Session, SessionError};
-use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState};
+use control_protocol::driver::{InterfaceSpec, InterfaceState};
 use flow::PortId;
 use nic_packet::{NicError, Uplink};
 use priority::{Booster, Priority, WakeMode};
@@ -39,6 +39,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_
 pub enum Command {
     /// Use this stream, this specification if it differs, and this TAP if one was given.
     Attach(InterfaceSpec, UnixStream, Option<OwnedFd>),
+    /// Use this specification from now on.
+    Change(InterfaceSpec),
     /// Close everything and end.
     Detach,
 }
@@ -78,6 +80,8 @@ pub struct Worker {
     session: Option<Session>,
     /// Waits for the interface.
     stream: Option<UnixStream>,
+    /// Addresses that an earlier specification had, and that may still have to be removed.
+    stale: Vec<(IpAddr, u8)>,
     /// Why the last attempt on either side failed.
     failure: Option<String>,
     retry: Option<(Instant, Duration)>,
@@ -95,6 +99,7 @@ impl Worker {
             nic: None,
             session: None,
             stream: None,
+            stale: Vec::new(),
             failure: None,
             retry: None,
             told: None,
@@ -113,6 +118,7 @@ impl Worker {
             while let Some(command) = next {
                 match command {
                     Command::Attach(spec, stream, tap) => self.attach(spec, stream, tap),
+                    Command::Change(spec) => self.specify(spec, None),
                     Command::Detach => {
                         self.remove();
                         return;
@@ -121,7 +127,7 @@ impl Worker {
                 next = self.start.commands.try_recv().ok();
             }
             if self.retry_is_due() {
-                self.open(&[]);
+                self.open();
             }
             self.connect();
             // The next command may make this state obsolete: the control process must not take the end of a stream that it has
@@ -148,38 +154,44 @@ impl Worker {
         self.poller = None;
         self.stream = Some(stream);
         self.told = None;
-        if spec != self.start.spec {
-            let old = std::mem::replace(&mut self.start.spec, spec);
-            let stale = if same_device(&old, &self.start.spec) {
-                self.nic = None;
-                addresses(&old)
-            } else {
-                self.remove_interface(&old.name);
-                Vec::new()
-            };
-            self.retry = None;
-            if tap.is_none() {
-                self.open(&stale);
-            }
-        } else if tap.is_some() {
-            self.nic = None;
-            self.retry = None;
-        } else if self.nic.as_ref().is_none_or(|nic| !nic.is_current()) {
-            self.nic = None;
-            self.retry = None;
-            self.open(&[]);
+        self.specify(spec, tap);
+    }
+
+    /// Takes on a specification, which may be the one it has. The device changes in place if it is open and the same one.
+    fn specify(&mut self, spec: InterfaceSpec, tap: Option<OwnedFd>) {
+        let old = std::mem::replace(&mut self.start.spec, spec);
+        let spec = &self.start.spec;
+        self.retry = None;
+        if old.is_same_device(spec) {
+            self.stale.extend(old.addresses());
+            self.stale.retain(|address| !spec.addresses().contains(address));
+            self.stale.sort_unstable();
+            self.stale.dedup();
         } else {
-            self.failure = None;
+            self.stale.clear();
+            self.remove_interface(&old.name);
         }
         if let Some(tap) = tap {
+            self.nic = None;
             let given = Nic::given(&self.start.spec.name, tap);
-            self.take_up(given);
+            return self.take_up(given);
+        }
+        let open = self.nic.as_ref().filter(|nic| nic.is_current());
+        match open.map(|nic| nic.change(&old, &self.start.spec)) {
+            Some(Ok(true)) => {
+                self.stale.clear();
+                self.failure = None;
+            }
+            Some(Err(error)) => self.close_interface(error.to_string()),
+            Some(Ok(false)) | None => {
+                self.nic = None;
+                self.open();
+            }
         }
     }
 
-    /// Opens the interface, and removes `stale` addresses from it.
-    fn open(&mut self, stale: &[(IpAddr, u8)]) {
-        let opened = Nic::open(&self.start.spec, stale);
+    fn open(&mut self) {
+        let opened = Nic::open(&self.start.spec, &self.stale);
         self.take_up(opened);
     }
 
@@ -193,6 +205,7 @@ impl Worker {
         match opened {
             Ok(nic) => {
                 self.nic = Some(nic);
+                self.stale.clear();
                 self.poller = None;
                 self.failure = None;
                 self.retry = None;
@@ -487,20 +500,4 @@ fn has_hung_up(stream: &UnixStream) -> bool {
         && fds[0]
             .revents()
             .intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
-}
-
-fn same_device(old: &InterfaceSpec, new: &InterfaceSpec) -> bool {
-    let netns = |spec: &InterfaceSpec| match &spec.kind {
-        InterfaceKind::Tap { netns, .. } => Some(netns.clone()),
-        _ => None,
-    };
-    let kind = |spec: &InterfaceSpec| std::mem::discriminant(&spec.kind);
-    old.name == new.name && kind(old) == kind(new) && netns(old) == netns(new)
-}
-
-fn addresses(spec: &InterfaceSpec) -> Vec<(IpAddr, u8)> {
-    match &spec.kind {
-        InterfaceKind::Tap { addresses, .. } => addresses.clone(),
-        _ => Vec::new(),
-    }
 }

@@ -51,28 +51,28 @@ pub enum Arrival {
 impl Nic {
     /// Opens an interface. `stale` addresses are removed from a TAP.
     pub fn open(spec: &InterfaceSpec, stale: &[(IpAddr, u8)]) -> Result<Nic, NicError> {
-        match &spec.kind {
-            InterfaceKind::Tap {
-                netns,
-                mac,
-                addresses,
-            } => {
-                let tap = TapSpec {
-                    name: spec.name.clone(),
-                    netns: netns.clone(),
-                    mac: *mac,
-                    mtu: spec.mtu,
-                    addresses: addresses.clone(),
-                };
-                Tap::open(&tap, stale).map(Nic::Tap)
-            }
+        if let Some(tap) = tap_spec(spec) {
+            return Tap::open(&tap, stale).map(Nic::Tap);
+        }
+        match spec.kind {
             InterfaceKind::Uplink => Uplink::open(&spec.name, spec.mtu).map(Nic::Uplink),
             InterfaceKind::Device => {
                 let uplink = Uplink::open_hidden(&spec.name, spec.mtu)?;
                 Ok(Nic::Device(uplink, spec.name.clone()))
             }
-            // Its descriptor comes from the controller.
-            InterfaceKind::Given { .. } => Err(NicError::Missing(spec.name.clone())),
+            // The descriptor comes from the controller.
+            InterfaceKind::Given { .. } | InterfaceKind::Tap { .. } => {
+                Err(NicError::Missing(spec.name.clone()))
+            }
+        }
+    }
+
+    /// Changes the open device in place, from one specification of it to another. False if it has to be opened again for that.
+    pub fn change(&self, old: &InterfaceSpec, new: &InterfaceSpec) -> Result<bool, NicError> {
+        match (self, tap_spec(old), tap_spec(new)) {
+            _ if old == new => Ok(true),
+            (Nic::Tap(tap), Some(old), Some(new)) => tap.change(&old, &new).map(|()| true),
+            _ => Ok(false),
         }
     }
 
@@ -194,6 +194,26 @@ impl AsFd for Nic {
             Nic::Uplink(uplink) | Nic::Device(uplink, _) => uplink.as_fd(),
         }
     }
+}
+
+fn tap_spec(spec: &InterfaceSpec) -> Option<TapSpec> {
+    let InterfaceKind::Tap {
+        netns,
+        mac,
+        initial_mac,
+        addresses,
+    } = &spec.kind
+    else {
+        return None;
+    };
+    Some(TapSpec {
+        name: spec.name.clone(),
+        netns: netns.clone(),
+        mac: *mac,
+        initial_mac: *initial_mac,
+        mtu: spec.mtu,
+        addresses: addresses.clone(),
+    })
 }
 
 fn no_frame(error: io::Error) -> io::Result<Arrival> {

@@ -195,11 +195,11 @@ impl Domain {
         match message {
             ToDriver::Attach { port, spec } => match self.objection(controller, port, &spec) {
                 None => self.attach(port, spec, fds),
-                Some(reason) => {
-                    if let Some(controller) = self.controllers.get_mut(&controller) {
-                        controller.refuse(port, reason);
-                    }
-                }
+                Some(reason) => self.refuse(controller, port, reason),
+            },
+            ToDriver::Change { port, spec } => match self.objection(controller, port, &spec) {
+                None => self.change(port, spec),
+                Some(reason) => self.refuse(controller, port, reason),
             },
             ToDriver::Detach { port } if controller.owns(port) => self.detach(port),
             ToDriver::Detach { port } => log::debug!("port {port} is not controller {controller}'s"),
@@ -211,13 +211,19 @@ impl Domain {
         }
     }
 
+    fn refuse(&mut self, controller: ControllerId, port: PortId, reason: String) {
+        if let Some(controller) = self.controllers.get_mut(&controller) {
+            controller.refuse(port, reason);
+        }
+    }
+
     /// Why a controller must not attach that interface as that port.
     fn objection(&self, controller: ControllerId, port: PortId, spec: &InterfaceSpec) -> Option<String> {
         if !controller.owns(port) {
             return Some(format!("port number {port} is another controller's"));
         }
         let is_taken = |(other, taken): (&PortId, &Port)| {
-            !controller.owns(*other) && taken.spec.name == spec.name && netns(&taken.spec) == netns(spec)
+            !controller.owns(*other) && taken.spec.name == spec.name && taken.spec.netns() == spec.netns()
         };
         let taken = self.ports.iter().any(is_taken);
         taken.then(|| format!("{} is another controller's", spec.name))
@@ -247,6 +253,14 @@ impl Domain {
         port.send(Command::Attach(spec, stream, tap));
         port.shut_down_stream();
         port.stream = spare;
+    }
+
+    /// Changes the interface of a port, if it has one. Otherwise the controller attaches one with this specification.
+    fn change(&mut self, id: PortId, spec: InterfaceSpec) {
+        if let Some(port) = self.ports.get_mut(&id) {
+            port.spec = spec.clone();
+            port.send(Command::Change(spec));
+        }
     }
 
     fn start(&mut self, id: PortId, spec: InterfaceSpec) -> io::Result<()> {
@@ -354,13 +368,5 @@ impl Port {
         if let Some(stream) = &self.stream {
             let _ = stream.shutdown(Shutdown::Both);
         }
-    }
-}
-
-/// The name space in which an interface is.
-fn netns(spec: &InterfaceSpec) -> Option<&str> {
-    match &spec.kind {
-        InterfaceKind::Tap { netns, .. } => netns.as_deref(),
-        InterfaceKind::Uplink | InterfaceKind::Device | InterfaceKind::Given { .. } => None,
     }
 }

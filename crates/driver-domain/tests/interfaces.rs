@@ -6,12 +6,12 @@
 mod common;
 
 use common::backend::{ALL, Backend, EVENT_IDX, MRG_RXBUF};
-use common::{Driver, Namespace, can_run, command, sh, tap, unique};
+use common::{Driver, Namespace, address, can_run, command, sh, tap, unique};
 use control_protocol::Channel;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec, InterfaceState, ToDriver};
 use flow::PortId;
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Two TAPs in two namespaces, joined by a back end.
 struct Pair {
@@ -258,6 +258,7 @@ fn says_what_is_wrong_and_tries_again() {
     spec.kind = InterfaceKind::Tap {
         netns: Some(later.clone()),
         mac: Some([2, 0, 0, 0, 0, 7]),
+        initial_mac: None,
         addresses: vec![("10.78.0.1".parse().unwrap(), 24)],
     };
     spec.mtu = Some(9000);
@@ -344,6 +345,123 @@ fn a_tap_has_one_queue() {
     driver.expect_up(0);
     let shown = space.sh(&format!("ip -d link show {name}"));
     assert!(shown.contains("numtxqueues 1 "), "{shown}");
+}
+
+/// Waits until the text has all that is `wanted`, and nothing that is `gone`.
+fn eventually(text: impl Fn() -> String, wanted: &[&str], gone: &[&str]) {
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let text = text();
+        let is_there = |part: &&str| text.contains(*part);
+        if wanted.iter().all(is_there) && !gone.iter().any(is_there) {
+            return;
+        }
+        assert!(Instant::now() < end, "not {wanted:?} without {gone:?}: {text}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An interface with other settings.
+fn set(spec: &InterfaceSpec, new_mtu: u16, new_mac: Option<[u8; 6]>, new: &[&str]) -> InterfaceSpec {
+    let mut spec = spec.clone();
+    spec.mtu = Some(new_mtu);
+    if let InterfaceKind::Tap {
+        mac,
+        initial_mac,
+        addresses,
+        ..
+    } = &mut spec.kind
+    {
+        (*mac, *initial_mac) = (new_mac, Some([2, 0, 0, 0, 0, 1]));
+        *addresses = new.iter().map(|text| address(text)).collect();
+    }
+    spec
+}
+
+#[test]
+fn settings_change_in_place_and_routes_stay() {
+    if !can_run() {
+        return;
+    }
+    let driver = Driver::start(None);
+    let pair = Pair::attach(&driver, ALL);
+    let (space, name) = (&pair.spaces[0], &pair.names[0]);
+    let link = || space.sh(&format!("ip -o link show {name}"));
+    let addresses = || space.sh(&format!("ip -o addr show {name}"));
+    let index = || space.sh(&format!("cat /sys/class/net/{name}/ifindex"));
+    space.sh("ip route add default via 10.77.0.2");
+    space.sh("ip -6 route add fd01::/64 via fd00:77::2");
+    space.sh(&format!("ip addr add 10.79.9.9/24 dev {name}"));
+    let device = index();
+    let mut pings = pair.spaces[1].spawn("ping -c 60 -i 0.05 -W 1 fd00:77::1");
+
+    let [first, second, other] = ["10.77.0.1/24", "10.77.0.3/24", "fd00:77::1/64"];
+    let mac = Some([2, 0, 0, 0, 0, 0x77]);
+    let change = |mtu, mac, addresses: &[&str]| driver.change(0, &set(&pair.specs[0], mtu, mac, addresses));
+    change(4000, None, &[first, other]);
+    eventually(link, &["mtu 4000"], &[]);
+    change(4000, mac, &[first, other]);
+    eventually(link, &["02:00:00:00:00:77"], &[]);
+    change(4000, mac, &[first, second, other]);
+    eventually(addresses, &[first, second, other], &["/32"]);
+    // The first address is the primary one, with which the kernel removes the second, and then routes.
+    change(4000, mac, &[second, other]);
+    eventually(addresses, &[second, other, "10.79.9.9/24"], &[first, "/32"]);
+    change(2000, None, &[first, other]);
+    eventually(addresses, &[first, other, "10.79.9.9/24"], &[second, "/32"]);
+    eventually(link, &["mtu 2000", "02:00:00:00:00:01"], &[]);
+
+    let routes = space.sh("ip route") + &space.sh("ip -6 route");
+    for kept in ["default via 10.77.0.2", "fd01::/64 via"] {
+        assert!(routes.contains(kept), "{kept} has gone: {routes}");
+    }
+    assert_eq!(index(), device);
+    assert!(pings.wait().unwrap().success());
+    assert_eq!(driver.list()[0].2, InterfaceState::Up);
+
+    // Where the user has moved it, and as it is called there.
+    let elsewhere = Namespace::new();
+    space.sh(&format!("ip link set {name} netns {}", elsewhere.0));
+    elsewhere.sh(&format!("ip link set {name} name moved0"));
+    change(1600, None, &[first]);
+    eventually(|| elsewhere.sh("ip -o link show moved0"), &["mtu 1600"], &[]);
+    assert!(!space.has(name), "no second device");
+    driver.detach(0);
+    assert_eq!(driver.list().len(), 1);
+    assert!(!elsewhere.has("moved0"));
+}
+
+#[test]
+fn a_device_that_is_made_gets_its_address_and_one_that_exists_keeps_its_own() {
+    if !can_run() {
+        return;
+    }
+    let space = Namespace::new();
+    let name = unique();
+    let spec = set(&tap(&name, &space, &[]), 1500, None, &[]);
+    let link = || space.sh(&format!("ip -o link show {name}"));
+    let run = || {
+        let driver = Driver::start_process("driver_process");
+        let (backend, [stream, _]) = Backend::start(ALL);
+        driver.attach(0, &spec, stream);
+        driver.expect_up(0);
+        (driver, backend)
+    };
+    for _ in 0..2 {
+        let (driver, _backend) = run();
+        assert!(link().contains("02:00:00:00:00:01"), "{}", link());
+        driver.shut_down();
+        assert!(!space.has(&name));
+    }
+    let (driver, _backend) = run();
+    space.sh(&format!("ip link set {name} address 02:00:00:00:00:55"));
+    driver.kill();
+    let (_driver, _backend) = run();
+    assert!(
+        link().contains("02:00:00:00:00:55"),
+        "a user's choice: {}",
+        link()
+    );
 }
 
 #[test]

@@ -47,9 +47,21 @@ pub fn driver() -> Result<ExitCode> {
 /// The control process.
 pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
     let supervisor = begin(Role::Control)?;
+    let machine = machine();
     let missing = sandbox::isolate_control(violation(), &run_dir, config.as_deref())?;
     isolated(&supervisor, missing)?;
-    end(control::run(supervisor, control::Options { run_dir, config }).map_err(Into::into))
+    let options = control::Options {
+        run_dir,
+        config,
+        machine,
+    };
+    end(control::run(supervisor, options).map_err(Into::into))
+}
+
+/// The machine's number (machine-id(5)). A machine that boots for the first time may have none yet.
+fn machine() -> Option<u128> {
+    let text = std::fs::read_to_string("/etc/machine-id").ok()?;
+    u128::from_str_radix(text.trim(), 16).ok()
 }
 
 /// Open vSwitch's control plane. The sockets of its virtual machines are in a directory of its own.

@@ -193,7 +193,13 @@ pub enum UserVerb {
     /// Record a port's packets, with the reasons of drops as comments
     Capture(CaptureArgs),
     /// Read the configuration file again and apply what has changed
-    Reload,
+    ///
+    /// Ports change in place where they can. Those that have to be replaced are named before that is done.
+    Reload {
+        /// Change nothing: only show what a reload would change
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Show the versions of this command and of the running instance
     Version,
 }

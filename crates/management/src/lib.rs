@@ -14,8 +14,8 @@ pub use client::{Client, ClientError};
 pub use configuration::*;
 pub use reply::{
     Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, PortInfo, PortStats,
-    PriorityStatus, Process, ReloadSummary, Reply, Response, Stats, Status, SwitchInfo, TraceReport,
-    TraceStep, VersionInfo, VmStateStatus,
+    PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status, SwitchInfo,
+    TraceReport, TraceStep, VersionInfo, VmStateStatus,
 };
 pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
 

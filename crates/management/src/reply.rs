@@ -470,10 +470,35 @@ pub enum TraceStep {
     },
 }
 
-/// What a reload changed.
+/// What a reload changed, or would change.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct ReloadSummary {
     /// The changes made, in order, as text. Empty: the file described the present state.
     pub changes: Vec<String>,
+    /// The ports among them that cannot change in place.
+    pub replaced: Vec<Replacement>,
+}
+
+/// A port that is removed and added again, since it cannot change in place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Replacement {
+    /// The port.
+    pub port: String,
+    /// The keys of the configuration that it cannot change in place.
+    pub keys: Vec<String>,
+    /// What that costs its user, in a sentence.
+    pub loss: String,
+}
+
+impl std::fmt::Display for Replacement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Replacement { port, keys, loss } = self;
+        write!(
+            f,
+            "port {port} replaced, since {} changed: {loss}",
+            keys.join(" and ")
+        )
+    }
 }

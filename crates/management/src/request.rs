@@ -100,6 +100,9 @@ pub enum Request {
     },
     /// Reads the configuration file again. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded).
     Reload,
+    /// Reads the configuration file, and changes nothing. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded), with what a
+    /// reload would change.
+    ReloadPlan,
 }
 
 /// Changes of a port that is in use. `None` leaves a property as it is.

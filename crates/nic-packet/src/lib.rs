@@ -13,6 +13,7 @@
 
 mod namespace;
 mod netlink;
+mod settings;
 mod tap;
 mod uplink;
 mod watch;

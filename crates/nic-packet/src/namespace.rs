@@ -18,8 +18,18 @@ pub fn within<T: Send>(
     namespace: Option<&str>,
     work: impl FnOnce() -> Result<T, NicError> + Send,
 ) -> Result<T, NicError> {
-    let Some(name) = namespace else { return work() };
-    let file = open(name)?;
+    match namespace {
+        None => work(),
+        Some(name) => inside(&open(name)?, name, work),
+    }
+}
+
+/// Runs `work` in the network namespace of a descriptor; `name` is for users.
+pub fn inside<T: Send>(
+    file: &OwnedFd,
+    name: &str,
+    work: impl FnOnce() -> Result<T, NicError> + Send,
+) -> Result<T, NicError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("netns".into())

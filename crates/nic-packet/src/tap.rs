@@ -12,16 +12,20 @@
 
 use crate::namespace::NamespaceId;
 use crate::netlink::{Change, Link, Netlink};
+use crate::settings::set_addresses;
 use crate::{NicError, VNET_HEADER_LEN, check_name, namespace};
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// The alias of interfaces that we made.
 const ALIAS: &str = "hyperswitch";
 /// The alias of placeholders, which only represent a port.
 const PLACEHOLDER_ALIAS: &str = "hyperswitch placeholder";
+
+/// The request for the network namespace of a TAP's device (`linux/if_tun.h`).
+const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
 
 /// Specification of a TAP.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +37,9 @@ pub struct TapSpec {
     pub netns: Option<String>,
     /// Hardware address.
     pub mac: Option<[u8; 6]>,
+    /// Hardware address of a device that is made, if none is given; `None`: the kernel's choice. A device that exists keeps its
+    /// own.
+    pub initial_mac: Option<[u8; 6]>,
     /// Largest IP packet in bytes, 68 to 65,521 (what the kernel takes).
     pub mtu: Option<u16>,
     /// Addresses with prefix lengths.
@@ -63,7 +70,7 @@ pub struct Tap {
 
 impl Tap {
     /// Creates the device, or takes an idle one over, and configures it. Addresses in `stale` that the
-    /// specification does not name are removed; all others stay.
+    /// specification does not name are removed; all others stay. [`Tap::change`] changes it later.
     pub fn open(spec: &TapSpec, stale: &[(IpAddr, u8)]) -> Result<Tap, NicError> {
         Tap::open_as(spec, stale, false)
     }
@@ -116,24 +123,19 @@ impl Tap {
         let refused =
             |error: io::Error| NicError::refused(format!("{name}: the descriptor that was given"), error);
         let flags = rustix::fs::fcntl_getfl(&file).map_err(|errno| refused(errno.into()))?;
-        // SAFETY: `ifreq` is plain data for which zeros are valid.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        // SAFETY: TUNGETIFF writes one `ifreq` through the pointer, which is valid during the call.
-        if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNGETIFF, &raw mut request) } < 0 {
-            return Err(refused(io::Error::last_os_error()));
-        }
-        // SAFETY: all of the union was initialised, and any bits are a number.
-        let kind = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
-        let wanted = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-        if kind & wanted != wanted || !flags.contains(OFlags::NONBLOCK) {
-            return Err(refused(io::ErrorKind::InvalidInput.into()));
-        }
         let tap = Tap {
             file,
             name: name.into(),
             made_by_us: false,
             netns: None,
         };
+        let request = tap.interface_request()?;
+        // SAFETY: all of the union was initialised, and any bits are a number.
+        let kind = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
+        let wanted = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        if kind & wanted != wanted || !flags.contains(OFlags::NONBLOCK) {
+            return Err(refused(io::ErrorKind::InvalidInput.into()));
+        }
         tap.set_header()?;
         Ok(tap)
     }
@@ -208,18 +210,16 @@ impl Tap {
             if silent {
                 silence(&mut netlink, &spec.name, link.index, true)?;
             }
-            tap.set_up(&mut netlink, link.index, spec, stale, alias)?;
+            tap.set_header()?;
+            if tap.made_by_us {
+                tap.name_as(&mut netlink, link.index, alias)?;
+            }
+            tap.configure(&mut netlink, link.index, spec, existing.is_none())?;
             let was_down = existing.is_some_and(|link| link.alias == alias && !link.is_up());
             if !(silent && was_down) {
                 tap.bring_up(&mut netlink, link.index)?;
             }
-            for (address, prefix) in &spec.addresses {
-                let refused =
-                    |error| NicError::refused(format!("{}: assigning {address}/{prefix}", spec.name), error);
-                netlink
-                    .add_address(link.index, *address, *prefix)
-                    .map_err(refused)?;
-            }
+            set_addresses(&mut netlink, &spec.name, link.index, stale, &spec.addresses)?;
             tap.persist(true)?;
             Ok(tap)
         })
@@ -305,45 +305,43 @@ impl Tap {
         }
     }
 
-    fn set_up(
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `work` in the network namespace in which the device is now, with the name that it has now: users move and rename
+    /// devices.
+    pub(crate) fn where_it_is<T: Send>(
         &self,
-        netlink: &mut Netlink,
-        index: u32,
-        spec: &TapSpec,
-        stale: &[(IpAddr, u8)],
-        alias: &str,
-    ) -> Result<(), NicError> {
-        self.set_header()?;
-        let refused = |what: String| {
-            let name = &self.name;
-            move |error: io::Error| NicError::refused(format!("{name}: {what}"), error)
+        work: impl FnOnce(&str) -> Result<T, NicError> + Send,
+    ) -> Result<T, NicError> {
+        let request = self.interface_request()?;
+        let bytes = request.ifr_name.map(|byte| byte.to_ne_bytes()[0]);
+        let name = String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default());
+        // SAFETY: TUNGETDEVNETNS takes no argument, and returns a descriptor or an error.
+        let namespace = unsafe { libc::ioctl(self.file.as_raw_fd(), TUNGETDEVNETNS) };
+        self.check("TUNGETDEVNETNS", namespace)?;
+        // SAFETY: The kernel has just made the descriptor, for us alone.
+        let namespace = unsafe { OwnedFd::from_raw_fd(namespace) };
+        namespace::inside(&namespace, &name, || work(&name))
+    }
+
+    fn interface_request(&self) -> Result<libc::ifreq, NicError> {
+        // SAFETY: `ifreq` is plain data for which zeros are valid.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        // SAFETY: TUNGETIFF writes one `ifreq` through the pointer, which is valid during the call.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNGETIFF, &raw mut request) };
+        self.check("TUNGETIFF", result)?;
+        Ok(request)
+    }
+
+    fn name_as(&self, netlink: &mut Netlink, index: u32, alias: &str) -> Result<(), NicError> {
+        let change = Change {
+            alias: Some(alias),
+            ..Change::default()
         };
-        let alias = self.made_by_us.then_some(alias);
-        netlink
-            .change(
-                index,
-                Change {
-                    mac: spec.mac,
-                    alias,
-                    ..Change::default()
-                },
-            )
-            .map_err(refused("setting the hardware address".into()))?;
-        netlink
-            .change(
-                index,
-                Change {
-                    mtu: spec.mtu,
-                    ..Change::default()
-                },
-            )
-            .map_err(refused(format!("setting MTU {:?}", spec.mtu.unwrap_or_default())))?;
-        for (address, prefix) in stale.iter().filter(|stale| !spec.addresses.contains(stale)) {
-            netlink
-                .delete_address(index, *address, *prefix)
-                .map_err(refused(format!("removing {address}/{prefix}")))?;
-        }
-        Ok(())
+        let refused = |error| NicError::refused(format!("{}: setting its alias", self.name), error);
+        netlink.change(index, change).map_err(refused)
     }
 
     fn bring_up(&self, netlink: &mut Netlink, index: u32) -> Result<(), NicError> {

@@ -3,6 +3,7 @@
 // The lint spares test functions, not the functions that they share.
 #![allow(clippy::unwrap_used)]
 
+mod changes;
 mod crowd;
 mod hostile;
 mod rig;
@@ -37,6 +38,7 @@ fn child() {
         control::Options {
             run_dir: run_dir.into(),
             config,
+            machine: None,
         },
     )
     .unwrap();
@@ -491,6 +493,7 @@ fn interfaces_are_joined_with_the_data_plane() {
     let kind = InterfaceKind::Tap {
         netns: None,
         mac: None,
+        initial_mac: None,
         addresses,
     };
     assert_eq!(

@@ -11,6 +11,7 @@ use flow::{ControllerId, PortId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -122,15 +123,19 @@ impl Drop for Namespace {
     }
 }
 
+/// An address with its prefix length.
+pub fn address(text: &str) -> (IpAddr, u8) {
+    let (address, prefix) = text.split_once('/').unwrap();
+    (address.parse().unwrap(), prefix.parse().unwrap())
+}
+
 pub fn tap(name: &str, netns: &Namespace, addresses: &[&str]) -> InterfaceSpec {
-    let addresses = addresses.iter().map(|address| {
-        let (address, prefix) = address.split_once('/').unwrap();
-        (address.parse().unwrap(), prefix.parse().unwrap())
-    });
+    let addresses = addresses.iter().map(|text| address(text));
     InterfaceSpec {
         kind: InterfaceKind::Tap {
             netns: Some(netns.0.clone()),
             mac: None,
+            initial_mac: None,
             addresses: addresses.collect(),
         },
         name: name.into(),
@@ -226,6 +231,14 @@ impl Driver {
         let spec = spec.clone();
         let message = ToDriver::Attach { port, spec };
         self.control.send(&message, &[stream.as_fd()]).unwrap();
+    }
+
+    pub fn change(&self, port: u32, spec: &InterfaceSpec) {
+        let change = ToDriver::Change {
+            port: self.own(port),
+            spec: spec.clone(),
+        };
+        self.control.send(&change, &[]).unwrap();
     }
 
     pub fn detach(&self, port: u32) {

@@ -2,6 +2,7 @@
 
 mod capture;
 mod port;
+mod reload;
 mod show;
 mod stats;
 mod switch;
@@ -40,7 +41,7 @@ pub fn run(verb: &UserVerb, run_dir: &Path, json: bool) -> Result<()> {
         UserVerb::Stats(args) => stats::run(&mut session, args.port.as_deref(), args.watch),
         UserVerb::Trace(args) => session.show(trace::request(args)?),
         UserVerb::Capture(args) => capture::run(&mut session, args),
-        UserVerb::Reload => session.show(Request::Reload),
+        UserVerb::Reload { dry_run } => reload::run(&mut session, *dry_run),
         UserVerb::Version => show::versions(&mut session),
     }
 }

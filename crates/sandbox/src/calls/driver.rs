@@ -10,6 +10,9 @@ const EXISTING: u32 = bits(libc::O_CREAT | libc::O_TRUNC | O_TMPFILE);
 /// The bit of its own; `libc::O_TMPFILE` includes O_DIRECTORY.
 const O_TMPFILE: libc::c_int = libc::O_TMPFILE & !libc::O_DIRECTORY;
 
+/// The request for the network namespace of a TAP's device (`linux/if_tun.h`).
+const TUNGETDEVNETNS: u32 = 0x54e3;
+
 /// Calls of every architecture.
 pub(crate) const CALLS: Calls = &[
     (libc::SYS_openat, If(&[Bits(2, EXISTING, 0)])),
@@ -27,6 +30,7 @@ pub(crate) const CALLS: Calls = &[
                 request(libc::TUNSETOFFLOAD),
                 request(libc::TUNSETVNETHDRSZ),
                 request(libc::TUNSETVNETLE),
+                TUNGETDEVNETNS,
             ],
         )]),
     ),

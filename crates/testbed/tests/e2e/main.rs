@@ -6,6 +6,7 @@
 
 mod attack;
 mod failures;
+mod interfaces;
 mod life;
 mod polling;
 mod rig;
