@@ -1,13 +1,16 @@
 //! The device side of a split virtqueue.
 
+mod give_back;
+
 use crate::chain::{Chain, ChainError, Direction, ENOUGH};
 use crate::split::{
     AVAIL_F_NO_INTERRUPT, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE, DESC_LEN, USED_F_NO_NOTIFY,
 };
+use give_back::Early;
 use guest_memory::{Access, GuestMemory, GuestRange, prefetch};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 /// Largest queue size, as `SPECIFICATION.md` promises and as QEMU limits it. VIRTIO (1.2, 2.7) has 32,768.
 pub const MAX_QUEUE_SIZE: u16 = 1024;
@@ -45,8 +48,8 @@ pub enum QueueError {
     /// A ring is outside guest memory or misaligned.
     #[error("the {0} lies outside guest memory or is misaligned")]
     Address(&'static str),
-    /// The driver moved its index by more than the queue holds.
-    #[error("available index moved by {0}, more than the queue size")]
+    /// The driver moved its index so that more chains would be under way than the queue holds.
+    #[error("available index moved by {0}, more than the queue has room for")]
     AvailableIndex(u16),
     /// A chain in a receive queue is malformed, so nothing can be delivered.
     #[error("malformed descriptor chain in a receive queue")]
@@ -74,6 +77,11 @@ pub struct DeviceQueue {
     last_head: u16,
     /// Next entry of the used ring to write.
     next_used: u16,
+    /// Distance from a chain's entry of the available ring to its entry of the used ring. 0 unless the used
+    /// index of a ring was no place to go on at.
+    lead: u16,
+    /// Chains that were given back before older ones.
+    early: Early,
     /// Used index that was written to the ring last.
     shown_used: u16,
     /// Whether reads of the driver's notification suppression are sure to come after it could see `shown_used`.
@@ -139,8 +147,14 @@ fn locate(memory: &GuestMemory, addresses: &QueueAddresses) -> Result<Pointers, 
 }
 
 impl DeviceQueue {
-    /// A queue that goes on at `base`, the index at which it was stopped (0 for a fresh one). The used index
-    /// is the one in the ring: chains that were taken and never given back are the driver's loss.
+    /// A queue that goes on behind the last chain that the driver has back, which the used index in the ring
+    /// tells: chains come back in the order in which they were made available (`give_back.rs`). So a device
+    /// that ended in the middle of anything is succeeded by one that gives every chain back exactly once.
+    ///
+    /// `base` is the index at which the front end wants the queue to go on: the used index, 0 for a fresh
+    /// queue, and, from front ends that were left by their device, 0 for any queue (DPDK virtio-user as
+    /// server) or the available index (Cloud Hypervisor). The used index takes precedence, unless it
+    /// contradicts the available index and `base` does not.
     pub fn new(
         memory: Arc<GuestMemory>,
         addresses: QueueAddresses,
@@ -153,8 +167,16 @@ impl DeviceQueue {
             available,
             used,
         } = locate(&memory, &addresses)?;
-        // SAFETY: `locate` found the used ring, whose second word is the index, in a mapping kept by `memory`.
-        let next_used = u16::from_le(unsafe { used.add(1).as_ref() }.load(Ordering::Acquire));
+        // SAFETY: `locate` found both rings, whose second words are the indices, in a mapping kept by
+        // `memory`.
+        let [index, next_used] = [available, used]
+            .map(|ring| u16::from_le(unsafe { ring.add(1).as_ref() }.load(Ordering::Acquire)));
+        let may_go_on_at = |place: u16| index.wrapping_sub(place) <= addresses.size;
+        let base = if may_go_on_at(base) && !may_go_on_at(next_used) {
+            base
+        } else {
+            next_used
+        };
         Ok(DeviceQueue {
             memory,
             addresses,
@@ -167,6 +189,8 @@ impl DeviceQueue {
             seen_available: base,
             last_head: 0,
             next_used,
+            lead: next_used.wrapping_sub(base),
+            early: Early::new(addresses.size),
             shown_used: next_used,
             ordered: true,
             published_used: next_used,
@@ -198,9 +222,20 @@ impl DeviceQueue {
         self.addresses.size
     }
 
-    /// The index to go on at later: all chains before it were taken.
+    /// Whether the driver has had chains back. Just after [`new`](Self::new), a device before this one gave
+    /// them back, and may have ended before the driver was notified.
+    pub fn has_history(&self) -> bool {
+        self.published_used != 0
+    }
+
+    /// The index to go on at later: the chains before it were given back.
     pub fn base(&self) -> u16 {
-        self.next_available
+        self.next_used.wrapping_sub(self.lead)
+    }
+
+    /// Chains that were taken and not given back, or not before older ones.
+    fn outstanding(&self) -> u16 {
+        self.next_available.wrapping_sub(self.base())
     }
 
     /// Number of chains waiting. Reads the driver's index only when all chains seen before are taken.
@@ -218,7 +253,8 @@ impl DeviceQueue {
     pub fn look(&mut self) -> Result<u16, QueueError> {
         let index = u16::from_le(self.available_word(1).load(Ordering::Acquire));
         let moved = index.wrapping_sub(self.next_available);
-        if moved > self.addresses.size {
+        // An entry of the used ring belongs to one chain at a time.
+        if u32::from(moved) + u32::from(self.outstanding()) > u32::from(self.addresses.size) {
             return Err(QueueError::AvailableIndex(moved));
         }
         self.seen_available = index;
@@ -339,6 +375,13 @@ impl DeviceQueue {
         self.next_available = self.next_available.wrapping_sub(count);
     }
 
+    /// Moves back to the first chain that the driver does not have back: it and those behind it will be taken
+    /// again.
+    pub fn rewind_all(&mut self) {
+        self.next_available = self.base();
+        self.early = Early::new(self.addresses.size);
+    }
+
     #[cold]
     fn walk(&self, head: u16, direction: Direction, chain: &mut Chain) -> Result<(), ChainError> {
         let mut index = head;
@@ -408,23 +451,6 @@ impl DeviceQueue {
             index = u32::from(descriptor.next);
         }
         Err(ChainError::Malformed)
-    }
-
-    /// Writes a chain into the used ring, `len` bytes of it written. The driver sees it after [`publish`](Self::publish).
-    #[inline]
-    pub fn push_used(&mut self, head: u16, len: u32) {
-        let [id, written] = self.used_entry(self.next_used);
-        id.store(u32::from(head).to_le(), Ordering::Relaxed);
-        written.store(len.to_le(), Ordering::Relaxed);
-        self.next_used = self.next_used.wrapping_add(1);
-    }
-
-    /// Entry of the used ring: the chain's head, and how many bytes were written.
-    fn used_entry(&self, number: u16) -> &[AtomicU32; 2] {
-        let slot = usize::from(number & (self.addresses.size - 1));
-        // SAFETY: the used ring is `flags, idx, size * (id, len)`; slot < size, and `locate` checked that all
-        // of it lies in a mapping kept by `memory`, 4-aligned.
-        unsafe { self.used.cast::<AtomicU32>().add(1 + 2 * slot).cast().as_ref() }
     }
 
     /// Whether [`publish`](Self::publish) has anything to show.

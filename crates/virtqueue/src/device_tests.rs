@@ -3,22 +3,22 @@ use guest_memory::{GuestRange, Region};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
-const SIZE: u16 = 8;
+pub(super) const SIZE: u16 = 8;
 const FRONT_END: u64 = 1 << 40;
 const DESCRIPTORS: u64 = 0;
-const AVAILABLE: u64 = 0x1000;
-const USED: u64 = 0x2000;
-const BUFFERS: u64 = 0x4000;
+pub(super) const AVAILABLE: u64 = 0x1000;
+pub(super) const USED: u64 = 0x2000;
+pub(super) const BUFFERS: u64 = 0x4000;
 const MEMORY: u64 = 0x10_000;
 
 /// A driver that can write anything anywhere.
-struct Guest {
+pub(super) struct Guest {
     memory: Arc<GuestMemory>,
-    available: u16,
+    pub available: u16,
 }
 
 impl Guest {
-    fn new() -> Guest {
+    pub fn new() -> Guest {
         let file = rustix::fs::memfd_create("ring", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, MEMORY).unwrap();
         let region = Region::map(0, FRONT_END, MEMORY, file, 0).unwrap();
@@ -28,16 +28,20 @@ impl Guest {
         }
     }
 
-    fn queue(&self, event_idx: bool) -> DeviceQueue {
-        DeviceQueue::new(self.memory.clone(), addresses(), 0, event_idx, true).unwrap()
+    pub fn queue(&self, event_idx: bool) -> DeviceQueue {
+        self.queue_at(0, event_idx)
     }
 
-    fn put(&self, address: u64, bytes: &[u8]) {
+    pub fn queue_at(&self, base: u16, event_idx: bool) -> DeviceQueue {
+        DeviceQueue::new(self.memory.clone(), addresses(), base, event_idx, true).unwrap()
+    }
+
+    pub fn put(&self, address: u64, bytes: &[u8]) {
         self.memory
             .write(self.memory.range(address, bytes.len() as u32).unwrap(), bytes);
     }
 
-    fn get16(&self, address: u64) -> u16 {
+    pub fn get16(&self, address: u64) -> u16 {
         let mut bytes = [0; 2];
         self.memory
             .read(self.memory.range(address, 2).unwrap(), &mut bytes);
@@ -53,11 +57,11 @@ impl Guest {
         self.put(table + 16 * u64::from(index), &bytes);
     }
 
-    fn descriptor(&self, index: u16, address: u64, len: u32, flags: u16, next: u16) {
+    pub fn descriptor(&self, index: u16, address: u64, len: u32, flags: u16, next: u16) {
         self.descriptor_at(DESCRIPTORS, index, address, len, flags, next);
     }
 
-    fn offer(&mut self, head: u16) {
+    pub fn offer(&mut self, head: u16) {
         self.put(
             AVAILABLE + 4 + 2 * u64::from(self.available % SIZE),
             &head.to_le_bytes(),
@@ -202,6 +206,7 @@ fn malformed_chains_are_errors_and_the_queue_goes_on() {
         make(&guest);
         guest.offer(0);
         assert_eq!(take(&mut queue), Ok(Some(Err(ChainError::Malformed))), "{what}");
+        queue.push_used(0, 0);
     }
     guest.descriptor(0, BUFFERS, 5, 0, 0);
     guest.offer(0);
@@ -330,7 +335,7 @@ fn two_queues_are_shown_at_once() {
 
 #[test]
 fn notifications_follow_the_drivers_wish() {
-    let mut guest = Guest::new();
+    let guest = Guest::new();
     let mut queue = guest.queue(true);
     let used_event = AVAILABLE + 4 + 2 * u64::from(SIZE);
     queue.push_used(0, 0);
@@ -340,15 +345,17 @@ fn notifications_follow_the_drivers_wish() {
         queue.push_used(0, 0);
         assert_eq!(queue.publish(), expected, "used index {}", queue.next_used);
     }
+    let mut guest = Guest::new();
     let mut plain = guest.queue(false);
-    guest.put(AVAILABLE, &AVAIL_F_NO_INTERRUPT.to_le_bytes());
-    plain.push_used(0, 0);
-    assert!(!plain.publish());
-    guest.put(AVAILABLE, &[0, 0]);
-    plain.push_used(0, 0);
-    assert!(plain.publish());
-    assert_eq!(plain.enable_kicks(), Ok(false));
     guest.descriptor(0, BUFFERS, 5, 0, 0);
+    for (flags, expected) in [(AVAIL_F_NO_INTERRUPT, false), (0, true)] {
+        guest.put(AVAILABLE, &flags.to_le_bytes());
+        guest.offer(0);
+        assert!(take(&mut plain).unwrap().is_some());
+        plain.push_used(0, 0);
+        assert_eq!(plain.publish(), expected);
+    }
+    assert_eq!(plain.enable_kicks(), Ok(false));
     guest.offer(0);
     assert_eq!(plain.enable_kicks(), Ok(true));
 }

@@ -1,34 +1,37 @@
-//! Packets that wait for a receiver's buffers, and a bound on the slots of their senders that they hold meanwhile.
+//! Packets that wait for a receiver's buffers, and a bound on what of their senders they hold meanwhile.
 //!
-//! A packet that waits holds a slot of its sender, and a chain of the sender's ring. A receiver should hold up a sender that
-//! has no other receiver: that is back-pressure, and nothing is lost. But a sender that serves several receivers, as a gateway
-//! or an uplink does, would serve all of them at the pace of the slowest. A slow receiver might post a buffer now and then on
-//! purpose, so that it never stalls. So time is counted from when a packet began to wait, whatever was delivered since:
+//! A packet that waits holds a slot of its sender, and its chain, and with that all later chains of the
+//! sender's ring, which come back in order (`virtqueue`). A receiver should hold up a sender that has no
+//! other receiver: that is back-pressure, and nothing is lost. But a sender that serves several receivers, as
+//! a gateway or an uplink does, would serve all of them at the pace of the slowest. So packets of such a
+//! sender are *copied out* when they have waited for a moment: the receiver keeps copies of its own, and the
+//! sender gets slots and chains back. Copies have a bound in bytes per receiver.
+//!
+//! Beyond that bound, a receiver that is slow gets no more packets of such senders. A slow receiver might
+//! post a buffer now and then on purpose, so that it never stalls. So time is counted from when a packet
+//! began to wait, whatever was delivered since:
 //!
 //! | receiver | enters when | senders that serve several lend it | other senders lend it |
 //! |---|---|---|---|
-//! | in time | at first; or nothing has waited long for [`FORGOTTEN_US`] | everything | everything |
-//! | slow | a packet has waited for buffers longer than it may | a quarter of their free slots, for [`SHARED_AGE_US`] | everything, for [`MAX_AGE_US`] |
+//! | in time | at first; or nothing has waited long for [`FORGOTTEN_US`] | everything, for [`LENT_US`] if there is room for copies | everything |
+//! | slow | a packet has waited for buffers longer than it may | nothing; copies wait for [`COPY_AGE_US`] | everything, for [`MAX_AGE_US`] |
 //!
 //! The receiver earns the time that a packet may wait: [`CREDIT_US`] for each packet that it took since it last let one wait,
 //! within the bounds of [`PATIENCE_US`]. So a guest that takes a ring full at once and then has to wait for its core is in
 //! time, and a guest that posts a buffer now and then is not.
 //!
-//! Packets beyond that are dropped as `receiver-slow`, newest first. A quarter of the free slots bounds all slow receivers of
-//! a sender together: the more they hold, the less each one gets (as in Choudhury and Hahn, "Dynamic queue length
-//! thresholds for shared-memory packet switches", 1998), so that others always find slots. A receiver that has taken
+//! Packets beyond that are dropped as `receiver-slow`, newest first. A receiver that has taken
 //! nothing at all since a packet came is handled by [`Wait`](crate::Wait).
 //!
-//! A packet for several receivers counts at each of them. Waiting for a core is not waiting for buffers: the clock
-//! starts when a packet was found to lack them.
+//! A packet for several receivers is copied by each of them that lets it wait. Waiting for a core is not
+//! waiting for buffers: the clock starts when a packet was found to lack them.
 //!
 //! Used by the holder of the receive side. The safe direction is to lend less.
 
-use crate::{Counters, Packet};
+use crate::Packet;
 use flow::PortId;
 use ring::Shared;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How long packets may wait for a receiver that is not slow, at least and at most, in microseconds: longer than it takes to
@@ -38,8 +41,16 @@ const PATIENCE_US: (u64, u64) = (1000, 20_000);
 /// Part of that which a receiver earns with each packet, in microseconds.
 const CREDIT_US: u64 = 100;
 
-/// How long a slow receiver holds a packet of a sender that serves several, in microseconds.
-const SHARED_AGE_US: u64 = 100_000;
+/// How long a packet of a sender that serves several waits in the sender's memory, in microseconds. A sender
+/// of a million packets per second fills a ring of 256 entries meanwhile; a receiver that is awake posts
+/// buffers within less.
+const LENT_US: u64 = 200;
+
+/// Most bytes that copied packets of a receiver take.
+const COPIED_MOST: usize = 1 << 20;
+
+/// How long such a copy waits for a slow receiver, in microseconds.
+const COPY_AGE_US: u64 = 100_000;
 
 /// How long it holds any packet, in microseconds. The next receiver of a sender is not known while all the sender's slots are
 /// held.
@@ -51,9 +62,6 @@ const FORGOTTEN_US: u64 = 10_000_000;
 /// For how long a sender counts as one that serves several, after it sent to others in turn, in milliseconds.
 const SEVERAL_MS: u64 = 10_000;
 
-/// Part of a sender's free slots that a slow receiver may hold.
-const SHARE: u32 = 4;
-
 /// Most packets that wait here; others stay in the internal receive queue.
 const CAPACITY: usize = 1024;
 
@@ -63,8 +71,6 @@ const REVIEW_US: u64 = 10_000;
 /// A sender's state for other threads, as its transmit side published it last.
 #[derive(Debug)]
 pub struct Lender {
-    /// Slots that were free.
-    free: AtomicU32,
     /// The port it last sent to.
     last: AtomicU32,
     /// When that was another one than before; 0 for never (the data plane's clock, milliseconds).
@@ -74,7 +80,6 @@ pub struct Lender {
 impl Default for Lender {
     fn default() -> Self {
         Lender {
-            free: AtomicU32::new(crate::transmit::MAX_SLOTS),
             last: AtomicU32::new(u32::MAX),
             changed_ms: AtomicU64::new(0),
         }
@@ -92,11 +97,6 @@ impl Lender {
                 self.changed_ms.store(now_ms.max(1), Relaxed);
             }
         }
-    }
-
-    #[inline]
-    pub(crate) fn set_free(&self, slots: usize) {
-        self.free.store(slots as u32, Relaxed);
     }
 
     fn serves_several(&self, now_ms: u64) -> bool {
@@ -126,24 +126,22 @@ impl Now {
 struct Waiting {
     packet: Shared<Packet>,
     since_us: u64,
-}
-
-/// One sender's packets that wait.
-#[derive(Debug)]
-struct Held {
-    origin: PortId,
-    account: Arc<Counters>,
-    count: u32,
-    /// During a review: how many it may be.
-    allowed: u32,
+    /// Memory of ours that it takes, in bytes; 0 while its sender lends it.
+    copied: usize,
 }
 
 /// See the module's description. The oldest packet is kept by the receive side, and not counted here.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     queue: VecDeque<Waiting>,
-    /// Senders of the packets in `queue`.
-    held: Vec<Held>,
+    /// Bytes that copies take.
+    copied: usize,
+    /// Tails' bytes that were copied and are not in a counter yet.
+    moved: u64,
+    /// A packet came, or was there at the last review, whose sender serves several; and one that such a
+    /// sender lends.
+    has_shared: bool,
+    has_lent: bool,
     patience_us: u64,
     slow_until_us: u64,
     reviewed_us: u64,
@@ -179,91 +177,122 @@ impl Backlog {
         self.slow_until_us = now.us + FORGOTTEN_US;
     }
 
-    /// Whether the sender does not lend this packet any longer. It has waited since `since_us`; the receiver has taken others
-    /// after that, the last one before `last_us`.
+    /// Whether a packet waits no longer. It has waited since `since_us`; the receiver has taken others after
+    /// that, the last one before `last_us`.
     pub fn is_overdue(&self, packet: &Packet, since_us: u64, last_us: u64, now: Now) -> bool {
         let age_us = now.since(since_us);
         self.is_slow(now)
             && since_us < last_us
-            && age_us > SHARED_AGE_US
-            && (age_us > MAX_AGE_US || packet.account.lender.serves_several(now.ms))
+            && age_us > COPY_AGE_US
+            && (age_us > MAX_AGE_US || is_shared(packet, now))
     }
 
-    /// In how many microseconds the receiver should be checked, as it may be slow then and hold up a sender that serves others as
-    /// well.
-    pub fn watch_us(&self, oldest: &Packet, now: Now) -> Option<u64> {
-        let several = |account: &Counters| account.lender.serves_several(now.ms);
-        let matters = several(&oldest.account) || self.held.iter().any(|held| several(&held.account));
-        (matters && !self.is_slow(now)).then_some(self.patience_us + self.patience_us / 8)
+    /// In how many microseconds the receiver should be checked, as it may hold up a sender that serves others
+    /// as well. `is_copy`: the oldest packet was copied.
+    pub fn watch_us(&self, oldest: &Packet, is_copy: bool, now: Now) -> Option<u64> {
+        let is_oldest_shared = is_shared(oldest, now);
+        let lends = is_oldest_shared && !is_copy || self.has_lent && self.copied < COPIED_MOST;
+        let wait_us = if lends { LENT_US } else { self.patience_us };
+        (lends || (is_oldest_shared || self.has_shared) && !self.is_slow(now))
+            .then_some(wait_us + wait_us / 8)
     }
 
     /// Appends a packet, which comes back if its sender lends no more.
     pub fn push(&mut self, packet: Shared<Packet>, now: Now) -> Result<(), Shared<Packet>> {
-        let slow = self.is_slow(now);
-        let held = self.held_of(&packet);
-        let lender = &held.account.lender;
-        if slow && lender.serves_several(now.ms) && held.count >= lender.free.load(Relaxed) / SHARE {
-            return Err(packet);
-        }
-        held.count += 1;
-        self.queue.push_back(Waiting {
+        let mut waiting = Waiting {
             packet,
             since_us: now.us,
-        });
-        Ok(())
-    }
-
-    /// Takes the oldest one, and since when it has waited.
-    pub fn pop(&mut self) -> Option<(Shared<Packet>, u64)> {
-        let Waiting { packet, since_us } = self.queue.pop_front()?;
-        self.held_of(&packet).count -= 1;
-        if self.queue.is_empty() {
-            self.held.clear();
+            copied: 0,
+        };
+        if self.settle(&mut waiting, now) {
+            self.queue.push_back(waiting);
+            Ok(())
+        } else {
+            Err(waiting.packet)
         }
-        Some((packet, since_us))
     }
 
-    fn held_of(&mut self, packet: &Packet) -> &mut Held {
-        let known = self.held.iter().position(|held| held.origin == packet.origin);
-        let at = known.unwrap_or_else(|| {
-            self.held.push(Held {
-                origin: packet.origin,
-                account: packet.account.clone(),
-                count: 0,
-                allowed: u32::MAX,
-            });
-            self.held.len() - 1
-        });
-        &mut self.held[at]
+    /// Copies a packet if its sender lends it no longer. False if there is no room for the copy of a packet
+    /// for a slow receiver.
+    fn settle(&mut self, waiting: &mut Waiting, now: Now) -> bool {
+        let (is_shared, is_slow) = (is_shared(&waiting.packet, now), self.is_slow(now));
+        let is_due = is_slow || now.since(waiting.since_us) >= LENT_US;
+        if is_shared && is_due && waiting.copied == 0 {
+            let size = size_of::<Packet>() + waiting.packet.frame_len();
+            if self.copied + size <= COPIED_MOST {
+                self.copy_out(&mut waiting.packet);
+                waiting.copied = size;
+                self.copied += size;
+            } else if is_slow {
+                return false;
+            }
+        }
+        self.has_shared |= is_shared;
+        self.has_lent |= is_shared && waiting.copied == 0;
+        true
     }
 
-    /// Takes out the packets that senders do not lend to a slow receiver any longer, and gives them to `refuse`. Does so when the
-    /// receiver has just become slow, and now and then. `last_us` as in [`is_overdue`](Self::is_overdue).
+    /// Puts a copy in the place of a packet.
+    fn copy_out(&mut self, packet: &mut Shared<Packet>) {
+        let (copy, moved) = Packet::copy_out(packet);
+        *packet = copy;
+        self.moved += moved as u64;
+    }
+
+    /// Copies the oldest packet, which has waited since `since_us`, if its sender lends it no longer. Returns
+    /// whether it did.
+    pub fn copy_oldest(&mut self, oldest: &mut Shared<Packet>, since_us: u64, now: Now) -> bool {
+        let is_due = self.is_slow(now) || now.since(since_us) >= LENT_US;
+        let copies = is_due && is_shared(oldest, now);
+        if copies {
+            self.copy_out(oldest);
+        }
+        copies
+    }
+
+    /// Takes the oldest one: since when it has waited, and whether it is a copy.
+    pub fn pop(&mut self) -> Option<(Shared<Packet>, u64, bool)> {
+        let waiting = self.queue.pop_front()?;
+        self.copied -= waiting.copied;
+        if self.queue.is_empty() {
+            (self.has_shared, self.has_lent) = (false, false);
+        }
+        Some((waiting.packet, waiting.since_us, waiting.copied > 0))
+    }
+
+    /// Takes the number of tails' bytes that were copied.
+    pub fn take_moved(&mut self) -> u64 {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Copies the packets that senders lend no longer, and takes out those that wait no longer, which it
+    /// gives to `refuse`. Does so when the receiver has just become slow, and now and then. `last_us` as in
+    /// [`is_overdue`](Self::is_overdue).
     pub fn review(&mut self, last_us: u64, now: Now, mut refuse: impl FnMut(Shared<Packet>)) {
-        if !self.is_slow(now) || now.since(self.reviewed_us) < REVIEW_US {
+        let period_us = if self.has_lent { LENT_US } else { REVIEW_US };
+        if now.since(self.reviewed_us) < period_us {
             return;
         }
         self.reviewed_us = now.us;
-        for held in &mut self.held {
-            let lender = &held.account.lender;
-            // A share of the slots free afterwards, which include those that it gives back.
-            let free = lender.free.load(Relaxed).saturating_add(held.count);
-            let several = lender.serves_several(now.ms);
-            held.allowed = if several { free / (SHARE + 1) } else { u32::MAX };
-            held.count = 0;
-        }
-        for waiting in std::mem::take(&mut self.queue) {
+        (self.has_shared, self.has_lent) = (false, false);
+        for _ in 0..self.queue.len() {
+            let Some(mut waiting) = self.queue.pop_front() else {
+                break;
+            };
             let overdue = self.is_overdue(&waiting.packet, waiting.since_us, last_us, now);
-            let held = self.held_of(&waiting.packet);
-            if overdue || held.count >= held.allowed {
-                refuse(waiting.packet);
-            } else {
-                held.count += 1;
+            if !overdue && self.settle(&mut waiting, now) {
                 self.queue.push_back(waiting);
+            } else {
+                self.copied -= waiting.copied;
+                refuse(waiting.packet);
             }
         }
-        self.held.retain(|held| held.count > 0);
     }
+}
+
+/// Whether the packet's sender serves several receivers.
+fn is_shared(packet: &Packet, now: Now) -> bool {
+    packet.account.lender.serves_several(now.ms)
 }
 
 #[cfg(test)]
@@ -314,16 +343,38 @@ mod tests {
         refused
     }
 
+    /// Most packets of 60 bytes that are copied.
+    const MOST_SMALL: usize = COPIED_MOST / (size_of::<Packet>() + 60);
+
     #[test]
-    fn a_receiver_in_time_is_lent_everything() {
+    fn a_receiver_in_time_is_lent_everything_for_a_moment() {
         let mut backlog = new_backlog();
-        let mut source = gateway(1);
-        source.account.lender.set_free(0);
+        let (mut source, mut alone) = (gateway(1), Source::new(3));
         assert_eq!(push(&mut backlog, &mut source, 256, START), 256);
-        backlog.has_waited(START.us, later(PATIENCE_US.0));
-        assert!(review(&mut backlog, later(PATIENCE_US.0)).is_empty());
-        let watch_us = backlog.watch_us(&packet(&mut source), START);
+        assert_eq!(push(&mut backlog, &mut alone, 100, START), 100);
+        let oldest = packet(&mut source);
+        assert_eq!(
+            backlog.watch_us(&oldest, false, START),
+            Some(LENT_US + LENT_US / 8)
+        );
+        assert!(review(&mut backlog, later(LENT_US - 1)).is_empty());
+        assert_eq!(
+            (source.free(), alone.free()),
+            (Source::SLOTS - 257, Source::SLOTS - 100)
+        );
+        assert!(review(&mut backlog, later(2 * LENT_US)).is_empty());
+        assert_eq!(
+            (source.free(), alone.free()),
+            (Source::SLOTS - 1, Source::SLOTS - 100)
+        );
+        let watch_us = backlog.watch_us(&oldest, true, later(2 * LENT_US));
         assert!(watch_us.is_some_and(|us| us > PATIENCE_US.0 && us < 2 * PATIENCE_US.0));
+        // Nor is it lent more than there is room for, and in time it loses nothing.
+        assert_eq!(push(&mut backlog, &mut source, 1000, later(2 * LENT_US)), 1000);
+        assert!(review(&mut backlog, later(3 * LENT_US)).is_empty());
+        assert_eq!(source.free(), Source::SLOTS - 1 - (1256 - MOST_SMALL));
+        while backlog.pop().is_some() {}
+        assert_eq!((backlog.copied, source.free()), (0, Source::SLOTS - 1));
     }
 
     #[test]
@@ -340,47 +391,41 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_receiver_is_lent_a_part_of_what_is_free() {
+    fn a_slow_receiver_is_lent_nothing() {
         let mut backlog = new_backlog();
-        let (mut one, mut other, mut alone) = (gateway(1), gateway(2), Source::new(3));
+        let (mut one, mut alone) = (gateway(1), Source::new(3));
         alone.account.lender.sends_to(PortId(9), START.ms);
-        one.account.lender.set_free(0);
-        other.account.lender.set_free(236);
-        assert_eq!(push(&mut backlog, &mut one, 256, START), 256);
-        assert_eq!(push(&mut backlog, &mut other, 20, START), 20);
-        assert_eq!(push(&mut backlog, &mut alone, 200, START), 200);
+        assert_eq!(push(&mut backlog, &mut one, 1000, START), 1000);
+        assert_eq!(push(&mut backlog, &mut alone, 20, START), 20);
         let now = later(PATIENCE_US.0 + 1);
         backlog.has_waited(START.us, now);
-        let refused = review(&mut backlog, now);
-        assert_eq!(
-            refused,
-            [PortId(1); 256 - 51],
-            "a fifth of all is a quarter of the rest"
-        );
-        // From now on it is a quarter of the free slots.
-        one.account.lender.set_free(205);
+        assert_eq!(review(&mut backlog, now), vec![PortId(1); 1000 - MOST_SMALL]);
+        assert_eq!(one.free(), Source::SLOTS);
         assert_eq!(push(&mut backlog, &mut one, 10, now), 0);
-        assert_eq!(push(&mut backlog, &mut other, 256, now), 236 / 4 - 20);
-        assert_eq!(push(&mut backlog, &mut alone, 56, now), 56);
-        // Packets that leave make room.
-        for _ in 0..11 {
-            assert_eq!(backlog.pop().unwrap().0.origin, PortId(1));
-        }
-        assert_eq!(push(&mut backlog, &mut one, 256, now), 205 / 4 - 40);
+        assert_eq!(push(&mut backlog, &mut alone, 4, now), 4);
+        assert_eq!(alone.free(), Source::SLOTS - 24, "it has this receiver only");
+        let (oldest, since_us, is_copy) = backlog.pop().unwrap();
+        assert_eq!((oldest.origin, since_us, is_copy), (PortId(1), START.us, true));
+        assert_eq!(push(&mut backlog, &mut one, 10, now), 1, "there is room again");
+        let mut oldest = packet(&mut one);
+        assert!(backlog.copy_oldest(&mut oldest, now.us, now));
+        assert!(!backlog.copy_oldest(&mut packet(&mut alone), START.us, now));
+        assert_eq!(one.free(), Source::SLOTS);
+        assert_eq!(backlog.watch_us(&oldest, true, now), None);
     }
 
     #[test]
-    fn nothing_is_lent_for_long() {
+    fn nothing_waits_for_long() {
         let mut backlog = new_backlog();
         let (mut one, mut alone) = (gateway(1), Source::new(3));
         for _ in 0..10 {
             assert_eq!(push(&mut backlog, &mut one, 1, START), 1);
             assert_eq!(push(&mut backlog, &mut alone, 1, START), 1);
         }
-        let middle = later(SHARED_AGE_US / 2);
+        let middle = later(COPY_AGE_US / 2);
         backlog.has_waited(START.us, middle);
         assert_eq!(push(&mut backlog, &mut one, 5, middle), 5);
-        let now = later(SHARED_AGE_US + 1);
+        let now = later(COPY_AGE_US + 1);
         assert_eq!(review(&mut backlog, now), [PortId(1); 10]);
         assert!(backlog.is_overdue(&packet(&mut one), START.us, now.us, now));
         assert!(!backlog.is_overdue(&packet(&mut one), middle.us, now.us, now));
@@ -393,10 +438,24 @@ mod tests {
         assert!(backlog.is_overdue(&packet(&mut alone), START.us, now.us, end));
         assert!(!backlog.is_overdue(&packet(&mut alone), START.us, START.us, end));
         let left: Vec<_> = std::iter::from_fn(|| backlog.pop())
-            .map(|(packet, _)| packet.origin.0)
+            .map(|(packet, ..)| packet.origin.0)
             .collect();
         assert_eq!(left, [[3; 10].as_slice(), &[1; 5]].concat());
-        assert!(backlog.held.is_empty());
+        assert_eq!(backlog.copied, 0);
+    }
+
+    /// A sender that begins to serve others while its packets wait.
+    #[test]
+    fn a_sender_that_has_others_from_now_on_gets_its_slots_back() {
+        let mut backlog = new_backlog();
+        let mut source = Source::new(1);
+        source.account.lender.sends_to(PortId(8), START.ms);
+        assert_eq!(push(&mut backlog, &mut source, 20, START), 20);
+        assert!(review(&mut backlog, later(LENT_US)).is_empty());
+        assert_eq!(source.free(), Source::SLOTS - 20);
+        source.account.lender.sends_to(PortId(9), START.ms);
+        assert!(review(&mut backlog, later(LENT_US + REVIEW_US)).is_empty());
+        assert_eq!(source.free(), Source::SLOTS);
     }
 
     #[test]

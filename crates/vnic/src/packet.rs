@@ -3,7 +3,7 @@
 use crate::Counters;
 use flow::{DropReason, Edit, Encapsulation, ExactKey, FlowKey, PortId};
 use guest_memory::{GuestMemory, GuestRange};
-use ring::Shared;
+use ring::{PoolOwner, Shared};
 use std::sync::Arc;
 use virtqueue::Chain;
 use wire::{BadOffload, Layers, Offload, Snapshot, VnetHeader, exact_key, parse, set_field};
@@ -32,6 +32,8 @@ pub struct Packet {
     pub(crate) holds_chain: bool,
     /// The tail lies `elsewhere`.
     is_copy: bool,
+    /// Place of `chain` in the origin's ring.
+    pub(crate) place: u16,
     pub(crate) tail_start: u32,
     /// The origin's counters.
     pub account: Arc<Counters>,
@@ -69,6 +71,7 @@ impl Packet {
             offload: Offload::NONE,
             tail_len: 0,
             tail_start: 0,
+            place: 0,
             holds_chain: false,
             is_copy: false,
             chain: Chain::default(),
@@ -269,6 +272,18 @@ impl Packet {
         (self.holds_chain, self.is_copy) = (false, true);
     }
 
+    /// A copy of a packet, tail and all, in a slot that belongs to no pool; and how many bytes the tail has.
+    pub(crate) fn copy_out(packet: &Shared<Packet>) -> (Shared<Packet>, usize) {
+        let no_memory = Arc::new(GuestMemory::new());
+        let mut pool = PoolOwner::new(1, || {
+            Packet::new(packet.origin, packet.account.clone(), no_memory.clone())
+        });
+        let mut slot = pool.take().expect("a new pool has a free slot");
+        slot.fill_from(packet);
+        let tail = slot.detach();
+        (slot.share(), tail)
+    }
+
     /// Copies the tail to our memory, so that the chain is not needed any more; returns its length.
     pub(crate) fn detach(&mut self) -> usize {
         let len = self.tail_len as usize;
@@ -277,9 +292,11 @@ impl Packet {
             copy.resize(len, 0);
         }
         let mut done = 0;
-        self.tail(0, self.tail_len).for_each(|piece| {
-            if let Piece::Guest(memory, range) = piece {
-                done += memory.read(range, &mut copy[done..len]);
+        self.tail(0, self.tail_len).for_each(|piece| match piece {
+            Piece::Guest(memory, range) => done += memory.read(range, &mut copy[done..len]),
+            Piece::Bytes(piece) => {
+                copy[done..done + piece.len()].copy_from_slice(piece);
+                done += piece.len();
             }
         });
         // What could not be read is zeros, as memory that vanished is: an earlier packet is nobody's business.

@@ -115,6 +115,8 @@ struct Pending {
     done: usize,
     /// When it was found to lack buffers, or came behind one that did, by [`clock::now_us`].
     since_us: Option<u64>,
+    /// Its sender lends it no longer.
+    is_copy: bool,
 }
 
 /// Delivered packets that are not in the counters yet, which are updated once per run, not per packet.
@@ -228,12 +230,12 @@ impl ReceiveSide {
         queue.disable_kicks();
         self.wait = Wait::No;
         self.ring = Some(ReceiveRing {
+            owes_call: queue.has_history(),
             queue,
             posted: Posted::new(),
             features: setup.features,
             header_len: setup.features.header_len(),
             call: setup.call,
-            owes_call: false,
             mtu: mtu.into(),
             scratch: Chain::default(),
             copied: 0,
@@ -390,14 +392,15 @@ impl ReceiveSide {
         if let Some(pending) = self.pending.take() {
             return Some(pending);
         }
-        let (packet, since_us) = match self.backlog.pop() {
-            Some((packet, since_us)) => (packet, Some(since_us)),
-            None => (self.inbox.pop()?, None),
+        let (packet, since_us, is_copy) = match self.backlog.pop() {
+            Some((packet, since_us, is_copy)) => (packet, Some(since_us), is_copy),
+            None => (self.inbox.pop()?, None, false),
         };
         Some(Pending {
             packet,
             done: 0,
             since_us,
+            is_copy,
         })
     }
 
@@ -419,13 +422,14 @@ impl ReceiveSide {
                 refuse(packet);
             }
         }
+        add_alone(&account.copied_out, self.backlog.take_moved());
     }
 
     /// In how many microseconds the receive side should run even if no buffers come, because the receiver may be slow by then and
     /// hold up others.
     pub fn watch_us(&self, now_ms: u64) -> Option<u64> {
         let oldest = self.pending.as_ref().filter(|_| self.wait.until().is_some())?;
-        self.backlog.watch_us(&oldest.packet, now(now_ms))
+        self.backlog.watch_us(&oldest.packet, oldest.is_copy, now(now_ms))
     }
 
     /// After a failed delivery: asks for a kick if there are still no buffers, and advances `wait`. Returns whether the
@@ -462,11 +466,11 @@ impl ReceiveSide {
         let overdue = self
             .backlog
             .is_overdue(&packet.packet, since_us, self.wait_us, now);
-        Ok(if overdue {
-            MustWait::Never(DropReason::ReceiverSlow)
-        } else {
-            MustWait::Yes
-        })
+        if overdue {
+            return Ok(MustWait::Never(DropReason::ReceiverSlow));
+        }
+        packet.is_copy = packet.is_copy || self.backlog.copy_oldest(&mut packet.packet, since_us, now);
+        Ok(MustWait::Yes)
     }
 
     /// Buffers have come, or no packet needs them any more: the guest need not kick for each buffer that it posts.

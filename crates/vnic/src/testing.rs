@@ -128,10 +128,12 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    pub const SLOTS: usize = 2048;
+
     pub fn new(port: u32) -> Source {
         let account = Arc::new(Counters::default());
         let memory = Arc::new(GuestMemory::new());
-        let pool = PoolOwner::new(2048, || {
+        let pool = PoolOwner::new(Self::SLOTS as u32, || {
             Packet::new(PortId(port), account.clone(), memory.clone())
         });
         Source {
@@ -139,6 +141,12 @@ impl Source {
             account,
             port: PortId(port),
         }
+    }
+
+    /// Slots that are not under way.
+    pub fn free(&mut self) -> usize {
+        self.pool.reclaim(Packet::clear);
+        self.pool.available()
     }
 
     pub fn packet(&mut self, frame: &[u8]) -> Unique<Packet> {

@@ -1,9 +1,11 @@
 //! The transmit side: from the guest's ring to packet slots.
 //!
-//! A burst is fetched in two passes: translate all chains, then copy all headers. The first pass prefetches the lines that
-//! the second reads. A slot holds its chain until the payload was copied to all receivers; the chain of a frame that is
-//! complete in its snapshot is given back at once. When no slot is free, chains stay in the ring: the guest's own queue is the
-//! back-pressure. A burst ends after [`BURST`] packets, or earlier after as much work as a turn may have.
+//! A burst is fetched in two passes: translate all chains, then copy all headers. The first pass prefetches
+//! the lines that the second reads. A slot holds its chain until the payload was copied to all receivers; the
+//! chain of a frame that is complete in its snapshot is done at once. The guest gets chains back in its own
+//! order, so that the used index tells a successor of this process where to go on (`virtqueue`). When no slot
+//! is free, chains stay in the ring: the guest's own queue is the back-pressure. A burst ends after [`BURST`]
+//! packets, or earlier after as much work as a turn may have.
 
 use crate::Call;
 use crate::counters::{Counters, add_alone};
@@ -95,6 +97,7 @@ impl TransmitSide {
         let pool = new_pool(&queue, port, &account);
         let header_len = setup.features.header_len();
         Ok(TransmitSide {
+            owes_call: queue.has_history(),
             queue,
             pool,
             header_len,
@@ -102,7 +105,6 @@ impl TransmitSide {
             port,
             account,
             draining: false,
-            owes_call: false,
             completion: Completion::default(),
         })
     }
@@ -124,8 +126,10 @@ impl TransmitSide {
         self.pool.outstanding() == 0
     }
 
-    /// Goes on with other memory, after [`drain`](Self::drain). Packets under way keep the old one, and their chains.
+    /// Goes on with other memory, after [`drain`](Self::drain). Packets that are still under way keep the old
+    /// one; their chains are taken again.
     pub(crate) fn move_to(&mut self, memory: Arc<GuestMemory>) -> Result<(), QueueError> {
+        self.queue.rewind_all();
         self.queue.move_to(memory)?;
         self.pool = new_pool(&self.queue, self.port, &self.account);
         self.draining = false;
@@ -139,18 +143,23 @@ impl TransmitSide {
             return Ok(Fetched::Empty);
         }
         let slots = self.pool.available().saturating_sub(EXTRA_SLOTS as usize);
-        self.account.lender.set_free(slots);
         if slots == 0 {
             return Ok(Fetched::NoSlots);
         }
         let room = slots.min(BURST);
         let mut heads = [0; BURST];
+        let first = self.queue.next_place();
         let count = self.queue.take_heads(&mut heads[..room])?;
-        let translated = self.translate(&heads[..count], burst);
+        let translated = self.translate(first, &heads[..count], burst);
         if translated < count {
             self.queue.rewind((count - translated) as u16);
         }
-        self.read_heads(burst);
+        let tails = self.read_heads(burst);
+        if tails == 0 && burst.len() == translated {
+            self.queue.give_back_all(first, &heads[..translated]);
+        } else {
+            self.give_back_complete(burst);
+        }
         self.queue.show();
         Ok(if count == BURST || translated < count {
             Fetched::Full
@@ -161,9 +170,10 @@ impl TransmitSide {
         })
     }
 
-    /// First pass: translates the chains. Returns how many of them; much work ends the pass early.
+    /// First pass: translates the chains, the first of which has that place. Returns how many of them; much
+    /// work ends the pass early.
     #[inline(never)]
-    fn translate(&mut self, heads: &[u16], burst: &mut Vec<Unique<Packet>>) -> usize {
+    fn translate(&mut self, first: u16, heads: &[u16], burst: &mut Vec<Unique<Packet>>) -> usize {
         let mut work = 0;
         for (done, &head) in heads.iter().enumerate() {
             if work >= BURST_WORK {
@@ -172,6 +182,7 @@ impl TransmitSide {
             let Some(mut slot) = self.pool.take() else {
                 return done;
             };
+            slot.place = first.wrapping_add(done as u16);
             let result = self
                 .queue
                 .chain(head, Direction::FromDriver, HEAD_PREFETCH, &mut slot.chain);
@@ -185,9 +196,10 @@ impl TransmitSide {
         heads.len()
     }
 
-    /// Second pass: reads the heads. Chains that are no packets are given back.
+    /// Second pass: reads the heads. Chains that are no packets are given back. Returns how many bytes lie
+    /// behind the heads.
     #[inline(never)]
-    fn read_heads(&mut self, burst: &mut Vec<Unique<Packet>>) {
+    fn read_heads(&mut self, burst: &mut Vec<Unique<Packet>>) -> u64 {
         let (mut bytes, mut behind, mut at) = (0, 0, 0);
         while let Some(packet) = burst.get_mut(at) {
             match self.snapshot(packet) {
@@ -203,6 +215,15 @@ impl TransmitSide {
             add_alone(&self.account.received, burst.len() as u64);
             add_alone(&self.account.received_bytes, bytes);
             add_alone(&self.account.copied_in, bytes - behind);
+        }
+        behind
+    }
+
+    /// Gives back the chains of frames that are complete in their snapshots.
+    #[inline(never)]
+    fn give_back_complete(&mut self, burst: &[Unique<Packet>]) {
+        for packet in burst.iter().filter(|packet| !packet.holds_chain) {
+            self.queue.give_back(packet.place, packet.chain.head);
         }
     }
 
@@ -228,9 +249,6 @@ impl TransmitSide {
         packet.tail_len = frame_len - head_len;
         packet.tail_start = self.header_len + head_len;
         packet.holds_chain = packet.tail_len > 0;
-        if !packet.holds_chain {
-            self.queue.push_used(packet.chain.head, 0);
-        }
         Ok(frame_len)
     }
 
@@ -240,7 +258,7 @@ impl TransmitSide {
         for packet in burst.iter_mut().filter(|packet| packet.holds_chain) {
             let copied = packet.detach();
             add_alone(&self.account.copied_in, copied as u64);
-            self.queue.push_used(packet.chain.head, 0);
+            self.queue.give_back(packet.place, packet.chain.head);
         }
     }
 
@@ -249,7 +267,7 @@ impl TransmitSide {
     pub fn finish(&mut self, packets: impl Iterator<Item = Unique<Packet>>) {
         for mut packet in packets {
             if packet.holds_chain {
-                self.queue.push_used(packet.chain.head, 0);
+                self.queue.give_back(packet.place, packet.chain.head);
             }
             packet.clear();
             self.pool.put_back(packet);
@@ -258,7 +276,7 @@ impl TransmitSide {
 
     #[cold]
     fn refuse(&mut self, packet: Unique<Packet>, reason: DropReason) {
-        self.queue.push_used(packet.chain.head, 0);
+        self.queue.give_back(packet.place, packet.chain.head);
         self.pool.put_back(packet);
         add_alone(&self.account.received, 1);
         self.account.dropped(reason, 1);
@@ -301,7 +319,7 @@ impl TransmitSide {
         while self.pool.has_returned() {
             self.pool.reclaim(|packet| {
                 if packet.holds_chain {
-                    queue.push_used(packet.chain.head, 0);
+                    queue.give_back(packet.place, packet.chain.head);
                 }
                 packet.clear();
             });

@@ -16,6 +16,7 @@
 //! * `work`: who did the work;
 //! * `statistics`: what flows have counted;
 //! * `vm_state`: what guests do;
+//! * `restart`: rings that go on after the data plane was gone;
 //! * `random_guest`: anything in any order.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -40,6 +41,7 @@ mod meters;
 mod offloads;
 mod ownership;
 mod random_guest;
+mod restart;
 mod slow;
 mod stall;
 mod statistics;

@@ -182,6 +182,19 @@ impl Guest {
         switch.until_state(self.port, |state| *state == PortState::Running);
     }
 
+    /// Connects again, as after a death of the data plane, which the driver does not notice. `base` says
+    /// where each ring is to go on.
+    #[track_caller]
+    pub fn go_on(&mut self, switch: &mut Controller, base: impl Fn(&Ring) -> u16) {
+        self.session = Session::new(switch.attach(self.port));
+        self.negotiate();
+        assert_eq!(self.set_memory(), Said::Yes);
+        for index in [RECEIVE, TRANSMIT] {
+            self.start_ring_at(index, base(self.ring(index)));
+        }
+        switch.until_state(self.port, |state| *state == PortState::Running);
+    }
+
     #[track_caller]
     pub fn negotiate(&self) {
         let offered = self.session.get(GET_FEATURES).expect("features");
@@ -225,9 +238,15 @@ impl Guest {
 
     #[track_caller]
     pub fn start_ring(&self, index: u32) {
+        self.start_ring_at(index, self.ring(index).seen);
+    }
+
+    /// Starts a ring, and asks the device to go on at `base`.
+    #[track_caller]
+    pub fn start_ring_at(&self, index: u32, base: u16) {
         let (session, ring) = (&self.session, self.ring(index));
         session.must(SET_VRING_NUM, &state(index, ring.size.into()), &[]);
-        session.must(SET_VRING_BASE, &state(index, ring.seen.into()), &[]);
+        session.must(SET_VRING_BASE, &state(index, base.into()), &[]);
         session.must(SET_VRING_ADDR, &self.address_payload(index), &[]);
         session.must(SET_VRING_KICK, &words(&[index.into()]), &[ring.kick.as_fd()]);
         session.must(SET_VRING_CALL, &words(&[index.into()]), &[ring.call.as_fd()]);

@@ -111,6 +111,18 @@ impl Ring {
         self.memory.load16(self.used + 2)
     }
 
+    /// The head in the available ring at an index.
+    pub fn available_head(&self, index: u16) -> u16 {
+        let slot = usize::from(index & (self.size - 1));
+        self.memory.load16(self.available + 4 + 2 * slot)
+    }
+
+    /// The head in the used ring at an index.
+    pub fn used_head(&self, index: u16) -> u16 {
+        let slot = usize::from(index & (self.size - 1));
+        self.memory.load16(self.used + 4 + 8 * slot)
+    }
+
     /// The next used entry: head and length.
     pub fn take_used(&mut self) -> Option<(u16, u32)> {
         let ahead = self.used_index().wrapping_sub(self.seen);
