@@ -18,7 +18,7 @@ use crate::nic::Nic;
 use crate::session::{Session, SessionError};
 use control_protocol::driver::{InterfaceSpec, InterfaceState};
 use flow::PortId;
-use nic_packet::{NicError, Uplink};
+use nic_packet::{NicError, Owner, Uplink};
 use priority::{Booster, Priority, WakeMode};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -61,6 +61,8 @@ pub struct Start {
     pub reported: Arc<Doorbell>,
     /// How the worker is scheduled while it forwards.
     pub priority: Priority,
+    /// Whose the interface is.
+    pub owner: Arc<Owner>,
 }
 
 /// What a descriptor that became ready means.
@@ -191,7 +193,7 @@ impl Worker {
     }
 
     fn open(&mut self) {
-        let opened = Nic::open(&self.start.spec, &self.stale);
+        let opened = Nic::open(&self.start.spec, &self.stale, &self.start.owner);
         self.take_up(opened);
     }
 
@@ -436,9 +438,9 @@ impl Worker {
     fn remove_interface(&mut self, name: &str) {
         self.poller = None;
         let removed = match self.nic.take() {
-            Some(nic) => nic.remove(),
+            Some(nic) => nic.remove(&self.start.owner),
             // It may come back later, without a worker.
-            None => Uplink::show(name),
+            None => Uplink::show(name, &self.start.owner),
         };
         if let Err(error) = removed {
             log::warn!("port {} ({name}): {error}", self.start.port);

@@ -31,4 +31,5 @@ mod nic;
 mod process;
 mod session;
 
+pub use nic_packet::Owner;
 pub use process::{DriverError, run};

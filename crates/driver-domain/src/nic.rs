@@ -5,7 +5,9 @@
 //! plane wrote it; the kernel checks it.
 
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
-use nic_packet::{CONTROL_LEN, NicError, Offloads, Tap, TapSpec, Uplink, VNET_HEADER_LEN, VlanTag, vlan_tag};
+use nic_packet::{
+    CONTROL_LEN, NicError, Offloads, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, VlanTag, vlan_tag,
+};
 use rustix::io::Errno;
 use std::io;
 use std::net::IpAddr;
@@ -49,15 +51,15 @@ pub enum Arrival {
 }
 
 impl Nic {
-    /// Opens an interface. `stale` addresses are removed from a TAP.
-    pub fn open(spec: &InterfaceSpec, stale: &[(IpAddr, u8)]) -> Result<Nic, NicError> {
+    /// Opens an interface for an instance. `stale` addresses are removed from a TAP.
+    pub fn open(spec: &InterfaceSpec, stale: &[(IpAddr, u8)], owner: &Owner) -> Result<Nic, NicError> {
         if let Some(tap) = tap_spec(spec) {
-            return Tap::open(&tap, stale).map(Nic::Tap);
+            return Tap::open(&tap, stale, owner).map(Nic::Tap);
         }
         match spec.kind {
             InterfaceKind::Uplink => Uplink::open(&spec.name, spec.mtu).map(Nic::Uplink),
             InterfaceKind::Device => {
-                let uplink = Uplink::open_hidden(&spec.name, spec.mtu)?;
+                let uplink = Uplink::open_hidden(&spec.name, spec.mtu, owner)?;
                 Ok(Nic::Device(uplink, spec.name.clone()))
             }
             // The descriptor comes from the controller.
@@ -102,14 +104,14 @@ impl Nic {
     }
 
     /// Closes; a TAP of ours disappears.
-    pub fn remove(self) -> Result<(), NicError> {
+    pub fn remove(self, owner: &Owner) -> Result<(), NicError> {
         match self {
             Nic::Tap(tap) => tap.remove(),
             Nic::Uplink(_) => Ok(()),
             Nic::Device(uplink, name) => {
                 // The socket is closed first, so that no packet reaches both it and the host's stack.
                 drop(uplink);
-                Uplink::show(&name)
+                Uplink::show(&name, owner)
             }
         }
     }

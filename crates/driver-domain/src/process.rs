@@ -13,6 +13,7 @@ use control_protocol::driver::{
 use control_protocol::supervisor::{FromChild, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, PortId};
+use nic_packet::Owner;
 use priority::Priority;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
@@ -40,9 +41,10 @@ pub enum DriverError {
 const BATCH: usize = 16;
 
 /// Runs the driver domain until the supervisor asks it to end, or is gone. Then TAPs made by this process, or taken
-/// over by it, disappear. Takes CAP_NET_ADMIN, CAP_NET_RAW and, to enter network namespaces, CAP_SYS_ADMIN.
-pub fn run(supervisor: Channel) -> Result<(), DriverError> {
-    let mut domain = Domain::new()?;
+/// over by it, disappear; `owner` is the instance whose they are. Takes CAP_NET_ADMIN, CAP_NET_RAW and, to enter network
+/// namespaces, CAP_SYS_ADMIN.
+pub fn run(supervisor: Channel, owner: Owner) -> Result<(), DriverError> {
+    let mut domain = Domain::new(owner)?;
     let result = domain.serve(&supervisor);
     domain.end();
     result
@@ -58,6 +60,7 @@ struct Domain {
     reported: Arc<Doorbell>,
     /// How workers are scheduled that start from now on.
     priority: Priority,
+    owner: Arc<Owner>,
 }
 
 struct Port {
@@ -80,7 +83,7 @@ enum Next {
 }
 
 impl Domain {
-    fn new() -> io::Result<Domain> {
+    fn new(owner: Owner) -> io::Result<Domain> {
         let (reporter, reports) = mpsc::channel();
         Ok(Domain {
             controllers: BTreeMap::new(),
@@ -90,6 +93,7 @@ impl Domain {
             reporter,
             reported: Arc::new(Doorbell::new()?),
             priority: Priority::Normal,
+            owner: Arc::new(owner),
         })
     }
 
@@ -277,6 +281,7 @@ impl Domain {
             reports: self.reporter.clone(),
             reported: self.reported.clone(),
             priority: self.priority,
+            owner: self.owner.clone(),
         });
         let thread = std::thread::Builder::new()
             .name(thread_name(id))

@@ -514,7 +514,7 @@ fn follows_a_namespace_that_was_made_anew() {
 #[ignore = "runs as a child of another test"]
 fn driver_process() {
     let stdin = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    driver_domain::run(Channel::from(stdin)).unwrap();
+    driver_domain::run(Channel::from(stdin), common::owner()).unwrap();
 }
 
 #[test]

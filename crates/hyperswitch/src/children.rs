@@ -4,6 +4,7 @@
 use anyhow::{Context, Result};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, Role};
+use driver_domain::Owner;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use sandbox::{Kept, Missing, Violation};
 use std::os::unix::fs::DirBuilderExt;
@@ -38,10 +39,11 @@ fn kept() -> Kept {
 }
 
 /// The driver domain.
-pub fn driver() -> Result<ExitCode> {
+pub fn driver(run_dir: &Path) -> Result<ExitCode> {
     let supervisor = begin(Role::Driver)?;
+    let owner = Owner::new(run_dir);
     isolated(&supervisor, sandbox::isolate_driver(violation(), kept())?)?;
-    end(driver_domain::run(supervisor).map_err(Into::into))
+    end(driver_domain::run(supervisor, owner).map_err(Into::into))
 }
 
 /// The control process.
@@ -74,6 +76,7 @@ pub fn ovs(run_dir: &Path, database: Option<PathBuf>, claim_connections: bool) -
         .create(&directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
     ovs_glue::process::prepare();
+    let owner = Owner::new(run_dir);
     isolated(&supervisor, sandbox::isolate_ovs(violation(), run_dir)?)?;
     let usual = || {
         crate::ovs::places(run_dir)
@@ -85,6 +88,7 @@ pub fn ovs(run_dir: &Path, database: Option<PathBuf>, claim_connections: bool) -
         directory,
         databases: database.map_or_else(usual, |path| vec![path]),
         claim_connections,
+        owner,
     };
     end(ovs_glue::process::run(&supervisor, &options).map_err(Into::into))
 }

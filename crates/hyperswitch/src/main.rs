@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Run { config } => supervisor::run(&cli.run_dir, config.as_deref()),
         Verb::DataPlane => children::data_plane(),
-        Verb::Driver => children::driver(),
+        Verb::Driver => children::driver(&cli.run_dir),
         Verb::OvsGlue {
             database,
             claim_connections,

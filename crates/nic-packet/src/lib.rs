@@ -13,14 +13,18 @@
 
 mod namespace;
 mod netlink;
+mod owner;
+mod placeholder;
 mod settings;
 mod tap;
 mod uplink;
 mod watch;
 
+pub use owner::Owner;
+pub use placeholder::PlaceholderTaps;
 pub use tap::{Offloads, Tap, TapSpec};
 pub use uplink::{CONTROL_LEN, Uplink, VlanTag, vlan_tag};
-pub use watch::{LinkEvent, LinkState, LinkWatch, link_state};
+pub use watch::{LinkEvent, LinkState, LinkWatch};
 
 use std::io;
 
@@ -55,6 +59,16 @@ pub enum NicError {
     /// Another process has it open.
     #[error("TAP '{0}' is in use by another process or port")]
     Busy(String),
+    /// Another instance of the switch has made it.
+    #[error(
+        "interface '{name}' was made by the instance in {owner}: if that is no more, `ip link delete {name}` removes it"
+    )]
+    Foreign {
+        /// The interface.
+        name: String,
+        /// The other instance's run directory.
+        owner: String,
+    },
     /// It is a port of a bridge or the like already.
     #[error("interface '{0}' is another device's port")]
     Owned(String),

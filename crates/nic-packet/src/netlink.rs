@@ -45,6 +45,11 @@ impl Link {
     pub fn is_up(&self) -> bool {
         self.flags & libc::IFF_UP.cast_unsigned() != 0
     }
+
+    /// Whether it does without ARP.
+    pub fn has_no_arp(&self) -> bool {
+        self.flags & libc::IFF_NOARP.cast_unsigned() != 0
+    }
 }
 
 /// Changes to an interface; `None` leaves a property as it is.
@@ -53,16 +58,19 @@ pub struct Change<'a> {
     pub mac: Option<[u8; 6]>,
     pub mtu: Option<u16>,
     pub alias: Option<&'a str>,
-    pub up: bool,
+    /// Whether it is administratively up.
+    pub up: Option<bool>,
     /// Whether it does without ARP.
     pub no_arp: Option<bool>,
     /// Makes it a port of the device with that index.
     pub master: Option<u32>,
 }
 
+#[derive(Debug)]
 pub struct Netlink {
     socket: OwnedFd,
     serial: u32,
+    buffer: Vec<u8>,
 }
 
 impl Netlink {
@@ -77,6 +85,7 @@ impl Netlink {
         Ok(Netlink {
             socket: socket.map_err(|errno| NicError::refused("netlink socket", errno))?,
             serial: 0,
+            buffer: vec![0; 32 * 1024],
         })
     }
 
@@ -102,11 +111,13 @@ impl Netlink {
 
     /// Changes an interface.
     pub fn change(&mut self, index: u32, change: Change<'_>) -> io::Result<()> {
-        let flag = |set: bool, flag: i32| if set { flag.cast_unsigned() } else { 0 };
-        let no_arp = |of: bool| flag(of, libc::IFF_NOARP);
-        let up = flag(change.up, libc::IFF_UP);
-        let flags = up | no_arp(change.no_arp == Some(true));
-        let mut body = link_body_with(index, flags, up | no_arp(change.no_arp.is_some()));
+        let (mut flags, mut changed) = (0, 0);
+        for (wanted, flag) in [(change.up, libc::IFF_UP), (change.no_arp, libc::IFF_NOARP)] {
+            let flag = flag.cast_unsigned();
+            changed |= wanted.map_or(0, |_| flag);
+            flags |= if wanted == Some(true) { flag } else { 0 };
+        }
+        let mut body = link_body_with(index, flags, changed);
         if let Some(mac) = change.mac {
             attribute(&mut body, libc::IFLA_ADDRESS, &mac);
         }
@@ -203,15 +214,14 @@ impl Netlink {
         message.extend([0; 4]);
         message.extend(body);
         rustix::net::send(&self.socket, &message, SendFlags::empty())?;
-        let mut buffer = vec![0; 32 * 1024];
         loop {
             let (received, _) = rustix::io::retry_on_intr(|| {
-                rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::empty())
+                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())
             })?;
             if received == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            for (kind, serial, body) in messages(&buffer[..received]) {
+            for (kind, serial, body) in messages(&self.buffer[..received]) {
                 if serial != self.serial {
                     continue;
                 }

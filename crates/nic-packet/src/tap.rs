@@ -1,8 +1,8 @@
 //! TAP devices (`Documentation/networking/tuntap.rst`, `linux/if_tun.h`).
 //!
 //! A TAP of ours is persistent: it outlives the process, with its addresses and the settings that users have added, and
-//! the next process that opens it takes it over. It carries [`ALIAS`] as its alias, so that we only ever remove devices that
-//! we have made. TAPs that we make have one queue: the kernel opens it for one process at a time, and a multi-queue TAP
+//! the next process that opens it takes it over. Its alias says which instance made it (`owner`), so that we only ever remove
+//! devices that we have made. TAPs that we make have one queue: the kernel opens it for one process at a time, and a multi-queue TAP
 //! takes 6 MB of the kernel's memory and 10 ms to make (room for 256 queues and their disciplines). A multi-queue TAP that
 //! was there before is used as well; since any process can add a queue to it, and the kernel then spreads packets over the
 //! queues, one that has another queue already is refused as busy.
@@ -12,17 +12,13 @@
 
 use crate::namespace::NamespaceId;
 use crate::netlink::{Change, Link, Netlink};
+use crate::owner::{Made, Owner};
 use crate::settings::set_addresses;
 use crate::{NicError, VNET_HEADER_LEN, check_name, namespace};
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-
-/// The alias of interfaces that we made.
-const ALIAS: &str = "hyperswitch";
-/// The alias of placeholders, which only represent a port.
-const PLACEHOLDER_ALIAS: &str = "hyperswitch placeholder";
 
 /// The request for the network namespace of a TAP's device (`linux/if_tun.h`).
 const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
@@ -71,47 +67,60 @@ pub struct Tap {
 impl Tap {
     /// Creates the device, or takes an idle one over, and configures it. Addresses in `stale` that the
     /// specification does not name are removed; all others stay. [`Tap::change`] changes it later.
-    pub fn open(spec: &TapSpec, stale: &[(IpAddr, u8)]) -> Result<Tap, NicError> {
-        Tap::open_as(spec, stale, false)
-    }
-
-    /// The same, in the caller's namespace, for a placeholder: it has no IPv6 and no ARP, so that the host sends nothing through
-    /// it by itself. It shows a link while it is open, unless set otherwise. A placeholder that was set down stays down.
-    pub fn open_placeholder(name: &str, mac: [u8; 6]) -> Result<Tap, NicError> {
-        let spec = TapSpec {
-            name: name.into(),
-            mac: Some(mac),
-            ..TapSpec::default()
+    pub fn open(spec: &TapSpec, stale: &[(IpAddr, u8)], owner: &Owner) -> Result<Tap, NicError> {
+        check_name(&spec.name)?;
+        // Before it is entered: if it is replaced meanwhile, we notice later.
+        let netns = match &spec.netns {
+            Some(name) => Some((name.clone(), namespace::id(name)?)),
+            None => None,
         };
-        Tap::open_as(&spec, &[], true)
+        namespace::within(spec.netns.as_deref(), || {
+            let mut netlink = Netlink::new()?;
+            let (tap, link, is_new) = Tap::take(&mut netlink, &spec.name, Made::Tap, owner)?;
+            let tap = Tap { netns, ..tap };
+            tap.set_header()?;
+            if tap.made_by_us {
+                tap.name_as(&mut netlink, link.index, &owner.alias(Made::Tap))?;
+            }
+            tap.configure(&mut netlink, link.index, spec, is_new)?;
+            tap.bring_up(&mut netlink, link.index)?;
+            set_addresses(&mut netlink, &spec.name, link.index, stale, &spec.addresses)?;
+            tap.persist(true)?;
+            Ok(tap)
+        })
     }
 
-    /// Takes over a placeholder that exists and is not open; its address, MTU and state stay.
-    ///
-    /// # Errors
-    ///
-    /// There is none of this name, or it is open.
-    pub fn reopen_placeholder(name: &str) -> Result<Tap, NicError> {
+    /// Creates a device in the namespace of `netlink`, or takes an idle one over, as it is. Returns what it is, and whether it
+    /// is new.
+    pub(crate) fn take(
+        netlink: &mut Netlink,
+        name: &str,
+        made: Made,
+        owner: &Owner,
+    ) -> Result<(Tap, Link, bool), NicError> {
         check_name(name)?;
-        let mut netlink = Netlink::new()?;
-        let mut placeholder = || -> Result<Link, NicError> {
-            let link = netlink.link(name)?;
-            link.filter(|link| link.alias == PLACEHOLDER_ALIAS)
-                .ok_or_else(|| NicError::Missing(name.into()))
+        let existing = netlink.link(name)?;
+        let made_by_us = match &existing {
+            Some(link) => {
+                check_takeover(name, link)?;
+                owner.has_made(made, name, &link.alias)?
+            }
+            None => true,
         };
-        let link = placeholder()?;
-        check_takeover(name, &link)?;
-        let tap = Tap {
-            file: attach(name, Some(&link))?,
-            name: name.into(),
-            made_by_us: true,
-            netns: None,
-        };
-        if placeholder()?.queues > 1 {
+        let file = attach(name, existing.as_ref())?;
+        let link = netlink.link(name)?;
+        let link = link.ok_or_else(|| NicError::Missing(name.into()))?;
+        if link.queues > 1 {
+            // Another process was faster. Closing our queue leaves the device as it was.
             return Err(NicError::Busy(name.into()));
         }
-        tap.set_header()?;
-        Ok(tap)
+        let tap = Tap {
+            file,
+            name: name.into(),
+            made_by_us,
+            netns: None,
+        };
+        Ok((tap, link, existing.is_none()))
     }
 
     /// A TAP that another process has opened, in whatever namespace it is.
@@ -149,113 +158,16 @@ impl Tap {
         self.file.try_clone()
     }
 
-    /// Removes a placeholder of the caller's namespace at once, even while a process has it open.
-    ///
-    /// # Errors
-    ///
-    /// There is none with that name and index, or the kernel refused.
-    pub fn remove_placeholder(name: &str, index: u32) -> Result<(), NicError> {
-        check_name(name)?;
-        let mut netlink = Netlink::new()?;
-        let link = netlink.link(name)?;
-        link.filter(|link| link.alias == PLACEHOLDER_ALIAS && link.index == index)
-            .ok_or_else(|| NicError::Missing(name.into()))?;
-        let refused = |error| NicError::refused(format!("{name}: removing"), error);
-        netlink.delete(index).map_err(refused)
+    /// Whether this process or an earlier one of ours has created it.
+    pub(crate) fn is_made_by_us(&self) -> bool {
+        self.made_by_us
     }
 
-    /// Sets whether the host may send through a placeholder of the caller's namespace by itself. It may when the TAP is a
-    /// network's other end.
-    ///
-    /// # Errors
-    ///
-    /// There is none with that name and index, or the kernel refused.
-    pub fn set_silent(name: &str, index: u32, silent: bool) -> Result<(), NicError> {
-        check_name(name)?;
-        let mut netlink = Netlink::new()?;
-        let link = netlink.link(name)?;
-        link.filter(|link| link.alias == PLACEHOLDER_ALIAS && link.index == index)
-            .ok_or_else(|| NicError::Missing(name.into()))?;
-        silence(&mut netlink, name, index, silent)
-    }
-
-    fn open_as(spec: &TapSpec, stale: &[(IpAddr, u8)], silent: bool) -> Result<Tap, NicError> {
-        check_name(&spec.name)?;
-        let alias = if silent { PLACEHOLDER_ALIAS } else { ALIAS };
-        // Before it is entered: if it is replaced meanwhile, we notice later.
-        let netns = match &spec.netns {
-            Some(name) => Some((name.clone(), namespace::id(name)?)),
-            None => None,
-        };
-        namespace::within(spec.netns.as_deref(), || {
-            let mut netlink = Netlink::new()?;
-            let existing = netlink.link(&spec.name)?;
-            if let Some(link) = &existing {
-                check_takeover(&spec.name, link)?;
-            }
-            let file = attach(&spec.name, existing.as_ref())?;
-            let link = netlink
-                .link(&spec.name)?
-                .ok_or_else(|| NicError::Missing(spec.name.clone()))?;
-            if link.queues > 1 {
-                // Another process was faster. Closing our queue leaves the device as it was.
-                return Err(NicError::Busy(spec.name.clone()));
-            }
-            let tap = Tap {
-                file,
-                name: spec.name.clone(),
-                made_by_us: existing.is_none() || link.alias == alias,
-                netns,
-            };
-            if silent {
-                silence(&mut netlink, &spec.name, link.index, true)?;
-            }
-            tap.set_header()?;
-            if tap.made_by_us {
-                tap.name_as(&mut netlink, link.index, alias)?;
-            }
-            tap.configure(&mut netlink, link.index, spec, existing.is_none())?;
-            let was_down = existing.is_some_and(|link| link.alias == alias && !link.is_up());
-            if !(silent && was_down) {
-                tap.bring_up(&mut netlink, link.index)?;
-            }
-            set_addresses(&mut netlink, &spec.name, link.index, stale, &spec.addresses)?;
-            tap.persist(true)?;
-            Ok(tap)
-        })
-    }
-
-    /// Removes the placeholders of the caller's namespace that an earlier process has made and no process has open, and returns
-    /// their names. Devices without a placeholder's alias stay.
-    ///
-    /// # Errors
-    ///
-    /// The kernel refused to list interfaces.
-    pub fn remove_idle_placeholders() -> Result<Vec<String>, NicError> {
-        let mut netlink = Netlink::new()?;
-        let mut removed = Vec::new();
-        for link in netlink.links()? {
-            let name = link.name.as_str();
-            if link.alias != PLACEHOLDER_ALIAS || check_takeover(name, &link).is_err() {
-                continue;
-            }
-            let Ok(file) = attach(name, Some(&link)) else {
-                continue;
-            };
-            let tap = Tap {
-                file,
-                name: name.into(),
-                made_by_us: true,
-                netns: None,
-            };
-            // Another process may have opened it, or made another one, meanwhile.
-            let alone = |link: &Link| link.alias == PLACEHOLDER_ALIAS && link.queues <= 1;
-            if netlink.link(name)?.as_ref().is_some_and(alone) {
-                tap.remove()?;
-                removed.push(name.to_owned());
-            }
-        }
-        Ok(removed)
+    /// Throws away what the host has sent through it, but at most so many frames.
+    pub(crate) fn discard(&self, frames: usize) {
+        let mut frame = [0; VNET_HEADER_LEN];
+        // A frame that is longer than the room for it is cut, and gone all the same.
+        let _ = (0..frames).all(|_| rustix::io::read(&self.file, &mut frame).is_ok());
     }
 
     /// Sets the offloads that the kernel may leave to us from now on.
@@ -346,7 +258,7 @@ impl Tap {
 
     fn bring_up(&self, netlink: &mut Netlink, index: u32) -> Result<(), NicError> {
         let change = Change {
-            up: true,
+            up: Some(true),
             ..Change::default()
         };
         let refused = |error| NicError::refused(format!("{}: bringing up", self.name), error);
@@ -354,12 +266,12 @@ impl Tap {
     }
 
     /// The virtio-net header in front of frames.
-    fn set_header(&self) -> Result<(), NicError> {
+    pub(crate) fn set_header(&self) -> Result<(), NicError> {
         self.set_int("TUNSETVNETHDRSZ", libc::TUNSETVNETHDRSZ, VNET_HEADER_LEN)?;
         self.set_int("TUNSETVNETLE", libc::TUNSETVNETLE, 1)
     }
 
-    fn persist(&self, on: bool) -> Result<(), NicError> {
+    pub(crate) fn persist(&self, on: bool) -> Result<(), NicError> {
         // SAFETY: TUNSETPERSIST takes a truth value by value; the descriptor is ours.
         let result = unsafe {
             libc::ioctl(
@@ -406,25 +318,6 @@ fn check_takeover(name: &str, link: &Link) -> Result<(), NicError> {
         "tun" => Ok(()),
         "" => Err(not_a_tap("a device".into())),
         kind => Err(not_a_tap(format!("a {kind}"))),
-    }
-}
-
-/// Keeps the host from sending by itself, which is to be done before the device is up; or lets it.
-fn silence(netlink: &mut Netlink, name: &str, index: u32, silent: bool) -> Result<(), NicError> {
-    let change = Change {
-        no_arp: Some(silent),
-        ..Change::default()
-    };
-    let refused = |error| NicError::refused(format!("{name}: switching ARP on or off"), error);
-    netlink.change(index, change).map_err(refused)?;
-    let ipv6 = format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6");
-    match std::fs::write(&ipv6, if silent { "1" } else { "0" }) {
-        Ok(()) => Ok(()),
-        // The kernel has no IPv6.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        // A service whose kernel settings are protected: the host's settings for new devices stay in force.
-        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
-        Err(error) => Err(NicError::refused(ipv6, error)),
     }
 }
 

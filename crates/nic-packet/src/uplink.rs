@@ -14,6 +14,7 @@
 //! control message; [`vlan_tag`] finds it there, for the caller to put back.
 
 use crate::netlink::{Change, Link, Netlink};
+use crate::owner::{Made, Owner};
 use crate::{NicError, VNET_HEADER_LEN, check_name};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -43,9 +44,6 @@ pub struct Uplink {
     socket: OwnedFd,
     header_len: usize,
 }
-
-/// The alias of bridges that hide an interface.
-const HIDING_ALIAS: &str = "hyperswitch hides";
 
 impl Uplink {
     /// Opens an interface, which must be up. `mtu` is set if given.
@@ -83,8 +81,9 @@ impl Uplink {
     ///
     /// # Errors
     ///
-    /// As [`Uplink::open`], and [`NicError::Owned`] for one that is another device's port.
-    pub fn open_hidden(name: &str, mtu: Option<u16>) -> Result<Uplink, NicError> {
+    /// As [`Uplink::open`]; [`NicError::Owned`] for one that is another device's port, [`NicError::Foreign`] for one that
+    /// another instance has hidden.
+    pub fn open_hidden(name: &str, mtu: Option<u16>, owner: &Owner) -> Result<Uplink, NicError> {
         check_name(name)?;
         let mut netlink = Netlink::new()?;
         let link = netlink
@@ -99,21 +98,19 @@ impl Uplink {
                     .map_err(|error| NicError::refused(format!("{name}: hiding it from the host"), error))?;
                 let made = netlink.link(&hiding)?;
                 let made = made.ok_or_else(|| NicError::Missing(hiding.clone()))?;
-                let alias = Some(HIDING_ALIAS);
+                let alias = owner.alias(Made::Hiding);
                 let named = Change {
-                    alias,
+                    alias: Some(&alias),
                     ..Change::default()
                 };
                 netlink
                     .change(made.index, named)
                     .map_err(|error| NicError::refused(format!("{hiding}: naming"), error))?;
-                Link {
-                    alias: HIDING_ALIAS.into(),
-                    ..made
-                }
+                Link { alias, ..made }
             }
         };
-        if bridge.alias != HIDING_ALIAS || bridge.is_up() || ![0, bridge.index].contains(&link.master) {
+        let is_ours = owner.has_made(Made::Hiding, name, &bridge.alias)?;
+        if !is_ours || bridge.is_up() || ![0, bridge.index].contains(&link.master) {
             return Err(NicError::Owned(name.into()));
         }
         let hidden = netlink.change(
@@ -127,21 +124,22 @@ impl Uplink {
             .map_err(|error| NicError::refused(format!("{name}: hiding it from the host"), error))
             .and_then(|()| Uplink::open(name, mtu));
         if opened.is_err() {
-            Uplink::show(name)?;
+            Uplink::show(name, owner)?;
         }
         opened
     }
 
-    /// Gives an interface back to the host's stack; no error if it was not hidden, or does not exist any more.
+    /// Gives an interface back to the host's stack; no error if this instance has not hidden it, or it does not exist any more.
     ///
     /// # Errors
     ///
     /// The kernel refused.
-    pub fn show(name: &str) -> Result<(), NicError> {
+    pub fn show(name: &str, owner: &Owner) -> Result<(), NicError> {
         check_name(name)?;
         let mut netlink = Netlink::new()?;
         let bridge = netlink.link(&hiding_name(name))?;
-        let Some(bridge) = bridge.filter(|bridge| bridge.alias == HIDING_ALIAS) else {
+        let is_ours = |alias: &str| owner.has_made(Made::Hiding, name, alias).unwrap_or(false);
+        let Some(bridge) = bridge.filter(|bridge| is_ours(&bridge.alias)) else {
             return Ok(());
         };
         netlink

@@ -1,7 +1,7 @@
 //! Changes of the interfaces of a network namespace, as rtnetlink reports them (`RTNLGRP_LINK`).
 
 use crate::NicError;
-use crate::netlink::{Link, Netlink, messages, parse_link};
+use crate::netlink::{Link, messages, parse_link};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -87,17 +87,8 @@ impl AsFd for LinkWatch {
     }
 }
 
-/// An interface of the calling thread's namespace; `None` if there is none of this name.
-///
-/// # Errors
-///
-/// The name is none, or the kernel refused.
-pub fn link_state(name: &str) -> Result<Option<LinkState>, NicError> {
-    crate::check_name(name)?;
-    Ok(Netlink::new()?.link(name)?.map(|link| state(&link)))
-}
-
-fn state(link: &Link) -> LinkState {
+/// What a link message says.
+pub(crate) fn state(link: &Link) -> LinkState {
     LinkState {
         index: link.index,
         up: link.is_up(),
@@ -121,14 +112,6 @@ fn event(kind: u16, link: &Link) -> Option<LinkEvent> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_loopback_interface_has_a_state() {
-        let state = link_state("lo").unwrap().unwrap();
-        assert_eq!(state.index, 1);
-        assert!(state.mtu >= 68);
-        assert_eq!(link_state("no-such-thing").unwrap(), None);
-    }
 
     #[test]
     fn a_move_is_told_with_index_and_namespace() {

@@ -203,10 +203,15 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Refuses ports that cannot be made.
+    /// Refuses ports that cannot be made. The kernel says `EAFNOSUPPORT`, "Address family not supported by protocol"; ovs-vswitchd
+    /// passes the text on to users, who are better told that the protocol is not supported.
     pub fn check_port(&self, kind: Kind) -> Result<(), Errno> {
         let known = matches!(kind, Kind::Netdev | Kind::Internal) || self.tunnels.has(kind as u32);
-        if known { Ok(()) } else { Err(Errno::EAFNOSUPPORT) }
+        if known {
+            Ok(())
+        } else {
+            Err(Errno::EPROTONOSUPPORT)
+        }
     }
 }
 
@@ -383,7 +388,7 @@ mod tests {
         assert_eq!(all.check_port(Kind::Vxlan), Ok(()));
         assert_eq!(
             Capabilities::first().check_port(Kind::Vxlan),
-            Err(Errno::EAFNOSUPPORT)
+            Err(Errno::EPROTONOSUPPORT)
         );
     }
 }

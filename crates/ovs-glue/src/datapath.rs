@@ -280,6 +280,12 @@ pub trait Datapath {
     /// That is the device of a port: its interface index, and a descriptor of the TAP. Without one it is the device that
     /// the port had already.
     fn attach_device(&mut self, datapath: DatapathId, port: PortNo, index: u32, device: Option<OwnedFd>);
+    /// The next port whose own network device, which was attached, has gone: the process that had it says so.
+    fn next_gone(&mut self) -> Option<(DatapathId, PortNo)>;
+    /// Whether a port's other end is a virtual machine.
+    fn has_guest(&self, datapath: DatapathId, port: PortNo) -> bool;
+    /// The port's network device was made again.
+    fn renew_device(&mut self, datapath: DatapathId, port: PortNo);
     /// Counters of a port since it was made, seen from the switch, as they were when it was last asked for them.
     fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
 

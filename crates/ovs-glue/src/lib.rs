@@ -39,3 +39,4 @@ pub mod translate;
 pub use capabilities::Capabilities;
 pub use connection::Delivery;
 pub use glue::Glue;
+pub use nic_packet::Owner;

@@ -243,6 +243,9 @@ impl Datapath for Memory {
 
     fn add_port(&mut self, datapath: DatapathId, port: &PortSpec) -> Result<(), Errno> {
         self.plane(datapath)?.ports.insert(port.number, port.clone());
+        if port.kind == vport::Kind::Internal {
+            self.carriers.push_back((datapath, port.number, true));
+        }
         Ok(())
     }
 
@@ -266,6 +269,18 @@ impl Datapath for Memory {
     }
 
     fn attach_device(&mut self, _: DatapathId, _: PortNo, _: u32, _: Option<OwnedFd>) {}
+
+    fn next_gone(&mut self) -> Option<(DatapathId, PortNo)> {
+        None
+    }
+
+    fn has_guest(&self, _: DatapathId, _: PortNo) -> bool {
+        false
+    }
+
+    fn renew_device(&mut self, datapath: DatapathId, port: PortNo) {
+        self.carriers.push_back((datapath, port, true));
+    }
 
     fn port_stats(&self, _: DatapathId, _: PortNo) -> vport::Stats {
         vport::Stats::default()

@@ -3,7 +3,8 @@
 //! ovs-vswitchd looks at a port's network device for its index, address, MTU and link state, and uses the datapath's
 //! local port by its device. A port of ours has no such device, so one is made in answer to the request that makes the port.
 //! If a virtual machine is the port's other end, frames that the host sends into the device reach nobody, so it is kept silent;
-//! otherwise the device itself is the other end, and is lent to the process that forwards its packets.
+//! otherwise the device itself is the other end, and is lent to the process that forwards its packets. Until it is known which,
+//! it is down, and nothing passes.
 
 use crate::datapath::DeviceSettings;
 use ovs_netlink::Errno;
@@ -23,21 +24,29 @@ pub struct DeviceState {
 
 /// Makes and removes such devices.
 pub trait Placeholders {
-    /// Makes the device, up, or takes over the one that an earlier process made; returns its interface index. `EEXIST` if
+    /// Makes the device, down, or takes over the one that an earlier process made; returns its interface index. `EEXIST` if
     /// the name is somebody else's.
     fn create(&mut self, name: &str) -> Result<u32, Errno>;
     /// Removes a device made here. No error if there is none.
     fn remove(&mut self, name: &str);
+    /// The next device made here that has gone, though nobody removed it here: with the namespace where it was, or by an
+    /// administrator.
+    fn next_gone(&mut self) -> Option<String>;
+    /// As [`Placeholders::create`], for a device that has gone.
+    fn renew(&mut self, name: &str) -> Result<u32, Errno>;
+    /// Has the kernel tell all who watch devices of a change of this one, which is down.
+    fn announce(&mut self, name: &str);
     /// The interface index of any device of this name, whose changes are told from then on.
     fn index(&mut self, name: &str) -> Option<u32>;
-    /// Whether the device shows a link, as the guest behind the port is connected or not.
+    /// Whether the device shows a link, as the guest behind the port is connected or not. From now on it is silent, and up unless
+    /// it was set down as such.
     fn set_carrier(&mut self, name: &str, up: bool) -> Result<(), Errno>;
     /// No change of a device that was not made here is told any more.
     fn forget(&mut self, name: &str);
-    /// From now on the device is its port's other end: it shows a link, and the host may speak through it. Returns its index and a
-    /// descriptor of it, unless that was lent by an earlier process and is in use.
+    /// From now on the device is its port's other end: it shows a link, and the host speaks through it once it was set up.
+    /// Returns its index and a descriptor of it, unless that was lent by an earlier process and is in use.
     fn lend(&mut self, name: &str) -> Result<(u32, Option<OwnedFd>), Errno>;
-    /// Readable when [`Placeholders::next_change`] may have something to say.
+    /// Readable when [`Placeholders::next_change`] or [`Placeholders::next_gone`] may have something to say.
     fn changes(&self) -> Option<BorrowedFd<'_>>;
     /// The next device made here that changed, and what it is now. The first change of each is that it was made.
     fn next_change(&mut self) -> Option<(String, DeviceState)>;
@@ -51,6 +60,8 @@ pub trait Placeholders {
 pub struct NoDevices {
     /// What [`Placeholders::next_change`] will say.
     pub changed: VecDeque<(String, DeviceState)>,
+    /// Devices that [`Placeholders::next_gone`] will name.
+    pub gone: VecDeque<String>,
     /// The links that were set last.
     pub carriers: BTreeMap<String, bool>,
     devices: BTreeMap<String, u32>,
@@ -70,6 +81,17 @@ impl Placeholders for NoDevices {
     fn remove(&mut self, name: &str) {
         self.devices.remove(name);
     }
+
+    fn next_gone(&mut self) -> Option<String> {
+        self.gone.pop_front()
+    }
+
+    fn renew(&mut self, name: &str) -> Result<u32, Errno> {
+        self.devices.remove(name);
+        self.create(name)
+    }
+
+    fn announce(&mut self, _: &str) {}
 
     fn index(&mut self, name: &str) -> Option<u32> {
         self.devices.get(name).copied()

@@ -16,6 +16,7 @@ use crate::translate::Ports;
 use control_protocol::supervisor::{FromChild, Role, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, SwitchId};
+use nic_packet::Owner;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -44,6 +45,8 @@ pub struct Options {
     pub databases: Vec<PathBuf>,
     /// See [`Capabilities::claimed`].
     pub claim_connections: bool,
+    /// Whose the devices are that are made.
+    pub owner: Owner,
 }
 
 /// Why the process ended.
@@ -109,7 +112,8 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
     if let Some(limits) = database.changed_limits() {
         plane.limit_all(limits);
     }
-    let mut placeholders = TapPlaceholders::new().map_err(|error| Error::Placeholders(error.to_string()))?;
+    let mut placeholders = TapPlaceholders::new(options.owner.clone())
+        .map_err(|error| Error::Placeholders(error.to_string()))?;
     placeholders.know_lent(plane.lent());
     let capabilities = if options.claim_connections {
         Capabilities::ours().with_connections_claimed()
@@ -146,6 +150,7 @@ impl Process<'_> {
         let mut more = false;
         loop {
             self.follow_database(self.glue.is_other_ready())?;
+            self.release_ports();
             let timeout = if more {
                 Some(Duration::ZERO)
             } else {
@@ -176,6 +181,19 @@ impl Process<'_> {
         ];
         let due = due.into_iter().flatten().min()?;
         Some(due.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
+    }
+
+    /// Lets internal ports speak for the host of which the database does not say that they are virtual machines'.
+    fn release_ports(&mut self) {
+        let plane = &mut self.glue.switch.datapath;
+        let Some(held) = plane.held() else { return };
+        // Without a database there is nobody to say so.
+        let is_there = self.database.socket().is_some() || self.database.connect().is_ok();
+        if !is_there || self.database.ask_for_all(held).is_err() {
+            self.is_watched = false;
+            return plane.release(held);
+        }
+        plane.release(self.database.told());
     }
 
     fn follow_database(&mut self, is_ready: bool) -> Result<(), Error> {

@@ -37,6 +37,11 @@ pub trait Service {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Caller(pub u64);
 
+impl Caller {
+    /// No connection: of an answer only the notices are sent.
+    pub const NOBODY: Caller = Caller(u64::MAX);
+}
+
 /// The answer to one netlink datagram, or a part of it.
 #[derive(Default)]
 pub struct Answer {

@@ -40,6 +40,7 @@ errnos! {
     ERANGE = 34,
     EOVERFLOW = 75,
     EMSGSIZE = 90,
+    EPROTONOSUPPORT = 93,
     EOPNOTSUPP = 95,
     EAFNOSUPPORT = 97,
     ENOBUFS = 105,

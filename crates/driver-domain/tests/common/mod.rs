@@ -35,6 +35,11 @@ pub fn can_run() -> bool {
     false
 }
 
+/// The instance as which tests make devices.
+pub fn owner() -> driver_domain::Owner {
+    driver_domain::Owner::new(std::path::Path::new("/run/hyperswitch-test"))
+}
+
 /// A name no other test or process uses, of at most 13 bytes.
 pub fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -168,7 +173,7 @@ impl Driver {
                 let kind = Some(rustix::thread::LinkNameSpaceType::Network);
                 rustix::thread::move_into_link_name_space(netns.as_fd(), kind).unwrap();
             }
-            driver_domain::run(theirs).unwrap();
+            driver_domain::run(theirs, owner()).unwrap();
         });
         Driver::with(supervisor, Runs::Thread(thread))
     }

@@ -22,6 +22,8 @@ const MAX_READ: usize = 1 << 20;
 /// The names by which answers about ports, and about limits, are recognised.
 const PORTS: &str = "ports";
 const LIMITS: &str = "limits";
+/// The same for answers after which all was told.
+const TOLD: &str = "told";
 const KEY: &str = "vhost-user";
 const PATH_KEY: &str = "vhost-user-path";
 /// Longest path that a Unix socket's address holds (unix(7)).
@@ -45,6 +47,9 @@ pub struct Database {
     limits_known: bool,
     /// They are others than those that were asked for last.
     limits_changed: bool,
+    /// The highest number with which all was asked for, and that of the last answer.
+    asked: u64,
+    told: u64,
 }
 
 /// The database does not speak its protocol, or is gone.
@@ -77,6 +82,8 @@ impl Database {
             tables: limits::Tables::default(),
             limits_known: false,
             limits_changed: false,
+            asked: 0,
+            told: 0,
         }
     }
 
@@ -117,6 +124,7 @@ impl Database {
         rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
         self.found = Some(path);
         self.received.clear();
+        self.asked = self.told;
         let ports = json!({"Interface": {"columns": ["name", "external_ids"]}});
         for (id, columns) in [(PORTS, ports), (LIMITS, limits::columns())] {
             let parameters = json!(["Open_vSwitch", id, columns]);
@@ -127,6 +135,34 @@ impl Database {
         }
         self.socket = Some(socket);
         Ok(())
+    }
+
+    /// Asks for an answer that comes after all that the database has to say now: [`Database::told`] is at least `number` from
+    /// then on. Numbers rise. After an error it is not connected.
+    ///
+    /// ovsdb-server tells of all changes before it looks at the next request (`ovsdb_jsonrpc_session_run`).
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub fn ask_for_all(&mut self, number: u64) -> Result<(), DatabaseError> {
+        let Some(socket) = self.socket.as_ref().filter(|_| number > self.asked) else {
+            return Ok(());
+        };
+        let sent = send(
+            socket,
+            &json!({"method": "echo", "params": [], "id": [TOLD, number]}),
+        );
+        match sent {
+            Ok(()) => self.asked = number,
+            Err(_) => self.socket = None,
+        }
+        sent
+    }
+
+    /// The number with which all was asked for that was told.
+    pub fn told(&self) -> u64 {
+        self.told
     }
 
     /// Takes in what the database has said. After an error it is not connected.
@@ -197,6 +233,10 @@ impl Database {
                 self.tables = limits::Tables::default();
                 self.limits_known = true;
                 self.take_limits(&message["result"]);
+            }
+            None if message["id"][0] == TOLD => {
+                let number = message["id"][1].as_u64().filter(|number| *number <= self.asked);
+                self.told = self.told.max(number.unwrap_or(0));
             }
             Some("update") if message["params"][0] == LIMITS => self.take_limits(&message["params"][1]),
             Some("update") => self.take_rows(&message["params"][1]["Interface"]),
@@ -333,6 +373,28 @@ mod tests {
         write!(server.stream, "{second}{}", update(json!({"a": {"old": {}}}))).unwrap();
         server.database.read().unwrap();
         assert_eq!(server.database.plugs().into_keys().collect::<Vec<_>>(), ["vm2"]);
+    }
+
+    #[test]
+    fn an_answer_says_that_all_before_was_told() {
+        let mut server = server();
+        server.database.ask_for_all(3).unwrap();
+        server.database.ask_for_all(2).unwrap();
+        let mut asked = vec![0; 4096];
+        let length = server.stream.read(&mut asked).unwrap();
+        let asked: Value = serde_json::from_slice(&asked[..length]).unwrap();
+        assert_eq!(asked["method"], "echo");
+        let all = json!({"id": "ports", "error": null, "result": {"Interface": {"a": row("vm1", "server")}}});
+        write!(server.stream, "{all}").unwrap();
+        server.database.read().unwrap();
+        assert_eq!(server.database.told(), 0);
+        // Numbers that nobody asked for say nothing.
+        write!(server.stream, "{}", json!({"id": [TOLD, 9], "result": []})).unwrap();
+        server.database.read().unwrap();
+        assert_eq!(server.database.told(), 0);
+        write!(server.stream, "{}", json!({"id": asked["id"], "result": []})).unwrap();
+        server.database.read().unwrap();
+        assert_eq!(server.database.told(), 3);
     }
 
     #[test]

@@ -4,6 +4,10 @@
 //! which network namespace the TAP is. What was tried is tried again with back-off, from a timer, as long as either end is
 //! not connected: so any of the processes may die and come back. Interfaces that an earlier process of ours attached go on,
 //! and are left as they are.
+//!
+//! An internal port may become a virtual machine's, which the database says. ovs-vswitchd may have read there what has not come
+//! to us yet, so a new one is *held*: its TAP is not attached before the database has told all that it had to tell when the port
+//! was made ([`Plane::held`], [`Plane::release`]). Else the host would speak into the switch through a virtual machine's port.
 
 use super::ports::End;
 use super::{Link, Pending, Plane};
@@ -32,6 +36,10 @@ pub(super) struct Devices {
     listed: Option<BTreeMap<PortId, (InterfaceSpec, InterfaceState)>>,
     /// Ports that want their TAP's descriptor.
     wanting: VecDeque<PortNo>,
+    /// Ports whose TAP has gone.
+    gone: VecDeque<PortNo>,
+    /// Ports held so far.
+    holds: u64,
 }
 
 impl Devices {
@@ -40,6 +48,8 @@ impl Devices {
             link: Link::new()?,
             listed: None,
             wanting: VecDeque::new(),
+            gone: VecDeque::new(),
+            holds: 0,
         })
     }
 }
@@ -53,6 +63,8 @@ pub(super) struct Attachment {
     delay: Duration,
     /// Why it does not work, as was said last.
     problem: Option<String>,
+    /// It waits until the database has told all; its number among those that do.
+    held: Option<u64>,
 }
 
 impl Attachment {
@@ -63,6 +75,7 @@ impl Attachment {
             due: Some(Instant::now()),
             delay: DELAY.0,
             problem: None,
+            held: None,
         }
     }
 
@@ -117,8 +130,31 @@ impl Plane {
 
     /// When a device is to be tried next.
     pub fn due(&self) -> Option<Instant> {
-        let attachments = self.ports.attachments();
+        let attachments = self.ports.attachments().filter(|one| one.held.is_none());
         attachments.filter_map(|attachment| attachment.due).min()
+    }
+
+    /// Not attached before the database has told all: the number of the port among those that were held.
+    pub(super) fn hold(&mut self, mut attachment: Attachment) -> Attachment {
+        self.devices.holds += 1;
+        attachment.held = Some(self.devices.holds);
+        attachment
+    }
+
+    /// The number of the port that was held last, if it is held still.
+    pub fn held(&self) -> Option<u64> {
+        self.ports.attachments().filter_map(|one| one.held).max()
+    }
+
+    /// The database has told all that it had to tell when the port with this number was held: this one and those before are
+    /// what it says.
+    pub fn release(&mut self, last: u64) {
+        for attachment in self.ports.attachments_mut() {
+            if attachment.held.is_some_and(|held| held <= last) {
+                attachment.held = None;
+                attachment.try_now();
+            }
+        }
     }
 
     /// Whether the device of a new port is attached already.
@@ -182,7 +218,10 @@ impl Plane {
             let id = self.options.ports.id(number);
             let is_up = id.is_some_and(|id| self.is_attached(id, &name));
             if let Some(attachment) = self.ports.attachment(number) {
-                *attachment = Attachment::new(is_up);
+                *attachment = Attachment {
+                    held: attachment.held,
+                    ..Attachment::new(is_up)
+                };
             }
         }
     }
@@ -196,12 +235,17 @@ impl Plane {
         let Some(attachment) = self.ports.attachment(number) else {
             return;
         };
-        attachment.is_up = state == InterfaceState::Up;
+        let was_up = std::mem::replace(&mut attachment.is_up, state == InterfaceState::Up);
         match state {
             InterfaceState::Up => attachment.problem = None,
             InterfaceState::Disconnected => attachment.retry(),
             InterfaceState::Failed(text) => {
-                attachment.retry();
+                // A device that has gone is made again at once.
+                if was_up {
+                    attachment.try_now();
+                } else {
+                    attachment.retry();
+                }
                 let text: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
                 if attachment.problem.as_ref() != Some(&text) {
                     log::warn!("port '{name}': {text}");
@@ -222,7 +266,7 @@ impl Plane {
             let Some(attachment) = self.ports.attachment(number) else {
                 continue;
             };
-            if attachment.due.is_none_or(|due| due > now) {
+            if attachment.held.is_some() || attachment.due.is_none_or(|due| due > now) {
                 continue;
             }
             // Without either of them there is nothing to do until they are back.
@@ -242,6 +286,33 @@ impl Plane {
 
     pub(super) fn next_wanting(&mut self) -> Option<PortNo> {
         self.devices.wanting.pop_front()
+    }
+
+    /// Whether a TAP that is to be attached without a descriptor is still there: the driver domain has it, unless it says that it
+    /// fails. One that is not there is told by [`Plane::next_device_gone`].
+    pub(super) fn has_device(&mut self, number: PortNo) -> bool {
+        let has = self
+            .ports
+            .attachment(number)
+            .is_none_or(|one| one.problem.is_none());
+        if !has && !self.devices.gone.contains(&number) {
+            self.devices.gone.push_back(number);
+        }
+        has
+    }
+
+    pub(super) fn next_device_gone(&mut self) -> Option<PortNo> {
+        self.devices.gone.pop_front()
+    }
+
+    /// A port's device was made again.
+    pub(super) fn device_renewed(&mut self, number: PortNo) {
+        if let Some(attachment) = self.ports.attachment(number) {
+            (attachment.is_up, attachment.problem) = (false, None);
+            attachment.try_now();
+        } else if self.ports.end(number) == Some(End::Guest) {
+            self.carriers.push_back((number, self.ports.is_running(number)));
+        }
     }
 
     /// Joins a port to its device. The descriptor is the TAP's; without one the driver domain has it already.

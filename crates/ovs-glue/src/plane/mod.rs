@@ -358,7 +358,22 @@ impl Datapath for Plane {
     }
 
     fn attach_device(&mut self, _: DatapathId, port: PortNo, index: u32, device: Option<OwnedFd>) {
-        self.attach(port, InterfaceKind::Given { index }, device);
+        if device.is_some() || self.has_device(port) {
+            self.attach(port, InterfaceKind::Given { index }, device);
+        }
+    }
+
+    fn next_gone(&mut self) -> Option<(DatapathId, PortNo)> {
+        let port = self.next_device_gone()?;
+        Some((self.datapath?, port))
+    }
+
+    fn has_guest(&self, _: DatapathId, port: PortNo) -> bool {
+        self.ports.end(port) == Some(ports::End::Guest)
+    }
+
+    fn renew_device(&mut self, _: DatapathId, port: PortNo) {
+        self.device_renewed(port);
     }
 
     fn port_stats(&self, _: DatapathId, port: PortNo) -> vport::Stats {

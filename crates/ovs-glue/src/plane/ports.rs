@@ -210,6 +210,11 @@ impl Plane {
             _ => End::Nobody,
         };
         let is_attached = self.is_attached(id, &spec.name);
+        let attachment = match end {
+            End::Tap => Some(self.hold(Attachment::new(is_attached))),
+            End::Device => Some(Attachment::new(is_attached)),
+            End::Guest | End::Nobody => None,
+        };
         let port = Port {
             spec: spec.clone(),
             mtu: MTU,
@@ -219,7 +224,7 @@ impl Plane {
             state: PortState::Disconnected,
             attempts: Attempts::default(),
             end,
-            attachment: matches!(end, End::Tap | End::Device).then(|| Attachment::new(is_attached)),
+            attachment,
             counters: PortCounters::default(),
             before: Stats::default(),
         };

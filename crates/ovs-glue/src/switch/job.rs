@@ -144,9 +144,9 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         }
     }
 
-    /// Whether a request waits for room in the data plane, and there is some.
+    /// Whether a request waits for room in the data plane, and there is some; or something is to be announced.
     pub fn can_go_on(&self) -> bool {
-        !self.stalled.is_empty() && self.datapath.has_room()
+        !self.stalled.is_empty() && self.datapath.has_room() || self.to_announce.is_some()
     }
 
     /// Begins as many messages as can be begun.

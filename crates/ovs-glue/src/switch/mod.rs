@@ -79,6 +79,8 @@ pub struct Switch<D, P> {
     /// Callers whose requests wait for room in the data plane.
     stalled: VecDeque<Caller>,
     answers: VecDeque<(Caller, Answer)>,
+    /// A datapath that has lost a port, once that was told.
+    to_announce: Option<DatapathId>,
 }
 
 /// The result of a request.
@@ -198,6 +200,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             last_ticket: 0,
             stalled: VecDeque::new(),
             answers: VecDeque::new(),
+            to_announce: None,
         }
     }
 

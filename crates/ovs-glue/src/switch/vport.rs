@@ -82,7 +82,14 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
         let known = known.filter(|number| *number != LOCAL && !bridge.ports.contains_key(number));
         let preferred = wanted.number.or(known.map(|number| number.0));
         let number = free_number(bridge, preferred, self.capabilities.ports)?;
-        self.capabilities.check_port(wanted.kind)?;
+        if let Err(errno) = self.capabilities.check_port(wanted.kind) {
+            telemetry::limited!(
+                log::Level::Warn,
+                "port '{name}' is refused: it is a tunnel ({:?}), and tunnels are not supported",
+                wanted.kind
+            );
+            return refused(errno);
+        }
         let spec = PortSpec {
             number,
             name,

@@ -10,6 +10,7 @@ use control_protocol::data_plane::{
     Answer as Told, Connection, EndedFlow, FromDataPlane, Packet, PortInfo, PortState, Request, ToDataPlane,
     Upcall, UpcallCause, UpcallId,
 };
+use control_protocol::driver::{FromDriver, ToDriver};
 use flow::{FlowId as Id, FlowKey, FlowStats, MeterStats, PortCounters, PortId, SwitchId};
 use ovs_glue::datapath::{
     Answer, Datapath, DatapathId, Detail, Errno, FlowId, FlowSpec, MeterSpec, PortNo, PortSpec, PutMode,
@@ -871,6 +872,42 @@ fn a_port_stays_down_in_the_next_data_plane() {
     assert!(matches!(world.hear().request, Request::PortAdd(_)));
     world.plane.set_device(DATAPATH, PortNo(2), device(false));
     world.hears_nothing();
+}
+
+#[test]
+fn no_device_is_attached_before_the_database_has_told_all() {
+    let mut world = World::new();
+    let (ours, driver) = Channel::pair().unwrap();
+    world.plane.connect_driver(ours).unwrap();
+    world.plane.exchange();
+    driver.try_recv::<ToDriver>().unwrap();
+    driver.try_send(&FromDriver::Interfaces(Vec::new()), &[]).unwrap();
+    world.plane.exchange();
+    assert_eq!(world.plane.held(), None);
+    world.add_port(1, "int1");
+    world.add_port(2, "vm2");
+    assert_eq!(world.plane.held(), Some(2));
+    for _ in 0..2 {
+        assert_eq!(world.plane.next_device(), None, "who it is for is not known");
+        assert_eq!(world.plane.due(), None, "nothing is to be done before it is");
+        // Whatever dies meanwhile.
+        world.connect(Vec::new());
+    }
+    world.add_port(3, "int3");
+    // What the database had to tell then.
+    world.plane.plug("vm2", Plug::Server);
+    world.plane.release(2);
+    assert_eq!(world.plane.next_device(), Some((DATAPATH, PortNo(1))));
+    assert_eq!(world.plane.next_device(), None, "made later, or a guest's");
+    assert_eq!(world.plane.held(), Some(3));
+    world.plane.release(3);
+    assert_eq!(world.plane.next_device(), Some((DATAPATH, PortNo(3))));
+    assert_eq!(world.plane.held(), None);
+    // A port that is no guest's any more.
+    world.plane.plug_all(&BTreeMap::new());
+    assert_eq!(world.plane.next_device(), None);
+    world.plane.release(world.plane.held().unwrap());
+    assert_eq!(world.plane.next_device(), Some((DATAPATH, PortNo(2))));
 }
 
 #[test]

@@ -2,6 +2,10 @@
 
 use crate::inside;
 use crate::world::World;
+use ovs_glue::Owner;
+use ovs_glue::datapath::Errno;
+use ovs_glue::placeholder::Placeholders;
+use ovs_glue::tap::TapPlaceholders;
 
 #[test]
 fn devices_and_guests_are_followed() {
@@ -100,4 +104,88 @@ fn inside_moved() {
     let devices = std::fs::read_to_string(format!("/proc/{}/net/dev", other.id())).unwrap();
     assert!(!devices.contains("vm1"), "gone there as well: {devices}");
     world.check_log();
+}
+
+#[test]
+fn instances_leave_each_others_devices_alone() {
+    inside("devices::inside_instances");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_instances() {
+    let Some(world) = World::new() else { return };
+    for directory in ["a", "b"] {
+        std::fs::create_dir(world.path(directory)).unwrap();
+    }
+    let process = |instance: &str| TapPlaceholders::new(Owner::new(&world.path(instance))).unwrap();
+    let mut first = process("a");
+    let index = first.create("vm1").unwrap();
+    first.create("vm2").unwrap();
+    // Its process is being restarted, and nobody has its devices open.
+    drop(first);
+    let mut other = process("b");
+    other.create("vm3").unwrap();
+    drop(other);
+    let mut other = process("b");
+    assert_eq!(other.create("vm1"), Err(Errno::EEXIST), "it is another one's");
+    assert_eq!(other.remove_abandoned(), 1, "its own");
+    assert!(!world.has_device("vm3"));
+    let mut next = process("a");
+    assert_eq!(next.create("vm1"), Ok(index), "the same device");
+    assert_eq!(next.remove_abandoned(), 1);
+    assert!(world.has_device("vm1") && !world.has_device("vm2"));
+    drop(next);
+    // One of a version that did not name instances is used by those who ask for it, and else let alone.
+    let mut ip = std::process::Command::new("ip");
+    ip.args(["link", "set", "vm1", "alias", "hyperswitch placeholder"]);
+    assert!(ip.status().unwrap().success());
+    let mut next = process("a");
+    assert_eq!(next.remove_abandoned(), 0);
+    assert_eq!(next.create("vm1"), Ok(index));
+}
+
+#[test]
+fn a_device_that_vanishes_is_made_again() {
+    inside("devices::inside_vanishing");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_vanishing() {
+    let Some(mut world) = World::new() else { return };
+    world.start_glue();
+    world.start_vswitchd();
+    world.add_bridge(&["vm1", "vm2"]);
+    let number = world.vsctl("get Interface vm1 ofport");
+    let other = world.other_namespace();
+    world.ip(&format!("link set vm1 netns {}", other.id()));
+    world.until("the namespace is told", |world| {
+        world.glue("vport vm1").starts_with("namespace=Some(0) ")
+    });
+    // With its namespace.
+    drop(other);
+    world.until("it is back", |world| world.has_device("vm1"));
+    assert!(world.glue("vport vm1").starts_with("namespace=None "));
+    // By an administrator. As a machine is its other end, its link is up.
+    world.ip("link del vm1");
+    world.until("it is back again", |world| world.has_device("vm1"));
+    world.until("its state is told", |world| {
+        world.vsctl("get Interface vm1 admin_state link_state error ofport")
+            == format!("up\nup\n[]\n{number}")
+    });
+    // Its name is taken: ovs-vswitchd says so, and has it again when the name is free.
+    let other = world.other_namespace();
+    world.ip(&format!("link set vm1 netns {}", other.id()));
+    world.ip("link add vm1 type veth peer name far1");
+    drop(other);
+    world.until("the error is told", |world| {
+        world.vsctl("get Interface vm1 error").contains("File exists")
+    });
+    world.ip("link del vm1");
+    world.until("it is a port again", |world| {
+        world.vsctl("get Interface vm1 error") == "[]"
+    });
+    assert!(world.has_device("vm1"));
+    assert_eq!(world.ports(), ["br0", "ovs-system", "vm1", "vm2"]);
 }

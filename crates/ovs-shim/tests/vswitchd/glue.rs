@@ -6,7 +6,7 @@ use ovs_glue::placeholder::Placeholders;
 use ovs_glue::server::{Caller, Limits, Service};
 use ovs_glue::switch::Switch;
 use ovs_glue::tap::TapPlaceholders;
-use ovs_glue::{Capabilities, Glue};
+use ovs_glue::{Capabilities, Glue, Owner};
 use ovs_netlink::action::Action;
 use ovs_netlink::attribute::Writer;
 use ovs_netlink::flow::Stats;
@@ -40,6 +40,11 @@ pub fn commands() -> mpsc::Receiver<String> {
     commands
 }
 
+/// The instance is known by its socket's directory.
+pub fn owner(socket: &Path) -> Owner {
+    Owner::new(socket.parent().unwrap())
+}
+
 /// Serves until standard input ends.
 pub fn run(socket: &Path) {
     let capabilities = match std::env::var_os(FIRST) {
@@ -49,7 +54,11 @@ pub fn run(socket: &Path) {
             ..Capabilities::kernel()
         },
     };
-    let switch = Switch::new(Memory::default(), TapPlaceholders::new().unwrap(), capabilities);
+    let switch = Switch::new(
+        Memory::default(),
+        TapPlaceholders::new(owner(socket)).unwrap(),
+        capabilities,
+    );
     let instance = u64::from(std::process::id());
     let mut glue = Glue::listen(socket, instance, Limits::default(), switch).unwrap();
     let commands = commands();

@@ -188,3 +188,68 @@ fn hidden(world: &World, from: &Bystander) {
     let (answered, _) = world.run_at(from, "ping -c 3 -i 0.2 -W 1 10.8.0.7");
     assert!(!answered, "the host answers on a device that is a port");
 }
+
+#[test]
+fn an_internal_port_outlives_the_namespace_where_it_is() {
+    inside_with_product("host::inside_vanishing");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_vanishing() {
+    let Some(world) = begin() else { return };
+    world.vsctl("add-port br0 in0 -- set Interface in0 type=internal");
+    world.ip("address add 10.7.0.9/24 dev br0");
+    world.ip("link set br0 up");
+    for _ in 0..2 {
+        let there = world.other_namespace();
+        give(&world, "in0", &there, "10.7.0.1/24");
+        reaches(&world, &there, "10.7.0.9");
+        drop(there);
+        world.until("the port is back", |world| world.has_device("in0"));
+        world.until("its state is told", |world| {
+            world.vsctl("get Interface in0 link_state error") == "down\n[]"
+        });
+    }
+    let said = std::fs::read_to_string(world.path("product.output")).unwrap();
+    let lines = said.lines().filter(|line| line.contains("in0")).count();
+    assert!(lines <= 30, "{lines} lines about it:\n{said}");
+}
+
+#[test]
+fn the_host_says_nothing_through_a_port_by_itself() {
+    inside_with_product("host::inside_silence");
+}
+
+/// A device that is up makes the host ask for routers and join groups.
+#[test]
+#[ignore = "started by a test above"]
+fn inside_silence() {
+    let Some(world) = begin() else { return };
+    for round in 0..5 {
+        let (guest, internal) = (format!("vm{round}"), format!("in{round}"));
+        world.vsctl(&format!(
+            "add-port br0 {guest} -- set Interface {guest} type=internal external_ids:vhost-user=server \
+             -- add-port br0 {internal} -- set Interface {internal} type=internal"
+        ));
+        world.until("the guest's device is up", |world| {
+            world.vsctl(&format!("get Interface {guest} admin_state")) == "up"
+        });
+        assert_eq!(
+            world.vsctl(&format!("get Interface {internal} admin_state")),
+            "down",
+            "until the administrator sets it up"
+        );
+    }
+    // Long enough for what the host says about a new address (RFC 4861, RFC 3810).
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let counted = "get Interface in0 statistics:rx_packets";
+    let received = world.vsctl("--columns=name,statistics list Interface");
+    assert!(!received.contains("rx_packets=1"), "{received}");
+    let stations = world.appctl("fdb/show br0");
+    assert_eq!(stations.lines().count(), 1, "{stations}");
+    assert_eq!(world.vsctl(counted), "0");
+    // What the host says through a device that it uses is forwarded.
+    world.ip("link set in0 up");
+    world.until("the host speaks", |world| world.vsctl(counted) != "0");
+}

@@ -1,6 +1,6 @@
 //! The glue process with our own data plane, which outlives the glue.
 
-use crate::glue::{ANSWER, commands};
+use crate::glue::{ANSWER, commands, owner};
 use control_protocol::Channel;
 use control_protocol::supervisor::{ToChild, VmStates};
 use flow::{ControllerId, SwitchId};
@@ -73,7 +73,11 @@ impl DataPlane {
             plane.exchange();
         }
         self.glues += 1;
-        let switch = Switch::new(plane, TapPlaceholders::new().unwrap(), Capabilities::ours());
+        let switch = Switch::new(
+            plane,
+            TapPlaceholders::new(owner(socket)).unwrap(),
+            Capabilities::ours(),
+        );
         let instance = u64::from(std::process::id()) << 16 | self.glues;
         Glue::listen(socket, instance, Limits::default(), switch).unwrap()
     }
