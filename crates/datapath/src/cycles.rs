@@ -8,7 +8,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[path = "../tests/support/mod.rs"]
-mod support;
+pub(crate) mod support;
 
 use crate::meter::Meters;
 use crate::pipeline::Pipeline;
@@ -48,6 +48,26 @@ struct Loop {
 }
 
 fn port(datapath: &Arc<Datapath>, switch: &Arc<Switch>, number: u32) -> (Arc<Port>, Guest) {
+    let setup = Setup {
+        features: ALL,
+        receive_size: RING,
+        transmit_size: RING,
+        buffers: vec![STRIDE as u32],
+        posted: RING.into(),
+    };
+    let (port, mut guest) = port_with(datapath, switch, number, setup);
+    guest.repost = false;
+    guest.bring_up();
+    (port, guest)
+}
+
+/// A port with a guest that has said nothing yet.
+pub(crate) fn port_with(
+    datapath: &Arc<Datapath>,
+    switch: &Arc<Switch>,
+    number: u32,
+    setup: Setup,
+) -> (Arc<Port>, Guest) {
     let spec = PortSpec {
         port: PortId(number),
         switch: SwitchId(1),
@@ -62,17 +82,7 @@ fn port(datapath: &Arc<Datapath>, switch: &Arc<Switch>, number: u32) -> (Arc<Por
     datapath.set_port(port.id(), Some(port.clone()));
     let (ours, theirs) = UnixStream::pair().unwrap();
     port.attach(ours).unwrap();
-    let setup = Setup {
-        features: ALL,
-        receive_size: RING,
-        transmit_size: RING,
-        buffers: vec![STRIDE as u32],
-        posted: RING.into(),
-    };
-    let mut guest = Guest::new(number, theirs, setup);
-    guest.repost = false;
-    guest.bring_up();
-    (port, guest)
+    (port, Guest::new(number, theirs, setup))
 }
 
 /// A UDP frame of one of many flows.
@@ -100,7 +110,7 @@ fn insert(switch: &Switch, id: u128, key: FlowKey, mask: FlowMask) {
     insert_with(switch, id, key, mask, vec![Action::Output(PortId(2))]);
 }
 
-fn insert_with(switch: &Switch, id: u128, key: FlowKey, mask: FlowMask, actions: Vec<Action>) {
+pub(crate) fn insert_with(switch: &Switch, id: u128, key: FlowKey, mask: FlowMask, actions: Vec<Action>) {
     let flow = Flow::new(FlowId(id), SwitchId(1), key, mask, actions);
     switch.flows.lock().insert(flow).unwrap();
 }

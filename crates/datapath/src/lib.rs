@@ -37,6 +37,8 @@ mod channel;
 mod controller;
 #[cfg(test)]
 mod cycles;
+#[cfg(test)]
+mod deaths;
 mod deliver;
 mod ended;
 mod events;

@@ -4,6 +4,8 @@
 //!   child finds that descriptor, and the supervisor receives signals as a descriptor.
 //! * [`spawn_apart`] starts a thread with a descriptor table of its own, through a thread that [`prepare_apart`] starts.
 //! * [`Thread::interrupt`] ends a system call in which a thread waits.
+//! * `Stepped`, with feature `step`, which is for tests: a thread of another process, instruction by
+//!   instruction.
 //!
 //! Crate `sandbox` has the rights that a process gives up once it runs. [`spawn_apart`] and [`Thread::interrupt`] may be
 //! called from any thread. Everything else is called while a process has one thread; [`Signals`] is used by that thread only.
@@ -14,6 +16,8 @@ mod apart;
 mod child;
 mod interrupt;
 mod signals;
+#[cfg(feature = "step")]
+mod step;
 
 pub use apart::{prepare_apart, spawn_apart};
 pub use child::{
@@ -22,3 +26,5 @@ pub use child::{
 };
 pub use interrupt::{Thread, allow_interrupts};
 pub use signals::{Signal, Signals};
+#[cfg(feature = "step")]
+pub use step::Stepped;

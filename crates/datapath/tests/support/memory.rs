@@ -1,6 +1,7 @@
 //! A guest's memory: a memfd, mapped here as a VMM does it.
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
 
@@ -26,10 +27,20 @@ pub fn memfd(len: u64) -> File {
 
 impl Memory {
     pub fn new(len: usize) -> Memory {
-        let file = memfd(FILE_OFFSET + len as u64);
+        Memory::of(memfd(FILE_OFFSET + len as u64))
+    }
+
+    /// The memory that another one has in this file.
+    pub fn of(file: File) -> Memory {
+        let len = (file.metadata().unwrap().len() - FILE_OFFSET) as usize;
         let map =
             MmapRegion::from_file(FileOffset::new(file.try_clone().unwrap(), FILE_OFFSET), len).unwrap();
         Memory { file, len, map }
+    }
+
+    /// The number of its file in this process.
+    pub fn number(&self) -> i32 {
+        self.file.as_raw_fd()
     }
 
     pub fn write(&self, at: usize, bytes: &[u8]) {

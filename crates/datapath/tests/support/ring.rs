@@ -107,6 +107,10 @@ impl Ring {
         }
     }
 
+    pub fn available_index(&self) -> u16 {
+        self.memory.load16(self.available + 2)
+    }
+
     pub fn used_index(&self) -> u16 {
         self.memory.load16(self.used + 2)
     }
