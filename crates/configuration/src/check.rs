@@ -249,7 +249,11 @@ fn check_tap(
     place: &[PathSegment],
     seen: &mut Seen,
 ) -> Result<(), CheckError> {
-    for (key, given) in [("socket", port.socket.is_some()), ("mode", port.mode.is_some())] {
+    for (key, given) in [
+        ("socket", port.socket.is_some()),
+        ("mode", port.mode.is_some()),
+        ("owner", port.owner.is_some()),
+    ] {
         if given {
             let message = format!("`{key}` is for ports of type vhost-user; {} is a tap", port.name);
             return Err(error(place, key, message));

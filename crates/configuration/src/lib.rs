@@ -20,5 +20,5 @@ pub use schema::{
 };
 pub use value::{
     AgeingSeconds, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns,
-    TableSize, VlanId,
+    TableSize, UserId, VlanId,
 };

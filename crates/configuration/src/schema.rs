@@ -5,7 +5,8 @@
 //! takes an explicit `trunk`, the safe direction of error.
 
 use crate::value::{
-    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, TableSize, VlanId,
+    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, TableSize, UserId,
+    VlanId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -140,6 +141,10 @@ pub struct PortConfig {
     /// vhost-user: which side listens on the socket; default `server`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<PortMode>,
+    /// vhost-user: the user to whom the socket belongs, or the directory of one that the switch makes;
+    /// default: the user to whom the directories on the way belong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<UserId>,
     /// VLANs the port carries; default: untagged frames only.
     #[serde(default)]
     pub vlan: VlanConfig,
@@ -398,6 +403,7 @@ impl PortConfig {
             kind,
             socket: None,
             mode: None,
+            owner: None,
             vlan: VlanConfig::Untagged,
             mtu: None,
             mac: None,

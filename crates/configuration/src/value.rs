@@ -126,6 +126,11 @@ number! {
     MissRate(u32) = 1..=1_000_000, default 1000, "a number of packets per second, 1 to 1000000"
 }
 
+number! {
+    /// Number of a user, 0 to 4294967294.
+    UserId(u32) = 0..=4_294_967_294, default 0, "the number of a user (`id -u NAME`)"
+}
+
 macro_rules! text {
     ($(#[$doc:meta])* $name:ident($inner:ty), $expected:literal, $parse:expr) => {
         $(#[$doc])*

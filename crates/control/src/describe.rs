@@ -69,7 +69,9 @@ impl Control {
     pub fn port_info(&self, name: &str, run: &PortRun, listed: Option<&data_plane::PortInfo>) -> PortInfo {
         let port = &run.wanted;
         let (kind, socket, interface) = match &port.link {
-            Link::Listen(path) | Link::Connect(path) => (PortKind::VhostUser, Some(path.clone()), None),
+            Link::Listen(socket) | Link::Connect(socket) => {
+                (PortKind::VhostUser, Some(socket.path.clone()), None)
+            }
             Link::Interface(spec) => (PortKind::Tap, None, Some(spec.name.clone())),
         };
         let uplink = matches!(&port.link, Link::Interface(spec) if spec.kind == InterfaceKind::Uplink);

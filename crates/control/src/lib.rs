@@ -56,7 +56,6 @@ mod process;
 mod refusal;
 mod replace;
 mod serve;
-mod sockets;
 mod state;
 mod store;
 mod switches;

@@ -13,7 +13,6 @@ use crate::control::Control;
 use crate::driver::DriverDomain;
 use crate::port::{DELAY_MIN_MS, PortRun, SETTLE_MS};
 use crate::refusal::Problem;
-use crate::sockets;
 use crate::state::Link;
 use control_protocol::Channel;
 use control_protocol::data_plane::{Connection, PortSpec, PortState, Request};
@@ -62,7 +61,7 @@ impl Control {
                 Ok(fd) => fds.push(fd),
                 Err(error) => {
                     let problem = Problem::Listen {
-                        path: path.clone(),
+                        path: path.path.clone(),
                         error: error.to_string(),
                     };
                     log::warn!("port {name}: {problem}");
@@ -115,7 +114,7 @@ impl Control {
             match &link {
                 Link::Listen(_) => {}
                 Link::Connect(path) if run.state == PortState::Disconnected => {
-                    match sockets::connect_to(path) {
+                    match socket_path::connect_to(path) {
                         Ok(stream) => {
                             run.problem = None;
                             run.back_off(now_ms, SETTLE_MS);
@@ -123,7 +122,7 @@ impl Control {
                         }
                         Err(error) => {
                             run.problem = Some(Problem::Connect {
-                                path: path.clone(),
+                                path: path.path.clone(),
                                 error: error.to_string(),
                             });
                             run.back_off(now_ms, DELAY_MIN_MS);

@@ -113,7 +113,7 @@ mod tests {
             Change::SetSwitch(name, switch) => assert!(state.switches.insert(name, switch).is_some()),
             Change::AddPort(name, port) => {
                 assert!(state.switches.contains_key(&port.switch));
-                let taken = |other: &DesiredPort| matches!((&other.link, &port.link), (Link::Listen(a), Link::Listen(b)) if a == b);
+                let taken = |other: &DesiredPort| matches!((&other.link, &port.link), (Link::Listen(a), Link::Listen(b)) if a.path == b.path);
                 assert!(
                     !state.ports.values().any(taken),
                     "socket of {name} is not free yet"

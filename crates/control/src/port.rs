@@ -2,13 +2,12 @@
 
 use crate::l2::Readiness;
 use crate::refusal::Problem;
-use crate::sockets;
 use crate::state::{DesiredPort, Link};
 use control_protocol::data_plane::PortState;
 use control_protocol::driver::InterfaceState;
 use flow::PortId;
 use rustix::fs::Mode;
-use std::io;
+use socket_path::{Refusal, SocketPath};
 use std::os::fd::OwnedFd;
 
 /// First delay, in milliseconds.
@@ -76,7 +75,7 @@ impl PortRun {
     /// Removes the socket file, if it is ours and not one that another process made before us.
     pub fn remove_socket(&self) {
         if let (Link::Listen(path), true) = (&self.wanted.link, self.added || self.listener.is_some()) {
-            sockets::remove(path);
+            socket_path::remove(path);
         }
     }
 
@@ -84,7 +83,7 @@ impl PortRun {
     pub fn clear_the_way(&mut self) {
         if let Link::Listen(path) = &self.wanted.link {
             self.listener = None;
-            sockets::remove(path);
+            socket_path::remove(path);
         }
     }
 
@@ -142,17 +141,17 @@ impl PortRun {
     }
 
     /// A listening socket for the data plane, bound if there is none yet.
-    pub fn listening(&mut self, path: &std::path::Path) -> io::Result<OwnedFd> {
+    pub fn listening(&mut self, path: &SocketPath) -> Result<OwnedFd, Refusal> {
         let listener = match self.listener.take() {
             Some(listener) => listener,
             None => {
-                let listener = sockets::listen_at(path, Mode::from_raw_mode(0o660))?;
+                let listener = socket_path::listen_at(path, Mode::from_raw_mode(0o660))?;
                 // The data plane has a thread that waits in accept.
                 rustix::io::ioctl_fionbio(&listener, false)?;
                 listener
             }
         };
-        let copy = listener.try_clone()?;
+        let copy = rustix::io::fcntl_dupfd_cloexec(&listener, 0)?;
         self.listener = Some(listener);
         Ok(copy)
     }

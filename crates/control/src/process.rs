@@ -6,7 +6,6 @@ use crate::peer::Peer;
 use crate::pending::{AllGathered, Pending};
 use crate::port::PortRun;
 use crate::refusal::Refusal;
-use crate::sockets;
 use crate::state::{Intent, State, desired};
 use crate::store::Store;
 use crate::switches::Switches;
@@ -284,7 +283,7 @@ impl Control {
     /// Removes this process's files and sockets.
     fn finish(&mut self) {
         self.ports.values().for_each(PortRun::remove_socket);
-        sockets::remove(&management::control_socket(&self.options.run_dir));
+        socket_path::remove(&management::control_socket(&self.options.run_dir).into());
         self.store.clear();
     }
 }

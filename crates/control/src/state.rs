@@ -8,12 +8,13 @@ use crate::mac::initial_mac;
 use crate::refusal::Refusal;
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use management::{
-    Config, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
+    Config, MissRate, Origin, PortChanges, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind, UserId,
     VlanConfig,
 };
 use serde::{Deserialize, Serialize};
+use socket_path::SocketPath;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Users' intent: the file as last read, and the changes that requests made to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,9 +72,9 @@ pub struct DesiredPort {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
     /// A VMM connects to this socket.
-    Listen(PathBuf),
+    Listen(SocketPath),
     /// We connect to a VMM's socket.
-    Connect(PathBuf),
+    Connect(SocketPath),
     /// A driver domain's interface.
     Interface(InterfaceSpec),
 }
@@ -96,10 +97,13 @@ impl DesiredPort {
     pub fn fixed_keys(&self, other: &DesiredPort) -> Vec<&'static str> {
         let mut keys = match (&self.link, &other.link) {
             (Link::Listen(old), Link::Listen(new)) | (Link::Connect(old), Link::Connect(new)) => {
-                vec![("socket", old != new)]
+                vec![
+                    ("socket", old.path != new.path),
+                    ("owner", old.owner != new.owner),
+                ]
             }
             (Link::Listen(old), Link::Connect(new)) | (Link::Connect(old), Link::Listen(new)) => {
-                vec![("mode", true), ("socket", old != new)]
+                vec![("mode", true), ("socket", old.path != new.path)]
             }
             (Link::Interface(old), Link::Interface(new)) if old.is_same_device(new) => Vec::new(),
             (Link::Interface(old), Link::Interface(new)) => {
@@ -232,9 +236,10 @@ fn host_port(
 ) -> DesiredPort {
     let host = switch.host.clone().unwrap_or_default();
     let mtu = host.mtu.unwrap_or(switch.mtu).get();
+    let mac = host.mac.map(|mac| mac.bytes());
     let kind = InterfaceKind::Tap {
         netns: None,
-        mac: host.mac.map(|mac| mac.bytes()),
+        mac,
         initial_mac,
         addresses: host.addresses.iter().map(|address| address.parts()).collect(),
     };
@@ -250,7 +255,7 @@ fn host_port(
         mtu,
         miss_rate: MissRate::default().get(),
         mac: None,
-        rules: open_rules(host.vlan, 1024, host.mac.map(|mac| mac.bytes())),
+        rules: open_rules(host.vlan, 1024, mac.or(initial_mac)),
     }
 }
 
@@ -282,14 +287,19 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
     let run_dir = &options.run_dir;
     let mtu = port.mtu.unwrap_or(switch.mtu).get();
     let mac = port.mac.map(|mac| mac.bytes());
+    let initial_mac = initial_mac(options, port.name.as_str()).filter(|_| port.kind == PortKind::Tap);
+    let socket = || SocketPath {
+        path: port.socket_path(run_dir),
+        owner: port.owner.map(UserId::get),
+    };
     let link = match (port.kind, port.mode.unwrap_or_default()) {
-        (PortKind::VhostUser, PortMode::Server) => Link::Listen(port.socket_path(run_dir)),
-        (PortKind::VhostUser, PortMode::Client) => Link::Connect(port.socket_path(run_dir)),
+        (PortKind::VhostUser, PortMode::Server) => Link::Listen(socket()),
+        (PortKind::VhostUser, PortMode::Client) => Link::Connect(socket()),
         (PortKind::Tap, _) => Link::Interface(InterfaceSpec {
             kind: InterfaceKind::Tap {
                 netns: port.netns.as_ref().map(|netns| netns.to_string()),
                 mac,
-                initial_mac: initial_mac(options, port.name.as_str()),
+                initial_mac,
                 addresses: port.addresses.iter().map(|address| address.parts()).collect(),
             },
             name: port.interface_name().to_string(),
@@ -310,7 +320,7 @@ fn desired_port(switch: &SwitchConfig, port: &PortConfig, origin: Origin, option
             flood: port.flood,
             mac_limit: usize::try_from(port.mac_limit.get()).unwrap_or(usize::MAX),
             static_macs: port.static_macs.iter().map(|mac| number(mac.bytes())).collect(),
-            mac: mac.map(number),
+            mac: mac.or(initial_mac).map(number),
             readiness: Readiness::Disconnected,
         },
     }
@@ -326,7 +336,8 @@ fn check_sockets(state: &State, run_dir: &Path) -> Result<(), Refusal> {
     let control = management::control_socket(run_dir);
     users.insert(&control, "the control process");
     for (name, port) in &state.ports {
-        let (Link::Listen(path) | Link::Connect(path)) = &port.link else {
+        let (Link::Listen(SocketPath { path, .. }) | Link::Connect(SocketPath { path, .. })) = &port.link
+        else {
             continue;
         };
         if path.as_os_str().len() > 107 {

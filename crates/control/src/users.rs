@@ -5,7 +5,6 @@
 //! has been quiet for longest.
 
 use crate::refusal::Refusal;
-use crate::sockets;
 use management::{MAX_REQUEST, Request, Response};
 use rustix::event::PollFlags;
 use rustix::fs::Mode;
@@ -64,9 +63,10 @@ impl Users {
     /// Listens; only the owner of the process may connect.
     ///
     /// # Errors
-    /// See [`sockets::listen_at`].
+    /// See [`socket_path::listen_at`].
     pub fn listen(path: &Path) -> io::Result<Users> {
-        let listener = sockets::listen_at(path, Mode::RUSR | Mode::WUSR)?;
+        let listener = socket_path::listen_at(&path.to_owned().into(), Mode::RUSR | Mode::WUSR)
+            .map_err(io::Error::other)?;
         Ok(Users {
             listener,
             connections: BTreeMap::new(),

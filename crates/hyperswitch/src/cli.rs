@@ -4,7 +4,7 @@
 use clap::{Args, Parser, Subcommand};
 use management::{
     AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, PortKind,
-    PortMode, SwitchKind, TableSize, VlanId,
+    PortMode, SwitchKind, TableSize, UserId, VlanId,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -93,6 +93,9 @@ pub enum OvsVerb {
         /// The VMM listens at this path; without it, the switch does
         #[arg(long, value_name = "PATH")]
         client: Option<PathBuf>,
+        /// Number of the VMM's user [default: the user to whom the directories of the socket belong]
+        #[arg(long, value_name = "UID", requires = "client")]
+        owner: Option<UserId>,
     },
     /// Show what the flows of the data plane do with a packet, and where none matches, what ovs-vswitchd would decide
     Trace(TraceArgs),
@@ -283,6 +286,9 @@ pub struct PortArgs {
     /// vhost-user: which side listens, the switch (server) or the VMM (client) [default: server]
     #[arg(long)]
     pub mode: Option<PortMode>,
+    /// vhost-user: number of the VMM's user [default: the user to whom the directories of the socket belong]
+    #[arg(long, value_name = "UID")]
+    pub owner: Option<UserId>,
     #[command(flatten)]
     pub vlan: VlanArgs,
     /// Largest IP packet [default: the switch's]

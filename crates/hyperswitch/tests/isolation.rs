@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{chown, lchown, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -43,13 +45,38 @@ impl Instance {
     }
 
     fn status(&self, more: &[&str]) -> String {
+        self.ask(&[&["status"], more].concat())
+    }
+
+    /// What a command prints.
+    fn ask(&self, arguments: &[&str]) -> String {
+        String::from_utf8(self.run(arguments).stdout).unwrap()
+    }
+
+    fn run(&self, arguments: &[&str]) -> std::process::Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hyperswitch"));
-        command
-            .arg("--run-dir")
-            .arg(self.directory.path().join("run"))
-            .arg("status");
-        let output = command.args(more).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
+        command.arg("--run-dir").arg(self.directory.path().join("run"));
+        command.args(arguments).output().unwrap()
+    }
+
+    /// Adds a port with this socket; returns what is said of errors.
+    fn add(&self, port: &str, mode: &str, socket: &Path) -> String {
+        let socket = socket.to_str().unwrap();
+        let output = self.run(&["port", "add", "sw0", port, "--mode", mode, "--socket", socket]);
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Waits until a line of `port show` says something.
+    fn wait_for(&self, port: &str, said: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let shown = self.ask(&["port", "show", port]);
+            if shown.contains(said) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "not said: {said}\n{shown}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// The processes, once each has reported the rights that it could not give up.
@@ -192,5 +219,55 @@ fn status_says_what_is_missing() {
     }
     for what in missing {
         assert!(line.contains(&what), "{what:?} in {line:?}");
+    }
+}
+
+/// A user makes links to the socket of another one's VMM and to that one's directory, where they should have
+/// their own.
+#[test]
+fn no_user_leads_the_switch_to_another_one_s_vmm() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: files can be given to other users by root only");
+        return;
+    }
+    let instance = Instance::start();
+    let [a, b] = [("a", 1001), ("b", 1002)].map(|(name, user)| {
+        let path = instance.directory.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        chown(&path, Some(user), Some(user)).unwrap();
+        path
+    });
+    let vmm = |path: &Path, user| {
+        let listener = UnixListener::bind(path).unwrap();
+        chown(path, Some(user), Some(user)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        listener
+    };
+    let others = vmm(&b.join("vm.sock"), 1002);
+    for (target, name) in [(b.join("vm.sock"), "vm.sock"), (b.clone(), "there")] {
+        symlink(target, a.join(name)).unwrap();
+        lchown(a.join(name), Some(1001), Some(1001)).unwrap();
+    }
+    assert_eq!(instance.add("vm1", "client", &a.join("vm.sock")), "");
+    instance.wait_for(
+        "vm1",
+        "/a/vm.sock is a symbolic link that users other than root can make",
+    );
+    let refusal = instance.add("vm2", "server", &a.join("there/new.sock"));
+    assert!(refusal.contains("/a/there is a symbolic link"), "{refusal}");
+    assert!(others.accept().is_err(), "it was connected");
+    assert!(!b.join("new.sock").exists());
+    // Where the user's own VMM listens, it is connected, through a link of root's as well.
+    let link = instance.directory.path().join("link");
+    symlink(&a, &link).unwrap();
+    std::fs::remove_file(a.join("vm.sock")).unwrap();
+    let own = ["vm.sock", "vm3.sock"].map(|name| vmm(&a.join(name), 1001));
+    assert_eq!(instance.add("vm3", "client", &link.join("vm3.sock")), "");
+    let deadline = Instant::now() + PATIENCE;
+    for vmm in own {
+        while vmm.accept().is_err() {
+            assert!(Instant::now() < deadline, "{}", instance.status(&[]));
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }

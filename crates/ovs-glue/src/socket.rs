@@ -1,4 +1,4 @@
-//! Unix sockets by path. Those that listen are in a directory that is ours alone.
+//! Unix sockets that listen, in a directory that is ours alone.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{FileType, Mode};
@@ -25,15 +25,6 @@ pub(crate) fn listen(path: &Path, kind: SocketType, mode: Mode) -> Result<OwnedF
     rustix::net::bind(&listener, &address)?;
     rustix::net::listen(&listener, BACKLOG)?;
     Ok(listener)
-}
-
-/// Connects to `path` if a process listens there with room for us; does not wait. The stream blocks, as its user expects.
-pub(crate) fn connect(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::io::ioctl_fionbio(&socket, false)?;
-    Ok(socket)
 }
 
 /// Removes the file of a socket, if it is there.

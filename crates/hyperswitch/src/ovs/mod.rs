@@ -32,9 +32,16 @@ pub fn run(verb: &OvsVerb, run_dir: &Path, json: bool) -> Result<()> {
         OvsVerb::Stop => stop::run(run_dir, json),
         OvsVerb::Status => status::run(run_dir, json),
         OvsVerb::Trace(args) => trace::run(run_dir, args, json),
-        OvsVerb::Plug { bridge, name, client } => {
-            let bridge = bridge.to_string();
-            plug::run(run_dir, &bridge, &name.to_string(), client.as_deref(), json)
+        OvsVerb::Plug {
+            bridge,
+            name,
+            client,
+            owner,
+        } => {
+            let [bridge, name] = [bridge, name].map(ToString::to_string);
+            let owner = *owner;
+            let client = client.as_deref().map(|path| plug::Listener { path, owner });
+            plug::run(run_dir, &bridge, &name, client, json)
         }
     }
 }

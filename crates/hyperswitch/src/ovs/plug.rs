@@ -3,6 +3,7 @@
 use super::{check_instance, daemon, place, programs, socket};
 use crate::output;
 use anyhow::{Result, bail};
+use management::UserId;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -11,15 +12,21 @@ const MAX_PATH: usize = 107;
 /// How long a port's socket may take to appear.
 const APPEARS_WITHIN: Duration = Duration::from_secs(10);
 
-pub fn run(run_dir: &Path, bridge: &str, name: &str, client: Option<&Path>, json: bool) -> Result<()> {
+/// A VMM that listens.
+pub struct Listener<'a> {
+    pub path: &'a Path,
+    pub owner: Option<UserId>,
+}
+
+pub fn run(run_dir: &Path, bridge: &str, name: &str, client: Option<Listener<'_>>, json: bool) -> Result<()> {
     check_instance(run_dir)?;
     let place = place(run_dir)?;
     if daemon::running(&place, daemon::SWITCH).is_none() {
         bail!("no ovs-vswitchd runs in {}", place.display());
     }
-    let path = match client {
+    let path = match &client {
         // A relative path is relative to the user's working directory.
-        Some(path) => std::path::absolute(path)?,
+        Some(client) => std::path::absolute(client.path)?,
         None => socket(run_dir, name),
     };
     if path.as_os_str().len() > MAX_PATH {
@@ -29,19 +36,19 @@ pub fn run(run_dir: &Path, bridge: &str, name: &str, client: Option<&Path>, json
     arguments.extend(["--", "set", "Interface", name, "type=internal"]);
     // Strings of a database are written as in JSON.
     let named = format!("external_ids:vhost-user-path={}", serde_json::to_string(&path)?);
+    let owner = client.as_ref().and_then(|client| client.owner);
+    let owned = owner.map(|owner| format!("external_ids:vhost-user-owner={owner}"));
     match client {
         Some(_) => arguments.extend(["external_ids:vhost-user=client", &named]),
-        None => {
-            arguments.push("external_ids:vhost-user=server");
-            arguments.extend([
-                "--",
-                "remove",
-                "Interface",
-                name,
-                "external_ids",
-                "vhost-user-path",
-            ]);
-        }
+        None => arguments.push("external_ids:vhost-user=server"),
+    }
+    arguments.extend(owned.as_deref());
+    let mut remove = |key| arguments.extend(["--", "remove", "Interface", name, "external_ids", key]);
+    if client.is_none() {
+        remove("vhost-user-path");
+    }
+    if owner.is_none() {
+        remove("vhost-user-owner");
     }
     programs::ask(&place, "ovs-vsctl", &arguments)?;
     if client.is_none() {

@@ -44,6 +44,7 @@ fn config(args: &PortArgs) -> PortConfig {
         .as_ref()
         .map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone()));
     port.mode = args.mode;
+    port.owner = args.owner;
     port.vlan = vlan(&args.vlan).unwrap_or_default();
     port.mtu = args.mtu;
     port.mac = args.mac;

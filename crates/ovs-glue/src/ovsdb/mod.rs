@@ -1,9 +1,11 @@
 //! Ports in ovs-vswitchd's database: which of them are virtual machines, and their limits (RFC 7047).
 //!
-//! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port, `external_ids:vhost-user=client` that one
-//! listens at `external_ids:vhost-user-path`. Requests to the datapath do not contain that, hence this client, which watches the columns
-//! that do. Limits (`limits`) are watched by themselves: a database whose schema lacks some of their columns has none. The client
-//! never waits for the database, and tries again once a second while there is none; meanwhile things stay as they are.
+//! `external_ids:vhost-user=server` of an interface means that a VMM connects to its port,
+//! `external_ids:vhost-user=client` that one listens at `external_ids:vhost-user-path`, whose socket belongs
+//! to user `external_ids:vhost-user-owner`. Requests to the datapath do not contain that, hence this client,
+//! which watches the columns that do. Limits (`limits`) are watched by themselves: a database whose schema
+//! lacks some of their columns has none. The client never waits for the database, and tries again once a
+//! second while there is none; meanwhile things stay as they are.
 
 mod limits;
 
@@ -12,6 +14,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use serde_json::{Value, json};
+use socket_path::SocketPath;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +29,7 @@ const LIMITS: &str = "limits";
 const TOLD: &str = "told";
 const KEY: &str = "vhost-user";
 const PATH_KEY: &str = "vhost-user-path";
+const OWNER_KEY: &str = "vhost-user-owner";
 /// Longest path that a Unix socket's address holds (unix(7)).
 const MAX_PATH: usize = 107;
 
@@ -289,7 +293,15 @@ fn plug(name: &str, external_ids: &Value) -> Option<Plug> {
         "server" => Some(Plug::Server),
         "client" => match value(PATH_KEY).map(Path::new) {
             Some(path) if path.is_absolute() && path.as_os_str().len() <= MAX_PATH => {
-                Some(Plug::Client(path.to_owned()))
+                let owner = value(OWNER_KEY).map(str::parse::<u32>);
+                if let Some(Err(error)) = &owner {
+                    log::warn!("'{name}': external_ids:{OWNER_KEY} is to be the number of a user: {error}");
+                    return None;
+                }
+                Some(Plug::Client(SocketPath {
+                    path: path.to_owned(),
+                    owner: owner.and_then(Result::ok),
+                }))
             }
             _ => {
                 log::warn!(
@@ -442,7 +454,14 @@ mod tests {
         let of = |ids: &[[&str; 2]]| plug("vm1", &json!(["map", ids]));
         let client = |path: &str| of(&[[PATH_KEY, path], [KEY, "client"]]);
         assert_eq!(of(&[[KEY, "server"], [PATH_KEY, "/a"]]), Some(Plug::Server));
-        assert_eq!(client("/a/b"), Some(Plug::Client("/a/b".into())));
+        let socket = |owner| SocketPath {
+            path: "/a/b".into(),
+            owner,
+        };
+        assert_eq!(client("/a/b"), Some(Plug::Client(socket(None))));
+        let of_user = |user| of(&[[PATH_KEY, "/a/b"], [KEY, "client"], [OWNER_KEY, user]]);
+        assert_eq!(of_user("64055"), Some(Plug::Client(socket(Some(64055)))));
+        assert_eq!(of_user("nobody"), None);
         let long = format!("/{}", "x".repeat(MAX_PATH));
         assert_eq!(client(&long[1..]), None, "not absolute");
         assert_eq!(client(&long), None);

@@ -8,7 +8,6 @@
 use super::ports::Plug;
 use super::{Pending, Plane};
 use crate::datapath::PortNo;
-use crate::socket;
 use control_protocol::data_plane::{PortState, Request};
 use std::time::{Duration, Instant};
 
@@ -87,22 +86,30 @@ impl Plane {
             return;
         };
         port.attempts.due = None;
-        let Some(Plug::Client(path)) = port
+        let Some(Plug::Client(socket)) = port
             .plug
             .as_ref()
             .filter(|_| port.state == PortState::Disconnected)
         else {
             return;
         };
-        match socket::connect(path) {
+        match socket_path::connect_to(socket) {
             Ok(stream) => {
                 port.attempts.back_off(SETTLE);
                 let serial = self.link.push(Request::PortAttach { port: id }, vec![stream]);
                 self.pending.insert(serial, Pending::Attach);
             }
-            Err(errno) => {
+            Err(refusal) => {
                 if port.attempts.delay == DELAY_MIN {
-                    log::info!("{}: {errno}; it is tried again and again", path.display());
+                    let level = match refusal.is_system() {
+                        true => log::Level::Info,
+                        false => log::Level::Warn,
+                    };
+                    let path = socket.path.display();
+                    log::log!(
+                        level,
+                        "cannot connect to {path}: {refusal}; it is tried again and again"
+                    );
                 }
                 port.attempts.back_off(DELAY_MIN);
             }

@@ -12,6 +12,7 @@ use ovs_netlink::vport::{Kind, Stats};
 use rustix::fd::OwnedFd;
 use rustix::fs::Mode;
 use rustix::net::SocketType;
+use socket_path::SocketPath;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
@@ -24,8 +25,8 @@ const LEAST_MTU: u16 = 68;
 pub enum Plug {
     /// Its VMM connects to `<name>.sock`.
     Server,
-    /// Its VMM listens at this path, which is absolute and fits a socket's address.
-    Client(PathBuf),
+    /// Its VMM listens at this path, which fits a socket's address.
+    Client(SocketPath),
 }
 
 /// The destination of a port.

@@ -612,7 +612,7 @@ fn client() -> (World, UnixListener, ToDataPlane) {
     let path = world.directory.path().join("vmm.sock");
     let vmm = UnixListener::bind(&path).unwrap();
     vmm.set_nonblocking(true).unwrap();
-    world.plane.plug("vm1", Plug::Client(path));
+    world.plane.plug("vm1", Plug::Client(path.into()));
     world.add_port(1, "vm1");
     let added = world.hear();
     assert!(matches!(&added.request, Request::PortAdd(spec) if spec.connection == Connection::Attached));
@@ -678,7 +678,7 @@ fn a_vmm_is_left_when_its_path_is_changed_or_taken_back() {
     world.say_state(PortState::Running);
     let other = world.directory.path().join("other.sock");
     let there = UnixListener::bind(&other).unwrap();
-    world.plane.plug("vm1", Plug::Client(other));
+    world.plane.plug("vm1", Plug::Client(other.into()));
     let port = PortId(FIRST + 1);
     assert_eq!(world.hear().request, Request::PortDel { port });
     let added = world.hear();
@@ -712,7 +712,7 @@ fn a_connection_of_an_earlier_process_stays_unless_it_is_not_wanted_any_more() {
         told.state = state.clone();
         let mut next = World::with(vec![told]);
         if is_wanted {
-            next.plane.plug("vm1", Plug::Client(path.clone()));
+            next.plane.plug("vm1", Plug::Client(path.clone().into()));
         }
         next.add_port(1, "vm1");
         let first = next.hear().request;
@@ -860,7 +860,7 @@ fn a_port_stays_down_in_the_next_data_plane() {
     assert_eq!(world.hear().request, enable(false));
     // Nor does another guest bring it up.
     let path = world.directory.path().join("vmm.sock");
-    world.plane.plug("vm1", Plug::Client(path));
+    world.plane.plug("vm1", Plug::Client(path.into()));
     assert_eq!(world.hear().request, Request::PortDel { port: id });
     assert!(matches!(world.hear().request, Request::PortAdd(_)));
     assert_eq!(world.hear().request, enable(false));

@@ -7,6 +7,7 @@ use super::{CALLING_THREAD, Calls, bits};
 
 /// Calls of every architecture.
 pub(crate) const CALLS: Calls = &[
+    (libc::SYS_readlinkat, Errno(libc::EACCES)), // of the standard library in a panic
     (libc::SYS_accept4, Always),
     // Between a session and the thread that receives a VMM's descriptors, which has a table of its own for them.
     (libc::SYS_socketpair, If(&[OneOf(0, &[bits(libc::AF_UNIX)])])),

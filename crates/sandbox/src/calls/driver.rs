@@ -15,6 +15,7 @@ const TUNGETDEVNETNS: u32 = 0x54e3;
 
 /// Calls of every architecture.
 pub(crate) const CALLS: Calls = &[
+    (libc::SYS_readlinkat, Errno(libc::EACCES)), // of the standard library in a panic
     (libc::SYS_openat, If(&[Bits(2, EXISTING, 0)])),
     (libc::SYS_statx, Errno(libc::ENOSYS)), // the standard library falls back to fstat()
     // Threads stay on their core while they are real-time.

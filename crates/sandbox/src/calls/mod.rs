@@ -210,7 +210,6 @@ pub(crate) const COMMON: Calls = &[
     (libc::SYS_gettimeofday, Always),
     (libc::SYS_getrandom, Always),
     // Calls of the standard library in a panic, to find the program's symbols.
-    (libc::SYS_readlinkat, Errno(libc::EACCES)),
     (libc::SYS_getcwd, Errno(libc::EACCES)),
 ];
 

@@ -1,0 +1,133 @@
+//! Listening without taking a path from a process that listens there, connecting without waiting, and
+//! removing.
+//!
+//! Between two of our system calls others can put something else where our file was. So nothing here changes
+//! or removes a file of which only the path is known: a socket's file has its mode from the beginning
+//! (`chmod` would come too late, and would follow a symbolic link to any file), and a file is checked to be a
+//! socket, in the same directory, before it is removed. The worst that others can achieve is to lose a socket
+//! of their own.
+
+use super::walk::{Entry, Walk, is_us};
+use super::{Refusal, SocketPath};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, fchmod, unlinkat};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
+};
+use rustix::process::umask;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 16;
+
+fn stream() -> Result<OwnedFd, Refusal> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// A path that leads to what a descriptor is of, whatever happens to its name.
+fn by_descriptor(fd: &OwnedFd) -> PathBuf {
+    format!("/proc/self/fd/{}", fd.as_raw_fd()).into()
+}
+
+/// Listens at a path; the socket does not block. A socket file on which no process listens any more is
+/// replaced. The mode is set before a process can connect.
+///
+/// # Errors
+/// A process listens there, the file is no socket, or see [`Refusal`].
+pub fn listen_at(path: &SocketPath, mode: Mode) -> Result<OwnedFd, Refusal> {
+    let walk = Walk::to_directory(path)?;
+    let socket = stream()?;
+    // Users see the address (`ss -x`), so it is the path, where that is certain to lead to the same place.
+    let address = match walk.is_fixed() {
+        true => path.path.clone(),
+        false => by_descriptor(walk.directory()).join(walk.name()?),
+    };
+    let address = SocketAddrUnix::new(&address)?;
+    match bind_with(&socket, &address, mode) {
+        Err(Errno::ADDRINUSE) => {
+            remove_stale(&walk)?;
+            bind_with(&socket, &address, mode)?;
+        }
+        result => result?,
+    }
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Binds; the file that this makes has the mode from the beginning: that of the socket, less the umask
+/// (Linux, `unix_bind_bsd`). The umask is that of the whole process, for a moment: two threads that bind take
+/// turns, or each would put back the umask of the other.
+fn bind_with(socket: &OwnedFd, address: &SocketAddrUnix, mode: Mode) -> Result<(), Errno> {
+    static UMASK: Mutex<()> = Mutex::new(());
+    fchmod(socket, mode)?;
+    let _turn = UMASK.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = umask(Mode::empty());
+    let result = bind(socket, address);
+    umask(before);
+    result
+}
+
+/// Removes a socket on which no process listens.
+fn remove_stale(walk: &Walk) -> Result<(), Refusal> {
+    let present = walk.present()?;
+    match present.kind() {
+        FileType::Socket => {}
+        FileType::Symlink => return Err(Refusal::InTheWay("a symbolic link")),
+        _ => return Err(Refusal::InTheWay("a file that is not a socket")),
+    }
+    match connect_by_descriptor(&stream()?, &present) {
+        Err(Errno::CONNREFUSED) => Ok(unlinkat(walk.directory(), walk.name()?, AtFlags::empty())?),
+        _ => Err(Refusal::Taken),
+    }
+}
+
+fn connect_by_descriptor(socket: &OwnedFd, entry: &Entry) -> Result<(), Errno> {
+    connect(socket, &SocketAddrUnix::new(by_descriptor(&entry.fd))?)
+}
+
+/// Connects to a path if a process of the right user listens there and its backlog has room. The stream
+/// blocks, as its user expects.
+///
+/// # Errors
+/// See [`Refusal`].
+pub fn connect_to(path: &SocketPath) -> Result<OwnedFd, Refusal> {
+    let entry = Walk::to_directory(path)?.socket()?;
+    let socket = stream()?;
+    connect_by_descriptor(&socket, &entry)?;
+    // Who was the user when the process began to listen.
+    let user = sockopt::socket_peercred(&socket)?.uid.as_raw();
+    if user != entry.user() && !is_us(user) {
+        return Err(Refusal::Listener {
+            at: path.path.clone(),
+            user,
+            expected: entry.user(),
+        });
+    }
+    rustix::io::ioctl_fionbio(&socket, false)?;
+    Ok(socket)
+}
+
+/// Removes a socket file of ours. A file that another process has put in its place stays, unless it is a
+/// socket as well.
+pub fn remove(path: &SocketPath) {
+    let at = path.path.display();
+    match try_remove(path) {
+        Ok(true) => {}
+        Ok(false) => log::warn!("{at}: not removed, it is not a socket any more"),
+        Err(refusal) if refusal.is_not_found() => {}
+        Err(refusal) => log::warn!("{at}: {refusal}"),
+    }
+}
+
+/// Looks and removes in the same directory, wherever the path leads meanwhile.
+fn try_remove(path: &SocketPath) -> Result<bool, Refusal> {
+    let walk = Walk::to_directory(path)?;
+    let is_socket = walk.present()?.kind() == FileType::Socket;
+    if is_socket {
+        unlinkat(walk.directory(), walk.name()?, AtFlags::empty())?;
+    }
+    Ok(is_socket)
+}
