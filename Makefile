@@ -29,14 +29,14 @@ SHIM ?= $(RELEASE)/libovs_shim.so
 LIBDIR = $(PREFIX)/lib/hyperswitch
 COMPLETIONS = $(DESTDIR)$(PREFIX)/share
 
-# Installs what `make build` has built and builds nothing itself: installing takes root, compiling does not.
+# Installs what `make build` has built, without symbols, and builds nothing itself: installing takes root, compiling does not.
 # An existing configuration file is kept.
 install: ## Install program, what joins Open vSwitch to it, manual pages, completions and service; PREFIX and DESTDIR as usual
 	@for file in $(BINARY) $(SHIM); do \
 		test -e $$file || { echo "$$file is missing: run make build first" >&2; exit 1; }; \
 	done
-	install -D -m 755 $(BINARY) $(DESTDIR)$(BINDIR)/hyperswitch
-	install -D -m 644 $(SHIM) $(DESTDIR)$(LIBDIR)/libovs_shim.so
+	install -D --strip -m 755 $(BINARY) $(DESTDIR)$(BINDIR)/hyperswitch
+	install -D --strip -m 644 $(SHIM) $(DESTDIR)$(LIBDIR)/libovs_shim.so
 	sed 's|@LIBDIR@|$(LIBDIR)|g' packaging/ovs-vswitchd-hyperswitch > $(DESTDIR)$(LIBDIR)/ovs-vswitchd-hyperswitch
 	chmod 755 $(DESTDIR)$(LIBDIR)/ovs-vswitchd-hyperswitch
 	$(BINARY) man $(DESTDIR)$(PREFIX)/share/man/man1

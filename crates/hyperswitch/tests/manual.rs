@@ -82,9 +82,13 @@ fn a_directory_that_cannot_be_is_an_error() {
 
 /// Installs into `root`, as a package would.
 fn install(root: &Path) {
-    // What is in it is no matter here, and it is no part of this crate.
+    // The library is no part of this crate. Any one with symbols stands for it, made by what links Rust programs, too.
     let library = root.join("built.so");
-    std::fs::write(&library, "a library").unwrap();
+    let made = Command::new("cc")
+        .args(["-shared", "-x", "c", "/dev/null", "-o"])
+        .arg(&library)
+        .status();
+    assert!(made.unwrap().success());
     let output = Command::new("make")
         .args(["install", "PREFIX=/usr"])
         .arg(format!("BINARY={BINARY}"))
@@ -130,7 +134,23 @@ fn make_install_installs_and_keeps_a_configuration() {
             "{file} is for everybody to read"
         );
     }
+    for file in ["usr/bin/hyperswitch", "usr/lib/hyperswitch/libovs_shim.so"] {
+        // Of binutils, as the program that strips.
+        let output = Command::new("readelf")
+            .arg("-SW")
+            .arg(root.join(file))
+            .output()
+            .unwrap();
+        let sections = String::from_utf8_lossy(&output.stdout);
+        assert!(sections.contains(".text"), "{file}: {sections}");
+        assert!(!sections.contains(".symtab"), "{file} has symbols: {sections}");
+    }
     let unit = std::fs::read_to_string(root.join("lib/systemd/system/hyperswitch.service")).unwrap();
+    // Without these, forwarding threads are scheduled as all others.
+    for grants in ["\nLimitRTPRIO=1\n", "\nLimitNICE=-20\n"] {
+        assert!(unit.contains(grants), "{unit}");
+    }
+    assert!(!unit.contains("\nRestrictRealtime="), "{unit}");
     assert!(
         unit.contains("\nExecStart=/usr/bin/hyperswitch run --config /etc/hyperswitch/hyperswitch.toml\n"),
         "{unit}"

@@ -81,6 +81,7 @@ pub const ALL: &[Case] = &[
     dump::CASE,
     deaths::CASE,
     full::GUESTS,
+    full::CLASSES,
     full::CONTAINERS,
     full::QEMU,
     rate::CASE,

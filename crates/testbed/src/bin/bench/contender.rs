@@ -217,6 +217,10 @@ pub const NORMAL: Contender = ours(
     "hyperswitch-normal-priority",
     "[placement]\npriority = \"normal\"\n",
 );
+/// The product with threads of nice -20, for a bounded share of the time.
+pub const NICE: Contender = ours("hyperswitch-nice", "[placement]\npriority = \"nice\"\n");
+/// The product with threads of the shortest time slice.
+pub const SLICE: Contender = ours("hyperswitch-slice", "[placement]\npriority = \"slice\"\n");
 /// The kernel's own path.
 pub const BRIDGE: Contender = Contender {
     name: "bridge",

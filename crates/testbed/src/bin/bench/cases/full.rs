@@ -12,7 +12,7 @@
 use super::guests::{Busy, Stations, address, boot, boot_qemu, contain, names};
 use super::{Case, Rig, labelled};
 use crate::Effort;
-use crate::contender::{BRIDGE, HYPERSWITCH, NORMAL, OVS_LEARNING};
+use crate::contender::{BRIDGE, HYPERSWITCH, NICE, NORMAL, OVS_LEARNING, SLICE};
 use crate::record::Better::{Higher, Lower};
 use crate::record::NOT_HERE;
 use anyhow::{Result, ensure};
@@ -45,6 +45,22 @@ pub const GUESTS: Case = Case {
             measure(effort, guests, *beside)
         })
     },
+};
+
+pub const CLASSES: Case = Case {
+    name: "full-host-classes",
+    about: "the same, with each scheduling class of forwarding threads that a kernel may grant: real-time (as it comes), nice, \
+            slice, normal",
+    contenders: &[HYPERSWITCH, NICE, SLICE, NORMAL],
+    run: |effort, contenders, record| {
+        let rigs = Rig::start_all(contenders, record, names(4), |network, ports| {
+            Stations::new(boot(network, ports)?)
+        })?;
+        Rig::sweep(rigs, record, &labelled(&QUICK), |_, guests, beside| {
+            measure(effort, guests, *beside)
+        })
+    },
+    ..GUESTS
 };
 
 pub const CONTAINERS: Case = Case {
