@@ -189,7 +189,7 @@ impl Control {
         }
     }
 
-    /// Warnings about addresses that several ports use, a few per switch.
+    /// Warnings about addresses that several ports use, a few of each kind per switch.
     fn contested_stations(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (name, run) in self.switches.iter() {
@@ -211,6 +211,13 @@ impl Control {
             let more = run.l2.contested().count().saturating_sub(MAX_WARNINGS);
             if more > 0 {
                 warnings.push(format!("switch {name}: so are {more} more MAC addresses"));
+            }
+            for (station, owner, from) in run.l2.impostors().into_iter().take(MAX_WARNINGS) {
+                let mac = mac_text(station.mac);
+                let [owner, from] = [owner, from].map(|port| self.port_name(port));
+                warnings.push(format!(
+                    "switch {name}: {from} sends from {mac}, which is the `mac` of {owner} and stays there"
+                ));
             }
         }
         warnings

@@ -235,6 +235,12 @@ fn the_device_s_address_is_at_its_port() {
             .iter()
             .any(|entry| (entry.mac, entry.port, entry.vlan) == (ADDRESS, PortId(OWNER), None))
     );
+    let impostors = world.switch.impostors();
+    let impostors: Vec<_> = impostors
+        .iter()
+        .map(|(_, owner, from)| (owner.0, from.0))
+        .collect();
+    assert_eq!(impostors, [(OWNER, 1), (OWNER, 2)]);
     // Frames from another port are looked at anew when the driver ends: the guest may have gone there.
     world.step(&Step::Ready(OWNER, Readiness::Connected));
     claim(&mut world, 2);

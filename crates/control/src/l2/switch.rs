@@ -241,6 +241,18 @@ impl LearningSwitch {
         })
     }
 
+    /// Ports from which frames came lately with the address of another port's device: the station, its port,
+    /// and the other.
+    pub fn impostors(&self) -> BTreeSet<(Station, PortId, PortId)> {
+        let flows = self.flows.iter();
+        let impostors = flows.filter_map(|(_, record)| {
+            let (station, from) = (record.stations?[0], PortId(record.key.in_port()));
+            let owner = self.device_port(station).filter(|owner| *owner != from)?;
+            Some((station, owner, from))
+        });
+        impostors.collect()
+    }
+
     /// Changes the rules. Call [`refresh`](Self::refresh) after one or more such changes.
     pub fn set_rules(&mut self, rules: SwitchRules) {
         self.rules = rules;
