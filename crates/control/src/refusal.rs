@@ -96,7 +96,7 @@ pub enum Refusal {
     #[error("the data plane has just ended; try again")]
     DataPlaneEnded,
     /// The data plane took longer than the time for which a user waits.
-    #[error("no answer from the data plane; see `hyperswitch status`")]
+    #[error("no answer from the data plane in time; see `hyperswitch status`")]
     NoAnswer,
     /// The data plane's answer is for another question.
     #[error("the data plane's answer makes no sense")]

@@ -89,6 +89,10 @@ impl Control {
             Request::Placement => self.ask_user(token, data_plane::Request::Work, vec![], Question::Work),
             Request::Trace { port, frame } => self.trace(token, &port, frame.0),
             Request::Capture { port, snap_length } => self.capture(token, &port, snap_length, fds),
+            Request::Patience { seconds } => {
+                self.users.set_patience(token, seconds);
+                reply(Ok(Reply::Done))
+            }
             Request::Reload => {
                 let result = self.reload();
                 let result = result.map(|changes| Reply::Reloaded(plan::summary(&changes)));

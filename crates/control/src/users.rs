@@ -21,8 +21,12 @@ use std::path::Path;
 /// Most connections at a time.
 const MAX_CONNECTIONS: usize = 64;
 
-/// Milliseconds within which a request is answered, if need be by an error that there is no answer.
-const PATIENCE_MS: u64 = 5_000;
+/// Milliseconds within which a request is answered, if need be by an error that there is no answer: less than the time for which a user
+/// waits who has not said otherwise.
+const PATIENCE_MS: u64 = 4_500;
+
+/// Most seconds that a user may set instead.
+const MAX_PATIENCE: u32 = 86_400;
 
 /// Identifies a connection.
 pub type Token = u64;
@@ -47,6 +51,7 @@ struct Connection {
     /// Set while a request is under way: when to give up on it.
     deadline_ms: Option<u64>,
     active_ms: u64,
+    patience_ms: u64,
 }
 
 /// All connections of users.
@@ -117,6 +122,7 @@ impl Users {
                     output,
                     deadline_ms: None,
                     active_ms: now_ms,
+                    patience_ms: PATIENCE_MS,
                 },
             );
         }
@@ -154,7 +160,7 @@ impl Users {
             return None;
         };
         self.served = token;
-        connection.deadline_ms = Some(now_ms + PATIENCE_MS);
+        connection.deadline_ms = Some(now_ms + connection.patience_ms);
         let request =
             serde_json::from_slice(&connection.input[connection.taken..end]).map_err(Refusal::Malformed);
         connection.taken = end + 1;
@@ -163,6 +169,13 @@ impl Users {
             request,
             fds: std::mem::take(&mut connection.fds),
         })
+    }
+
+    /// Later requests of this connection may take so long, less a moment for the error that they took longer.
+    pub fn set_patience(&mut self, token: Token, seconds: u32) {
+        if let Some(connection) = self.connections.get_mut(&token) {
+            connection.patience_ms = u64::from(seconds.clamp(1, MAX_PATIENCE)) * 1_000 - 500;
+        }
     }
 
     /// Answers a request; later requests of the connection are served by polling again.

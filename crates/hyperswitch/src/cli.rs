@@ -26,6 +26,10 @@ pub struct Cli {
     #[arg(long, global = true)]
     pub json: bool,
 
+    /// Seconds that an answer may take [5, or 30 for `ovs start`, `stop` and `plug`]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub timeout: Option<u32>,
+
     #[command(subcommand)]
     pub verb: Verb,
 }

@@ -20,9 +20,18 @@ mod verbs;
 use clap::Parser;
 use cli::{Cli, Verb};
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long an answer may take, unless the user says otherwise.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    let timeout = cli.timeout.map(|seconds| Duration::from_secs(seconds.into()));
+    let instance = verbs::Instance {
+        run_dir: &cli.run_dir,
+        timeout: timeout.unwrap_or(TIMEOUT),
+    };
     let done = match cli.verb {
         Verb::Run { config } => supervisor::run(&cli.run_dir, config.as_deref()),
         Verb::DataPlane => children::data_plane(),
@@ -34,9 +43,9 @@ fn main() -> ExitCode {
         Verb::Control { config } => children::control(cli.run_dir, config),
         Verb::Man { directory } => manual::pages(&directory),
         Verb::Completions { directory } => manual::completions(&directory),
-        Verb::Ovs(verb) => ovs::run(&verb, &cli.run_dir, cli.json).map(|()| ExitCode::SUCCESS),
+        Verb::Ovs(verb) => ovs::run(&verb, &cli.run_dir, timeout, cli.json).map(|()| ExitCode::SUCCESS),
         Verb::P4(verb) => p4::run(&verb, cli.json).map(|()| ExitCode::SUCCESS),
-        Verb::User(verb) => verbs::run(&verb, &cli.run_dir, cli.json).map(|()| ExitCode::SUCCESS),
+        Verb::User(verb) => verbs::run(&verb, instance, cli.json).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         // The reader of our output has closed it, as `head` does: not an error.

@@ -452,6 +452,140 @@ fn stopped_processes_are_replaced_within_half_a_second() {
     }
 }
 
+/// Runs a verb on an instance; returns exit status, output and error output.
+fn ask(run_dir: &Path, arguments: &str) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_hyperswitch"))
+        .arg("--run-dir")
+        .arg(run_dir)
+        .args(arguments.split_whitespace())
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// Verbs that ask the control process.
+const VERBS: [&str; 17] = [
+    "status",
+    "switch add lan",
+    "switch del lan",
+    "switch list",
+    "port add sw0 vm1",
+    "port del vm1",
+    "port set vm1 --mtu 1400",
+    "port show vm1",
+    "port list",
+    "mac list",
+    "flow list",
+    "stats",
+    "stats placement",
+    "trace --in-port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff",
+    "capture vm1 -w -",
+    "reload",
+    "version",
+];
+
+#[test]
+fn every_verb_has_a_time_limit_and_says_who_did_not_answer() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |command| {
+        command.env("HYPERSWITCH_HANGS", "leave");
+    });
+    let control = instance.pid_of("control");
+    instance.says("supervisor: ready");
+    kill_process(Pid::from_raw(control).unwrap(), Signal::STOP).unwrap();
+    let watch = ["stats --watch=1"];
+    // These are more users than may wait to be accepted.
+    for verb in VERBS.into_iter().chain(watch) {
+        for json in ["", " --json"] {
+            let started = Instant::now();
+            let (code, output, error) = ask(&run_dir, &format!("--timeout 1 {verb}{json}"));
+            let expected = "hyperswitch: no answer within 1 s: control was stopped by signal 19\n";
+            assert_eq!((code, error.as_str()), (Some(1), expected), "{verb}: {output}");
+            let elapsed = started.elapsed();
+            let limits = Duration::from_millis(900)..Duration::from_secs(10);
+            assert!(limits.contains(&elapsed), "{verb}: {elapsed:?}");
+            assert_eq!(output.is_empty(), verb != "status", "{verb}: {output}");
+        }
+    }
+    kill_process(Pid::from_raw(control).unwrap(), Signal::CONT).unwrap();
+    eventually("it answers again", || ask(&run_dir, "port list").0 == Some(0));
+}
+
+#[test]
+fn status_without_control_is_what_the_supervisor_knows() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |command| {
+        command.env("HYPERSWITCH_HANGS", "leave");
+    });
+    let roles = ["data-plane", "driver", "control"];
+    let pids = roles.map(|role| instance.pid_of(role));
+    instance.says("supervisor: ready");
+    let status = |arguments: &str| {
+        let (code, output, error) = ask(&run_dir, &format!("status --json {arguments}"));
+        let status: serde_json::Value = serde_json::from_str(&output).expect(&error);
+        (code, status)
+    };
+    let stop = |pid| kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
+    // Others are asked as well: a stopped driver domain does not look well.
+    stop(pids[1]);
+    eventually("the driver domain is seen to be stopped", || {
+        let (code, status) = status("");
+        assert_eq!(code, Some(0));
+        status["warnings"][0] == "driver was stopped by signal 19"
+    });
+    stop(pids[2]);
+    let (code, status) = status("--timeout 1");
+    assert_eq!(code, Some(1));
+    for (role, pid) in roles.into_iter().zip(pids) {
+        let is_it = |process: &&serde_json::Value| process["role"] == role && process["pid"] == pid;
+        let processes = status["processes"].as_array().unwrap();
+        assert!(processes.iter().any(|process| is_it(&process)), "{status}");
+    }
+    let warnings = status["warnings"].as_array().unwrap();
+    assert!(
+        warnings.iter().any(|it| it == "control was stopped by signal 19"),
+        "{status}"
+    );
+    assert!(
+        status["error"].as_str().unwrap().contains("no answer within 1 s"),
+        "{status}"
+    );
+    let (code, text, _) = ask(&run_dir, "status --timeout 1");
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("supervisor up") && text.contains("data-plane") && text.contains("\nwarning: "),
+        "{text}"
+    );
+    for pid in &pids[1..] {
+        kill_process(Pid::from_raw(*pid).unwrap(), Signal::CONT).unwrap();
+    }
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success(), "{}", instance.seen);
+    assert!(!run_dir.join("supervisor.sock").exists());
+}
+
+/// Questions wait for the next control process, changes say that they may have been made.
+#[test]
+fn verbs_outlast_a_control_process_that_is_replaced() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    let mut control = instance.pid_of("control");
+    instance.says("supervisor: ready");
+    for verb in ["status", "port list", "version"] {
+        kill_process(Pid::from_raw(control).unwrap(), Signal::STOP).unwrap();
+        let (code, _, error) = ask(&run_dir, &format!("{verb} --timeout 60"));
+        assert_eq!(code, Some(0), "{verb}: {error}");
+        control = instance.pid_of("control");
+    }
+    kill_process(Pid::from_raw(control).unwrap(), Signal::STOP).unwrap();
+    let (code, _, error) = ask(&run_dir, "port add sw0 vm1 --timeout 60");
+    // The first one may have been dead already, so that the next one was asked.
+    let is_told = error.contains("the control process ended before it answered")
+        && error.contains("control was stopped");
+    assert!(code == Some(0) || is_told, "{error}");
+}
+
 /// For those who want to look at it.
 #[test]
 fn stopped_processes_are_left_alone_if_the_environment_says_so() {

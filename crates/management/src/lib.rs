@@ -10,16 +10,21 @@ mod client;
 mod reply;
 mod request;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, supervision};
 pub use configuration::*;
 pub use reply::{
     Counters, DataPlaneStatus, FlowInfo, IdlePollStatus, MacInfo, Origin, PortInfo, PortStats,
-    PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status, SwitchInfo,
-    TraceReport, TraceStep, VersionInfo, VmStateStatus,
+    PriorityStatus, Process, ReloadSummary, Replacement, Reply, Response, Stats, Status, Supervision,
+    SwitchInfo, TraceReport, TraceStep, VersionInfo, VmStateStatus,
 };
 pub use request::{Hex, MAX_REQUEST, PortChanges, Request};
 
 use std::path::{Path, PathBuf};
+
+/// Where the supervisor listens: a connection makes it look at all processes, and yields a [`Supervision`] as one line of JSON.
+pub fn supervisor_socket(run_dir: &Path) -> PathBuf {
+    run_dir.join("supervisor.sock")
+}
 
 /// Where the control process listens for users.
 pub fn control_socket(run_dir: &Path) -> PathBuf {

@@ -95,6 +95,20 @@ pub struct Status {
     pub warnings: Vec<String>,
 }
 
+/// What the supervisor knows by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Supervision {
+    /// Of the running supervisor.
+    pub version: String,
+    /// The supervisor's own process.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_seconds: u64,
+    /// The supervised processes.
+    pub processes: Vec<Process>,
+}
+
 /// A supervised process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -110,6 +124,25 @@ pub struct Process {
     /// Parts of its isolation that failed, and why; `None` until it has reported.
     #[serde(default)]
     pub missing: Option<Vec<String>>,
+    /// Why it does not work although it runs.
+    #[serde(default)]
+    pub trouble: Option<String>,
+}
+
+impl Process {
+    /// What is wrong with it at the moment, if anything is.
+    #[must_use]
+    pub fn complaint(&self) -> Option<String> {
+        let role = &self.role;
+        match (&self.trouble, self.pid) {
+            (Some(trouble), _) => Some(format!("{role} {trouble}")),
+            (None, None) => {
+                let end = self.last_exit.as_deref().unwrap_or("has ended");
+                Some(format!("{role} {end}, and is being started again"))
+            }
+            (None, Some(_)) => None,
+        }
+    }
 }
 
 impl From<&control_protocol::supervisor::ProcessStatus> for Process {
@@ -120,6 +153,7 @@ impl From<&control_protocol::supervisor::ProcessStatus> for Process {
             restarts: status.restarts,
             last_exit: status.last_exit.clone(),
             missing: status.missing.clone(),
+            trouble: status.trouble.clone(),
         }
     }
 }

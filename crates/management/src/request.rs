@@ -103,6 +103,39 @@ pub enum Request {
     /// Reads the configuration file, and changes nothing. Answer: [`Reply::Reloaded`](crate::Reply::Reloaded), with what a
     /// reload would change.
     ReloadPlan,
+    /// Later requests of this connection may take so long before they are given up, at most a day.
+    Patience {
+        /// At least 1.
+        seconds: u32,
+    },
+}
+
+impl Request {
+    /// Whether it may be made again when it is not known whether it was carried out.
+    #[must_use]
+    pub fn changes_nothing(&self) -> bool {
+        match self {
+            Request::Version
+            | Request::Status
+            | Request::SwitchList
+            | Request::PortShow { .. }
+            | Request::PortList { .. }
+            | Request::MacList { .. }
+            | Request::FlowList { .. }
+            | Request::Stats { .. }
+            | Request::Placement
+            | Request::Trace { .. }
+            | Request::ReloadPlan => true,
+            Request::SwitchAdd { .. }
+            | Request::SwitchDel { .. }
+            | Request::PortAdd { .. }
+            | Request::PortDel { .. }
+            | Request::PortSet { .. }
+            | Request::Capture { .. }
+            | Request::Patience { .. }
+            | Request::Reload => false,
+        }
+    }
 }
 
 /// Changes of a port that is in use. `None` leaves a property as it is.

@@ -10,8 +10,6 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long the switch may take to answer.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest answer, in bytes.
 const MAX_ANSWER: usize = 1 << 20;
 
@@ -44,11 +42,11 @@ impl From<Error> for TraceError {
 }
 
 /// A line for each step of `frame`, an Ethernet frame of at least 14 bytes, from `port`. `socket` is that to which the library
-/// in ovs-vswitchd connects. Waits for at most some seconds.
+/// in ovs-vswitchd connects. Each step of the exchange may take `limit`.
 ///
 /// # Errors
 /// As [`TraceError`] says.
-pub fn ask(socket: &Path, port: &str, frame: &[u8]) -> Result<String, TraceError> {
+pub fn ask(socket: &Path, port: &str, frame: &[u8], limit: Duration) -> Result<String, TraceError> {
     let mut request = Writer::new();
     let header = MessageHeader {
         kind: FIRST_TYPE,
@@ -62,9 +60,13 @@ pub fn ask(socket: &Path, port: &str, frame: &[u8]) -> Result<String, TraceError
         body.raw(frame);
     });
     let request = request.finish()?;
-    let exchanged = exchange(socket, &request).map_err(|source| TraceError::Unreachable {
+    let exchanged = exchange(socket, &request, limit).map_err(|source| TraceError::Unreachable {
         path: socket.to_owned(),
-        source,
+        // As the time limit of a socket is reported.
+        source: match source {
+            rustix::io::Errno::AGAIN => rustix::io::Errno::TIMEDOUT,
+            other => other,
+        },
     })?;
     let answer = match exchanged {
         Some((DATA, _, answer)) => answer,
@@ -91,7 +93,7 @@ pub fn ask(socket: &Path, port: &str, frame: &[u8]) -> Result<String, TraceError
 type Datagram = (u32, u32, Vec<u8>);
 
 /// The answer to a request, or the switch's error.
-fn exchange(socket: &Path, request: &[u8]) -> Result<Option<Datagram>, rustix::io::Errno> {
+fn exchange(socket: &Path, request: &[u8], limit: Duration) -> Result<Option<Datagram>, rustix::io::Errno> {
     let connection = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -99,7 +101,7 @@ fn exchange(socket: &Path, request: &[u8]) -> Result<Option<Datagram>, rustix::i
         None,
     )?;
     for timeout in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&connection, timeout, Some(ANSWERS_WITHIN))?;
+        set_socket_timeout(&connection, timeout, Some(limit))?;
     }
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
     send(&connection, OPEN, TRACE, &[])?;

@@ -275,7 +275,9 @@ impl Rig {
     }
 
     pub fn client(&self) -> Client {
-        wait("the management socket", || Client::connect(self.dir.path()).ok())
+        wait("the management socket", || {
+            Client::connect(self.dir.path(), Duration::from_secs(60)).ok()
+        })
     }
 
     pub fn call(&self, request: Verb) -> Reply {

@@ -16,6 +16,7 @@ use crate::cli::OvsVerb;
 use anyhow::{Result, bail};
 use management::{Client, Reply, Request};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where the system's Open vSwitch has its sockets.
 const SYSTEM: &str = "/run/openvswitch";
@@ -24,7 +25,13 @@ const SYSTEM: &str = "/run/openvswitch";
 ///
 /// # Errors
 /// When programs, processes or the instance are not there, or refuse.
-pub fn run(verb: &OvsVerb, run_dir: &Path, json: bool) -> Result<()> {
+pub fn run(verb: &OvsVerb, run_dir: &Path, timeout: Option<Duration>, json: bool) -> Result<()> {
+    let usual = match verb {
+        OvsVerb::Start { .. } | OvsVerb::Stop | OvsVerb::Plug { .. } => Duration::from_secs(30),
+        OvsVerb::Status | OvsVerb::Trace(_) => crate::TIMEOUT,
+    };
+    let timeout = timeout.unwrap_or(usual);
+    programs::set_timeout(timeout);
     // Programs that are started have other working directories, and printed paths are used in other directories.
     let run_dir = &std::path::absolute(run_dir)?;
     match verb {
@@ -76,7 +83,8 @@ fn socket(run_dir: &Path, port: &str) -> PathBuf {
 
 /// Makes sure that the instance runs and serves an ovs-vswitchd.
 fn check_instance(run_dir: &Path) -> Result<()> {
-    let Reply::Status(status) = Client::connect(run_dir)?.call(&Request::Status)? else {
+    let limit = programs::timeout();
+    let Reply::Status(status) = Client::connect(run_dir, limit)?.call(&Request::Status)? else {
         bail!("the running instance is of another version");
     };
     match status.processes.iter().any(|process| process.role == "ovs") {

@@ -3,9 +3,21 @@
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
 
-/// Seconds after which a program gives up by itself.
-const TIMEOUT: &str = "--timeout=30";
+/// How long programs, and the running instance, may take.
+static TIMEOUT: OnceLock<Duration> = OnceLock::new();
+
+/// Sets how long programs may take. The first call counts: a command carries out one verb.
+pub fn set_timeout(timeout: Duration) {
+    let _ = TIMEOUT.set(timeout);
+}
+
+/// How long programs may take.
+pub fn timeout() -> Duration {
+    *TIMEOUT.get_or_init(|| crate::TIMEOUT)
+}
 
 /// A program of Open vSwitch, which works in the directory `place`.
 ///
@@ -32,7 +44,8 @@ pub fn command(place: &Path, name: &str) -> Result<Command> {
 /// The program fails; with its error output.
 pub fn ask(place: &Path, name: &str, arguments: &[&str]) -> Result<String> {
     let mut command = command(place, name)?;
-    run(command.arg(TIMEOUT).args(arguments))
+    let timeout = format!("--timeout={}", timeout().as_secs().max(1));
+    run(command.arg(timeout).args(arguments))
 }
 
 /// Runs a program to its end and returns its output.

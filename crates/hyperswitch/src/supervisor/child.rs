@@ -264,7 +264,6 @@ impl Supervised {
     }
 
     /// Whether it still has to show that it works.
-    #[cfg(test)]
     pub fn is_unsure(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| running.killed.is_some() || running.watch.is_unsure())

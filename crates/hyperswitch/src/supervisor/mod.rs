@@ -16,6 +16,7 @@ mod keepalive;
 mod ready;
 mod relay;
 mod run_dir;
+mod status_socket;
 mod threads;
 
 use anyhow::{Context, Result};
@@ -30,6 +31,7 @@ use resume_latency::{CPUS, Constraints};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::time::Timespec;
+use status_socket::StatusSocket;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -83,6 +85,8 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
     let nice = granted.by_capability;
     let ovs = wanted.ovs;
     let is_ovs_enabled = ovs.enabled;
+    let status_socket = StatusSocket::listen(&run_dir, Instant::now())
+        .with_context(|| format!("cannot listen in {}", run_dir.display()))?;
     let launch = move |role| {
         let mut command = command(role, &run_dir, config.as_deref());
         if role == Role::Ovs {
@@ -110,6 +114,7 @@ pub fn run(run_dir: &Path, config: Option<&Path>) -> Result<ExitCode> {
         class: granted.class,
         refused: granted.refused,
     };
+    supervisor.status_socket = Some(status_socket);
     supervisor.keepalive = Keepalive::of_environment(Instant::now());
     supervisor.start_all()?;
     supervisor.supervise(&signals)?;
@@ -173,6 +178,8 @@ struct Supervisor {
     probe: Option<Probe>,
     /// The service manager wants signs of life.
     keepalive: Option<Keepalive>,
+    /// Where users ask to whom the control process does not answer. Only tests have none.
+    status_socket: Option<StatusSocket>,
     /// How the data plane is to place its work.
     placement: placement::Config,
     /// How forwarding threads may be scheduled.
@@ -196,6 +203,7 @@ impl Supervisor {
             children: Role::ALL.map(Supervised::new).into(),
             probe,
             keepalive: None,
+            status_socket: None,
             placement,
             priority: PriorityStatus {
                 class: placement::Priority::Normal,
@@ -326,6 +334,7 @@ impl Supervisor {
             }
             self.keep_running(Instant::now());
             self.show_life(Instant::now());
+            self.serve_users(Instant::now());
             self.advance_probe();
         }
     }
@@ -334,10 +343,13 @@ impl Supervisor {
     fn wait(&self, signals: &Signals) -> Result<()> {
         let due = self.children.iter().filter_map(Supervised::due);
         let due = due.chain(self.probe.as_ref().map(Probe::due));
-        let due = due.chain(self.keepalive.as_ref().map(Keepalive::due)).min();
+        let due = due.chain(self.keepalive.as_ref().map(Keepalive::due));
+        let socket = self.status_socket.as_ref();
+        let due = due.chain(socket.and_then(StatusSocket::due)).min();
         let probe = self.probe.as_ref().and_then(Probe::descriptor);
         let children = self.children.iter().filter_map(Supervised::watched);
-        let descriptors = [signals.as_fd()].into_iter().chain(probe);
+        let users = socket.map(StatusSocket::listener);
+        let descriptors = [signals.as_fd()].into_iter().chain(probe).chain(users);
         let descriptors: Vec<_> = descriptors
             .map(|descriptor| (descriptor, PollFlags::IN))
             .chain(children)
@@ -409,6 +421,20 @@ impl Supervisor {
                 child.ping_if_it_has_run(now);
             }
         }
+    }
+
+    /// Answers users who ask here, once it is known which children work.
+    fn serve_users(&mut self, now: Instant) {
+        let Some(socket) = &mut self.status_socket else {
+            return;
+        };
+        if socket.accept(now) {
+            self.children.iter_mut().for_each(|child| child.ping(now));
+        }
+        let children = &self.children;
+        let is_known = !children.iter().any(Supervised::is_unsure);
+        let processes = || children.iter().map(|child| (&child.status()).into()).collect();
+        socket.answer(is_known, processes, now);
     }
 
     fn advance_probe(&mut self) {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// When the instance refuses or the file cannot be written.
-pub fn run(session: &mut Session, args: &CaptureArgs) -> Result<()> {
+pub fn run(session: &mut Session<'_>, args: &CaptureArgs) -> Result<()> {
     let signals = Signals::new().context("cannot receive signals")?;
     let channel = session.client()?.capture(&args.port, args.snap_length)?;
     let file: Box<dyn Write> = if args.write == Path::new("-") {

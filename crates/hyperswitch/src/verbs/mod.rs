@@ -5,26 +5,29 @@ mod port;
 mod reload;
 mod show;
 mod stats;
+mod status;
 mod switch;
 pub mod trace;
 
 use crate::cli::{FlowVerb, MacVerb, PortVerb, StatsArgs, StatsVerb, SwitchVerb, UserVerb};
 use crate::output;
-use anyhow::{Result, bail};
-use management::{Client, Reply, Request};
+use anyhow::Result;
+use management::{Client, ClientError, Reply, Request};
 use std::path::Path;
+use std::time::Duration;
 
 /// Carries out a verb.
 ///
 /// # Errors
 /// When there is no instance, it refuses, or output fails.
-pub fn run(verb: &UserVerb, run_dir: &Path, json: bool) -> Result<()> {
+pub fn run(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
     let mut session = Session {
-        client: Client::connect(run_dir),
+        instance,
+        client: None,
         json,
     };
     match verb {
-        UserVerb::Status => session.show(Request::Status),
+        UserVerb::Status => status::run(&mut session),
         UserVerb::Switch(verb) => session.show(switch::request(verb)),
         UserVerb::Port(verb @ PortVerb::Show { .. }) => session.show_with(port::request(verb), port::details),
         UserVerb::Port(verb) => session.show(port::request(verb)),
@@ -46,22 +49,31 @@ pub fn run(verb: &UserVerb, run_dir: &Path, json: bool) -> Result<()> {
     }
 }
 
+/// A running instance, and how long its answers may take.
+#[derive(Clone, Copy)]
+pub struct Instance<'a> {
+    pub run_dir: &'a Path,
+    pub timeout: Duration,
+}
+
 /// A connection, and the output format that the user chose.
-pub struct Session {
-    client: Result<Client, management::ClientError>,
+pub struct Session<'a> {
+    instance: Instance<'a>,
+    client: Option<Client>,
     json: bool,
 }
 
-impl Session {
-    fn client(&mut self) -> Result<&mut Client> {
-        match &mut self.client {
-            Ok(client) => Ok(client),
-            Err(error) => bail!("{error}"),
-        }
+impl Session<'_> {
+    fn client(&mut self) -> Result<&mut Client, ClientError> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(self.instance.run_dir, self.instance.timeout)?,
+        };
+        Ok(self.client.insert(client))
     }
 
-    fn call(&mut self, request: &Request) -> Result<Reply> {
-        Ok(self.client()?.call(request)?)
+    fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
+        self.client()?.call(request)
     }
 
     fn show(&mut self, request: Request) -> Result<()> {

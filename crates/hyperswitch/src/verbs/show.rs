@@ -1,6 +1,6 @@
 //! Replies as text.
 
-use super::{Reply, Request, Session};
+use super::{ClientError, Reply, Request, Session};
 use crate::output::{self, Table, counts, duration, or_dash};
 use anyhow::Result;
 use control_protocol::work::WorkReport;
@@ -30,11 +30,13 @@ pub fn text(reply: &Reply) -> String {
 }
 
 /// `version`: of this command, and of the running instance if there is one.
-pub fn versions(session: &mut Session) -> Result<()> {
+pub fn versions(session: &mut Session<'_>) -> Result<()> {
     let own = env!("CARGO_PKG_VERSION");
     let running = match session.call(&Request::Version) {
         Ok(Reply::Version(version)) => Some(version),
-        _ => None,
+        Err(ClientError::Unreachable { .. }) => None,
+        Err(error) => return Err(error.into()),
+        Ok(_) => None,
     };
     if session.json {
         return output::json(&serde_json::json!({ "version": own, "running": running }));
@@ -79,7 +81,7 @@ fn in_brackets(reason: Option<&String>) -> String {
     reason.map_or(String::new(), |reason| format!(" ({reason})"))
 }
 
-fn status(status: &Status) -> String {
+pub fn status(status: &Status) -> String {
     let mut text = format!(
         "hyperswitch {}, control process up {}\nrun directory: {}\nconfiguration: {}\n",
         status.version,
@@ -119,8 +121,14 @@ fn status(status: &Status) -> String {
         "{} switches, {} ports ({} running), {} MAC addresses, {} flows\n",
         status.switches, status.ports, status.ports_running, status.macs, status.flows
     );
+    text += &processes(&status.processes);
+    text + &warnings(&status.warnings)
+}
+
+/// A table of processes.
+pub fn processes(processes: &[Process]) -> String {
     let mut table = Table::new(&["PROCESS", ">PID", ">RESTARTS", "LAST EXIT"]);
-    for process in &status.processes {
+    for process in processes {
         table.row([
             process.role.clone(),
             or_dash(process.pid),
@@ -128,11 +136,14 @@ fn status(status: &Status) -> String {
             or_dash(process.last_exit.as_ref()),
         ]);
     }
-    let _ = write!(text, "{table}");
-    for warning in &status.warnings {
-        let _ = write!(text, "\nwarning: {warning}");
-    }
-    text + if status.warnings.is_empty() { "" } else { "\n" }
+    table.to_string()
+}
+
+/// A line for each warning, below an empty one.
+pub fn warnings(warnings: &[String]) -> String {
+    let line = |warning| format!("\nwarning: {warning}");
+    let lines: String = warnings.iter().map(line).collect();
+    lines + if warnings.is_empty() { "" } else { "\n" }
 }
 
 fn switches(switches: &[SwitchInfo]) -> String {

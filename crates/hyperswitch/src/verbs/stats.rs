@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 ///
 /// # Errors
 /// When the instance refuses or goes away.
-pub fn run(session: &mut Session, port: Option<&str>, watch: Option<u32>) -> Result<()> {
+pub fn run(session: &mut Session<'_>, port: Option<&str>, watch: Option<u32>) -> Result<()> {
     let request = Request::Stats {
         port: port.map(str::to_owned),
     };
@@ -35,7 +35,7 @@ pub fn run(session: &mut Session, port: Option<&str>, watch: Option<u32>) -> Res
     }
 }
 
-fn ask(session: &mut Session, request: &Request) -> Result<Stats> {
+fn ask(session: &mut Session<'_>, request: &Request) -> Result<Stats> {
     match session.call(request)? {
         Reply::Stats(stats) => Ok(stats),
         _ => bail!("the running instance gave another answer than asked for: is it of another version?"),
