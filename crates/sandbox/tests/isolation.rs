@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use sandbox::{Kept, Violation, isolate_control, isolate_data_plane, isolate_driver};
+use sandbox::{Kept, Violation, isolate_control, isolate_data_plane, isolate_driver, isolate_ovs};
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -68,11 +68,16 @@ fn child() {
         None => (false, name.as_str()),
     };
     let place = Place::new();
+    let _vmm = UnixListener::bind(place.elsewhere("vmm.sock")).unwrap();
+    std::os::unix::fs::symlink(place.elsewhere("vmm.sock"), place.elsewhere("link")).unwrap();
     let (missing, name) = if let Some(name) = name.strip_prefix("control: ") {
         let isolate = || isolate_control(violation, &place.run_dir, Some(&place.config)).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
     } else if let Some(name) = name.strip_prefix("driver: ") {
         let isolate = || isolate_driver(violation, Kept::Nothing).unwrap();
+        (if free { Vec::new() } else { isolate() }, name)
+    } else if let Some(name) = name.strip_prefix("ovs: ") {
+        let isolate = || isolate_ovs(violation, &place.run_dir).unwrap();
         (if free { Vec::new() } else { isolate() }, name)
     } else {
         let isolate = || isolate_data_plane(violation, Kept::Nothing).unwrap();
@@ -143,6 +148,20 @@ fn touch_files(name: &str, place: &Place) {
                 assert!(std::fs::symlink_metadata(&socket).is_ok());
                 std::fs::remove_file(&socket).unwrap();
             }
+        }
+        // As `socket-path` walks: from descriptor to descriptor, reading links, and to what a descriptor is of.
+        "of a VMM" => {
+            use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlinkat};
+            let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let link = openat(CWD, place.elsewhere("link"), flags, Mode::empty()).unwrap();
+            let target = readlinkat(&link, "", Vec::new()).unwrap();
+            let socket = openat(CWD, target.as_c_str(), flags, Mode::empty()).unwrap();
+            let found = fstat(&socket).unwrap();
+            assert_eq!((found.st_uid, found.st_gid), (user.as_raw(), group.as_raw()));
+            let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&socket));
+            let stream = UnixStream::connect(path).unwrap();
+            rustix::net::sockopt::socket_peercred(&stream).unwrap();
         }
         "not of control" => {
             refused(read(&place.elsewhere("secret")));
@@ -397,6 +416,8 @@ fn the_work_of_a_control_process_goes_on() {
         works(&format!("control: {name}"));
     }
     works("control: file of control");
+    works("control: file of a VMM");
+    works("ovs: file of a VMM");
 }
 
 #[test]
