@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use vnic::gate::Allowance;
 use vnic::{DeviceConfig, Host, Rate, Session, Vnic};
 
 /// Session threads parse one message at a time and recurse nowhere.
@@ -46,6 +47,8 @@ pub(crate) struct Peer {
     session: Mutex<Option<Serving>>,
     /// Threads that receive, or received, a VMM's descriptors.
     gates: Arc<AtomicUsize>,
+    /// For VMMs' messages.
+    allowance: Arc<std::sync::Mutex<Allowance>>,
 }
 
 /// The streams of a connection, to be shut down by the thread that ends the connection.
@@ -88,6 +91,7 @@ impl Peer {
             pid: AtomicU32::new(0),
             session: Mutex::new(None),
             gates: Arc::default(),
+            allowance: Arc::default(),
         })
     }
 
@@ -222,8 +226,9 @@ impl Peer {
             inner: Some(inner.try_clone()?),
         };
         let ends = [connection.into(), other.into()];
+        let allowance = self.allowance.clone();
         process::spawn_apart(format!("gate-{}", self.vnic.port), ends, move |[vmm, session]| {
-            vnic::gate::guard(vmm.into(), session.into());
+            vnic::gate::guard(vmm.into(), session.into(), allowance);
             drop(gates);
         })?;
         Ok((line, inner))

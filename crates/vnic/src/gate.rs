@@ -8,13 +8,15 @@
 //! session then refuses. It keeps the descriptors that it may not close at once, and closes them after all other threads
 //! have dropped the connection; if a `close` then waits, only this thread does.
 //!
-//! The gate also keeps time. A message that has begun must be complete within [`HALF_MESSAGE`]. A connection may send
-//! [`BURST`] messages at once, more than a VMM needs to start, and then [`PER_SECOND`]; messages after half of the burst
-//! share [`ALL_PER_SECOND`] with all other connections that send so many. So a large number of VMMs does not keep the process
-//! busy either, nor delay VMMs that send little. Further messages wait in the VMM's own socket. Replies pass unchanged.
+//! The gate also keeps time. A message that has begun must be complete within [`HALF_MESSAGE`]. Messages have
+//! a rate ([`Allowance`]), so a large number of VMMs does not keep the process busy, nor delay VMMs that send
+//! little. Further messages wait in the VMM's own socket. Replies pass unchanged.
+
+mod allowance;
 
 use crate::descriptor::Kind;
-use crate::rate::Rate;
+pub use allowance::Allowance;
+use allowance::Said;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -26,19 +28,11 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Messages a connection may send at once.
-const BURST: u32 = 64;
-/// Messages per second that it may send after the burst.
-const PER_SECOND: u32 = 100;
-/// Messages per second of all connections together that have used half of their bursts.
-const ALL_PER_SECOND: u32 = 1000;
 /// From a message's first byte to its last.
 const HALF_MESSAGE: Duration = Duration::from_secs(10);
-/// Time between two checks of whether a message may pass.
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// Of a message: request, flags and length, 32 bits each.
 const HEADER: usize = 12;
@@ -49,31 +43,35 @@ const MAX_FILES: usize = 16;
 /// Descriptors kept to the end. Of those, a VMM has a reason to send only a call's socket.
 const MAX_KEPT: usize = 64;
 
-static ALL: LazyLock<Mutex<Rate>> = LazyLock::new(|| Mutex::new(Rate::new(ALL_PER_SECOND, ALL_PER_SECOND)));
-
 /// Why a connection ends.
 type End = &'static str;
 
 struct Gate {
     vmm: UnixStream,
     session: UnixStream,
-    rate: Rate,
+    allowance: Arc<Mutex<Allowance>>,
+    said: Said,
+    /// When the next message may pass.
+    free_at: Instant,
     /// An epoll instance, passed on in place of descriptors that must not be.
     stand_in: OwnedFd,
     /// Descriptors to be closed last.
     kept: Vec<OwnedFd>,
 }
 
-/// Passes messages from `vmm` to `session` and replies back until either is closed, or the VMM breaks a rule above. Then
-/// waits until the session's end is closed, closes all that it has, and returns; that may take any time.
-pub fn guard(vmm: UnixStream, session: UnixStream) {
+/// Passes messages from `vmm` to `session` and replies back until either is closed, or the VMM breaks a rule
+/// above. Then waits until the session's end is closed, closes all that it has, and returns; that may take
+/// any time. `allowance` is the port's.
+pub fn guard(vmm: UnixStream, session: UnixStream, allowance: Arc<Mutex<Allowance>>) {
     let Ok(stand_in) = epoll::create(epoll::CreateFlags::CLOEXEC) else {
         return;
     };
     let mut gate = Gate {
         vmm,
         session,
-        rate: Rate::new(BURST, PER_SECOND),
+        allowance,
+        said: Said::default(),
+        free_at: Instant::now(),
         stand_in,
         kept: Vec::new(),
     };
@@ -86,37 +84,30 @@ pub fn guard(vmm: UnixStream, session: UnixStream) {
 impl Gate {
     fn pass_all(&mut self) -> Result<(), End> {
         loop {
-            let free = self.may_pass();
-            let pause = if free { None } else { Some(PAUSE) };
-            let interest = if free { PollFlags::IN } else { PollFlags::empty() };
-            let [said, answered] = wait([(&self.vmm, interest), (&self.session, PollFlags::IN)], pause);
+            let pause = self.free_at.saturating_duration_since(Instant::now());
+            let is_free = pause.is_zero();
+            let interest = if is_free {
+                PollFlags::IN
+            } else {
+                PollFlags::empty()
+            };
+            let patience = (!is_free).then_some(pause);
+            let [said, answered] = wait([(&self.vmm, interest), (&self.session, PollFlags::IN)], patience);
             if answered && !self.pass_reply() {
                 return Ok(());
             }
-            if said && (!free || !self.pass_message()?) {
+            if said && (!is_free || !self.pass_message()?) {
                 return Ok(());
             }
         }
     }
 
-    /// Whether the rates have room for a message.
-    fn may_pass(&mut self) -> bool {
-        self.rate.has(Instant::now())
-    }
-
-    /// Counts a message. A connection that has sent many lately also takes a token that all such connections share.
-    fn count(&mut self) {
+    /// Counts a message, after which the next one may have to wait.
+    fn count(&mut self, message: &[u8], has_files: bool) {
+        let is_change = self.said.changes(message, has_files);
+        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        let seldom = self.rate.has_plenty(now);
-        self.rate.take(now);
-        while !seldom
-            && !ALL
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(Instant::now())
-        {
-            std::thread::sleep(PAUSE);
-        }
+        self.free_at = now + allowance.charge(is_change, now);
     }
 
     /// Passes on a reply of the session; false when one of the two is gone.
@@ -145,7 +136,7 @@ impl Gate {
         if !self.complete(&mut message[HEADER..HEADER + len], end)? {
             return Ok(false);
         }
-        self.count();
+        self.count(&message[..HEADER + len], !files.is_empty());
         let files = self.sort(files)?;
         let passed = self.pass(&message[..HEADER + len], &files);
         // Closing these does not wait: only harmless ones are left here.

@@ -42,9 +42,15 @@ impl Rate {
         self.saved >= self.token()
     }
 
-    /// Whether most of the burst is left: there were few events lately.
-    pub fn has_plenty(&mut self, now: Instant) -> bool {
-        self.has(now) && self.saved >= self.full() / 2
+    /// Takes a token, in advance if there is none; returns how long its owner has to wait. Callers that wait
+    /// get tokens in the order in which they asked.
+    pub fn reserve(&mut self, now: Instant) -> Duration {
+        if !self.has(now) {
+            self.then += self.token() - self.saved;
+            self.saved = self.token();
+        }
+        self.saved -= self.token();
+        self.then.saturating_duration_since(now)
     }
 
     /// Takes a token; false if there is none.
@@ -60,6 +66,16 @@ impl Rate {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tokens_that_are_taken_in_advance_come_one_after_the_other() {
+        let mut rate = Rate::new(3, 20);
+        let start = Instant::now();
+        let mut reserve = |ms: u64| rate.reserve(start + Duration::from_millis(ms)).as_millis();
+        assert_eq!([0; 5].map(&mut reserve), [0, 0, 0, 50, 100]);
+        assert_eq!([60, 60].map(&mut reserve), [90, 140], "at 150 and 200");
+        assert_eq!([1000, 1000, 1000, 1000].map(&mut reserve), [0, 0, 0, 50]);
+    }
 
     #[test]
     fn a_burst_and_then_the_rate() {
