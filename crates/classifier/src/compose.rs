@@ -216,8 +216,12 @@ impl Composer<'_> {
 impl Subject for Composer<'_> {
     type Saved = Aside;
 
-    fn key(&mut self) -> (&FlowKey, &Context) {
-        (&self.state.key, &self.state.context)
+    fn key(&mut self) -> Result<(&FlowKey, &Context), DropReason> {
+        Ok((&self.state.key, &self.state.context))
+    }
+
+    fn in_port(&self) -> PortId {
+        PortId(self.state.key.in_port())
     }
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
@@ -273,9 +277,10 @@ impl Subject for Composer<'_> {
         self.state.key.set_recirc_id(id);
     }
 
-    fn hash(&mut self, basis: u32) {
+    fn hash(&mut self, basis: u32) -> Result<(), DropReason> {
         let hash = dp_hash(&self.state.key, basis);
         self.state.key.set_dp_hash(hash);
+        Ok(())
     }
 
     fn truncate(&mut self, len: u32) {

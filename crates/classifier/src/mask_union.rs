@@ -24,6 +24,8 @@ pub(crate) struct MaskUnion {
     short: Words,
     /// For keys of other packets.
     long: Words,
+    /// The bits in the words of flow keys that exact keys do not have, all in one.
+    behind: AtomicU64,
 }
 
 impl Default for MaskUnion {
@@ -32,6 +34,7 @@ impl Default for MaskUnion {
         MaskUnion {
             short: array::from_fn(|_| AtomicU64::new(u64::MAX)),
             long: array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            behind: AtomicU64::new(u64::MAX),
         }
     }
 }
@@ -42,6 +45,14 @@ impl MaskUnion {
     pub fn mask<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
         let words = if key.is_short() { &self.short } else { &self.long };
         |word| words[word].load(Ordering::Acquire)
+    }
+
+    /// Whether any of the bits may be in the union.
+    pub fn meets(&self, bits: &FlowMask) -> bool {
+        let (words, behind) = bits.0.words.split_at(ExactKey::WORDS);
+        let union = self.long.iter().map(|word| word.load(Ordering::Acquire));
+        words.iter().zip(union).any(|(bits, union)| bits & union != 0)
+            || self.behind.load(Ordering::Acquire) != 0 && behind.iter().any(|&bits| bits != 0)
     }
 
     /// Becomes this union, as no flow with another mask is left.
@@ -57,7 +68,10 @@ impl MaskUnion {
     fn change(&self, mask: &FlowMask, merge: impl Fn(u64, u64) -> u64) {
         let short = self.short.iter().zip(ExactKey::short_mask(mask));
         let long = self.long.iter().zip(ExactKey::long_mask(mask));
-        for (word, bits) in short.chain(long) {
+        let behind = mask.0.words[ExactKey::WORDS..]
+            .iter()
+            .fold(0, |union, bits| union | bits);
+        for (word, bits) in short.chain(long).chain([(&self.behind, behind)]) {
             let before = word.load(Ordering::Relaxed);
             let after = merge(before, bits);
             if after != before {

@@ -15,7 +15,7 @@ use crate::mask_union::MaskUnion;
 use crate::stages::{Lists, Stages};
 use crate::subtable::Candidate;
 use crate::walk::Tables;
-use flow::{Context, ExactKey, Filters, FlowKey, FlowMask, PortId, Stage};
+use flow::{Context, ExactKey, Filters, FlowKey, FlowMask, PortId, Stage, Unseen};
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -99,6 +99,11 @@ impl PortFlows {
     #[inline]
     pub fn mask_union<'a>(&'a self, key: &ExactKey) -> impl Fn(usize) -> u64 + Copy + use<'a> {
         self.own.mask_union.mask(key)
+    }
+
+    /// Whether any flow of the port may look at one of those fields; read as [`mask_union`](Self::mask_union) is.
+    pub fn may_look_at(&self, unseen: Unseen) -> bool {
+        self.own.mask_union.meets(&unseen.bits())
     }
 
     /// Locks the flows for the look-ups of a burst at most: changes wait until the end.

@@ -46,7 +46,13 @@ pub trait Subject {
     type Saved;
 
     /// The packet's key and context, as it is now.
-    fn key(&mut self) -> (&FlowKey, &Context);
+    ///
+    /// # Errors
+    ///
+    /// Fields of the key are unknown and stay so; the packet is dropped.
+    fn key(&mut self) -> Result<(&FlowKey, &Context), DropReason>;
+    /// The port that the packet came from.
+    fn in_port(&self) -> PortId;
     /// Notes that a flow was found.
     fn found(&mut self, _entry: &Arc<FlowEntry>) {}
     /// No flow of the stage matches the packet: it goes to the control process and ends here.
@@ -66,7 +72,11 @@ pub trait Subject {
     /// Puts a recirculation id into the packet's key.
     fn recirculate(&mut self, id: u32);
     /// Puts a hash, which [`dp_hash`](crate::dp_hash) computes, into the packet's key.
-    fn hash(&mut self, basis: u32);
+    ///
+    /// # Errors
+    ///
+    /// As for [`key`](Self::key).
+    fn hash(&mut self, basis: u32) -> Result<(), DropReason>;
     /// Cuts the next output to at most this many bytes.
     fn truncate(&mut self, len: u32);
     /// Whether the packet, or its longest segment, has more than this many bytes.
@@ -218,7 +228,11 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
                 }
             }
             Op::Truncate(len) => self.subject.truncate(len),
-            Op::Hash { basis } => self.subject.hash(basis),
+            Op::Hash { basis } => {
+                if let Err(reason) = self.subject.hash(basis) {
+                    return self.dropped(reason);
+                }
+            }
             Op::Meter(meter) => {
                 if !self.subject.passes(meter) {
                     self.subject.stopped(next - 1);
@@ -249,7 +263,7 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
     fn go_on(&mut self) -> bool {
         let port = match self.place.stage {
             Stage::Egress(port, _) => port,
-            Stage::Ingress(_) | Stage::Forward => PortId(self.subject.key().0.in_port()),
+            Stage::Ingress(_) | Stage::Forward => self.subject.in_port(),
         };
         match (self.place.stage.next(self.tables.filters(port)), self.place.stage) {
             (Some(next), _) => self.look_up(next),
@@ -267,8 +281,11 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
         if self.place.looks == MAX_LOOKS {
             return self.dropped(DropReason::TooDeep);
         }
-        let (key, context) = self.subject.key();
-        let Some(entry) = self.tables.look_up(stage, key, context) else {
+        let found = match self.subject.key() {
+            Ok((key, context)) => self.tables.look_up(stage, key, context),
+            Err(reason) => return self.dropped(reason),
+        };
+        let Some(entry) = found else {
             self.ends += 1;
             self.subject.missed(stage);
             return false;

@@ -322,9 +322,13 @@ struct OnFrame {
 impl Subject for OnFrame {
     type Saved = Frame;
 
-    fn key(&mut self) -> (&FlowKey, &Context) {
+    fn key(&mut self) -> Result<(&FlowKey, &Context), DropReason> {
         self.key = self.frame.key();
-        (&self.key, &self.frame.context)
+        Ok((&self.key, &self.frame.context))
+    }
+
+    fn in_port(&self) -> PortId {
+        PortId(self.frame.key().in_port())
     }
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
@@ -360,9 +364,10 @@ impl Subject for OnFrame {
         self.frame.marks.set_recirc_id(id);
     }
 
-    fn hash(&mut self, basis: u32) {
+    fn hash(&mut self, basis: u32) -> Result<(), DropReason> {
         let hash = dp_hash(&self.frame.key(), basis);
         self.frame.marks.set_dp_hash(hash);
+        Ok(())
     }
 
     fn truncate(&mut self, len: u32) {
@@ -444,7 +449,7 @@ impl Product {
     fn packet(&mut self, frame: Frame) -> Vec<Outcome> {
         let (mut exact, mut layers) = (ExactKey::default(), Layers::default());
         let (bytes, in_port) = (frame.head.bytes(), frame.in_port);
-        exact_key(bytes, bytes.len(), in_port, &mut exact, &mut layers);
+        exact_key(bytes, 0, in_port, &mut exact, &mut layers);
         let flows = &self.ports[in_port.0 as usize];
         let mut subject = OnFrame {
             key: exact.flow_key().unwrap_or_else(|| frame.key()),

@@ -25,6 +25,8 @@ pub(crate) trait Sink {
     fn passes(&mut self, meter: u32, packet: &Packet) -> bool;
     /// Nowhere.
     fn dropped(&mut self, packet: &Packet, reason: DropReason);
+    /// Whether headers of one more packet that lie behind its head may be copied from the guest's memory.
+    fn may_copy_headers(&mut self) -> bool;
     /// A slot for a copy of the head, if there is one.
     fn spare(&mut self) -> Option<Unique<Packet>>;
     /// The counters of the port that the packets come from.
@@ -149,9 +151,23 @@ impl<K: Sink> OnPacket<'_, K> {
     }
 
     /// Its key and context, as they are now.
-    fn now(&mut self) -> (FlowKey, Context) {
-        let (key, context) = self.key();
-        (*key, *context)
+    fn now(&mut self) -> Result<(FlowKey, Context), DropReason> {
+        let (key, context) = self.key()?;
+        Ok((*key, *context))
+    }
+
+    /// The key of the packet's bytes, without what actions said. Fields that are unknown are looked for.
+    fn whole_key(&mut self) -> Result<FlowKey, DropReason> {
+        let Some(current) = &self.current else {
+            return Ok(FlowKey::default());
+        };
+        if let Some(key) = current.packet().key() {
+            return Ok(key);
+        }
+        if !self.sink.may_copy_headers() {
+            return Err(DropReason::DeepHeaders);
+        }
+        self.own()?.whole_key().map(|(key, _)| key)
     }
 
     /// The packet for others to refer to.
@@ -187,33 +203,35 @@ impl<K: Sink> OnPacket<'_, K> {
 impl<K: Sink> Subject for OnPacket<'_, K> {
     type Saved = Aside;
 
-    fn key(&mut self) -> (&FlowKey, &Context) {
-        let Metadata {
-            marks, context, key, ..
-        } = &mut self.metadata;
-        let current = &self.current;
-        let key = key.get_or_insert_with(|| {
-            let mut key = current
-                .as_ref()
-                .map_or(FlowKey::default(), |current| current.packet().key());
+    fn key(&mut self) -> Result<(&FlowKey, &Context), DropReason> {
+        if self.metadata.key.is_none() {
+            let mut key = self.whole_key()?;
+            let marks = &self.metadata.marks;
             key.set_recirc_id(marks.recirc_id());
             key.set_dp_hash(marks.dp_hash());
             key.set_skb_mark(marks.skb_mark());
             key.set_no_ethernet(marks.no_ethernet());
-            key
-        });
-        (key, context)
+            self.metadata.key = Some(key);
+        }
+        let Metadata { context, key, .. } = &mut self.metadata;
+        Ok((key.get_or_insert_default(), context))
+    }
+
+    fn in_port(&self) -> PortId {
+        self.current
+            .as_ref()
+            .map_or(PortId::default(), |current| current.packet().origin)
     }
 
     fn found(&mut self, entry: &Arc<FlowEntry>) {
-        let key = *self.key().0;
+        let Ok((key, _)) = self.now() else { return };
         if let Some(current) = &self.current {
             self.sink.found(entry, current.packet(), &key);
         }
     }
 
     fn missed(&mut self, stage: Stage) {
-        let (key, context) = self.now();
+        let Ok((key, context)) = self.now() else { return };
         if let Some(current) = &self.current {
             self.sink.missed(stage, current.packet(), (&key, &context));
         }
@@ -245,7 +263,10 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
 
     fn userspace(&mut self, to: &Userspace) {
         self.sink.applying(|| Action::Userspace(to.clone()));
-        let (key, context) = self.now();
+        let (key, context) = match self.now() {
+            Ok(now) => now,
+            Err(reason) => return self.dropped(reason),
+        };
         match self.cut() {
             Some(Ok(cut)) => self.sink.userspace(to, &cut, (&key, &context)),
             Some(Err(reason)) => self.dropped(reason),
@@ -303,14 +324,15 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
         }
     }
 
-    fn hash(&mut self, basis: u32) {
-        let hash = dp_hash(self.key().0, basis);
+    fn hash(&mut self, basis: u32) -> Result<(), DropReason> {
+        let hash = dp_hash(self.key()?.0, basis);
         self.metadata.marks.set_dp_hash(hash);
         if let Some(key) = &mut self.metadata.key {
             FieldId::DpHash
                 .field()
                 .set(&mut key.words, hash.into(), u128::MAX);
         }
+        Ok(())
     }
 
     fn truncate(&mut self, len: u32) {

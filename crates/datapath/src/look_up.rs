@@ -177,9 +177,12 @@ impl LookUp {
         let mut hints = [Hint::default(); BURST];
         for (at, packet) in burst.packets.iter().enumerate() {
             if burst.verdicts[at] == Verdict::Miss {
-                let flow_key = &mut burst.flow_keys[at];
-                *flow_key = burst.keys[at].flow_key().unwrap_or_else(|| packet.key());
-                hints[at] = flows.hint(flow_key, &Context::NONE);
+                let Some(flow_key) = burst.keys[at].flow_key().or_else(|| packet.key()) else {
+                    burst.verdicts[at] = Verdict::Walk;
+                    continue;
+                };
+                burst.flow_keys[at] = flow_key;
+                hints[at] = flows.hint(&burst.flow_keys[at], &Context::NONE);
             }
         }
         hints[..burst.packets.len()]
@@ -193,6 +196,10 @@ impl LookUp {
         for (at, packet) in burst.packets.iter().enumerate() {
             let (key, flow_key) = (&burst.keys[at], &burst.flow_keys[at]);
             if burst.verdicts[at] != Verdict::Miss {
+                continue;
+            }
+            // A flow that looks at such a field came since the packet was parsed. The controller decides by the whole frame.
+            if !key.unseen().is_nothing() && port.flows.may_look_at(key.unseen()) {
                 continue;
             }
             let walked = flows.walk(hints[at], flow_key, &Context::NONE, &mut self.walker);

@@ -11,6 +11,7 @@ use flow::{Context, DropReason, FlowKey, PortId, SwitchId};
 use parking_lot::Mutex;
 use std::collections::{HashSet, VecDeque};
 use vnic::Packet;
+use wire::{MAX_HEADERS, parse};
 
 /// Most packets of a port that wait or are being decided about.
 const MAX_PACKETS: usize = 64;
@@ -64,7 +65,7 @@ impl MissQueue {
         packet: &Packet,
         switch: SwitchId,
         cause: UpcallCause,
-        (key, context): (&FlowKey, &Context),
+        (key, context): (Option<&FlowKey>, &Context),
         now_ms: u64,
     ) -> (Queued, u64) {
         let mut misses = self.0.lock();
@@ -84,6 +85,10 @@ impl MissQueue {
         if !misses.bucket.take(now_ms) {
             return (Queued::Refused(DropReason::MissRate), lost);
         }
+        let frame = packet.to_bytes(usize::MAX);
+        let Some(key) = key.copied().or_else(|| whole_key(&frame, packet.origin)) else {
+            return (Queued::Refused(DropReason::DeepHeaders), lost);
+        };
         let id = UpcallId {
             port: packet.origin,
             serial: misses.next_serial,
@@ -92,13 +97,13 @@ impl MissQueue {
         misses.waiting_bytes = bytes;
         let packet = WirePacket {
             vnet_header: packet.offload.header().to_bytes(),
-            frame: packet.to_bytes(usize::MAX),
+            frame,
         };
         misses.waiting.push_back(Upcall {
             id,
             switch,
             cause,
-            key: *key,
+            key,
             context: (!context.is_none()).then(|| Box::new(*context)),
             packet,
         });
@@ -151,6 +156,14 @@ impl MissQueue {
         misses.waiting_bytes = 0;
         lost as u64
     }
+}
+
+/// The key of a whole frame, which the controller gets with it: flows are made from both together. `None` if fields are unknown.
+#[cold]
+fn whole_key(frame: &[u8], from: PortId) -> Option<FlowKey> {
+    let headers = &frame[..frame.len().min(MAX_HEADERS)];
+    let parsed = parse(headers, frame.len(), from);
+    parsed.unseen.is_nothing().then_some(parsed.key)
 }
 
 /// Serves ports in turn.

@@ -29,7 +29,7 @@ use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, transmit_ring};
 use classifier::{NoTables, Start, Tables, Train};
 use control_protocol::data_plane::CaptureDirection;
-use flow::{Action, Context, DropReason, FlowKey, Op, PortId, Program, Stage};
+use flow::{Action, Context, DropReason, ExactKey, FlowKey, Op, PortId, Program, Stage};
 use ring::{PoolOwner, Unique};
 use scheduler::{Due, RingId, Rings, Schedule};
 use std::sync::Arc;
@@ -326,9 +326,9 @@ impl Walk {
                 .transmit
                 .with(|side| side.iter_mut().for_each(|side| side.detach(packets)));
         }
-        self.parse(port);
+        self.parse(port, step.now_ms);
         if port.vnic.is_disabled() {
-            return self.refuse(u32::MAX, DropReason::PortDisabled, port);
+            return self.refuse(port, |_, _| Some(DropReason::PortDisabled));
         }
         self.look_up.find_verdicts(&mut self.burst, port, step.now_ms);
         let common = if port.captures.active() {
@@ -345,30 +345,50 @@ impl Walk {
 
     /// Makes the keys. Packets whose offload fields contradict the frame are dropped.
     #[inline(never)]
-    fn parse(&mut self, port: &Port) {
+    fn parse(&mut self, port: &Port, now_ms: u64) {
         let count = self.burst.packets.len();
         let (packets, keys) = (&mut self.burst.packets[..count], &mut self.burst.keys[..count]);
-        let mut bad = 0u32;
+        let mut again = 0u32;
         for at in 0..count {
-            bad |= u32::from(packets[at].parse(&mut keys[at]).is_err()) << at;
+            again |= u32::from(packets[at].parse(&mut keys[at]).is_err()) << at;
         }
-        if bad != 0 {
-            self.refuse(bad, DropReason::BadOffload, port);
+        if again != 0 {
+            self.parse_again(again, port, now_ms);
         }
     }
 
-    /// Drops the packets whose bits in `bad` are set.
+    /// Parses those packets further whose bits are set. Where flows look at headers behind the head, the number of packets is bounded.
     #[cold]
-    fn refuse(&mut self, bad: u32, reason: DropReason, port: &Port) {
+    fn parse_again(&mut self, packets: u32, port: &Port, now_ms: u64) {
+        let mut position = 0;
+        self.refuse(port, |packet, key| {
+            position += 1;
+            if packets >> (position - 1) & 1 == 0 {
+                return None;
+            }
+            let is_read = |unseen| port.flows.may_look_at(unseen);
+            packet
+                .parse_again(key, is_read, || port.may_copy_headers(now_ms))
+                .err()
+        });
+    }
+
+    /// Drops the packets for which there is a reason.
+    #[cold]
+    fn refuse(
+        &mut self,
+        port: &Port,
+        mut reason: impl FnMut(&mut Packet, &mut ExactKey) -> Option<DropReason>,
+    ) {
         let mut kept = 0;
         let Burst { packets, keys, .. } = &mut self.burst;
         for at in 0..packets.len() {
-            if bad >> at & 1 == 0 {
+            let Some(reason) = reason(&mut packets[at], &mut keys[at]) else {
                 packets.swap(kept, at);
                 keys.swap(kept, at);
                 kept += 1;
                 continue;
-            }
+            };
             port.vnic.account.dropped(reason, 1);
             if port.captures.active() {
                 port.captures
@@ -447,15 +467,17 @@ impl Walk {
                     capture(&packet, None);
                     let flows = port.flows.read();
                     let start = Start::LookUp(Stage::first(flows.filters(port.id())));
-                    let key = key.flow_key().unwrap_or_else(|| packet.key());
-                    apply(start, &flows, (packet, Some(key)), &mut self.means, &mut forward);
+                    // Fields that were not looked at before may be now.
+                    let key = key.flow_key().filter(|_| key.unseen().is_nothing());
+                    apply(start, &flows, (packet, key), &mut self.means, &mut forward);
                 }
                 Verdict::Metered => {
                     capture(&packet, Some(DropReason::Metered));
                     forward.dropped(&packet, DropReason::Metered);
                 }
                 Verdict::Miss => {
-                    let dropped = forward.miss(&packet, (&packet.key(), &Context::NONE)).err();
+                    let key = packet.key();
+                    let dropped = forward.miss(&packet, (key.as_ref(), &Context::NONE)).err();
                     capture(&packet, dropped);
                 }
             }

@@ -4,6 +4,7 @@ use crate::capture::Captures;
 use crate::miss::MissQueue;
 use crate::notices::Notices;
 use crate::peer::Peer;
+use crate::token_bucket::TokenBucket;
 use classifier::{MegaflowTable, PortFlows};
 use control_protocol::data_plane::{Connection, Costly, GuestState, PortInfo, PortSpec, PortState};
 use flow::{PortId, SwitchId};
@@ -14,6 +15,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use vm_state::{Slot, ThreadState};
 use vnic::{DeviceConfig, Host, RECEIVE_QUEUE, Vnic};
+
+/// Packets of a port per second whose headers are looked for behind their heads: each costs an allocation and a copy of up to 4 KiB.
+const DEEP_HEADERS_PER_SECOND: u32 = 20_000;
 
 /// A switch's flow table.
 pub(crate) struct Switch {
@@ -29,6 +33,8 @@ pub(crate) struct Port {
     /// Those of the switch that are for this port's packets.
     pub flows: PortFlows,
     pub misses: MissQueue,
+    /// Packets whose headers may still be copied from behind their heads.
+    deep_headers: Mutex<TokenBucket>,
     pub captures: Captures,
     pub home: Home,
     pub peer: Arc<Peer>,
@@ -63,6 +69,7 @@ impl Port {
             switch,
             flows,
             misses: MissQueue::new(spec.miss_rate),
+            deep_headers: Mutex::new(TokenBucket::new(DEEP_HEADERS_PER_SECOND)),
             captures: Captures::default(),
             home: Home::new(placement::VnicId(spec.port.0), own),
             spec: Mutex::new(spec),
@@ -160,6 +167,11 @@ impl Port {
     #[inline]
     pub fn takes_at_once_from(&self, sender: &Port) -> bool {
         self.is_beside(sender) && self.vnic.is_open() && !self.vnic.is_stalled() && !self.captures.active()
+    }
+
+    /// Whether the headers of one more packet may be copied from behind its head.
+    pub fn may_copy_headers(&self, now_ms: u64) -> bool {
+        self.deep_headers.lock().take(now_ms)
     }
 
     /// Stops serving a guest that broke the rules, until it sets its rings up again.

@@ -376,7 +376,7 @@ impl Serving<'_> {
                 let Scheduler { rings, schedule } = scheduler;
                 rings.execute(injected, &mut injection.pool, schedule);
             }),
-            Err(_) => account.dropped(DropReason::BadOffload, 1),
+            Err(reason) => account.dropped(reason, 1),
         }
     }
 

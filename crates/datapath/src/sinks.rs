@@ -59,7 +59,7 @@ pub(crate) struct Forward<'a, S> {
 }
 
 impl<S> Forward<'_, S> {
-    pub(crate) fn miss(&self, packet: &Packet, now: (&FlowKey, &Context)) -> Result<(), DropReason> {
+    pub(crate) fn miss(&self, packet: &Packet, now: (Option<&FlowKey>, &Context)) -> Result<(), DropReason> {
         let result = upcall(self.port, packet, UpcallCause::Miss, now, self.now_ms);
         if let Err(reason) = result {
             packet.account.dropped(reason, 1);
@@ -68,12 +68,13 @@ impl<S> Forward<'_, S> {
     }
 }
 
-/// Queues `packet` at `port`, counts, and notifies the channel thread. `Err` is the reason to drop it.
+/// Queues `packet` at `port`, counts, and notifies the channel thread. `Err` is the reason to drop it. The key is found in the queued
+/// bytes if fields of it are unknown.
 fn upcall(
     port: &Port,
     packet: &Packet,
     cause: UpcallCause,
-    now: (&FlowKey, &Context),
+    now: (Option<&FlowKey>, &Context),
     now_ms: u64,
 ) -> Result<(), DropReason> {
     let (queued, lost) = port.misses.push(packet, port.switch.id, cause, now, now_ms);
@@ -127,16 +128,20 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         enqueue(packet, self.port, port, self.ports, self.receivers);
     }
 
-    fn userspace(&mut self, to: &Userspace, packet: &Packet, now: (&FlowKey, &Context)) {
+    fn userspace(&mut self, to: &Userspace, packet: &Packet, (key, context): (&FlowKey, &Context)) {
         let cause = UpcallCause::Action(to.clone());
-        if let Err(reason) = upcall(self.port, packet, cause, now, self.now_ms) {
+        if let Err(reason) = upcall(self.port, packet, cause, (Some(key), context), self.now_ms) {
             self.dropped(packet, reason);
         }
     }
 
-    fn missed(&mut self, _: Stage, packet: &Packet, now: (&FlowKey, &Context)) {
+    fn missed(&mut self, _: Stage, packet: &Packet, (key, context): (&FlowKey, &Context)) {
         // The drop, if it is one, is counted there.
-        let _ = self.miss(packet, now);
+        let _ = self.miss(packet, (Some(key), context));
+    }
+
+    fn may_copy_headers(&mut self) -> bool {
+        self.port.may_copy_headers(self.now_ms)
     }
 
     fn passes(&mut self, meter: u32, packet: &Packet) -> bool {

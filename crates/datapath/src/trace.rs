@@ -102,6 +102,11 @@ impl Sink for Notes<'_> {
         true
     }
 
+    /// Frames of a trace lie in our memory.
+    fn may_copy_headers(&mut self) -> bool {
+        true
+    }
+
     fn account(&self) -> &Counters {
         self.account
     }

@@ -36,6 +36,7 @@ drop_reasons! {
     ShortFrame "short-frame" "The chain is shorter than a virtio-net header and an Ethernet header."
     OversizedFrame "oversized-frame" "The frame is longer than 65,553 bytes, the largest IP packet with Ethernet header and one VLAN tag."
     BadOffload "bad-offload" "The virtio-net header's checksum or segmentation fields contradict the frame."
+    DeepHeaders "deep-headers" "Flows look at headers of the packet that lie behind its first 128 bytes, and the port has sent more than 20,000 such packets in the last second, or the headers end behind the first 4,096 bytes."
     InvalidSource "invalid-source" "The source MAC address is multicast or zero."
     MissQueueFull "miss-queue-full" "The port has too many packets waiting for a decision of the control process."
     MissRate "miss-rate" "The port has had more packets without a flow in the last second than its `miss-rate`."

@@ -1,6 +1,7 @@
 //! The exact-match key: the fields of a flow key in the shortest form.
 
 use crate::key::{FlowKey, FlowMask, KEY_WORDS};
+use crate::unseen::Unseen;
 use std::ops::BitOr;
 
 /// A short form of a packet's flow key: packets with equal exact keys have equal flow keys. Caches compare and hash exact
@@ -12,6 +13,8 @@ use std::ops::BitOr;
 /// another packet has the words of its flow key, except those that only neighbour discovery uses; neighbour discovery
 /// has no exact key. Within a form, equal flow keys make equal exact keys. An unusual packet may differ from a usual
 /// one in something that no flow key has, such as a wrong version or the encapsulation of RFC 1042.
+///
+/// A key with fields that are [unknown](Unseen) differs from all keys in which other fields are.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 pub struct ExactKey {
     /// The words. TCP flags are where a flow key has them.
@@ -28,6 +31,9 @@ impl PartialEq for ExactKey {
 /// Bits of word 3, none of which a flow key uses.
 const SHORT: u64 = 1 << 63;
 const NONE: u64 = 1 << 62;
+/// The number of an [`Unseen`].
+const UNSEEN: u64 = 7 << UNSEEN_SHIFT;
+const UNSEEN_SHIFT: u32 = 59;
 
 impl ExactKey {
     /// Words of a key.
@@ -58,6 +64,24 @@ impl ExactKey {
         }
     }
 
+    /// The key of an unusual packet, in which those fields are unknown.
+    #[must_use]
+    pub fn with_unseen(mut self, unseen: Unseen) -> ExactKey {
+        const { assert!(Unseen::ALL.len() <= 1 << UNSEEN.count_ones()) }
+        self.words[3] = self.words[3] & !UNSEEN | (unseen as u64) << UNSEEN_SHIFT;
+        self
+    }
+
+    /// The fields that are unknown.
+    #[inline]
+    pub fn unseen(&self) -> Unseen {
+        if self.is_short() {
+            return Unseen::Nothing;
+        }
+        let number = (self.words[3] & UNSEEN) >> UNSEEN_SHIFT;
+        Unseen::ALL[(number as usize).min(Unseen::ALL.len() - 1)]
+    }
+
     /// The flow key; `None` if there is no exact key either.
     #[inline]
     pub fn flow_key(&self) -> Option<FlowKey> {
@@ -67,6 +91,7 @@ impl ExactKey {
         let mut key = FlowKey::default();
         if !self.is_short() {
             key.words[..Self::WORDS].copy_from_slice(&self.words);
+            key.words[3] &= !UNSEEN;
             return Some(key);
         }
         let [ports, first, second, _, ip, addresses, ..] = self.words;
@@ -136,7 +161,7 @@ impl ExactKey {
         let mut words = [0; Self::WORDS];
         words.copy_from_slice(&mask.0.words[..Self::WORDS]);
         words[0] |= u64::from(u32::MAX);
-        words[3] |= SHORT | NONE;
+        words[3] |= SHORT | NONE | UNSEEN;
         words
     }
 
@@ -167,7 +192,7 @@ mod tests {
     #[test]
     fn flow_keys_leave_the_marks_alone() {
         for field in FIELDS.iter().filter(|field| field.word == 3) {
-            assert_eq!((field.ones() as u64) << field.shift & (SHORT | NONE), 0);
+            assert_eq!((field.ones() as u64) << field.shift & (SHORT | NONE | UNSEEN), 0);
         }
     }
 
@@ -175,9 +200,26 @@ mod tests {
     fn neighbour_discovery_has_none() {
         let mut key = FlowKey::default();
         key.set_tcp_flags(0x12);
-        assert_eq!(ExactKey::of(&key).tcp_flags(), 0x12);
-        assert!(!ExactKey::of(&key).is_none() && !ExactKey::of(&key).is_short());
+        let exact = ExactKey::of;
+        assert_eq!(exact(&key).tcp_flags(), 0x12);
+        assert!(!exact(&key).is_none() && !exact(&key).is_short());
         key.set_nd_target(1);
-        assert!(ExactKey::of(&key).is_none());
+        assert!(exact(&key).is_none());
+    }
+
+    #[test]
+    fn keys_in_which_other_fields_are_unknown_differ_under_each_mask() {
+        let mut key = FlowKey::default();
+        key.set_inner_tpid(u16::MAX);
+        let of = |unseen| ExactKey::of(&key).with_unseen(unseen);
+        let mask = ExactKey::long_mask(&FlowMask::ANY);
+        for one in Unseen::ALL {
+            assert_eq!(of(one).unseen(), one);
+            assert_eq!(of(one).flow_key(), Some(key));
+            for other in Unseen::ALL {
+                let equal = of(one).is_equal_in(&of(other), |word| mask[word]);
+                assert_eq!(equal, one == other);
+            }
+        }
     }
 }

@@ -240,8 +240,8 @@ fields! {
     NshFlags, FlowKey Nsh: nsh_flags set_nsh_flags u8 = 5, 0, 2;
     /// NSH time to live.
     NshTtl, FlowKey Nsh: nsh_ttl set_nsh_ttl u8 = 5, 8, 6;
-    /// NSH metadata type.
-    NshMdtype, FlowKey Nsh: nsh_mdtype set_nsh_mdtype u8 = 5, 16, 4;
+    /// NSH metadata type, with the four bits before it, which are unassigned.
+    NshMdtype, FlowKey Nsh: nsh_mdtype set_nsh_mdtype u8 = 5, 16, 8;
     /// NSH next protocol.
     NshNp, FlowKey Nsh: nsh_np set_nsh_np u8 = 5, 24, 8;
     /// NSH service path identifier (24 bits) and service index (8 bits).

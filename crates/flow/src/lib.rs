@@ -21,6 +21,7 @@ mod key_format;
 mod meter;
 mod program;
 mod stage;
+mod unseen;
 
 pub use action::{Action, Encapsulation, Nested, NshHeader, SetField, Userspace};
 pub use context::{Context, ContextMatch};
@@ -33,6 +34,7 @@ pub use key::{FlowKey, FlowMask, KEY_WORDS, VLAN_PRESENT};
 pub use meter::{MAX_METERS, MeterBand, MeterSpec, MeterStats, MeterUnit};
 pub use program::{BadActions, Builder, Edit, MAX_BYTES, MAX_NESTING, MAX_OPS, Op, Program};
 pub use stage::{Filters, MAX_FILTERS, Stage};
+pub use unseen::Unseen;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,12 +1,16 @@
 //! A packet on its way: a private head, and a tail that still lies where the sender put it.
 
 use crate::Counters;
-use flow::{DropReason, Edit, Encapsulation, ExactKey, FlowKey, PortId};
+use flow::{DropReason, Edit, Encapsulation, ExactKey, FlowKey, PortId, Unseen};
 use guest_memory::{GuestMemory, GuestRange};
 use ring::{PoolOwner, Shared};
+use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use virtqueue::Chain;
-use wire::{BadOffload, Layers, Offload, Snapshot, VnetHeader, exact_key, parse, set_field};
+use wire::{
+    BadOffload, Layers, MAX_HEADERS, Offload, Parsed, Snapshot, VnetHeader, exact_key, parse, set_field,
+};
 
 /// Largest frame in bytes: the largest IP packet with Ethernet header and one VLAN tag.
 pub const MAX_FRAME: u32 = 65_535 + 18;
@@ -28,9 +32,10 @@ pub struct Packet {
     pub offload: Offload,
     /// Offsets in the frame as it is now.
     pub layers: Layers,
-    /// The tail lies in `chain`, from byte `tail_start` on, and the origin's ring still has to get that back.
-    pub(crate) holds_chain: bool,
-    /// The tail lies `elsewhere`.
+    /// The part of the tail that lies in `chain`, from byte `tail_start` on. The origin's ring still has to get the chain back if
+    /// there is one.
+    pub(crate) in_chain: InChain,
+    /// The tail, or its front, lies `elsewhere`.
     is_copy: bool,
     /// Place of `chain` in the origin's ring.
     pub(crate) place: u16,
@@ -45,9 +50,23 @@ pub struct Packet {
     copy: Vec<u8>,
 }
 
+/// The part of a packet's tail that lies in its own chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InChain {
+    /// None.
+    Nothing,
+    /// All of it.
+    Tail,
+    /// What is behind the front, which lies in our memory.
+    BehindFront,
+}
+
 /// Where a tail is that does not lie in the packet's own chain.
 #[derive(Debug, Default)]
 enum Elsewhere {
+    /// The front in our memory, which no guest can change while decisions are made on it. What is behind lies where that packet has
+    /// it, or in the own chain.
+    Front(Box<[u8]>, Option<Shared<Packet>>),
     /// Where another packet has it, of which this one is a copy with another head.
     Of(Shared<Packet>),
     /// In our memory.
@@ -72,7 +91,7 @@ impl Packet {
             tail_len: 0,
             tail_start: 0,
             place: 0,
-            holds_chain: false,
+            in_chain: InChain::Nothing,
             is_copy: false,
             chain: Chain::default(),
             memory,
@@ -88,47 +107,166 @@ impl Packet {
     }
 
     /// Makes the packet's exact key, and checks what the sender's header asks for against the head.
+    ///
+    /// # Errors
+    ///
+    /// There is more to be done: the head does not hold all headers, as the key tells, or the header contradicts the frame. See
+    /// [`parse_again`](Self::parse_again).
     #[inline]
     pub fn parse(&mut self, key: &mut ExactKey) -> Result<(), BadOffload> {
-        exact_key(
-            self.head.bytes(),
-            self.frame_len(),
-            self.origin,
-            key,
-            &mut self.layers,
-        );
-        self.check_offload()
+        let (head, behind) = (self.head.bytes(), self.tail_len as usize);
+        if exact_key(head, behind, self.origin, key, &mut self.layers) {
+            self.check_offload()
+        } else {
+            Err(BadOffload)
+        }
     }
 
-    /// The same for a packet whose flow key is needed at once: makes that.
-    pub fn parse_flow_key(&mut self) -> Result<FlowKey, BadOffload> {
-        let parsed = parse(self.head.bytes(), self.frame_len(), self.origin);
-        self.layers = parsed.layers;
-        self.check_offload()?;
-        Ok(parsed.key)
+    /// Goes on where [`parse`](Self::parse) made this key and did not succeed. Fields that are unknown and that `is_read` stay
+    /// so no longer: the front of the tail, where they are, is copied to our memory.
+    ///
+    /// # Errors
+    ///
+    /// A reason to drop the packet.
+    pub fn parse_again(
+        &mut self,
+        key: &mut ExactKey,
+        is_read: impl FnOnce(Unseen) -> bool,
+        may_copy: impl FnOnce() -> bool,
+    ) -> Result<(), DropReason> {
+        let unseen = key.unseen();
+        let offload = self.check_offload().map_err(|_| DropReason::BadOffload);
+        if unseen.is_nothing() || offload.is_ok() && !is_read(unseen) {
+            return offload;
+        }
+        if !may_copy() {
+            return Err(DropReason::DeepHeaders);
+        }
+        *key = ExactKey::of(&self.parse_flow_key()?);
+        Ok(())
     }
 
-    #[inline]
+    /// Makes the flow key, of which all fields are known, and checks what the sender's header asks for.
+    ///
+    /// # Errors
+    ///
+    /// A reason to drop the packet.
+    pub fn parse_flow_key(&mut self) -> Result<FlowKey, DropReason> {
+        let (key, layers) = self.whole_key()?;
+        self.layers = layers;
+        self.offload = if Offload::is_wanted(&self.header) {
+            let checked = self.wanted_offload(&self.headers());
+            checked.map_err(|_| DropReason::BadOffload)?
+        } else {
+            Offload::NONE
+        };
+        Ok(key)
+    }
+
+    #[inline(always)]
     fn check_offload(&mut self) -> Result<(), BadOffload> {
         if Offload::is_wanted(&self.header) {
-            let header = VnetHeader::from_bytes(&self.header);
-            self.offload = Offload::check(&header, &self.layers, self.head.bytes(), self.frame_len())?;
+            self.offload = self.wanted_offload(self.head.bytes())?;
         } else if self.offload.needs_checksum() {
             self.offload = Offload::NONE;
         }
         Ok(())
     }
 
-    /// The flow key of the head as it is now.
-    pub fn key(&self) -> FlowKey {
-        parse(self.head.bytes(), self.frame_len(), self.origin).key
+    /// What the sender's header asks for, checked against the beginning of the frame.
+    #[inline]
+    fn wanted_offload(&self, headers: &[u8]) -> Result<Offload, BadOffload> {
+        let header = VnetHeader::from_bytes(&self.header);
+        Offload::check(&header, &self.layers, headers, self.frame_len())
+    }
+
+    /// The flow key of the frame as it is now; `None` if fields are unknown, as their headers lie in memory of a guest or are too deep.
+    pub fn key(&self) -> Option<FlowKey> {
+        let Parsed { key, unseen, .. } = self.parsed();
+        unseen.is_nothing().then_some(key)
+    }
+
+    /// What can be known of the frame as it is now.
+    fn parsed(&self) -> Parsed {
+        let parsed = parse(self.head.bytes(), self.frame_len(), self.origin);
+        if parsed.unseen.is_nothing() {
+            return parsed;
+        }
+        parse(&self.headers(), self.frame_len(), self.origin)
+    }
+
+    /// The beginning of the frame, as far as it lies in our memory and headers are looked for.
+    fn headers(&self) -> Cow<'_, [u8]> {
+        let (head, front) = (self.head.bytes(), self.front());
+        let front = &front[..front.len().min(MAX_HEADERS.saturating_sub(head.len()))];
+        if front.is_empty() {
+            Cow::Borrowed(head)
+        } else {
+            Cow::Owned([head, front].concat())
+        }
+    }
+
+    /// The flow key of the frame as it is now, of which all fields are known, and its layers. What the head lacks for
+    /// that is copied from the guest's memory, so that it stays as it was when the packet was decided about.
+    ///
+    /// # Errors
+    ///
+    /// Headers lie further inside than [`MAX_HEADERS`].
+    pub fn whole_key(&mut self) -> Result<(FlowKey, Layers), DropReason> {
+        let mut parsed = self.parsed();
+        if !parsed.unseen.is_nothing() && self.front().is_empty() {
+            self.copy_front();
+            parsed = self.parsed();
+        }
+        let Parsed { key, layers, unseen } = parsed;
+        if unseen.is_nothing() {
+            Ok((key, layers))
+        } else {
+            Err(DropReason::DeepHeaders)
+        }
+    }
+
+    /// The bytes behind the head that lie in our memory.
+    fn front(&self) -> &[u8] {
+        let owner = self.tail_owner();
+        match &owner.elsewhere {
+            Elsewhere::Front(bytes, _) => bytes,
+            Elsewhere::Bytes(bytes) => bytes,
+            Elsewhere::Copied => &owner.copy[..owner.tail_len as usize],
+            Elsewhere::Of(_) | Elsewhere::None => &[],
+        }
+    }
+
+    /// Copies the part of the tail in which headers may be to our memory.
+    #[cold]
+    fn copy_front(&mut self) {
+        let room = MAX_HEADERS.saturating_sub(self.head.len());
+        let mut front = vec![0; room.min(self.tail_len as usize)].into_boxed_slice();
+        let mut done = 0;
+        self.tail(0, front.len() as u32).for_each(|piece| {
+            if let Piece::Guest(memory, range) = piece {
+                done += memory.read(range, &mut front[done..]);
+            }
+        });
+        self.account.copied_in.fetch_add(done as u64, Ordering::Relaxed);
+        let behind = match std::mem::take(&mut self.elsewhere) {
+            Elsewhere::Of(other) => Some(other),
+            _ => None,
+        };
+        if self.in_chain == InChain::Tail {
+            self.in_chain = InChain::BehindFront;
+        }
+        self.elsewhere = Elsewhere::Front(front, behind);
+        self.is_copy = true;
     }
 
     /// The tail, if it lies in one piece of its guest's memory.
     #[inline]
     pub(crate) fn tail_in_one(&self) -> Option<(&GuestMemory, GuestRange)> {
         match self.chain.segments() {
-            [range] if self.holds_chain => Some((&self.memory, range.split_at(self.tail_start).1)),
+            [range] if self.in_chain == InChain::Tail => {
+                Some((&self.memory, range.split_at(self.tail_start).1))
+            }
             _ => None,
         }
     }
@@ -175,7 +313,7 @@ impl Packet {
 
     /// Forgets what is behind the first `len` bytes, and what was left to do with the whole. The packet is a copy.
     pub fn truncate(&mut self, len: u32) {
-        debug_assert!(!self.holds_chain);
+        debug_assert!(self.in_chain == InChain::Nothing);
         let head = u32::try_from(self.head.len()).unwrap_or(u32::MAX);
         self.tail_len = self.tail_len.min(len.saturating_sub(head));
         self.head.truncate(len as usize);
@@ -231,8 +369,7 @@ impl Packet {
         };
         self.offload = self.offload.moved(by);
         // What was hidden since the packet came was not looked at before.
-        self.layers =
-            layers.unwrap_or_else(|| parse(self.head.bytes(), self.frame_len(), self.origin).layers);
+        self.layers = layers.unwrap_or_else(|| self.parsed().layers);
     }
 
     #[inline]
@@ -253,7 +390,7 @@ impl Packet {
         frame.drain(..head);
         self.tail_len = u32::try_from(frame.len()).unwrap_or(0);
         self.elsewhere = Elsewhere::Bytes(frame);
-        (self.holds_chain, self.is_copy) = (false, true);
+        (self.in_chain, self.is_copy) = (InChain::Nothing, true);
     }
 
     /// Makes this slot a copy of `other` whose head can be changed.
@@ -269,7 +406,7 @@ impl Packet {
         } else {
             Elsewhere::Of(other.clone())
         };
-        (self.holds_chain, self.is_copy) = (false, true);
+        (self.in_chain, self.is_copy) = (InChain::Nothing, true);
     }
 
     /// A copy of a packet, tail and all, in a slot that belongs to no pool; and how many bytes the tail has.
@@ -303,7 +440,7 @@ impl Packet {
         copy[done..len].fill(0);
         self.copy = copy;
         self.elsewhere = Elsewhere::Copied;
-        (self.holds_chain, self.is_copy) = (false, true);
+        (self.in_chain, self.is_copy) = (InChain::Nothing, true);
         done
     }
 
@@ -319,15 +456,18 @@ impl Packet {
     /// The tail from byte `offset` on, at most `len` bytes of it.
     pub(crate) fn tail(&self, offset: u32, len: u32) -> TailPart<'_> {
         let owner = self.tail_owner();
-        if owner.holds_chain {
-            return TailPart::Guest {
-                memory: &owner.memory,
-                chain: &owner.chain,
-                offset: owner.tail_start + offset,
-                len,
-            };
+        if owner.in_chain == InChain::Tail {
+            return owner.chain_part(&[], offset, len);
         }
         let bytes = match &owner.elsewhere {
+            Elsewhere::Front(front, behind) => {
+                let front = front.get(offset as usize..).unwrap_or(&[]);
+                let front = &front[..front.len().min(len as usize)];
+                let done = front.len() as u32;
+                // A front is copied from a chain only.
+                let owner = behind.as_ref().map_or(owner, |behind| behind.tail_owner());
+                return owner.chain_part(front, offset + done, len - done);
+            }
             Elsewhere::Bytes(bytes) => &bytes[..],
             Elsewhere::Copied => &owner.copy[..owner.tail_len as usize],
             Elsewhere::Of(_) | Elsewhere::None => &[],
@@ -336,10 +476,25 @@ impl Packet {
         TailPart::Bytes(&bytes[..bytes.len().min(len as usize)])
     }
 
+    /// `front`, and the part of the tail that lies in the own chain from byte `offset` on.
+    fn chain_part<'a>(&'a self, front: &'a [u8], offset: u32, len: u32) -> TailPart<'a> {
+        TailPart::Guest {
+            front,
+            memory: &self.memory,
+            chain: &self.chain,
+            offset: self.tail_start + offset,
+            len,
+        }
+    }
+
     /// Whether the memory the tail lies in vanished.
     pub(crate) fn is_broken(&self) -> bool {
         let owner = self.tail_owner();
-        owner.holds_chain && owner.memory.is_broken()
+        let owner = match &owner.elsewhere {
+            Elsewhere::Front(_, Some(behind)) => behind.tail_owner(),
+            _ => owner,
+        };
+        owner.in_chain != InChain::Nothing && owner.memory.is_broken()
     }
 
     /// Copies the first `limit` bytes of the frame, or all of it, into our memory.
@@ -371,8 +526,8 @@ impl Packet {
         if self.is_copy {
             self.elsewhere = Elsewhere::None;
         }
-        if self.is_copy || self.holds_chain {
-            (self.is_copy, self.holds_chain, self.tail_len) = (false, false, 0);
+        if self.is_copy || self.in_chain != InChain::Nothing {
+            (self.is_copy, self.in_chain, self.tail_len) = (false, InChain::Nothing, 0);
         }
     }
 }
@@ -381,6 +536,8 @@ impl Packet {
 #[derive(Clone, Copy)]
 pub(crate) enum TailPart<'a> {
     Guest {
+        /// Before what lies in the guest's memory.
+        front: &'a [u8],
         memory: &'a GuestMemory,
         chain: &'a Chain,
         offset: u32,
@@ -401,11 +558,15 @@ impl<'a> TailPart<'a> {
         match self {
             TailPart::Bytes(bytes) => f(Piece::Bytes(bytes)),
             TailPart::Guest {
+                front,
                 memory,
                 chain,
                 offset,
                 len,
             } => {
+                if !front.is_empty() {
+                    f(Piece::Bytes(front));
+                }
                 let mut left = len;
                 for range in chain.from(offset) {
                     let (part, _) = range.split_at(left);

@@ -10,7 +10,7 @@
 use crate::Call;
 use crate::counters::{Counters, add_alone};
 use crate::features::{Features, RING_EVENT_IDX, RING_INDIRECT_DESC};
-use crate::packet::{MAX_FRAME, Packet};
+use crate::packet::{InChain, MAX_FRAME, Packet};
 use crate::turn::{BURST_WORK, DESCRIPTOR_WORK};
 use completion::Completion;
 use flow::{DropReason, PortId};
@@ -222,7 +222,7 @@ impl TransmitSide {
     /// Gives back the chains of frames that are complete in their snapshots.
     #[inline(never)]
     fn give_back_complete(&mut self, burst: &[Unique<Packet>]) {
-        for packet in burst.iter().filter(|packet| !packet.holds_chain) {
+        for packet in burst.iter().filter(|packet| packet.in_chain == InChain::Nothing) {
             self.queue.give_back(packet.place, packet.chain.head);
         }
     }
@@ -248,14 +248,21 @@ impl TransmitSide {
         }
         packet.tail_len = frame_len - head_len;
         packet.tail_start = self.header_len + head_len;
-        packet.holds_chain = packet.tail_len > 0;
+        packet.in_chain = if packet.tail_len > 0 {
+            InChain::Tail
+        } else {
+            InChain::Nothing
+        };
         Ok(frame_len)
     }
 
     /// Copies the tails of packets to our memory and gives their chains back, as a switch does that does not share
     /// memory with the receivers.
     pub fn detach(&mut self, burst: &mut [Unique<Packet>]) {
-        for packet in burst.iter_mut().filter(|packet| packet.holds_chain) {
+        for packet in burst
+            .iter_mut()
+            .filter(|packet| packet.in_chain != InChain::Nothing)
+        {
             let copied = packet.detach();
             add_alone(&self.account.copied_in, copied as u64);
             self.queue.give_back(packet.place, packet.chain.head);
@@ -266,7 +273,7 @@ impl TransmitSide {
     #[inline]
     pub fn finish(&mut self, packets: impl Iterator<Item = Unique<Packet>>) {
         for mut packet in packets {
-            if packet.holds_chain {
+            if packet.in_chain != InChain::Nothing {
                 self.queue.give_back(packet.place, packet.chain.head);
             }
             packet.clear();
@@ -318,7 +325,7 @@ impl TransmitSide {
         let queue = &mut self.queue;
         while self.pool.has_returned() {
             self.pool.reclaim(|packet| {
-                if packet.holds_chain {
+                if packet.in_chain != InChain::Nothing {
                     queue.give_back(packet.place, packet.chain.head);
                 }
                 packet.clear();

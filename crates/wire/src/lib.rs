@@ -25,7 +25,7 @@ mod vnet;
 pub use checksum::{Sum, finish_checksum, pseudo};
 pub use layers::{L3, L4, Layers};
 pub use offload::{BadOffload, MIN_GSO_SIZE, Offload};
-pub use parse::{Parsed, exact_key, parse};
+pub use parse::{MAX_HEADERS, Parsed, exact_key, parse};
 pub use segment::{CannotSegment, Segment, Segments, segments};
 pub use set::{NoField, set_field};
 pub use snapshot::Snapshot;

@@ -19,9 +19,6 @@ use std::fmt;
 /// `tcp_min_snd_mss` (48) less 40 bytes of TCP options leaves 8.
 pub const MIN_GSO_SIZE: u16 = 8;
 
-/// Largest IP packet, and so the largest segment from its IP header on.
-const MAX_L3_LEN: usize = 65_535;
-
 /// Where in the TCP, UDP and ICMP headers the checksum is.
 const TCP_CHECKSUM: u16 = 16;
 const UDP_CHECKSUM: u16 = 6;
@@ -212,14 +209,27 @@ fn check_segmentation(
         _ => false,
     };
     let payload = usize::from(layers.payload);
-    let largest = payload.saturating_sub(usize::from(layers.l3)) + usize::from(header.gso_size);
+    // Segments get lengths of their own. So one that is wrong must not tell of another packet than they are.
+    let ends = ip_end(layers, head) == Some(frame_len);
     let fits = l3_fits
+        && ends
         && layers.l4_kind == L4::Tcp
         && !layers.fragment
         && payload != 0
         && payload <= head.len()
         && payload < frame_len
-        && header.gso_size >= MIN_GSO_SIZE
-        && (largest <= MAX_L3_LEN || frame_len - payload <= usize::from(header.gso_size));
+        && header.gso_size >= MIN_GSO_SIZE;
     if fits { Ok(()) } else { Err(BadOffload) }
+}
+
+/// Where the packet ends by what its IP header says.
+fn ip_end(layers: &Layers, head: &[u8]) -> Option<usize> {
+    let l3 = usize::from(layers.l3);
+    let (at, before) = match layers.l3_kind {
+        L3::Ipv4 => (l3 + 2, 0),
+        L3::Ipv6 => (l3 + 4, 40),
+        _ => return None,
+    };
+    let len = head.get(at..)?.first_chunk()?;
+    Some(l3 + before + usize::from(u16::from_be_bytes(*len)))
 }

@@ -11,7 +11,7 @@ use crate::checksum::Sum;
 use crate::crc32c;
 use crate::layers::{L3, L4, Layers};
 use crate::offload::Offload;
-use crate::parse::{SOURCE_LINK, TARGET_LINK, link_options, parse};
+use crate::parse::{Links, SOURCE_LINK, TARGET_LINK, link_options, parse};
 use flow::{FieldId, PortId, SetField};
 use std::fmt;
 
@@ -70,7 +70,11 @@ pub fn set_field(
         outer = parse(head, frame_len, PortId(0)).layers;
         &outer
     };
-    let place = place(head, layers, set.field).ok_or(NoField)?;
+    let place = place(head, layers, frame_len, set.field).ok_or(NoField)?;
+    let is_address = matches!(set.field, FieldId::IpSrc | FieldId::IpDst);
+    if is_address && checksum_is_out_of_reach(head, layers, frame_len) {
+        return Err(NoField);
+    }
     let mut setter = Setter {
         head,
         layers,
@@ -85,7 +89,6 @@ pub fn set_field(
     }
     let anchor = if in_l4 { layers.l4 } else { layers.l3 };
     let difference = setter.write(place, set, anchor.into());
-    let is_address = matches!(set.field, FieldId::IpSrc | FieldId::IpDst);
     if layers.l3_kind == L3::Ipv4 && !in_l4 && place.at >= layers.l3.into() {
         setter.add(usize::from(layers.l3) + IPV4_CHECKSUM, difference, false);
     }
@@ -97,7 +100,21 @@ pub fn set_field(
     Ok(())
 }
 
-fn place(head: &[u8], layers: &Layers, field: FieldId) -> Option<Place> {
+/// Whether the packet may have a transport checksum with a pseudo header, which does not lie in the head.
+fn checksum_is_out_of_reach(head: &[u8], layers: &Layers, frame_len: usize) -> bool {
+    let is_ip = matches!(layers.l3_kind, L3::Ipv4 | L3::Ipv6);
+    let is_later_fragment = layers.l4 == 0 && layers.fragment;
+    let offset = match layers.l4_kind {
+        L4::Udp => UDP_CHECKSUM,
+        L4::Icmpv6 => ICMP_CHECKSUM,
+        L4::Tcp | L4::Other => TCP_CHECKSUM,
+        L4::Icmp | L4::Sctp => return false,
+    };
+    let is_hidden = layers.l4 == 0 || usize::from(layers.l4) + offset + 2 > head.len();
+    is_ip && !is_later_fragment && head.len() < frame_len && is_hidden
+}
+
+fn place(head: &[u8], layers: &Layers, frame_len: usize, field: FieldId) -> Option<Place> {
     let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
     let place = match (field, layers.l3_kind) {
         (FieldId::EthDst, _) => Place::bytes(0, 6),
@@ -133,7 +150,7 @@ fn place(head: &[u8], layers: &Layers, field: FieldId) -> Option<Place> {
         },
         (FieldId::NshPathHdr, L3::Nsh) => Place::bytes(l3 + 4, 4),
         (FieldId::NshC1 | FieldId::NshC2 | FieldId::NshC3 | FieldId::NshC4, L3::Nsh)
-            if *head.get(l3 + 2)? & 0xf == 1 =>
+            if *head.get(l3 + 2)? == 1 =>
         {
             Place::bytes(l3 + 8 + 4 * (field as usize - FieldId::NshC1 as usize), 4)
         }
@@ -146,7 +163,11 @@ fn place(head: &[u8], layers: &Layers, field: FieldId) -> Option<Place> {
             }
         }
         (FieldId::NdTarget | FieldId::NdSll | FieldId::NdTll, L3::Ipv6) if layers.l4_kind == L4::Icmpv6 => {
-            let options = link_options(head, l4)?;
+            let payload_len = head.get(l3 + 4..)?.first_chunk()?;
+            let end = l3 + IPV6_HEADER + usize::from(u16::from_be_bytes(*payload_len));
+            let Links::At(options) = link_options(head, l4, end.min(frame_len)) else {
+                return None;
+            };
             match field {
                 FieldId::NdTarget => Place::bytes(l4 + 8, 16),
                 FieldId::NdSll => Place::bytes(options[SOURCE_LINK]?, 6),

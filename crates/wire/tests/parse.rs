@@ -2,8 +2,9 @@
 
 mod common;
 
+use common::frames::plausible_frames;
 use common::*;
-use flow::{FlowKey, PortId};
+use flow::{FlowKey, PortId, Unseen};
 use proptest::prelude::*;
 use wire::{L3, L4, Layers, Parsed, parse};
 
@@ -65,7 +66,14 @@ fn tcp_over_ipv4() {
         l4_kind: L4::Tcp,
         ..Layers::default()
     };
-    assert_eq!(parsed(&frame), Parsed { key, layers });
+    assert_eq!(
+        parsed(&frame),
+        Parsed {
+            key,
+            layers,
+            ..Parsed::default()
+        }
+    );
 }
 
 #[test]
@@ -86,7 +94,14 @@ fn udp_over_ipv4_with_options_and_tag() {
         l4_kind: L4::Udp,
         ..Layers::default()
     };
-    assert_eq!(parsed(&frame), Parsed { key, layers });
+    assert_eq!(
+        parsed(&frame),
+        Parsed {
+            key,
+            layers,
+            ..Parsed::default()
+        }
+    );
 }
 
 #[test]
@@ -150,7 +165,7 @@ fn frames_shorter_than_ethernet_have_only_a_port() {
             parsed(&ADDRESSES.repeat(2)[..len]),
             Parsed {
                 key,
-                layers: Layers::default()
+                ..Parsed::default()
             }
         );
     }
@@ -166,9 +181,12 @@ fn lengths_are_not_types_unless_snap_says_one() {
     let found = parsed(&ethernet(&[], 36, &snap));
     assert_eq!(found.key, with_ports(ipv4_key(17), 1000, 53));
     assert_eq!((found.layers.l3, found.layers.l4), (22, 42));
-    // Another organisation's numbers are not Ethernet types.
-    snap[4] = 1;
-    assert_eq!(parsed(&ethernet(&[], 36, &snap)).key, ethernet_key(0));
+    // Another organisation's numbers are not Ethernet types, nor is anything in a frame that is not of unnumbered information.
+    for (at, byte) in [(4, 1), (2, 0)] {
+        let mut other = snap.clone();
+        other[at] = byte;
+        assert_eq!(parsed(&ethernet(&[], 36, &other)).key, ethernet_key(0));
+    }
 }
 
 #[test]
@@ -346,13 +364,19 @@ fn network_service_header() {
     key.set_nsh_c4(0x0c0d_0e0f);
     let found = parsed(&ethernet(&[], 0x894f, &header([0x2f, 0xc6, 1, 3])));
     assert_eq!((found.key, found.layers.l3_kind), (key, L3::Nsh));
-    // Another version, a length that does not fit the type, one beyond the frame, an unknown type.
-    for first in [
-        [0x6f, 0xc6, 1, 3],
-        [0x2f, 0xc4, 1, 3],
-        [0x2f, 0xff, 2, 3],
-        [0x2f, 0xc6, 3, 3],
-    ] {
+    // An unknown type has contexts that are unknown.
+    let mut other = key;
+    other.set_nsh_mdtype(0x11);
+    other.set_nsh_c1(0);
+    other.set_nsh_c2(0);
+    other.set_nsh_c3(0);
+    other.set_nsh_c4(0);
+    assert_eq!(
+        parsed(&ethernet(&[], 0x894f, &header([0x2f, 0xc6, 0x11, 3]))).key,
+        other
+    );
+    // Another version, a length that does not fit the type, one beyond the frame.
+    for first in [[0x6f, 0xc6, 1, 3], [0x2f, 0xc4, 1, 3], [0x2f, 0xff, 2, 3]] {
         let found = parsed(&ethernet(&[], 0x894f, &header(first)));
         assert_eq!(
             (found.key, found.layers.l3_kind),
@@ -395,7 +419,14 @@ fn tcp_over_ipv6() {
         l4_kind: L4::Tcp,
         ..Layers::default()
     };
-    assert_eq!(found, Parsed { key, layers });
+    assert_eq!(
+        found,
+        Parsed {
+            key,
+            layers,
+            ..Parsed::default()
+        }
+    );
 }
 
 #[test]
@@ -411,29 +442,34 @@ fn ipv6_extension_headers_are_passed() {
     assert!(found.layers.routed && !found.layers.fragment);
 }
 
+/// The key of a packet whose chain of extension headers is broken: nothing counts but the addresses.
+fn broken_chain_key() -> FlowKey {
+    let (whole, mut key) = (ipv6_key(0), ethernet_key(0x86dd));
+    key.set_ip_src(whole.ip_src());
+    key.set_ip_dst(whole.ip_dst());
+    key
+}
+
 #[test]
-fn ipv6_extension_headers_that_do_not_end_leave_no_upper_layer() {
-    // Each says that the next one is the same; the last leaves the head, or the frame.
-    for len in [7, 8, 24, 100] {
+fn ipv6_extension_headers_that_do_not_end_leave_only_addresses() {
+    // Each says that the next one is the same; the last leaves the packet.
+    for len in [7, 8, 24, 72] {
         let extensions: Vec<u8> = [60, 0, 1, 4, 0, 0, 0, 0].repeat(13)[..len].to_vec();
         let found = parsed(&ethernet(&[], 0x86dd, &ipv6(60, &extensions, &[])));
-        assert_eq!(found.key, ipv6_key(59));
-        assert_eq!(
-            found.layers,
-            Layers {
-                l3: 14,
-                l3_kind: L3::Ipv6,
-                ..Layers::default()
-            }
-        );
+        assert_eq!((found.key, found.unseen), (broken_chain_key(), Unseen::Nothing));
+        let layers = Layers {
+            l3: 14,
+            l3_kind: L3::Ipv6,
+            ..Layers::default()
+        };
+        assert_eq!(found.layers, layers);
     }
-    // One that says it is longer than the frame.
-    let found = parsed(&ethernet(
-        &[],
-        0x86dd,
-        &ipv6(60, &[17, 200, 1, 4, 0, 0, 0, 0], &udp(b"x")),
-    ));
-    assert_eq!(found.key, ipv6_key(59));
+    // One that says it is longer than the packet, and one of which fewer than 8 bytes are there.
+    for extensions in [&[17, 200, 1, 4, 0, 0, 0, 0][..], &[17, 0, 1, 4, 0, 0, 0]] {
+        let mut frame = ethernet(&[], 0x86dd, &ipv6(60, extensions, &[]));
+        frame.extend(udp(b"padding"));
+        assert_eq!(parsed(&frame).key, broken_chain_key());
+    }
     // "No next header" is an upper layer of its own.
     let found = parsed(&ethernet(&[], 0x86dd, &ipv6(59, &[], &[])));
     assert_eq!((found.key, found.layers.l4), (ipv6_key(59), 54));
@@ -441,12 +477,13 @@ fn ipv6_extension_headers_that_do_not_end_leave_no_upper_layer() {
 
 #[test]
 fn headers_that_end_behind_the_head_are_not_located() {
-    // The head ends within IPv4 options, the frame does not.
+    // The head ends within IPv4 options, the frame does not. No field lies behind them.
     let frame = ethernet(&[], 0x0800, &ipv4(47, 0, &[1; 40], &[0; 20]));
     let known = parse(&frame[..74], frame.len(), PortId(7)).layers;
     assert_eq!((known.l3_kind, known.l4), (L3::Ipv4, 74));
-    let unknown = parse(&frame[..73], frame.len(), PortId(7)).layers;
-    assert_eq!((unknown.l3_kind, unknown.l4), (L3::Ipv4, 0));
+    let unknown = parse(&frame[..73], frame.len(), PortId(7));
+    assert_eq!((unknown.layers.l3_kind, unknown.layers.l4), (L3::Ipv4, 0));
+    assert_eq!((unknown.key, unknown.unseen), (ipv4_key(47), Unseen::Nothing));
     // The same with an IPv6 extension header; the upper layer is unknown with it.
     let frame = ethernet(
         &[],
@@ -455,8 +492,59 @@ fn headers_that_end_behind_the_head_are_not_located() {
     );
     let known = parse(&frame[..70], frame.len(), PortId(7));
     assert_eq!((known.key.ip_proto(), known.layers.l4), (47, 70));
-    let unknown = parse(&frame[..69], frame.len(), PortId(7));
-    assert_eq!((unknown.key.ip_proto(), unknown.layers.l4), (59, 0));
+    let known = parse(&frame[..69], frame.len(), PortId(7));
+    assert_eq!((known.key.ip_proto(), known.layers.l4), (47, 0));
+    let unknown = parse(&frame[..61], frame.len(), PortId(7));
+    assert_eq!(
+        (unknown.key, unknown.unseen),
+        (broken_chain_key(), Unseen::Extensions)
+    );
+}
+
+#[test]
+fn padding_belongs_to_no_packet() {
+    // What lies behind the end that IP tells of is no header, however much it looks like one.
+    let mut frame = ethernet(&[], 0x0800, &ipv4(6, 0, &[], &tcp(2, &[], b"")));
+    for total_len in 20..40 {
+        frame[17] = total_len;
+        assert_eq!(parsed(&frame).key, ipv4_key(6));
+    }
+    let mut frame = ethernet(&[], 0x86dd, &ipv6(17, &[], &udp(b"")));
+    for payload_len in 0..8 {
+        frame[19] = payload_len;
+        assert_eq!(parsed(&frame).key, ipv6_key(17));
+    }
+    // Whole, with padding behind it.
+    frame[19] = 8;
+    frame.extend([0; 100]);
+    assert_eq!(parsed(&frame).key, with_ports(ipv6_key(17), 1000, 53));
+    // IP that says it is longer than the frame, or shorter than its header, is none.
+    for (ethertype, mut packet, at, len) in [
+        (0x0800, ipv4(6, 0, &[], &tcp(2, &[], b"")), 3, 41),
+        (0x0800, ipv4(6, 0, &[], &tcp(2, &[], b"")), 3, 19),
+        (0x86dd, ipv6(6, &[], &tcp(2, &[], b"")), 5, 21),
+    ] {
+        packet[at] = len;
+        let found = parsed(&ethernet(&[], ethertype, &packet));
+        assert_eq!(
+            (found.key, found.layers.l3_kind),
+            (ethernet_key(ethertype), L3::Other)
+        );
+    }
+}
+
+#[test]
+fn a_fragment_that_is_the_whole_packet_is_none() {
+    let frame = |low| ethernet(&[], 0x86dd, &ipv6(44, &[17, 0, 0, low, 0, 0, 0, 9], &udp(b"all")));
+    assert_eq!(parsed(&frame(0)).key, with_ports(ipv6_key(17), 1000, 53));
+    assert!(
+        parsed(&frame(0)).layers.fragment,
+        "segments would all repeat the header"
+    );
+    // A reserved bit makes it one for ovs-vswitchd.
+    let mut key = with_ports(ipv6_key(17), 1000, 53);
+    key.set_ip_frag(1);
+    assert_eq!(parsed(&frame(2)).key, key);
 }
 
 #[test]
@@ -527,63 +615,6 @@ fn neighbour_solicitation() {
     let mut key = with_ports(ipv6_key(58), 135, 0);
     key.set_nd_target(0xfd00 << 112 | 9);
     assert_eq!(parsed(&ethernet(&[], 0x86dd, &ipv6(58, &[], &message))).key, key);
-}
-
-/// Extension headers of these types and lengths in 8-byte units, and the type of the first.
-fn chain(headers: &[(u8, u8)], last: u8) -> (u8, Vec<u8>) {
-    let mut bytes = Vec::new();
-    for (position, (kind, units)) in headers.iter().enumerate() {
-        let next = headers.get(position + 1).map_or(last, |header| header.0);
-        let (len, total) = match kind {
-            44 => (0, 8),
-            51 => (units * 2, usize::from(*units) * 8 + 8),
-            _ => (*units, usize::from(*units) * 8 + 8),
-        };
-        let start = bytes.len();
-        bytes.extend([next, len]);
-        bytes.resize(start + total, 0);
-    }
-    (headers.first().map_or(last, |header| header.0), bytes)
-}
-
-/// Sound frames of all kinds, most with a few bytes changed.
-fn plausible_frames() -> impl Strategy<Value = Vec<u8>> {
-    let tags = prop::collection::vec(prop::sample::select(vec![(0x8100, 10), (0x88a8, 0x2014)]), 0..4);
-    let protocol = prop::sample::select(vec![1u8, 6, 17, 47, 58, 132]);
-    let transport = (protocol, 0usize..11, 0usize..80).prop_map(|(protocol, options, len)| {
-        let payload = vec![1; len];
-        let bytes = match protocol {
-            6 => tcp(0x10, &vec![1; options * 4], &payload),
-            17 => udp(&payload),
-            58 => [&[135, 0, 0, 0], &payload[..]].concat(),
-            _ => payload,
-        };
-        (protocol, bytes)
-    });
-    let fragment = prop_oneof![4 => Just(0u16), 1 => any::<u16>()];
-    let v4 = (transport.clone(), fragment, 0usize..11).prop_map(|((protocol, bytes), fragment, options)| {
-        (0x0800, ipv4(protocol, fragment, &vec![1; options * 4], &bytes))
-    });
-    let extension = (prop::sample::select(vec![0u8, 43, 44, 51, 60]), 0u8..4);
-    let v6 = (transport, prop::collection::vec(extension, 0..4)).prop_map(|((protocol, bytes), headers)| {
-        let (first, extensions) = chain(&headers, protocol);
-        (0x86dd, ipv6(first, &extensions, &bytes))
-    });
-    let arp = prop::collection::vec(any::<u8>(), 20..40).prop_map(|mut rest| {
-        rest[..8].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
-        (0x0806, rest)
-    });
-    let noise = (any::<u16>(), prop::collection::vec(any::<u8>(), 0..60));
-    let packet = prop_oneof![4 => v4, 4 => v6, 1 => arp, 1 => noise];
-    let changes = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4);
-    (tags, packet, changes).prop_map(|(tags, (ethertype, packet), changes)| {
-        let mut frame = ethernet(&tags, ethertype, &packet);
-        for (at, byte) in changes {
-            let at = at.index(frame.len());
-            frame[at] = byte;
-        }
-        frame
-    })
 }
 
 fn check_offsets(layers: &Layers, head_len: usize, frame_len: usize) -> Result<(), TestCaseError> {

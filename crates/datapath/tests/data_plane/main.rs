@@ -2,6 +2,7 @@
 //!
 //! * `forwarding`: packets, flows, misses, captures and traces;
 //! * `offloads`: segmentation, checksums, merged buffers, MTU;
+//! * `deep_headers`: headers behind the first 128 bytes;
 //! * `layouts`: chains, ring sizes and notifications;
 //! * `meters`: meters, ports that were taken down, and what a packet bears on its way;
 //! * `stall`: receivers that post no buffers; `slow`: receivers that post few;
@@ -32,6 +33,7 @@ mod bad_rings;
 mod control_lost;
 mod controllers;
 mod costly;
+mod deep_headers;
 mod events;
 mod fairness;
 mod forwarding;
