@@ -368,12 +368,23 @@ impl State {
 }
 
 /// The hash of addresses, protocol and ports that [`flow::Action::Hash`] computes: the same on all threads, another one in
-/// each process, never 0.
+/// each process, never 0. All fragments of a datagram have the same: only the first one has ports, and later ones of IPv6 do not
+/// name the protocol.
 pub fn dp_hash(key: &FlowKey, basis: u32) -> u32 {
+    const IPV6: u16 = 0x86dd;
     let (from, to) = (key.ip_src(), key.ip_dst());
-    let protocol =
-        u64::from(key.eth_type()) | u64::from(key.ip_proto()) << 16 | u64::from(key.ip_frag()) << 24;
-    let ports = u64::from(key.tp_src()) << 32 | u64::from(key.tp_dst()) << 48;
+    let is_fragment = key.ip_frag() != 0;
+    let protocol = if is_fragment && key.eth_type() == IPV6 {
+        0
+    } else {
+        key.ip_proto()
+    };
+    let ports = if is_fragment {
+        0
+    } else {
+        u64::from(key.tp_src()) << 32 | u64::from(key.tp_dst()) << 48
+    };
+    let protocol = u64::from(key.eth_type()) | u64::from(protocol) << 16 | u64::from(is_fragment) << 24;
     let words = [
         (from >> 64) as u64,
         from as u64,
@@ -415,6 +426,24 @@ mod tests {
         }
         assert_ne!(dp_hash(&FlowKey::default(), 1), none);
         assert_eq!(of(|key| key.set_eth_dst(1)), none);
+    }
+
+    #[test]
+    fn fragments_of_one_datagram_have_one_hash() {
+        let of = |eth_type, protocol, fragment, port| {
+            let mut key = FlowKey::default();
+            key.set_eth_type(eth_type);
+            key.set_ip_proto(protocol);
+            key.set_ip_frag(fragment);
+            key.set_tp_src(port);
+            key.set_tp_dst(port);
+            dp_hash(&key, 0)
+        };
+        let (first, later) = (1, 2);
+        assert_eq!(of(0x0800, 17, first, 53), of(0x0800, 17, later, 0));
+        assert_ne!(of(0x0800, 17, first, 53), of(0x0800, 6, later, 0));
+        assert_eq!(of(0x86dd, 17, first, 53), of(0x86dd, 44, later, 0));
+        assert_ne!(of(0x0800, 17, 0, 53), of(0x0800, 17, 0, 54));
     }
 
     /// The rest of the walk would be in vain, and may be long.

@@ -65,7 +65,7 @@ pub enum Action {
     },
     /// Look a copy of the packet up again in the forward stage, with that recirculation id in its key.
     Recirc(u32),
-    /// Compute `dp_hash` over addresses, protocol and transport ports; never 0.
+    /// Compute `dp_hash` over addresses, protocol and transport ports, of fragments without ports; never 0.
     Hash {
         /// Seed: other numbers make other hashes.
         basis: u32,
