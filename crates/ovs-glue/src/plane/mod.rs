@@ -261,20 +261,22 @@ impl Plane {
             },
         };
         let context = upcall.context.as_deref().unwrap_or(&Context::NONE);
-        let key = Box::new(key_of(&upcall.key, context, self.options.ports));
         let hash = hash_of(&upcall.key);
         let mut parts = packets::complete(upcall.packet);
-        if key.ethernet.is_none() {
+        let keys: Vec<_> = packets::keys(&upcall.key, &parts)
+            .map(|key| Box::new(key_of(&key, context, self.options.ports)))
+            .collect();
+        if upcall.key.no_ethernet() != 0 {
             packets::begin_behind_ethernet(&mut parts);
         }
         let last = parts.len().saturating_sub(1);
-        for (number, packet) in parts.into_iter().enumerate() {
+        for (number, (packet, key)) in parts.into_iter().zip(keys).enumerate() {
             let part = Upcall {
                 datapath,
                 port,
                 kind: kind.clone(),
                 packet,
-                key: key.clone(),
+                key,
                 mru: None,
                 length: None,
                 serial: 0,

@@ -1,11 +1,13 @@
 //! Packets on their way to ovs-vswitchd, complete as the kernel makes them: cut into segments, with checksums.
 
 use control_protocol::data_plane::{Packet, UpcallId};
-use flow::PortId;
+use flow::{FlowKey, PortId};
 use std::time::{Duration, Instant};
-use wire::{L3, Layers, Offload, Snapshot, Sum, VnetHeader, finish_checksum, parse, segments};
+use wire::{L3, Layers, MAX_HEADERS, Offload, Snapshot, Sum, VnetHeader, finish_checksum, parse, segments};
 
 const ETHERNET_HEADER: usize = 14;
+/// Bytes of an Ethernet header with two tags.
+const SHORTEST: usize = 22;
 /// Packets handed over before the data plane is told, a part of those that a port may have under way.
 const TOLD_TOGETHER: usize = 48;
 /// How long the data plane is not told, if there is nothing else to say.
@@ -39,12 +41,14 @@ impl Handed {
     }
 }
 
-/// The frames that a packet stands for. One whose header contradicts it goes as it is.
+/// The frames that a packet stands for. One whose header contradicts it goes as it is. One that ends in a tag is padded with zeros,
+/// as on a wire: ovs-vswitchd does not see the tag otherwise, which the key has.
 pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {
     let Packet {
         vnet_header,
         mut frame,
     } = packet;
+    frame.resize(frame.len().max(SHORTEST), 0);
     if !Offload::is_wanted(&vnet_header) {
         return vec![frame];
     }
@@ -72,6 +76,20 @@ pub(super) fn complete(packet: Packet) -> Vec<Vec<u8>> {
         let _ = finish_checksum(&mut frame, start, offset, &Sum::default());
     }
     vec![frame]
+}
+
+/// The key of each of the frames that the packet with that key stands for. Segments have flags of their own: ovs-vswitchd decides by
+/// those that it sees, and the decision is for packets with the key that it is given.
+pub(super) fn keys(key: &FlowKey, frames: &[Vec<u8>]) -> impl Iterator<Item = FlowKey> {
+    let is_cut = frames.len() > 1;
+    frames.iter().map(move |frame| {
+        let mut key = *key;
+        if is_cut {
+            let head = &frame[..frame.len().min(MAX_HEADERS)];
+            key.set_tcp_flags(parse(head, frame.len(), PortId(0)).key.tcp_flags());
+        }
+        key
+    })
 }
 
 /// The frame that a packet of ovs-vswitchd's is in our data plane, where all begin with an Ethernet header.
@@ -162,6 +180,8 @@ mod tests {
             assert_eq!(frame[54], (number * 1000) as u8, "payload of segment {number}");
             let key = parse(frame, frame.len(), PortId(0)).key;
             assert_eq!((key.tp_src(), key.tp_dst()), (80, 81));
+            // Push is on the last one only.
+            assert_eq!(key.tcp_flags(), if number == 2 { 0x18 } else { 0x10 });
             // Sender, receiver, protocol, length and all of the segment add up to nothing.
             let l4 = &frame[34..];
             let mut sum = Sum::of(l4);
@@ -170,6 +190,33 @@ mod tests {
             sum.add_u16(u16::try_from(l4.len()).unwrap());
             assert_eq!(sum.fold(), 0xffff);
         }
+    }
+
+    #[test]
+    fn each_frame_s_key_is_what_is_seen_in_it() {
+        let mut key = FlowKey::default();
+        key.set_ct_mark(7);
+        key.set_tcp_flags(0x18);
+        let frames = complete(Packet {
+            vnet_header: header(1000),
+            frame: tcp(2500),
+        });
+        let flags = |frames: &[Vec<u8>]| {
+            let keys = keys(&key, frames).inspect(|key| assert_eq!(key.ct_mark(), 7));
+            keys.map(|key| key.tcp_flags()).collect::<Vec<_>>()
+        };
+        assert_eq!(flags(&frames), [0x10, 0x10, 0x18]);
+        assert_eq!(flags(&frames[..1]), [0x18], "not cut: the data plane has seen it");
+    }
+
+    #[test]
+    fn frames_that_end_in_a_tag_are_padded() {
+        let tagged = [&[2; 6][..], &[4; 6], &[0x81, 0, 0]].concat();
+        let packet = Packet {
+            vnet_header: [0; 12],
+            frame: tagged.clone(),
+        };
+        assert_eq!(complete(packet), [[&tagged[..], &[0; 7]].concat()]);
     }
 
     #[test]
