@@ -3,6 +3,8 @@
 //!
 //! Left out where Open vSwitch is not installed, unless `HYPERSWITCH_OVS=require`.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod common;
 
 use common::frames::plausible_frames;

@@ -55,8 +55,12 @@ impl Guest {
     pub fn send_to(&mut self, station: u32) {
         let mut frame = Frame::udp(SIZE, self.station, station);
         frame.set_flow(self.flow);
+        self.send_frame(&frame);
+    }
+
+    pub fn send_frame(&mut self, frame: &Frame) {
         let end = Instant::now() + PATIENCE;
-        while !self.ports.send(0, &frame).unwrap() {
+        while !self.ports.send(0, frame).unwrap() {
             assert!(Instant::now() < end, "nobody takes what {} sends", self.name);
         }
         self.ports.flush(0);

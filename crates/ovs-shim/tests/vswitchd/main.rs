@@ -10,6 +10,7 @@ mod bridges;
 mod client;
 mod controller;
 mod devices;
+mod evasion;
 mod forwarding;
 mod glue;
 mod host;
@@ -348,6 +349,19 @@ fn packets_go_as_ovs_vswitchd_says() {
 fn inside_forwarding() {
     if let Some(mut world) = World::new() {
         forwarding::normal_forwards(&mut world);
+    }
+}
+
+#[test]
+fn rules_of_ovs_vswitchd_are_not_evaded() {
+    inside("inside_evasion");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_evasion() {
+    if let Some(mut world) = World::new() {
+        evasion::rules_are_not_evaded(&mut world);
     }
 }
 

@@ -48,6 +48,13 @@ impl Frame {
         frame
     }
 
+    /// A frame of the caller's own making, which begins with its Ethernet header and asks for nothing.
+    pub fn raw(frame: &[u8]) -> Frame {
+        Frame {
+            bytes: [&[0; HEADER_LEN], frame].concat(),
+        }
+    }
+
     /// A TCP frame of `size` bytes (up to 65,549), to be cut into segments of `segment` bytes by whoever must. Its
     /// checksum is left to the receiver.
     pub fn large_tcp(size: usize, segment: u16, from: u32, to: u32) -> Frame {
