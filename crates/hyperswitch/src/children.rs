@@ -75,7 +75,6 @@ pub fn ovs(run_dir: &Path, database: Option<PathBuf>, claim_connections: bool) -
         .mode(0o700)
         .create(&directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
-    ovs_glue::process::prepare();
     let owner = Owner::new(run_dir);
     isolated(&supervisor, sandbox::isolate_ovs(violation(), run_dir)?)?;
     let usual = || {
@@ -100,6 +99,8 @@ fn begin(role: Role) -> Result<Channel> {
     let stderr = std::io::stderr();
     fcntl_setfl(&stderr, fcntl_getfl(&stderr)? | OFlags::NONBLOCK)?;
     process::name_process(&format!("hs-{role}"));
+    // The first look at the clock finds out how to look at it, by a system call that is not allowed later.
+    let _ = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Ok(Channel::from(channel))
 }
 

@@ -66,11 +66,6 @@ pub enum Error {
     Server(#[from] ServerError),
 }
 
-/// To be called before system calls are restricted: the first look at the clock finds out how to look at it.
-pub fn prepare() {
-    instance();
-}
-
 /// Runs until the supervisor says so or is gone.
 ///
 /// # Errors
