@@ -40,6 +40,13 @@ pub const OPEN: u32 = 1;
 /// netlink message whose payload is a port's name, a byte of 0, and an Ethernet frame; the answer is a message whose payload is text,
 /// a line for each step: `matched`, `matched UFID`, `missed`, `delivered PORT`, `dropped REASON` or `dropped REASON PORT`; or an error.
 pub const TRACE: u32 = 0x7472_6163;
+/// The same for counters of ports, for `hyperswitch stats`. A request's payload is a port's name and a byte of 0; the answer's is JSON of
+/// the data plane's counters of the port, drops by their reasons among them; or it is an error.
+pub const COUNTERS: u32 = 0x636f_756e;
+/// The same for what a queue of a port has counted, for the library. A request's payload is the interface index of the port's device
+/// and the number of the queue, 4 bytes each; the answer's is packets, bytes, and packets that were dropped, 8 bytes each; or it is an
+/// error.
+pub const QUEUES: u32 = 0x7175_6575;
 
 /// Library to glue: a netlink datagram. Number: 0.
 pub const REQUEST: u32 = 2;

@@ -5,7 +5,7 @@
 //! that many are under way at one time. Questions take effect in the order in which they are asked, and so do the other calls among
 //! them. Error numbers are those that ovs-vswitchd is told, so they are the kernel's.
 
-use flow::DropReason;
+use flow::{DropReason, PortCounters};
 pub use ovs_netlink::Errno;
 use ovs_netlink::action::Action;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
@@ -225,6 +225,8 @@ pub enum Question {
     Meter(u32),
     /// Removes a meter, if there is one; the answer is its statistics.
     RemoveMeter(u32),
+    /// The statistics of a queue of a port, as of a meter; none if it is not one that is counted.
+    Queue(PortNo, u16),
     /// The way that a packet from a port would take. `ENODEV` if there is no such port, `EIO` without a data plane.
     Trace {
         /// The port.
@@ -248,7 +250,8 @@ pub enum Answer {
         /// There may be more, after this place.
         more_after: Option<u64>,
     },
-    /// To [`Question::SetMeter`], [`Question::Meter`] and [`Question::RemoveMeter`]; `None` if there is or was no such meter.
+    /// To [`Question::SetMeter`], [`Question::Meter`], [`Question::RemoveMeter`] and [`Question::Queue`]; `None` if there is or was
+    /// no such meter.
     Meter(Option<MeterSeen>),
     /// To [`Question::Trace`].
     Trace(Vec<TraceStep>),
@@ -288,6 +291,8 @@ pub trait Datapath {
     fn renew_device(&mut self, datapath: DatapathId, port: PortNo);
     /// Counters of a port since it was made, seen from the switch, as they were when it was last asked for them.
     fn port_stats(&self, datapath: DatapathId, port: PortNo) -> PortStats;
+    /// The same in all detail, since the present data plane has the port.
+    fn port_counters(&self, datapath: DatapathId, port: PortNo) -> PortCounters;
 
     /// Asks. The answer comes once, whatever happens to the data plane.
     fn ask(&mut self, ticket: Ticket, datapath: DatapathId, question: Question);

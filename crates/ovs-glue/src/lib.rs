@@ -11,7 +11,7 @@
 //! | [`plane`] | our own data plane, behind its channel; [`translate`] turns messages into its terms |
 //! | [`placeholder`] | the ports' network devices at the host; [`tap`] makes real ones |
 //! | [`glue`] | all of that in one loop |
-//! | [`trace`] | asks such a process what it would do to a packet |
+//! | [`ask`] | asks such a process what it would do to a packet, and what a port has counted |
 //! | [`ovsdb`] | which ports are virtual machines; [`process`] the process of the product |
 //!
 //! One thread does everything, and no client waits for another: ovs-vswitchd's revalidators send requests while others read a dump. The
@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ask;
 pub mod capabilities;
 mod connection;
 pub mod datapath;
@@ -33,7 +34,6 @@ pub mod server;
 mod socket;
 pub mod switch;
 pub mod tap;
-pub mod trace;
 pub mod translate;
 
 pub use capabilities::Capabilities;

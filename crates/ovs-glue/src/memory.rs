@@ -4,6 +4,7 @@ use crate::datapath::{
     Answer, Datapath, DatapathId, Detail, DeviceSettings, Errno, Flow, FlowId, FlowSpec, MeterSeen,
     MeterSpec, PortNo, PortSpec, PutMode, Question, Rule, Seen, Ticket, Upcall,
 };
+use flow::PortCounters;
 use ovs_netlink::action::Action;
 use ovs_netlink::ct_limit::{Zone, ZoneLimit};
 use ovs_netlink::datapath::{MegaflowStats, Stats};
@@ -142,7 +143,7 @@ impl Memory {
                 let meter = self.plane(datapath)?.meters.get(&id);
                 Ok(Answer::Meter(meter.map(|(_, seen)| seen.clone())))
             }
-            Question::Trace { .. } => Err(Errno::EOPNOTSUPP),
+            Question::Queue(..) | Question::Trace { .. } => Err(Errno::EOPNOTSUPP),
             Question::RemoveMeter(id) => {
                 let removed = self.plane(datapath)?.meters.remove(&id);
                 Ok(Answer::Meter(removed.map(|(_, seen)| seen)))
@@ -284,6 +285,10 @@ impl Datapath for Memory {
 
     fn port_stats(&self, _: DatapathId, _: PortNo) -> vport::Stats {
         vport::Stats::default()
+    }
+
+    fn port_counters(&self, _: DatapathId, _: PortNo) -> PortCounters {
+        PortCounters::default()
     }
 
     fn ask(&mut self, ticket: Ticket, datapath: DatapathId, question: Question) {

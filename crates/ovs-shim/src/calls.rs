@@ -3,7 +3,7 @@
 //! Each asks whether the descriptor concerns this library, and calls the C library's function if not.
 
 use crate::table::{self, Kind};
-use crate::{glue, probe};
+use crate::{glue, probe, queues};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -119,8 +119,20 @@ functions! {
 
     #[ask]
     recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t |kind| {
-        // SAFETY: the caller promised a message and what it points to.
-        kind.socket().map(|socket| unsafe { glue::receive(fd, socket, &mut *message, flags) })
+        match kind {
+            // SAFETY: the caller promised a message and what it points to.
+            Kind::Glue(socket) => Some(unsafe { glue::receive(fd, socket, &mut *message, flags) }),
+            Kind::Route => {
+                // SAFETY: the caller keeps the contract.
+                let received = unsafe { real::recvmsg(fd, message, flags) };
+                if received > 0 {
+                    // SAFETY: the caller promised a message and its parts, which the kernel has filled in; with `MSG_TRUNC` it
+                    // may have said more bytes than there is room for, and no part is used beyond its length.
+                    unsafe { queues::replace((*message).msg_iov, (*message).msg_iovlen, received.cast_unsigned()) };
+                }
+                Some(received)
+            }
+        }
     }
 }
 

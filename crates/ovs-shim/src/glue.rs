@@ -59,6 +59,33 @@ pub fn open(kind: c_int, protocol: c_int) -> c_int {
     }
 }
 
+/// A connection for requests of another protocol than netlink's, if the glue takes it.
+pub fn open_for(protocol: u32) -> Option<OwnedFd> {
+    let first = Header {
+        kind: OPEN,
+        number: protocol,
+    };
+    let (connection, header, _) = exchange(first, &[]).ok()?;
+    (header.kind == WELCOME).then_some(connection)
+}
+
+/// Sends a request over such a connection and waits for the contents of its answer; the length that it has, cut to the room.
+pub fn call(connection: &OwnedFd, kind: u32, request: &[u8], answer: &mut [u8]) -> Option<usize> {
+    let mut datagram = [0; HEADER_LEN + 64];
+    datagram[..HEADER_LEN].copy_from_slice(&Header { kind, number: 0 }.to_bytes());
+    datagram
+        .get_mut(HEADER_LEN..HEADER_LEN + request.len())?
+        .copy_from_slice(request);
+    let sent = &datagram[..HEADER_LEN + request.len()];
+    retry_on_intr(|| rustix::net::send(connection, sent, SendFlags::NOSIGNAL)).ok()?;
+    let received = retry_on_intr(|| rustix::net::recv(connection, &mut datagram[..], RecvFlags::empty()));
+    let (length, _) = received.ok()?;
+    let (_, contents) = Header::split(&datagram[..length]).filter(|(header, _)| header.kind == DATA)?;
+    let length = contents.len().min(answer.len());
+    answer[..length].copy_from_slice(&contents[..length]);
+    Some(length)
+}
+
 /// Changes what multicast groups a socket is in.
 pub fn change_group(socket: &Socket, kind: u32, group: u32) -> c_int {
     let number = socket.port_id();

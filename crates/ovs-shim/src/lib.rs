@@ -1,7 +1,8 @@
 //! A library preloaded into an unmodified ovs-vswitchd, which joins it to our data plane in place of the kernel's.
 //!
 //! Sockets of `NETLINK_GENERIC` (datapath) and `NETLINK_NETFILTER` (connections) become Unix sockets to the glue process;
-//! `ovs-frame` has the protocol. On rtnetlink sockets one message is changed (`probe.rs`). All other sockets and files
+//! `ovs-frame` has the protocol. On rtnetlink sockets one message is changed (`probe.rs`), and counts of queues in answers are replaced
+//! (`queues.rs`). All other sockets and files
 //! are left alone; what they pay is one load per call.
 //!
 //! What the kernel promises for such sockets, and this library keeps (`lib/netlink-socket.c` relies on each):
@@ -20,11 +21,12 @@
 //!
 //! The functions may be called from any thread, and after `fork`: the only lock is one of upcalls (`upcalls.rs`). A redirected socket that two processes
 //! share after `fork` must be used by one of them only; it does not survive `exec`. Only opening sockets, joining groups and a socket's first
-//! upcalls allocate.
+//! upcalls, and answers about queues, allocate.
 
 #[cfg_attr(test, allow(dead_code))]
 mod calls;
 mod glue;
 mod probe;
+mod queues;
 mod table;
 mod upcalls;

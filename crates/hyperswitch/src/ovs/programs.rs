@@ -48,6 +48,12 @@ pub fn ask(place: &Path, name: &str, arguments: &[&str]) -> Result<String> {
     run(command.arg(timeout).args(arguments))
 }
 
+/// The version in what a program says of itself: the last word of the first line.
+pub fn version(said: &str) -> &str {
+    let first = said.lines().next().unwrap_or_default();
+    first.rsplit(' ').next().unwrap_or_default()
+}
+
 /// Runs a program to its end and returns its output.
 ///
 /// # Errors

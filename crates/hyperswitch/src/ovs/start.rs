@@ -92,7 +92,66 @@ fn start_database(place: &Path) -> Result<Pid> {
         .arg("--remote=db:Open_vSwitch,Open_vSwitch,manager_options");
     let pid = daemon::start(place, daemon::DATABASE, &mut server)?;
     programs::ask(place, "ovs-vsctl", &["--no-wait", "init"])?;
+    describe(place)?;
     Ok(pid)
+}
+
+/// Says in the database what Open vSwitch's own `ovs-ctl` says there: versions, and the host's name and identity. The latter two
+/// stay as they are once they are there.
+fn describe(place: &Path) -> Result<()> {
+    let run = |program, arguments: &[&str]| programs::run(programs::command(place, program)?.args(arguments));
+    let version = run(daemon::SWITCH, &["--version"])?;
+    let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let host = rustix::system::uname();
+    let columns = [
+        ("ovs_version", programs::version(&version).to_owned()),
+        ("db_version", run("ovsdb-tool", &["schema-version", SCHEMA])?),
+        ("system_type", os_release(&system, "ID")),
+        ("system_version", os_release(&system, "VERSION_ID")),
+        ("external_ids:rundir", place.display().to_string()),
+    ];
+    let identity = [
+        (
+            "system-id",
+            std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default(),
+        ),
+        ("hostname", host.nodename().to_string_lossy().into_owned()),
+    ];
+    let mut change: Vec<_> = ["--no-wait", "set", "Open_vSwitch", "."]
+        .map(str::to_owned)
+        .into();
+    for (column, value) in columns {
+        change.push(format!("{column}={}", quoted(&value)));
+    }
+    for (key, value) in identity {
+        let column = format!("external_ids:{key}");
+        let get = ["--if-exists", "get", "Open_vSwitch", ".", &column];
+        if programs::ask(place, "ovs-vsctl", &get)?.is_empty() {
+            change.push(format!("{column}={}", quoted(value.trim())));
+        }
+    }
+    let change: Vec<_> = change.iter().map(String::as_str).collect();
+    programs::ask(place, "ovs-vsctl", &change).map(drop)
+}
+
+/// A value of os-release(5); `unknown` if it is not there.
+fn os_release(text: &str, key: &str) -> String {
+    let value = |line: &str| {
+        Some(
+            line.strip_prefix(key)?
+                .strip_prefix('=')?
+                .trim_matches('"')
+                .to_owned(),
+        )
+    };
+    text.lines()
+        .find_map(value)
+        .unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// A string as ovs-vsctl reads it.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 fn start_switch(run_dir: &Path, place: &Path, shim: &Path) -> Result<Pid> {
@@ -105,4 +164,18 @@ fn start_switch(run_dir: &Path, place: &Path, shim: &Path) -> Result<Pid> {
         .env("LD_PRELOAD", shim)
         .env("HYPERSWITCH_OVS_SOCKET", run_dir.join("ovs.sock"));
     daemon::start(place, daemon::SWITCH, &mut switch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_is_known_by_its_release_file() {
+        let text = "NAME=\"Debian GNU/Linux\"\nVERSION_ID=\"12\"\nID=debian\n";
+        assert_eq!(os_release(text, "ID"), "debian");
+        assert_eq!(os_release(text, "VERSION_ID"), "12");
+        assert_eq!(os_release("", "ID"), "unknown");
+        assert_eq!(quoted("a \"b\""), r#""a \"b\"""#);
+    }
 }

@@ -58,8 +58,7 @@ pub fn run(run_dir: &Path, json: bool) -> Result<()> {
 
 fn version(place: &Path) -> Result<String> {
     let said = programs::ask(place, "ovs-appctl", &["--target=ovs-vswitchd", "version"])?;
-    let first = said.lines().next().unwrap_or_default();
-    Ok(first.rsplit(' ').next().unwrap_or_default().to_owned())
+    Ok(programs::version(&said).to_owned())
 }
 
 /// All bridges, and their ports besides their own.
@@ -145,7 +144,9 @@ fn text(status: &Status) -> String {
                 or_dash(port.error.as_ref()),
             ]);
         }
-        text += &format!("\n{table}");
+        text += &format!(
+            "\n{table}\n`hyperswitch stats PORT` shows what a port has counted, and why packets were dropped.\n"
+        );
     }
     text
 }

@@ -5,7 +5,7 @@ use crate::cli::TraceArgs;
 use crate::{output, verbs};
 use anyhow::Result;
 use management::Hex;
-use ovs_glue::trace::ask;
+use ovs_glue::ask;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,7 +15,7 @@ pub fn run(run_dir: &Path, args: &TraceArgs, json: bool) -> Result<()> {
     let place = place(run_dir)?;
     let frame = verbs::trace::frame(args)?;
     let port = args.in_port.as_str();
-    let told = ask(&run_dir.join("ovs.sock"), port, &frame, programs::timeout())?;
+    let told = ask::trace(&run_dir.join("ovs.sock"), port, &frame, programs::timeout())?;
     let open_vswitch = OpenVswitch {
         place: daemon::running(&place, daemon::SWITCH).map(|_| place.as_path()),
         port,

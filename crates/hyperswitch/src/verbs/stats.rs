@@ -1,28 +1,34 @@
 //! `hyperswitch stats`, once or again and again.
+//!
+//! Ports of Open vSwitch are not the control process's: the process `ovs` is asked for the counters of one that it does not know.
 
-use super::{Reply, Request, Session};
+use super::{Reply, Request, Session, show};
 use crate::output::{self, Table};
 use anyhow::{Result, bail};
-use management::{Counters, Stats};
+use management::{ClientError, Counters, PortStats, Stats};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
+
+/// The switch of Open vSwitch's ports, as it is shown.
+const OPEN_VSWITCH: &str = "openvswitch";
 
 /// Shows counters, or with `watch`, every so many seconds, their changes.
 ///
 /// # Errors
 /// When the instance refuses or goes away.
 pub fn run(session: &mut Session<'_>, port: Option<&str>, watch: Option<u32>) -> Result<()> {
-    let request = Request::Stats {
-        port: port.map(str::to_owned),
-    };
+    let mut before = ask(session, port)?;
     let Some(seconds) = watch else {
-        return session.show(request);
+        return if session.json {
+            output::json(&before)
+        } else {
+            output::print(&show::stats(&before))
+        };
     };
-    let mut before = ask(session, &request)?;
     let mut since = Instant::now();
     loop {
         std::thread::sleep(Duration::from_secs(seconds.into()));
-        let now = ask(session, &request)?;
+        let now = ask(session, port)?;
         let elapsed = since.elapsed();
         since = Instant::now();
         if session.json {
@@ -35,11 +41,36 @@ pub fn run(session: &mut Session<'_>, port: Option<&str>, watch: Option<u32>) ->
     }
 }
 
-fn ask(session: &mut Session<'_>, request: &Request) -> Result<Stats> {
-    match session.call(request)? {
-        Reply::Stats(stats) => Ok(stats),
-        _ => bail!("the running instance gave another answer than asked for: is it of another version?"),
+fn ask(session: &mut Session<'_>, port: Option<&str>) -> Result<Stats> {
+    let request = Request::Stats {
+        port: port.map(str::to_owned),
+    };
+    match (session.call(&request), port) {
+        (Ok(Reply::Stats(stats)), _) => Ok(stats),
+        (Ok(_), _) => {
+            bail!("the running instance gave another answer than asked for: is it of another version?")
+        }
+        (Err(refused @ ClientError::Refused(_)), Some(port)) => {
+            of_open_vswitch(session, port).ok_or_else(|| refused.into())
+        }
+        (Err(error), _) => Err(error.into()),
     }
+}
+
+/// The counters of a port of Open vSwitch, if it is one.
+fn of_open_vswitch(session: &Session<'_>, port: &str) -> Option<Stats> {
+    let socket = session.instance.run_dir.join("ovs.sock");
+    let counters = ovs_glue::ask::counters(&socket, port, session.instance.timeout).ok()?;
+    let total = Counters::from(&counters);
+    let port = PortStats {
+        port: port.to_owned(),
+        switch: OPEN_VSWITCH.to_owned(),
+        counters: total.clone(),
+    };
+    Some(Stats {
+        ports: vec![port],
+        total,
+    })
 }
 
 /// Counters only grow, but a port that was added again, or a new data plane, begins at 0.
@@ -81,7 +112,6 @@ fn rates(before: &Stats, now: &Stats, elapsed: Duration) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use management::PortStats;
 
     #[test]
     fn rates_are_differences_over_time() {

@@ -82,6 +82,13 @@ impl PlaneLimits {
         (self.meters, self.flows) = (0, 0);
     }
 
+    /// The meter that counts a queue of a port.
+    pub fn meter_of_queue(&self, number: PortNo, queue: u16) -> Option<u32> {
+        let meter = meter(number, FIRST_QUEUE + u32::from(queue));
+        let means = self.told.get(&number)?;
+        means.meters.contains_key(&meter).then_some(meter)
+    }
+
     fn forget(&mut self, number: PortNo) -> Means {
         let told = self.told.remove(&number).unwrap_or_default();
         self.meters -= told.meters.len();
@@ -240,6 +247,11 @@ fn means(number: PortNo, port: PortId, limits: &Limits, switch: SwitchId) -> Mea
     making.means
 }
 
+/// The number of a meter of a port.
+fn meter(number: PortNo, which: u32) -> u32 {
+    OWN_METERS | number.0 << METER_BITS | which
+}
+
 struct Making {
     number: PortNo,
     port: PortId,
@@ -250,10 +262,15 @@ struct Making {
 impl Making {
     /// A meter of the port, if it has such a limit.
     fn meter(&mut self, which: u32, unit: MeterUnit, band: Option<MeterBand>) -> Option<u32> {
-        let meter = OWN_METERS | self.number.0 << METER_BITS | which;
-        let band = Some(band?);
+        band?;
+        Some(self.counting_meter(which, unit, band))
+    }
+
+    /// A meter of the port, which counts where there is no limit.
+    fn counting_meter(&mut self, which: u32, unit: MeterUnit, band: Option<MeterBand>) -> u32 {
+        let meter = meter(self.number, which);
         self.means.meters.insert(meter, MeterSpec { unit, band });
-        Some(meter)
+        meter
     }
 
     fn ingress(&mut self, meters: impl Iterator<Item = u32>) {
@@ -270,21 +287,20 @@ impl Making {
     }
 
     fn egress(&mut self, all: Option<u32>, queues: &BTreeMap<u16, Option<MeterBand>>) {
+        if all.is_none() && queues.values().all(Option::is_none) {
+            return;
+        }
         let queues = queues.iter().filter(|(queue, _)| **queue < QUEUE_LIMIT);
         let mut meters = BTreeMap::new();
         for (queue, band) in queues.take(MAX_QUEUES) {
             let which = FIRST_QUEUE + u32::from(*queue);
-            meters.insert(*queue, self.meter(which, MeterUnit::Kilobits, *band));
+            // Queues without a limit are counted.
+            meters.insert(*queue, self.counting_meter(which, MeterUnit::Kilobits, *band));
         }
-        let others = meters.remove(&0).flatten();
-        // Queues without a limit are told from others only if the others have one.
-        meters.retain(|_, meter| *meter != others);
-        if all.is_none() && others.is_none() && meters.is_empty() {
-            return;
-        }
+        let others = meters.remove(&0);
         self.means.filters.egress = 1;
         for (queue, meter) in &meters {
-            self.queue(queue + 1, QUEUE_BITS, meter.iter().chain(&all));
+            self.queue(queue + 1, QUEUE_BITS, [meter].into_iter().chain(&all));
         }
         let told_apart: Vec<_> = meters.keys().map(|queue| queue + 1).collect();
         for (value, bits) in all_but(&told_apart) {
@@ -380,7 +396,7 @@ mod tests {
         let found: Vec<_> = means.flows.values().filter(matches).collect();
         assert_eq!(found.len(), 1, "{priority:#x}");
         let meters = found[0].actions.iter().filter_map(|action| match action {
-            Action::Meter(meter) => Some(means.meters[meter].band.unwrap().rate),
+            Action::Meter(meter) => means.meters[meter].band.map(|band| band.rate),
             _ => None,
         });
         meters.collect()
@@ -412,6 +428,9 @@ mod tests {
             prop_assert_eq!(means.filters, Filters { ingress: 0, egress: 1 });
             let others = others.into_iter().filter(|queue| *queue < QUEUE_LIMIT);
             let tried: Vec<_> = queues.keys().copied().chain(others).collect();
+            // Each is counted by itself.
+            let counting = means.meters.len() - usize::from(all.is_some());
+            prop_assert_eq!(counting, queues.len());
             let untold = queues.get(&0).copied().flatten();
             for queue in tried {
                 let own = queues.get(&queue).copied().unwrap_or(untold);

@@ -153,6 +153,23 @@ pub(super) fn answer(meter: Option<&mut Meter>, told: Option<MeterStats>) -> Ans
     Answer::Meter(meter.map(|meter| meter.seen(told)))
 }
 
+/// What the data plane tells of a meter that nobody has set here.
+pub(super) fn seen(told: MeterStats) -> MeterSeen {
+    MeterSeen {
+        seen: Seen {
+            stats: Stats {
+                packets: told.packets,
+                bytes: told.bytes,
+            },
+            ..Seen::default()
+        },
+        bands: vec![Stats {
+            packets: told.dropped_packets,
+            bytes: told.dropped_bytes,
+        }],
+    }
+}
+
 fn translated(spec: &MeterSpec) -> Result<Wanted, Errno> {
     let band = match *spec.bands {
         [] => None,

@@ -40,7 +40,7 @@ use crate::datapath::{
 use crate::translate::{self, Ports as Numbers, key_of};
 use control_protocol::data_plane::{self as protocol, Execute as Injected, Packet, Request, UpcallCause};
 use control_protocol::driver::InterfaceKind;
-use flow::{Action, Context, DropReason, FieldId, FlowKey, Program, SetField, Stage, SwitchId};
+use flow::{Action, Context, DropReason, FieldId, FlowKey, PortCounters, Program, SetField, Stage, SwitchId};
 pub use limits::{Limits, MAX_QUEUES, QUEUE_LIMIT};
 use link::Link;
 pub use meters::MAX_METERS;
@@ -380,6 +380,10 @@ impl Datapath for Plane {
 
     fn port_stats(&self, _: DatapathId, port: PortNo) -> vport::Stats {
         self.ports.stats(port)
+    }
+
+    fn port_counters(&self, _: DatapathId, port: PortNo) -> PortCounters {
+        self.ports.counters(port)
     }
 
     fn ask(&mut self, ticket: Ticket, _: DatapathId, question: Question) {

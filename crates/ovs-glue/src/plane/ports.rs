@@ -125,6 +125,11 @@ impl PlanePorts {
             .map_or_else(Stats::default, |port| add(&port.before, &port.counters))
     }
 
+    pub fn counters(&self, port: PortNo) -> PortCounters {
+        let port = self.ports.get(&port);
+        port.map_or_else(PortCounters::default, |port| port.counters.clone())
+    }
+
     /// The number of a port of that name that an earlier process left.
     pub fn number_told(&self, name: &str, numbers: Numbers) -> Option<PortNo> {
         let found = self.told.values().find(|told| told.spec.name == name);

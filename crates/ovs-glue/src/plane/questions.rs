@@ -47,6 +47,8 @@ pub(super) enum Pending {
     Meter(Ticket, u32),
     /// A meter that is no more here.
     MeterRemoved(Ticket, Option<Meter>),
+    /// A meter of a queue.
+    Queue(Ticket),
     Trace(Ticket),
 }
 
@@ -78,6 +80,7 @@ impl Pending {
             | Pending::MeterSet(ticket, ..)
             | Pending::Meter(ticket, _)
             | Pending::MeterRemoved(ticket, _)
+            | Pending::Queue(ticket)
             | Pending::Trace(ticket) => Some(*ticket),
         }
     }
@@ -158,6 +161,13 @@ impl Plane {
             Question::SetMeter(id, spec) => self.set_meter(ticket, id, &spec)?,
             Question::Meter(id) => self.ask_meter(ticket, id),
             Question::RemoveMeter(id) => self.remove_meter(ticket, id),
+            Question::Queue(number, queue) => {
+                let Some(meter) = self.limits.meter_of_queue(number, queue) else {
+                    self.answers.push_back((ticket, Ok(Answer::Meter(None))));
+                    return Ok(());
+                };
+                (Request::MeterGet { meter }, Pending::Queue(ticket))
+            }
             Question::Trace { port, frame } => {
                 let in_port = self.options.ports.id(port).ok_or(Errno::ENODEV)?;
                 (Request::Trace { in_port, frame }, Pending::Trace(ticket))
@@ -201,6 +211,7 @@ impl Plane {
             | Pending::Limit(_)
             | Pending::Attach
             | Pending::Restored(_)
+            | Pending::Queue(_)
             | Pending::Trace(_) => Err(Errno::EIO),
         }
     }
@@ -364,6 +375,7 @@ impl Plane {
                 Ok(Told::Meter(told)),
             ) => Ok(meters::answer(meter.as_mut(), told)),
             (Pending::Meter(_, id), Ok(Told::Meter(told))) => Ok(meters::answer(self.meters.get(id), told)),
+            (Pending::Queue(_), Ok(Told::Meter(told))) => Ok(Answer::Meter(told.map(meters::seen))),
             (Pending::MeterSet(_, id, before), refused) => {
                 self.meters.put_back(id, before);
                 self.refused(refused)

@@ -197,6 +197,8 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             GENERIC => self.carry_out(message),
             NETFILTER => netfilter::carry_out(message).map(Step::Done),
             ovs_frame::TRACE => self.trace(message),
+            ovs_frame::COUNTERS => self.counters(message),
+            ovs_frame::QUEUES => self.queue(message),
             _ => refused(Errno::EOPNOTSUPP),
         }
     }

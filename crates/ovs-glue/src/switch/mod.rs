@@ -12,7 +12,7 @@ mod job;
 mod meter;
 mod netfilter;
 mod packet;
-mod trace;
+mod verbs;
 mod vport;
 
 use crate::capabilities::Capabilities;
@@ -119,6 +119,10 @@ enum Then {
     TellMeter(DatapathId, ovs_netlink::meter::Command, u32),
     /// The steps are told.
     TellTrace(DatapathId),
+    /// The counts of a queue are told.
+    TellQueue,
+    /// The counters of a port are told.
+    TellCounters(DatapathId, PortNo),
     /// The port is told, and removed if that was what was wanted.
     Port(DatapathId, PortNo, vports::Command, To),
 }
@@ -243,8 +247,12 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             (Then::TellTrace(datapath), Told::Trace(steps)) => {
                 Ok(self.tell_trace(header, datapath, &steps)?.into())
             }
+            (Then::TellQueue, Told::Meter(seen)) => Ok(verbs::tell_queue(header, seen)?.into()),
+            (Then::TellCounters(datapath, port), _) => Ok(self.tell_counters(header, datapath, port)?.into()),
             // Not what was asked for.
-            (Then::TellFlow(..) | Then::TellMeter(..) | Then::TellTrace(_), _) => refused(Errno::EIO),
+            (Then::TellFlow(..) | Then::TellMeter(..) | Then::TellQueue | Then::TellTrace(_), _) => {
+                refused(Errno::EIO)
+            }
             (Then::Port(datapath, number, command, to), _) => {
                 let told = Reply::Vport(self.tell_vport(datapath, number, command)?);
                 if command == vports::Command::Delete {

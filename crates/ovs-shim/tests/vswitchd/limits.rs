@@ -102,6 +102,28 @@ fn shaped(world: &World, a: &mut Guest, b: &mut Guest) {
         });
         rate.limits(a, b);
     }
+    // What ovs-vswitchd reads from the kernel's queues, where no packet passes.
+    for queue in [1, 5] {
+        let [packets, bytes, errors] = queue_stats(world, queue);
+        assert!(
+            packets > 0 && bytes == packets * SIZE as u64,
+            "queue {queue}: {packets} {bytes}"
+        );
+        assert!(errors > 0, "queue {queue}: what exceeds its rate");
+    }
+}
+
+/// Packets, bytes and errors of a queue of `vm2`, as OpenFlow has them.
+fn queue_stats(world: &World, queue: u32) -> [u64; 3] {
+    let told = world.ofctl("queue-stats br0 vm2");
+    let line = told
+        .lines()
+        .find(|line| line.contains(&format!("queue {queue}:")));
+    let line = line.unwrap_or_else(|| panic!("queue {queue}: {told}"));
+    ["pkts=", "bytes=", "errors="].map(|key| {
+        let value = line.split(key).nth(1).unwrap().split(',').next().unwrap();
+        value.parse().unwrap_or_else(|_| panic!("{line}"))
+    })
 }
 
 /// The second queue is limited, whoever dies.

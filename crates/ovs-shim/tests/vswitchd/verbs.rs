@@ -31,6 +31,7 @@ pub fn all(world: &mut World, program: PathBuf) {
     let started = json_of(world, &start());
     let pids = [&started["ovsdb-server"], &started["ovs-vswitchd"]].map(|pid| pid.as_i64().unwrap());
     assert_eq!(json_of(world, &start()), started, "they run already");
+    let described = described(world);
     vsctl(world, "add-br br0");
     let (mut a, mut b) = plugged(world);
     a.reach(&mut b);
@@ -38,6 +39,7 @@ pub fn all(world: &mut World, program: PathBuf) {
     a.reach(&mut b);
     shown(world, pids);
     traced(world, &mut a, &mut b);
+    counted(world, &mut a, &mut b);
     let long = format!("ovs plug br0 vm3 --client /{}", "x".repeat(107));
     let refused = world.product_refuses(&long);
     assert!(refused.contains("longer than 107"), "{refused}");
@@ -53,6 +55,7 @@ pub fn all(world: &mut World, program: PathBuf) {
     });
     stopped(world, &mut a, &mut b);
     world.product(&start());
+    assert_eq!(self::described(world), described, "the host is the same");
     assert_eq!(
         vsctl(world, "list-ports br0"),
         "vm1\nvm2",
@@ -60,6 +63,26 @@ pub fn all(world: &mut World, program: PathBuf) {
     );
     a.reach(&mut b);
     world.product("ovs stop");
+}
+
+/// What the database says of the host, none of which is missing.
+fn described(world: &World) -> Vec<String> {
+    let columns = [
+        "ovs_version",
+        "db_version",
+        "system_type",
+        "system_version",
+        "external_ids:system-id",
+        "external_ids:hostname",
+        "external_ids:rundir",
+    ];
+    let values = columns.map(|column| vsctl(world, &format!("get Open_vSwitch . {column}")));
+    for (column, value) in columns.iter().zip(&values) {
+        assert!(!["", "[]", "\"\""].contains(&value.as_str()), "{column}: {value}");
+    }
+    let version = json_of(world, "ovs status")["version"].clone();
+    assert_eq!(values[0].trim_matches('"'), version);
+    values.into()
 }
 
 /// What is missing is said.
@@ -154,6 +177,30 @@ fn traced(world: &World, a: &mut Guest, b: &mut Guest) {
     );
     let refused = world.product_refuses(&known.replace("vm1", "vm9"));
     assert!(refused.contains("no port vm9"), "{refused}");
+}
+
+/// What a port has counted, and why packets of it were dropped.
+fn counted(world: &World, a: &mut Guest, b: &mut Guest) {
+    let of_vm1 = || json_of(world, "stats vm1")["ports"][0].clone();
+    assert_eq!(of_vm1()["port"], "vm1");
+    let ofctl = |arguments: &[&str]| {
+        let mut ofctl = Command::new("ovs-ofctl");
+        ofctl.env("OVS_RUNDIR", world.path("run/openvswitch"));
+        run(ofctl.args(arguments))
+    };
+    ofctl(&["add-flow", "br0", "priority=9,in_port=vm1,actions=drop"]);
+    a.loses(b);
+    world.until("the reason is told", |_| {
+        let dropped = of_vm1()["counters"]["dropped"]["no-action"].as_u64();
+        dropped.is_some_and(|dropped| dropped > 0)
+    });
+    let text = world.product("stats vm1");
+    assert!(text.contains("no-action"), "{text}");
+    ofctl(&["del-flows", "br0", "in_port=vm1"]);
+    a.reach(b);
+    let refused = world.product_refuses("stats vm9");
+    assert!(refused.contains("vm9"), "{refused}");
+    assert!(world.product("ovs status").contains("`hyperswitch stats PORT`"));
 }
 
 fn shown(world: &World, pids: [i64; 2]) {

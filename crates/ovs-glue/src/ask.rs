@@ -1,6 +1,8 @@
-//! Asks a running switch for the actions that it would take on a packet ([`ovs_frame::TRACE`]).
+//! Asks a running switch for the actions that it would take on a packet ([`ovs_frame::TRACE`]), and for a port's counters
+//! ([`ovs_frame::COUNTERS`]).
 
-use ovs_frame::{DATA, HEADER_LEN, Header, MARK, OPEN, REFUSED, REQUEST, TRACE, WELCOME};
+use flow::PortCounters;
+use ovs_frame::{COUNTERS, DATA, HEADER_LEN, Header, MARK, OPEN, REFUSED, REQUEST, TRACE, WELCOME};
 use ovs_netlink::attribute::Writer;
 use ovs_netlink::message::{ERROR, FIRST_TYPE, Flags, Header as MessageHeader, messages};
 use ovs_netlink::{Errno, Error};
@@ -15,7 +17,7 @@ const MAX_ANSWER: usize = 1 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum TraceError {
+pub enum AskError {
     /// The switch is not there, or does not answer.
     #[error("cannot ask the switch at {path}: {source}")]
     Unreachable {
@@ -35,9 +37,9 @@ pub enum TraceError {
     Refused(Errno),
 }
 
-impl From<Error> for TraceError {
+impl From<Error> for AskError {
     fn from(error: Error) -> Self {
-        TraceError::Refused(error.errno())
+        AskError::Refused(error.errno())
     }
 }
 
@@ -45,8 +47,28 @@ impl From<Error> for TraceError {
 /// in ovs-vswitchd connects. Each step of the exchange may take `limit`.
 ///
 /// # Errors
-/// As [`TraceError`] says.
-pub fn ask(socket: &Path, port: &str, frame: &[u8], limit: Duration) -> Result<String, TraceError> {
+/// As [`AskError`] says.
+pub fn trace(socket: &Path, port: &str, frame: &[u8], limit: Duration) -> Result<String, AskError> {
+    let answer = ask(socket, TRACE, (port, frame), limit)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+/// The counters of a port since the data plane has it. `socket` and `limit` as for [`trace`].
+///
+/// # Errors
+/// As [`AskError`] says.
+pub fn counters(socket: &Path, port: &str, limit: Duration) -> Result<PortCounters, AskError> {
+    let answer = ask(socket, COUNTERS, (port, &[]), limit)?;
+    serde_json::from_slice(&answer).map_err(|_| AskError::Version)
+}
+
+/// The payload of the answer to a request about a port, with more beside its name.
+fn ask(
+    socket: &Path,
+    protocol: u32,
+    (port, rest): (&str, &[u8]),
+    limit: Duration,
+) -> Result<Vec<u8>, AskError> {
     let mut request = Writer::new();
     let header = MessageHeader {
         kind: FIRST_TYPE,
@@ -57,10 +79,10 @@ pub fn ask(socket: &Path, port: &str, frame: &[u8], limit: Duration) -> Result<S
     request.message(header, |body| {
         body.raw(port.as_bytes());
         body.raw(&[0]);
-        body.raw(frame);
+        body.raw(rest);
     });
     let request = request.finish()?;
-    let exchanged = exchange(socket, &request, limit).map_err(|source| TraceError::Unreachable {
+    let exchanged = exchange(socket, protocol, &request, limit).map_err(|source| AskError::Unreachable {
         path: socket.to_owned(),
         // As the time limit of a socket is reported.
         source: match source {
@@ -70,22 +92,22 @@ pub fn ask(socket: &Path, port: &str, frame: &[u8], limit: Duration) -> Result<S
     })?;
     let answer = match exchanged {
         Some((DATA, _, answer)) => answer,
-        // There were no steps to tell.
-        Some((MARK, ..)) => return Ok(String::new()),
-        Some((REFUSED, errno, _)) => return Err(TraceError::Refused(Errno(errno.cast_signed()))),
-        _ => return Err(TraceError::Version),
+        // There was nothing to tell.
+        Some((MARK, ..)) => return Ok(Vec::new()),
+        Some((REFUSED, errno, _)) => return Err(AskError::Refused(Errno(errno.cast_signed()))),
+        _ => return Err(AskError::Version),
     };
-    let message = messages(&answer).next().ok_or(TraceError::Version)??;
+    let message = messages(&answer).next().ok_or(AskError::Version)??;
     if message.header.kind != ERROR {
-        return Ok(String::from_utf8_lossy(message.payload).into_owned());
+        return Ok(message.payload.to_vec());
     }
     let number = message
         .payload
         .first_chunk()
         .map(|number| i32::from_ne_bytes(*number));
     match Errno(number.unwrap_or_default().saturating_neg()) {
-        Errno::ENODEV => Err(TraceError::NoPort(port.to_owned())),
-        errno => Err(TraceError::Refused(errno)),
+        Errno::ENODEV => Err(AskError::NoPort(port.to_owned())),
+        errno => Err(AskError::Refused(errno)),
     }
 }
 
@@ -93,7 +115,12 @@ pub fn ask(socket: &Path, port: &str, frame: &[u8], limit: Duration) -> Result<S
 type Datagram = (u32, u32, Vec<u8>);
 
 /// The answer to a request, or the switch's error.
-fn exchange(socket: &Path, request: &[u8], limit: Duration) -> Result<Option<Datagram>, rustix::io::Errno> {
+fn exchange(
+    socket: &Path,
+    protocol: u32,
+    request: &[u8],
+    limit: Duration,
+) -> Result<Option<Datagram>, rustix::io::Errno> {
     let connection = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -104,7 +131,7 @@ fn exchange(socket: &Path, request: &[u8], limit: Duration) -> Result<Option<Dat
         set_socket_timeout(&connection, timeout, Some(limit))?;
     }
     rustix::net::connect(&connection, &SocketAddrUnix::new(socket)?)?;
-    send(&connection, OPEN, TRACE, &[])?;
+    send(&connection, OPEN, protocol, &[])?;
     match receive(&connection)? {
         Some((WELCOME, ..)) => {}
         other => return Ok(other),
