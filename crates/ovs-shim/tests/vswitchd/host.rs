@@ -253,3 +253,40 @@ fn inside_silence() {
     world.ip("link set in0 up");
     world.until("the host speaks", |world| world.vsctl(counted) != "0");
 }
+
+#[test]
+fn many_ports_at_once_cost_little() {
+    inside_with_product("host::inside_many");
+}
+
+/// ovs-vswitchd's main thread waits for each port. Time of the processor is counted, as other work on the machine takes none of it.
+#[test]
+#[ignore = "started by a test above"]
+fn inside_many() {
+    const PORTS: u64 = 100;
+    /// It was 14 ms when a device had 256 queues.
+    const MOST_MS: u64 = 5;
+    let Some(world) = begin() else { return };
+    let used = |world: &World| {
+        let pid = process(world, "ovs")["pid"].as_u64().unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        let fields: Vec<_> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        // `utime` and `stime` (proc_pid_stat(5)), in hundredths of a second.
+        let ticks = fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap());
+        10 * ticks.sum::<u64>()
+    };
+    let before = used(&world);
+    let ports: Vec<_> = (0..PORTS)
+        .map(|port| format!("add-port br0 q{port} -- set Interface q{port} type=internal"))
+        .collect();
+    world.vsctl(&ports.join(" -- "));
+    world.until("all are attached", |world| {
+        let said = std::fs::read_to_string(world.path("product.output")).unwrap();
+        said.lines()
+            .filter(|line| line.contains(" (q") && line.ends_with(": Up"))
+            .count() as u64
+            == PORTS
+    });
+    let took = used(&world) - before;
+    assert!(took <= MOST_MS * PORTS, "{took} ms for {PORTS} ports");
+}
