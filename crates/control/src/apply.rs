@@ -10,12 +10,23 @@ use control_protocol::data_plane::Request;
 use flow::{ControllerId, PortId};
 use std::collections::BTreeSet;
 
+/// Changes that are told to the log one by one: more would hide other lines.
+const MAX_TOLD: usize = 50;
+
 impl Control {
     /// Applies changes to what runs. `self.state` is already the goal.
     pub fn apply(&mut self, changes: &[Change]) {
         let mut touched = BTreeSet::new();
-        for change in changes {
-            log::info!("{change}");
+        if changes.len() > MAX_TOLD {
+            log::info!("{} changes, of which these are the first:", changes.len());
+        }
+        for (number, change) in changes.iter().enumerate() {
+            let level = if number < MAX_TOLD {
+                log::Level::Info
+            } else {
+                log::Level::Debug
+            };
+            log::log!(level, "{change}");
             match change {
                 Change::DelPort(name) => self.remove_port(name),
                 Change::ReplacePort(replaced) => self.remove_port(&replaced.port),

@@ -8,6 +8,7 @@ use crate::driver::DriverDomain;
 use crate::peer::Peer;
 use crate::pending::AllGathered;
 use crate::port::PortRun;
+use crate::refusal::Problem;
 use crate::state::{Intent, State};
 use crate::store::Store;
 use crate::switches::Switches;
@@ -17,6 +18,7 @@ use control_protocol::supervisor::{FromChild, IdlePollStatus, PriorityStatus, Pr
 use flow::PortId;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
+use telemetry::Problems;
 
 /// The control process.
 pub(crate) struct Control {
@@ -37,6 +39,10 @@ pub(crate) struct Control {
     pub users: Users,
     /// Flows on their way to users.
     pub gathered: AllGathered,
+    /// Problems of ports, as far as the log has been told.
+    pub told: Problems<Problem>,
+    /// Why the state could not be saved the last time.
+    pub unsaved: Option<String>,
 }
 
 /// What the supervisor has reported, for users.
@@ -52,6 +58,15 @@ impl Control {
     /// Milliseconds since this process started.
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Tells the log of problems of ports that are new, or have lasted.
+    pub fn tell_problems(&mut self, now_ms: u64) {
+        let ports = self.ports.iter();
+        let present = ports.filter_map(|(name, run)| Some((name.as_str(), run.problem.as_ref()?)));
+        for line in self.told.update(present, now_ms) {
+            log::warn!("{line}");
+        }
     }
 
     /// A user does not wait for an answer any longer.

@@ -56,7 +56,7 @@ impl Control {
         match refusal {
             None => Ok(Reply::Done),
             Some(refusal) => {
-                self.adopt(before)?;
+                self.adopt_unsaved(before)?;
                 Err(refusal)
             }
         }

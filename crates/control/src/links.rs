@@ -64,7 +64,6 @@ impl Control {
                         path: path.path.clone(),
                         error: error.to_string(),
                     };
-                    log::warn!("port {name}: {problem}");
                     run.problem = Some(problem);
                     run.back_off(now_ms, SETTLE_MS);
                     return;
@@ -229,9 +228,6 @@ impl Control {
         let Some(run) = self.ports.get_mut(name) else {
             return;
         };
-        if let InterfaceState::Failed(text) = &state {
-            telemetry::limited_by!(id.0, log::Level::Warn, "port {name}: {text}");
-        }
         run.interface_is(state, now_ms);
     }
 }

@@ -69,26 +69,68 @@ impl Control {
             vcpus: Vcpus::new(),
             users,
             gathered: AllGathered::new(),
+            told: telemetry::Problems::new("port"),
+            unsaved: None,
             options,
         };
-        control.adopt(intent)?;
+        control.adopt_unsaved(intent)?;
         Ok(control)
     }
 
     /// Adopts another intent, and returns the changes that were made.
     ///
     /// # Errors
-    /// The intent contradicts itself; nothing has changed.
+    /// The intent contradicts itself, or cannot be saved; nothing has changed.
     pub fn adopt(&mut self, intent: Intent) -> Result<Vec<plan::Change>, Refusal> {
         let state = desired(&intent, &self.options)?;
+        self.save(&intent)?;
+        Ok(self.enact(intent, state))
+    }
+
+    /// As [`adopt`](Self::adopt), where there is nobody to refuse it to.
+    ///
+    /// # Errors
+    /// The intent contradicts itself; nothing has changed.
+    pub fn adopt_unsaved(&mut self, intent: Intent) -> Result<Vec<plan::Change>, Refusal> {
+        let state = desired(&intent, &self.options)?;
+        // The error is kept for `status`.
+        let _ = self.save(&intent);
+        Ok(self.enact(intent, state))
+    }
+
+    /// Saves an intent for the next control process; an error is told to the log once, and kept for users.
+    fn save(&mut self, intent: &Intent) -> Result<(), Refusal> {
+        let Err(error) = self.store.save(intent) else {
+            self.unsaved = None;
+            return Ok(());
+        };
+        let refusal = Refusal::Unsaved {
+            path: self.store.path().to_owned(),
+            error,
+        };
+        let text = refusal.to_string();
+        if self.unsaved.as_ref() != Some(&text) {
+            log::error!("{text}");
+            self.unsaved = Some(text);
+        }
+        Err(refusal)
+    }
+
+    /// Saves the state if that was not possible before.
+    pub fn save_at_last(&mut self) {
+        if self.unsaved.is_some() {
+            let intent = self.intent.clone();
+            // The error is kept for `status`.
+            let _ = self.save(&intent);
+        }
+    }
+
+    fn enact(&mut self, intent: Intent, state: State) -> Vec<plan::Change> {
         let changes = plan::plan(&self.state, &state);
         self.intent = intent;
         self.state = state;
-        if let Err(error) = self.store.save(&self.intent) {
-            log::error!("cannot save the state; a restarted control process would not know it: {error}");
-        }
         self.apply(&changes);
-        Ok(changes)
+        changes
     }
 
     /// Reads the configuration file again.
@@ -258,6 +300,7 @@ impl Control {
             self.switches.stale_deadline_ms(),
             self.data_plane.overdue_deadline_ms(),
             self.vcpus.deadline_ms(),
+            self.told.due_ms(),
             self.users.next_deadline_ms(),
         ];
         deadlines.into_iter().flatten().min()
@@ -273,6 +316,7 @@ impl Control {
         }
         self.replace_overdue(now_ms);
         self.refresh_stale(now_ms);
+        self.tell_problems(now_ms);
         for token in self.users.overdue(now_ms) {
             self.forget_user(token);
             let refusal = Refusal::NoAnswer.to_string();

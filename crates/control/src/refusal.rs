@@ -86,6 +86,14 @@ pub enum Refusal {
         /// What the system said.
         error: io::Error,
     },
+    /// The next control process would not know of the change.
+    #[error("cannot save the state in {}: {error}; nothing that is changed now would outlast the control process", .path.display())]
+    Unsaved {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
     /// There is nothing to reload.
     #[error("there is no configuration file; see `hyperswitch run --config`")]
     NoConfiguration,

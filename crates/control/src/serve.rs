@@ -45,7 +45,10 @@ impl Control {
                 version: PRODUCT.into(),
                 data_plane_protocol: VERSION,
             }))),
-            Request::Status => reply(Ok(Reply::Status(self.status()))),
+            Request::Status => {
+                self.save_at_last();
+                reply(Ok(Reply::Status(self.status())))
+            }
             Request::SwitchAdd { switch } => {
                 let result = self.switch_add(switch);
                 self.settled(token, result)
@@ -151,6 +154,7 @@ impl Control {
         if self.driver.is_none() {
             warnings.push("there is no driver domain at the moment".to_owned());
         }
+        warnings.extend(self.unsaved.clone());
         for (name, run) in &self.ports {
             warnings.extend(
                 run.problem

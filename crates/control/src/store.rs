@@ -51,6 +51,11 @@ impl Store {
         }
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Saves; readers see the old contents or the new.
     ///
     /// # Errors
@@ -62,9 +67,13 @@ impl Store {
         };
         let text = serde_json::to_vec_pretty(&stored)?;
         let temporary = self.path.with_extension("json.new");
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(&text)?;
-        fs::rename(&temporary, &self.path)
+        let written = fs::File::create(&temporary).and_then(|mut file| file.write_all(&text));
+        let saved = written.and_then(|()| fs::rename(&temporary, &self.path));
+        if saved.is_err() {
+            // Where there is no room, half a file takes the rest of it.
+            let _ = fs::remove_file(&temporary);
+        }
+        saved
     }
 
     /// Removes the file: `hyperswitch run` ends.

@@ -259,10 +259,8 @@ impl Worker {
             return;
         }
         let (port, name) = (self.start.port, &self.start.spec.name);
-        match &state {
-            InterfaceState::Failed(reason) => log::warn!("port {port} ({name}): {reason}"),
-            state => log::info!("port {port} ({name}): {state:?}"),
-        }
+        // The controller tells users, once: each of its attempts makes the state new here, with the same outcome most often.
+        log::debug!("port {port} ({name}): {state:?}");
         self.told = Some(state.clone());
         // The main thread is gone only when the process ends.
         let _ = self.start.reports.send((port, self.start.generation, state));
@@ -432,7 +430,7 @@ impl Worker {
         self.session = None;
         let name = self.start.spec.name.clone();
         self.remove_interface(&name);
-        log::info!("port {} ({name}): closed, {:?}", self.start.port, self.counters);
+        log::debug!("port {} ({name}): closed, {:?}", self.start.port, self.counters);
     }
 
     fn remove_interface(&mut self, name: &str) {

@@ -586,6 +586,117 @@ fn verbs_outlast_a_control_process_that_is_replaced() {
     assert!(code == Some(0) || is_told, "{error}");
 }
 
+#[test]
+fn hundreds_of_broken_ports_hide_nobody_s_lines() {
+    let (directory, run_dir) = in_run_dir("run");
+    let file = directory.path().join("many.toml");
+    let mut text = "[[switch]]\nname = \"lan\"\n".to_owned();
+    for number in 0..1_200 {
+        text += &format!(
+            "[[switch.port]]\nname = \"bad{number}\"\ntype = \"tap\"\nnetns = \"hs-none-{number}\"\n"
+        );
+    }
+    std::fs::write(&file, text).unwrap();
+    let mut instance = Instance::start(&run_dir, |command| {
+        command.arg("--config").arg(&file);
+    });
+    instance.says("supervisor: ready");
+    eventually("the ports are broken", || {
+        ask(&run_dir, "status --timeout 60")
+            .1
+            .matches("warning: port bad")
+            .count()
+            == 1_200
+    });
+    std::thread::sleep(Duration::from_secs(10));
+    let (code, _, error) = ask(
+        &run_dir,
+        "port add lan other --type tap --netns hs-none-other --timeout 60",
+    );
+    assert_eq!(code, Some(0), "{error}");
+    instance.says("port other: ");
+    instance.signal(Signal::TERM);
+    instance.end();
+    let log = &instance.seen;
+    assert!(!log.contains("log lines were too many"), "{log}");
+    assert!(
+        log.contains("lines about problems of ports are left out; `hyperswitch status` shows all"),
+        "{log}"
+    );
+    let lines = log.lines().count();
+    assert!(lines < 300, "{lines} lines:\n{log}");
+}
+
+/// What is broken stays broken, and is tried again and again.
+#[test]
+fn one_broken_port_is_told_once() {
+    let (directory, run_dir) = in_run_dir("run");
+    let file = directory.path().join("bad.toml");
+    let text = "[[switch]]\nname = \"lan\"\n[[switch.port]]\nname = \"bad\"\ntype = \"tap\"\nnetns = \"hs-none\"\n\
+        [[switch.port]]\nname = \"far\"\nmode = \"client\"\nsocket = \"/nonexistent/s\"\n";
+    std::fs::write(&file, text).unwrap();
+    let mut instance = Instance::start(&run_dir, |command| {
+        command.arg("--config").arg(&file);
+    });
+    instance.says("supervisor: ready");
+    // An interface is opened again after 0.25, 0.75, 1.75 and 3.75 s, a client port connects every 5 s at least.
+    std::thread::sleep(Duration::from_secs(7));
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success());
+    let log = &instance.seen;
+    for port in ["bad", "far"] {
+        let count = log.matches(&format!("port {port}: ")).count();
+        assert_eq!(count, 1, "{port}:\n{log}");
+    }
+    assert!(log.lines().count() < 30, "{log}");
+}
+
+/// As on a file system that is full, where the file can be made and not be filled.
+#[test]
+fn a_state_that_cannot_be_saved_is_an_error_and_a_warning() {
+    let (_directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    instance.says("supervisor: ready");
+    // A directory of that name cannot be replaced by the file.
+    let state = run_dir.join("state.json");
+    std::fs::remove_file(&state).unwrap();
+    std::fs::create_dir_all(state.join("full")).unwrap();
+    for verb in [
+        "port add sw0 a1",
+        "switch add lan",
+        "port set a1 --mtu 1400",
+        "switch del sw0",
+    ] {
+        let (code, output, error) = ask(&run_dir, verb);
+        assert_eq!((code, output.as_str()), (Some(1), ""), "{verb}: {error}");
+    }
+    let (_, _, error) = ask(&run_dir, "port add sw0 a1");
+    assert!(
+        error.contains("cannot save the state in") && error.contains("state.json"),
+        "{error}"
+    );
+    assert!(
+        !ask(&run_dir, "port list").1.contains("a1"),
+        "nothing has changed"
+    );
+    assert!(!run_dir.join("a1.sock").exists() && !run_dir.join("state.json.new").exists());
+    let (code, status, _) = ask(&run_dir, "status");
+    assert_eq!(code, Some(0));
+    assert!(status.contains("warning: cannot save the state in"), "{status}");
+    std::fs::remove_dir_all(&state).unwrap();
+    let (_, status, _) = ask(&run_dir, "status");
+    assert!(!status.contains("cannot save") && state.is_file(), "{status}");
+    assert_eq!(ask(&run_dir, "port add sw0 a1").0, Some(0));
+    instance.signal(Signal::TERM);
+    assert!(instance.end().success());
+    assert_eq!(
+        instance.seen.matches("cannot save the state").count(),
+        1,
+        "told once: {}",
+        instance.seen
+    );
+}
+
 /// For those who want to look at it.
 #[test]
 fn stopped_processes_are_left_alone_if_the_environment_says_so() {

@@ -18,10 +18,12 @@
 
 mod limit;
 mod logger;
+mod problems;
 
-pub use limit::{PortLimits, RateLimit, Verdict, log_limited};
+pub use limit::{PortLimits, RateLimit, Verdict, log_limited, log_limited_by};
 pub use log;
 pub use logger::{LEVEL_VARIABLE, init, init_child, relay};
+pub use problems::Problems;
 
 /// Logs like `log::log!`, at most [`RateLimit::BURST`] lines per [`RateLimit::INTERVAL_MS`] from this place in
 /// the source; the next line after that says how many were left out.
@@ -40,7 +42,8 @@ macro_rules! limited {
     }};
 }
 
-/// As [`limited!`], with a limit of its own for each port. The first argument is the port's number, any `u32`.
+/// As [`limited!`], with a limit of its own for each port, which allows less and less while lines go on coming. The first argument is
+/// the port's number, any `u32`.
 ///
 /// ```
 /// telemetry::limited_by!(3, log::Level::Warn, "port {}: chain loops", 3);
@@ -52,7 +55,7 @@ macro_rules! limited_by {
         let level: $crate::log::Level = $level;
         if $crate::log::log_enabled!(level) {
             let limit = LIMITS.of($port);
-            $crate::log_limited(limit, level, ::core::module_path!(), ::core::format_args!($($message)+));
+            $crate::log_limited_by(limit, level, ::core::module_path!(), ::core::format_args!($($message)+));
         }
     }};
 }

@@ -180,7 +180,7 @@ impl Session {
     fn accept<T, E: std::fmt::Display>(&self, result: std::result::Result<T, E>) -> Result<T> {
         result.map_err(|error| {
             let port = self.vnic.port;
-            telemetry::limited!(log::Level::Warn, "port {port}: refused: {error}");
+            telemetry::limited_by!(port.0, log::Level::Warn, "port {port}: refused: {error}");
             self.vnic.set_broken(Some(&error));
             self.host.changed();
             refuse(error)
