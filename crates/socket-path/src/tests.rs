@@ -20,9 +20,14 @@ fn ours() -> Option<TempDir> {
         eprintln!("left out: files can be given to other users by root only");
         return None;
     }
+    Some(directory_of_this_test())
+}
+
+/// A directory where only this user can write, whatever the umask is, which other tests change for a moment.
+fn directory_of_this_test() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
-    Some(dir)
+    dir
 }
 
 fn directory(path: &Path, user: u32, mode: u32) -> PathBuf {
@@ -271,7 +276,7 @@ fn a_user_who_moves_things_meanwhile_achieves_nothing() {
 
 #[test]
 fn listens_only_where_nobody_else_does() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory_of_this_test();
     let path = SocketPath::from(dir.path().join("a.sock"));
     let first = listen_at(&path, Mode::from_raw_mode(0o660)).unwrap();
     assert_eq!(
@@ -298,7 +303,7 @@ fn listens_only_where_nobody_else_does() {
 /// Where we listen, links are neither followed nor removed, not even ours.
 #[test]
 fn a_symbolic_link_is_left_alone_with_what_it_leads_to() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory_of_this_test();
     let (target, path) = (
         dir.path().join("target"),
         SocketPath::from(dir.path().join("a.sock")),
@@ -327,7 +332,7 @@ fn a_symbolic_link_is_left_alone_with_what_it_leads_to() {
 /// as it can.
 #[test]
 fn a_file_s_mode_is_not_changed_through_a_link_put_in_the_socket_s_place() {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = directory_of_this_test();
     let (secret, path) = (
         dir.path().join("secret"),
         SocketPath::from(dir.path().join("a.sock")),
