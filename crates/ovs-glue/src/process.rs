@@ -28,6 +28,8 @@ const MISS_RATE: u32 = 50_000;
 const SWITCH: SwitchId = SwitchId(1);
 /// After that time, ports and devices that an earlier process left and ovs-vswitchd did not ask for again are removed.
 const ABANDONED_AFTER: Duration = Duration::from_secs(60);
+/// How long no port must have come before those that came are attached, and how long they wait at most.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Between attempts to connect to the database.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -126,6 +128,7 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
         is_watched: false,
         next_try: Instant::now(),
         clean_at: Some(Instant::now() + ABANDONED_AFTER),
+        attaching: None,
     }
     .serve()
 }
@@ -138,6 +141,20 @@ struct Process<'a> {
     is_watched: bool,
     next_try: Instant,
     clean_at: Option<Instant>,
+    /// Ports that wait to be attached.
+    attaching: Option<Attaching>,
+}
+
+/// New ports of a transaction are attached together, once no more come: ovs-vswitchd's main thread waits for each of them, and
+/// neither driver domain nor data plane is to take the processor from it.
+#[derive(Clone, Copy)]
+struct Attaching {
+    /// The number of the last one ([`Plane::held`]).
+    held: u64,
+    /// `None`: the database was asked.
+    due: Option<Instant>,
+    /// Due then, whatever comes.
+    latest: Instant,
 }
 
 impl Process<'_> {
@@ -170,6 +187,7 @@ impl Process<'_> {
         let due = [
             retry,
             self.clean_at,
+            self.attaching.and_then(|attaching| attaching.due),
             datapath.next_attempt(),
             datapath.due(),
             datapath.has_to_tell(),
@@ -181,7 +199,24 @@ impl Process<'_> {
     /// Lets internal ports speak for the host of which the database does not say that they are virtual machines'.
     fn release_ports(&mut self) {
         let plane = &mut self.glue.switch.datapath;
-        let Some(held) = plane.held() else { return };
+        let Some(held) = plane.held() else {
+            self.attaching = None;
+            return;
+        };
+        let now = Instant::now();
+        let attaching = self.attaching.get_or_insert(Attaching {
+            held: 0,
+            due: None,
+            latest: now + PAUSE.1,
+        });
+        if attaching.held != held {
+            attaching.held = held;
+            attaching.due = Some(attaching.latest.min(now + PAUSE.0));
+        }
+        if attaching.due.is_some_and(|due| due > now) {
+            return;
+        }
+        attaching.due = None;
         // Without a database there is nobody to say so.
         let is_there = self.database.socket().is_some() || self.database.connect().is_ok();
         if !is_there || self.database.ask_for_all(held).is_err() {
