@@ -49,6 +49,13 @@ pub enum FromDriver {
         /// The state.
         state: InterfaceState,
     },
+    /// An interface was opened, or its addresses changed. After a list, all are told again.
+    Addresses {
+        /// Its port.
+        port: PortId,
+        /// As the kernel has them.
+        addresses: InterfaceAddresses,
+    },
     /// All interfaces, answer to `List`.
     Interfaces(Vec<(PortId, InterfaceSpec, InterfaceState)>),
 }
@@ -117,6 +124,15 @@ pub enum InterfaceKind {
         /// Its interface index when it was made, for the controller's successor.
         index: u32,
     },
+}
+
+/// The addresses of an open interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceAddresses {
+    /// Hardware address, if it is one of Ethernet.
+    pub mac: Option<[u8; 6]>,
+    /// Addresses of wider than link-local scope, with prefix lengths.
+    pub addresses: Vec<(IpAddr, u8)>,
 }
 
 /// Whether an interface works.

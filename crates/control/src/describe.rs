@@ -8,6 +8,7 @@ use control_protocol::data_plane::{self, Costly, GuestState, PortState};
 use control_protocol::driver::InterfaceKind;
 use flow::{Action, FIELDS, Flow, FlowKey, FlowMask, FlowStats, PortId, SwitchId};
 use management::{FlowInfo, PortInfo, PortKind, TraceStep};
+use std::net::IpAddr;
 
 impl Control {
     /// A port's name.
@@ -74,6 +75,12 @@ impl Control {
             }
             Link::Interface(spec) => (PortKind::Tap, None, Some(spec.name.clone())),
         };
+        let netns = match &port.link {
+            Link::Interface(spec) => spec.netns().map(str::to_owned),
+            Link::Listen(_) | Link::Connect(_) => None,
+        };
+        let found = self.driver.as_ref().zip(run.id);
+        let found = found.and_then(|(driver, id)| driver.addresses(id));
         let uplink = matches!(&port.link, Link::Interface(spec) if spec.kind == InterfaceKind::Uplink);
         let switch = self.switches.get(&port.switch);
         PortInfo {
@@ -85,6 +92,11 @@ impl Control {
             config: port.config.clone(),
             socket,
             interface,
+            netns,
+            addresses: found.map_or_else(Vec::new, |found| {
+                found.addresses.iter().map(with_prefix).collect()
+            }),
+            mac: found.map_or(port.mac, |found| found.mac).map(mac_text),
             mtu: port.mtu,
             vlan: port.rules.vlan.to_string() + if uplink { " (uplink)" } else { "" },
             state: match run.state {
@@ -196,6 +208,16 @@ impl Control {
             actions: self.action_texts(&decision.actions()),
         }
     }
+}
+
+/// An address as users write it.
+pub fn with_prefix((address, prefix): &(IpAddr, u8)) -> String {
+    format!("{address}/{prefix}")
+}
+
+/// A hardware address as users write it.
+fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 /// The state of a guest as text; `None` when it is not known.

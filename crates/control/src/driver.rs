@@ -3,9 +3,10 @@
 use crate::clean;
 use crate::peer::{Lost, Peer};
 use control_protocol::Channel;
-use control_protocol::driver::{FromDriver, InterfaceSpec, InterfaceState, ToDriver};
-use flow::PortId;
+use control_protocol::driver::{FromDriver, InterfaceAddresses, InterfaceSpec, InterfaceState, ToDriver};
+use flow::{ControllerId, PortId};
 use rustix::event::PollFlags;
+use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The interfaces that a driver domain has open.
@@ -18,6 +19,8 @@ pub(crate) struct DriverDomain {
     listed: Option<Interfaces>,
     /// Whether that comparison was made, so that attaching makes sense.
     ready: bool,
+    /// Addresses of the interfaces, as reported last.
+    addresses: BTreeMap<PortId, InterfaceAddresses>,
 }
 
 impl DriverDomain {
@@ -29,6 +32,7 @@ impl DriverDomain {
             peer,
             listed: None,
             ready: false,
+            addresses: BTreeMap::new(),
         }
     }
 
@@ -64,6 +68,20 @@ impl DriverDomain {
         self.ready
     }
 
+    /// It has reported the addresses of an interface. Returns whether they are other ones than before.
+    pub fn note_addresses(&mut self, port: PortId, addresses: InterfaceAddresses) -> bool {
+        // So a driver domain that was taken over fills no memory.
+        if !ControllerId::BUILT_IN.owns(port) {
+            return false;
+        }
+        self.addresses.insert(port, addresses.clone()) != Some(addresses)
+    }
+
+    /// The addresses of a port's interface, if they are known.
+    pub fn addresses(&self, port: PortId) -> Option<&InterfaceAddresses> {
+        self.addresses.get(&port)
+    }
+
     /// Has it join an interface to the other end of a vhost-user stream.
     pub fn attach(&mut self, port: PortId, spec: InterfaceSpec, stream: OwnedFd) {
         self.peer.send(ToDriver::Attach { port, spec }, vec![stream]);
@@ -76,6 +94,7 @@ impl DriverDomain {
 
     /// Has it close an interface.
     pub fn detach(&mut self, port: PortId) {
+        self.addresses.remove(&port);
         self.peer.send(ToDriver::Detach { port }, Vec::new());
     }
 }

@@ -28,7 +28,7 @@
 //! | users' intent becomes desired state, that becomes changes, and these are applied | `state`, `mac`, `plan`, `apply` |
 //! | ports are connected, again and again | `links` |
 //! | peers are replaced | `replace` |
-//! | users' requests; names and texts for them; why one is refused, or a port not connected | `serve`, `edit`, `describe`, `refusal` |
+//! | users' requests; names and texts for them; why one is refused, or a port not connected; warnings | `serve`, `edit`, `describe`, `refusal`, `warnings` |
 //!
 //! The death of this process costs nothing but time: the intent is in the store, port numbers and flows are in the data
 //! plane, and flows show where stations are.
@@ -63,8 +63,10 @@ mod sync;
 mod trust;
 mod users;
 mod vcpus;
+mod warnings;
 
 pub use refusal::{Problem, Refusal};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// How to run.
@@ -76,6 +78,8 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// The number of the machine (machine-id(5)), if it has one.
     pub machine: Option<u128>,
+    /// Cores that the switch may use.
+    pub cores: BTreeSet<u16>,
 }
 
 /// Why the control process could not run.

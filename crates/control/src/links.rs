@@ -188,6 +188,13 @@ impl Control {
                     self.compare_interfaces();
                 }
                 Ok(Some(FromDriver::State { port, state })) => self.interface_state(port, state),
+                Ok(Some(FromDriver::Addresses { port, addresses })) => {
+                    if driver.note_addresses(port, addresses)
+                        && let Some(warning) = self.uplink_warning(port)
+                    {
+                        log::warn!("{warning}");
+                    }
+                }
                 Ok(None) => return,
                 Err(lost) => return self.detach_driver(lost),
             }

@@ -44,6 +44,7 @@ mod tests {
             run_dir: run_dir.into(),
             config: None,
             machine,
+            cores: Default::default(),
         }
     }
 

@@ -78,7 +78,7 @@ pub fn plan(old: &State, new: &State) -> Vec<Change> {
 }
 
 /// Changes as users are told of them.
-pub fn summary(changes: &[Change]) -> ReloadSummary {
+pub fn summary(changes: &[Change], warnings: Vec<String>) -> ReloadSummary {
     let replaced = changes.iter().filter_map(|change| match change {
         Change::ReplacePort(replacement) => Some(replacement.clone()),
         _ => None,
@@ -86,6 +86,7 @@ pub fn summary(changes: &[Change]) -> ReloadSummary {
     ReloadSummary {
         replaced: replaced.collect(),
         changes: changes.iter().map(ToString::to_string).collect(),
+        warnings,
     }
 }
 
@@ -177,6 +178,7 @@ mod tests {
                     run_dir: "/run/x".into(),
                     config: None,
                     machine: None,
+                    cores: BTreeSet::new(),
                 },
             )
             .ok()

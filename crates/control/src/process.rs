@@ -14,7 +14,7 @@ use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
-use management::{Config, Response, SwitchConfig, SwitchKind};
+use management::{Config, ReloadSummary, Response, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use std::collections::{BTreeMap, HashMap};
@@ -74,6 +74,9 @@ impl Control {
             options,
         };
         control.adopt_unsaved(intent)?;
+        if let Some(warning) = control.core_warning(&control.intent.config) {
+            log::warn!("{warning}");
+        }
         Ok(control)
     }
 
@@ -137,18 +140,45 @@ impl Control {
     ///
     /// # Errors
     /// It cannot be used; nothing has changed.
-    pub fn reload(&mut self) -> Result<Vec<plan::Change>, Refusal> {
+    pub fn reload(&mut self) -> Result<ReloadSummary, Refusal> {
         let intent = self.reloaded_intent()?;
-        self.adopt(intent)
+        let later = self.later(&intent.config);
+        let changes = self.adopt(intent)?;
+        let mut warnings = self.configuration_warnings();
+        warnings.extend(later);
+        warnings.iter().for_each(|warning| log::warn!("{warning}"));
+        Ok(plan::summary(&changes, warnings))
     }
 
-    /// The changes that a reload would make.
+    /// What a reload would change.
     ///
     /// # Errors
     /// The configuration file cannot be used.
-    pub fn reload_plan(&self) -> Result<Vec<plan::Change>, Refusal> {
-        let state = desired(&self.reloaded_intent()?, &self.options)?;
-        Ok(plan::plan(&self.state, &state))
+    pub fn reload_plan(&self) -> Result<ReloadSummary, Refusal> {
+        let intent = self.reloaded_intent()?;
+        let state = desired(&intent, &self.options)?;
+        let warnings = self.core_warning(&intent.config).into_iter();
+        let warnings = warnings.chain(self.later(&intent.config)).collect();
+        Ok(plan::summary(&plan::plan(&self.state, &state), warnings))
+    }
+
+    /// What a configuration changes only when the switch is started again.
+    fn later(&self, config: &Config) -> Option<String> {
+        let tables = [
+            ("[placement]", config.placement != self.intent.config.placement),
+            ("[ovs]", config.ovs != self.intent.config.ovs),
+        ];
+        let changed: Vec<&str> = tables
+            .iter()
+            .filter(|(_, is)| *is)
+            .map(|(table, _)| *table)
+            .collect();
+        (!changed.is_empty()).then(|| {
+            format!(
+                "{} changed, which takes effect when the switch is started again",
+                changed.join(" and ")
+            )
+        })
     }
 
     fn reloaded_intent(&self) -> Result<Intent, Refusal> {
@@ -265,7 +295,7 @@ impl Control {
                 ToChild::Priority(priority) => self.reported.priority = Some(priority),
                 ToChild::IdlePoll(idle_poll) => self.reported.idle_poll = Some(idle_poll),
                 ToChild::Reload => match self.reload() {
-                    Ok(changes) => log::info!("configuration reloaded, {} changes", changes.len()),
+                    Ok(summary) => log::info!("configuration reloaded, {} changes", summary.changes.len()),
                     Err(error) => log::error!("configuration not reloaded: {error}"),
                 },
                 ToChild::Ping(ping) => self.supervisor.send(FromChild::Pong(ping), Vec::new()),

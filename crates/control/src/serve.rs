@@ -5,7 +5,6 @@
 
 use crate::control::Control;
 use crate::pending::{Gathered, Question};
-use crate::plan;
 use crate::port::PortRun;
 use crate::refusal::Refusal;
 use crate::users::Token;
@@ -98,13 +97,9 @@ impl Control {
             }
             Request::Reload => {
                 let result = self.reload();
-                let result = result.map(|changes| Reply::Reloaded(plan::summary(&changes)));
-                self.settled(token, result)
+                self.settled(token, result.map(Reply::Reloaded))
             }
-            Request::ReloadPlan => {
-                let changes = self.reload_plan();
-                reply(changes.map(|changes| Reply::Reloaded(plan::summary(&changes))))
-            }
+            Request::ReloadPlan => reply(self.reload_plan().map(Reply::Reloaded)),
         }
     }
 
@@ -163,6 +158,7 @@ impl Control {
             );
         }
         warnings.extend(self.contested_stations());
+        warnings.extend(self.configuration_warnings());
         for name in self.intent.overrides.keys() {
             warnings.push(format!(
                 "port {name} was changed at run time and differs from the configuration file"

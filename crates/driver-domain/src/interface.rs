@@ -18,7 +18,7 @@ use crate::nic::Nic;
 use crate::session::{Session, SessionError};
 use control_protocol::driver::{InterfaceSpec, InterfaceState};
 use flow::PortId;
-use nic_packet::{NicError, Owner, Uplink};
+use nic_packet::{Addresses, NicError, Owner, Uplink};
 use priority::{Booster, Priority, WakeMode};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -41,12 +41,21 @@ pub enum Command {
     Attach(InterfaceSpec, UnixStream, Option<OwnedFd>),
     /// Use this specification from now on.
     Change(InterfaceSpec),
+    /// Look at the interface's addresses, which may have changed.
+    Look,
     /// Close everything and end.
     Detach,
 }
 
-/// A worker's report to the main thread: its port, its generation among the port's workers, the state.
-pub type Report = (PortId, u64, InterfaceState);
+/// A worker's report to the main thread: its port, its generation among the port's workers, what is new.
+pub type Report = (PortId, u64, News);
+
+/// What is new about an interface.
+#[derive(Debug)]
+pub enum News {
+    State(InterfaceState),
+    Addresses(Addresses),
+}
 
 /// How a worker is made.
 pub struct Start {
@@ -76,6 +85,14 @@ enum Source {
     Returned,
 }
 
+impl Start {
+    fn tell(&self, news: News) {
+        // The main thread is gone only when the process ends.
+        let _ = self.reports.send((self.port, self.generation, news));
+        self.reported.ring();
+    }
+}
+
 pub struct Worker {
     start: Start,
     nic: Option<Nic>,
@@ -88,6 +105,8 @@ pub struct Worker {
     failure: Option<String>,
     retry: Option<(Instant, Duration)>,
     told: Option<InterfaceState>,
+    /// As reported last.
+    addresses: Addresses,
     counters: Counters,
     /// Transmit buffers have run out.
     blocked: bool,
@@ -105,6 +124,7 @@ impl Worker {
             failure: None,
             retry: None,
             told: None,
+            addresses: Addresses::default(),
             counters: Counters::default(),
             blocked: false,
             poller: None,
@@ -121,6 +141,7 @@ impl Worker {
                 match command {
                     Command::Attach(spec, stream, tap) => self.attach(spec, stream, tap),
                     Command::Change(spec) => self.specify(spec, None),
+                    Command::Look => self.look(),
                     Command::Detach => {
                         self.remove();
                         return;
@@ -183,6 +204,7 @@ impl Worker {
             Some(Ok(true)) => {
                 self.stale.clear();
                 self.failure = None;
+                self.look();
             }
             Some(Err(error)) => self.close_interface(error.to_string()),
             Some(Ok(false)) | None => {
@@ -212,8 +234,21 @@ impl Worker {
                 self.failure = None;
                 self.retry = None;
                 self.blocked = false;
+                self.look();
             }
             Err(error) => self.close_interface(error.to_string()),
+        }
+    }
+
+    /// Reports the addresses of the interface if they are other ones.
+    fn look(&mut self) {
+        match self.nic.as_ref().and_then(|nic| nic.addresses(&self.start.spec)) {
+            Some(Ok(addresses)) if self.addresses != addresses => {
+                self.addresses = addresses.clone();
+                self.start.tell(News::Addresses(addresses));
+            }
+            Some(Err(error)) => log::debug!("port {}: {error}", self.start.port),
+            Some(Ok(_)) | None => {}
         }
     }
 
@@ -262,9 +297,7 @@ impl Worker {
         // The controller tells users, once: each of its attempts makes the state new here, with the same outcome most often.
         log::debug!("port {port} ({name}): {state:?}");
         self.told = Some(state.clone());
-        // The main thread is gone only when the process ends.
-        let _ = self.start.reports.send((port, self.start.generation, state));
-        self.start.reported.ring();
+        self.start.tell(News::State(state));
     }
 
     /// Forwards until something else is to be done.
@@ -451,11 +484,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let failed = InterfaceState::Failed("internal error".into());
-            let _ = self
-                .start
-                .reports
-                .send((self.start.port, self.start.generation, failed));
-            self.start.reported.ring();
+            self.start.tell(News::State(failed));
         }
     }
 }

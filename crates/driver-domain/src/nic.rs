@@ -6,7 +6,8 @@
 
 use control_protocol::driver::{InterfaceKind, InterfaceSpec};
 use nic_packet::{
-    CONTROL_LEN, NicError, Offloads, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, VlanTag, vlan_tag,
+    Addresses, CONTROL_LEN, NicError, Offloads, Owner, Tap, TapSpec, Uplink, VNET_HEADER_LEN, VlanTag,
+    addresses_of, vlan_tag,
 };
 use rustix::io::Errno;
 use std::io;
@@ -75,6 +76,15 @@ impl Nic {
             _ if old == new => Ok(true),
             (Nic::Tap(tap), Some(old), Some(new)) => tap.change(&old, &new).map(|()| true),
             _ => Ok(false),
+        }
+    }
+
+    /// The addresses of a device that is configured here or belongs to the host alone; `None` for others.
+    pub fn addresses(&self, spec: &InterfaceSpec) -> Option<Result<Addresses, NicError>> {
+        match (self, &spec.kind) {
+            (Nic::Tap(tap), InterfaceKind::Tap { .. }) => Some(tap.addresses()),
+            (Nic::Uplink(_), _) => Some(addresses_of(&spec.name)),
+            _ => None,
         }
     }
 

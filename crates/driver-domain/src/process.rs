@@ -6,14 +6,14 @@
 //! each reaches its own ports only: a port belongs to the controller in whose range its number is.
 
 use crate::controller::{Controller, Received};
-use crate::interface::{Command, Report, Start, Worker};
+use crate::interface::{Command, News, Report, Start, Worker};
 use control_protocol::driver::{
-    FromDriver, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver, thread_name,
+    FromDriver, InterfaceAddresses, InterfaceKind, InterfaceSpec, InterfaceState, ToDriver, thread_name,
 };
 use control_protocol::supervisor::{FromChild, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::{ControllerId, PortId};
-use nic_packet::Owner;
+use nic_packet::{Addresses, LinkEvent, LinkWatch, Owner};
 use priority::Priority;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
@@ -61,6 +61,8 @@ struct Domain {
     /// How workers are scheduled that start from now on.
     priority: Priority,
     owner: Arc<Owner>,
+    /// Interfaces of the host's namespace and their addresses; `None` if the kernel does not let us watch.
+    watch: Option<LinkWatch>,
 }
 
 struct Port {
@@ -68,6 +70,9 @@ struct Port {
     state: InterfaceState,
     /// This state has not been reported to its controller.
     unreported: bool,
+    addresses: Option<Addresses>,
+    /// These addresses have not been reported to its controller.
+    unreported_addresses: bool,
     generation: u64,
     commands: Sender<Command>,
     wake: Arc<Doorbell>,
@@ -94,6 +99,9 @@ impl Domain {
             reported: Arc::new(Doorbell::new()?),
             priority: Priority::Normal,
             owner: Arc::new(owner),
+            watch: LinkWatch::with_addresses()
+                .inspect_err(|error| log::warn!("{error}"))
+                .ok(),
         })
     }
 
@@ -111,6 +119,7 @@ impl Domain {
                 return Ok(());
             }
             self.on_controllers();
+            self.on_links();
             while let Ok(report) = self.reports.try_recv() {
                 self.note(report);
             }
@@ -126,7 +135,9 @@ impl Domain {
             let Some(channel) = &controller.channel else {
                 continue;
             };
-            let unreported = |(id, port): (&PortId, &Port)| port.unreported && controller.id.owns(*id);
+            let unreported = |(id, port): (&PortId, &Port)| {
+                (port.unreported || port.unreported_addresses) && controller.id.owns(*id)
+            };
             // One that has sent several messages together is heard as soon as there is room for answers.
             let has_received = channel.has_received();
             let flags = if has_received || controller.is_owed() || self.ports.iter().any(unreported) {
@@ -135,6 +146,9 @@ impl Domain {
                 PollFlags::IN
             };
             fds.push(PollFd::new(channel, flags));
+        }
+        if let Some(watch) = &self.watch {
+            fds.push(PollFd::new(watch, PollFlags::IN));
         }
         match poll(&mut fds, None) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -177,7 +191,7 @@ impl Domain {
         let controller = Controller::new(id, Channel::from(fd));
         self.controllers.insert(id, controller);
         let own = self.ports.iter_mut().filter(|(port, _)| id.owns(**port));
-        own.for_each(|(_, port)| port.unreported = false);
+        own.for_each(|(_, port)| (port.unreported, port.unreported_addresses) = (false, false));
     }
 
     fn on_controllers(&mut self) {
@@ -290,6 +304,8 @@ impl Domain {
             spec,
             state: InterfaceState::Disconnected,
             unreported: false,
+            addresses: None,
+            unreported_addresses: false,
             generation: self.generation,
             commands,
             wake,
@@ -312,14 +328,35 @@ impl Domain {
         }
     }
 
-    fn note(&mut self, (id, generation, state): Report) {
+    fn note(&mut self, (id, generation, news): Report) {
         if let Some(port) = self
             .ports
             .get_mut(&id)
             .filter(|port| port.generation == generation)
         {
-            port.state = state;
-            port.unreported = true;
+            match news {
+                News::State(state) => (port.state, port.unreported) = (state, true),
+                News::Addresses(addresses) => {
+                    (port.addresses, port.unreported_addresses) = (Some(addresses), true);
+                }
+            }
+        }
+    }
+
+    /// Has interfaces of the host's namespace looked at whose addresses may have changed.
+    fn on_links(&mut self) {
+        let Some(watch) = &mut self.watch else { return };
+        while let Some(event) = watch.next_event() {
+            let changed = match event {
+                LinkEvent::Is(link) => Some(link.index),
+                LinkEvent::Addresses { index } | LinkEvent::Moved { index, .. } => Some(index),
+                LinkEvent::Lost => None,
+            };
+            let concerned = self.ports.values().filter(|port| {
+                let index = port.addresses.as_ref().map(|addresses| addresses.index);
+                index.is_some() && port.spec.netns().is_none() && (changed.is_none() || index == changed)
+            });
+            concerned.for_each(|port| port.send(Command::Look));
         }
     }
 
@@ -345,6 +382,23 @@ impl Domain {
                     break;
                 }
                 controller.lists -= 1;
+                let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
+                own.for_each(|(_, port)| port.unreported_addresses = port.addresses.is_some());
+            }
+            let own = self.ports.iter_mut().filter(|(id, _)| controller.id.owns(**id));
+            for (id, port) in own.filter(|(_, port)| port.unreported_addresses) {
+                let addresses = port.addresses.clone().unwrap_or_default();
+                let message = FromDriver::Addresses {
+                    port: *id,
+                    addresses: InterfaceAddresses {
+                        mac: addresses.mac,
+                        addresses: addresses.addresses,
+                    },
+                };
+                if !controller.send(&message) {
+                    break;
+                }
+                port.unreported_addresses = false;
             }
         }
     }

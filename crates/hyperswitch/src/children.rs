@@ -50,12 +50,17 @@ pub fn driver(run_dir: &Path) -> Result<ExitCode> {
 pub fn control(run_dir: PathBuf, config: Option<PathBuf>) -> Result<ExitCode> {
     let supervisor = begin(Role::Control)?;
     let machine = machine();
+    let cores = placement::Topology::of_machine()
+        .usable()
+        .map(|core| core.0)
+        .collect();
     let missing = sandbox::isolate_control(violation(), &run_dir, config.as_deref())?;
     isolated(&supervisor, missing)?;
     let options = control::Options {
         run_dir,
         config,
         machine,
+        cores,
     };
     end(control::run(supervisor, options).map_err(Into::into))
 }

@@ -275,6 +275,13 @@ pub struct PortInfo {
     pub socket: Option<PathBuf>,
     /// TAP or uplink: the interface in use.
     pub interface: Option<String>,
+    /// TAP: its network namespace, if not the host's.
+    pub netns: Option<String>,
+    /// TAP or uplink: the addresses that the interface had when it was opened or changed, with prefix lengths, but for those of
+    /// the link alone. Those of the host's interfaces are always those of now.
+    pub addresses: Vec<String>,
+    /// TAP or uplink: the hardware address, as the addresses. vhost-user: the one that is offered, if any.
+    pub mac: Option<String>,
     /// Largest IP packet in bytes.
     pub mtu: u16,
     /// VLANs, as text.
@@ -512,6 +519,8 @@ pub struct ReloadSummary {
     pub changes: Vec<String>,
     /// The ports among them that cannot change in place.
     pub replaced: Vec<Replacement>,
+    /// What the configuration asks for and cannot be, or not yet.
+    pub warnings: Vec<String>,
 }
 
 /// A port that is removed and added again, since it cannot change in place.

@@ -11,6 +11,7 @@
 //!
 //! All functions may block for as long as the kernel takes; any thread may call.
 
+mod addresses;
 mod namespace;
 mod netlink;
 mod owner;
@@ -20,6 +21,7 @@ mod tap;
 mod uplink;
 mod watch;
 
+pub use addresses::{Addresses, addresses_of};
 pub use owner::Owner;
 pub use placeholder::PlaceholderTaps;
 pub use tap::{Offloads, Tap, TapSpec};

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 
 const HEADER_LEN: usize = 16;
 const LINK_LEN: usize = 16;
+const ADDRESS_LEN: usize = 8;
 
 // `linux/if_link.h`: the attributes of the "tun" kind.
 const IFLA_TUN_TYPE: u16 = 3;
@@ -26,6 +27,8 @@ pub struct Link {
     pub flags: u32,
     /// Largest IP packet in bytes.
     pub mtu: u32,
+    /// Hardware address, if it is one of Ethernet.
+    pub mac: Option<[u8; 6]>,
     pub alias: String,
     /// Driver kind, such as "veth"; empty for hardware.
     pub kind: String,
@@ -107,6 +110,16 @@ impl Netlink {
         self.exchange(libc::RTM_GETLINK, libc::NLM_F_DUMP, &link_body(0, 0), each)
             .map_err(|error| NicError::refused("listing interfaces", error))?;
         Ok(links)
+    }
+
+    /// Addresses of an interface whose scope is wider than its link, with prefix lengths.
+    pub fn addresses(&mut self, index: u32) -> Result<Vec<(IpAddr, u8)>, NicError> {
+        let mut addresses = Vec::new();
+        let each = |body: &[u8]| addresses.extend(parse_address(body, index));
+        // `struct ifaddrmsg` of any family; the kernel lists all interfaces.
+        self.exchange(libc::RTM_GETADDR, libc::NLM_F_DUMP, &[0; ADDRESS_LEN], each)
+            .map_err(|error| NicError::refused("listing addresses", error))?;
+        Ok(addresses)
     }
 
     /// Changes an interface.
@@ -303,6 +316,7 @@ pub fn parse_link(body: &[u8]) -> Link {
     for (kind, value) in attributes(body.get(LINK_LEN..).unwrap_or_default()) {
         match kind {
             libc::IFLA_IFNAME => link.name = text(value),
+            libc::IFLA_ADDRESS => link.mac = value.try_into().ok(),
             libc::IFLA_MTU => link.mtu = number(value).unwrap_or_default(),
             libc::IFLA_NEW_NETNSID => link.moved_to = number(value).map(u32::cast_signed),
             libc::IFLA_NEW_IFINDEX => link.new_index = number(value),
@@ -313,6 +327,30 @@ pub fn parse_link(body: &[u8]) -> Link {
         }
     }
     link
+}
+
+/// The address that a message is about, if it is of that interface and used beyond its link.
+fn parse_address(body: &[u8], index: u32) -> Option<(IpAddr, u8)> {
+    let [_, prefix, _, scope] = *body.first_chunk()?;
+    if address_index(body)? != index || scope >= libc::RT_SCOPE_LINK {
+        return None;
+    }
+    let of_kind = |wanted| {
+        let found = attributes(body.get(ADDRESS_LEN..)?).find(|(kind, _)| *kind == wanted);
+        found.map(|(_, value)| value)
+    };
+    // The peer's address is the other one, where there is a peer.
+    let value = of_kind(libc::IFA_LOCAL).or_else(|| of_kind(libc::IFA_ADDRESS))?;
+    let ipv4 = <[u8; 4]>::try_from(value).map(IpAddr::from);
+    let ipv6 = <[u8; 16]>::try_from(value).map(IpAddr::from);
+    Some((ipv4.or(ipv6).ok()?, prefix))
+}
+
+/// The interface that a message about an address is about.
+pub fn address_index(body: &[u8]) -> Option<u32> {
+    body.get(4..)?
+        .first_chunk()
+        .map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
 fn parse_kind(link: &mut Link, info: &[u8]) {

@@ -1,7 +1,8 @@
-//! Changes of the interfaces of a network namespace, as rtnetlink reports them (`RTNLGRP_LINK`).
+//! Changes of the interfaces of a network namespace and of their addresses, as rtnetlink reports them (`RTNLGRP_LINK`,
+//! `RTNLGRP_IPV4_IFADDR`, `RTNLGRP_IPV6_IFADDR`).
 
 use crate::NicError;
-use crate::netlink::{Link, messages, parse_link};
+use crate::netlink::{Link, address_index, messages, parse_link};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -33,6 +34,11 @@ pub enum LinkEvent {
         /// Its index there.
         index_there: u32,
     },
+    /// One of its addresses came, changed or went.
+    Addresses {
+        /// The index of the interface.
+        index: u32,
+    },
     /// Notices were lost: the state of interfaces has to be read again.
     Lost,
 }
@@ -45,17 +51,30 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Begins to watch.
+    /// Begins to watch interfaces.
     ///
     /// # Errors
     ///
     /// The kernel refused a socket.
     pub fn new() -> Result<LinkWatch, NicError> {
+        LinkWatch::of(libc::RTMGRP_LINK)
+    }
+
+    /// Begins to watch interfaces and their addresses.
+    ///
+    /// # Errors
+    ///
+    /// As [`LinkWatch::new`].
+    pub fn with_addresses() -> Result<LinkWatch, NicError> {
+        LinkWatch::of(libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR)
+    }
+
+    fn of(groups: libc::c_int) -> Result<LinkWatch, NicError> {
         let refused = |errno| NicError::refused("watching interfaces", errno);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)
             .map_err(refused)?;
-        let group = SocketAddrNetlink::new(0, libc::RTMGRP_LINK.cast_unsigned());
+        let group = SocketAddrNetlink::new(0, groups.cast_unsigned());
         rustix::net::bind(&socket, &group).map_err(refused)?;
         Ok(LinkWatch {
             socket,
@@ -69,9 +88,14 @@ impl LinkWatch {
         while self.events.is_empty() {
             match rustix::net::recv(&self.socket, &mut buffer[..], RecvFlags::DONTWAIT) {
                 Ok((0, _)) | Err(Errno::AGAIN) => return None,
-                Ok((length, _)) => self.events.extend(
-                    messages(&buffer[..length]).filter_map(|(kind, _, body)| event(kind, &parse_link(body))),
-                ),
+                Ok((length, _)) => self.events.extend(messages(&buffer[..length]).filter_map(
+                    |(kind, _, body)| match kind {
+                        libc::RTM_NEWADDR | libc::RTM_DELADDR => {
+                            address_index(body).map(|index| LinkEvent::Addresses { index })
+                        }
+                        _ => event(kind, &parse_link(body)),
+                    },
+                )),
                 Err(Errno::INTR) => {}
                 Err(Errno::NOBUFS) => self.events.push_back(LinkEvent::Lost),
                 Err(_) => return None,

@@ -116,6 +116,7 @@ impl TapPlaceholders {
                 };
                 (index, state)
             }
+            LinkEvent::Addresses { .. } => return,
             LinkEvent::Lost => return self.look_again(),
         };
         let taps = self.taps.iter().map(|(name, open)| (name, open.index));

@@ -39,6 +39,7 @@ fn child() {
             run_dir: run_dir.into(),
             config,
             machine: None,
+            cores: [0, 1].into(),
         },
     )
     .unwrap();

@@ -101,7 +101,13 @@ fn detail(port: &PortInfo) -> String {
     }
     if let Some(interface) = &port.interface {
         line("interface", interface.clone());
+        line("netns", port.netns.clone().unwrap_or_else(|| "the host's".into()));
+        line(
+            "addresses",
+            or_dash((!port.addresses.is_empty()).then(|| port.addresses.join(", "))),
+        );
     }
+    line("mac", or_dash(port.mac.as_ref()));
     line("state", port.state.clone());
     if let Some(problem) = &port.problem {
         line("problem", problem.clone());
@@ -126,7 +132,6 @@ fn detail(port: &PortInfo) -> String {
         );
     }
     if let Some(config) = &port.config {
-        line("mac", or_dash(config.mac));
         line("mac limit", config.mac_limit.to_string());
         line("miss rate", config.miss_rate.to_string());
         let statics: Vec<String> = config.static_macs.iter().map(ToString::to_string).collect();

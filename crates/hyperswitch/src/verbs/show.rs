@@ -4,7 +4,7 @@ use super::{ClientError, Reply, Request, Session};
 use crate::output::{self, Table, counts, duration, or_dash};
 use anyhow::Result;
 use control_protocol::work::WorkReport;
-use management::{FlowInfo, MacInfo, Origin, PortInfo, Process, Stats, Status, SwitchInfo};
+use management::{FlowInfo, MacInfo, Origin, PortInfo, Process, ReloadSummary, Stats, Status, SwitchInfo};
 use std::fmt::Write;
 
 /// Any reply.
@@ -20,13 +20,24 @@ pub fn text(reply: &Reply) -> String {
         Reply::Stats(stats) => self::stats(stats),
         Reply::Placement(report) => placement(report),
         Reply::Trace(report) => super::trace::text(report),
-        Reply::Reloaded(summary) if summary.changes.is_empty() => "nothing to change\n".into(),
-        Reply::Reloaded(summary) => summary
+        Reply::Reloaded(summary) => reloaded(summary),
+    }
+}
+
+fn reloaded(summary: &ReloadSummary) -> String {
+    let changes = match summary.changes.is_empty() {
+        true => "nothing to change\n".to_owned(),
+        false => summary
             .changes
             .iter()
             .map(|change| format!("{change}\n"))
             .collect(),
-    }
+    };
+    let warnings = summary
+        .warnings
+        .iter()
+        .map(|warning| format!("warning: {warning}\n"));
+    changes + &warnings.collect::<String>()
 }
 
 /// `version`: of this command, and of the running instance if there is one.
@@ -176,9 +187,28 @@ fn switches(switches: &[SwitchInfo]) -> String {
     table.to_string()
 }
 
+/// An interface and where it is.
+pub fn interface(port: &PortInfo) -> Option<String> {
+    let name = port.interface.as_ref()?;
+    Some(match &port.netns {
+        None => name.clone(),
+        Some(netns) => format!("{name} in {netns}"),
+    })
+}
+
 fn ports(ports: &[PortInfo]) -> String {
     let mut table = Table::new(&[
-        "PORT", "SWITCH", "TYPE", "STATE", "VLAN", ">MTU", ">MACS", "ORIGIN", "WHERE",
+        "PORT",
+        "SWITCH",
+        "TYPE",
+        "STATE",
+        "VLAN",
+        ">MTU",
+        ">MACS",
+        "ORIGIN",
+        "MAC",
+        "WHERE",
+        "ADDRESSES",
     ]);
     for port in ports {
         let socket = port.socket.as_ref().map(|path| path.display().to_string());
@@ -191,7 +221,9 @@ fn ports(ports: &[PortInfo]) -> String {
             port.mtu.to_string(),
             port.macs.to_string(),
             origin(port.origin).into(),
-            or_dash(socket.or_else(|| port.interface.clone())),
+            or_dash(port.mac.as_ref()),
+            or_dash(socket.or_else(|| interface(port))),
+            or_dash((!port.addresses.is_empty()).then(|| port.addresses.join(" "))),
         ]);
     }
     let mut text = table.to_string();

@@ -201,6 +201,8 @@ impl Plane {
             match self.devices.link.receive() {
                 super::link::Received::Nothing => return,
                 super::link::Received::Message(FromDriver::Interfaces(list)) => self.take_interfaces(list),
+                // For the built-in switches' ports.
+                super::link::Received::Message(FromDriver::Addresses { .. }) => {}
                 super::link::Received::Message(FromDriver::State { port, state }) => {
                     self.interface_state(port, state);
                 }

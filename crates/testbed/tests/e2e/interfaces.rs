@@ -145,3 +145,82 @@ fn interfaces_keep_their_addresses_over_restarts() -> Result<()> {
     ensure!(macs(&other)?.0 != at_first.0);
     other.stop()
 }
+
+#[test]
+fn ports_say_where_they_are_and_uplinks_what_they_carry() -> Result<()> {
+    let Some(_lab) = Lab::enter("ports_say_where_they_are_and_uplinks_what_they_carry") else {
+        return Ok(());
+    };
+    let base = tempfile::tempdir()?;
+    let container = Namespace::new("container")?;
+    let text = config(&container, "", "");
+    let switch = start(base.path(), &text)?;
+    let host = switch.host();
+    let find = |name: &str| {
+        let port = switch.ports()?.into_iter().find(|port| port.name == name);
+        port.with_context(|| format!("no port {name}"))
+    };
+    let web = find("web")?;
+    ensure!(web.mac == Some(link(&container, "eth0")?.mac), "{web:?}");
+    ensure!(web.netns.as_deref() == Some(container.netns()) && web.addresses == ["10.5.0.80/24"]);
+    let shown = switch.verb(&["port", "show", "web"])?;
+    let mac = web.mac.context("no address")?;
+    for part in ["eth0", container.netns(), "10.5.0.80/24", &mac] {
+        ensure!(shown.contains(part), "{part} is not in {shown}");
+    }
+    let list = switch.verb(&["port", "list"])?;
+    let line = list
+        .lines()
+        .find(|line| line.starts_with("web "))
+        .context("no line")?;
+    for part in [
+        &format!("eth0 in {}", container.netns()),
+        "10.5.0.80/24",
+        mac.as_str(),
+    ] {
+        ensure!(line.contains(part), "{part} is not in {line}");
+    }
+    // What users change on the host's interfaces is noticed.
+    host.must("ip link set lan address 02:00:00:00:00:66")?;
+    switch.wait(|| Ok(find("lan:host")?.mac.as_deref() == Some("02:00:00:00:00:66")))?;
+    host.must("ip addr add 10.7.0.1/24 dev lan")?;
+    switch.wait(|| Ok(find("lan:host")?.addresses == ["10.5.0.1/24", "10.7.0.1/24"]))?;
+
+    host.must("ip link add up0 type veth peer name up1 && ip link set up0 up && ip link set up1 up")?;
+    let told = switch.reload(&format!(
+        "{text}[[switch]]\nname = \"out\"\ntype = \"external\"\nuplink = \"up0\"\n\
+         [placement]\ndedicated-cores = [0, 9999]\n"
+    ))?;
+    ensure!(told.contains("warning: dedicated-cores names 9999:"), "{told}");
+    ensure!(
+        told.contains("[placement] changed, which takes effect when the switch is started again"),
+        "{told}"
+    );
+    let warned = |part: &str| {
+        Ok(switch
+            .status()?
+            .warnings
+            .iter()
+            .any(|warning| warning.contains(part)))
+    };
+    ensure!(warned("dedicated-cores names 9999:")?);
+    switch.wait_port("out:uplink", "running")?;
+    ensure!(!warned("carries addresses")?);
+    host.must("ip addr add 10.8.0.1/24 dev up0")?;
+    switch.wait(|| warned("port out:uplink: the uplink up0 carries addresses (10.8.0.1/24)"))?;
+    ensure!(
+        switch
+            .log()
+            .contains("the uplink up0 carries addresses (10.8.0.1/24)")
+    );
+    ensure!(
+        switch
+            .verb(&["reload"])?
+            .contains("carries addresses (10.8.0.1/24)")
+    );
+    host.must("ip addr del 10.8.0.1/24 dev up0")?;
+    switch.wait(|| Ok(!warned("carries addresses")?))?;
+    let refused = switch.verb(&["switch", "add", "e", "--type", "external", "--uplink", "lo"]);
+    ensure!(format!("{:#}", refused.unwrap_err()).contains("lo leads nowhere"));
+    switch.stop()
+}

@@ -1,0 +1,52 @@
+//! What a configuration asks for that cannot be as it seems to be meant, for `status`, `reload` and the log.
+
+use crate::control::Control;
+use crate::describe::with_prefix;
+use crate::state::Link;
+use control_protocol::driver::InterfaceKind;
+use flow::PortId;
+use management::Config;
+
+impl Control {
+    /// Warnings about the configuration in use.
+    pub fn configuration_warnings(&self) -> Vec<String> {
+        let mut warnings: Vec<String> = self.core_warning(&self.intent.config).into_iter().collect();
+        let ports = self.ports.values().filter_map(|run| run.id);
+        warnings.extend(ports.filter_map(|port| self.uplink_warning(port)));
+        warnings
+    }
+
+    /// Cores that are to be dedicated and do not exist, or that the switch may not use.
+    pub fn core_warning(&self, config: &Config) -> Option<String> {
+        let wanted = config.placement.dedicated_cores.iter();
+        let missing: Vec<String> = wanted
+            .filter(|core| !self.options.cores.contains(core))
+            .map(u16::to_string)
+            .collect();
+        (!missing.is_empty()).then(|| {
+            format!(
+                "dedicated-cores names {}: there is no such core here, or the switch may not use it",
+                missing.join(", ")
+            )
+        })
+    }
+
+    /// An uplink whose own addresses the host answers, beside what the switch does with the same frames.
+    pub fn uplink_warning(&self, port: PortId) -> Option<String> {
+        let name = self.names.get(&port)?;
+        let Link::Interface(spec) = &self.ports.get(name)?.wanted.link else {
+            return None;
+        };
+        let found = self.driver.as_ref()?.addresses(port)?;
+        if spec.kind != InterfaceKind::Uplink || found.addresses.is_empty() {
+            return None;
+        }
+        let addresses: Vec<String> = found.addresses.iter().map(with_prefix).collect();
+        Some(format!(
+            "port {name}: the uplink {} carries addresses ({}), so the host answers frames that the switch forwards as well; \
+             move them to the host's interface of the switch",
+            spec.name,
+            addresses.join(", ")
+        ))
+    }
+}
