@@ -263,8 +263,8 @@ pub trait Datapath {
     fn create(&mut self, datapath: DatapathId) -> Result<(), Errno>;
     /// Removes a datapath with its ports, flows and meters.
     fn remove(&mut self, datapath: DatapathId);
-    /// Counters of a datapath.
-    fn stats(&self, datapath: DatapathId) -> (DatapathStats, MegaflowStats);
+    /// Counters of a datapath; those of its masks, if they are counted.
+    fn stats(&self, datapath: DatapathId) -> (DatapathStats, Option<MegaflowStats>);
 
     /// The number under which a port of this name is known from before, if it is.
     fn number_of(&self, name: &str) -> Option<PortNo>;

@@ -228,14 +228,14 @@ impl Datapath for Memory {
         self.states.retain(|(there, _), _| *there != datapath);
     }
 
-    fn stats(&self, datapath: DatapathId) -> (Stats, MegaflowStats) {
+    fn stats(&self, datapath: DatapathId) -> (Stats, Option<MegaflowStats>) {
         let stats = self.planes.get(&datapath).map(|plane| Stats {
             hit: plane.flows.values().map(|(_, seen)| seen.stats.packets).sum(),
             missed: plane.missed,
             lost: 0,
             flows: plane.flows.len() as u64,
         });
-        (stats.unwrap_or_default(), MegaflowStats::default())
+        (stats.unwrap_or_default(), Some(MegaflowStats::default()))
     }
 
     fn number_of(&self, _: &str) -> Option<PortNo> {

@@ -320,7 +320,7 @@ impl Datapath for Plane {
         self.tell(Request::FlowFlush { switch });
     }
 
-    fn stats(&self, _: DatapathId) -> (Stats, MegaflowStats) {
+    fn stats(&self, _: DatapathId) -> (Stats, Option<MegaflowStats>) {
         let (received, lost) = self.ports.sums();
         let stats = Stats {
             hit: received.saturating_sub(self.missed),
@@ -328,7 +328,8 @@ impl Datapath for Plane {
             lost: lost + self.counters.upcalls_dropped,
             flows: self.flows.len() as u64,
         };
-        (stats, MegaflowStats::default())
+        // Each port has masks of its own, and searches of them are not counted.
+        (stats, None)
     }
 
     fn add_port(&mut self, _: DatapathId, port: &PortSpec) -> Result<(), Errno> {

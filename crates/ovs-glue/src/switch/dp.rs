@@ -139,7 +139,7 @@ impl<D: Datapath, P: Placeholders> Switch<D, P> {
             datapath: id.0,
             name: bridge.name.clone(),
             stats: Some(stats),
-            megaflow_stats: Some(megaflow_stats),
+            megaflow_stats,
             settings: Settings {
                 features: Some(bridge.features),
                 masks_cache_size: Some(bridge.masks_cache),
