@@ -388,12 +388,14 @@ pub struct PortInfo {
     pub costly: Costly,
 }
 
-/// Work for a port that is done by threads of its own, since the port's front end makes it costly. Times are in microseconds of
-/// processor time.
+/// Work for a port that is done by threads of its own or seldom, since the port's front end makes it costly. Times are in
+/// microseconds of processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Costly {
     /// The last call of its driver, if calls are.
     pub call_us: Option<u64>,
+    /// To begin or end receiving its kicks last, if that is not done now.
+    pub kick_us: Option<u64>,
 }
 
 /// Identifies one upcall.

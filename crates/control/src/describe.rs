@@ -230,10 +230,12 @@ fn guest_text(state: GuestState) -> Option<String> {
     })
 }
 
-/// Work for a port that other threads do than those that forward packets.
+/// Work for a port that other threads do than those that forward packets, or that is done seldom.
 fn costly_texts(costly: &Costly) -> Vec<String> {
     let call = |us| format!("calls, by a thread of their own; the last one took {us} us");
-    costly.call_us.map(call).into_iter().collect()
+    let kick = |us| format!("new kick descriptors, refused for a while; the last one took {us} us");
+    let calls = costly.call_us.map(call);
+    calls.into_iter().chain(costly.kick_us.map(kick)).collect()
 }
 
 /// The fields in a mask. A mask alone does not show which other fields share the place of IP addresses.

@@ -15,9 +15,8 @@ use vnic::{Packet, ReceiveSide, TransmitSide, Turn, Wait};
 /// Packets delivered to one port before others get their turn.
 const DELIVERY_BUDGET: usize = 256;
 
-/// How long a turn takes, in microseconds: no burst, and no packet of a receive queue, is begun later. What one of them
-/// can cost is bounded as well (`vnic::Turn`).
-const TURN_US: u64 = 100;
+/// Time in microseconds for each piece of a queue that is emptied.
+const PIECE_US: u64 = 100;
 
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_US: u64 = 1000;
@@ -33,7 +32,8 @@ pub(crate) struct Step<'a> {
     pub receivers: &'a mut PortSet,
     /// Time of the turn, as of the last tick.
     pub now_ms: u64,
-    /// When the turn ends.
+    /// When the turn ends: no burst, and no packet of a receive queue, is begun later. What one of them can cost is bounded as
+    /// well (`vnic::Turn`).
     pub ends: Deadline,
 }
 
@@ -41,11 +41,6 @@ pub(crate) struct Step<'a> {
 pub(crate) struct Sender<'a> {
     pub port: &'a Arc<Port>,
     pub transmit: Guard<'a, Option<TransmitSide>>,
-}
-
-/// When a turn that begins now ends.
-pub(crate) fn end_of_turn() -> Deadline {
-    Deadline::after_us(TURN_US)
 }
 
 impl Step<'_> {
@@ -224,7 +219,7 @@ pub(crate) fn empty(port: &Port) -> PortSet {
     let mut observer = Delivery::at(port);
     port.vnic.receive.claim_blocking().with(|side| {
         side.stop();
-        let turn = || Turn::new(DELIVERY_BUDGET, end_of_turn());
+        let turn = || Turn::new(DELIVERY_BUDGET, Deadline::after_us(PIECE_US));
         while side.run(0, turn(), &mut observer).unwrap_or(false) {}
     });
     observer.origins

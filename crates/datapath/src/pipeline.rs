@@ -21,13 +21,14 @@
 
 use crate::actions::{Means, Sink, apply};
 use crate::burst::{Burst, PortSet, Verdict, change};
-use crate::deliver::{Sender, Step, empty, end_of_turn, vanished};
+use crate::deliver::{Sender, Step, empty, vanished};
 use crate::grace::Member;
 use crate::look_up::LookUp;
 use crate::port::Port;
 use crate::sinks::Forward;
 use crate::state::{Datapath, Ports, transmit_ring};
 use classifier::{NoTables, Start, Tables, Train};
+use clock::Deadline;
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, Context, DropReason, ExactKey, FlowKey, Op, PortId, Program, Stage};
 use ring::{PoolOwner, Unique};
@@ -202,10 +203,10 @@ impl Pipeline {
         let now_ms = self.datapath.now_ms();
         let mut step = Step {
             ports: self.ports.as_deref().unwrap_or(&NO_PORTS),
+            ends: Deadline::after_us(schedule.turn_us()),
             schedule,
             receivers: &mut self.receivers,
             now_ms,
-            ends: end_of_turn(),
         };
         f(&mut self.walk, &mut step);
         now_ms

@@ -128,6 +128,7 @@ impl Port {
             counters: self.vnic.account.read(),
             costly: Costly {
                 call_us: self.vnic.costly_call_ns().map(|ns| ns / 1000),
+                kick_us: self.home.costly_kick_ns().map(|ns| ns / 1000),
             },
         }
     }

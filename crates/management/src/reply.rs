@@ -296,7 +296,7 @@ pub struct PortInfo {
     pub vcpus: Vec<u32>,
     /// Their state: `running`, `runnable` or `blocked`, each `on core N`. `None` when it is not known.
     pub guest: Option<String>,
-    /// Work for it that its VMM makes costly, and that other threads do than those that forward packets.
+    /// Work for it that its VMM makes costly, and that is done seldom or by other threads than those that forward packets.
     #[serde(default)]
     pub costly: Vec<String>,
     /// MAC addresses learned or static on it.

@@ -22,8 +22,11 @@ use std::time::Duration;
 /// Messages that an executor's buffer holds.
 const MESSAGES: usize = 64;
 
-/// Most wake-ups that are fetched at a time: few, so that the kernel wakes other idle workers for the others.
-pub(crate) const WAKEUPS: usize = 4;
+/// Most wake-ups that are fetched at a time.
+const WAKEUPS: usize = 32;
+
+/// Most wake-ups that a thread fetches after it has slept: few, so that the kernel wakes other idle workers for the others.
+pub(crate) const FEW_WAKEUPS: usize = 4;
 
 /// A ring to serve.
 pub(crate) type Message = RingId;
@@ -204,6 +207,19 @@ impl Executor {
         )?)
     }
 
+    /// Receives a watched ring's kicks, or not for a while. If it does again, it is told at once that there was one, whether there was
+    /// or not. Touches nothing that belongs to the descriptor.
+    pub(crate) fn receive_kicks(&self, ring: RingId, kick: BorrowedFd<'_>, receives: bool) {
+        let flags = if receives {
+            epoll::EventFlags::IN | epoll::EventFlags::ET
+        } else {
+            epoll::EventFlags::empty()
+        };
+        let data = epoll::EventData::new_u64(u64::from(ring.0));
+        // Fails only if it is not watched.
+        let _ = epoll::modify(&self.epoll, kick, data, flags);
+    }
+
     /// Receives a ring's kicks no longer.
     pub(crate) fn unwatch(&self, kick: BorrowedFd<'_>) {
         // Fails only if it was not watched.
@@ -238,9 +254,14 @@ impl Executor {
     pub(crate) fn wait(&self, timeout: Option<Duration>, mut f: impl FnMut(Wakeup)) -> std::io::Result<bool> {
         let mut events: [std::mem::MaybeUninit<epoll::Event>; WAKEUPS] =
             [const { std::mem::MaybeUninit::uninit() }; WAKEUPS];
+        let most = if timeout == Some(Duration::ZERO) {
+            WAKEUPS
+        } else {
+            FEW_WAKEUPS
+        };
         // What is longer than a `Timespec` can say is for ever.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let (ready, _) = match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
+        let (ready, _) = match epoll::wait(&self.epoll, &mut events[..most], timeout.as_ref()) {
             Ok(ready) => ready,
             Err(rustix::io::Errno::INTR) => return Ok(false),
             Err(error) => return Err(error.into()),

@@ -2,6 +2,7 @@
 
 use crate::executor::Executor;
 use crate::kick_limit::KickLimit;
+use crate::kick_target::KickTarget;
 use crate::majority::Majority;
 use crate::ring_id::RingId;
 use crate::threads::Threads;
@@ -9,7 +10,7 @@ use crate::waits::Waits;
 use parking_lot::Mutex;
 use placement::{Cpu, VnicId};
 use ring::Assignment;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use vm_state::Slot;
@@ -60,7 +61,7 @@ pub struct Home {
     suspected: AtomicBool,
     /// How long workers wait until the guest blocks.
     patience: Mutex<Waits>,
-    kicks: Mutex<KickTarget>,
+    kicks: KickTarget,
     /// Of each ring.
     kick_limits: [KickLimit; RingId::PER_VNIC as usize],
     /// Threads of the guest, as far as they are known.
@@ -68,26 +69,6 @@ pub struct Home {
     /// Which of them kicks, and which one takes the vNIC's interrupts.
     kicker: Majority,
     interrupted: Majority,
-}
-
-/// The executor that receives a vNIC's kicks.
-#[derive(Default)]
-struct KickTarget {
-    executor: Option<Arc<Executor>>,
-    /// Of each ring.
-    watched: [Option<OwnedFd>; RingId::PER_VNIC as usize],
-}
-
-impl KickTarget {
-    /// The executor, which is decided on now if it was not before.
-    fn executor(&mut self, decide: impl FnOnce() -> Arc<Executor>) -> &Arc<Executor> {
-        self.executor.get_or_insert_with(decide)
-    }
-
-    fn watched_by(&self, ring: RingId) -> Option<(&Arc<Executor>, &OwnedFd)> {
-        let kick = self.watched.get(ring.queue() as usize)?.as_ref()?;
-        Some((self.executor.as_ref()?, kick))
-    }
 }
 
 impl Home {
@@ -106,7 +87,7 @@ impl Home {
             suspect_pause_ns: AtomicU64::new(UNSEEN_PAUSE_NS),
             suspected: AtomicBool::new(false),
             patience: Mutex::default(),
-            kicks: Mutex::default(),
+            kicks: KickTarget::new(vnic),
             kick_limits: Default::default(),
             threads: Threads::default(),
             kicker: Majority::default(),
@@ -163,11 +144,8 @@ impl Home {
 
     /// Notes that a kick should have been received by another executor. If that happens time and again, later kicks are.
     pub(crate) fn prefer(&self, executor: &Arc<Executor>) {
-        if self.misdirected.fetch_add(1, Ordering::Relaxed) >= PATIENCE
-            && let Some(mut kicks) = self.kicks.try_lock()
-        {
+        if self.misdirected.fetch_add(1, Ordering::Relaxed) >= PATIENCE && self.kicks.move_to(executor) {
             self.misdirected.store(0, Ordering::Relaxed);
-            self.move_to(&mut kicks, executor);
         }
     }
 
@@ -224,46 +202,27 @@ impl Home {
         self.patience.lock().may(now_ns)
     }
 
-    fn move_to(&self, kicks: &mut KickTarget, executor: &Arc<Executor>) {
-        let Some(old) = kicks.executor.replace(executor.clone()) else {
-            return;
-        };
-        for (queue, kick) in (0..).zip(&kicks.watched) {
-            let Some(kick) = kick else { continue };
-            old.unwatch(kick.as_fd());
-            self.watch_at(executor, RingId::of(self.vnic, queue), kick);
-        }
-    }
-
     /// Receives kicks of a ring of this vNIC from now on. `decide` names the executor, if that is not decided.
     ///
     /// # Errors
-    /// No descriptors or memory are left.
+    /// No descriptors or memory are left, or the vNIC's descriptors were too costly to watch lately.
     pub fn watch(
         &self,
         queue: u32,
         kick: BorrowedFd<'_>,
         decide: impl FnOnce() -> Arc<Executor>,
     ) -> std::io::Result<()> {
-        let mut kicks = self.kicks.lock();
-        // One of our own: an executor knows descriptors by their numbers, and may change.
-        let kick = kick.try_clone_to_owned()?;
-        kicks
-            .executor(decide)
-            .watch(RingId::of(self.vnic, queue), kick.as_fd())?;
-        if let Some(watched) = kicks.watched.get_mut(queue as usize) {
-            *watched = Some(kick);
-        }
-        Ok(())
+        self.kicks.watch(queue, kick, decide)
     }
 
     /// Receives kicks of the ring no longer.
     pub fn unwatch(&self, queue: u32) {
-        let mut kicks = self.kicks.lock();
-        let kick = kicks.watched.get_mut(queue as usize).and_then(Option::take);
-        if let (Some(executor), Some(kick)) = (&kicks.executor, kick) {
-            executor.unwatch(kick.as_fd());
-        }
+        self.kicks.unwatch(queue);
+    }
+
+    /// Processor time in nanoseconds that it took last to begin or end receiving kicks, if that was so costly that it is not done now.
+    pub fn costly_kick_ns(&self) -> Option<u64> {
+        self.kicks.costly_ns()
     }
 
     /// A ring was kicked, when so many packets had gone through it. True if too many kicks were in vain: the ring's kicks are not
@@ -274,44 +233,22 @@ impl Home {
             return false;
         }
         // While a thread sets up the ring, no forwarding thread waits for it.
-        let Some(kicks) = self.kicks.try_lock() else {
-            return false;
-        };
-        let watched = kicks.watched_by(ring);
-        if let Some((executor, kick)) = watched {
-            executor.unwatch(kick.as_fd());
-        }
-        watched.is_some()
+        self.kicks.receive(ring, false) == Some(true)
     }
 
-    /// Receives a ring's kicks again. The executor is told at once that there was one, whether there was or not.
-    pub(crate) fn resume_kicks(&self, ring: RingId) {
+    /// Receives a ring's kicks again. The executor is told at once that there was one, whether there was or not. False if another
+    /// thread sets up the ring, so that the caller has to try again.
+    pub(crate) fn resume_kicks(&self, ring: RingId) -> bool {
         if let Some(limit) = self.kick_limits.get(ring.queue() as usize) {
             limit.forgive();
         }
-        if let Some((executor, kick)) = self.kicks.lock().watched_by(ring) {
-            self.watch_at(executor, ring, kick);
-        }
-    }
-
-    /// Has an executor receive a ring's kicks, unless it does so already.
-    fn watch_at(&self, executor: &Executor, ring: RingId, kick: &OwnedFd) {
-        match executor.watch(ring, kick.as_fd()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => telemetry::limited_by!(
-                self.vnic.0,
-                log::Level::Error,
-                "port {}: kicks are not received: {error}",
-                self.vnic.0
-            ),
-        }
+        self.kicks.receive(ring, true).is_some()
     }
 
     /// Has a worker look at all rings of the vNIC. `decide` as in [`watch`](Self::watch).
     pub fn post(&self, decide: impl FnOnce() -> Arc<Executor>) {
         let rings = (0..RingId::PER_VNIC).map(|queue| RingId::of(self.vnic, queue));
-        self.kicks.lock().executor(decide).post(rings);
+        self.kicks.executor(decide).post(rings);
     }
 
     /// Calls `look` with the threads of the guest, or with that of an interface of the driver domain, and returns its result.

@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `ring_id` | numbers of rings |
-//! | `run_queue` | the rings that a thread serves next |
+//! | `run_queue`, `fair_share` | the rings that a thread serves next |
 //! | `timers` | rings that a thread serves when their time has come |
 //! | `polled` | rings that a thread polls, since their guests need not kick |
 //! | `executor` | how forwarding threads are woken, and the messages they send each other |
@@ -21,6 +21,7 @@
 //! | `worker` | threads that sleep until there is something to do |
 //! | `breaks`, `patience` | how long to poll, and how to be woken |
 //! | `idle_poll`, `idle_core` | when the core of a worker that sleeps is kept from halting |
+//! | `kick_target` | which executor receives kicks, and how often that changes |
 //! | `kick_limit` | kicks that lead to nothing, and for how long no more of them are received |
 //! | `waits`, `trial` | which guests are worth waiting for |
 //! | `watchdog` | interrupts threads that a VMM holds up |
@@ -39,10 +40,12 @@ mod crew;
 #[cfg(test)]
 mod decision_cost;
 mod executor;
+mod fair_share;
 mod home;
 mod idle_core;
 mod idle_poll;
 mod kick_limit;
+mod kick_target;
 mod majority;
 mod patience;
 mod placement;

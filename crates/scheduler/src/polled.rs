@@ -42,6 +42,11 @@ impl Polled {
         self.rings.get(self.last).map(|(ring, _)| *ring)
     }
 
+    /// Ends polling of the ring that has been polled for longest, if more than `most` are polled.
+    pub fn take_surplus(&mut self, most: usize) -> Option<RingId> {
+        (self.rings.len() > most).then(|| self.rings.remove(0).0)
+    }
+
     /// The rings through which something came.
     pub fn fresh(&self) -> impl Iterator<Item = RingId> {
         self.rings
@@ -71,6 +76,9 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, [0, 0, 1, 1, 2, 2]);
         assert_eq!(polled.fresh().collect::<Vec<_>>(), [RingId(1)]);
+        assert_eq!(polled.take_surplus(3), None);
+        polled.add(RingId(9), false);
+        assert_eq!(polled.take_surplus(3), Some(RingId(0)));
         // Fewer than there were when the last one was looked at.
         assert_eq!(polled.take().count(), 3);
         polled.add(RingId(7), false);

@@ -22,6 +22,17 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
+    /// As [`poll`](Self::poll), for a thread that has something to do, which looks at few rings. It asks the guests of the others
+    /// for kicks: they would wait for many such looks.
+    pub(crate) fn poll_few(&mut self, most: usize) {
+        self.poll(most);
+        while let Some(ring) = self.schedule.polled.take_surplus(most) {
+            if self.rings.enable_kicks(ring) {
+                self.schedule.later(ring);
+            }
+        }
+    }
+
     fn look_at(&mut self, ring: RingId) {
         if self.rings.has_work(ring) {
             self.schedule.later(ring);

@@ -12,6 +12,12 @@ use placement::Cpu;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The shortest and the longest turn in microseconds, besides what is begun then (`vnic::Turn`).
+const TURN_US: (u64, u64) = (10, 100);
+
+/// Time in which all rings that wait have a turn, in microseconds, unless there are so many that their turns would be too short.
+const ROUND_US: u64 = 400;
+
 /// The rings that a forwarding thread will serve: at once, when polling finds something, and at some time. The forwarder adds to it
 /// while it serves a ring.
 pub struct Schedule {
@@ -65,6 +71,16 @@ impl Schedule {
     /// this turn.
     pub fn poll_from_now(&mut self, ring: RingId, fresh: bool) {
         self.polled.add(ring, fresh);
+    }
+
+    /// How long a turn at a ring may take, in microseconds: less while many others wait.
+    #[inline]
+    pub fn turn_us(&self) -> u64 {
+        let others = self.queue.len() as u64;
+        if others < ROUND_US / TURN_US.1 {
+            return TURN_US.1;
+        }
+        (ROUND_US / others).max(TURN_US.0)
     }
 
     /// Nanoseconds since start: the clock of timers.

@@ -73,14 +73,18 @@ impl<R: Rings> Scheduler<R> {
         }
         self.rings.refresh();
         while let Some(ring) = self.schedule.resumed.pop() {
-            if let Some(home) = self.rings.homes().home(ring.vnic()) {
-                home.resume_kicks(ring);
+            let home = self.rings.homes().home(ring.vnic());
+            if home.is_some_and(|home| !home.resume_kicks(ring)) {
+                let at_ns = self.schedule.now_ns() + PAUSE_NS;
+                self.schedule.set_timer(at_ns, ring, Due::Kicks);
             }
         }
         if let Some(ring) = self.schedule.next(self.rings.homes())
             && !self.schedule.gave_way(ring, self.rings.homes())
         {
+            self.schedule.queue.begin_turn(ring, clock::now_ns);
             self.rings.serve(ring, &mut self.schedule);
+            self.schedule.queue.end_turn(clock::now_ns);
         }
         true
     }

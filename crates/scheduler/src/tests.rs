@@ -315,11 +315,14 @@ fn a_ring_that_is_set_up_anew_meanwhile_is_received_once() {
         let home = &scheduler.rings.table.0[0];
         home.watch(1, kick[number].as_fd(), || executor.clone()).unwrap();
     };
-    let heard = |number: usize| {
-        ring_bell(&kick[number]);
+    let told = || {
         let mut count = 0;
         executor.wait(Some(Duration::ZERO), |_| count += 1).unwrap();
         count
+    };
+    let heard = |number: usize| {
+        ring_bell(&kick[number]);
+        told()
     };
     watch(&scheduler, 0);
     kick_and_serve(&mut scheduler, transmit(0), 1000);
@@ -327,6 +330,7 @@ fn a_ring_that_is_set_up_anew_meanwhile_is_received_once() {
     watch(&scheduler, 1);
     assert_eq!((heard(0), heard(1)), (0, 1));
     scheduler.rings.table.0[0].resume_kicks(transmit(0));
+    assert_eq!(told(), 1, "at once, for whatever came meanwhile");
     assert_eq!((heard(0), heard(1)), (0, 1));
     // Or it ends.
     kick_and_serve(&mut scheduler, transmit(0), 1000);

@@ -8,7 +8,7 @@
 use crate::account::Account;
 use crate::breaks::Breaks;
 use crate::crew::Crew;
-use crate::executor::{Activity, Executor, Message, WAKEUPS, Wakeup};
+use crate::executor::{Activity, Executor, FEW_WAKEUPS, Message, Wakeup};
 use crate::home::{Home, Homes};
 use crate::idle_core::IdleCore;
 use crate::patience::{PAUSE_NS, Patience};
@@ -24,17 +24,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Number of steps between looks at new wake-ups, so that a busy port does not hide others' kicks.
-const STEPS: usize = 16;
-
-/// Number of steps after which a worker that does not come to polling looks at some polled rings.
-const IN_TURN: usize = 32;
+/// Number of rings that a worker which does not come to polling keeps without kicks, and looks at when it looks at new wake-ups.
+const POLLED: usize = 8;
 
 /// Most steps of a worker after it was told to end.
 const LAST_STEPS: usize = 256;
 
-/// Longest time between two looks at new wake-ups, in microseconds, besides what a single step takes.
-const NEWS_US: u64 = 200;
+/// Time between two looks at new wake-ups in microseconds, besides what a single step takes, so that a busy port does not hide others'
+/// kicks.
+const NEWS_US: u64 = 20;
 
 /// Number of looks at polled rings between two looks at the clock.
 const LOOKS: usize = 8;
@@ -135,7 +133,7 @@ struct Worker<R> {
 /// vNICs whose kicks ended a sleep.
 #[derive(Default)]
 struct Wakers {
-    vnics: [Option<VnicId>; WAKEUPS],
+    vnics: [Option<VnicId>; FEW_WAKEUPS],
     count: usize,
 }
 
@@ -162,7 +160,7 @@ impl<R: Rings> Worker<R> {
             let busy = self.do_some();
             if busy {
                 // Rings without kicks are not to wait until others are empty.
-                self.scheduler.poll(IN_TURN);
+                self.scheduler.poll_few(POLLED);
             }
             // Also while there is something to do: timers wait for nobody.
             let deadline = self.scheduler.schedule.next_deadline();
@@ -182,17 +180,16 @@ impl<R: Rings> Worker<R> {
     /// Does some of the work that there is, or waits for more; false if there is none.
     fn do_some(&mut self) -> bool {
         let news = Deadline::after_us(NEWS_US);
-        for _ in 0..STEPS {
+        loop {
             self.pulse.beat();
             self.booster.check();
             if !(self.scheduler.accounted(&self.account, Scheduler::step) || self.linger()) {
                 return false;
             }
             if news.has_passed() {
-                break;
+                return true;
             }
         }
-        true
     }
 
     /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);

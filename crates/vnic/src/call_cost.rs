@@ -17,8 +17,7 @@
 //! costly call is not charged. The safe direction of error is `Apart`, which costs a port some latency.
 
 use crate::call_thread::{self, Waiting};
-use clock::Deadline;
-use rustix::time::{ClockId, clock_gettime};
+use clock::{Deadline, processor_ns};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -148,12 +147,6 @@ impl Drop for CallCost {
             APART.fetch_sub(1, Relaxed);
         }
     }
-}
-
-/// Processor time of the calling thread in nanoseconds.
-fn processor_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// The state of a port's calls. Times are in microseconds of any one clock.

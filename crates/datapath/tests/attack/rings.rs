@@ -1,6 +1,6 @@
 //! Descriptor chains, buffers, segments and indices that cost as much as they can.
 
-use crate::measure::{Attackers, FIRST, hold};
+use crate::measure::{Attackers, Bound, FIRST, hold, hold_to, long};
 use crate::support::frames::{Tcp, plain};
 use crate::support::guest::{INDIRECT, LEAST, NEXT, RECEIVE, TRANSMIT, WRITE};
 use crate::support::memory::Memory;
@@ -15,6 +15,12 @@ use wire::VnetHeader;
 /// Sizes of indirect tables: usual ones, those around the bound of what is walked, and the largest.
 const TABLES: [u32; 7] = [1, 2, 112, 256, 257, 1024, 32768];
 const REST: Duration = Duration::from_millis(1);
+
+/// What many rings that are never empty may add to half of the round trips.
+const HALF: Bound = Bound {
+    part: 500,
+    added: Duration::from_micros(500),
+};
 
 /// A table of `entries` descriptors of one byte each, the last one of `last`; it lies below the guest's data.
 fn table(guest: &Guest, entries: u32, last: u32, flags: u16) -> u64 {
@@ -176,6 +182,38 @@ fn kicks_without_end() {
                 })
             };
             (FIRST..FIRST + 4).map(start).collect()
+        },
+        |_| (),
+    );
+}
+
+/// Ports that offer a full ring and a kick each millisecond, a write each, of frames that are dropped.
+#[test]
+fn full_rings_of_many_ports() {
+    let ports = if long() { 64 } else { 16 };
+    hold_to(
+        &format!("full rings and kicks of {ports} ports, each ms"),
+        HALF,
+        |switch, attackers| {
+            let start = |port| {
+                let mut guest = attacker(switch, port, large());
+                switch.flow(port, &[Action::Drop(DropReason::Policy)]);
+                let (ring, at) = (&mut guest.transmit, guest.data);
+                for head in 0..ring.size {
+                    ring.descriptor(head, Memory::guest(at), 76, 0, 0);
+                    ring.offer(head);
+                }
+                guest
+            };
+            let guests: Vec<Guest> = (FIRST..FIRST + ports).map(start).collect();
+            vec![attackers.repeat(guests, REST, |guests| {
+                for guest in guests {
+                    let ring = &mut guest.transmit;
+                    ring.next = ring.used_index().wrapping_add(ring.size);
+                    let _ = ring.publish();
+                    ring.kick();
+                }
+            })]
         },
         |_| (),
     );

@@ -2,13 +2,15 @@
 
 use crate::support::frames::plain;
 use crate::support::guest::{RECEIVE, TRANSMIT};
-use crate::support::session::{SET_VRING_CALL, words};
+use crate::support::session::{SET_VRING_CALL, SET_VRING_KICK, Said, words};
 use crate::support::waiters::Waiters;
 use crate::support::{Guest, PATIENCE, Switch};
 use flow::{Action, PortId};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{RecvFlags, recv};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A packet there and back; the guest is called for it.
@@ -74,4 +76,48 @@ fn costly_calls_by_a_socket_are_made_apart() {
     let own = end.try_clone().unwrap();
     let mut called = move |_: &Guest| recv(&own, &mut [0u8; 4096], RecvFlags::DONTWAIT).is_ok();
     calls_are_apart_while_costly(theirs.into(), &end, &mut called);
+}
+
+/// The lock of a kick descriptor is held by its VMM most of the time. Changes of what is received are made at a rate, and others
+/// are served meanwhile.
+#[test]
+fn kick_descriptors_whose_lock_is_held_are_changed_seldom() {
+    let mut switch = Switch::with_ports(3);
+    let attacker = Guest::usual(&mut switch, 1);
+    let [mut a, mut b] = [2, 3].map(|port| Guest::usual(&mut switch, port));
+    switch.join(2, 3);
+    let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let (waiters, end) = (
+        Waiters::of(kick.as_fd(), 40, 500),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (own, ending) = (kick.try_clone().unwrap(), end.clone());
+    let holder = std::thread::spawn(move || {
+        while !ending.load(Ordering::Relaxed) {
+            rustix::io::write(&own, &1u64.to_ne_bytes()).unwrap();
+        }
+    });
+    let set = || {
+        let ring = words(&[TRANSMIT.into()]);
+        attacker.session.say(SET_VRING_KICK, &ring, &[kick.as_fd()])
+    };
+    let until = Instant::now() + PATIENCE;
+    while switch.port(1).costly.kick_us.is_none() {
+        assert!(Instant::now() < until, "costly changes are not noticed");
+        set();
+    }
+    assert_eq!(set(), Said::No, "so soon after a costly change");
+    let frame = plain(2, 3, 100, 7);
+    a.send(&frame);
+    b.expect_plain(&frame);
+    end.store(true, Ordering::Relaxed);
+    holder.join().unwrap();
+    drop(waiters);
+    let until = Instant::now() + 6 * PATIENCE;
+    while switch.port(1).costly.kick_us.is_some() {
+        assert!(Instant::now() < until, "changes remain refused");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(set(), Said::Yes);
+    switch.finish();
 }
