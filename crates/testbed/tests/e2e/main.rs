@@ -9,6 +9,7 @@ mod failures;
 mod interfaces;
 mod life;
 mod polling;
+mod readme;
 mod rig;
 mod traffic;
 mod vlans;
