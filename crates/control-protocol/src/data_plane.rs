@@ -17,7 +17,7 @@ use flow::{
 use serde::{Deserialize, Serialize};
 
 /// Changes whenever a message changes; both sides come from one binary, so a mismatch means a mixed update.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -222,6 +222,8 @@ pub enum FromDataPlane {
         state: PortState,
         /// As in [`PortInfo`].
         peer: Option<u32>,
+        /// As in [`PortInfo`].
+        shortfall: Option<String>,
     },
     /// The same of another controller's port, for the built-in controller, which registers the threads of all ports' guests
     /// ([`PortThreads`](Request::PortThreads)). A port that was removed is disconnected.
@@ -378,6 +380,9 @@ pub struct PortInfo {
     /// Process that is connected or, where the data plane was given a connection, the process that listened there. `None` while
     /// not connected, and for a process in a PID name space that cannot be seen from here.
     pub peer: Option<u32>,
+    /// What its VMM wants and the port does not have, and what to do, for users. Stays when the VMM has hung
+    /// up.
+    pub shortfall: Option<String>,
     /// State of its guest.
     pub guest: GuestState,
     /// Virtio feature bits the driver accepted; 0 while not connected.

@@ -58,10 +58,16 @@ pub fn data_plane(message: FromDataPlane) -> FromDataPlane {
                 ..error
             }),
         },
-        FromDataPlane::PortState { port, state, peer } => FromDataPlane::PortState {
+        FromDataPlane::PortState {
+            port,
+            state,
+            peer,
+            shortfall,
+        } => FromDataPlane::PortState {
             port,
             state: port_state(state),
             peer,
+            shortfall: shortfall.as_deref().map(text),
         },
         FromDataPlane::ForeignPort {
             port,
@@ -91,6 +97,7 @@ fn answer(answer: Answer) -> Answer {
             for info in &mut ports {
                 info.spec.name = cut(&info.spec.name, MAX_NAME);
                 info.state = port_state(std::mem::replace(&mut info.state, PortState::Disconnected));
+                info.shortfall = info.shortfall.as_deref().map(text);
             }
             Answer::Ports { ports, more }
         }
@@ -158,6 +165,7 @@ mod tests {
             port: PortId(1),
             state,
             peer: None,
+            shortfall: Some(evil()),
         });
         assert!(clean(format!("{cleaned:?}")));
         let cleaned = data_plane(FromDataPlane::Answer {

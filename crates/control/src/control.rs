@@ -8,7 +8,6 @@ use crate::driver::DriverDomain;
 use crate::peer::Peer;
 use crate::pending::AllGathered;
 use crate::port::PortRun;
-use crate::refusal::Problem;
 use crate::state::{Intent, State};
 use crate::store::Store;
 use crate::switches::Switches;
@@ -40,7 +39,7 @@ pub(crate) struct Control {
     /// Flows on their way to users.
     pub gathered: AllGathered,
     /// Problems of ports, as far as the log has been told.
-    pub told: Problems<Problem>,
+    pub told: Problems<String>,
     /// Why the state could not be saved the last time.
     pub unsaved: Option<String>,
 }
@@ -63,7 +62,10 @@ impl Control {
     /// Tells the log of problems of ports that are new, or have lasted.
     pub fn tell_problems(&mut self, now_ms: u64) {
         let ports = self.ports.iter();
-        let present = ports.filter_map(|(name, run)| Some((name.as_str(), run.problem.as_ref()?)));
+        let present: Vec<_> = ports
+            .filter_map(|(name, run)| Some((name.as_str(), run.trouble()?)))
+            .collect();
+        let present = present.iter().map(|(name, trouble)| (*name, trouble));
         for line in self.told.update(present, now_ms) {
             log::warn!("{line}");
         }

@@ -107,7 +107,7 @@ impl Control {
                 PortState::Broken(_) => "broken",
             }
             .into(),
-            problem: run.problem.as_ref().map(ToString::to_string),
+            problem: run.trouble(),
             features: listed.map_or(0, |info| info.features),
             vcpus: run
                 .id

@@ -54,7 +54,13 @@ impl Control {
             match self.data_plane.receive() {
                 Ok(Some(FromDataPlane::Answer { serial, result })) => self.answered(serial, result),
                 Ok(Some(FromDataPlane::Upcall(upcall))) => self.upcall(upcall),
-                Ok(Some(FromDataPlane::PortState { port, state, peer })) => {
+                Ok(Some(FromDataPlane::PortState {
+                    port,
+                    state,
+                    peer,
+                    shortfall,
+                })) => {
+                    self.shortfall_changed(port, shortfall);
                     self.port_changed(port, state, peer);
                 }
                 Ok(Some(FromDataPlane::ForeignPort {
@@ -74,6 +80,12 @@ impl Control {
         let now_ms = self.now_ms();
         if let Some(upcall) = self.data_plane.hold(upcall) {
             self.switches.decide(upcall, &mut self.data_plane, now_ms);
+        }
+    }
+
+    fn shortfall_changed(&mut self, id: PortId, shortfall: Option<String>) {
+        if let Some(run) = self.names.get(&id).and_then(|name| self.ports.get_mut(name)) {
+            run.shortfall = shortfall;
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct PortRun {
     listener: Option<OwnedFd>,
     /// Why it is not connected, for users.
     pub problem: Option<Problem>,
+    /// What its VMM wants and it does not have, as the data plane reported it last.
+    pub shortfall: Option<String>,
     /// When to try to connect, or to see whether that worked.
     pub due_ms: Option<u64>,
     delay_ms: u64,
@@ -54,6 +56,7 @@ impl PortRun {
             interface_up: false,
             listener: None,
             problem: None,
+            shortfall: None,
             due_ms: None,
             delay_ms: DELAY_MIN_MS,
         }
@@ -117,7 +120,15 @@ impl PortRun {
     /// The data plane that had it is gone.
     pub fn forget_data_plane(&mut self) {
         self.added = false;
+        self.shortfall = None;
         self.state = PortState::Disconnected;
+    }
+
+    /// What is wrong with it, for users.
+    pub fn trouble(&self) -> Option<String> {
+        let problem = self.problem.as_ref().map(ToString::to_string);
+        let texts: Vec<_> = problem.into_iter().chain(self.shortfall.clone()).collect();
+        (!texts.is_empty()).then(|| texts.join("; "))
     }
 
     /// Whether packets can reach it.

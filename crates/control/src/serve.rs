@@ -151,11 +151,7 @@ impl Control {
         }
         warnings.extend(self.unsaved.clone());
         for (name, run) in &self.ports {
-            warnings.extend(
-                run.problem
-                    .as_ref()
-                    .map(|problem| format!("port {name}: {problem}")),
-            );
+            warnings.extend(run.trouble().map(|trouble| format!("port {name}: {trouble}")));
         }
         warnings.extend(self.contested_stations());
         warnings.extend(self.configuration_warnings());

@@ -45,6 +45,7 @@ impl Control {
             }
             let now_ms = self.now_ms();
             if let Some(run) = self.ports.get_mut(&name) {
+                run.shortfall = info.shortfall;
                 run.adopt(info.state, info.peer, now_ms);
                 self.vcpus
                     .port_is(info.spec.port, run.is_interface(), &run.state, run.peer);

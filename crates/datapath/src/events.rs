@@ -48,12 +48,22 @@ struct Sent {
     state: PortState,
     /// The process at the other end.
     peer: Option<u32>,
+    shortfall: Option<String>,
 }
 
 impl Sent {
-    fn is(&self, port: &Arc<Port>, state: &PortState, peer: Option<u32>) -> bool {
-        self.port.as_ptr() == Arc::as_ptr(port) && self.state == *state && self.peer == peer
+    fn is_of(&self, port: &Arc<Port>, now: &Now) -> bool {
+        self.port.as_ptr() == Arc::as_ptr(port)
+            && (&self.state, self.peer, &self.shortfall) == (&now.state, now.peer, &now.shortfall)
     }
+}
+
+/// What a port is.
+struct Now {
+    connection: Connection,
+    state: PortState,
+    peer: Option<u32>,
+    shortfall: Option<String>,
 }
 
 impl Events {
@@ -99,15 +109,20 @@ impl Events {
     /// The next message for the controller, one port after the other.
     pub fn next(&mut self, controller: ControllerId, datapath: &Datapath) -> Option<FromDataPlane> {
         while let Some(port) = self.ready.next() {
-            if let Some((connection, state, peer)) = self.read(port, controller, datapath) {
+            if let Some(now) = self.read(port, controller, datapath) {
                 return Some(if controller.owns(port) {
-                    FromDataPlane::PortState { port, state, peer }
+                    FromDataPlane::PortState {
+                        port,
+                        state: now.state,
+                        peer: now.peer,
+                        shortfall: now.shortfall,
+                    }
                 } else {
                     FromDataPlane::ForeignPort {
                         port,
-                        connection,
-                        state,
-                        peer,
+                        connection: now.connection,
+                        state: now.state,
+                        peer: now.peer,
                     }
                 });
             }
@@ -116,37 +131,38 @@ impl Events {
     }
 
     /// What a port is, if the controller is to hear of it.
-    fn read(
-        &mut self,
-        id: PortId,
-        controller: ControllerId,
-        datapath: &Datapath,
-    ) -> Option<(Connection, PortState, Option<u32>)> {
+    fn read(&mut self, id: PortId, controller: ControllerId, datapath: &Datapath) -> Option<Now> {
         // First of all: changes from here on are noticed again.
         datapath.notices.on_read(id);
         let Some(port) = datapath.port(id) else {
             // Its own controller has removed it and knows.
             let known = self.ports.remove(&id)?.last.is_some() && !controller.owns(id);
-            return known.then_some((Connection::Attached, PortState::Disconnected, None));
+            return known.then_some(Now {
+                connection: Connection::Attached,
+                state: PortState::Disconnected,
+                peer: None,
+                shortfall: None,
+            });
         };
         let told = self.ports.get_mut(&id)?;
         told.changed = false;
-        let (state, peer) = (port.state(), port.peer.pid());
+        let now = Now {
+            connection: port.connection(),
+            state: port.state(),
+            peer: port.peer.pid(),
+            shortfall: port.vnic.shortfall(),
+        };
         let anew = controller == ControllerId::BUILT_IN && port.home.take_missed_threads();
-        if !anew
-            && told
-                .last
-                .as_ref()
-                .is_some_and(|last| last.is(&port, &state, peer))
-        {
+        if !anew && told.last.as_ref().is_some_and(|last| last.is_of(&port, &now)) {
             return None;
         }
         told.last = Some(Sent {
             port: Arc::downgrade(&port),
-            state: state.clone(),
-            peer,
+            state: now.state.clone(),
+            peer: now.peer,
+            shortfall: now.shortfall.clone(),
         });
-        Some((port.connection(), state, peer))
+        Some(now)
     }
 
     /// The port was removed.

@@ -123,6 +123,7 @@ impl Port {
             spec: self.spec.lock().clone(),
             state: self.state(),
             peer: self.peer.pid(),
+            shortfall: self.vnic.shortfall(),
             guest: self.guest(),
             features: self.vnic.features(),
             counters: self.vnic.account.read(),

@@ -23,6 +23,7 @@ mod quirk;
 mod rate;
 mod receive;
 mod session;
+mod shortfall;
 #[cfg(test)]
 mod testing;
 mod transmit;

@@ -1,9 +1,10 @@
-//! Two messages that real front ends send and the `vhost` crate refuses.
+//! Messages that real front ends send and the `vhost` crate refuses.
 //!
 //! * User Mode Linux sends SET_MEM_TABLE with room for two regions whatever their number (`virtio_uml.c`,
 //!   `vhost_user_set_mem_table`), where the crate wants the exact size.
 //! * QEMU enables rings (SET_VRING_ENABLE) before it has sent SET_FEATURES, having only seen that protocol
 //!   features are offered, where the crate wants them accepted.
+//! * QEMU says the MTU that it gives its guest (NET_SET_MTU), which the crate does not know.
 //!
 //! Such a message is recognised by a look at the socket before the crate reads it, and taken from there. The formats are
 //! the vhost-user specification's, "Front-end message types".
@@ -18,6 +19,7 @@ use vhost::vhost_user::message::VhostUserMemoryRegion;
 
 const SET_MEM_TABLE: u32 = 5;
 const SET_VRING_ENABLE: u32 = 18;
+const NET_SET_MTU: u32 = 20;
 const HEADER: usize = 12;
 /// Two 32-bit words: a ring state, or a memory table's beginning.
 const WORDS: usize = 8;
@@ -45,6 +47,7 @@ pub(crate) enum Message {
         index: u32,
         enable: bool,
     },
+    SetMtu(u64),
 }
 
 fn word(bytes: &[u8], at: usize) -> u32 {
@@ -72,13 +75,16 @@ pub(crate) fn take(stream: &mut UnixStream, early: bool) -> std::io::Result<Opti
         && size > WORDS + REGION * regions
         && size <= WORDS + REGION * MAX_REGIONS;
     let early_enable = code == SET_VRING_ENABLE && size == WORDS && early;
-    if !long_table && !early_enable {
+    let mtu = code == NET_SET_MTU && size == WORDS;
+    if !long_table && !early_enable && !mtu {
         return Ok(None);
     }
     let files = skip_header(stream)?;
     let mut body = vec![0u8; size];
     stream.read_exact(&mut body)?;
-    let message = if early_enable {
+    let message = if mtu {
+        Message::SetMtu(long(&body, 0))
+    } else if early_enable {
         Message::EnableRing {
             index: word(&body, 0),
             enable: word(&body, 4) != 0,

@@ -8,12 +8,14 @@
 use crate::call::Callee;
 use crate::features::{Features, NET_MAC, NET_MTU, NET_STATUS, OFFERED, VHOST_USER_PROTOCOL};
 use crate::quirk::{Message, acknowledge, take};
+use crate::shortfall::Wish;
 use crate::transmit::RingSetup;
 use crate::{Call, Vnic};
 use guest_memory::GuestMemory;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 use vhost::vhost_user::{Backend, BackendReqHandler, Error, Result, VhostUserBackendReqHandlerMut};
 use virtqueue::QueueAddresses;
 use virtqueue::net::TRANSMIT_QUEUE;
@@ -24,6 +26,10 @@ const QUEUES: usize = 2;
 
 /// How long a stopping transmit ring waits for packets under way. Receivers that stall give up before.
 const DRAIN_MS: u32 = 1_000;
+
+/// A front end that hangs up within this time after it has learned how many queues there are wants more of
+/// them.
+const HANGS_UP_WITHIN: Duration = Duration::from_secs(1);
 
 /// The data plane's services for a session.
 pub trait Host: Send + Sync {
@@ -59,6 +65,17 @@ struct Ring {
     running: bool,
 }
 
+/// How far a front end has come, as far as that says whether it wants more than the port has.
+#[derive(Debug, Default)]
+struct Progress {
+    /// When it asked for the number of queues.
+    asked_queues: Option<Instant>,
+    /// It has given its memory.
+    has_memory: bool,
+    /// What was refused in this connection.
+    refused: Vec<Wish>,
+}
+
 /// The state of a connection.
 pub struct Session {
     vnic: Arc<Vnic>,
@@ -69,6 +86,9 @@ pub struct Session {
     rings: [Ring; QUEUES],
     /// The channel for our requests; kept open, since a front end may take its end for the end of the connection.
     requests: Option<Backend>,
+    /// SET_OWNER has come.
+    is_owned: bool,
+    progress: Progress,
     /// The connection, if it came through a gate.
     line: Option<Arc<UnixStream>>,
 }
@@ -120,6 +140,8 @@ impl Session {
             features: Features::default(),
             rings: Default::default(),
             requests: None,
+            is_owned: false,
+            progress: Progress::default(),
             line,
         }));
         let end = Session::serve_messages(&session, stream);
@@ -145,6 +167,7 @@ impl Session {
                             session.set_mem_table(&regions, files, None).map(drop)
                         }
                         Message::EnableRing { index, enable } => session.set_vring_enable(index, enable),
+                        Message::SetMtu(mtu) => session.set_net_mtu(mtu),
                     };
                     let ok = result.is_ok();
                     acknowledge(&mut second, code, need_reply, ok)?;
@@ -164,6 +187,12 @@ impl Session {
     }
 
     fn close(&mut self) {
+        let asked = self.progress.asked_queues;
+        if !self.progress.has_memory && asked.is_some_and(|asked| asked.elapsed() < HANGS_UP_WITHIN) {
+            let text = "its VMM hung up when it had learned that the port has one pair of queues: \
+                        start the VMM with one (queues=1), or see its log";
+            let _ = self.lacks(Wish::Queues, text.into());
+        }
         for index in 0..QUEUES {
             self.stop(index, 0);
             self.unwatch(index);
@@ -188,9 +217,43 @@ impl Session {
     }
 
     fn ring(&mut self, index: u32) -> Result<&mut Ring> {
-        self.rings
-            .get_mut(index as usize)
-            .ok_or_else(|| refuse(format!("queue {index} does not exist")))
+        if index as usize >= QUEUES {
+            let text = format!(
+                "its VMM sets up queue {index}, and the port has one pair, 0 and 1: start the VMM with one (queues=1)"
+            );
+            return Err(self.lacks(Wish::Queues, text));
+        }
+        Ok(&mut self.rings[index as usize])
+    }
+
+    /// Refuses what the port does not have, and has the port say so, as the VMM may not inform its user.
+    fn lacks(&mut self, wish: Wish, text: String) -> Error {
+        self.progress.refused.retain(|known| *known != wish);
+        self.progress.refused.push(wish);
+        let error = refuse(&text);
+        let port = self.vnic.port;
+        if self.vnic.shortfalls.set(wish, Some(text)) {
+            telemetry::limited_by!(port.0, log::Level::Warn, "port {port}: {error}");
+            self.host.changed();
+        }
+        error
+    }
+
+    /// The front end wants what the port has.
+    fn suffices(&self, wish: Wish) {
+        if self.vnic.shortfalls.set(wish, None) {
+            self.host.changed();
+        }
+    }
+
+    /// The front end has given its memory: it goes on, with what it was not refused.
+    fn goes_on(&mut self) {
+        self.progress.has_memory = true;
+        for wish in [Wish::Queues, Wish::Mtu] {
+            if !self.progress.refused.contains(&wish) {
+                self.suffices(wish);
+            }
+        }
     }
 
     /// Starts rings that have become complete, and stops those that no longer are.
@@ -266,6 +329,7 @@ impl Session {
 
     fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {
         self.memory = Arc::new(memory);
+        self.goes_on();
         if self.vnic.move_to(&self.memory, DRAIN_MS).is_err() {
             // A ring lies outside the new memory: it must not go on in memory that the VMM has taken back. It starts again, or
             // is refused, below, and once more when there is memory for it.
@@ -282,6 +346,21 @@ impl Session {
         space[8..10].copy_from_slice(&1u16.to_le_bytes());
         space[10..].copy_from_slice(&self.vnic.mtu().to_le_bytes());
         space
+    }
+
+    /// The front end says the MTU of its guest (NET_SET_MTU).
+    fn set_net_mtu(&mut self, mtu: u64) -> Result<()> {
+        let most = self.vnic.mtu();
+        if mtu <= most.into() {
+            self.suffices(Wish::Mtu);
+            return Ok(());
+        }
+        Err(self.lacks(
+            Wish::Mtu,
+            format!(
+                "its VMM gives the guest an MTU of {mtu}, and the port has {most}: change host_mtu of the VMM, or mtu of the port"
+            ),
+        ))
     }
 
     fn offered(&self) -> u64 {

@@ -2,6 +2,7 @@
 
 use crate::call_cost::CallCost;
 use crate::receive::ReceiveSide;
+use crate::shortfall::Shortfalls;
 use crate::transmit::{RingSetup, TransmitSide};
 use crate::{Call, Counters, Packet};
 use flow::{DropReason, PortId};
@@ -51,6 +52,7 @@ pub struct Vnic {
     mtu: AtomicU16,
     features: AtomicU64,
     broken: Mutex<Option<String>>,
+    pub(crate) shortfalls: Shortfalls,
 }
 
 impl fmt::Debug for Vnic {
@@ -78,6 +80,7 @@ impl Vnic {
             mtu: AtomicU16::new(mtu),
             features: AtomicU64::new(0),
             broken: Mutex::new(None),
+            shortfalls: Shortfalls::default(),
         }
     }
 
@@ -177,6 +180,11 @@ impl Vnic {
     /// The guest's error for which its rings were stopped, if any.
     pub fn broken(&self) -> Option<String> {
         self.broken.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What its VMM wants and the port does not have, and what to do, for users.
+    pub fn shortfall(&self) -> Option<String> {
+        self.shortfalls.text()
     }
 
     /// Notes that a ring was stopped, or cannot be started, for `error`, until the guest starts anew.

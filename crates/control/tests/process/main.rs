@@ -620,3 +620,37 @@ fn an_idle_control_process_sleeps() {
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(switches(), before);
 }
+
+/// The data plane says it once; the port's problem is shown until the data plane says otherwise, whatever its
+/// state.
+#[test]
+fn what_a_vmm_lacks_is_shown() {
+    let mut rig = Rig::start(Some("[[switch]]\nname = \"s\"\n[[switch.port]]\nname = \"a\"\n"));
+    let a = rig.number("a");
+    let text = "its VMM wants more";
+    let shown = |rig: &Rig| {
+        let Reply::Ports(ports) = rig.call(Verb::PortShow { port: "a".into() }) else {
+            panic!()
+        };
+        let Reply::Status(status) = rig.call(Verb::Status) else {
+            panic!()
+        };
+        let warned = status
+            .warnings
+            .iter()
+            .any(|warning| warning == &format!("port a: {text}"));
+        (ports[0].problem.clone(), warned)
+    };
+    for state in [PortState::Connected, PortState::Disconnected, PortState::Running] {
+        rig.tell(a, state, None, Some(text));
+        wait("it is shown", || {
+            (shown(&rig) == (Some(text.into()), true)).then_some(())
+        });
+    }
+    rig.restart_control();
+    wait("it is shown", || {
+        (shown(&rig) == (Some(text.into()), true)).then_some(())
+    });
+    rig.tell(a, PortState::Running, None, None);
+    wait("it is gone", || (shown(&rig) == (None, false)).then_some(()));
+}

@@ -68,6 +68,7 @@ impl Plane {
                 let info = PortInfo {
                     state: PortState::Disconnected,
                     peer: None,
+                    shortfall: None,
                     guest: GuestState::Unknown,
                     features: 0,
                     costly: Default::default(),
@@ -249,6 +250,7 @@ impl Rig {
                             port,
                             state,
                             peer: None,
+                            shortfall: None,
                         },
                         &[],
                     );
@@ -314,12 +316,22 @@ impl Rig {
     }
 
     pub fn set_peer(&self, port: PortId, state: PortState, peer: Option<u32>) {
+        self.tell(port, state, peer, None);
+    }
+
+    pub fn tell(&self, port: PortId, state: PortState, peer: Option<u32>, shortfall: Option<&str>) {
+        let shortfall = shortfall.map(ToOwned::to_owned);
         if let Some(info) = self.plane.lock().unwrap().ports.get_mut(&port) {
             (info.state, info.peer) = (state.clone(), peer);
+            info.shortfall = shortfall.clone();
         }
-        self.to_control
-            .send(&FromDataPlane::PortState { port, state, peer }, &[])
-            .unwrap();
+        let message = FromDataPlane::PortState {
+            port,
+            state,
+            peer,
+            shortfall,
+        };
+        self.to_control.send(&message, &[]).unwrap();
     }
 
     /// Sends an upcall and returns what ended it, and the position of that in the log. A flood misses ports that have just

@@ -17,6 +17,7 @@
 //! * `work`: who did the work;
 //! * `statistics`: what flows have counted;
 //! * `vm_state`: what guests do;
+//! * `shortfall`: what a VMM wants and its port does not have;
 //! * `restart`: rings that go on after the data plane was gone;
 //! * `random_guest`: anything in any order.
 
@@ -44,6 +45,7 @@ mod offloads;
 mod ownership;
 mod random_guest;
 mod restart;
+mod shortfall;
 mod slow;
 mod stall;
 mod statistics;

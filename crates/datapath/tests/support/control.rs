@@ -420,6 +420,11 @@ impl Controller {
     }
 
     #[track_caller]
+    pub fn shortfall(&mut self, port: u32) -> Option<String> {
+        self.port(port).shortfall
+    }
+
+    #[track_caller]
     pub fn counters(&mut self, port: u32) -> PortCounters {
         self.port(port).counters
     }

@@ -197,12 +197,12 @@ impl Guest {
 
     #[track_caller]
     pub fn negotiate(&self) {
+        assert!(self.session.tell(SET_OWNER, &[], &[]));
         let offered = self.session.get(GET_FEATURES).expect("features");
         assert_eq!(self.setup.features & !offered, 0, "of {offered:#x}");
         let protocol = self.session.get(GET_PROTOCOL_FEATURES).expect("features");
         assert_eq!(protocol & PROTOCOL, PROTOCOL);
         assert!(self.session.tell(SET_PROTOCOL_FEATURES, &words(&[PROTOCOL]), &[]));
-        self.session.must(SET_OWNER, &[], &[]);
         self.session
             .must(SET_FEATURES, &words(&[self.setup.features]), &[]);
     }

@@ -22,7 +22,9 @@ pub const SET_VRING_CALL: u32 = 13;
 pub const SET_VRING_ERR: u32 = 14;
 pub const GET_PROTOCOL_FEATURES: u32 = 15;
 pub const SET_PROTOCOL_FEATURES: u32 = 16;
+pub const GET_QUEUE_NUM: u32 = 17;
 pub const SET_VRING_ENABLE: u32 = 18;
+pub const NET_SET_MTU: u32 = 20;
 pub const GET_CONFIG: u32 = 24;
 pub const SET_CONFIG: u32 = 25;
 pub const RESET_DEVICE: u32 = 34;
@@ -30,10 +32,11 @@ pub const GET_MAX_MEM_SLOTS: u32 = 36;
 pub const ADD_MEM_REG: u32 = 37;
 pub const REM_MEM_REG: u32 = 38;
 
+pub const MQ: u64 = 1;
 pub const REPLY_ACK: u64 = 1 << 3;
 pub const CONFIG: u64 = 1 << 9;
 pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-pub const PROTOCOL: u64 = REPLY_ACK | CONFIG | 1 << 13 | CONFIGURE_MEM_SLOTS;
+pub const PROTOCOL: u64 = MQ | REPLY_ACK | CONFIG | 1 << 13 | CONFIGURE_MEM_SLOTS;
 
 const VERSION: u32 = 1;
 const NEED_REPLY: u32 = 8;

@@ -125,6 +125,7 @@ impl World {
             port: PortId(FIRST + 1),
             state,
             peer: None,
+            shortfall: None,
         });
     }
 
@@ -561,6 +562,7 @@ fn info(spec: control_protocol::data_plane::PortSpec, counters: PortCounters) ->
         spec,
         state: PortState::Running,
         peer: None,
+        shortfall: None,
         guest: Default::default(),
         features: 0,
         costly: Default::default(),

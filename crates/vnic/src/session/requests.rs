@@ -2,24 +2,24 @@
 
 use super::{DRAIN_MS, QUEUES, Ring, Session, refuse};
 use crate::features::{Features, VHOST_USER_PROTOCOL};
+use crate::shortfall::Wish;
 use crate::{Call, descriptor};
 use guest_memory::{GuestMemory, MAX_REGIONS};
 use rustix::fd::{AsFd, OwnedFd};
 use std::fs::File;
+use std::time::Instant;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight,
     VhostUserLog, VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
     VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
 };
 use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
-use virtqueue::QueueAddresses;
 use virtqueue::net::TRANSMIT_QUEUE;
-
-/// Most descriptors of a ring; what QEMU and DPDK allow at most.
-const MAX_RING: u16 = 1024;
+use virtqueue::{MAX_QUEUE_SIZE, QueueAddresses};
 
 impl VhostUserBackendReqHandlerMut for Session {
     fn set_owner(&mut self) -> Result<()> {
+        self.is_owned = true;
         Ok(())
     }
 
@@ -79,10 +79,24 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        self.ring(index)?;
         let size = u16::try_from(num)
             .ok()
-            .filter(|size| size.is_power_of_two() && *size <= MAX_RING);
-        self.ring(index)?.addresses.size = size.ok_or_else(|| refuse(format!("queue size {num}")))?;
+            .filter(|size| size.is_power_of_two() && *size <= MAX_QUEUE_SIZE);
+        let (wish, direction) = if index as usize == TRANSMIT_QUEUE {
+            (Wish::TransmitRing, "transmit")
+        } else {
+            (Wish::ReceiveRing, "receive")
+        };
+        let Some(size) = size else {
+            let text = format!(
+                "its VMM wants a {direction} ring of {num} entries, and the port takes powers of two up to \
+                 {MAX_QUEUE_SIZE}: set queue_size (or rx_queue_size, tx_queue_size) of the VMM"
+            );
+            return Err(self.lacks(wish, text));
+        };
+        self.suffices(wish);
+        self.ring(index)?.addresses.size = size;
         Ok(())
     }
 
@@ -124,7 +138,6 @@ impl VhostUserBackendReqHandlerMut for Session {
         self.stop(index as usize, DRAIN_MS);
         self.unwatch(index as usize);
         let ring = self.ring(index)?;
-        ring.has_addresses = false;
         Ok(VhostUserVringState::new(index, ring.base.into()))
     }
 
@@ -160,12 +173,23 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        // User Mode Linux allocates its interrupt only when BACKEND_REQ was negotiated. We never ask anything.
-        Ok(VhostUserProtocolFeatures::REPLY_ACK
+        // User Mode Linux allocates its interrupt only when BACKEND_REQ was negotiated. We never ask
+        // anything. MQ is offered for the question that comes with it, by which a front end that wants more
+        // queues is known.
+        let offered = VhostUserProtocolFeatures::REPLY_ACK
             | VhostUserProtocolFeatures::BACKEND_REQ
-            | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::RESET_DEVICE
-            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS)
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::MTU;
+        // QEMU (7.2 to 10), which serves the configuration space of network devices itself, warns its user if
+        // this is offered. No other front end is known to ask before SET_OWNER, which is to come first.
+        let config = if self.is_owned {
+            VhostUserProtocolFeatures::CONFIG
+        } else {
+            VhostUserProtocolFeatures::empty()
+        };
+        Ok(offered | config)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
@@ -174,6 +198,7 @@ impl VhostUserBackendReqHandlerMut for Session {
     }
 
     fn get_queue_num(&mut self) -> Result<u64> {
+        self.progress.asked_queues = Some(Instant::now());
         Ok(1)
     }
 
