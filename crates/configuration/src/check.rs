@@ -154,12 +154,15 @@ fn check_port(
     seen: &mut Seen,
 ) -> Result<(), CheckError> {
     let name = &port.name;
-    if name.as_str() == "control" {
-        return Err(error(
-            place,
-            "name",
-            "`control` is reserved for the control socket".into(),
-        ));
+    // Sockets in the run directory that are not ports'.
+    let others = if port.kind == PortKind::VhostUser && port.socket.is_none() {
+        &["control", "supervisor", "ovs"][..]
+    } else {
+        &["control"]
+    };
+    if others.contains(&name.as_str()) {
+        let message = format!("`{name}` is reserved: {name}.sock in the run directory is not a port's");
+        return Err(error(place, "name", message));
     }
     unique(&mut seen.ports, name.to_string(), switch.name.to_string()).map_err(|earlier| {
         let message = format!("there is already a port {name} on switch {earlier}; names are unique");

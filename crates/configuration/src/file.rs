@@ -5,6 +5,7 @@
 
 use crate::check::PathSegment;
 use crate::schema::Config;
+use crate::wanted;
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -28,25 +29,44 @@ pub struct ConfigError {
 /// # Errors
 /// The first thing that is wrong.
 pub fn parse(text: &str, file: &str) -> Result<Config, ConfigError> {
-    let at = |offset: usize, message: String| {
-        let (line, column) = position(text, offset);
-        ConfigError {
-            file: file.into(),
-            line,
-            column,
-            message,
-        }
-    };
+    let at = |offset: usize, message: String| at(text, file, offset, message);
     let of_parser = |error: toml::de::Error| {
         let message = error.message().lines().collect::<Vec<_>>().join("; ");
-        at(error.span().map_or(0, |span| span.start), message)
+        (error.span().map_or(0, |span| span.start), message)
     };
-    let config: Config = toml::from_str(text).map_err(of_parser)?;
+    let tree = DeTable::parse(text).map_err(|error| {
+        let (offset, message) = of_parser(error);
+        at(offset, message)
+    })?;
+    if let Some(wrong) = wanted::misshapen(tree.get_ref()) {
+        return Err(at(wrong.at, wrong.message));
+    }
+    let config: Config = toml::from_str(text).map_err(|error| {
+        let (offset, message) = of_parser(error);
+        at(offset, wanted::reworded(&tree, offset, &message))
+    })?;
     if let Err(error) = config.check() {
-        let tree = DeTable::parse(text).map_err(of_parser)?;
         return Err(at(locate(&tree, &error.path).start, error.message));
     }
     Ok(config)
+}
+
+/// An error about a part of a file that [`parse`] has taken.
+#[must_use]
+pub fn error_at(text: &str, file: &str, path: &[PathSegment], message: String) -> ConfigError {
+    let tree = DeTable::parse(text);
+    let offset = tree.map_or(0, |tree| locate(&tree, path).start);
+    at(text, file, offset, message)
+}
+
+fn at(text: &str, file: &str, offset: usize, message: String) -> ConfigError {
+    let (line, column) = position(text, offset);
+    ConfigError {
+        file: file.into(),
+        line,
+        column,
+        message,
+    }
 }
 
 /// Span of the deepest part of `path` that the file spells out: a default that clashes is reported at the

@@ -11,9 +11,10 @@ mod check;
 mod file;
 mod schema;
 mod value;
+mod wanted;
 
 pub use check::{CheckError, PathSegment};
-pub use file::{ConfigError, parse};
+pub use file::{ConfigError, error_at, parse};
 pub use schema::{
     Config, ContestedMacs, HostConfig, OvsConfig, PortConfig, PortKind, PortMode, SwitchConfig, SwitchKind,
     Trunk, VlanConfig,

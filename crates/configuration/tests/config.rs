@@ -142,7 +142,7 @@ fn values_out_of_range_are_shown_with_the_range() {
         ("mode = \"both\"", 8, "`server`"),
         ("interface = \"longer-than-15-bytes\"", 13, "1 to 15"),
         ("addresses = [\"10.0.0.1\"]", 14, "prefix length"),
-        ("isolated = 1", 12, "expected a boolean"),
+        ("isolated = 1", 12, "expected true or false"),
     ] {
         let text = error(&in_port(line));
         assert!(
@@ -279,4 +279,158 @@ fn contradictions_are_found_with_their_line() {
         "x.toml",
     )
     .unwrap();
+}
+
+/// The keys that the parser knows in a table, which it names when there is another one.
+fn keys(table: &str) -> Vec<String> {
+    let text = error(&format!("{table}nonsense = 1\n"));
+    let (_, known) = text
+        .split_once("expected")
+        .unwrap_or_else(|| panic!("{table}: {text}"));
+    let keys = known.split('`').skip(1).step_by(2).map(str::to_owned);
+    keys.collect()
+}
+
+/// Whatever is given instead of whichever value: the message has the place, and no words of the programming language.
+#[test]
+fn every_wrong_value_of_every_key_is_refused_in_words_of_users() {
+    let switch = "[[switch]]\nname = \"a\"\ntype = \"internal\"\n";
+    let port = format!("{switch}[[switch.port]]\nname = \"b\"\ntype = \"tap\"\n");
+    let tables = [
+        String::new(),
+        "[[switch]]\n".to_owned(),
+        "[[switch]]\nname = \"a\"\n[[switch.port]]\n".to_owned(),
+        format!("{switch}[switch.host]\n"),
+        format!("{port}[switch.port.vlan]\n"),
+        format!("{switch}[switch.host.vlan]\n"),
+        "[ovs]\n".to_owned(),
+        "[placement]\n".to_owned(),
+    ];
+    let values = [
+        "-1",
+        "1.5",
+        "nan",
+        "true",
+        "\"\"",
+        "\"?\"",
+        "[]",
+        "[1]",
+        "[[]]",
+        "[{}]",
+        "{}",
+        "{ x = 1 }",
+        "1979-05-27",
+        "07:32:00",
+        "99999999999999999999",
+        "-99999999999999999999",
+    ];
+    let foreign = [
+        "struct",
+        "enum",
+        "variant",
+        "sequence",
+        "map,",
+        "u16",
+        "u32",
+        "u64",
+        "i64",
+        "i128",
+        "Raw",
+        "Config",
+        "unit",
+        "path string",
+        "expected a boolean",
+        "wanted",
+        "private_datetime",
+    ];
+    let mut wrong = 0;
+    for table in &tables {
+        for key in keys(table) {
+            for value in values {
+                let text = format!("{table}{key} = {value}\n");
+                let Err(error) = parse(&text, "x.toml") else {
+                    continue;
+                };
+                wrong += 1;
+                let error = error.to_string();
+                assert!(error.starts_with("x.toml:"), "{text}: {error}");
+                // A wrong word is answered by the right ones, whatever they are called.
+                let shown = error.replace("unknown variant", "");
+                let found = foreign.iter().find(|word| shown.contains(**word));
+                assert!(found.is_none(), "{text}: {error}: {found:?}");
+            }
+        }
+    }
+    assert!(wrong > 500, "{wrong}: the keys were not found");
+}
+
+#[test]
+fn tables_say_how_they_are_written() {
+    let port = "[[switch]]\nname = \"a\"\n[[switch.port]]\nname = \"b\"\n";
+    for (text, place, expected) in [
+        (
+            "[switch]\nname = \"a\"\n".to_owned(),
+            "1:1",
+            "each switch begins with [[switch]]",
+        ),
+        (
+            "switch = 1\n".to_owned(),
+            "1:10",
+            "`switch` is the number 1, expected a list of tables",
+        ),
+        (
+            "switch = [1]\n".to_owned(),
+            "1:10",
+            "each switch begins with [[switch]]",
+        ),
+        (
+            format!("{port}vlan = 10\n"),
+            "5:8",
+            "`vlan` is the number 10, expected a table: { access = N }",
+        ),
+        // The parser would take the first value for `access`.
+        (
+            format!("{port}vlan = [10]\n"),
+            "5:8",
+            "`vlan` is a list, expected a table: { access = N }",
+        ),
+        ("ovs = [true]\n".to_owned(), "1:7", "[ovs]"),
+        ("[[placement]]\n".to_owned(), "1:1", "[placement]"),
+        (
+            "[[switch]]\nname = \"a\"\n[switch.port]\nname = \"b\"\n".to_owned(),
+            "3:1",
+            "[[switch.port]]",
+        ),
+        (
+            format!("{port}static-macs = \"52:54:00:00:00:01\"\n"),
+            "5:15",
+            "a list of unicast MAC addresses",
+        ),
+        (
+            format!("{port}flood = \"yes\"\n"),
+            "5:9",
+            "`flood` is the string \"yes\", expected true or false",
+        ),
+        (
+            "[placement]\nmode = 1\n".to_owned(),
+            "2:8",
+            "\"hyperswitch\", \"poll\"",
+        ),
+        (
+            "[placement]\nhysteresis-us = \"50\"\n".to_owned(),
+            "2:17",
+            "microseconds, 0 to 10000",
+        ),
+        (
+            "[placement]\ndedicated-cores = [-1]\n".to_owned(),
+            "2:20",
+            "CPU numbers, 0 to 65535",
+        ),
+    ] {
+        let error = error(&text);
+        assert!(
+            error.starts_with(&format!("x.toml:{place}: ")) && error.contains(expected),
+            "{text}: {error}"
+        );
+    }
 }

@@ -29,6 +29,7 @@
 //! | ports are connected, again and again | `links` |
 //! | peers are replaced | `replace` |
 //! | users' requests; names and texts for them; why one is refused, or a port not connected; warnings | `serve`, `edit`, `describe`, `refusal`, `warnings` |
+//! | the configuration file is read again | `reload` |
 //!
 //! The death of this process costs nothing but time: the intent is in the store, port numbers and flows are in the data
 //! plane, and flows show where stations are.
@@ -54,6 +55,7 @@ mod plan;
 mod port;
 mod process;
 mod refusal;
+mod reload;
 mod replace;
 mod serve;
 mod state;

@@ -14,7 +14,7 @@ use crate::vcpus::Vcpus;
 use crate::{Error, Options, plan};
 use control_protocol::Channel;
 use control_protocol::supervisor::{FromChild, ProcessStatus, Role, ToChild};
-use management::{Config, ReloadSummary, Response, SwitchConfig, SwitchKind};
+use management::{Config, Response, SwitchConfig, SwitchKind};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use std::collections::{BTreeMap, HashMap};
@@ -134,60 +134,6 @@ impl Control {
         self.state = state;
         self.apply(&changes);
         changes
-    }
-
-    /// Reads the configuration file again.
-    ///
-    /// # Errors
-    /// It cannot be used; nothing has changed.
-    pub fn reload(&mut self) -> Result<ReloadSummary, Refusal> {
-        let intent = self.reloaded_intent()?;
-        let later = self.later(&intent.config);
-        let changes = self.adopt(intent)?;
-        let mut warnings = self.configuration_warnings();
-        warnings.extend(later);
-        warnings.iter().for_each(|warning| log::warn!("{warning}"));
-        Ok(plan::summary(&changes, warnings))
-    }
-
-    /// What a reload would change.
-    ///
-    /// # Errors
-    /// The configuration file cannot be used.
-    pub fn reload_plan(&self) -> Result<ReloadSummary, Refusal> {
-        let intent = self.reloaded_intent()?;
-        let state = desired(&intent, &self.options)?;
-        let warnings = self.core_warning(&intent.config).into_iter();
-        let warnings = warnings.chain(self.later(&intent.config)).collect();
-        Ok(plan::summary(&plan::plan(&self.state, &state), warnings))
-    }
-
-    /// What a configuration changes only when the switch is started again.
-    fn later(&self, config: &Config) -> Option<String> {
-        let tables = [
-            ("[placement]", config.placement != self.intent.config.placement),
-            ("[ovs]", config.ovs != self.intent.config.ovs),
-        ];
-        let changed: Vec<&str> = tables
-            .iter()
-            .filter(|(_, is)| *is)
-            .map(|(table, _)| *table)
-            .collect();
-        (!changed.is_empty()).then(|| {
-            format!(
-                "{} changed, which takes effect when the switch is started again",
-                changed.join(" and ")
-            )
-        })
-    }
-
-    fn reloaded_intent(&self) -> Result<Intent, Refusal> {
-        let file = self.options.config.as_deref().ok_or(Refusal::NoConfiguration)?;
-        Ok(Intent {
-            config: read_config(file)?,
-            overrides: BTreeMap::new(),
-            ..self.intent.clone()
-        })
     }
 
     pub fn run(mut self) -> Result<(), Error> {

@@ -335,6 +335,8 @@ fn check_sockets(state: &State, run_dir: &Path) -> Result<(), Refusal> {
     let mut users: BTreeMap<&Path, &str> = BTreeMap::new();
     let control = management::control_socket(run_dir);
     users.insert(&control, "the control process");
+    let supervisor = management::supervisor_socket(run_dir);
+    users.insert(&supervisor, "the supervisor");
     for (name, port) in &state.ports {
         let (Link::Listen(SocketPath { path, .. }) | Link::Connect(SocketPath { path, .. })) = &port.link
         else {

@@ -34,6 +34,13 @@ pub struct Cli {
     pub verb: Verb,
 }
 
+impl Cli {
+    /// Whether standard output is a capture file.
+    pub fn writes_packets(&self) -> bool {
+        matches!(&self.verb, Verb::User(UserVerb::Capture(args)) if args.write == std::path::Path::new("-"))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// Run the switch until SIGTERM or SIGINT; SIGHUP reads the configuration again
@@ -415,11 +422,44 @@ pub struct StatsArgs {
     /// Only of this port
     pub port: Option<String>,
     /// Show what happens in each interval, until interrupted
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
-          value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    pub watch: Option<u32>,
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    pub watch: Option<Watch>,
     #[command(subcommand)]
     pub verb: Option<StatsVerb>,
+}
+
+/// What follows `--watch`: seconds, or the port that could as well stand before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// An interval.
+    Seconds(u32),
+    /// A port, every second.
+    Port(String),
+}
+
+impl std::str::FromStr for Watch {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.starts_with(|first: char| first.is_ascii_digit())
+            && text.bytes().all(|byte| byte.is_ascii_digit())
+        {
+            let seconds = text.parse().ok().filter(|seconds| (1..=86_400).contains(seconds));
+            return seconds.map(Watch::Seconds).ok_or("not in 1..=86400 seconds");
+        }
+        Ok(Watch::Port(text.to_owned()))
+    }
+}
+
+impl StatsArgs {
+    /// The port, and the interval in seconds if there is one.
+    pub fn selected(&self) -> (Option<&str>, Option<u32>) {
+        match &self.watch {
+            None => (self.port.as_deref(), None),
+            Some(Watch::Seconds(seconds)) => (self.port.as_deref(), Some(*seconds)),
+            Some(Watch::Port(port)) => (Some(self.port.as_deref().unwrap_or(port)), Some(1)),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -26,7 +26,15 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::try_parse().unwrap_or_else(|error| {
+        // Help and version are no errors.
+        if error.use_stderr() && std::env::args().any(|argument| argument == "--json") {
+            output::json_error(error.to_string().trim_end());
+        }
+        error.exit()
+    });
+    // Packets on standard output are nothing that JSON could follow.
+    let tells_json = cli.json && !cli.writes_packets();
     let timeout = cli.timeout.map(|seconds| Duration::from_secs(seconds.into()));
     let instance = verbs::Instance {
         run_dir: &cli.run_dir,
@@ -52,7 +60,11 @@ fn main() -> ExitCode {
         if output::is_broken_pipe(&error) {
             return ExitCode::SUCCESS;
         }
-        eprintln!("hyperswitch: {}", output::plain(&format!("{error:#}")));
+        let text = format!("{error:#}");
+        if tells_json && !error.is::<output::Told>() {
+            output::json_error(&text);
+        }
+        eprintln!("hyperswitch: {}", output::plain(&text));
         ExitCode::FAILURE
     })
 }

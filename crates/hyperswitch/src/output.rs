@@ -52,6 +52,24 @@ pub fn json(value: &impl serde::Serialize) -> Result<()> {
     write(&harmless(&text, |c| format!("\\u{:04x}", u32::from(c))))
 }
 
+/// An error that is part of the JSON that was printed already.
+#[derive(Debug)]
+pub struct Told(pub String);
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Told {}
+
+/// Prints an error as JSON, on one line, for programs that read our output. If that fails there is still the text.
+pub fn json_error(text: &str) {
+    let line = serde_json::json!({ "error": text }).to_string() + "\n";
+    let _ = write(&harmless(&line, |c| format!("\\u{:04x}", u32::from(c))));
+}
+
 /// Whether the reader of our output went away, as `head` does.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {

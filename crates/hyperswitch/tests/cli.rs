@@ -100,6 +100,10 @@ fn wrong_usage_says_what_is_allowed_and_exits_2() {
         let error = text(&output.stderr);
         assert!(error.contains(expected), "{arguments:?}: {error}");
         assert!(output.stdout.is_empty());
+        let output = hyperswitch(&[&["--json"], *arguments].concat());
+        assert_eq!((output.status.code(), text(&output.stderr)), (Some(2), error));
+        let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(told["error"].as_str().unwrap().contains(expected), "{told}");
     }
 }
 

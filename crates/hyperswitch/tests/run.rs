@@ -505,11 +505,120 @@ fn every_verb_has_a_time_limit_and_says_who_did_not_answer() {
             let elapsed = started.elapsed();
             let limits = Duration::from_millis(900)..Duration::from_secs(10);
             assert!(limits.contains(&elapsed), "{verb}: {elapsed:?}");
-            assert_eq!(output.is_empty(), verb != "status", "{verb}: {output}");
+            let is_silent = verb != "status" && (json.is_empty() || verb.starts_with("capture"));
+            assert_eq!(output.is_empty(), is_silent, "{verb}: {output}");
         }
     }
     kill_process(Pid::from_raw(control).unwrap(), Signal::CONT).unwrap();
     eventually("it answers again", || ask(&run_dir, "port list").0 == Some(0));
+}
+
+/// The only JSON value on standard output, and exit status and error output.
+fn ask_json(run_dir: &Path, verb: &str) -> (Option<i32>, serde_json::Value, String) {
+    let (code, output, error) = ask(run_dir, &format!("{verb} --json"));
+    let value = serde_json::from_str(&output);
+    let value = value.unwrap_or_else(|not| panic!("{verb}: {not}: {output:?}, {error:?}"));
+    (code, value, error)
+}
+
+#[test]
+fn with_json_every_verb_prints_json_whether_it_succeeds_or_fails() {
+    let (directory, run_dir) = in_run_dir("run");
+    let mut instance = Instance::start(&run_dir, |_| {});
+    instance.says("supervisor: ready");
+    let capture = format!(
+        "capture vm1 --duration 1 -w {}",
+        directory.path().join("c.pcapng").display()
+    );
+    let trace = "trace --in-port vm1 --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff";
+    eventually("the data plane is there", || ask(&run_dir, "stats").0 == Some(0));
+    let good = [
+        "status",
+        "switch add lan",
+        "port add lan vm1",
+        "port set vm1 --mtu 1400",
+        "port show vm1",
+        "port list",
+        "switch list",
+        "mac list",
+        "flow list",
+        "stats",
+        "stats vm1",
+        "stats placement",
+        trace,
+        &capture,
+        "port del vm1",
+        "switch del lan",
+        "version",
+    ];
+    for verb in good {
+        let (code, value, error) = ask_json(&run_dir, verb);
+        assert_eq!(code, Some(0), "{verb}: {error}");
+        assert!(value["error"].is_null(), "{verb}: {value}");
+    }
+    let bad = [
+        "switch del no",
+        "port add no p",
+        "port del no",
+        "port set no --mtu 1400",
+        "port show no",
+        "port list --switch no",
+        "mac list --switch no",
+        "flow list --switch no",
+        "stats no",
+        "stats no --watch",
+        "stats --watch no",
+        "trace --in-port no --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff",
+        "capture no -w /dev/null",
+        "reload",
+        "ovs status",
+        "ovs plug br0 vm1",
+        "ovs trace --in-port no --src 52:54:00:00:00:01 --dst ff:ff:ff:ff:ff:ff",
+        "p4 check /nonexistent",
+        "p4 graph /nonexistent",
+        "p4 run /nonexistent --pcap 1=/nonexistent --out /nonexistent",
+    ];
+    let fails = |verb: &str, run_dir: &Path| {
+        let (code, value, error) = ask_json(run_dir, verb);
+        assert_eq!(code, Some(1), "{verb}: {value}");
+        let text = value["error"]
+            .as_str()
+            .unwrap_or_else(|| panic!("{verb}: {value}"));
+        assert_eq!(error.trim_end(), format!("hyperswitch: {text}"), "{verb}");
+    };
+    bad.into_iter().for_each(|verb| fails(verb, &run_dir));
+    let nobody = directory.path().join("nobody");
+    for verb in VERBS
+        .into_iter()
+        .filter(|verb| !verb.starts_with("capture") && *verb != "version")
+    {
+        fails(verb, &nobody);
+    }
+    // Packets take the place of JSON.
+    let (code, output, _) = ask(&run_dir, "capture no -w - --json");
+    assert_eq!((code, output.as_str()), (Some(1), ""));
+    // The forms of an interval.
+    for form in [
+        "stats --watch 1 --json",
+        "stats --watch=1 --json",
+        "stats --json --watch",
+    ] {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_hyperswitch"))
+            .arg("--run-dir")
+            .arg(&run_dir)
+            .args(form.split(' '))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let stats: serde_json::Value = serde_json::from_str(&line).expect(form);
+        assert!(stats["ports"].is_array(), "{form}: {line}");
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
 }
 
 #[test]

@@ -368,7 +368,13 @@ fn reload_changes_what_differs_and_bad_files_nothing() {
         rig.refused(Verb::Reload)
     );
     std::fs::write(&file, TWO_PORTS.replace("\"b\"", "\"extra\"")).unwrap();
-    assert!(rig.refused(Verb::Reload).contains("already a port extra"));
+    let refusal = rig.refused(Verb::Reload);
+    assert!(
+        refusal.contains("config.toml:6:8: port extra was also added by command"),
+        "{refusal}"
+    );
+    assert!(refusal.contains("`hyperswitch port del extra`"), "{refusal}");
+    assert_eq!(rig.refused(Verb::ReloadPlan), refusal);
     std::fs::write(&file, "[[switch]]\nname=\"t\"\n").unwrap();
     assert!(rig.refused(Verb::Reload).contains("extra; delete them first"));
     assert_eq!(rig.plane.lock().unwrap().ports.len(), 3);
@@ -390,6 +396,53 @@ fn reload_changes_what_differs_and_bad_files_nothing() {
         names,
         [("a", "untagged"), ("c", "access 9"), ("extra", "untagged")]
     );
+}
+
+/// Whatever of the file contradicts whatever was added by command: the error has a place in the file, and a way out.
+#[test]
+fn a_file_that_contradicts_what_was_added_is_refused_with_its_place() {
+    let (rig, ..) = two_ports();
+    let file = rig.config.clone().unwrap();
+    let mac = "52:54:00:00:00:77";
+    let mut config = PortConfig::new("extra".parse().unwrap(), PortKind::VhostUser);
+    config.static_macs = vec![mac.parse().unwrap()];
+    config.socket = Some("/tmp/hs-contradicted".into());
+    let (switch, config) = ("s".to_owned(), config);
+    rig.call(Verb::PortAdd { switch, config });
+    let mut added = SwitchConfig::new("added".parse().unwrap(), SwitchKind::Private);
+    added
+        .ports
+        .push(PortConfig::new("inner".parse().unwrap(), PortKind::VhostUser));
+    rig.call(Verb::SwitchAdd { switch: added });
+    let port = |name: &str, rest: &str| format!("{TWO_PORTS}[[switch.port]]\nname = \"{name}\"\n{rest}\n");
+    let line = TWO_PORTS.lines().count() + 2;
+    for (text, line, expected) in [
+        (port("extra", ""), line, "`hyperswitch port del extra`"),
+        (port("inner", ""), line, "`hyperswitch port del inner`"),
+        (
+            port("c", &format!("static-macs = [\"{mac}\"]")),
+            line + 1,
+            "`hyperswitch port del`",
+        ),
+        (
+            port("c", "socket = \"/tmp/hs-contradicted\""),
+            line + 1,
+            "`hyperswitch port del`",
+        ),
+        (
+            format!("{TWO_PORTS}[[switch]]\nname = \"added\"\n"),
+            line,
+            "`hyperswitch switch del added`",
+        ),
+    ] {
+        std::fs::write(&file, &text).unwrap();
+        let refusal = rig.refused(Verb::Reload);
+        let place = format!("config.toml:{line}:");
+        assert!(
+            refusal.contains(&place) && refusal.contains(expected),
+            "{text}: {refusal}"
+        );
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use super::Session;
 use crate::capture_file::Writer;
 use crate::cli::CaptureArgs;
+use crate::output;
 use anyhow::{Context, Result};
 use control_protocol::data_plane::CapturedPacket;
 use control_protocol::{Channel, ChannelError};
@@ -46,6 +47,9 @@ pub fn run(session: &mut Session<'_>, args: &CaptureArgs) -> Result<()> {
     };
     let seen = copy(&channel, &mut writer, &limits, &signals)?;
     eprintln!("{} packets captured, {} lost", seen.packets, seen.lost);
+    if session.json && args.write != Path::new("-") {
+        output::json(&serde_json::json!({ "packets": seen.packets, "lost": seen.lost }))?;
+    }
     Ok(())
 }
 

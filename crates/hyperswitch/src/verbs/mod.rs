@@ -41,7 +41,10 @@ pub fn run(verb: &UserVerb, instance: Instance<'_>, json: bool) -> Result<()> {
             verb: Some(StatsVerb::Placement),
             ..
         }) => session.show(Request::Placement),
-        UserVerb::Stats(args) => stats::run(&mut session, args.port.as_deref(), args.watch),
+        UserVerb::Stats(args) => {
+            let (port, watch) = args.selected();
+            stats::run(&mut session, port, watch)
+        }
         UserVerb::Trace(args) => session.show(trace::request(args)?),
         UserVerb::Capture(args) => capture::run(&mut session, args),
         UserVerb::Reload { dry_run } => reload::run(&mut session, *dry_run),

@@ -42,7 +42,7 @@ pub fn run(session: &mut Session<'_>) -> Result<()> {
             } else {
                 output::print(&without_control(session, &supervision, &own))?;
             }
-            Err(error.into())
+            Err(output::Told(error.to_string()).into())
         }
         (Err(error), None) => Err(error.into()),
     }

@@ -1,0 +1,214 @@
+//! What each key of a file wants, for users who gave something else.
+//!
+//! Values with types of their own say that themselves (`value`). Tables, lists and plain values do not: the parser's words for them are
+//! those of its programming language. Their shapes are checked first, since the parser takes a list for a table.
+
+use std::ops::Range;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Wrong at a place of the file.
+pub(crate) struct Wrong {
+    pub at: usize,
+    pub message: String,
+}
+
+/// Tables and lists of tables, and how they are written.
+const SHAPES: [(&str, Shape, &str); 6] = [
+    (
+        "switch",
+        Shape::Tables,
+        "a list of tables: each switch begins with [[switch]]",
+    ),
+    (
+        "port",
+        Shape::Tables,
+        "a list of tables: each port begins with [[switch.port]], below its switch",
+    ),
+    (
+        "host",
+        Shape::Table,
+        "a table: [switch.host], or { interface = \"NAME\", addresses = [...] }",
+    ),
+    (
+        "vlan",
+        Shape::Table,
+        "a table: { access = N } or { trunk = [N, ...], native = N }",
+    ),
+    ("placement", Shape::Table, "a table: [placement]"),
+    ("ovs", Shape::Table, "a table: [ovs]"),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Table,
+    Tables,
+}
+
+/// Plain values. Keys of the same name want the same, but for `mode` and `type`, whose tables have other names.
+const PLAIN: &[(&str, &str, &str)] = &[
+    ("switch", "type", "\"private\", \"internal\" or \"external\""),
+    ("port", "type", "\"vhost-user\" or \"tap\""),
+    ("port", "mode", "\"server\" or \"client\""),
+    (
+        "placement",
+        "mode",
+        "\"hyperswitch\", \"poll\", \"thread-per-vnic\" or \"driver-domain\"",
+    ),
+    (
+        "placement",
+        "priority",
+        "\"auto\", \"realtime\", \"nice\", \"slice\" or \"normal\"",
+    ),
+    (
+        "placement",
+        "dedicated-cores",
+        "a list of CPU numbers, 0 to 65535",
+    ),
+    ("placement", "copy-limit", "a number from 1 to 1024"),
+    ("switch", "contested-macs", "\"deliver\" or \"drop\""),
+    ("port", "socket", "the path of a socket, in quotes"),
+    ("ovs", "database", "the path of a socket, in quotes"),
+    (
+        "port",
+        "static-macs",
+        "a list of unicast MAC addresses like [\"52:54:00:00:00:01\"]",
+    ),
+    (
+        "port",
+        "addresses",
+        "a list of IP addresses with prefix length like [\"10.0.0.1/24\"]",
+    ),
+    (
+        "host",
+        "addresses",
+        "a list of IP addresses with prefix length like [\"10.0.0.1/24\"]",
+    ),
+];
+
+/// Words of the parser that mean nothing to users.
+const FOREIGN: [&str; 9] = [
+    "expected struct",
+    "expected u16",
+    "expected u32",
+    "expected a sequence",
+    "expected path string",
+    "expected a boolean",
+    "expected a string",
+    "__toml_private",
+    "wanted ",
+];
+
+/// The first table or list of tables that is something else.
+pub(crate) fn misshapen(table: &DeTable<'_>) -> Option<Wrong> {
+    table.iter().find_map(|(key, value)| {
+        let found = of_wrong_shape(key.get_ref().as_ref(), value);
+        found.or_else(|| children(value).into_iter().find_map(misshapen))
+    })
+}
+
+fn of_wrong_shape(key: &str, value: &Spanned<DeValue<'_>>) -> Option<Wrong> {
+    let (_, shape, wanted) = SHAPES.iter().find(|(name, ..)| *name == key)?;
+    let is_right = match (shape, value.get_ref()) {
+        (Shape::Table, DeValue::Table(_)) => true,
+        (Shape::Tables, DeValue::Array(all)) => {
+            all.iter().all(|one| matches!(one.get_ref(), DeValue::Table(_)))
+        }
+        _ => false,
+    };
+    (!is_right).then(|| Wrong {
+        at: value.span().start,
+        message: says(key, value.get_ref(), wanted),
+    })
+}
+
+/// The tables in a value.
+fn children<'a, 'i>(value: &'a Spanned<DeValue<'i>>) -> Vec<&'a DeTable<'i>> {
+    match value.get_ref() {
+        DeValue::Table(table) => vec![table],
+        DeValue::Array(all) => all.iter().filter_map(|one| one.get_ref().as_table()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// The parser's message about what lies at `offset`, in words of users.
+pub(crate) fn reworded(tree: &Spanned<DeTable<'_>>, offset: usize, message: &str) -> String {
+    if !FOREIGN.iter().any(|word| message.contains(word)) {
+        return plain_words(message);
+    }
+    let Some(found) = innermost("", tree.get_ref(), offset) else {
+        return plain_words(message);
+    };
+    match wanted(&found.table, &found.key) {
+        Some(wanted) => says(&found.key, found.value, wanted),
+        None => plain_words(message),
+    }
+}
+
+fn says(key: &str, value: &DeValue<'_>, wanted: &str) -> String {
+    format!("`{key}` is {}, expected {wanted}", kind(value))
+}
+
+fn wanted(table: &str, key: &str) -> Option<&'static str> {
+    let of = |(in_table, name, _): &&(&str, &str, &str)| *in_table == table && *name == key;
+    if let Some((.., wanted)) = PLAIN.iter().find(of) {
+        return Some(wanted);
+    }
+    if key.ends_with("-us") {
+        return Some("a number of microseconds, 0 to 10000");
+    }
+    // What is left are switches.
+    (table != "vlan").then_some("true or false")
+}
+
+fn kind(value: &DeValue<'_>) -> String {
+    match value {
+        DeValue::String(text) => format!("the string {text:?}"),
+        DeValue::Integer(number) => format!("the number {number}"),
+        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(_) => "a date".into(),
+        DeValue::Array(_) => "a list".into(),
+        DeValue::Table(_) => "a table".into(),
+    }
+}
+
+fn plain_words(message: &str) -> String {
+    message
+        .replace("type: map,", "type: table,")
+        .replace("type: sequence,", "type: list,")
+        .replace("` as i128,", "`,")
+        .replace(" element,", " value,")
+}
+
+/// A key with its value, and the name of the table that it is in.
+struct Found<'a, 'i> {
+    table: String,
+    key: String,
+    value: &'a DeValue<'i>,
+}
+
+/// The key whose value is the smallest one around a place.
+fn innermost<'a, 'i>(name: &str, table: &'a DeTable<'i>, offset: usize) -> Option<Found<'a, 'i>> {
+    for (key, value) in table {
+        let key = key.get_ref().as_ref();
+        let below = children(value)
+            .into_iter()
+            .find_map(|child| innermost(key, child, offset));
+        if below.is_some() {
+            return below;
+        }
+        if is_in(&value.span(), offset) {
+            return Some(Found {
+                table: name.into(),
+                key: key.into(),
+                value: value.get_ref(),
+            });
+        }
+    }
+    None
+}
+
+fn is_in(span: &Range<usize>, offset: usize) -> bool {
+    span.start <= offset && offset < span.end.max(span.start + 1)
+}
