@@ -1,7 +1,7 @@
 //! Packets on their way to the control process.
 //!
 //! Each port has a queue of its own, bounded in packets and bytes; the channel thread serves the queues in
-//! turn. A packet counts against its port's bound until the control process has answered, so a guest that
+//! turn. A packet counts against both bounds until the control process has answered, so a guest that
 //! floods misses, and a control process that is slow or gone, cost that guest its own new flows and no other guest anything.
 //! Since deciding costs processor time, which all guests share, the rate of a port's misses is bounded too.
 
@@ -15,7 +15,7 @@ use wire::{MAX_HEADERS, parse};
 
 /// Most packets of a port that wait or are being decided about.
 const MAX_PACKETS: usize = 64;
-/// Most bytes of them that wait.
+/// Most bytes of them.
 const MAX_BYTES: usize = 512 * 1024;
 /// After this time the control process is taken to have lost the packet, in milliseconds.
 const ANSWER_TIMEOUT_MS: u64 = 5_000;
@@ -26,10 +26,18 @@ pub(crate) struct MissQueue(Mutex<Misses>);
 struct Misses {
     bucket: TokenBucket,
     waiting: VecDeque<Upcall>,
-    waiting_bytes: usize,
-    /// Sent and not yet answered: serial number and time sent.
-    sent: VecDeque<(u64, u64)>,
+    /// Sent and not yet answered.
+    sent: VecDeque<Sent>,
+    /// Of both.
+    bytes: usize,
     next_serial: u64,
+}
+
+struct Sent {
+    serial: u64,
+    /// When it was sent, in milliseconds.
+    sent_ms: u64,
+    bytes: usize,
 }
 
 /// The outcome for a packet offered to the queue.
@@ -48,8 +56,8 @@ impl MissQueue {
         MissQueue(Mutex::new(Misses {
             bucket: TokenBucket::new(per_second),
             waiting: VecDeque::new(),
-            waiting_bytes: 0,
             sent: VecDeque::new(),
+            bytes: 0,
             next_serial: 0,
         }))
     }
@@ -70,15 +78,12 @@ impl MissQueue {
     ) -> (Queued, u64) {
         let mut misses = self.0.lock();
         let mut lost = 0;
-        while misses
-            .sent
-            .front()
-            .is_some_and(|&(_, sent)| now_ms.saturating_sub(sent) > ANSWER_TIMEOUT_MS)
-        {
-            misses.sent.pop_front();
+        let is_overdue = |sent: &Sent| now_ms.saturating_sub(sent.sent_ms) > ANSWER_TIMEOUT_MS;
+        while misses.sent.front().is_some_and(is_overdue) {
+            misses.end(0);
             lost += 1;
         }
-        let bytes = misses.waiting_bytes + packet.frame_len();
+        let bytes = misses.bytes + packet.frame_len();
         if misses.waiting.len() + misses.sent.len() >= MAX_PACKETS || bytes > MAX_BYTES {
             return (Queued::Refused(DropReason::MissQueueFull), lost);
         }
@@ -94,7 +99,7 @@ impl MissQueue {
             serial: misses.next_serial,
         };
         misses.next_serial += 1;
-        misses.waiting_bytes = bytes;
+        misses.bytes = bytes;
         let packet = WirePacket {
             vnet_header: packet.offload.header().to_bytes(),
             frame,
@@ -121,25 +126,26 @@ impl MissQueue {
     pub fn pop(&self, now_ms: u64) -> Option<(Upcall, bool)> {
         let mut misses = self.0.lock();
         let upcall = misses.waiting.pop_front()?;
-        misses.waiting_bytes -= upcall.packet.frame.len();
-        misses.sent.push_back((upcall.id.serial, now_ms));
+        misses.sent.push_back(Sent {
+            serial: upcall.id.serial,
+            sent_ms: now_ms,
+            bytes: upcall.packet.frame.len(),
+        });
         Some((upcall, !misses.waiting.is_empty()))
     }
 
     /// Ends an upcall; false if it is not outstanding (any more).
     pub fn answered(&self, serial: u64) -> bool {
         let mut misses = self.0.lock();
-        let position = misses.sent.iter().position(|&(sent, _)| sent == serial);
-        position
-            .and_then(|position| misses.sent.remove(position))
-            .is_some()
+        let place = misses.sent.iter().position(|sent| sent.serial == serial);
+        place.is_some_and(|place| misses.end(place))
     }
 
     /// Writes off the packets that a control process that has gone held; returns how many.
     pub fn write_off(&self) -> u64 {
         let mut misses = self.0.lock();
         let lost = misses.sent.len();
-        misses.sent.clear();
+        while misses.end(0) {}
         lost as u64
     }
 
@@ -153,7 +159,7 @@ impl MissQueue {
         let mut misses = self.0.lock();
         let lost = misses.waiting.len();
         misses.waiting.clear();
-        misses.waiting_bytes = 0;
+        misses.bytes = misses.sent.iter().map(|sent| sent.bytes).sum();
         lost as u64
     }
 }
@@ -164,6 +170,15 @@ fn whole_key(frame: &[u8], from: PortId) -> Option<FlowKey> {
     let headers = &frame[..frame.len().min(MAX_HEADERS)];
     let parsed = parse(headers, frame.len(), from);
     parsed.unseen.is_nothing().then_some(parsed.key)
+}
+
+impl Misses {
+    /// Ends the upcall at this place among those that were sent; false if there is none.
+    fn end(&mut self, place: usize) -> bool {
+        let ended = self.sent.remove(place);
+        self.bytes -= ended.as_ref().map_or(0, |sent| sent.bytes);
+        ended.is_some()
+    }
 }
 
 /// Serves ports in turn.

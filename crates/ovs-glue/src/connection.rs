@@ -19,6 +19,11 @@ const TOGETHER: usize = 32;
 const TOGETHER_BYTES: usize = 32 * 1024;
 /// Bytes that a datagram of upcalls has room for at first.
 const FIRST_UPCALLS: usize = 2048;
+/// Bytes of upcalls that are sent before the earlier ones were read: in the socket they wait for each other, whichever ports they are
+/// of. ovs-vswitchd has the ones before in hand meanwhile.
+const UPCALL_ROOM: usize = 8 * 1024;
+/// Bytes that may be unread then: of a [`MARK`], which stays until the upcalls before it were handed out.
+const UNREAD: u32 = 2048;
 const FLAGS: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 
 /// Whether a datagram was taken.
@@ -67,8 +72,8 @@ pub(crate) struct Connection {
     answered: u32,
     /// Something was dropped since the client was last told.
     overflow: bool,
-    /// The socket did not take all when it was last tried.
-    is_full: bool,
+    /// Bytes of upcalls that may be queued before it is looked whether earlier ones were read.
+    room: usize,
 }
 
 impl Connection {
@@ -88,13 +93,19 @@ impl Connection {
             limit,
             answered: 0,
             overflow: false,
-            is_full: false,
+            room: 0,
         }
     }
 
-    /// Whether the socket has to be read before it takes more.
-    pub fn is_full(&self) -> bool {
-        self.is_full
+    /// Looks whether earlier upcalls were read, and so how many more may be queued.
+    pub fn look_for_room(&mut self) {
+        let is_read = !self.has_waiting() && process::unread(&self.socket).is_ok_and(|bytes| bytes < UNREAD);
+        self.room = if is_read { UPCALL_ROOM } else { 0 };
+    }
+
+    /// Whether another upcall may be queued.
+    pub fn has_room(&self) -> bool {
+        self.room > 0
     }
 
     /// Whether more should not be queued before what waits was sent: it would take the room of what the socket has no room for.
@@ -155,6 +166,7 @@ impl Connection {
         if self.is_too_much(message.len()) {
             return Delivery::Full;
         }
+        self.room = self.room.saturating_sub(message.len());
         let length = message.len().next_multiple_of(4);
         let last = self.waiting.back_mut().filter(|_| self.joined > 0);
         match last.filter(|(_, others)| others.len() + length <= MAX_UPCALLS) {
@@ -207,14 +219,12 @@ impl Connection {
     /// Sends as much as the socket has room for.
     pub fn flush(&mut self) -> Result<(), Gone> {
         self.close_upcalls();
-        self.is_full = false;
         while !self.waiting.is_empty() {
             let sent = self.send_waiting()?;
             for (_, contents) in self.waiting.drain(..sent) {
                 self.waiting_bytes -= contents.len();
             }
             if sent == 0 {
-                self.is_full = true;
                 return Ok(());
             }
         }
@@ -223,8 +233,7 @@ impl Connection {
             number: self.answered,
         };
         if self.overflow {
-            self.is_full = self.send(notice, &[])? == 0;
-            self.overflow = self.is_full;
+            self.overflow = self.send(notice, &[])? == 0;
         }
         Ok(())
     }

@@ -320,6 +320,6 @@ pub trait Datapath {
     /// Zones with limits of their own, and the default.
     fn limited_zones(&self) -> Vec<Zone>;
 
-    /// The next packet for ovs-vswitchd. Asked only while there is room for one.
-    fn next_upcall(&mut self) -> Option<Upcall>;
+    /// The next packet for ovs-vswitchd for which there is room. Ports have turns, and wait for no other port's room.
+    fn next_upcall(&mut self, has_room: &dyn Fn(&Upcall) -> bool) -> Option<Upcall>;
 }

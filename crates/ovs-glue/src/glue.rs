@@ -4,13 +4,17 @@ use crate::connection::Delivery;
 use crate::datapath::Datapath;
 use crate::placeholder::Placeholders;
 use crate::server::{Limits, Ready, Server, ServerCounters, ServerError};
-use crate::switch::Switch;
+use crate::switch::{Next, Switch};
 use rustix::event::Timespec;
 use rustix::fd::{AsFd, BorrowedFd};
+use std::cell::Cell;
 use std::path::Path;
 
 /// Upcalls forwarded before requests have their turn.
 const UPCALL_BURST: usize = 64;
+/// Time between looks for room while upcalls wait, in nanoseconds: at first, and when nothing was read for long. ovs-vswitchd says
+/// something sooner, mostly.
+const PAUSES: (i64, i64) = (500_000, 32_000_000);
 const AT_ONCE: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 0,
@@ -21,6 +25,10 @@ pub struct Glue<D: Datapath, P: Placeholders> {
     server: Server,
     /// As of the last turn.
     ready: Ready,
+    /// As of the last turn.
+    upcalls: Upcalls,
+    /// Time until the next look for room.
+    pause: Timespec,
     /// Datapaths and ports.
     pub switch: Switch<D, P>,
 }
@@ -47,6 +55,8 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
         Ok(Self {
             server,
             ready: Ready::default(),
+            upcalls: Upcalls::None,
+            pause: AT_ONCE,
             switch,
         })
     }
@@ -60,10 +70,10 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
     /// The kernel refused to wait.
     pub fn turn(&mut self, timeout: Option<&Timespec>) -> Result<bool, ServerError> {
         self.switch.datapath.flush();
-        let timeout = if self.switch.can_go_on() {
-            Some(&AT_ONCE)
-        } else {
-            timeout
+        let timeout = match self.upcalls {
+            _ if self.switch.can_go_on() => Some(&AT_ONCE),
+            Upcalls::Wait if timeout.is_none_or(|timeout| *timeout > self.pause) => Some(&self.pause),
+            _ => timeout,
         };
         self.ready = self.server.turn(&mut self.switch, timeout)?;
         if self.ready.datapath || self.switch.datapath.changes().is_none() {
@@ -77,9 +87,9 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
         if more {
             return Ok(true);
         }
-        let more = (0..UPCALL_BURST).all(|_| self.forward_upcall());
+        self.upcalls = self.forward_upcalls();
         self.server.send_delivered();
-        Ok(more)
+        Ok(self.upcalls == Upcalls::More)
     }
 
     /// Whether something else was readable, as of the last turn.
@@ -101,26 +111,45 @@ impl<D: Datapath, P: Placeholders> Glue<D, P> {
         self.server.counters()
     }
 
-    /// Forwards one upcall, if there is one. While no socket has room, upcalls stay with the data plane, whose queues are per
-    /// port: so the port that floods loses. One that cannot be delivered though another socket has room is lost, as from the
-    /// kernel.
-    fn forward_upcall(&mut self) -> bool {
-        let mut sockets = self.switch.upcall_sockets().peekable();
-        let wait = sockets.peek().is_some() && !sockets.any(|socket| self.server.has_room(socket));
-        drop(sockets);
-        if wait {
-            return false;
+    /// Forwards upcalls, as far as there are some whose sockets have room. Others stay with the data plane, whose queues are per port:
+    /// so the port that floods loses. One whose socket is gone is lost, as from the kernel, unless all are, as when ovs-vswitchd
+    /// starts again.
+    fn forward_upcalls(&mut self) -> Upcalls {
+        let server = &mut self.server;
+        let serves = server.look_for_room(self.switch.upcall_sockets());
+        let waits = Cell::new(false);
+        self.pause.tv_nsec = (2 * self.pause.tv_nsec).clamp(PAUSES.0, PAUSES.1);
+        for _ in 0..UPCALL_BURST {
+            let may_go = |socket| {
+                let goes = server.has_room(socket) || serves && !server.is_open(socket);
+                waits.set(waits.get() || !goes && serves);
+                goes
+            };
+            match self.switch.next_upcall(may_go) {
+                Next::Nothing if waits.get() => return Upcalls::Wait,
+                Next::Nothing => return Upcalls::None,
+                Next::Lost => {}
+                Next::Message(datapath, socket, message) => {
+                    self.pause.tv_nsec = PAUSES.0;
+                    if server.deliver(socket, &message) != Delivery::Taken {
+                        self.switch.upcall_lost(datapath);
+                    }
+                }
+            }
         }
-        let Some(upcall) = self.switch.datapath.next_upcall() else {
-            return false;
-        };
-        if let Some((socket, message)) = self.switch.upcall(&upcall)
-            && self.server.deliver(socket, &message) != Delivery::Taken
-        {
-            self.switch.upcall_lost(&upcall);
-        }
-        true
+        Upcalls::More
     }
+}
+
+/// Upcalls that were not forwarded yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Upcalls {
+    /// There are none.
+    None,
+    /// There may be some whose sockets have room.
+    More,
+    /// Their sockets have no room.
+    Wait,
 }
 
 impl<D: Datapath, P: Placeholders> AsFd for Glue<D, P> {

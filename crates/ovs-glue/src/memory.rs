@@ -351,7 +351,8 @@ impl Datapath for Memory {
         std::iter::once(&Zone::Default).chain(own).copied().collect()
     }
 
-    fn next_upcall(&mut self) -> Option<Upcall> {
-        self.upcalls.pop_front()
+    fn next_upcall(&mut self, has_room: &dyn Fn(&Upcall) -> bool) -> Option<Upcall> {
+        let at = self.upcalls.iter().position(has_room)?;
+        self.upcalls.remove(at)
     }
 }

@@ -311,13 +311,29 @@ impl Server {
         self.delivered = delivered;
     }
 
-    /// Whether a socket has taken all that was sent to it.
+    /// Whether there is such a socket.
+    pub fn is_open(&self, port_id: u32) -> bool {
+        self.sockets.contains_key(&port_id)
+    }
+
+    /// Looks how many upcalls each of these sockets has room for. Returns whether there is one of them at all.
+    pub fn look_for_room(&mut self, port_ids: impl Iterator<Item = u32>) -> bool {
+        let mut is_one_open = false;
+        for port_id in port_ids {
+            let key = self.sockets.get(&port_id);
+            if let Some(connection) = key.and_then(|key| self.connections.get_mut(key)) {
+                is_one_open = true;
+                connection.look_for_room();
+            }
+        }
+        is_one_open
+    }
+
+    /// Whether an upcall may be queued for a socket, since [`Server::look_for_room`] looked.
     pub fn has_room(&self, port_id: u32) -> bool {
-        let connection = self
-            .sockets
-            .get(&port_id)
-            .and_then(|key| self.connections.get(key));
-        connection.is_some_and(|connection| !connection.is_full())
+        let key = self.sockets.get(&port_id);
+        let connection = key.and_then(|key| self.connections.get(key));
+        connection.is_some_and(Connection::has_room)
     }
 
     fn accept(&mut self) {

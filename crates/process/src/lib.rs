@@ -6,9 +6,10 @@
 //! * [`Thread::interrupt`] ends a system call in which a thread waits.
 //! * `Stepped`, with feature `step`, which is for tests: a thread of another process, instruction by
 //!   instruction.
+//! * [`unread`] says what another process has not read yet.
 //!
-//! Crate `sandbox` has the rights that a process gives up once it runs. [`spawn_apart`] and [`Thread::interrupt`] may be
-//! called from any thread. Everything else is called while a process has one thread; [`Signals`] is used by that thread only.
+//! Crate `sandbox` has the rights that a process gives up once it runs. [`spawn_apart`], [`Thread::interrupt`] and [`unread`]
+//! may be called from any thread. Everything else is called while a process has one thread; [`Signals`] is used by that thread only.
 //!
 //! Allowed `unsafe`: system calls that `rustix` does not wrap, and taking over inherited descriptors.
 
@@ -18,6 +19,7 @@ mod interrupt;
 mod signals;
 #[cfg(feature = "step")]
 mod step;
+mod unread;
 
 pub use apart::{prepare_apart, spawn_apart};
 pub use child::{
@@ -28,3 +30,4 @@ pub use interrupt::{Thread, allow_interrupts};
 pub use signals::{Signal, Signals};
 #[cfg(feature = "step")]
 pub use step::Stepped;
+pub use unread::unread;

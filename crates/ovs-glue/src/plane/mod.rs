@@ -21,6 +21,8 @@
 //! | `clients` | connections to VMMs that listen |
 //! | `devices` | ports that are network devices of the host, and the driver domain |
 //! | `packets` | packets for ovs-vswitchd |
+//! | `upcalls` | messages that wait for ovs-vswitchd, and ports' turns |
+//! | `originals` | packets of which ovs-vswitchd sees one segment |
 
 mod clients;
 mod devices;
@@ -28,10 +30,12 @@ mod flows;
 mod limits;
 mod link;
 mod meters;
+mod originals;
 mod packets;
 mod ports;
 mod questions;
 mod restore;
+mod upcalls;
 
 use crate::datapath::{
     Answer, Datapath, DatapathId, DeviceSettings, Errno, PortNo, PortSpec, Question, Ticket, Upcall,
@@ -61,8 +65,6 @@ use std::time::Instant;
 const MAX_OPEN: usize = 512;
 /// Requests that wait for the data plane to read. A new one is told of all ports, meters and limits at once.
 const MAX_WAITING: usize = 128 * MAX_OPEN;
-/// Packets that wait for ovs-vswitchd. Each port may have 64 under way, which the data plane holds to.
-const MAX_UPCALLS: usize = 16 * 1024;
 
 /// The options in which data planes differ.
 #[derive(Clone, Debug)]
@@ -92,7 +94,7 @@ pub struct PlaneCounters {
     pub limits_refused: u64,
     /// Packets for ovs-vswitchd that it was given.
     pub upcalls: u64,
-    /// Packets for ovs-vswitchd for which there was no room.
+    /// Packets for ovs-vswitchd, or segments of such packets, for which there was no room.
     pub upcalls_dropped: u64,
 }
 
@@ -115,8 +117,8 @@ pub struct Plane {
     generation: u64,
     pending: HashMap<u32, Pending>,
     answers: VecDeque<(Ticket, Result<Answer, Errno>)>,
-    /// Each with what the data plane is told when its last part was handed over.
-    upcalls: VecDeque<(Upcall, Option<protocol::UpcallId>)>,
+    upcalls: upcalls::Upcalls,
+    originals: originals::Originals,
     handed: packets::Handed,
     carriers: VecDeque<(PortNo, bool)>,
     missed: u64,
@@ -154,7 +156,8 @@ impl Plane {
             generation: now_ms(),
             pending: HashMap::new(),
             answers: VecDeque::new(),
-            upcalls: VecDeque::new(),
+            upcalls: upcalls::Upcalls::default(),
+            originals: originals::Originals::default(),
             handed: packets::Handed::default(),
             carriers: VecDeque::new(),
             missed: 0,
@@ -199,7 +202,9 @@ impl Plane {
 
     /// Sends as much as there is room for.
     fn send(&mut self) {
-        let is_due = self.handed.due().is_some_and(|due| due <= Instant::now());
+        let now = Instant::now();
+        self.originals.review(now);
+        let is_due = self.handed.due().is_some_and(|due| due <= now);
         if is_due || self.link.waiting() > 0 {
             for upcall in self.handed.take() {
                 self.link.push(Request::Taken { upcall }, Vec::new());
@@ -208,9 +213,12 @@ impl Plane {
         self.link.send();
     }
 
-    /// When [`Datapath::flush`] has something to say that can wait until then.
+    /// When [`Datapath::flush`] has something to say or to forget that can wait until then.
     pub fn has_to_tell(&self) -> Option<Instant> {
-        self.handed.due()
+        [self.handed.due(), self.originals.due()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The data plane has gone.
@@ -230,6 +238,7 @@ impl Plane {
         self.meters.lose();
         self.limits.lose();
         self.upcalls.clear();
+        self.originals.clear();
         self.handed.take();
         let left = self.ports.lose();
         self.carriers.extend(left.into_iter().map(|port| (port, false)));
@@ -243,35 +252,38 @@ impl Plane {
             self.counters.violations += 1;
             return self.discard(id);
         };
-        if self.upcalls.len() >= MAX_UPCALLS {
-            self.counters.upcalls_dropped += 1;
-            return self.discard(id);
-        }
         self.counters.upcalls += 1;
-        let kind = match upcall.cause {
+        let (kind, to) = match upcall.cause {
             UpcallCause::Miss => {
                 self.missed += 1;
-                UpcallKind::Miss
+                (UpcallKind::Miss, packets::Use::Decides)
             }
-            UpcallCause::Action(to) => UpcallKind::Action {
-                socket: to.pid,
-                userdata: Some(to.data.into_vec()).filter(|data| !data.is_empty()),
-                egress_tunnel: None,
-                actions: None,
-            },
+            UpcallCause::Action(to) => {
+                let purpose = packets::Use::of(&to.data);
+                let kind = UpcallKind::Action {
+                    socket: to.pid,
+                    userdata: Some(to.data.into_vec()).filter(|data| !data.is_empty()),
+                    egress_tunnel: None,
+                    actions: None,
+                };
+                (kind, purpose)
+            }
         };
         let context = upcall.context.as_deref().unwrap_or(&Context::NONE);
         let hash = hash_of(&upcall.key);
-        let mut parts = packets::complete(upcall.packet);
-        let keys: Vec<_> = packets::keys(&upcall.key, &parts)
+        let shown = packets::shown(upcall.packet, to);
+        let keys: Vec<_> = packets::keys(&upcall.key, &shown.frames)
             .map(|key| Box::new(key_of(&key, context, self.options.ports)))
             .collect();
-        if upcall.key.no_ethernet() != 0 {
-            packets::begin_behind_ethernet(&mut parts);
-        }
-        let last = parts.len().saturating_sub(1);
-        for (number, (packet, key)) in parts.into_iter().zip(keys).enumerate() {
-            let part = Upcall {
+        let begins_behind_ethernet = upcall.key.no_ethernet() != 0;
+        let now = Instant::now();
+        let keep = |original| self.originals.keep(port, original, now);
+        let serial = shown.original.map_or(0, keep);
+        let messages = shown.frames.into_iter().zip(keys).map(|(mut packet, key)| {
+            if begins_behind_ethernet {
+                packets::begin_behind_ethernet(&mut packet);
+            }
+            Upcall {
                 datapath,
                 port,
                 kind: kind.clone(),
@@ -279,11 +291,19 @@ impl Plane {
                 key,
                 mru: None,
                 length: None,
-                serial: 0,
+                serial,
                 hash,
-            };
-            self.upcalls.push_back((part, (number == last).then_some(id)));
-        }
+            }
+        });
+        let (dropped, lost) = self.upcalls.push(port, id, messages);
+        self.counters.upcalls_dropped += dropped + shown.left_out as u64;
+        lost.into_iter().for_each(|lost| self.discard(lost));
+    }
+
+    /// The packet that ovs-vswitchd saw the first segment of, if that is what it sends back.
+    fn original(&self, from: PortNo, execute: &Execute<'_>) -> Option<Packet> {
+        let (serial, behind) = (execute.hash?, execute.eth_type.is_some());
+        self.originals.find(from, serial, execute.packet, behind).cloned()
     }
 
     fn discard(&mut self, upcall: protocol::UpcallId) {
@@ -464,10 +484,10 @@ impl Datapath for Plane {
             dp_hash: metadata.dp_hash,
             no_ethernet: execute.eth_type.is_some(),
             actions,
-            packet: Packet {
+            packet: self.original(from, execute).unwrap_or_else(|| Packet {
                 vnet_header: [0; 12],
                 frame: packets::frame(execute.eth_type, execute.packet),
-            },
+            }),
         };
         self.link.push(Request::Execute(injected), Vec::new());
         Ok(())
@@ -491,13 +511,13 @@ impl Datapath for Plane {
         Vec::new()
     }
 
-    fn next_upcall(&mut self) -> Option<Upcall> {
-        let (upcall, id) = self.upcalls.pop_front()?;
-        if let Some(upcall) = id {
+    fn next_upcall(&mut self, has_room: &dyn Fn(&Upcall) -> bool) -> Option<Upcall> {
+        let message = self.upcalls.next(has_room)?;
+        if let Some(upcall) = message.ends {
             // What ovs-vswitchd sends in answer is a packet of its own.
             self.handed.add(upcall);
         }
-        Some(upcall)
+        Some(message.upcall)
     }
 }
 

@@ -362,6 +362,8 @@ impl Plane {
             socket::remove(&self.options.sockets.path(&port.spec.name));
         }
         self.carriers.retain(|(of, _)| *of != number);
+        self.upcalls.remove(number);
+        self.originals.remove(number);
     }
 
     pub(super) fn set_mtu(&mut self, number: PortNo, mtu: u32) {

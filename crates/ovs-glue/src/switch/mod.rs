@@ -27,6 +27,7 @@ use ovs_netlink::flow::Omit;
 use ovs_netlink::message::{Flags, Header, Message};
 use ovs_netlink::name::Name;
 use ovs_netlink::{Errno, Error, Reply, Request, vport as vports};
+pub use packet::Next;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// Datapaths at one time. ovs-vswitchd has one, and removes others.

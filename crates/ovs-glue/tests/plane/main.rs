@@ -4,6 +4,7 @@
 
 mod limits;
 mod restore;
+mod upcalls;
 
 use control_protocol::Channel;
 use control_protocol::data_plane::{
@@ -417,7 +418,7 @@ fn packets_for_ovs_vswitchd_are_handed_over_one_by_one() {
     world.hear();
     world.say(upcall(FIRST + 1, 5));
     world.hears_nothing();
-    let upcall_of = world.plane.next_upcall().unwrap();
+    let upcall_of = world.plane.next_upcall(&|_| true).unwrap();
     assert_eq!(
         (upcall_of.port, upcall_of.key.metadata.in_port),
         (PortNo(1), Some(1))
@@ -437,7 +438,7 @@ fn packets_for_ovs_vswitchd_are_handed_over_one_by_one() {
         let before = world.violations();
         world.say(upcall(port, 1));
         assert!(matches!(world.hear().request, Request::Discard { .. }));
-        assert!(world.plane.next_upcall().is_none());
+        assert!(world.plane.next_upcall(&|_| true).is_none());
         assert_eq!(world.violations(), before + 1);
     }
     // More than any data plane has under way: bounded, and it is told.
@@ -927,14 +928,14 @@ fn what_a_packet_bears_is_told() {
     context.set_skb_priority(8);
     upcall.context = Some(Box::new(context));
     world.say(FromDataPlane::Upcall(upcall.clone()));
-    let told = world.plane.next_upcall().unwrap().key.metadata;
+    let told = world.plane.next_upcall(&|_| true).unwrap().key.metadata;
     let told = (told.recirc_id, told.dp_hash, told.mark, told.priority);
     assert_eq!(told, (5, 6, 7, 8));
     // Without an Ethernet header.
     upcall.key.set_no_ethernet(1);
     let whole = upcall.packet.frame.clone();
     world.say(FromDataPlane::Upcall(upcall));
-    let told = world.plane.next_upcall().unwrap();
+    let told = world.plane.next_upcall(&|_| true).unwrap();
     assert_eq!(told.key.ethernet, None);
     assert_eq!(told.packet, whole[14..]);
 }

@@ -19,6 +19,7 @@ mod listening;
 mod plane;
 mod rates;
 mod restore;
+mod shares;
 mod verbs;
 mod world;
 
@@ -515,5 +516,18 @@ fn inside_verbs() {
 fn inside_product() {
     if let (Some(mut world), Some(program)) = (World::new(), product()) {
         forwarding::product_forwards(&mut world, program);
+    }
+}
+
+#[test]
+fn frames_of_many_segments_leave_others_their_share_of_ovs_vswitchd() {
+    inside_with_product("inside_large_frames");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_large_frames() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        shares::large_frames(&mut world, program);
     }
 }

@@ -38,6 +38,7 @@ pub(crate) const CALLS: Calls = &[
                 request(libc::TUNSETCARRIER),
                 request(libc::TUNSETVNETHDRSZ),
                 request(libc::TUNSETVNETLE),
+                request(libc::TIOCOUTQ), // upcalls that were not read
             ],
         )]),
     ),
