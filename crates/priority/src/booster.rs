@@ -2,6 +2,7 @@
 
 use crate::anchor::Anchor;
 use crate::bucket::Bucket;
+use crate::core_bucket::{CoreBucket, since_start_ns};
 use crate::kernel::{self, Level};
 use placement_config::Priority;
 use std::time::Instant;
@@ -59,14 +60,19 @@ impl Booster {
 
     /// To be called before the thread sleeps.
     pub fn prepare_sleep(&mut self, mode: WakeMode) {
-        self.account();
+        let core = self.account();
         let raised = Level::raised(self.class);
+        let now_ns = since_start_ns(self.since);
         let level = match mode {
             // With `SCHED_BATCH` the thread would lose its short time slice.
             WakeMode::Patient if self.class == Priority::Slice => Level::NORMAL,
             WakeMode::Patient => Level::PATIENT,
-            WakeMode::Preempting if self.level == raised && !self.bucket.is_empty() => raised,
-            WakeMode::Preempting if self.bucket.has_enough() => raised,
+            WakeMode::Preempting
+                if self.level == raised && !self.bucket.is_empty() && !core.is_empty(now_ns) =>
+            {
+                raised
+            }
+            WakeMode::Preempting if self.bucket.has_enough() && core.has_enough(now_ns) => raised,
             WakeMode::Preempting => Level::NORMAL,
         };
         self.enter(level);
@@ -89,12 +95,12 @@ impl Booster {
         self.since = now;
     }
 
-    /// Lowers a raised thread whose tokens are used up. The thread calls this now and then while it is awake.
+    /// Lowers a raised thread whose tokens, or those of its core, are used up. The thread calls this now and then while it is awake.
     #[inline]
     pub fn check(&mut self) {
         if self.is_raised() {
-            self.account();
-            if self.bucket.is_empty() {
+            let core = self.account();
+            if self.bucket.is_empty() || core.is_empty(since_start_ns(self.since)) {
                 self.enter(Level::NORMAL);
             }
         }
@@ -112,13 +118,16 @@ impl Booster {
         self.level == Level::raised(self.class) && self.level != Level::NORMAL
     }
 
-    /// Takes tokens for the time since the last call, if the thread was raised.
-    fn account(&mut self) {
-        let now = Instant::now();
+    /// Takes tokens for the time since the last call, if the thread was raised; returns the bucket of its core.
+    fn account(&mut self) -> &'static CoreBucket {
+        let (now, core) = (Instant::now(), CoreBucket::of(kernel::cpu()));
         if self.is_raised() {
-            self.bucket.used(nanoseconds(self.since, now));
+            let ns = nanoseconds(self.since, now);
+            self.bucket.used(ns);
+            core.used(ns, since_start_ns(now));
         }
         self.since = now;
+        core
     }
 
     fn enter(&mut self, level: Level) {

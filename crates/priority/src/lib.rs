@@ -14,8 +14,8 @@
 //!
 //! A raised thread takes time from other tasks, so its time in the class is bounded by a token bucket ([`Bucket`]), which fills
 //! only while the thread sleeps. A thread that is flooded never sleeps, gets no tokens, falls to the normal class and gets its
-//! fair share there like any other thread. [`Booster`] keeps the bucket and makes the system calls; while tokens last, it makes
-//! none.
+//! fair share there like any other thread. All threads of the process that run on one core share another bucket (`core_bucket`).
+//! [`Booster`] keeps the buckets and makes the system calls; while tokens last, it makes none.
 //!
 //! The safe direction of error is the normal class: a thread stays there if the kernel refuses a change. Should a bug keep a
 //! thread in the real-time class, the kernel ends the process ([`RUNAWAY_US`]), and the supervisor starts it again.
@@ -25,6 +25,7 @@
 mod anchor;
 mod booster;
 mod bucket;
+mod core_bucket;
 mod kernel;
 
 pub use booster::{Booster, WakeMode};
