@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use virtqueue::Chain;
 use wire::{
-    BadOffload, Layers, MAX_HEADERS, Offload, Parsed, Snapshot, VnetHeader, exact_key, parse, set_field,
+    BadOffload, GSO_NONE, Layers, MAX_HEADERS, Offload, Parsed, Snapshot, VnetHeader, exact_key, parse,
+    set_field,
 };
 
 /// Largest frame in bytes: the largest IP packet with Ethernet header and one VLAN tag.
@@ -136,7 +137,12 @@ impl Packet {
     ) -> Result<(), DropReason> {
         let unseen = key.unseen();
         let offload = self.check_offload().map_err(|_| DropReason::BadOffload);
-        if unseen.is_nothing() || offload.is_ok() && !is_read(unseen) {
+        // Headers that segments repeat, as those of a tunnel, may be behind the head as well.
+        let is_settled = match offload {
+            Ok(()) => unseen.is_nothing() || !is_read(unseen),
+            Err(_) => unseen.is_nothing() && (self.header[1] == GSO_NONE || self.tail_len == 0),
+        };
+        if is_settled {
             return offload;
         }
         if !may_copy() {
@@ -152,6 +158,9 @@ impl Packet {
     ///
     /// A reason to drop the packet.
     pub fn parse_flow_key(&mut self) -> Result<FlowKey, DropReason> {
+        if self.header[1] != GSO_NONE && self.front().is_empty() && self.tail_len > 0 {
+            self.copy_front();
+        }
         let (key, layers) = self.whole_key()?;
         self.layers = layers;
         self.offload = if Offload::is_wanted(&self.header) {
@@ -196,7 +205,7 @@ impl Packet {
     }
 
     /// The beginning of the frame, as far as it lies in our memory and headers are looked for.
-    fn headers(&self) -> Cow<'_, [u8]> {
+    pub(crate) fn headers(&self) -> Cow<'_, [u8]> {
         let (head, front) = (self.head.bytes(), self.front());
         let front = &front[..front.len().min(MAX_HEADERS.saturating_sub(head.len()))];
         if front.is_empty() {

@@ -20,6 +20,7 @@ mod parse;
 mod segment;
 mod set;
 mod snapshot;
+mod tunnel;
 mod vnet;
 
 pub use checksum::{Sum, finish_checksum, pseudo};

@@ -7,12 +7,14 @@
 //! [`flow::DropReason::BadOffload`].
 //!
 //! The switch offers, and therefore accepts, TCP segmentation over IPv4 and IPv6, with or without ECN, and checksum
-//! completion anywhere behind the IP header, so that a tunnel's inner checksum can be left to the switch. The
+//! completion anywhere behind the IP header, so that a tunnel's inner checksum can be left to the switch. Kernels send more
+//! than that through a packet socket, whose peer they do not ask: UDP segmentation, and TCP inside a tunnel. The
 //! checksum field may lie deeper than the head: then the caller that completes it has to write it where the rest of the
 //! frame is ([`crate::finish_checksum`] refuses).
 
 use crate::layers::{L3, L4, Layers};
-use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, NEEDS_CSUM, VnetHeader};
+use crate::tunnel::inner;
+use crate::vnet::{GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 use std::fmt;
 
 /// Smallest accepted `gso_size`. It bounds what one frame can cost in segments. Linux never goes below:
@@ -89,11 +91,11 @@ impl Offload {
             ..VnetHeader::default()
         };
         if gso != GSO_NONE {
-            check_segmentation(header, layers, head, frame_len)?;
-            if frame_len - usize::from(layers.payload) > usize::from(header.gso_size) {
+            let payload = check_segmentation(header, layers, head, frame_len)?;
+            if frame_len - usize::from(payload) > usize::from(header.gso_size) {
                 sane.gso_type = header.gso_type;
                 sane.gso_size = header.gso_size;
-                sane.hdr_len = layers.payload;
+                sane.hdr_len = payload;
             }
         }
         Ok(Offload { header: sane })
@@ -122,7 +124,7 @@ impl Offload {
         self.needs_checksum() && usize::from(csum_start) == start && usize::from(csum_offset) == offset
     }
 
-    /// The kind of segmentation needed, [`GSO_TCPV4`] or [`GSO_TCPV6`], without ECN bit; `None` for a frame that
+    /// The kind of segmentation needed, [`GSO_TCPV4`], [`GSO_TCPV6`] or [`GSO_UDP_L4`], without ECN bit; `None` for a frame that
     /// goes as it is.
     #[inline]
     pub fn segmentation(&self) -> Option<u8> {
@@ -143,17 +145,19 @@ impl Offload {
         let l3 = usize::from(layers.l3);
         match self.segmentation() {
             None => frame_len.saturating_sub(l3),
-            Some(_) => usize::from(layers.payload).saturating_sub(l3) + usize::from(self.header.gso_size),
+            Some(_) => {
+                usize::from(self.header.hdr_len).saturating_sub(l3) + usize::from(self.header.gso_size)
+            }
         }
     }
 
     /// How many packets the frame is on the wire: 1, or its segments.
     #[inline]
-    pub fn packets(&self, layers: &Layers, frame_len: usize) -> usize {
+    pub fn packets(&self, frame_len: usize) -> usize {
         match self.segmentation() {
             None => 1,
             Some(_) => {
-                let payload = frame_len.saturating_sub(usize::from(layers.payload));
+                let payload = frame_len.saturating_sub(usize::from(self.header.hdr_len));
                 payload.div_ceil(usize::from(self.header.gso_size)).max(1)
             }
         }
@@ -196,30 +200,44 @@ fn check_checksum(header: &VnetHeader, layers: &Layers, frame_len: usize) -> Res
     if inside && fits { Ok(()) } else { Err(BadOffload) }
 }
 
-/// The frame is what `gso_type` says, with all headers in the head and payload behind them.
+/// The frame is what `gso_type` says, with all headers in the head and payload behind them. Returns where that begins.
 fn check_segmentation(
     header: &VnetHeader,
     layers: &Layers,
     head: &[u8],
     frame_len: usize,
-) -> Result<(), BadOffload> {
-    let l3_fits = match header.gso_type & !GSO_ECN {
-        GSO_TCPV4 => layers.l3_kind == L3::Ipv4,
-        GSO_TCPV6 => layers.l3_kind == L3::Ipv6,
-        _ => false,
+) -> Result<u16, BadOffload> {
+    let payload = match (header.gso_type, layers.l4_kind) {
+        (GSO_UDP_L4, L4::Udp) if header.csum_start == layers.l4 => layers.payload,
+        (GSO_UDP_L4, _) => return Err(BadOffload),
+        (kind, transport) => {
+            let version = match kind & !GSO_ECN {
+                GSO_TCPV4 => L3::Ipv4,
+                GSO_TCPV6 => L3::Ipv6,
+                _ => return Err(BadOffload),
+            };
+            let (l3_kind, payload) = if transport == L4::Tcp {
+                (layers.l3_kind, layers.payload)
+            } else {
+                let start = usize::from(header.csum_start);
+                let inner = inner(head, layers, start, |end| end == frame_len).ok_or(BadOffload)?;
+                (inner.kind, u16::try_from(inner.payload).map_err(|_| BadOffload)?)
+            };
+            if l3_kind != version || transport != L4::Tcp && header.csum_offset != TCP_CHECKSUM {
+                return Err(BadOffload);
+            }
+            payload
+        }
     };
-    let payload = usize::from(layers.payload);
+    let end = usize::from(payload);
     // Segments get lengths of their own. So one that is wrong must not tell of another packet than they are.
-    let ends = ip_end(layers, head) == Some(frame_len);
-    let fits = l3_fits
-        && ends
-        && layers.l4_kind == L4::Tcp
+    let fits = ip_end(layers, head) == Some(frame_len)
         && !layers.fragment
-        && payload != 0
-        && payload <= head.len()
-        && payload < frame_len
+        && end != 0
+        && end <= head.len()
+        && end < frame_len
         && header.gso_size >= MIN_GSO_SIZE;
-    if fits { Ok(()) } else { Err(BadOffload) }
+    if fits { Ok(payload) } else { Err(BadOffload) }
 }
 
 /// Where the packet ends by what its IP header says.

@@ -1,4 +1,4 @@
-//! Software segmentation of TCP, for a receiver that did not negotiate it.
+//! Software segmentation of TCP, also inside a tunnel, and of UDP, for a receiver that did not negotiate it.
 //!
 //! Cuts only headers: each [`Segment`] is a private copy of the frame's headers with lengths, IPv4
 //! identification and checksum, sequence number and flags set for it, and a range of the payload, which
@@ -7,20 +7,25 @@
 //! payload from copying it, calls [`Segment::finish`].
 //!
 //! What changes from segment to segment follows what senders do themselves (RFC 9293 3.8.3 with RFC 3168 6.1.2
-//! for CWR): FIN and PSH only on the last, CWR only on the first, IPv4 identification counted up. The pseudo
+//! for CWR): FIN and PSH only on the last, CWR only on the first, IPv4 identification counted up. Of UDP each segment is a datagram
+//! of its own. Outer headers of a tunnel get lengths and identifications as well; an outer UDP checksum, if there was one, follows
+//! from the headers, since the inner segment adds up to the complement of its pseudo header (as in Linux: local checksum offload). The pseudo
 //! header's sum is computed from the addresses rather than taken from the sender, whose drivers disagree
 //! about the length in it. Behind an IPv6 routing header the addresses are the wrong ones, so that such
 //! a packet cannot be segmented here.
 
 use crate::checksum::{Sum, finish_checksum, pseudo};
-use crate::layers::{L3, Layers};
+use crate::layers::{L3, L4, Layers};
 use crate::offload::Offload;
 use crate::snapshot::Snapshot;
-use crate::vnet::{NEEDS_CSUM, VnetHeader};
+use crate::tunnel::inner;
+use crate::vnet::{GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 use std::fmt;
 
 const TCP: u8 = 6;
+const UDP: u8 = 17;
 const TCP_CHECKSUM: usize = 16;
+const UDP_CHECKSUM: usize = 6;
 const TCP_FLAGS: usize = 13;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
@@ -44,6 +49,8 @@ pub struct Segment {
     header: [u8; Snapshot::MAX_LEN],
     header_len: usize,
     l4: usize,
+    /// Where the checksum is in the L4 header.
+    checksum: usize,
     /// Where the payload begins, counted from the start of the frame as `head` and `layers` described it.
     pub payload_offset: usize,
     /// Bytes of payload, 1 to `gso_size`.
@@ -53,7 +60,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Ethernet, IP and TCP header.
+    /// All headers.
     #[inline]
     pub fn header(&self) -> &[u8] {
         &self.header[..self.header_len]
@@ -72,23 +79,23 @@ impl Segment {
         VnetHeader {
             flags: NEEDS_CSUM,
             csum_start: self.l4 as u16,
-            csum_offset: TCP_CHECKSUM as u16,
+            csum_offset: self.checksum as u16,
             ..VnetHeader::default()
         }
     }
 
-    /// Completes the TCP checksum, given the sum of the segment's payload.
+    /// Completes the L4 checksum, given the sum of the segment's payload.
     #[inline]
     pub fn finish(&mut self, payload: &Sum) {
         let written = finish_checksum(
             &mut self.header[..self.header_len],
             self.l4,
-            TCP_CHECKSUM,
+            self.checksum,
             payload,
         );
         debug_assert!(
             written,
-            "segments() checked that the TCP header lies in the header"
+            "segments() checked that the L4 header lies in the header"
         );
     }
 }
@@ -105,26 +112,41 @@ pub fn segments<'a>(
     offload: &Offload,
     frame_len: usize,
 ) -> Result<Segments<'a>, CannotSegment> {
-    let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
-    let header_len = usize::from(layers.payload);
-    let gso_size = usize::from(offload.header().gso_size);
-    let smallest_l3 = match layers.l3_kind {
-        L3::Ipv4 => 20,
-        L3::Ipv6 => 40,
-        _ => return Err(CannotSegment),
+    let outer = Headers {
+        l3: layers.l3.into(),
+        kind: layers.l3_kind,
+        l4: layers.l4.into(),
     };
-    let ordered = l3 + smallest_l3 <= l4 && l4 + 20 <= header_len;
-    let inside = header_len <= head.len().min(Snapshot::MAX_LEN) && header_len < frame_len;
-    let possible = offload.segmentation().is_some() && gso_size > 0 && !layers.routed;
-    if !(ordered && inside && possible) {
+    let header_len = usize::from(offload.header().hdr_len);
+    let gso_size = usize::from(offload.header().gso_size);
+    let Some(kind) = offload.segmentation().filter(|_| gso_size > 0 && !layers.routed) else {
+        return Err(CannotSegment);
+    };
+    let is_udp = kind == GSO_UDP_L4;
+    let l4_len = if is_udp { 8 } else { 20 };
+    if header_len > head.len().min(Snapshot::MAX_LEN) || header_len >= frame_len || !outer.are_ordered() {
         return Err(CannotSegment);
     }
-    let headers = &head[..header_len];
+    let is_tunnel = !is_udp && layers.l4_kind != L4::Tcp;
+    let (innermost, tunnel) = if is_tunnel {
+        let start = offload.header().csum_start.into();
+        // Callers that want the first segments only may say that the frame is shorter.
+        let inner = inner(head, layers, start, |end| end >= frame_len).ok_or(CannotSegment)?;
+        let has_udp = layers.l4_kind == L4::Udp;
+        let (l3, kind, l4) = (inner.l3, inner.kind, inner.l4);
+        (Headers { l3, kind, l4 }, Some((outer, has_udp)))
+    } else {
+        (outer, None)
+    };
+    let is_known = is_tunnel || header_len == usize::from(layers.payload);
+    if !innermost.are_ordered() || innermost.l4 + l4_len > header_len || !is_known {
+        return Err(CannotSegment);
+    }
     Ok(Segments {
-        headers,
-        l3,
-        l4,
-        kind: layers.l3_kind,
+        headers: &head[..header_len],
+        innermost,
+        tunnel,
+        is_udp,
         gso_size,
         frame_len,
         next: header_len,
@@ -132,13 +154,54 @@ pub fn segments<'a>(
     })
 }
 
+/// Where an IP header and what it carries begin.
+#[derive(Clone, Copy, Debug)]
+struct Headers {
+    l3: usize,
+    kind: L3,
+    l4: usize,
+}
+
+impl Headers {
+    fn are_ordered(&self) -> bool {
+        let smallest = match self.kind {
+            L3::Ipv4 => 20,
+            L3::Ipv6 => 40,
+            _ => return false,
+        };
+        self.l3 + smallest <= self.l4
+    }
+
+    /// Sets the IP header's lengths, identification and checksum, for a packet that ends with byte `end`.
+    #[inline]
+    fn set_ip(&self, header: &mut [u8], end: usize, number: u16) {
+        let len = end - self.l3;
+        match self.kind {
+            L3::Ipv4 => set_ipv4(&mut header[self.l3..self.l4], len, number),
+            _ => set_u16(&mut header[self.l3..], 4, len - 40),
+        }
+    }
+
+    /// The sum of the pseudo header of a packet that ends with byte `end`.
+    #[inline]
+    fn pseudo(&self, header: &[u8], protocol: u8, end: usize) -> u16 {
+        let addresses = match self.kind {
+            L3::Ipv4 => &header[self.l3 + 12..self.l3 + 20],
+            _ => &header[self.l3 + 8..self.l3 + 40],
+        };
+        pseudo(addresses, protocol, end - self.l4).fold()
+    }
+}
+
 /// The segments of a frame, in order.
 #[derive(Clone, Debug)]
 pub struct Segments<'a> {
     headers: &'a [u8],
-    l3: usize,
-    l4: usize,
-    kind: L3,
+    /// What is cut.
+    innermost: Headers,
+    /// The headers of the tunnel around it, and whether it has a UDP header.
+    tunnel: Option<(Headers, bool)>,
+    is_udp: bool,
     gso_size: usize,
     frame_len: usize,
     /// Where the next segment's payload begins.
@@ -153,32 +216,35 @@ impl Iterator for Segments<'_> {
     fn next(&mut self) -> Option<Segment> {
         let left = self.frame_len.checked_sub(self.next).filter(|&left| left > 0)?;
         let header_len = self.headers.len();
+        let Headers { l4, .. } = self.innermost;
         let mut segment = Segment {
             header: [0; Snapshot::MAX_LEN],
             header_len,
-            l4: self.l4,
+            l4,
+            checksum: if self.is_udp { UDP_CHECKSUM } else { TCP_CHECKSUM },
             payload_offset: self.next,
             payload_len: left.min(self.gso_size),
             last: left <= self.gso_size,
         };
         let header = &mut segment.header[..header_len];
         header.copy_from_slice(self.headers);
-        let l3_len = header_len - self.l3 + segment.payload_len;
-        let addresses = match self.kind {
-            L3::Ipv4 => {
-                set_ipv4(&mut header[self.l3..self.l4], l3_len, self.number);
-                &self.headers[self.l3 + 12..self.l3 + 20]
+        let end = header_len + segment.payload_len;
+        self.innermost.set_ip(header, end, self.number);
+        let protocol = if self.is_udp { UDP } else { TCP };
+        let partial = self.innermost.pseudo(header, protocol, end);
+        if self.is_udp {
+            set_u16(&mut header[l4..], 4, end - l4);
+            header[l4 + UDP_CHECKSUM..][..2].copy_from_slice(&partial.to_be_bytes());
+        } else {
+            let sent = self.next - header_len;
+            set_tcp(&mut header[l4..], sent, sent == 0, segment.last, partial);
+        }
+        if let Some((outer, has_udp)) = self.tunnel {
+            outer.set_ip(header, end, self.number);
+            if has_udp {
+                set_outer_udp(header, &outer, l4, end, partial);
             }
-            _ => {
-                set_u16(&mut header[self.l3..], 4, l3_len - 40);
-                &self.headers[self.l3 + 8..self.l3 + 40]
-            }
-        };
-        let l4_len = header_len - self.l4 + segment.payload_len;
-        let partial = pseudo(addresses, TCP, l4_len).fold();
-        let sent = self.next - header_len;
-        set_tcp(&mut header[self.l4..], sent, sent == 0, segment.last, partial);
-
+        }
         self.next += segment.payload_len;
         self.number = self.number.wrapping_add(1);
         Some(segment)
@@ -211,6 +277,22 @@ fn set_ipv4(header: &mut [u8], len: usize, number: u16) {
     header[10..12].fill(0);
     let checksum = Sum::of(header).complement();
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Length and checksum of a tunnel's UDP header, around a segment at `l4` that will add up to the complement of `partial`. A checksum
+/// that was not there is not made (RFC 768).
+fn set_outer_udp(header: &mut [u8], outer: &Headers, l4: usize, end: usize, partial: u16) {
+    let udp = outer.l4;
+    set_u16(&mut header[udp..], 4, end - udp);
+    let field = udp + UDP_CHECKSUM..udp + UDP_CHECKSUM + 2;
+    if header[field.clone()] == [0, 0] {
+        return;
+    }
+    header[field.clone()].fill(0);
+    let mut sum = Sum::of(&header[udp..l4]);
+    sum.add_u16(outer.pseudo(header, UDP, end));
+    sum.add_u16(!partial);
+    header[field].copy_from_slice(&sum.l4_checksum().to_be_bytes());
 }
 
 /// Sequence number, flags and the partial checksum, `sent` bytes into the payload.

@@ -6,8 +6,8 @@ use common::*;
 use flow::PortId;
 use proptest::prelude::*;
 use wire::{
-    CannotSegment, GSO_ECN, GSO_TCPV4, GSO_TCPV6, Layers, NEEDS_CSUM, Offload, Segment, Snapshot, Sum,
-    VnetHeader, finish_checksum, parse, segments,
+    CannotSegment, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, Layers, NEEDS_CSUM, Offload, Segment, Snapshot,
+    Sum, VnetHeader, finish_checksum, parse, segments,
 };
 
 const FIN: u16 = 0x01;
@@ -224,7 +224,7 @@ fn the_largest_frame_is_cut_whole() {
     let frame = recipe.whole();
     let (layers, offload) = offload(&frame, 1448);
     assert_eq!(finished(&frame, &layers, &offload), recipe.naive_segments(1448));
-    assert_eq!(offload.packets(&layers, frame.len()), 46);
+    assert_eq!(offload.packets(frame.len()), 46);
 }
 
 #[test]
@@ -269,6 +269,185 @@ fn what_cannot_be_cut_is_refused() {
     );
 }
 
+/// A datagram of that protocol number, around `payload`, with its checksum if it has one.
+fn datagram(v6: bool, number: u16, to: u16, has_checksum: bool, payload: &[u8]) -> Vec<u8> {
+    let mut datagram = udp(payload);
+    datagram[2..4].copy_from_slice(&to.to_be_bytes());
+    let addresses = match v6 {
+        true => ipv6(17, &[], &[])[8..40].to_vec(),
+        false => ipv4(17, 0, &[], &[])[12..20].to_vec(),
+    };
+    if has_checksum {
+        let len = (datagram.len() as u16).to_be_bytes();
+        let checksum = !ones_complement_sum(&[&addresses[..], &[0, 17], &len, &datagram].concat());
+        let checksum = if checksum == 0 { 0xffff } else { checksum };
+        datagram[6..8].copy_from_slice(&checksum.to_be_bytes());
+    }
+    if v6 {
+        return ethernet(&[], 0x86dd, &ipv6(17, &[], &datagram));
+    }
+    let mut packet = ipv4(17, 0, &[], &datagram);
+    packet[4..6].copy_from_slice(&0xfffe_u16.wrapping_add(number).to_be_bytes());
+    packet[10..12].fill(0);
+    let checksum = !ones_complement_sum(&packet[..20]);
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    ethernet(&[], 0x0800, &packet)
+}
+
+/// What a virtual network's kernel sends: the frame behind a VXLAN header (RFC 7348), in UDP.
+fn vxlan(v6: bool, number: u16, has_checksum: bool, frame: &[u8]) -> Vec<u8> {
+    datagram(
+        v6,
+        number,
+        4789,
+        has_checksum,
+        &[&[8, 0, 0, 0, 0, 0, 7, 0], frame].concat(),
+    )
+}
+
+/// Checks a request against as much of the frame as segments may have for headers.
+fn checked(header: &VnetHeader, frame: &[u8]) -> Result<(Layers, Offload), wire::BadOffload> {
+    let head = &frame[..frame.len().min(Snapshot::MAX_LEN)];
+    let layers = parse(head, frame.len(), PortId(1)).layers;
+    Ok((layers, Offload::check(header, &layers, head, frame.len())?))
+}
+
+fn finished_deep(frame: &[u8], layers: &Layers, offload: &Offload) -> Vec<Vec<u8>> {
+    let head = &frame[..frame.len().min(Snapshot::MAX_LEN)];
+    let cut = segments(head, layers, offload, frame.len()).expect("can be cut");
+    cut.map(|mut segment| {
+        segment.finish(&Sum::of(payload(&segment, frame)));
+        [segment.header(), payload(&segment, frame)].concat()
+    })
+    .collect()
+}
+
+#[test]
+fn what_only_resembles_tcp_in_a_tunnel_is_refused() {
+    let inner = plain(false, ACK, 3000).whole();
+    let frame = vxlan(false, 0, false, &inner);
+    let start = (frame.len() - inner.len() + 34) as u16;
+    let good = VnetHeader {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        gso_size: 1000,
+        csum_start: start,
+        csum_offset: 16,
+        ..VnetHeader::default()
+    };
+    assert!(checked(&good, &frame).is_ok());
+    // Elsewhere, another checksum, another version, and UDP where there is TCP.
+    for header in [
+        VnetHeader {
+            csum_start: start + 2,
+            ..good
+        },
+        VnetHeader {
+            csum_start: start - 20,
+            ..good
+        },
+        VnetHeader {
+            csum_offset: 6,
+            ..good
+        },
+        VnetHeader {
+            gso_type: GSO_TCPV6,
+            ..good
+        },
+        VnetHeader {
+            gso_type: GSO_UDP_L4,
+            ..good
+        },
+    ] {
+        assert!(checked(&header, &frame).is_err(), "{header:?}");
+    }
+    // The inner packet is a fragment, no TCP, or ends elsewhere; the outer packet ends elsewhere.
+    let ip = usize::from(start) - 20;
+    for (at, value) in [
+        (ip, 0x46),
+        (ip + 3, 0),
+        (ip + 6, 0x20),
+        (ip + 9, 17),
+        (17, 0),
+        (ip + 32, 0x40),
+    ] {
+        let mut other = frame.clone();
+        other[at] = value;
+        assert!(checked(&good, &other).is_err(), "byte {at}");
+    }
+    // A tunnel in a tunnel: lengths in between would not be those of segments.
+    let twice = vxlan(false, 0, false, &frame);
+    let header = VnetHeader {
+        csum_start: start + 50,
+        ..good
+    };
+    assert!(checked(&header, &twice).is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Twin: each segment built from nothing and wrapped by itself.
+    #[test]
+    fn tcp_in_a_tunnel_is_cut_with_all_its_headers(
+        mut recipe in recipes(), v6 in any::<bool>(), has_checksum in any::<bool>(), gso_size in 8u16..2000,
+    ) {
+        let gso_size = gso_size.min(u16::try_from(recipe.payload.len()).unwrap() - 1);
+        prop_assume!(gso_size >= 8);
+        if recipe.v6 {
+            recipe.ip_options = 0;
+        }
+        let inner = recipe.whole();
+        let frame = vxlan(v6, 0, has_checksum, &inner);
+        let l4 = parse(head(&inner), inner.len(), PortId(1)).layers.l4;
+        let header = VnetHeader {
+            flags: NEEDS_CSUM,
+            gso_type: if recipe.v6 { GSO_TCPV6 } else { GSO_TCPV4 },
+            gso_size,
+            csum_start: (frame.len() - inner.len()) as u16 + l4,
+            csum_offset: 16,
+            ..VnetHeader::default()
+        };
+        let deepest = usize::from(header.csum_start) + 20 + recipe.tcp_options;
+        let Ok((layers, offload)) = checked(&header, &frame) else {
+            prop_assert!(deepest > Snapshot::MAX_LEN);
+            return Ok(());
+        };
+        let expected: Vec<_> = recipe
+            .naive_segments(gso_size.into())
+            .iter()
+            .enumerate()
+            .map(|(number, segment)| vxlan(v6, number as u16, has_checksum, segment))
+            .collect();
+        prop_assert_eq!(offload.packets(frame.len()), expected.len());
+        let longest = expected.iter().map(Vec::len).max().unwrap();
+        prop_assert_eq!(longest - usize::from(layers.l3), offload.l3_len(&layers, frame.len()));
+        prop_assert_eq!(finished_deep(&frame, &layers, &offload), expected);
+    }
+
+    #[test]
+    fn udp_is_cut_into_datagrams(
+        v6 in any::<bool>(), payload in prop::collection::vec(any::<u8>(), 20..5000), gso_size in 8u16..2000,
+    ) {
+        let gso_size = gso_size.min(payload.len() as u16 - 1);
+        let frame = datagram(v6, 0, 53, true, &payload);
+        let header = VnetHeader {
+            flags: NEEDS_CSUM,
+            gso_type: GSO_UDP_L4,
+            gso_size,
+            csum_start: if v6 { 54 } else { 34 },
+            csum_offset: 6,
+            ..VnetHeader::default()
+        };
+        let (layers, offload) = checked(&header, &frame).expect("the request fits");
+        let chunks = payload.chunks(gso_size.into()).enumerate();
+        let expected: Vec<_> = chunks
+            .map(|(number, chunk)| datagram(v6, number as u16, 53, true, chunk))
+            .collect();
+        prop_assert_eq!(finished_deep(&frame, &layers, &offload), expected);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -282,7 +461,7 @@ proptest! {
         let l4 = usize::from(layers.l4);
         frame[l4 + 16..l4 + 18].fill(0xaa);
         let made = finished(&frame, &layers, &offload);
-        prop_assert_eq!(made.len(), offload.packets(&layers, frame.len()));
+        prop_assert_eq!(made.len(), offload.packets(frame.len()));
         let longest = made.iter().map(Vec::len).max().unwrap();
         prop_assert_eq!(longest - usize::from(layers.l3), offload.l3_len(&layers, frame.len()));
         prop_assert_eq!(made, recipe.naive_segments(usize::from(gso_size)));

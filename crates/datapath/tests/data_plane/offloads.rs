@@ -1,7 +1,7 @@
 //! Segmentation, checksums, merged buffers and the MTU, compared with the naive way.
 
 use crate::support::control::SWITCH;
-use crate::support::frames::{Tcp, complete_checksum, plain, segments, tagged};
+use crate::support::frames::{Tcp, complete_checksum, mac, plain, segments, sum, tagged};
 use crate::support::guest::{ALL, LEAST};
 use crate::support::{Guest, Layout, Setup, Switch};
 use control_protocol::data_plane::Request;
@@ -11,7 +11,7 @@ use flow::{
 };
 use proptest::prelude::*;
 use vnic::features as f;
-use wire::{NEEDS_CSUM, VnetHeader};
+use wire::{GSO_UDP_L4, NEEDS_CSUM, VnetHeader};
 
 const TSO: u64 = f::NET_GUEST_TSO4 | f::NET_GUEST_TSO6 | f::NET_GUEST_ECN;
 
@@ -570,6 +570,82 @@ fn checksums_deep_in_a_frame_are_completed() {
                 a.send_as(&header, &frame, &layout);
                 plain_header(b.expect(&expected));
             }
+        }
+        switch.finish();
+    }
+}
+
+/// A frame behind a VXLAN header, in UDP over IPv6: headers of 136 bytes and more.
+fn in_tunnel(frame: &[u8]) -> Vec<u8> {
+    let mut outer = [&mac(2)[..], &mac(1), &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+    let len = u16::try_from(16 + frame.len()).unwrap().to_be_bytes();
+    outer.extend(len);
+    outer.extend([17, 64]);
+    outer.extend([[0xfd; 16], [0xfe; 16]].concat());
+    outer.extend([0xc0, 1, 0x12, 0xb5]);
+    outer.extend(len);
+    outer.extend([0, 0, 8, 0, 0, 0, 0, 0, 7, 0]);
+    outer.extend(frame);
+    outer
+}
+
+/// Kernels send such frames through packet sockets. No driver is asked to take them.
+#[test]
+fn large_frames_in_a_tunnel_are_cut_for_every_receiver() {
+    for (features, buffers) in [(LEAST, vec![2048]), (ALL & !f::NET_GUEST_CSUM & !TSO, vec![101])] {
+        let (switch, mut a, mut b) = pair(features, buffers);
+        for v6 in [false, true] {
+            let tcp = Tcp::new(v6, 7300);
+            let frame = in_tunnel(&tcp.frame(1, 2, false));
+            let before = (frame.len() - tcp.headers() - 7300) as u16;
+            let inner = tcp.header(1000);
+            let header = VnetHeader {
+                csum_start: inner.csum_start + before,
+                ..inner
+            };
+            for layout in [Layout::One, Layout::Pieces(vec![12, 100, 33, 131])] {
+                a.send_as(&header, &frame, &layout);
+                for segment in segments(&tcp, 1, 2, 1000) {
+                    plain_header(b.expect(&in_tunnel(&segment)));
+                }
+            }
+        }
+        switch.finish();
+    }
+}
+
+#[test]
+fn large_datagrams_are_cut_for_every_receiver() {
+    for (features, buffers) in [(LEAST, vec![2048]), (ALL & !f::NET_GUEST_CSUM & !TSO, vec![101])] {
+        let (switch, mut a, mut b) = pair(features, buffers);
+        let payload: Vec<u8> = (0..5500).map(|at| at as u8 ^ (at >> 8) as u8).collect();
+        let datagram = |payload: &[u8]| {
+            let mut outer = [&mac(2)[..], &mac(1), &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+            let len = u16::try_from(8 + payload.len()).unwrap();
+            outer.extend(len.to_be_bytes());
+            outer.extend([17, 64]);
+            let addresses = [[0xfd; 16], [0xfe; 16]].concat();
+            outer.extend(&addresses);
+            outer.extend([0, 9, 0, 53]);
+            outer.extend(len.to_be_bytes());
+            let pseudo = sum(&addresses, 17 + u32::from(len));
+            outer.extend(((pseudo & 0xffff) as u16 + (pseudo >> 16) as u16).to_be_bytes());
+            outer.extend(payload);
+            outer
+        };
+        let header = VnetHeader {
+            flags: NEEDS_CSUM,
+            gso_type: GSO_UDP_L4,
+            gso_size: 1400,
+            csum_start: 54,
+            csum_offset: 6,
+            ..VnetHeader::default()
+        };
+        a.send_as(&header, &datagram(&payload), &Layout::Apart);
+        for part in payload.chunks(1400) {
+            let mut expected = datagram(part);
+            complete_checksum(&mut expected, 54, 6);
+            plain_header(b.expect(&expected));
         }
         switch.finish();
     }

@@ -116,7 +116,8 @@ fn segments_of(packet: &Packet, most: usize) -> Option<(usize, impl Iterator<Ite
     let header = VnetHeader::from_bytes(&packet.vnet_header);
     let layers = layers(head, frame.len());
     let offload = Offload::check(&header, &layers, head, frame.len()).ok()?;
-    let longest = usize::from(layers.payload).saturating_add(most.saturating_mul(header.gso_size.into()));
+    let longest =
+        usize::from(offload.header().hdr_len).saturating_add(most.saturating_mul(header.gso_size.into()));
     let parts = segments(head, &layers, &offload, frame.len().min(longest)).ok()?;
     let whole = |mut segment: wire::Segment| {
         let end = segment.payload_offset + segment.payload_len;
@@ -124,7 +125,7 @@ fn segments_of(packet: &Packet, most: usize) -> Option<(usize, impl Iterator<Ite
         segment.finish(&Sum::of(payload));
         [segment.header(), payload].concat()
     };
-    Some((offload.packets(&layers, frame.len()), parts.map(whole)))
+    Some((offload.packets(frame.len()), parts.map(whole)))
 }
 
 /// Whether the data plane would take the packet's offloads from us: it looks for no headers behind labels.

@@ -5,7 +5,8 @@ use super::{Outcome, ReceiveRing};
 use crate::features::{NET_GUEST_CSUM, NET_GUEST_ECN, NET_GUEST_TSO4, NET_GUEST_TSO6};
 use crate::packet::Packet;
 use flow::DropReason;
-use wire::{GSO_TCPV4, Snapshot, VnetHeader, segments};
+use std::borrow::Cow;
+use wire::{GSO_TCPV4, L4, Snapshot, VnetHeader, segments};
 
 /// Most segments of a packet that are made in one go.
 const SEGMENTS_AT_ONCE: usize = 64;
@@ -24,8 +25,8 @@ impl ReceiveRing {
         let Some(kind) = packet.offload.segmentation() else {
             return true;
         };
-        // The driver's segmentation knows no labels or service headers.
-        if packet.layers.pushed > 0 {
+        // The driver's segmentation knows no labels or service headers, no tunnels and no UDP.
+        if packet.layers.pushed > 0 || packet.layers.l4_kind != L4::Tcp {
             return false;
         }
         let tso = if kind == GSO_TCPV4 {
@@ -80,7 +81,12 @@ impl ReceiveRing {
     /// delivered before. Goes as far as one turn may.
     fn deliver_segments(&mut self, packet: &Packet, done: usize) -> Outcome {
         let (head, frame_len) = (packet.head.bytes(), packet.frame_len());
-        let Ok(all) = segments(head, &packet.layers, &packet.offload, frame_len) else {
+        let headers = if usize::from(packet.offload.header().hdr_len) <= head.len() {
+            Cow::Borrowed(head)
+        } else {
+            packet.headers()
+        };
+        let Ok(all) = segments(&headers, &packet.layers, &packet.offload, frame_len) else {
             return Outcome::Dropped(DropReason::CannotSegment);
         };
         let (mut count, whole) = (done, all.len());
