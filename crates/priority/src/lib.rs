@@ -8,8 +8,8 @@
 //! | class | raised | lowered | requires |
 //! |---|---|---|---|
 //! | [`Realtime`](Priority::Realtime) | `SCHED_FIFO`, priority 1 | `SCHED_OTHER` | `RLIMIT_RTPRIO` of 1, or `CAP_SYS_NICE` |
-//! | [`Nice`](Priority::Nice) | nice -20 | nice 0 | `RLIMIT_NICE` of 40, or `CAP_SYS_NICE` |
 //! | [`Slice`](Priority::Slice) | a time slice of 100 us | the same | Linux 6.12 |
+//! | [`Nice`](Priority::Nice) | nice -20 | nice 0 | `RLIMIT_NICE` of 40, or `CAP_SYS_NICE` |
 //! | [`Normal`](Priority::Normal) | `SCHED_OTHER` | the same | nothing |
 //!
 //! A raised thread takes time from other tasks, so its time in the class is bounded by a token bucket ([`Bucket`]), which fills
@@ -59,7 +59,7 @@ pub struct Grant {
 ///
 /// `wish` is one class, or [`Priority::Auto`] for the best one that is granted. Falls back to [`Priority::Normal`].
 pub fn grant(wish: Priority) -> Grant {
-    let best_first = [Priority::Realtime, Priority::Nice, Priority::Slice];
+    let best_first = [Priority::Realtime, Priority::Slice, Priority::Nice];
     let mut refused = String::new();
     for class in best_first {
         if wish != Priority::Auto && wish != class {
