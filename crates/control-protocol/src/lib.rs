@@ -20,10 +20,12 @@
 
 mod channel;
 pub mod data_plane;
+mod debt;
 pub mod driver;
 mod error;
 pub mod supervisor;
 pub mod work;
 
 pub use channel::{Channel, ChannelError, MAX_DESCRIPTORS, MAX_MESSAGE, encoded_len};
+pub use debt::Debt;
 pub use error::RequestError;

@@ -16,7 +16,7 @@ use crate::trust::{
 };
 use crate::users::Token;
 use control_protocol::data_plane::{Answer, Execute, FromDataPlane, Request, ToDataPlane, Upcall, VERSION};
-use control_protocol::{Channel, RequestError};
+use control_protocol::{Channel, Debt, RequestError};
 use flow::{DropReason, Flow, PutMode, Statistics, SwitchId};
 use management::DataPlaneStatus;
 use rustix::event::PollFlags;
@@ -33,6 +33,8 @@ pub(crate) struct DataPlane {
     absent_since_ms: Option<u64>,
     /// Whether one has listed its ports, so that numbers are known or can be given.
     pub numbered: bool,
+    /// Answers that it owes.
+    debt: Debt,
 }
 
 /// The channel, and the requests under way on it.
@@ -105,6 +107,18 @@ impl DataPlane {
         synchronising.or(self.absent_since_ms.map(|since| since + ABSENCE_MS))
     }
 
+    /// When it will have owed an answer for too long.
+    pub fn debt_deadline_ms(&self) -> Option<u64> {
+        self.debt.due_ms()
+    }
+
+    /// Whether it has owed an answer for too long, and the supervisor is to look at it.
+    pub fn take_overdue(&mut self, now_ms: u64) -> bool {
+        let owes = self.link.as_ref().is_some_and(|link| !link.pending.is_empty());
+        self.debt.set(owes, now_ms);
+        self.debt.take_overdue(now_ms)
+    }
+
     /// Its process and threads, once it has said so.
     pub fn welcome(&self) -> Option<&DataPlaneStatus> {
         self.link.as_ref()?.welcome.as_ref()
@@ -136,6 +150,9 @@ impl DataPlane {
             return Err(Lost::Malformed);
         }
         let message = link.peer.receive()?;
+        if message.is_some() {
+            self.debt.heard();
+        }
         Ok(message.map(|(message, _)| clean::data_plane(message)))
     }
 

@@ -2,8 +2,8 @@
 
 use crate::clean;
 use crate::peer::{Lost, Peer};
-use control_protocol::Channel;
 use control_protocol::driver::{FromDriver, InterfaceAddresses, InterfaceSpec, InterfaceState, ToDriver};
+use control_protocol::{Channel, Debt};
 use flow::{ControllerId, PortId};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
@@ -21,6 +21,9 @@ pub(crate) struct DriverDomain {
     ready: bool,
     /// Addresses of the interfaces, as reported last.
     addresses: BTreeMap<PortId, InterfaceAddresses>,
+    /// Whether it was told something since it said something.
+    was_told: bool,
+    debt: Debt,
 }
 
 impl DriverDomain {
@@ -33,6 +36,8 @@ impl DriverDomain {
             listed: None,
             ready: false,
             addresses: BTreeMap::new(),
+            was_told: true,
+            debt: Debt::default(),
         }
     }
 
@@ -48,6 +53,10 @@ impl DriverDomain {
     pub fn receive(&mut self) -> Result<Option<FromDriver>, Lost> {
         self.peer.flush();
         let message = self.peer.receive()?;
+        if message.is_some() {
+            self.was_told = false;
+            self.debt.heard();
+        }
         Ok(message.map(|(message, _)| clean::driver(message)))
     }
 
@@ -84,16 +93,36 @@ impl DriverDomain {
 
     /// Has it join an interface to the other end of a vhost-user stream.
     pub fn attach(&mut self, port: PortId, spec: InterfaceSpec, stream: OwnedFd) {
+        self.was_told = true;
         self.peer.send(ToDriver::Attach { port, spec }, vec![stream]);
     }
 
     /// Has it change an interface, if it has it open.
     pub fn change(&mut self, port: PortId, spec: InterfaceSpec) {
+        self.was_told = true;
         self.peer.send(ToDriver::Change { port, spec }, Vec::new());
+    }
+
+    /// When it will have owed a sign of life for too long.
+    pub fn debt_deadline_ms(&self) -> Option<u64> {
+        self.debt.due_ms()
+    }
+
+    /// Whether it was told something a while ago and has said nothing, so that the supervisor is to look at it: once, since there is
+    /// not always something to say.
+    pub fn take_overdue(&mut self, now_ms: u64) -> bool {
+        self.debt.set(self.was_told, now_ms);
+        let is_overdue = self.debt.take_overdue(now_ms);
+        if is_overdue {
+            self.was_told = false;
+            self.debt.heard();
+        }
+        is_overdue
     }
 
     /// Has it close an interface.
     pub fn detach(&mut self, port: PortId) {
+        self.was_told = true;
         self.addresses.remove(&port);
         self.peer.send(ToDriver::Detach { port }, Vec::new());
     }

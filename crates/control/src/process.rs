@@ -277,6 +277,8 @@ impl Control {
             self.data_plane.overdue_deadline_ms(),
             self.vcpus.deadline_ms(),
             self.told.due_ms(),
+            self.data_plane.debt_deadline_ms(),
+            self.driver.as_ref().and_then(|driver| driver.debt_deadline_ms()),
             self.users.next_deadline_ms(),
         ];
         deadlines.into_iter().flatten().min()
@@ -293,6 +295,7 @@ impl Control {
         self.replace_overdue(now_ms);
         self.refresh_stale(now_ms);
         self.tell_problems(now_ms);
+        self.tell_of_debts(now_ms);
         for token in self.users.overdue(now_ms) {
             self.forget_user(token);
             let refusal = Refusal::NoAnswer.to_string();

@@ -31,6 +31,20 @@ impl Control {
         self.supervisor.send(FromChild::Replace(role), Vec::new());
     }
 
+    /// Has the supervisor look at peers that owe answers.
+    pub fn tell_of_debts(&mut self, now_ms: u64) {
+        if self.data_plane.take_overdue(now_ms) {
+            self.supervisor.send(FromChild::Owes(Role::DataPlane), Vec::new());
+        }
+        if self
+            .driver
+            .as_mut()
+            .is_some_and(|driver| driver.take_overdue(now_ms))
+        {
+            self.supervisor.send(FromChild::Owes(Role::Driver), Vec::new());
+        }
+    }
+
     /// Has the data plane replaced when that time has come.
     pub fn replace_overdue(&mut self, now_ms: u64) {
         let deadline_ms = self.data_plane.overdue_deadline_ms();

@@ -9,7 +9,7 @@ use crate::controller::Controller;
 use crate::pipeline::Pipeline;
 use crate::requests::{Engine, Serving};
 use crate::state::Datapath;
-use control_protocol::supervisor::{FromChild, ToChild};
+use control_protocol::supervisor::{FromChild, Role, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::ControllerId;
 use placement::{Config, Costs, Cpu, Policy, Topology};
@@ -114,6 +114,15 @@ fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
         .ok()
 }
 
+/// The process that is a controller.
+fn role_of(controller: ControllerId) -> Option<Role> {
+    match controller {
+        ControllerId::BUILT_IN => Some(Role::Control),
+        ControllerId::OVS => Some(Role::Ovs),
+        _ => None,
+    }
+}
+
 struct Server {
     pulse: Arc<Pulse>,
     engine: Engine,
@@ -155,6 +164,12 @@ impl Server {
         scheduler.rings.before_sleep();
         for controller in self.controllers.values_mut() {
             controller.send_ended(&engine.datapath);
+            if controller.take_overdue(engine.datapath.now_ms())
+                && let Some(role) = role_of(controller.id)
+            {
+                // Said again if it goes on.
+                let _ = supervisor.try_send(&FromChild::Owes(role), &[]);
+            }
         }
         Ok(true)
     }

@@ -16,7 +16,7 @@ use crate::state::Datapath;
 use crate::switches::Switches;
 use classifier::FlowEntry;
 use control_protocol::data_plane::{Answer, FromDataPlane, ToDataPlane, Upcall};
-use control_protocol::{Channel, ChannelError};
+use control_protocol::{Channel, ChannelError, Debt};
 use flow::{ControllerId, DropReason, PortId};
 use ring::PoolOwner;
 use rustix::event::PollFlags;
@@ -48,6 +48,9 @@ pub(crate) struct Controller {
     /// They did not all fit: the controller is to read first.
     is_blocked: bool,
     turns: Turns,
+    /// Upcalls that it was sent and has not answered, besides those that were written off.
+    unanswered: u64,
+    debt: Debt,
     pub events: Events,
     /// Answers that wait for forwarding threads.
     ended: Ended,
@@ -105,6 +108,8 @@ impl Controller {
             outbox: VecDeque::new(),
             is_blocked: false,
             turns: Turns::default(),
+            unanswered: 0,
+            debt: Debt::default(),
             events: Events::default(),
             ended: Ended::default(),
             switches: Switches::default(),
@@ -140,7 +145,19 @@ impl Controller {
         }
     }
 
+    /// It has ended an upcall.
+    pub fn note_answer(&mut self) {
+        self.unanswered = self.unanswered.saturating_sub(1);
+    }
+
+    /// Whether it has owed an answer for too long, and the supervisor is to look at it.
+    pub fn take_overdue(&mut self, now_ms: u64) -> bool {
+        self.debt.set(self.unanswered > 0, now_ms);
+        self.debt.take_overdue(now_ms)
+    }
+
     fn write_off(&mut self, datapath: &Datapath) {
+        self.unanswered = 0;
         for port in datapath.ports().of(self.id) {
             let lost = port.misses.write_off();
             if lost > 0 {
@@ -178,7 +195,9 @@ impl Controller {
         let events = events.map(|due| Duration::from_millis(due.saturating_sub(now_ms).max(1)));
         let waits = !self.ended.is_empty() && !self.is_blocked();
         let ended = waits.then_some(ENDED_PERIOD);
-        events.into_iter().chain(ended).min()
+        let debt = self.debt.due_ms();
+        let debt = debt.map(|due| Duration::from_millis(due.saturating_sub(now_ms).max(1)));
+        events.into_iter().chain(ended).chain(debt).min()
     }
 
     /// A port of its own has misses.
@@ -192,7 +211,10 @@ impl Controller {
             return Received::Nothing;
         };
         match channel.try_recv() {
-            Ok((request, fds)) => Received::Request(request, fds),
+            Ok((request, fds)) => {
+                self.debt.heard();
+                Received::Request(request, fds)
+            }
             Err(ChannelError::WouldBlock) => Received::Nothing,
             Err(ChannelError::Malformed(error)) => {
                 telemetry::limited_by!(
@@ -306,6 +328,7 @@ impl Controller {
             if more {
                 self.turns.add(id);
             }
+            self.unanswered += 1;
             return Some(upcall);
         }
         None

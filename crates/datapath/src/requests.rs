@@ -381,11 +381,15 @@ impl Serving<'_> {
     }
 
     /// True if the upcall was outstanding.
-    fn finish_upcall(&self, upcall: Option<UpcallId>) -> bool {
-        upcall.is_some_and(|upcall| {
+    fn finish_upcall(&mut self, upcall: Option<UpcallId>) -> bool {
+        let was_outstanding = upcall.is_some_and(|upcall| {
             self.port(upcall.port)
                 .is_ok_and(|port| port.misses.answered(upcall.serial))
-        })
+        });
+        if was_outstanding {
+            self.controller.note_answer();
+        }
+        was_outstanding
     }
 
     fn discard(&mut self, upcall: UpcallId, reason: DropReason) {

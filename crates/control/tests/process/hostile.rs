@@ -137,10 +137,9 @@ fn memory(pid: u32) -> u64 {
 /// Waits until the control process has asked the supervisor for another process of that role.
 fn replaced(rig: &Rig, role: Role) {
     let asked = wait("a request to replace", || {
-        rig.supervisor
-            .try_recv::<FromChild>()
-            .ok()
-            .map(|(asked, _)| asked)
+        let said = rig.supervisor.try_recv::<FromChild>().ok().map(|(said, _)| said);
+        // Before that, the supervisor may have been asked to look at it.
+        said.filter(|said| *said != FromChild::Owes(role))
     });
     assert_eq!(asked, FromChild::Replace(role));
 }
@@ -195,6 +194,31 @@ fn a_data_plane_that_closes_its_channel_and_lives_on_is_replaced() {
     drop(fallen_plane(&rig));
     replaced(&rig, Role::DataPlane);
     recovers(&mut rig);
+}
+
+/// What hangs keeps its channel. The supervisor finds out, once it is told, long before a list is overdue.
+#[test]
+fn peers_that_owe_answers_are_looked_at() {
+    let (mut rig, ..) = two_ports();
+    let told = |rig: &Rig, role| {
+        wait("a request to look", || {
+            let said = rig.supervisor.try_recv::<FromChild>().ok()?;
+            (said.0 == FromChild::Owes(role)).then_some(())
+        });
+    };
+    let _silent = fallen_plane(&rig);
+    told(&rig, Role::DataPlane);
+    let _silent_too = rig.connect_driver();
+    told(&rig, Role::Driver);
+    recovers(&mut rig);
+    // Who answers is not looked at.
+    while rig.supervisor.try_recv::<FromChild>().is_ok() {}
+    for _ in 0..10 {
+        rig.call(Verb::PortList { switch: None });
+        std::thread::sleep(std::time::Duration::from_millis(60));
+    }
+    let said = rig.supervisor.try_recv::<FromChild>().map(|(said, _)| said);
+    assert!(!matches!(said, Ok(FromChild::Owes(Role::DataPlane))), "{said:?}");
 }
 
 /// Answers requests about lists with parts that never end.

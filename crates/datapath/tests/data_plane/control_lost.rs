@@ -5,6 +5,7 @@ use crate::support::memory::Memory;
 use crate::support::ring::Ring;
 use crate::support::{Guest, PATIENCE, Switch, eventually};
 use control_protocol::data_plane::{Packet, Request, VERSION};
+use control_protocol::supervisor::{FromChild, Role};
 use flow::{Action, DropReason, PortId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -301,4 +302,30 @@ fn a_packet_that_was_taken_is_not_waited_for() {
     let counters = switch.counters(1);
     assert_eq!((counters.dropped.total(), counters.discarded.total()), (0, 0));
     switch.stop();
+}
+
+/// A controller may hang with its channel open: the supervisor finds out, once it is told.
+#[test]
+fn a_controller_that_does_not_decide_is_looked_at() {
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let _b = Guest::usual(&mut switch, 2);
+    while switch.said().is_some() {}
+    let sent = Instant::now();
+    a.send(&plain(1, 2, 100, 1));
+    let upcall = switch.upcall();
+    eventually("the supervisor is told", || {
+        let said = switch.said();
+        assert!(
+            said.as_ref()
+                .is_none_or(|said| *said == FromChild::Owes(Role::Control))
+        );
+        said.is_some()
+    });
+    assert!(sent.elapsed() >= Duration::from_millis(250), "too early");
+    switch.discard(upcall.id, DropReason::NoAction);
+    switch.settle();
+    while switch.said().is_some() {}
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!(switch.said(), None, "nothing is owed any more");
 }

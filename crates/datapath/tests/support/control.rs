@@ -7,7 +7,7 @@ use control_protocol::data_plane::{
     Answer, Connection, Detail, EndedFlow, Execute, FromDataPlane, Packet, PortInfo, PortSpec, PortState,
     Request, ToDataPlane, Upcall, UpcallId, VERSION,
 };
-use control_protocol::supervisor::{ToChild, VmStates};
+use control_protocol::supervisor::{FromChild, ToChild, VmStates};
 use control_protocol::{Channel, ChannelError, RequestError};
 use flow::{
     Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowMask, FlowStats, PortCounters, PortId,
@@ -141,6 +141,11 @@ impl Switch {
     }
 
     /// Says something as the supervisor.
+    /// A message of the data plane to the supervisor, if there is one.
+    pub fn said(&self) -> Option<FromChild> {
+        self.supervisor.try_recv().ok().map(|(said, _)| said)
+    }
+
     pub fn order(&self, order: &ToChild, fds: &[BorrowedFd<'_>]) {
         self.supervisor.send(order, fds).unwrap();
     }
