@@ -9,14 +9,14 @@ use crate::controller::Controller;
 use crate::pipeline::Pipeline;
 use crate::requests::{Engine, Serving};
 use crate::state::Datapath;
-use control_protocol::supervisor::{FromChild, Role, ToChild};
+use control_protocol::supervisor::{FromChild, Role, StuckThread, ToChild};
 use control_protocol::{Channel, ChannelError};
 use flow::ControllerId;
 use placement::{Config, Costs, Cpu, Policy, Topology};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::thread::sched_getaffinity;
-use scheduler::{Placement, Pulse, Rings as _, Scheduler, measure_wake_cost, start_all};
+use scheduler::{Placement, Pulse, Rings as _, Scheduler, Stuck, measure_wake_cost, start_all};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,9 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     let placement = Placement::new(policy, orders.vm_state)?.with_constraints(orders.constraints);
     let datapath = Datapath::new(placement)?;
     let crew = datapath.crew.clone();
-    crew.watch()?;
+    // A channel of the watchdog's own, since this thread may be the one that hangs.
+    let tell = Channel::from(supervisor.as_fd().try_clone_to_owned()?);
+    crew.watch(move |stuck| report(&tell, stuck))?;
     let forwarder = datapath.clone();
     let workers = start_all(&crew, move || Pipeline::new(forwarder.clone()))?;
     let mut server = Server {
@@ -61,6 +63,18 @@ pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
     while server.turn(&supervisor)? {}
     crew.end();
     Ok(())
+}
+
+/// Has the supervisor look at a worker. Said again if it goes on.
+fn report(supervisor: &Channel, stuck: Stuck) {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let at_ms = u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or(0);
+    let report = StuckThread {
+        tid: stuck.tid,
+        beats: stuck.beats,
+        at_ms,
+    };
+    let _ = supervisor.try_send(&FromChild::Stuck(report), &[]);
 }
 
 /// The supervisor's first orders.

@@ -11,7 +11,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, sendmsg, socket_with,
 };
-use std::io::{self, BufRead, BufReader, IoSlice, Read, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -237,9 +237,9 @@ pub fn supervision(run_dir: &Path) -> Option<Supervision> {
 
 fn read(supervisor: &mut UnixStream) -> Option<Supervision> {
     supervisor.set_read_timeout(Some(SUPERVISION)).ok()?;
-    let mut answer = Vec::new();
-    supervisor.read_to_end(&mut answer).ok()?;
-    serde_json::from_slice(&answer).ok()
+    let mut line = Vec::new();
+    BufReader::new(supervisor).read_until(b'\n', &mut line).ok()?;
+    serde_json::from_slice(&line).ok()
 }
 
 /// Who did not answer, for users.

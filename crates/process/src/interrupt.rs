@@ -15,6 +15,11 @@ impl Thread {
         Thread(rustix::thread::gettid().as_raw_nonzero().get())
     }
 
+    /// Its number, as in `/proc`.
+    pub fn number(&self) -> u32 {
+        self.0.unsigned_abs()
+    }
+
     /// Makes a system call in which the thread waits, if it does, return with `EINTR`. Does nothing to a thread
     /// that has ended, unless its number was given out again in this process.
     pub fn interrupt(&self) {

@@ -2,7 +2,7 @@
 
 use crate::account::Ledger;
 use crate::placement::Placement;
-use crate::watchdog::{Pulse, Watchdog};
+use crate::watchdog::{Pulse, Stuck, Watchdog};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -28,17 +28,23 @@ impl Crew {
         })
     }
 
-    /// Starts the watchdog. To be called before any other thread of the crew is started.
+    /// Starts the watchdog. To be called before any other thread of the crew is started. `report` is called by the watchdog's
+    /// thread, again and again for each worker that makes no progress.
     ///
     /// # Errors
     /// The thread cannot be started, or the signal's handler cannot be installed.
-    pub fn watch(&self) -> std::io::Result<()> {
-        self.watchdog.start(&self.ending)
+    pub fn watch(&self, report: impl Fn(Stuck) + Send + 'static) -> std::io::Result<()> {
+        self.watchdog.start(&self.ending, report)
     }
 
     /// Watches the calling thread. Needed for threads that are no workers: workers are watched anyway.
     pub fn pulse(&self) -> Arc<Pulse> {
-        Pulse::new(&self.watchdog)
+        Pulse::new(&self.watchdog, false)
+    }
+
+    /// Watches the calling thread, a worker.
+    pub(crate) fn worker_pulse(&self) -> Arc<Pulse> {
+        Pulse::new(&self.watchdog, true)
     }
 
     /// Has all workers end soon.

@@ -24,7 +24,7 @@
 //! | `kick_target` | which executor receives kicks, and how often that changes |
 //! | `kick_limit` | kicks that lead to nothing, and for how long no more of them are received |
 //! | `waits`, `trial` | which guests are worth waiting for |
-//! | `watchdog` | interrupts threads that a VMM holds up |
+//! | `watchdog` | interrupts threads that a VMM holds up, reports those that make no progress |
 //! | `account` | the work of each thread, and the time that it took |
 //! | `wake_cost` | the cost of waking a core on this machine |
 //!
@@ -80,5 +80,5 @@ pub use crate::schedule::Schedule;
 pub use crate::scheduler::{Rings, Scheduler};
 pub use crate::timers::Due;
 pub use crate::wake_cost::measure as measure_wake_cost;
-pub use crate::watchdog::Pulse;
+pub use crate::watchdog::{Pulse, Stuck};
 pub use crate::worker::{start_all, start_own};

@@ -95,7 +95,7 @@ fn start<R: Rings>(
         }
         let worker = Worker {
             account: crew.ledger.open(&account_name),
-            pulse: crew.pulse(),
+            pulse: crew.worker_pulse(),
             scheduler: Scheduler::new(crew.clone(), Some(executor.clone()), rings()),
             breaks: Breaks::new(crew.placement.policy.linger_ns().unwrap_or(u64::MAX)),
             booster: Booster::new(crew.placement.policy.config().priority),

@@ -64,7 +64,9 @@ struct Running {
     /// The child's report about its isolation. It can answer from then on.
     missing: Option<Vec<String>>,
     watch: Watch,
-    /// When its messages are read again, after one for which we had not asked.
+    /// Messages for which we had not asked, since the last pause.
+    unasked: u32,
+    /// When its messages are read again, after too many of these.
     paused_until: Option<Instant>,
     /// Processes that it wants to be replaced, and when the next one may be.
     victims: BTreeSet<Role>,
@@ -114,8 +116,9 @@ pub enum Event {
 /// Time between two processes that the control process has replaced. Restarts have a back-off besides.
 const REPLACE_PAUSE: Duration = Duration::from_secs(1);
 
-/// Time for which a child's messages are not read after one for which we had not asked.
-const MESSAGE_PAUSE: Duration = Duration::from_millis(20);
+/// Messages for which we had not asked that are read before there is a pause, and its length.
+const MESSAGES: u32 = 16;
+const MESSAGE_PAUSE: Duration = Duration::from_millis(200);
 
 impl Supervised {
     /// Not started yet.
@@ -190,14 +193,12 @@ impl Supervised {
         }
     }
 
-    /// Reads a message, if there is one.
-    pub fn on_message(&mut self, now: Instant) -> Event {
+    /// Reads a message, if there is one. After too many for which we had not asked there is none for a while.
+    pub fn on_message(&mut self, now: Instant) -> Option<Event> {
         let role = self.role;
-        let Some(running) = self.running.as_mut().filter(|running| running.killed.is_none()) else {
-            return Event::Nothing;
-        };
+        let running = self.running.as_mut().filter(|running| running.killed.is_none())?;
         if running.paused_until.is_some_and(|until| until > now) {
-            return Event::Nothing;
+            return None;
         }
         running.paused_until = None;
         let received = running.channel.try_recv::<FromChild>();
@@ -206,22 +207,26 @@ impl Supervised {
         let said = match received {
             Ok((FromChild::Isolated(missing), _)) if running.missing.is_none() => {
                 running.missing = Some(bounded(missing));
-                return Event::News;
+                return Some(Event::News);
             }
-            Ok((FromChild::Pong(ping), _)) if running.watch.is_unsure() => {
-                let sight = running.sight();
-                running.watch.answered(ping, &sight);
-                return Event::Nothing;
+            Ok((FromChild::Pong(ping), _))
+                if running.watch.answered(ping, &Process(running.process.id())) =>
+            {
+                return Some(Event::Nothing);
             }
-            Err(control_protocol::ChannelError::WouldBlock) => return Event::Nothing,
+            Err(control_protocol::ChannelError::WouldBlock) => return None,
             said => said,
         };
-        running.paused_until = Some(now + MESSAGE_PAUSE);
+        running.unasked += 1;
+        if running.unasked >= MESSAGES {
+            running.unasked = 0;
+            running.paused_until = Some(now + MESSAGE_PAUSE);
+        }
         match said {
             Ok((FromChild::Replace(victim), _)) if role == Role::Control && victim != role => {
                 running.victims.insert(victim);
             }
-            Ok((FromChild::Owes(debtor), _)) if debtor != role => return Event::Owes(debtor),
+            Ok((FromChild::Owes(debtor), _)) if debtor != role => return Some(Event::Owes(debtor)),
             Ok((FromChild::Stuck(report), _)) if self.is_watched => {
                 let sight = running.sight();
                 let hangs = running.watch.on_stuck(report, &sight, now);
@@ -230,7 +235,7 @@ impl Supervised {
             // Its end is noticed elsewhere; messages that are malformed or not allowed are not answered.
             said => log::debug!("{role}: {said:?}"),
         }
-        Event::Nothing
+        Some(Event::Nothing)
     }
 
     /// A process that it wants to be replaced now.
@@ -328,6 +333,7 @@ impl Supervised {
             hung: None,
             missing: None,
             watch: Watch::default(),
+            unasked: 0,
             paused_until: None,
             victims: BTreeSet::new(),
             next_victim: now,

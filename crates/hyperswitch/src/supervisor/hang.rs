@@ -118,7 +118,8 @@ struct Stuck {
 impl Watch {
     /// Asks for an answer: the number of the ping to be sent, unless one is under way.
     pub fn ping(&mut self, sight: &impl Sight, now: Instant) -> Option<u32> {
-        if self.silent.is_some() {
+        // What was not read yet may be so much that there is no room for an answer.
+        if self.silent.is_some() || self.has_unread {
             return None;
         }
         self.ping = self.ping.wrapping_add(1);
@@ -137,10 +138,10 @@ impl Watch {
         self.rest.is_none() || sight.thread(None) != self.rest
     }
 
-    /// It has answered.
-    pub fn answered(&mut self, ping: u32, sight: &impl Sight) {
+    /// It has answered. False if it was not asked that.
+    pub fn answered(&mut self, ping: u32, sight: &impl Sight) -> bool {
         if ping != self.ping || self.silent.is_none() {
-            return;
+            return false;
         }
         self.silent = None;
         self.has_answered = true;
@@ -148,6 +149,7 @@ impl Watch {
             .thread(None)
             .filter(|main| main.condition == Condition::Asleep);
         self.settle();
+        true
     }
 
     /// Whether messages of the child wait to be read.

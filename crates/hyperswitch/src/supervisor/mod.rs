@@ -388,12 +388,14 @@ impl Supervisor {
     fn on_children(&mut self, now: Instant) -> bool {
         let mut news = false;
         for role in self.roles() {
-            match self.child(role).on_message(now) {
-                Event::Nothing => {}
-                Event::News => news = true,
-                Event::Owes(debtor) => {
-                    if let Some(debtor) = self.find_child(debtor) {
-                        debtor.ping(now);
+            while let Some(event) = self.child(role).on_message(now) {
+                match event {
+                    Event::Nothing => {}
+                    Event::News => news = true,
+                    Event::Owes(debtor) => {
+                        if let Some(debtor) = self.find_child(debtor) {
+                            debtor.ping(now);
+                        }
                     }
                 }
             }

@@ -99,18 +99,19 @@ impl Drop for StatusSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Read;
+    use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixStream;
 
     fn connect(directory: &Path) -> UnixStream {
         UnixStream::connect(management::supervisor_socket(directory)).unwrap()
     }
 
-    fn told(mut user: &UnixStream) -> Option<Supervision> {
+    /// The line, if it is there. The connection may be open still: processes that other tests start inherit it for a moment.
+    fn told(user: &UnixStream) -> Option<Supervision> {
         user.set_nonblocking(true).unwrap();
-        let mut text = String::new();
-        user.read_to_string(&mut text).ok()?;
-        serde_json::from_str(&text).ok()
+        let mut line = String::new();
+        BufReader::new(user).read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
     }
 
     #[test]

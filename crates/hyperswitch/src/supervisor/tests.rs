@@ -3,7 +3,7 @@
 //! `tests/run.rs` covers them with the real executable.
 
 use super::*;
-use control_protocol::supervisor::FromChild;
+use control_protocol::supervisor::{FromChild, StuckThread};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -97,6 +97,26 @@ fn misbehave(fault: &str, supervisor: &Channel) {
                 }
             };
             std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+        }
+        // One of its threads sleeps, and the others go on.
+        "stuck" | "slow" => {
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::spawn(move || {
+                let tid = rustix::thread::gettid().as_raw_nonzero().get();
+                tell.send(tid.unsigned_abs()).unwrap();
+                std::thread::sleep(Duration::from_secs(3600));
+            });
+            let tid = told.recv().unwrap();
+            for number in 0..20 {
+                std::thread::sleep(Duration::from_millis(80));
+                let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+                let report = StuckThread {
+                    tid,
+                    beats: if fault == "slow" { number } else { 7 },
+                    at_ms: u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap(),
+                };
+                supervisor.send(&FromChild::Stuck(report), &[]).unwrap();
+            }
         }
         "accuse" => {
             for role in Role::ALL {
@@ -548,6 +568,21 @@ fn a_child_that_does_not_answer_is_replaced() {
         scene.until("everybody meets again", Scene::all_have_met);
     }
     assert_eq!(scene.restarts(Role::DataPlane) + scene.restarts(Role::Ovs), 0);
+}
+
+/// Its main thread may work all the same.
+#[test]
+fn a_child_with_a_thread_that_does_not_go_on_is_replaced() {
+    let mut scene = Scene::start(None);
+    scene.until("everybody meets", Scene::all_have_met);
+    let role = Role::DataPlane;
+    scene.ping_with_fault(role, "slow");
+    scene.until("it answers", |scene| !scene.supervisor.child(role).is_unsure());
+    assert_eq!(scene.restarts(role), 0, "the thread has gone on each time");
+    scene.ping_with_fault(role, "stuck");
+    scene.until("it is replaced", |scene| scene.restarts(role) == 1);
+    let end = scene.supervisor.child(role).status().last_exit.unwrap();
+    assert_eq!(end, "has a thread that does not go on");
 }
 
 /// In the class `SCHED_IDLE` beside threads that never sleep it gets one processor in a hundred.

@@ -242,8 +242,8 @@ fn sleeps_that_end_are_not_hanging() {
     let mut looks = 0;
     let after = scene.look_for(LONG, |scene| {
         looks += 1;
-        // Wakes up every 200 ms, and is never seen awake.
-        scene.child.threads.borrow_mut().get_mut(&MAIN).unwrap().switches += u64::from(looks % 8 == 0);
+        // Wakes up every 150 ms, and is never seen awake.
+        scene.child.threads.borrow_mut().get_mut(&MAIN).unwrap().switches += u64::from(looks % 6 == 0);
     });
     assert_eq!(after, None);
 }
