@@ -561,8 +561,10 @@ fn a_violation_can_be_reported() {
 
 #[test]
 fn privileges_are_gone() {
+    let directory = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
+        .env("TMPDIR", directory.path())
         .env(ATTEMPT, "wait")
         .env(REPORT, "0")
         .stdin(std::process::Stdio::piped())
