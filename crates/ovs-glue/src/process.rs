@@ -105,7 +105,9 @@ pub fn run(supervisor: &Channel, options: &Options) -> Result<(), Error> {
         plane.exchange();
     }
     ask_first(&mut database);
-    plane.plug_all(&database.plugs());
+    if let Some(plugs) = database.changed_plugs() {
+        plane.plug_all(&plugs);
+    }
     if let Some(limits) = database.changed_limits() {
         plane.limit_all(limits);
     }
@@ -254,8 +256,9 @@ impl Process<'_> {
             self.is_watched = false;
             return Ok(());
         }
-        let plugs: BTreeMap<_, _> = self.database.plugs();
-        self.glue.switch.datapath.plug_all(&plugs);
+        if let Some(plugs) = self.database.changed_plugs() {
+            self.glue.switch.datapath.plug_all(&plugs);
+        }
         if let Some(limits) = self.database.changed_limits() {
             self.glue.switch.datapath.limit_all(limits);
         }

@@ -59,10 +59,10 @@ impl Tables {
         ];
         for (name, rows) in tables {
             for (id, row) in updates[name].as_object().into_iter().flatten() {
-                if row["new"].is_object() {
-                    rows.insert(id.clone(), row["new"].clone());
-                } else {
+                if !row["new"].is_object() {
                     rows.remove(id);
+                } else if super::has_room(rows, id) {
+                    rows.insert(id.clone(), row["new"].clone());
                 }
             }
         }

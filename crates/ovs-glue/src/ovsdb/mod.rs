@@ -8,6 +8,7 @@
 //! second while there is none; meanwhile things stay as they are.
 
 mod limits;
+mod messages;
 
 use crate::plane::{Limits, Plug};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,10 +19,10 @@ use socket_path::SocketPath;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Longest message that is taken in: tens of thousands of interfaces.
-const MAX_MESSAGE: usize = 32 << 20;
 /// Bytes read before others have their turn.
 const MAX_READ: usize = 1 << 20;
+/// Most rows of a table that are kept. There cannot be half as many ports.
+const MAX_ROWS: usize = 10_000;
 /// The names by which answers about ports, and about limits, are recognised.
 const PORTS: &str = "ports";
 const LIMITS: &str = "limits";
@@ -41,11 +42,13 @@ pub struct Database {
     /// Where it was found.
     found: Option<PathBuf>,
     socket: Option<OwnedFd>,
-    received: Vec<u8>,
+    received: messages::Messages,
     /// Names and plugs of rows, by their identifiers.
     rows: BTreeMap<String, (String, Option<Plug>)>,
     /// All of them were told.
     ports_known: bool,
+    /// They are others than those that were asked for last.
+    rows_changed: bool,
     tables: limits::Tables,
     /// All of these were told, or cannot be.
     limits_known: bool,
@@ -68,6 +71,9 @@ pub enum DatabaseError {
     /// A message is longer than any may be.
     #[error("a message is too long")]
     TooLong,
+    /// There is something else where a message should begin.
+    #[error("a message is no object")]
+    NoObject,
     /// A message is none.
     #[error("a message is none: {0}")]
     Nonsense(#[from] serde_json::Error),
@@ -80,9 +86,10 @@ impl Database {
             places,
             found: None,
             socket: None,
-            received: Vec::new(),
+            received: messages::Messages::default(),
             rows: BTreeMap::new(),
             ports_known: false,
+            rows_changed: false,
             tables: limits::Tables::default(),
             limits_known: false,
             limits_changed: false,
@@ -127,7 +134,7 @@ impl Database {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::connect(&socket, &SocketAddrUnix::new(&path)?)?;
         self.found = Some(path);
-        self.received.clear();
+        self.received = messages::Messages::default();
         self.asked = self.told;
         let ports = json!({"Interface": {"columns": ["name", "external_ids"]}});
         for (id, columns) in [(PORTS, ports), (LIMITS, limits::columns())] {
@@ -186,37 +193,24 @@ impl Database {
         let Some(socket) = &self.socket else {
             return Ok(());
         };
-        let mut part = vec![0; 64 * 1024];
-        let before = self.received.len();
-        while self.received.len() - before < MAX_READ {
+        let (mut part, mut bytes) = (vec![0; 64 * 1024], Vec::new());
+        let mut gone = Ok(());
+        while bytes.len() < MAX_READ {
             match rustix::net::recv(socket, &mut part[..], RecvFlags::DONTWAIT) {
-                Ok((0, _)) => return Err(DatabaseError::Gone),
-                Ok((length, _)) => self.received.extend_from_slice(&part[..length]),
+                Ok((0, _)) => {
+                    gone = Err(DatabaseError::Gone);
+                    break;
+                }
+                Ok((length, _)) => bytes.extend_from_slice(&part[..length]),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        let received = std::mem::take(&mut self.received);
-        let mut messages = serde_json::Deserializer::from_slice(&received).into_iter::<Value>();
-        let mut used = 0;
-        let mut result = Ok(());
-        for message in messages.by_ref() {
-            match message {
-                Ok(message) => self.take(&message),
-                Err(error) if error.is_eof() => break,
-                Err(error) => {
-                    result = Err(error.into());
-                    break;
-                }
-            }
-        }
-        used = used.max(messages.byte_offset());
-        self.received = received.get(used..).unwrap_or_default().to_vec();
-        if self.received.len() > MAX_MESSAGE {
-            return Err(DatabaseError::TooLong);
-        }
-        result
+        let mut received = std::mem::take(&mut self.received);
+        let result = received.receive(&bytes, |message| self.take(message));
+        self.received = received;
+        result.and(gone)
     }
 
     fn take(&mut self, message: &Value) {
@@ -256,12 +250,14 @@ impl Database {
     }
 
     fn take_rows(&mut self, rows: &Value) {
+        self.rows_changed = true;
         for (id, row) in rows.as_object().into_iter().flatten() {
             match row["new"]["name"].as_str() {
-                Some(name) => {
+                Some(name) if has_room(&self.rows, id) => {
                     let plug = plug(name, &row["new"]["external_ids"]);
                     self.rows.insert(id.clone(), (name.to_owned(), plug));
                 }
+                Some(_) => {}
                 None => drop(self.rows.remove(id)),
             }
         }
@@ -277,12 +273,28 @@ impl Database {
         std::mem::take(&mut self.limits_changed).then(|| self.tables.limits())
     }
 
-    /// The ports that are virtual machines.
-    pub fn plugs(&self) -> BTreeMap<String, Plug> {
+    /// The ports that are virtual machines, if rows have come since they were asked for last.
+    pub fn changed_plugs(&mut self) -> Option<BTreeMap<String, Plug>> {
+        std::mem::take(&mut self.rows_changed).then(|| self.plugs())
+    }
+
+    fn plugs(&self) -> BTreeMap<String, Plug> {
         let rows = self.rows.values();
         rows.filter_map(|(name, plug)| Some((name.clone(), plug.clone()?)))
             .collect()
     }
+}
+
+/// Whether a row can be kept, which may be there already.
+fn has_room<T>(rows: &BTreeMap<String, T>, id: &str) -> bool {
+    let has_room = rows.len() < MAX_ROWS || rows.contains_key(id);
+    if !has_room {
+        telemetry::limited!(
+            log::Level::Warn,
+            "ovs-vswitchd's database has more than {MAX_ROWS} rows of one table; others are ignored"
+        );
+    }
+    has_room
 }
 
 /// Of a map as the protocol has it: `["map", [[key, value], ...]]`.
@@ -505,6 +517,30 @@ mod tests {
         let _listener = UnixListener::bind(&places[0]).unwrap();
         database.connect().unwrap();
         assert!(!database.has_moved());
+    }
+
+    #[test]
+    fn rows_are_bounded_and_those_that_are_known_can_change() {
+        let mut server = server();
+        let update = |from: usize, value: &str| {
+            let id = |number| format!("{number:05}");
+            let rows = (from..MAX_ROWS + 5).map(|number| (id(number), row(&format!("vm{number}"), value)));
+            let rows: serde_json::Map<_, _> = rows.collect();
+            json!({"method": "update", "params": [PORTS, {"Interface": rows}]}).to_string()
+        };
+        for (from, value, plugs) in [(0, "server", MAX_ROWS), (MAX_ROWS - 3, "none", MAX_ROWS - 3)] {
+            let (text, mut stream) = (update(from, value), server.stream.try_clone().unwrap());
+            let sender = std::thread::spawn(move || stream.write_all(text.as_bytes()).unwrap());
+            while !server.database.rows_changed {
+                server.database.read().unwrap();
+            }
+            assert_eq!(
+                server.database.changed_plugs().map(|plugs| plugs.len()),
+                Some(plugs)
+            );
+            assert!(server.database.changed_plugs().is_none(), "it was asked for");
+            sender.join().unwrap();
+        }
     }
 
     #[test]
