@@ -39,7 +39,9 @@ fn a_vmm_that_hangs_up_for_want_of_queues() {
         assert_eq!(session.get(GET_QUEUE_NUM), Some(1));
         drop(session);
         until_says(&mut switch, "queues=1");
-        assert_eq!(switch.port(1).state, PortState::Disconnected);
+        eventually("the port is disconnected", || {
+            switch.port(1).state == PortState::Disconnected
+        });
     }
     // The next one wants what there is.
     let guest = fresh(&mut switch);
