@@ -36,6 +36,8 @@ const COLOURS: &[(&str, RGBColor)] = &[
     ("hyperswitch-guests-together", RGBColor(90, 170, 240)),
     ("hyperswitch-unbounded", RGBColor(0, 150, 150)),
     ("hyperswitch-normal-priority", RGBColor(70, 70, 110)),
+    ("hyperswitch-nice", RGBColor(40, 180, 120)),
+    ("hyperswitch-slice", RGBColor(250, 170, 30)),
     ("hyperswitch-without-idle-poll", RGBColor(170, 110, 230)),
     ("hyperswitch-poll", RGBColor(140, 60, 160)),
     ("hyperswitch-thread-per-vnic", RGBColor(120, 120, 120)),
