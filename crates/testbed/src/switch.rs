@@ -246,9 +246,14 @@ impl Switch {
 
     /// kill -9 of a supervised process; returns its process identifier.
     pub fn kill(&self, role: Role) -> Result<u32> {
+        self.signal(role, Signal::KILL)
+    }
+
+    /// Sends a signal to a supervised process; returns its process identifier.
+    pub fn signal(&self, role: Role, signal: Signal) -> Result<u32> {
         let pid = self.pid(role)?;
         let target = Pid::from_raw(pid.cast_signed()).context("process identifiers are positive")?;
-        rustix::process::kill_process(target, Signal::KILL)?;
+        rustix::process::kill_process(target, signal)?;
         Ok(pid)
     }
 

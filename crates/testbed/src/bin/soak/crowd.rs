@@ -3,9 +3,10 @@
 use crate::Stop;
 use crate::footprint::Footprint;
 use crate::pair::{Pair, v4};
-use crate::visitors::{Attacker, Container, Polling, VirtualMachine, Visitor};
+use crate::visitors::{Attacker, Container, Neighbour, Polling, VirtualMachine, Visitor};
 use anyhow::{Context, Result};
 use fastrand::Rng;
+use rustix::process::Signal;
 use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use testbed::ping::reachable;
 use testbed::switch::{PATIENCE, Role};
 use testbed::{Endpoint, Switch};
 
-/// One in so many events is the death of one of the switch's processes.
+/// One in so many events is the death or the hang of one of the switch's processes.
 const DEATH: usize = 20;
 
 /// Longest pause between two events.
@@ -73,6 +74,7 @@ impl Crowd {
                 Box::new(Polling::in_a_loop("loop", ["loop1", "loop2"])),
                 Box::new(Attacker::new("hostile1")),
                 Box::new(Attacker::new("hostile2")),
+                Box::new(Neighbour::new("hostile3")),
             ],
             random: Rng::with_seed(seed),
             history: History {
@@ -83,7 +85,7 @@ impl Crowd {
         }
     }
 
-    /// How often a process of this role was killed.
+    /// How often a process of this role was killed or stopped.
     pub fn killed(&self, role: &str) -> u32 {
         self.killed
             .iter()
@@ -112,7 +114,7 @@ impl Crowd {
 
     fn event(&mut self, switch: &Switch, pair: &Pair) -> Result<()> {
         if self.random.usize(..DEATH) == 0 {
-            return self.kill(switch);
+            return self.end_process(switch);
         }
         let chosen = self.random.usize(..self.visitors.len());
         let (visitor, random) = (&mut self.visitors[chosen], &mut self.random);
@@ -129,15 +131,21 @@ impl Crowd {
         }
     }
 
-    fn kill(&mut self, switch: &Switch) -> Result<()> {
+    /// Kills or stops a process, which is replaced in both cases.
+    fn end_process(&mut self, switch: &Switch) -> Result<()> {
         let role = if self.random.bool() {
             Role::Control
         } else {
             Role::Driver
         };
-        self.history.note(role.name(), "is killed");
+        let (signal, what) = if self.random.bool() {
+            (Signal::KILL, "is killed")
+        } else {
+            (Signal::STOP, "is stopped")
+        };
+        self.history.note(role.name(), what);
         self.killed.push(role);
-        let old = switch.kill(role)?;
+        let old = switch.signal(role, signal)?;
         switch.wait_replaced(role, old)
     }
 

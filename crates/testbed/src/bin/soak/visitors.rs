@@ -2,6 +2,7 @@
 
 mod attacker;
 mod container;
+mod neighbour;
 mod polling;
 mod virtual_machine;
 
@@ -10,6 +11,7 @@ use anyhow::Result;
 pub use attacker::Attacker;
 pub use container::Container;
 use fastrand::Rng;
+pub use neighbour::Neighbour;
 pub use polling::Polling;
 use testbed::{Endpoint, Switch};
 pub use virtual_machine::VirtualMachine;
