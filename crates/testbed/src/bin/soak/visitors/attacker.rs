@@ -2,16 +2,15 @@
 //! rings switched on and off, messages without sense, memory that is too large, connections that come and go. Nobody
 //! expects anything of it, and nobody else may notice it.
 
-use super::Visitor;
+use super::{Mischief, Visitor};
 use crate::pair::Pair;
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 use testbed::Switch;
 use vhost_driver::{Bells, Connection, GUEST_BASE, feature};
@@ -36,19 +35,13 @@ const SET_VRING_ENABLE: u32 = 18;
 /// See the module's description.
 pub struct Attacker {
     port: &'static str,
-    life: Option<Life>,
-}
-
-/// A thread that attacks until it is stopped.
-struct Life {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    mischief: Option<Mischief>,
 }
 
 impl Attacker {
     /// On a port of the configuration.
     pub fn new(port: &'static str) -> Attacker {
-        Attacker { port, life: None }
+        Attacker { port, mischief: None }
     }
 }
 
@@ -58,14 +51,15 @@ impl Visitor for Attacker {
     }
 
     fn is_here(&self) -> bool {
-        self.life.is_some()
+        self.mischief.is_some()
     }
 
     fn arrive(&mut self, switch: &Switch, random: &mut Rng) -> Result<()> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (socket, random, ending) = (switch.socket(self.port), random.fork(), stop.clone());
-        let thread = thread::spawn(move || do_harm(&socket, random, &ending));
-        self.life = Some(Life { stop, thread });
+        let (socket, random) = (switch.socket(self.port), random.fork());
+        self.mischief = Some(Mischief::start(move |stop| {
+            do_harm(&socket, random, stop);
+            Ok(())
+        }));
         Ok(())
     }
 
@@ -74,11 +68,8 @@ impl Visitor for Attacker {
     }
 
     fn leave(&mut self, switch: &Switch, _: &mut Rng) -> Result<()> {
-        let life = self.life.take().context("it is here")?;
-        life.stop.store(true, Ordering::Relaxed);
-        let ended = life.thread.join();
-        anyhow::ensure!(ended.is_ok(), "the attacker {} failed by itself", self.port);
-        switch.wait_port(self.port, "disconnected")
+        let mischief = self.mischief.take().context("it is here")?;
+        mischief.end(switch, self.port)
     }
 }
 

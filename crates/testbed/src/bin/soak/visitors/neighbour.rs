@@ -1,13 +1,12 @@
 //! A guest on everybody's switch that uses up what guests share, in frames without a fault: floods of one neighbour and of all,
 //! ever new stations, a neighbour's address, headers that take long to parse, and large frames of tiny segments.
 
-use super::Visitor;
+use super::{Mischief, Visitor};
 use crate::pair::{Pair, options};
 use anyhow::{Context, Result};
 use fastrand::Rng;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 use testbed::Switch;
 use testbed::polling::{Frame, HEADER_LEN, PollingGuest};
@@ -30,19 +29,13 @@ const HEADERS: usize = 150;
 /// See the module's description.
 pub struct Neighbour {
     port: &'static str,
-    life: Option<Life>,
-}
-
-/// A thread that misbehaves until it is stopped.
-struct Life {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<()>>,
+    mischief: Option<Mischief>,
 }
 
 impl Neighbour {
     /// On a port of the configuration.
     pub fn new(port: &'static str) -> Neighbour {
-        Neighbour { port, life: None }
+        Neighbour { port, mischief: None }
     }
 }
 
@@ -52,16 +45,15 @@ impl Visitor for Neighbour {
     }
 
     fn is_here(&self) -> bool {
-        self.life.is_some()
+        self.mischief.is_some()
     }
 
     fn arrive(&mut self, switch: &Switch, random: &mut Rng) -> Result<()> {
         let guest = PollingGuest::connect(&[switch.socket(self.port)], LARGE)?;
         let victims = ["a", "b"].map(|name| mac_of(switch, name));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (random, ending) = (random.fork(), stop.clone());
-        let thread = thread::spawn(move || misbehave(guest, &victims, random, &ending));
-        self.life = Some(Life { stop, thread });
+        let random = random.fork();
+        let misbehave = move |stop: &AtomicBool| misbehave(guest, &victims, random, stop);
+        self.mischief = Some(Mischief::start(misbehave));
         Ok(())
     }
 
@@ -70,12 +62,8 @@ impl Visitor for Neighbour {
     }
 
     fn leave(&mut self, switch: &Switch, _: &mut Rng) -> Result<()> {
-        let life = self.life.take().context("it is here")?;
-        life.stop.store(true, Ordering::Relaxed);
-        let ended = life.thread.join();
-        let ended = ended.map_err(|_| anyhow::anyhow!("the thread of {} panicked", self.port))?;
-        ended.with_context(|| format!("the guest on {}", self.port))?;
-        switch.wait_port(self.port, "disconnected")
+        let mischief = self.mischief.take().context("it is here")?;
+        mischief.end(switch, self.port)
     }
 }
 
