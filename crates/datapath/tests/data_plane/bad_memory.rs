@@ -2,7 +2,7 @@
 
 use crate::support::control::mode;
 use crate::support::frames::plain;
-use crate::support::guest::{RECEIVE, TRANSMIT};
+use crate::support::guest::{RECEIVE, TRANSMIT, WRITE};
 use crate::support::memory::{FILE_OFFSET, GUEST_BASE, Memory, USER_BASE, memfd};
 use crate::support::session::{
     ADD_MEM_REG, GET_MAX_MEM_SLOTS, REM_MEM_REG, RegionSpec, SET_MEM_TABLE, SET_VRING_ADDR, SET_VRING_KICK,
@@ -276,6 +276,78 @@ fn a_ring_s_own_region_is_removed_and_comes_back() {
         a.expect_plain(&plain(2, 1, 500, round));
         a.session.remove_region(SECOND);
     }
+    bystanders.finish(&mut switch);
+    switch.finish();
+}
+
+/// A VMM maps one memory at two addresses, and its driver mixes them: that works. Then frames are received over the rings by the
+/// other address.
+#[test]
+fn memory_that_is_mapped_twice() {
+    const ALIAS: u64 = 1 << 36;
+    let mut switch = Switch::with_ports(2);
+    let bystanders = Bystanders::start(&mut switch);
+    let mut peer = Guest::usual(&mut switch, 2);
+    switch.join(1, 2);
+    for over in 0..4usize {
+        let mut guest = fresh(&mut switch, 1);
+        let RegionSpec(base, len, user, offset) = guest.region();
+        let twice = [
+            guest.region(),
+            RegionSpec(base + ALIAS, len, user + ALIAS, offset),
+        ];
+        let file = &guest.memory.file;
+        assert_eq!(guest.session.set_memory(&twice, &[file, file]), Said::Yes);
+        // Every other buffer by the second address.
+        guest.post_all();
+        for chain in (0..256).step_by(2) {
+            let at = guest.chain_address(chain) + ALIAS;
+            guest.receive.descriptor(chain as u16, at, 2048, WRITE, 0);
+        }
+        guest.start_rings();
+        guest.repost = false;
+        switch.until_state(1, |state| *state == PortState::Running);
+        for seed in 0..20u8 {
+            let frame = plain(1, 2, 600, seed);
+            let alias = if seed % 2 == 0 { ALIAS } else { 0 };
+            let bytes = [&[0; 12][..], &frame].concat();
+            guest.memory.write(guest.data, &bytes);
+            let at = Memory::guest(guest.data) + alias;
+            guest.transmit.descriptor(0, at, bytes.len() as u32, 0, 0);
+            guest.send_raw(0);
+            guest.expect_back(0);
+            peer.expect_plain(&frame);
+            peer.send(&plain(2, 1, 600, seed));
+            guest.expect_plain(&plain(2, 1, 600, seed));
+        }
+        let (receive, transmit) = (&guest.receive, &guest.transmit);
+        let target = [
+            receive.used,
+            receive.available,
+            receive.descriptors,
+            transmit.used,
+        ][over];
+        for chain in 20..256 {
+            let at = Memory::guest(target) + ALIAS;
+            guest.receive.descriptor(chain, at, 2048, WRITE, 0);
+        }
+        for seed in 0..100 {
+            peer.send(&plain(2, 1, 1000, seed));
+            guest.transmit.kick();
+        }
+        peer.all_sent();
+        bystanders.alive();
+        drop(guest);
+        switch.until_state(1, |state| *state == PortState::Disconnected);
+        // Frames that the rings, as they were then, happened to name.
+        while peer
+            .receive_within(std::time::Duration::from_millis(10))
+            .is_some()
+        {}
+    }
+    let mut again = Guest::usual(&mut switch, 1);
+    again.send(&plain(1, 2, 400, 0));
+    peer.expect_plain(&plain(1, 2, 400, 0));
     bystanders.finish(&mut switch);
     switch.finish();
 }

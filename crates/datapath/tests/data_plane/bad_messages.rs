@@ -2,10 +2,12 @@
 
 use crate::support::frames::plain;
 use crate::support::guest::{ALL, RECEIVE, TRANSMIT};
+use crate::support::memory::{GUEST_BASE, memfd};
+use crate::support::ring::Ring;
 use crate::support::session::{
-    GET_CONFIG, GET_FEATURES, RESET_DEVICE, SET_FEATURES, SET_MEM_TABLE, SET_VRING_ADDR, SET_VRING_BASE,
-    SET_VRING_CALL, SET_VRING_ENABLE, SET_VRING_ERR, SET_VRING_KICK, SET_VRING_NUM, Said, Session, state,
-    words,
+    GET_CONFIG, GET_FEATURES, RESET_DEVICE, SET_FEATURES, SET_LOG_BASE, SET_MEM_TABLE, SET_VRING_ADDR,
+    SET_VRING_BASE, SET_VRING_CALL, SET_VRING_ENABLE, SET_VRING_ERR, SET_VRING_KICK, SET_VRING_NUM, Said,
+    Session, state, words,
 };
 use crate::support::{Bystanders, Guest, Layout, Setup, Switch};
 use control_protocol::data_plane::{Connection, Packet, PortState, Request};
@@ -16,6 +18,9 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use vnic::features as f;
+
+const GET_INFLIGHT_FD: u32 = 31;
+const SET_INFLIGHT_FD: u32 = 32;
 
 fn fresh(switch: &mut Switch, port: u32) -> Guest {
     let stream = switch.attach(port);
@@ -398,6 +403,65 @@ fn a_running_ring_is_told_everything_again() {
     a.bring_up();
     switch.until_state(1, |state| *state == PortState::Running);
     check(&mut a, &mut b, 10);
+    bystanders.finish(&mut switch);
+    switch.finish();
+}
+
+/// Packed rings, completion in order, a log of dirty memory, and memory for requests in flight are not offered. A VMM that asks
+/// for them all the same, whatever its files are like, is refused, and its guest's rings go on.
+#[test]
+fn what_is_not_offered_stops_no_ring() {
+    const LOG_ALL: u64 = 1 << 26;
+    const RING_PACKED: u64 = 1 << 34;
+    const IN_ORDER: u64 = 1 << 35;
+    let mut switch = Switch::with_ports(2);
+    let bystanders = Bystanders::start(&mut switch);
+    let mut a = Guest::usual(&mut switch, 1);
+    let mut b = Guest::usual(&mut switch, 2);
+    switch.join(1, 2);
+    let mut seed = 0;
+    let mut flows = |a: &mut Guest, b: &mut Guest| {
+        for len in [60, 1400] {
+            seed += 1;
+            a.send(&plain(1, 2, len, seed));
+            b.expect_plain(&plain(1, 2, len, seed));
+            b.send(&plain(2, 1, len, seed));
+            a.expect_plain(&plain(2, 1, len, seed));
+        }
+    };
+    for bit in [LOG_ALL, RING_PACKED, IN_ORDER, RING_PACKED | IN_ORDER] {
+        let said = a.session.say(SET_FEATURES, &words(&[ALL | bit]), &[]);
+        assert_eq!(said, Said::No, "{bit:#x}");
+        flows(&mut a, &mut b);
+    }
+    // Used rings to be logged, somewhere.
+    for log in [0, GUEST_BASE, u64::MAX] {
+        let mut address = a.address_payload(TRANSMIT);
+        address[4] = 1;
+        address.splice(32.., log.to_le_bytes());
+        a.session.must(SET_VRING_ADDR, &address, &[]);
+        flows(&mut a, &mut b);
+    }
+    let file = memfd(4096);
+    let inflight = |size: u64| {
+        let rings = [2u16.to_le_bytes(), 256u16.to_le_bytes()].concat();
+        [words(&[size, 0]), rings, vec![0; 4]].concat()
+    };
+    for len in [4096, 100, 0] {
+        rustix::fs::ftruncate(&file, len).unwrap();
+        for (request, payload, files) in [
+            (SET_LOG_BASE, words(&[4096, 0]), 1),
+            (GET_INFLIGHT_FD, inflight(0), 0),
+            (SET_INFLIGHT_FD, inflight(4096), 1),
+        ] {
+            let said = a.session.say(request, &payload, &vec![file.as_fd(); files]);
+            assert_ne!(said, Said::Yes, "request {request}");
+            if said == Said::Closed {
+                a.go_on(&mut switch, Ring::used_index);
+            }
+            flows(&mut a, &mut b);
+        }
+    }
     bystanders.finish(&mut switch);
     switch.finish();
 }

@@ -1,8 +1,9 @@
 //! Chains of every legal shape, rings of every size, and notifications in both modes.
 
 use crate::support::frames::plain;
-use crate::support::guest::{ALL, LEAST};
-use crate::support::ring::WRITE;
+use crate::support::guest::{ALL, INDIRECT, LEAST, NEXT};
+use crate::support::memory::Memory;
+use crate::support::ring::{Ring, WRITE};
 use crate::support::{Guest, Layout, Setup, Switch, eventually};
 use flow::DropReason;
 use vnic::features as f;
@@ -247,5 +248,75 @@ fn chains_that_share_memory_with_the_receiver() {
     }
     eventually("all are accounted for", || switch.counters(1).in_flight() == 0);
     assert_eq!(switch.counters(1).received, 40);
+    switch.finish();
+}
+
+/// Offers chains with these heads, each with an indirect table of a header and a buffer of `len` bytes. They lie at `data`, with
+/// the tables behind them.
+fn offer_indirect(
+    ring: &mut Ring,
+    memory: &Memory,
+    data: usize,
+    heads: &[u16],
+    len: impl Fn(usize) -> u32,
+    flags: u16,
+) {
+    for (number, &head) in heads.iter().enumerate() {
+        let (buffer, table) = (data + 2048 * number, data + 2048 * heads.len() + 32 * number);
+        let (header, rest) = (Memory::guest(buffer), Memory::guest(buffer + 12));
+        let entries = [
+            Ring::descriptor_bytes(header, 12, flags | NEXT, 1),
+            Ring::descriptor_bytes(rest, len(number), flags, 0),
+        ];
+        memory.write(table, &entries.concat());
+        ring.descriptor(head, Memory::guest(table), 32, INDIRECT, 0);
+        ring.offer(head);
+    }
+    ring.publish_and_kick();
+}
+
+/// A driver may use its descriptors in any order, and any one again as soon as it is back.
+#[test]
+fn heads_in_any_order_with_indirect_tables() {
+    const CHAINS: u16 = 16;
+    let mut switch = Switch::with_ports(2);
+    let mut a = Guest::usual(&mut switch, 1);
+    let deaf = Setup {
+        posted: 0,
+        ..Setup::default()
+    };
+    let mut b = Guest::start(&mut switch, 2, deaf);
+    switch.join(1, 2);
+    for round in 0..40u16 {
+        // Odd factors permute the ring's 256 descriptors.
+        let heads = |factor: u16| -> Vec<u16> {
+            (0..CHAINS)
+                .map(|number| (number * factor + 7 * round) % 256)
+                .collect()
+        };
+        let (sent, posted) = (heads(2 * round + 1), heads(255 - 2 * round));
+        let data = b.data;
+        offer_indirect(&mut b.receive, &b.memory, data, &posted, |_| 1600, WRITE);
+        let len = |number| 200 + number;
+        let frames: Vec<_> = (0..usize::from(CHAINS))
+            .map(|number| plain(1, 2, len(number), round as u8))
+            .collect();
+        for (number, frame) in frames.iter().enumerate() {
+            a.memory
+                .write(a.data + 2048 * number, &[&[0; 12][..], frame].concat());
+        }
+        let data = a.data;
+        let len = |number| len(number) as u32;
+        offer_indirect(&mut a.transmit, &a.memory, data, &sent, len, 0);
+        for &head in &sent {
+            a.expect_back(head);
+        }
+        for (number, frame) in frames.iter().enumerate() {
+            eventually("a frame", || b.receive.used_index() != b.receive.seen);
+            let (head, len) = b.receive.take_used().unwrap();
+            assert_eq!((head, len), (posted[number], frame.len() as u32 + 12));
+            assert_eq!(b.memory.read(b.data + 2048 * number + 12, frame.len()), *frame);
+        }
+    }
     switch.finish();
 }

@@ -18,7 +18,7 @@
 //! * `statistics`: what flows have counted;
 //! * `vm_state`: what guests do;
 //! * `shortfall`: what a VMM wants and its port does not have;
-//! * `restart`: rings that go on after the data plane was gone;
+//! * `restart`: rings that go on after the data plane was gone; `resets`: rings that begin anew with chains out;
 //! * `random_guest`: anything in any order.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -44,6 +44,7 @@ mod meters;
 mod offloads;
 mod ownership;
 mod random_guest;
+mod resets;
 mod restart;
 mod shortfall;
 mod slow;
