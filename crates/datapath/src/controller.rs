@@ -11,6 +11,7 @@
 
 use crate::ended::Ended;
 use crate::events::Events;
+use crate::injection::Injection;
 use crate::miss::Turns;
 use crate::state::Datapath;
 use crate::switches::Switches;
@@ -18,16 +19,12 @@ use classifier::FlowEntry;
 use control_protocol::data_plane::{Answer, FromDataPlane, ToDataPlane, Upcall};
 use control_protocol::{Channel, ChannelError, Debt};
 use flow::{ControllerId, DropReason, PortId};
-use ring::PoolOwner;
 use rustix::event::PollFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
-use vnic::{Counters, Packet};
 
-/// Slots for packets that a controller sends.
-const INJECTION_SLOTS: u32 = 512;
 /// Turns of misses and events before others get theirs.
 const BATCH: usize = 64;
 /// Messages gathered before they are sent.
@@ -70,32 +67,6 @@ pub(crate) enum Received {
     Malformed,
     /// Nothing now.
     Nothing,
-}
-
-/// Packets of a controller under way.
-pub(crate) struct Injection {
-    pub pool: PoolOwner<Packet>,
-    /// For slots at rest.
-    account: Arc<Counters>,
-}
-
-impl Injection {
-    fn new() -> Injection {
-        let memory = Arc::new(guest_memory::GuestMemory::new());
-        let account = Arc::new(Counters::default());
-        Injection {
-            pool: PoolOwner::new(INJECTION_SLOTS, || {
-                Packet::new(PortId(0), account.clone(), memory.clone())
-            }),
-            account,
-        }
-    }
-
-    /// Makes slots free again, with nothing in them that belongs to a port.
-    pub fn reclaim(&mut self) {
-        let account = &self.account;
-        self.pool.reclaim(|packet| packet.reset(account));
-    }
 }
 
 impl Controller {

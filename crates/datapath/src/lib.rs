@@ -10,7 +10,7 @@
 //! * `capture`: copies of packets for `hyperswitch capture`.
 //! * `state`: ports, switches and flow tables, which all threads share.
 //! * `channel`: the channel thread, which serves controllers in turn; `controller`: answers and events for one of them;
-//!   `requests`: its requests, and `refusal`: why one is refused.
+//!   `requests`: its requests, and `refusal`: why one is refused; `injection`: slots for packets that it sends.
 //! * `switches`: a controller's switches, and `ownership`: the ports that its flows may name.
 //! * `ended`: answers with last statistics of flows, and `grace`: when all threads have flushed their counts.
 //! * `events`: changes of ports, for the controllers, and `notices`: how other threads pass them to the channel thread.
@@ -43,6 +43,7 @@ mod deliver;
 mod ended;
 mod events;
 mod grace;
+mod injection;
 mod look_up;
 mod meter;
 mod miss;

@@ -23,6 +23,7 @@ use crate::actions::{Means, Sink, apply};
 use crate::burst::{Burst, PortSet, Verdict, change};
 use crate::deliver::{Sender, Step, empty, vanished};
 use crate::grace::Member;
+use crate::injection::Injection;
 use crate::look_up::LookUp;
 use crate::port::Port;
 use crate::sinks::Forward;
@@ -31,7 +32,7 @@ use classifier::{NoTables, Start, Tables, Train};
 use clock::Deadline;
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, Context, DropReason, ExactKey, FlowKey, Op, PortId, Program, Stage};
-use ring::{PoolOwner, Unique};
+use ring::Unique;
 use scheduler::{Due, RingId, Rings, Schedule};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -220,8 +221,8 @@ impl Pipeline {
     }
 
     /// Forwards a packet that does not come from a ring, up to its receivers' queues, which
-    /// [`deliver_executed`](Self::deliver_executed) empties. `pool` gives slots for copies of its head.
-    pub fn execute(&mut self, injected: Injected<'_>, pool: &mut PoolOwner<Packet>, schedule: &mut Schedule) {
+    /// [`deliver_executed`](Self::deliver_executed) empties. `slots` gives some for copies of its head.
+    pub fn execute(&mut self, injected: Injected<'_>, slots: &mut Injection, schedule: &mut Schedule) {
         self.refresh();
         self.in_step(schedule, |walk, step| {
             let mut forward = Forward {
@@ -230,7 +231,7 @@ impl Pipeline {
                 now_ms: step.now_ms,
                 receivers: &mut *step.receivers,
                 meters: &mut walk.look_up.meters,
-                spare: || pool.take(),
+                spare: || slots.take(injected.port.id()),
             };
             match Program::compile(injected.actions, Stage::Forward) {
                 Ok(program) => {

@@ -357,7 +357,7 @@ impl Serving<'_> {
         }
         let injection = &mut self.controller.injection;
         injection.reclaim();
-        let Some(mut packet) = injection.pool.take() else {
+        let Some(mut packet) = injection.take(port.id()) else {
             return account.dropped(DropReason::QueueFull, 1);
         };
         packet.fill(port.id(), account.clone(), frame);
@@ -374,7 +374,7 @@ impl Serving<'_> {
                     actions: &execute.actions,
                 };
                 let Scheduler { rings, schedule } = scheduler;
-                rings.execute(injected, &mut injection.pool, schedule);
+                rings.execute(injected, injection, schedule);
             }),
             Err(reason) => account.dropped(reason, 1),
         }

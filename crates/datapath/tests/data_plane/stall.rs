@@ -305,3 +305,24 @@ fn a_receiver_without_buffers_is_called_before_packets_are_lost() {
         switch.finish();
     }
 }
+
+#[test]
+fn packets_of_the_controller_that_wait_leave_slots_to_other_ports() {
+    let mut switch = Switch::with_ports(3);
+    let _a = Guest::usual(&mut switch, 1);
+    let _stalled = Guest::start(&mut switch, 2, deaf(LEAST));
+    let mut c = Guest::usual(&mut switch, 3);
+    let packet = |frame: &[u8]| Packet {
+        vnet_header: [0; 12],
+        frame: frame.to_vec(),
+    };
+    // More than there are slots.
+    for _ in 0..600 {
+        switch.inject(1, packet(&plain(1, 2, 60, 1)), &[output(2)]);
+    }
+    let frame = plain(2, 3, 60, 2);
+    switch.inject(2, packet(&frame), &[output(3)]);
+    c.expect_plain(&frame);
+    assert_eq!(switch.counters(2).dropped.total(), 0);
+    switch.finish();
+}
