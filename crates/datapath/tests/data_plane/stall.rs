@@ -290,19 +290,9 @@ fn a_receiver_need_not_kick_once_it_has_buffers_again() {
 #[test]
 fn a_receiver_without_buffers_is_called_before_packets_are_lost() {
     for features in [LEAST, crate::support::guest::ALL] {
-        let (mut switch, mut a, mut b) = two_buffers(features);
-        b.receive.refuse_calls();
-        let frames: Vec<_> = (0..4).map(|seed| plain(1, 2, 500, seed)).collect();
-        frames.iter().for_each(|frame| a.send(frame));
-        eventually("it is called", || {
-            rustix::io::read(&b.receive.call, &mut [0; 8]).is_ok()
-        });
-        assert_eq!(switch.counters(2).calls, 1);
-        frames[..2].iter().for_each(|frame| b.expect_plain(frame));
-        b.post(2..8);
-        frames[2..].iter().for_each(|frame| b.expect_plain(frame));
-        assert_eq!(switch.counters(1).dropped.total(), 0);
-        switch.finish();
+        // Packets wait for a moment, and this thread may have no processor meanwhile.
+        let in_time = (0..10).any(|_| is_called_before_packets_are_lost(features));
+        assert!(in_time, "with features {features:#x}");
     }
 }
 
@@ -325,4 +315,26 @@ fn packets_of_the_controller_that_wait_leave_slots_to_other_ports() {
     c.expect_plain(&frame);
     assert_eq!(switch.counters(2).dropped.total(), 0);
     switch.finish();
+}
+
+/// False if its driver answered the call too late, so that packets may be lost.
+fn is_called_before_packets_are_lost(features: u64) -> bool {
+    let (mut switch, mut a, mut b) = two_buffers(features);
+    b.receive.refuse_calls();
+    let frames: Vec<_> = (0..4).map(|seed| plain(1, 2, 500, seed)).collect();
+    let sent = Instant::now();
+    frames.iter().for_each(|frame| a.send(frame));
+    eventually("it is called", || {
+        rustix::io::read(&b.receive.call, &mut [0; 8]).is_ok()
+    });
+    assert_eq!(switch.counters(2).calls, 1);
+    frames[..2].iter().for_each(|frame| b.expect_plain(frame));
+    b.post(2..8);
+    let in_time = sent.elapsed() < Duration::from_millis(vnic::STALL_TIMEOUT_MS / 2);
+    if in_time {
+        frames[2..].iter().for_each(|frame| b.expect_plain(frame));
+        assert_eq!(switch.counters(1).dropped.total(), 0);
+    }
+    switch.finish();
+    in_time
 }
