@@ -70,11 +70,14 @@ impl Control {
             self.names.remove(&id);
             self.switches.remove_port(id);
             self.refresh_switch(&run.wanted.switch);
-            if run.added {
-                self.data_plane.ask_quietly(Request::PortDel { port: id });
-            }
         }
         self.close_link(&run);
+        let added = run.id.filter(|_| run.added);
+        // Closes its listening socket. The last process to do so may have to wait for files that were sent to it.
+        drop(run);
+        if let Some(id) = added {
+            self.data_plane.ask_quietly(Request::PortDel { port: id });
+        }
     }
 
     fn change_port(&mut self, name: &str, port: &DesiredPort) {

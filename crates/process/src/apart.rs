@@ -69,7 +69,10 @@ pub fn spawn_apart<const N: usize>(
 ) -> io::Result<()> {
     const { assert!(N <= MAX_KEEP) };
     prepare_apart()?;
+    // The thread begins when no other one has these descriptors, so that it is the last one to close them.
+    let (alone, is_alone) = channel::<()>();
     let body: Body = Box::new(move |kept| {
+        let _ = is_alone.recv();
         if let Ok(kept) = kept.try_into() {
             body(kept);
         }
@@ -87,10 +90,11 @@ pub fn spawn_apart<const N: usize>(
         }
         passed?;
     }
+    // The keeper has closed its own before it answers.
+    let started = started.recv();
     drop(keep);
-    started
-        .recv()
-        .unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into()))
+    drop(alone);
+    started.unwrap_or_else(|_| Err(io::ErrorKind::NotConnected.into()))
 }
 
 impl Keeper {
