@@ -27,6 +27,9 @@ const CONNECTS: (u32, u32) = (16, 4);
 /// Gates of earlier connections that may be left, since a file that their VMM passed cannot be closed.
 const MAX_GATES: usize = 4;
 
+/// Gates, and threads that close connections which were refused.
+const MAX_CLOSING: usize = 2 * MAX_GATES;
+
 /// How long a connection waits until one of them has ended: on a full host a gate may not have run yet.
 const GATE_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -52,12 +55,12 @@ pub(crate) struct Peer {
 }
 
 /// The streams of a connection, to be shut down by the thread that ends the connection.
-type Streams = Mutex<Vec<UnixStream>>;
+type Streams = Mutex<Option<UnixStream>>;
 
 /// What belongs to a session's stream.
 struct Line {
     /// To be shut down by the thread that ends the connection.
-    outer: Vec<UnixStream>,
+    outer: UnixStream,
     /// While this is open the gate, if there is one, keeps what it has received.
     inner: Option<UnixStream>,
 }
@@ -165,13 +168,13 @@ impl Peer {
         let line = if self.config.trusted {
             connection.try_clone().map(|second| {
                 let line = Line {
-                    outer: vec![second],
+                    outer: second,
                     inner: None,
                 };
                 (line, connection)
             })
         } else {
-            self.open_gate(connection, ending)
+            self.open_gate(connection, &**host, ending)
         };
         let (line, stream) = match line {
             Ok(line) => line,
@@ -185,7 +188,7 @@ impl Peer {
                 return std::thread::sleep(ACCEPT_PAUSE);
             }
         };
-        streams.lock().extend(line.outer);
+        *streams.lock() = Some(line.outer);
         if !ending.load(Ordering::Acquire) {
             self.pid.store(pid.unwrap_or(0), Ordering::Relaxed);
             self.set_connected(true, &**host);
@@ -200,29 +203,29 @@ impl Peer {
             }
         }
         // Before the gate closes the same.
-        streams.lock().clear();
+        *streams.lock() = None;
         drop(line.inner);
         self.pid.store(0, Ordering::Relaxed);
         self.set_connected(false, &**host);
     }
 
     /// Puts a gate between a VMM and its session; returns the session's stream and what belongs to it.
-    fn open_gate(&self, connection: UnixStream, ending: &AtomicBool) -> std::io::Result<(Line, UnixStream)> {
-        let deadline = Instant::now() + GATE_PATIENCE;
-        while self.gates.load(Ordering::Relaxed) >= MAX_GATES {
-            if Instant::now() >= deadline || ending.load(Ordering::Acquire) {
-                return Err(std::io::Error::other(
-                    "files that came with earlier ones cannot be closed",
-                ));
-            }
-            std::thread::sleep(GATE_PAUSE);
+    fn open_gate(
+        &self,
+        connection: UnixStream,
+        host: &dyn Host,
+        ending: &AtomicBool,
+    ) -> std::io::Result<(Line, UnixStream)> {
+        if !self.has_room(MAX_GATES, Some(GATE_PATIENCE), ending) {
+            self.refuse(connection, host, ending)?;
+            let text = "files that came with earlier ones cannot be closed";
+            return Err(std::io::Error::other(text));
         }
-        // Only the session's thread adds.
-        self.gates.fetch_add(1, Ordering::Relaxed);
-        let gates = Leaving(self.gates.clone());
+        let gates = self.count_gate();
         let (inner, other) = UnixStream::pair()?;
         let line = Line {
-            outer: vec![connection.try_clone()?, inner.try_clone()?],
+            // Only the gate shuts the VMM's connection down, which may be costly.
+            outer: inner.try_clone()?,
             inner: Some(inner.try_clone()?),
         };
         let ends = [connection.into(), other.into()];
@@ -232,6 +235,40 @@ impl Peer {
             drop(gates);
         })?;
         Ok((line, inner))
+    }
+
+    /// Has a connection closed, which may take any time, as its VMM may have sent files over it. While there is no room for
+    /// another thread that may hang, the connection stays: so the VMM has no further one.
+    fn refuse(&self, connection: UnixStream, host: &dyn Host, ending: &AtomicBool) -> std::io::Result<()> {
+        self.set_connected(true, host);
+        self.has_room(MAX_CLOSING, None, ending);
+        let (gates, allowance) = (self.count_gate(), self.allowance.clone());
+        let name = format!("gate-{}", self.vnic.port);
+        let closing = process::spawn_apart(name, [connection.into()], move |[vmm]| {
+            vnic::gate::refuse(vmm.into(), allowance);
+            drop(gates);
+        });
+        self.set_connected(false, host);
+        closing
+    }
+
+    /// Waits until there are fewer gates than that, at most for `patience`; false if there are not.
+    fn has_room(&self, most: usize, patience: Option<Duration>, ending: &AtomicBool) -> bool {
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        while self.gates.load(Ordering::Relaxed) >= most {
+            let is_late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if is_late || ending.load(Ordering::Acquire) {
+                return false;
+            }
+            std::thread::sleep(GATE_PAUSE);
+        }
+        true
+    }
+
+    /// Counts one more gate. Only the session's thread does so.
+    fn count_gate(&self) -> Leaving {
+        self.gates.fetch_add(1, Ordering::Relaxed);
+        Leaving(self.gates.clone())
     }
 
     fn set_connected(&self, connected: bool, host: &dyn Host) {
@@ -245,11 +282,12 @@ impl Peer {
             return;
         };
         serving.ending.store(true, Ordering::Release);
+        self.vnic.set_ending(true);
         if let Some(listener) = &serving.listener {
             // Makes a blocked accept return.
             let _ = shutdown(listener, Shutdown::Both);
         }
-        for stream in &*serving.streams.lock() {
+        if let Some(stream) = &*serving.streams.lock() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         let deadline = Instant::now() + ENDING_TIME;
@@ -258,5 +296,6 @@ impl Peer {
         if serving.thread.join().is_err() {
             log::error!("port {}: its session panicked", self.vnic.port);
         }
+        self.vnic.set_ending(false);
     }
 }

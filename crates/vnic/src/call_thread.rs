@@ -1,28 +1,19 @@
 //! The thread that makes costly calls, in the normal class.
 //!
 //! Ports whose calls cost too much (`call_cost`) leave them to this thread, which holds no claim while it calls. A call that waits
-//! here stands for all that its ring is owed meanwhile. A costly call stops everything else on its core, whichever thread makes it. So
-//! a port's next call waits for a [pause] that grows with the square of the time, and calls that are far too long wait for
-//! each other's pauses as well: a thread that wants that core at any moment waits for 5 us longer on average.
+//! here stands for all that its ring is owed meanwhile. There are pauses between costly calls (`pause`).
 
 use crate::call::Bell;
 use crate::call_cost::CallCost;
+use crate::pause::{LONG_WORK, LongWork, pause_us};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// Time in microseconds in which a call is made without a pause after it.
-const FREE_US: u64 = 10;
-
-/// Time in microseconds from which on a call is far too long.
-const LONG_US: u64 = 100;
-
-/// The longest pause, as a multiple of the time that the call took.
-const LONGEST_PAUSE: u64 = 256;
-
 static QUEUE: Queue = Queue {
     ports: Mutex::new(Vec::new()),
     changed: Condvar::new(),
+    long_work: &LONG_WORK,
 };
 
 /// Whether the thread could be started.
@@ -32,6 +23,7 @@ static STARTED: OnceLock<bool> = OnceLock::new();
 struct Queue {
     ports: Mutex<Vec<Arc<CallCost>>>,
     changed: Condvar,
+    long_work: &'static LongWork,
 }
 
 /// The calls of a port that wait for the thread.
@@ -70,12 +62,10 @@ impl Waiting {
         (bell, !bells.is_queued)
     }
 
-    /// When the next call may be made, if such long ones may be made from `long_us` on.
-    fn due_us(&self, long_us: u64) -> u64 {
-        let is_long = self.last_us.load(Relaxed) >= LONG_US;
-        self.paused_us
-            .load(Relaxed)
-            .max(if is_long { long_us } else { 0 })
+    /// When the next call may be made.
+    fn due_us(&self, long_work: &LongWork) -> u64 {
+        let free_us = long_work.free_us(self.last_us.load(Relaxed));
+        self.paused_us.load(Relaxed).max(free_us)
     }
 }
 
@@ -117,21 +107,18 @@ impl Queue {
     }
 
     fn run(&self) -> ! {
-        let mut long_us = 0;
         loop {
-            let port = self.next(long_us);
+            let port = self.next();
             let (bell, is_last) = port.waiting.take();
             if let Some(bell) = bell {
                 let took_us = port.measure_apart(|| {
                     // A call that fails is pending already.
                     let _ = bell.signal_apart();
                 }) / 1000;
-                let paused_us = clock::now_us() + pause_us(took_us);
+                let now_us = clock::now_us();
                 port.waiting.last_us.store(took_us, Relaxed);
-                port.waiting.paused_us.store(paused_us, Relaxed);
-                if took_us >= LONG_US {
-                    long_us = paused_us;
-                }
+                port.waiting.paused_us.store(now_us + pause_us(took_us), Relaxed);
+                self.long_work.note(took_us, now_us);
             }
             if !is_last {
                 self.add(port);
@@ -140,11 +127,11 @@ impl Queue {
     }
 
     /// Waits until a port's call may be made, and takes the port.
-    fn next(&self, long_us: u64) -> Arc<CallCost> {
+    fn next(&self) -> Arc<CallCost> {
         let mut ports = lock(&self.ports);
         loop {
             let now_us = clock::now_us();
-            let due_us = |port: &Arc<CallCost>| port.waiting.due_us(long_us).saturating_sub(now_us);
+            let due_us = |port: &Arc<CallCost>| port.waiting.due_us(self.long_work).saturating_sub(now_us);
             if let Some(first) = ports.iter().position(|port| due_us(port) == 0) {
                 return ports.remove(first);
             }
@@ -157,11 +144,6 @@ impl Queue {
             };
         }
     }
-}
-
-/// The time for which a port's next call waits after one that took so long, in microseconds.
-fn pause_us(took_us: u64) -> u64 {
-    took_us * (took_us / FREE_US).min(LONGEST_PAUSE)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -179,17 +161,6 @@ mod tests {
     use rustix::event::{EventfdFlags, eventfd};
     use rustix::fd::OwnedFd;
 
-    #[test]
-    fn whoever_wants_the_core_waits_for_few_microseconds_on_average() {
-        assert_eq!(pause_us(FREE_US - 1), 0);
-        for took_us in [20, 50, 100, 1000, 2500] {
-            let waits_us = took_us * took_us / 2 / (took_us + pause_us(took_us));
-            assert!(waits_us <= FREE_US, "{took_us} us: {waits_us}");
-        }
-        // A driver is called in the end, however long that takes.
-        assert_eq!(pause_us(1_000_000), LONGEST_PAUSE * 1_000_000);
-    }
-
     fn bell() -> OwnedFd {
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
     }
@@ -200,21 +171,24 @@ mod tests {
 
     #[test]
     fn long_calls_wait_for_each_other_and_short_ones_for_nobody() {
+        let long_work = LongWork::for_tests();
         let queue = Queue {
             ports: Mutex::default(),
             changed: Condvar::new(),
+            long_work,
         };
         let ports = [port(), port(), port()];
-        ports[0].waiting.last_us.store(LONG_US, Relaxed);
+        ports[0].waiting.last_us.store(1000, Relaxed);
         ports[1]
             .waiting
             .paused_us
             .store(clock::now_us() + 3_000_000, Relaxed);
         ports.iter().for_each(|port| queue.add(port.clone()));
-        let long_us = clock::now_us() + 50_000;
-        assert!(Arc::ptr_eq(&queue.next(long_us), &ports[2]));
+        long_work.note(1000, clock::now_us());
+        let long_us = long_work.free_us(1000);
+        assert!(Arc::ptr_eq(&queue.next(), &ports[2]));
         assert!(clock::now_us() < long_us);
-        assert!(Arc::ptr_eq(&queue.next(long_us), &ports[0]));
+        assert!(Arc::ptr_eq(&queue.next(), &ports[0]));
         assert!(clock::now_us() >= long_us, "not before the pause of the last one");
     }
 

@@ -11,12 +11,18 @@
 //! The gate also keeps time. A message that has begun must be complete within [`HALF_MESSAGE`]. Messages have
 //! a rate ([`Allowance`]), so a large number of VMMs does not keep the process busy, nor delay VMMs that send
 //! little. Further messages wait in the VMM's own socket. Replies pass unchanged.
+//!
+//! To receive from the VMM's socket, to reply and to close it has the kernel ask all that wait for its other end, a million if
+//! the VMM likes. Other files may be as costly to close. So there are pauses after what took long (`pause`), which outlive the
+//! connection. After work that took far too long, a message is read byte by byte: the VMM may have sent each for itself.
 
 mod allowance;
+mod pacer;
 
 use crate::descriptor::Kind;
 pub use allowance::Allowance;
 use allowance::Said;
+use pacer::Pacer;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -28,10 +34,10 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// From a message's first byte to its last.
+/// From a message's first byte to its last, and for a reply to be taken.
 const HALF_MESSAGE: Duration = Duration::from_secs(10);
 
 /// Of a message: request, flags and length, 32 bits each.
@@ -49,10 +55,8 @@ type End = &'static str;
 struct Gate {
     vmm: UnixStream,
     session: UnixStream,
-    allowance: Arc<Mutex<Allowance>>,
+    pacer: Pacer,
     said: Said,
-    /// When the next message may pass.
-    free_at: Instant,
     /// An epoll instance, passed on in place of descriptors that must not be.
     stand_in: OwnedFd,
     /// Descriptors to be closed last.
@@ -66,12 +70,13 @@ pub fn guard(vmm: UnixStream, session: UnixStream, allowance: Arc<Mutex<Allowanc
     let Ok(stand_in) = epoll::create(epoll::CreateFlags::CLOEXEC) else {
         return;
     };
+    // If this fails, the gate waits for a VMM that does not read, and nothing else does.
+    let _ = vmm.set_write_timeout(Some(HALF_MESSAGE));
     let mut gate = Gate {
         vmm,
         session,
-        allowance,
+        pacer: Pacer::new(allowance),
         said: Said::default(),
-        free_at: Instant::now(),
         stand_in,
         kept: Vec::new(),
     };
@@ -81,10 +86,15 @@ pub fn guard(vmm: UnixStream, session: UnixStream, allowance: Arc<Mutex<Allowanc
     gate.close();
 }
 
+/// Closes a VMM's connection that is not served, which may take any time as well.
+pub fn refuse(vmm: UnixStream, allowance: Arc<Mutex<Allowance>>) {
+    close(vmm, Vec::new(), Pacer::new(allowance));
+}
+
 impl Gate {
     fn pass_all(&mut self) -> Result<(), End> {
         loop {
-            let pause = self.free_at.saturating_duration_since(Instant::now());
+            let pause = self.pacer.pause();
             let is_free = pause.is_zero();
             let interest = if is_free {
                 PollFlags::IN
@@ -96,32 +106,31 @@ impl Gate {
             if answered && !self.pass_reply() {
                 return Ok(());
             }
-            if said && (!is_free || !self.pass_message()?) {
+            if said && !is_free {
+                return Ok(());
+            }
+            if said && self.pacer.begin() && !self.pass_message()? {
                 return Ok(());
             }
         }
-    }
-
-    /// Counts a message, after which the next one may have to wait.
-    fn count(&mut self, message: &[u8], has_files: bool) {
-        let is_change = self.said.changes(message, has_files);
-        let mut allowance = self.allowance.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        self.free_at = now + allowance.charge(is_change, now);
     }
 
     /// Passes on a reply of the session; false when one of the two is gone.
     fn pass_reply(&mut self) -> bool {
         let mut bytes = [0; HEADER + MAX_PAYLOAD];
         let count = self.session.read(&mut bytes).unwrap_or(0);
-        count > 0 && self.vmm.write_all(&bytes[..count]).is_ok()
+        let start_ns = clock::processor_ns();
+        let passed = count > 0 && self.vmm.write_all(&bytes[..count]).is_ok();
+        self.pacer.end(start_ns);
+        passed
     }
 
     /// Passes a message; false when one of the two is gone.
     fn pass_message(&mut self) -> Result<bool, End> {
         let end = Instant::now() + HALF_MESSAGE;
         let mut message = [0; HEADER + MAX_PAYLOAD];
-        let Some((begun, files)) = self.begin(&mut message[..HEADER])? else {
+        let first = self.pacer.at_once(HEADER);
+        let Some((begun, files)) = self.begin(&mut message[..first])? else {
             return Ok(false);
         };
         if !self.complete(&mut message[begun..HEADER], end)? {
@@ -136,11 +145,14 @@ impl Gate {
         if !self.complete(&mut message[HEADER..HEADER + len], end)? {
             return Ok(false);
         }
-        self.count(&message[..HEADER + len], !files.is_empty());
+        let message = &message[..HEADER + len];
+        self.pacer.count(self.said.changes(message, !files.is_empty()));
+        let start_ns = clock::processor_ns();
         let files = self.sort(files)?;
-        let passed = self.pass(&message[..HEADER + len], &files);
+        let passed = self.pass(message, &files);
         // Closing these does not wait: only harmless ones are left here.
         drop(files);
+        self.pacer.end(start_ns);
         Ok(passed)
     }
 
@@ -149,9 +161,11 @@ impl Gate {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let received = match recvmsg(&self.vmm, &mut [IoSliceMut::new(header)], &mut control, flags) {
-            Ok(received) => received,
-            Err(_) => return Ok(None),
+        let start_ns = clock::processor_ns();
+        let received = recvmsg(&self.vmm, &mut [IoSliceMut::new(header)], &mut control, flags);
+        self.pacer.end(start_ns);
+        let Ok(received) = received else {
+            return Ok(None);
         };
         let mut files = Vec::new();
         for message in control.drain() {
@@ -174,10 +188,24 @@ impl Gate {
             if left.is_zero() {
                 return Err("a message was begun and not completed");
             }
-            if !wait([(&self.vmm, PollFlags::IN)], Some(left))[0] {
-                continue;
+            let pause = self.pacer.pause();
+            let (interest, patience) = if pause.is_zero() {
+                (PollFlags::IN, left)
+            } else {
+                (PollFlags::empty(), pause.min(left))
+            };
+            let streams = [(&self.vmm, interest), (&self.session, PollFlags::empty())];
+            match wait(streams, Some(patience)) {
+                [_, true] => return Ok(false),
+                [true, _] if interest.is_empty() => return Ok(false),
+                [true, _] if self.pacer.begin() => {}
+                _ => continue,
             }
-            match recv(&self.vmm, &mut *rest, RecvFlags::DONTWAIT) {
+            let most = self.pacer.at_once(rest.len());
+            let start_ns = clock::processor_ns();
+            let received = recv(&self.vmm, &mut rest[..most], RecvFlags::DONTWAIT);
+            self.pacer.end(start_ns);
+            match received {
                 Ok((0, _)) => return Ok(false),
                 Ok((count, _)) => rest = &mut rest[count..],
                 Err(Errno::AGAIN | Errno::INTR) => {}
@@ -229,14 +257,38 @@ impl Gate {
 
     /// Closes everything, descriptors whose `close` may wait last. The VMM's end is closed only when the session has closed its
     /// own, since it too may hold descriptors that wait to be received.
-    fn close(mut self) {
-        let _ = self.vmm.shutdown(Shutdown::Both);
-        let _ = self.session.shutdown(Shutdown::Write);
+    fn close(self) {
+        let Gate {
+            vmm,
+            mut session,
+            pacer,
+            kept,
+            ..
+        } = self;
+        let _ = session.shutdown(Shutdown::Write);
         let mut rest = [0; 256];
-        while self.session.read(&mut rest).is_ok_and(|count| count > 0) {}
-        drop(self.session);
-        drop(self.vmm);
-        drop(self.kept);
+        while session.read(&mut rest).is_ok_and(|count| count > 0) {}
+        drop(session);
+        close(vmm, kept, pacer);
+    }
+}
+
+fn close(vmm: UnixStream, kept: Vec<OwnedFd>, mut pacer: Pacer) {
+    // Each message that nobody has received has all that wait asked as well.
+    while pacer.is_slow() {
+        pacer.wait();
+        let start_ns = clock::processor_ns();
+        let received = recv(&vmm, &mut [0; 1], RecvFlags::DONTWAIT);
+        pacer.end(start_ns);
+        if !received.is_ok_and(|(count, _)| count > 0) {
+            break;
+        }
+    }
+    for file in std::iter::once(vmm.into()).chain(kept) {
+        pacer.wait();
+        let start_ns = clock::processor_ns();
+        drop::<OwnedFd>(file);
+        pacer.end(start_ns);
     }
 }
 

@@ -19,6 +19,7 @@ mod descriptor;
 pub mod features;
 pub mod gate;
 mod packet;
+mod pause;
 mod quirk;
 mod rate;
 mod receive;

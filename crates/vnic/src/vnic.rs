@@ -47,6 +47,8 @@ pub struct Vnic {
     open: AtomicU8,
     /// The transmit ring runs.
     transmitting: AtomicBool,
+    /// The connection is being ended, and the thread that does so waits.
+    ending: AtomicBool,
     /// Nothing can be queued because the receiver stalls.
     stalled: AtomicBool,
     mtu: AtomicU16,
@@ -76,6 +78,7 @@ impl Vnic {
             inbox,
             open: AtomicU8::new(0),
             transmitting: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
             mtu: AtomicU16::new(mtu),
             features: AtomicU64::new(0),
@@ -144,6 +147,11 @@ impl Vnic {
         } else {
             None
         }
+    }
+
+    /// Has a ring that stops not wait for packets under way, as a thread on which others depend waits for its session.
+    pub fn set_ending(&self, ending: bool) {
+        self.ending.store(ending, Ordering::Relaxed);
     }
 
     /// Makes [`enqueue`](Self::enqueue) refuse, or accept again.
@@ -249,7 +257,7 @@ impl Vnic {
         loop {
             let mut guard = self.transmit.claim_blocking();
             let drained = guard.with(|transmit| transmit.as_mut().is_none_or(TransmitSide::drain));
-            if drained || left_ms == 0 {
+            if drained || left_ms == 0 || self.ending.load(Ordering::Relaxed) {
                 return guard;
             }
             drop(guard);

@@ -1,6 +1,6 @@
 //! Descriptors that cost the thread that uses them as much as their VMM likes: the kernel walks all that wait for one.
 
-use crate::measure::{Attackers, Bound, FIRST, hold_to, long};
+use crate::measure::{Attackers, FIRST, P99, hold_to};
 use crate::support::frames::plain;
 use crate::support::guest::{RECEIVE, TRANSMIT};
 use crate::support::session::{SET_VRING_CALL, words};
@@ -8,24 +8,13 @@ use crate::support::waiters::Waiters;
 use crate::support::{Guest, Switch};
 use flow::{Action, DropReason, PortId};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::net::{RecvFlags, recv};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What calls may add to 99 of 100 round trips.
-const P99: Bound = Bound {
-    part: 990,
-    added: Duration::from_millis(2),
-};
-
 const REST: Duration = Duration::from_millis(1);
-
-/// As many waiters as make a signal take some 20 ms, or a thousand in a short run.
-fn waiters(fd: BorrowedFd<'_>) -> Waiters {
-    let (epolls, each) = if long() { (500, 800) } else { (20, 50) };
-    Waiters::of(fd, epolls, each)
-}
 
 /// A descriptor to be called by, and its other end if it has one.
 type Bell = (OwnedFd, Option<OwnedFd>);
@@ -51,7 +40,7 @@ fn datagram() -> Bell {
 fn dear(switch: &mut Switch, port: u32, ring: u32, bell: Bell) -> (Guest, Bell, Waiters) {
     switch.add(port);
     let guest = Guest::usual(switch, port);
-    let waiters = waiters(bell.1.as_ref().unwrap_or(&bell.0).as_fd());
+    let waiters = Waiters::many(bell.1.as_ref().unwrap_or(&bell.0).as_fd());
     guest
         .session
         .tell(SET_VRING_CALL, &words(&[ring.into()]), &[bell.0.as_fd()]);
@@ -61,8 +50,7 @@ fn dear(switch: &mut Switch, port: u32, ring: u32, bell: Bell) -> (Guest, Bell, 
 /// Reads what the calls have left, so that they never fail.
 fn drain(bell: &Bell) {
     if let Some(ours) = &bell.1 {
-        let flags = rustix::net::RecvFlags::DONTWAIT;
-        while rustix::net::recv(ours, &mut [0u8; 4096], flags).is_ok_and(|(_, count)| count > 0) {}
+        while recv(ours, &mut [0u8; 4096], RecvFlags::DONTWAIT).is_ok_and(|(_, count)| count > 0) {}
     }
 }
 

@@ -8,6 +8,7 @@
 //! * `rings`: descriptor chains, buffers, segments, indices;
 //! * `messages`: what a VMM says, and how often;
 //! * `calls`: descriptors that are signalled dearly;
+//! * `connections`: those that are read and closed dearly;
 //! * `memory`: regions that are huge, vanish or get holes;
 //! * `receivers`: those that take packets slowly, behind a sender that others need.
 
@@ -18,6 +19,7 @@
 mod support;
 
 mod calls;
+mod connections;
 mod measure;
 mod memory;
 mod messages;

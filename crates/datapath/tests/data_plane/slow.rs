@@ -1,11 +1,13 @@
 //! Receivers that post a buffer now and then hold a bounded part of their senders, for a bounded time.
 
 use crate::support::frames::plain;
-use crate::support::guest::{ALL, INDIRECT, NEXT, WRITE};
+use crate::support::guest::{ALL, INDIRECT, NEXT, TRANSMIT, WRITE};
 use crate::support::memory::Memory;
 use crate::support::ring::Ring;
+use crate::support::session::{GET_VRING_BASE, state};
 use crate::support::{Guest, PATIENCE, Setup, Switch};
-use flow::DropReason;
+use control_protocol::data_plane::Request;
+use flow::{Action, DropReason, PortId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -148,6 +150,34 @@ fn a_pair_loses_nothing_though_its_receiver_is_slow() {
     }
     assert_eq!(switch.counters(1).dropped.total(), 0);
     switch.finish();
+}
+
+/// A ring that stops waits for its packets, and the thread that deletes the port does not.
+#[test]
+fn a_port_is_deleted_at_once_while_its_packets_wait_for_a_receiver() {
+    let mut switch = Switch::with_ports(2);
+    let delete = |_| {
+        let setup = Setup {
+            posted: 0,
+            ..Setup::default()
+        };
+        let _slow = Guest::start(&mut switch, 2, setup);
+        let mut guest = Guest::usual(&mut switch, 1);
+        switch.flow(1, &[Action::Output(PortId(2))]);
+        guest.send(&plain(1, 2, 1000, 1));
+        switch.until(1, "the packet waits", |counters| counters.received == 1);
+        guest.session.tell(GET_VRING_BASE, &state(TRANSMIT, 0), &[]);
+        std::thread::sleep(Duration::from_millis(3));
+        let start = Instant::now();
+        switch.done(Request::PortDel { port: PortId(1) });
+        let took = start.elapsed();
+        switch.add(1);
+        took
+    };
+    let shortest = (0..5).map(delete).min().unwrap();
+    // Half of the time for which a packet waits for a receiver without buffers.
+    assert!(shortest < Duration::from_millis(50), "{shortest:?}");
+    switch.stop();
 }
 
 /// Tables of any size, of which all entries lie one behind the other, to send and to receive.

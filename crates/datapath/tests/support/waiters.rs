@@ -11,6 +11,13 @@ pub struct Waiters {
 }
 
 impl Waiters {
+    /// As many as make a signal take some 20 ms in a long attack, or a thousand.
+    pub fn many(fd: BorrowedFd<'_>) -> Waiters {
+        let is_long = std::env::var_os("HYPERSWITCH_ATTACK").is_some_and(|value| value == "1");
+        let (epolls, each) = if is_long { (500, 800) } else { (20, 50) };
+        Waiters::of(fd, epolls, each)
+    }
+
     /// So many waiters in each of so many epoll instances. An instance takes a file once for each descriptor of it.
     pub fn of(fd: BorrowedFd<'_>, epolls: usize, each: usize) -> Waiters {
         let same: Vec<OwnedFd> = (0..each).map(|_| fd.try_clone_to_owned().unwrap()).collect();

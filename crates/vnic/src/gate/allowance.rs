@@ -9,6 +9,7 @@
 //! share, and get it in the order in which they ask: each gate asks for one token at a time, so gates are served in turn.
 
 use super::HEADER;
+use crate::pause::{LONG_WORK, Pace};
 use crate::rate::Rate;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{LazyLock, Mutex, PoisonError};
@@ -127,6 +128,8 @@ impl Bound {
 pub struct Allowance {
     messages: Bound,
     changes: Bound,
+    /// Of work whose cost the VMM may determine.
+    pub(super) pace: Pace,
 }
 
 impl Default for Allowance {
@@ -134,6 +137,7 @@ impl Default for Allowance {
         Allowance {
             messages: Bound::new(MESSAGES),
             changes: Bound::new(CHANGES),
+            pace: Pace::new(&LONG_WORK),
         }
     }
 }
