@@ -87,12 +87,41 @@ impl<T> Queue<T> {
     }
 }
 
+impl<T> Queue<T> {
+    /// Appends unless `most` values are queued, `most` being at most the capacity; gives the value back otherwise. Values that other
+    /// producers append meanwhile may not be counted.
+    #[inline]
+    pub fn push_below(&self, most: usize, value: T) -> Result<(), T> {
+        let position = self.tail.load(Ordering::Relaxed).wrapping_sub(most);
+        let cell = &self.cells[position & (self.cells.len() - 1)];
+        let emptied = position.wrapping_add(self.cells.len());
+        // The turn is behind that until the value of this position has been taken.
+        if (cell.turn.load(Ordering::Acquire).wrapping_sub(emptied) as isize) < 0 {
+            return Err(value);
+        }
+        self.push(value)
+    }
+}
+
 impl<T> Receiver<T> {
     /// Whether there is nothing to take now.
     #[inline]
     pub fn is_empty(&self) -> bool {
         let cell = &self.queue.cells[self.head & (self.queue.cells.len() - 1)];
         cell.turn.load(Ordering::Acquire) != self.head.wrapping_add(1)
+    }
+
+    /// Whether more than `count` values can be taken, at least if no producer was preempted.
+    #[inline]
+    pub fn has_more_than(&self, count: usize) -> bool {
+        let position = self.head.wrapping_add(count);
+        let cell = &self.queue.cells[position & (self.queue.cells.len() - 1)];
+        count < self.capacity() && cell.turn.load(Ordering::Acquire) == position.wrapping_add(1)
+    }
+
+    /// Most values that are queued.
+    pub fn capacity(&self) -> usize {
+        self.queue.cells.len()
     }
 
     /// Takes the oldest value.
@@ -128,19 +157,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_a_bounded_deque(operations in prop::collection::vec(any::<bool>(), 0..200)) {
+        fn behaves_like_a_bounded_deque(operations in prop::collection::vec(0..12usize, 0..200)) {
             let (queue, mut receiver) = Queue::new(8);
             let mut twin = VecDeque::new();
-            for (value, push) in operations.into_iter().enumerate() {
-                if push {
-                    let accepted = queue.push(value).is_ok();
-                    prop_assert_eq!(accepted, twin.len() < 8);
-                    if accepted {
-                        twin.push_back(value);
+            for (value, most) in operations.into_iter().enumerate() {
+                let accepted = match most {
+                    0..=2 => {
+                        prop_assert_eq!(receiver.pop(), twin.pop_front());
+                        continue;
                     }
-                } else {
-                    prop_assert_eq!(receiver.pop(), twin.pop_front());
+                    3..=8 => queue.push_below(most, value).is_ok(),
+                    _ => queue.push(value).is_ok(),
+                };
+                prop_assert_eq!(accepted, twin.len() < most.min(8));
+                if accepted {
+                    twin.push_back(value);
                 }
+                prop_assert!((0..10).all(|count| receiver.has_more_than(count) == (twin.len() > count)));
             }
         }
     }

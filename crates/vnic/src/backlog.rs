@@ -23,16 +23,21 @@
 //! Packets beyond that are dropped as `receiver-slow`, newest first. A receiver that has taken
 //! nothing at all since a packet came is handled by [`Wait`](crate::Wait).
 //!
+//! Senders are served in turn, and each has a share of the places and of the room for copies, see [`fair_queue`].
+//!
 //! A packet for several receivers is copied by each of them that lets it wait. Waiting for a core is not
 //! waiting for buffers: the clock starts when a packet was found to lack them.
 //!
 //! Used by the holder of the receive side. The safe direction is to lend less.
 
+mod fair_queue;
+
 use crate::Packet;
-use flow::PortId;
+use crate::transmit::{BURST, MAX_SLOTS};
+use fair_queue::{FairQueue, Waiting};
+use flow::{DropReason, PortId};
 use ring::Shared;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// How long packets may wait for a receiver that is not slow, at least and at most, in microseconds: longer than it takes to
 /// wake a guest on a free core, and than a guest usually waits for a contended core.
@@ -62,8 +67,8 @@ const FORGOTTEN_US: u64 = 10_000_000;
 /// For how long a sender counts as one that serves several, after it sent to others in turn, in milliseconds.
 const SEVERAL_MS: u64 = 10_000;
 
-/// Most packets that wait here; others stay in the internal receive queue.
-const CAPACITY: usize = 1024;
+/// Most packets that wait for one receiver: all slots of eight senders.
+const CAPACITY: usize = 8 * MAX_SLOTS as usize;
 
 /// Time between two reviews of the age of all packets that wait, in microseconds.
 const REVIEW_US: u64 = 10_000;
@@ -75,6 +80,8 @@ pub struct Lender {
     last: AtomicU32,
     /// When that was another one than before; 0 for never (the data plane's clock, milliseconds).
     changed_ms: AtomicU64,
+    /// More than a burst was under way when packets were fetched last.
+    has_many: AtomicBool,
 }
 
 impl Default for Lender {
@@ -82,6 +89,7 @@ impl Default for Lender {
         Lender {
             last: AtomicU32::new(u32::MAX),
             changed_ms: AtomicU64::new(0),
+            has_many: AtomicBool::new(false),
         }
     }
 }
@@ -97,6 +105,18 @@ impl Lender {
                 self.changed_ms.store(now_ms.max(1), Relaxed);
             }
         }
+    }
+
+    /// Says how many of the sender's packets are under way. Called once per burst.
+    #[inline]
+    pub(crate) fn set_under_way(&self, packets: usize) {
+        self.has_many.store(packets > BURST, Relaxed);
+    }
+
+    /// Whether more than a burst of the sender's packets are under way.
+    #[inline]
+    pub(crate) fn has_many(&self) -> bool {
+        self.has_many.load(Relaxed)
     }
 
     fn serves_several(&self, now_ms: u64) -> bool {
@@ -121,21 +141,12 @@ impl Now {
     }
 }
 
-/// A packet that was found to lack buffers, or that came behind one.
-#[derive(Debug)]
-struct Waiting {
-    packet: Shared<Packet>,
-    since_us: u64,
-    /// Memory of ours that it takes, in bytes; 0 while its sender lends it.
-    copied: usize,
-}
-
-/// See the module's description. The oldest packet is kept by the receive side, and not counted here.
+/// See the module's description. The packet whose turn it is is kept by the receive side, and not counted here.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    queue: VecDeque<Waiting>,
-    /// Bytes that copies take.
-    copied: usize,
+    queue: FairQueue,
+    /// Its packets wait for buffers.
+    waits: bool,
     /// Tails' bytes that were copied and are not in a counter yet.
     moved: u64,
     /// A packet came, or was there at the last review, whose sender serves several; and one that such a
@@ -152,8 +163,9 @@ impl Backlog {
         self.queue.is_empty()
     }
 
-    pub fn is_full(&self) -> bool {
-        self.queue.len() >= CAPACITY
+    /// Whether packets are here that wait for buffers, and not just for a core.
+    pub fn waits(&self) -> bool {
+        self.waits && !self.is_empty()
     }
 
     pub fn is_slow(&self, now: Now) -> bool {
@@ -191,39 +203,72 @@ impl Backlog {
     /// as well. `is_copy`: the oldest packet was copied.
     pub fn watch_us(&self, oldest: &Packet, is_copy: bool, now: Now) -> Option<u64> {
         let is_oldest_shared = is_shared(oldest, now);
-        let lends = is_oldest_shared && !is_copy || self.has_lent && self.copied < COPIED_MOST;
+        let lends = is_oldest_shared && !is_copy || self.has_lent && self.queue.copied() < COPIED_MOST;
         let wait_us = if lends { LENT_US } else { self.patience_us };
         (lends || (is_oldest_shared || self.has_shared) && !self.is_slow(now))
             .then_some(wait_us + wait_us / 8)
     }
 
-    /// Appends a packet, which comes back if its sender lends no more.
-    pub fn push(&mut self, packet: Shared<Packet>, now: Now) -> Result<(), Shared<Packet>> {
+    /// Appends a packet. If there is no room, gives it, or others of senders that have more, to `refuse`. `now` if the packet waits for
+    /// buffers, and not just for its turn.
+    pub fn push(
+        &mut self,
+        packet: Shared<Packet>,
+        now: Option<Now>,
+        mut refuse: impl FnMut(Shared<Packet>, DropReason),
+    ) {
+        if self.is_empty() {
+            self.waits = now.is_some();
+        }
+        let refuse_full = |packet| refuse(packet, DropReason::QueueFull);
+        if !self.queue.make_room(packet.origin, CAPACITY, refuse_full) {
+            return refuse(packet, DropReason::QueueFull);
+        }
         let mut waiting = Waiting {
             packet,
-            since_us: now.us,
+            since_us: now.map(|now| now.us),
             copied: 0,
         };
-        if self.settle(&mut waiting, now) {
-            self.queue.push_back(waiting);
-            Ok(())
-        } else {
-            Err(waiting.packet)
+        match now {
+            Some(now) if !self.settle(&mut waiting, now, 0, &mut refuse) => {
+                refuse(waiting.packet, DropReason::ReceiverSlow);
+            }
+            _ => self.queue.push(waiting),
         }
     }
 
-    /// Copies a packet if its sender lends it no longer. False if there is no room for the copy of a packet
-    /// for a slow receiver.
-    fn settle(&mut self, waiting: &mut Waiting, now: Now) -> bool {
+    /// Copies a packet that waits for buffers if its sender lends it no longer. False if there is no room for the copy of a
+    /// packet for a slow receiver. `reserved`: bytes of copies that are not in the queue at present.
+    fn settle(
+        &mut self,
+        waiting: &mut Waiting,
+        now: Now,
+        reserved: usize,
+        refuse: &mut impl FnMut(Shared<Packet>, DropReason),
+    ) -> bool {
         let (is_shared, is_slow) = (is_shared(&waiting.packet, now), self.is_slow(now));
-        let is_due = is_slow || now.since(waiting.since_us) >= LENT_US;
-        if is_shared && is_due && waiting.copied == 0 {
-            let size = size_of::<Packet>() + waiting.packet.frame_len();
-            if self.copied + size <= COPIED_MOST {
+        let is_copy = waiting.copied > 0;
+        let is_due = is_slow
+            || waiting
+                .since_us
+                .is_some_and(|since_us| now.since(since_us) >= LENT_US);
+        if is_copy || is_shared && is_due {
+            let size = if is_copy {
+                waiting.copied
+            } else {
+                size_of::<Packet>() + waiting.packet.frame_len()
+            };
+            let has_room = if is_slow {
+                let refuse = |packet| refuse(packet, DropReason::ReceiverSlow);
+                self.queue
+                    .make_room_for_copy(waiting.packet.origin, size, COPIED_MOST, refuse)
+            } else {
+                is_copy || self.queue.copied() + reserved + size <= COPIED_MOST
+            };
+            if has_room && !is_copy {
                 self.copy_out(&mut waiting.packet);
                 waiting.copied = size;
-                self.copied += size;
-            } else if is_slow {
+            } else if !has_room && is_slow {
                 return false;
             }
         }
@@ -250,10 +295,9 @@ impl Backlog {
         copies
     }
 
-    /// Takes the oldest one: since when it has waited, and whether it is a copy.
-    pub fn pop(&mut self) -> Option<(Shared<Packet>, u64, bool)> {
-        let waiting = self.queue.pop_front()?;
-        self.copied -= waiting.copied;
+    /// Takes the one whose turn it is: since when it has waited for buffers, and whether it is a copy.
+    pub fn pop(&mut self) -> Option<(Shared<Packet>, Option<u64>, bool)> {
+        let waiting = self.queue.pop()?;
         if self.queue.is_empty() {
             (self.has_shared, self.has_lent) = (false, false);
         }
@@ -266,25 +310,24 @@ impl Backlog {
     }
 
     /// Copies the packets that senders lend no longer, and takes out those that wait no longer, which it
-    /// gives to `refuse`. Does so when the receiver has just become slow, and now and then. `last_us` as in
-    /// [`is_overdue`](Self::is_overdue).
-    pub fn review(&mut self, last_us: u64, now: Now, mut refuse: impl FnMut(Shared<Packet>)) {
+    /// gives to `refuse`. Does so when packets begin to wait for buffers, when the receiver has just become slow, and now and
+    /// then. `last_us` as in [`is_overdue`](Self::is_overdue).
+    pub fn review(&mut self, last_us: u64, now: Now, mut refuse: impl FnMut(Shared<Packet>, DropReason)) {
         let period_us = if self.has_lent { LENT_US } else { REVIEW_US };
-        if now.since(self.reviewed_us) < period_us {
+        if std::mem::replace(&mut self.waits, true) && now.since(self.reviewed_us) < period_us {
             return;
         }
         self.reviewed_us = now.us;
         (self.has_shared, self.has_lent) = (false, false);
-        for _ in 0..self.queue.len() {
-            let Some(mut waiting) = self.queue.pop_front() else {
-                break;
-            };
-            let overdue = self.is_overdue(&waiting.packet, waiting.since_us, last_us, now);
-            if !overdue && self.settle(&mut waiting, now) {
-                self.queue.push_back(waiting);
+        // In turn, so that room for copies is shared as well.
+        let mut packets = self.queue.take_packets();
+        while let Some(mut waiting) = packets.pop() {
+            let since_us = *waiting.since_us.get_or_insert(now.us);
+            let is_overdue = self.is_overdue(&waiting.packet, since_us, last_us, now);
+            if !is_overdue && self.settle(&mut waiting, now, packets.copied(), &mut refuse) {
+                self.queue.push(waiting);
             } else {
-                self.copied -= waiting.copied;
-                refuse(waiting.packet);
+                refuse(waiting.packet, DropReason::ReceiverSlow);
             }
         }
     }
@@ -331,15 +374,20 @@ mod tests {
         source.packet(&[2; 60]).share()
     }
 
+    /// How many of these packets find room.
     fn push(backlog: &mut Backlog, source: &mut Source, count: usize, now: Now) -> usize {
-        (0..count)
-            .filter(|_| backlog.push(packet(source), now).is_ok())
-            .count()
+        let mut refused = Vec::new();
+        for _ in 0..count {
+            backlog.push(packet(source), Some(now), |packet, _| refused.push(packet.origin));
+        }
+        let own = packet(source).origin;
+        assert!(refused.iter().all(|origin| *origin == own));
+        count - refused.len()
     }
 
     fn review(backlog: &mut Backlog, now: Now) -> Vec<PortId> {
         let mut refused = Vec::new();
-        backlog.review(now.us, now, |packet| refused.push(packet.origin));
+        backlog.review(now.us, now, |packet, _| refused.push(packet.origin));
         refused
     }
 
@@ -374,7 +422,7 @@ mod tests {
         assert!(review(&mut backlog, later(3 * LENT_US)).is_empty());
         assert_eq!(source.free(), Source::SLOTS - 1 - (1256 - MOST_SMALL));
         while backlog.pop().is_some() {}
-        assert_eq!((backlog.copied, source.free()), (0, Source::SLOTS - 1));
+        assert_eq!((backlog.queue.copied(), source.free()), (0, Source::SLOTS - 1));
     }
 
     #[test]
@@ -405,7 +453,10 @@ mod tests {
         assert_eq!(push(&mut backlog, &mut alone, 4, now), 4);
         assert_eq!(alone.free(), Source::SLOTS - 24, "it has this receiver only");
         let (oldest, since_us, is_copy) = backlog.pop().unwrap();
-        assert_eq!((oldest.origin, since_us, is_copy), (PortId(1), START.us, true));
+        assert_eq!(
+            (oldest.origin, since_us, is_copy),
+            (PortId(1), Some(START.us), true)
+        );
         assert_eq!(push(&mut backlog, &mut one, 10, now), 1, "there is room again");
         let mut oldest = packet(&mut one);
         assert!(backlog.copy_oldest(&mut oldest, now.us, now));
@@ -437,11 +488,12 @@ mod tests {
         let end = later(MAX_AGE_US + 1);
         assert!(backlog.is_overdue(&packet(&mut alone), START.us, now.us, end));
         assert!(!backlog.is_overdue(&packet(&mut alone), START.us, START.us, end));
-        let left: Vec<_> = std::iter::from_fn(|| backlog.pop())
+        let mut left: Vec<_> = std::iter::from_fn(|| backlog.pop())
             .map(|(packet, ..)| packet.origin.0)
             .collect();
-        assert_eq!(left, [[3; 10].as_slice(), &[1; 5]].concat());
-        assert_eq!(backlog.copied, 0);
+        left.sort();
+        assert_eq!(left, [[1; 5].as_slice(), &[3; 10]].concat());
+        assert_eq!(backlog.queue.copied(), 0);
     }
 
     /// A sender that begins to serve others while its packets wait.

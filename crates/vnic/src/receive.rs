@@ -55,6 +55,9 @@ use write::Gathered;
 /// scheduling delays, and short, as senders wait meanwhile.
 pub const STALL_TIMEOUT_MS: u64 = 100;
 
+/// Packets that are delivered in the order in which they came, whoever sent them: those of a burst.
+const SHORT: usize = crate::BURST;
+
 /// After this part of that time the receiver's driver is called once more, in milliseconds.
 const RENOTIFY_MS: u64 = STALL_TIMEOUT_MS / 5;
 
@@ -95,9 +98,9 @@ impl Wait {
 pub struct ReceiveSide {
     ring: Option<ReceiveRing>,
     inbox: Receiver<Shared<Packet>>,
-    /// The oldest packet, if it could not be delivered (wholly).
+    /// The packet whose turn it is, if it could not be delivered (wholly).
     pending: Option<Pending>,
-    /// Those behind it, while it waits for buffers.
+    /// Those behind it, by sender, if they wait for buffers or are many.
     backlog: Backlog,
     wait: Wait,
     /// When `wait` began, by [`clock::now_us`], and how many packets had been delivered then.
@@ -335,6 +338,9 @@ impl ReceiveSide {
         let mut waits = false;
         let mut result = Ok(());
         while !turn.is_over() {
+            if !self.backlog.is_empty() || self.inbox.has_more_than(SHORT) {
+                self.sort_inbox(now_ms, observer);
+            }
             let Some(mut next) = self.next() else { break };
             let packet = &next.packet;
             let outcome = match &mut self.ring {
@@ -379,6 +385,7 @@ impl ReceiveSide {
                     .map_or(0, |ring| std::mem::take(&mut ring.work)),
             );
         }
+        add_alone(&self.account.copied_out, self.backlog.take_moved());
         self.publish();
         // No packet waits any more if the one that waited was dropped for another reason.
         if self.pending.is_none() && self.wait != Wait::Stalled {
@@ -393,7 +400,7 @@ impl ReceiveSide {
             return Some(pending);
         }
         let (packet, since_us, is_copy) = match self.backlog.pop() {
-            Some((packet, since_us, is_copy)) => (packet, Some(since_us), is_copy),
+            Some(waiting) => waiting,
             None => (self.inbox.pop()?, None, false),
         };
         Some(Pending {
@@ -409,20 +416,29 @@ impl ReceiveSide {
         !self.backlog.is_empty() || !self.inbox.is_empty()
     }
 
-    /// The oldest packet waits for buffers: the packets behind it wait too, as far as their senders lend them.
+    /// The packet whose turn it is waits for buffers: the packets behind it wait too, as far as their senders lend them.
     fn queue_up(&mut self, now: Now, observer: &mut impl Observer) {
-        let (account, wait_us) = (&*self.account, self.wait_us);
-        let mut refuse =
-            |packet: Shared<Packet>| drop_packet(account, &packet, DropReason::ReceiverSlow, observer);
-        self.backlog.review(wait_us, now, &mut refuse);
-        while !self.backlog.is_full()
-            && let Some(packet) = self.inbox.pop()
-        {
-            if let Err(packet) = self.backlog.push(packet, now) {
-                refuse(packet);
-            }
+        let account = &*self.account;
+        let refuse = |packet: Shared<Packet>, reason| drop_packet(account, &packet, reason, observer);
+        self.backlog.review(self.wait_us, now, refuse);
+        self.sort_inbox(now.ms, observer);
+    }
+
+    /// Moves the packets that came last from the inbox, where they lie in the order in which they came, to the backlog, where
+    /// senders have turns. So the inbox fills up only while no thread serves this side.
+    fn sort_inbox(&mut self, now_ms: u64, observer: &mut impl Observer) {
+        if self.inbox.is_empty() {
+            return;
         }
-        add_alone(&account.copied_out, self.backlog.take_moved());
+        let account = &*self.account;
+        let mut refuse = |packet: Shared<Packet>, reason| drop_packet(account, &packet, reason, observer);
+        let waits = self.wait != Wait::No || self.backlog.waits();
+        let now = waits.then(|| now(now_ms));
+        // Senders may be faster than this.
+        for _ in 0..self.inbox.capacity() {
+            let Some(packet) = self.inbox.pop() else { break };
+            self.backlog.push(packet, now, &mut refuse);
+        }
     }
 
     /// In how many microseconds the receive side should run even if no buffers come, because the receiver may be slow by then and

@@ -146,6 +146,7 @@ impl TransmitSide {
         if slots == 0 {
             return Ok(Fetched::NoSlots);
         }
+        self.account.lender.set_under_way(self.pool.outstanding());
         let room = slots.min(BURST);
         let mut heads = [0; BURST];
         let first = self.queue.next_place();

@@ -15,7 +15,11 @@ use virtqueue::QueueError;
 use virtqueue::net::{RECEIVE_QUEUE, TRANSMIT_QUEUE};
 
 /// Places in a port's internal receive queue.
-const INBOX: usize = 1024;
+const INBOX: usize = 2048;
+
+/// Places of it for senders that have more than a burst of packets under way. The other places are for senders with fewer: while no
+/// worker sorts the queue by sender, a flood leaves room for a port that sends now and then.
+const INBOX_OF_MANY: usize = 1024;
 
 /// In [`Vnic::open`]: the receive ring runs.
 const RECEIVES: u8 = 1;
@@ -131,9 +135,12 @@ impl Vnic {
         if self.stalled.load(Ordering::Relaxed) {
             return Err((DropReason::ReceiverStalled, packet));
         }
-        self.inbox
-            .push(packet)
-            .map_err(|packet| (DropReason::QueueFull, packet))
+        let queued = if packet.account.lender.has_many() {
+            self.inbox.push_below(INBOX_OF_MANY, packet)
+        } else {
+            self.inbox.push(packet)
+        };
+        queued.map_err(|packet| (DropReason::QueueFull, packet))
     }
 
     /// The reason for which this packet would not arrive, if one is known without reading the ring.
@@ -305,5 +312,35 @@ impl Vnic {
     /// Whether both rings run.
     pub fn is_running(&self) -> bool {
         self.open.load(Ordering::Relaxed) & RECEIVES != 0 && self.transmitting.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Source;
+
+    /// While no worker serves the receive side, so that all packets lie in the internal receive queue.
+    #[test]
+    fn senders_of_many_packets_leave_room_for_those_of_few() {
+        let vnic = Vnic::new(PortId(9), 1500);
+        vnic.set_open(RECEIVES, true);
+        let mut many = Source::new(1);
+        many.account.lender.set_under_way(crate::BURST + 1);
+        let enqueue = |source: &mut Source| vnic.enqueue(source.packet(&[2; 60]).share());
+        for _ in 0..INBOX_OF_MANY {
+            enqueue(&mut many).unwrap();
+        }
+        for _ in 0..10 {
+            let (reason, _) = enqueue(&mut many).unwrap_err();
+            assert_eq!(reason, DropReason::QueueFull);
+        }
+        let mut few = Source::new(2);
+        few.account.lender.set_under_way(crate::BURST);
+        for _ in INBOX_OF_MANY..INBOX {
+            enqueue(&mut few).unwrap();
+        }
+        let (reason, _) = enqueue(&mut few).unwrap_err();
+        assert_eq!(reason, DropReason::QueueFull, "it is bounded");
     }
 }

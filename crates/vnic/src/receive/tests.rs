@@ -235,3 +235,75 @@ fn attempts_without_success_end_a_turn() {
     assert!(scene.side.run(1000, late, &mut scene.seen).unwrap());
     assert!(scene.seen.dropped.len() < 50 + 40);
 }
+
+/// The senders of delivered packets, in order.
+#[derive(Default)]
+struct Origins(Vec<u32>);
+
+impl Observer for Origins {
+    fn delivered(&mut self, packet: &Packet) {
+        self.0.push(packet.origin.0);
+    }
+
+    fn dropped(&mut self, packet: &Packet, reason: DropReason) {
+        panic!("a packet of {}: {reason:?}", packet.origin);
+    }
+}
+
+/// A sender that has filled the queue does not delay others, whether there are buffers or not.
+#[test]
+fn senders_are_served_in_turn() {
+    for posted in [1000, 0] {
+        let mut scene = Scene::new(VERSION_1);
+        let mut origins = Origins::default();
+        let mut run = |scene: &mut Scene, packets| {
+            let turn = Turn::new(packets, Deadline::after_us(3_600_000_000));
+            scene.side.run(scene.now_ms, turn, &mut origins).unwrap()
+        };
+        let (mut flood, mut other) = (Source::new(1), Source::new(2));
+        scene.driver.post(0..posted, 2048);
+        for _ in 0..500 {
+            scene.inbox.push(flood.packet(&frame(60)).share()).unwrap();
+        }
+        scene.inbox.push(other.packet(&frame(60)).share()).unwrap();
+        run(&mut scene, 16);
+        scene.driver.post(posted..1000, 2048);
+        while run(&mut scene, 16) {}
+        assert_eq!(origins.0.len(), 501);
+        assert!(
+            origins.0.iter().position(|origin| *origin == 2) < Some(16),
+            "{posted} posted"
+        );
+    }
+}
+
+/// While packets of some senders wait for buffers, the internal receive queue stays empty for others.
+#[test]
+fn a_queue_that_waits_makes_room() {
+    let mut scene = Scene::new(VERSION_1);
+    let (mut floods, mut other) = ([Source::new(1), Source::new(2)], Source::new(3));
+    for _ in 0..3 {
+        for number in 0..1024 {
+            let packet = floods[number % 2].packet(&frame(60)).share();
+            scene.inbox.push(packet).unwrap();
+        }
+        assert!(!scene.run(16));
+    }
+    let full = |port: u32| (PortId(port), DropReason::QueueFull);
+    let dropped = scene.seen.dropped.len();
+    assert!(dropped > 512, "the queue is bounded");
+    assert!(
+        scene
+            .seen
+            .dropped
+            .iter()
+            .all(|drop| *drop == full(1) || *drop == full(2))
+    );
+    scene.inbox.push(other.packet(&frame(60)).share()).unwrap();
+    assert!(!scene.run(16));
+    assert_eq!(scene.seen.dropped.len(), dropped + 1, "others make room for it");
+    assert_ne!(scene.seen.dropped[dropped], full(3));
+    scene.driver.post(0..16, 2048);
+    assert!(!scene.run(64));
+    assert_eq!(other.free(), Source::SLOTS, "it was among the first");
+}
