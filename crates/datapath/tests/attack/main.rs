@@ -10,6 +10,7 @@
 //! * `calls`: descriptors that are signalled dearly;
 //! * `connections`: those that are read and closed dearly;
 //! * `memory`: regions that are huge, vanish or get holes;
+//! * `floods`: senders that fill the bystanders themselves;
 //! * `receivers`: those that take packets slowly, behind a sender that others need.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -20,6 +21,7 @@ mod support;
 
 mod calls;
 mod connections;
+mod floods;
 mod measure;
 mod memory;
 mod messages;
