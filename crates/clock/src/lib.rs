@@ -64,19 +64,29 @@ const CALIBRATION: (Duration, usize) = (Duration::from_micros(200), 3);
 /// millisecond of the processor's time; a process has its first one before it forwards.
 #[must_use]
 pub fn cycles_per_us() -> u64 {
-    static RATE: OnceLock<u64> = OnceLock::new();
-    *RATE.get_or_init(|| {
-        // A thread that loses its core between two readings finds too low a rate, never too high a one.
-        let one = |_| {
-            let rate = Rate::begin();
-            while rate.start.elapsed() < CALIBRATION.0 {
-                std::hint::spin_loop();
-            }
-            rate.per_second()
-        };
-        let best = (0..CALIBRATION.1).map(one).max().unwrap_or(0);
-        (best / 1_000_000).max(1)
-    })
+    *RATE.get_or_init(calibrate)
+}
+
+static RATE: OnceLock<u64> = OnceLock::new();
+
+fn calibrate() -> u64 {
+    // A thread that loses its core between two readings finds too low a rate, never too high a one.
+    let one = |_| {
+        let rate = Rate::begin();
+        while rate.start.elapsed() < CALIBRATION.0 {
+            std::hint::spin_loop();
+        }
+        rate.per_second()
+    };
+    let best = (0..CALIBRATION.1).map(one).max().unwrap_or(0);
+    (best / 1_000_000).max(1)
+}
+
+/// Assumes a rate instead of finding it out: if it is too high, time by the counter passes more slowly, as it should under a tool that slows
+/// the program down. To be called before anything else asks for the rate.
+#[cfg(feature = "assume")]
+pub fn assume_cycles_per_us(rate: u64) {
+    RATE.get_or_init(|| rate);
 }
 
 /// Microseconds by the counter, from some time on. Cores may disagree about less than one.

@@ -61,6 +61,8 @@ mod state;
 mod switches;
 mod token_bucket;
 mod trace;
+#[cfg(test)]
+mod worker_cycles;
 
 pub use channel::run;
 
