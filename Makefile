@@ -8,7 +8,7 @@ export CARGO_TARGET_DIR := $(TARGET)
 # Compiling takes long and several cores are rare: one profile for everything that runs guests.
 RELEASE := $(TARGET)/release
 
-.PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-distributions \
+.PHONY: all setup build install deb demo demo-stop test test-unit test-loom test-p4 fuzz-p4 test-end-to-end test-attack test-kills test-distributions \
 	test-package test-ovs test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp soak lint bench bench-instructions bench-p4 mutants simulate clean
 
 all: build
@@ -101,6 +101,12 @@ test-end-to-end: ## The product with real guests
 # Long runs whose times are held to bounds; `make test` has short ones without.
 test-attack: ## Guests and VMMs that break the rules beside two that do not: what each attack costs them
 	HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package datapath --test attack -- --test-threads=1 --nocapture
+
+# Takes twenty minutes, since the supervisor waits longer after each death; `make test` has a few of them.
+test-kills: ## 200 deaths of the data plane under mixed load, with real guests: no chain is lost, and none comes twice
+	$(CARGO) build --release --package hyperswitch
+	scripts/as-root env HYPERSWITCH_E2E=require $(CARGO) test --release --package testbed --test e2e kills::two_hundred \
+		-- --ignored --nocapture
 
 # Takes three quarters of an hour. Each part says what does not pass, and why.
 OVS_PARTS = test-ovs-guests test-openflow test-ovn test-kmod test-ovsdbapp

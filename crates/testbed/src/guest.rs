@@ -170,13 +170,17 @@ impl Guest {
     /// Waits until the guest has booted `boots` times in all.
     pub fn wait_boot(&self, boots: u32) -> Result<()> {
         self.console.wait_ready(boots, BOOT_TIMEOUT).with_context(|| {
-            let errors = std::fs::read_to_string(self.directory.path().join("stderr")).unwrap_or_default();
             format!(
                 "{} did not boot; its standard error:\n{}",
                 self.options.name,
-                errors.trim_end()
+                self.errors().trim_end()
             )
         })
+    }
+
+    /// What the VMM has written to its standard error.
+    pub fn errors(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("stderr")).unwrap_or_default()
     }
 
     /// Its specification.

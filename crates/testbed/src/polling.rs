@@ -53,8 +53,21 @@ const FEATURES: u64 = feature::VERSION_1
     | feature::NET_HOST_TSO4
     | feature::NET_GUEST_TSO4;
 
+/// Where a guest that has lost its switch asks the next one to go on with its rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoOn {
+    /// At the used index, as QEMU.
+    Used,
+    /// At the available index, as Cloud Hypervisor.
+    Available,
+    /// At 0, as DPDK's virtio-user.
+    Zero,
+}
+
 /// A port of the guest.
 struct Port {
+    /// Of the receive and the transmit ring.
+    layouts: [Layout; 2],
     receive: DriverQueue,
     receive_bell: Bells,
     transmit: DriverQueue,
@@ -165,6 +178,7 @@ impl PollingGuest {
         );
         connection.share(&self.memory)?;
         let mut port = Port {
+            layouts: [receive, transmit],
             receive: DriverQueue::new(self.memory.clone(), receive, GUEST_BASE, false),
             receive_bell: Bells::new()?,
             transmit: DriverQueue::new(self.memory.clone(), transmit, GUEST_BASE, false),
@@ -180,6 +194,35 @@ impl PollingGuest {
             .start([(&receive, &port.receive_bell), (&transmit, &port.transmit_bell)])?;
         port.receive_bell.kick.ring();
         Ok(port)
+    }
+
+    /// Connects a port whose switch has gone to the one that listens now, with its rings as they are.
+    pub fn reconnect(&mut self, port: usize, socket: &Path, go_on: GoOn) -> Result<()> {
+        let stream = UnixStream::connect(socket)?;
+        let features = self.ports[port]._connection.features();
+        let mut connection = Connection::negotiate(stream, features)?;
+        ensure!(connection.features() == features, "other features");
+        connection.share(&self.memory)?;
+        let port = &mut self.ports[port];
+        let bases = [&port.receive, &port.transmit].map(|queue| {
+            let [available, used] = queue.indices();
+            match go_on {
+                GoOn::Used => used,
+                GoOn::Available => available,
+                GoOn::Zero => 0,
+            }
+        });
+        let [receive, transmit] = &port.layouts;
+        let queues = [(receive, &port.receive_bell), (transmit, &port.transmit_bell)];
+        connection.start_at(queues, bases)?;
+        port._connection = connection;
+        Ok(())
+    }
+
+    /// Chains of the transmit ring of `port` that have not come back.
+    pub fn outstanding(&mut self, port: usize) -> Result<u16> {
+        self.ports[port].reclaim(&mut self.free)?;
+        Ok(self.ports[port].transmit.outstanding())
     }
 
     fn free_buffer(&mut self) -> Result<Span> {

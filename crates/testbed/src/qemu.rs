@@ -27,6 +27,8 @@ pub struct QemuOptions {
     pub queue_size: Option<u16>,
     /// Whether the VMM connects again, after a second, when the switch goes away.
     pub reconnect: bool,
+    /// Pairs of queues; one if `None`.
+    pub queues: Option<u8>,
     /// Virtual processors; one if `None`.
     pub processors: Option<u8>,
     /// Emulate the processor even where KVM works.
@@ -183,7 +185,10 @@ fn network_arguments(command: &mut Command, options: &GuestOptions, qemu: &QemuO
         Network::VhostUser(path) => {
             let extra = if qemu.reconnect { ",reconnect=1" } else { "" };
             command.args(["-chardev", &socket(path, extra)]);
-            "vhost-user,id=net,chardev=char".to_owned()
+            let queues = qemu
+                .queues
+                .map_or_else(String::new, |queues| format!(",queues={queues}"));
+            format!("vhost-user,id=net,chardev=char{queues}")
         }
         Network::VhostUserServer(path) => {
             command.args(["-chardev", &socket(path, ",server=on,wait=off")]);
@@ -194,6 +199,9 @@ fn network_arguments(command: &mut Command, options: &GuestOptions, qemu: &QemuO
     let mut device = format!("virtio-net-pci,netdev=net,romfile=,mac={}", options.mac);
     if accelerator != "kvm" {
         device += ",vectors=0";
+    }
+    if qemu.queues.is_some() {
+        device += ",mq=on";
     }
     if let Some(mtu) = options.mtu {
         device += &format!(",host_mtu={mtu}");

@@ -106,8 +106,13 @@ impl Connection {
 
     /// Starts the queues, which lie in the memory that was shared: receive queue first.
     pub fn start(&mut self, queues: [(&Layout, &Bells); 2]) -> Result<(), ConnectError> {
-        for (index, (layout, bells)) in queues.into_iter().enumerate() {
-            self.set_up(index, layout, bells)?;
+        self.start_at(queues, [0; 2])
+    }
+
+    /// The same for queues that another device had before: asks this one to go on at these indices.
+    pub fn start_at(&mut self, queues: [(&Layout, &Bells); 2], bases: [u16; 2]) -> Result<(), ConnectError> {
+        for (index, ((layout, bells), base)) in queues.into_iter().zip(bases).enumerate() {
+            self.set_up(index, layout, bells, base)?;
         }
         if self.features & feature::VHOST_USER_PROTOCOL != 0 {
             self.frontend.set_vring_enable(RECEIVE_QUEUE, true)?;
@@ -116,7 +121,7 @@ impl Connection {
         Ok(())
     }
 
-    fn set_up(&self, index: usize, layout: &Layout, bells: &Bells) -> vhost::Result<()> {
+    fn set_up(&self, index: usize, layout: &Layout, bells: &Bells, base: u16) -> vhost::Result<()> {
         let address = |offset: usize| GUEST_BASE + u64::try_from(offset).expect("offsets fit 64 bits");
         let config = VringConfigData {
             queue_max_size: layout.size,
@@ -128,7 +133,7 @@ impl Connection {
             log_addr: None,
         };
         self.frontend.set_vring_num(index, layout.size)?;
-        self.frontend.set_vring_base(index, 0)?;
+        self.frontend.set_vring_base(index, base)?;
         self.frontend.set_vring_addr(index, &config)?;
         self.frontend.set_vring_call(index, bells.call.event_fd())?;
         self.frontend.set_vring_kick(index, bells.kick.event_fd())

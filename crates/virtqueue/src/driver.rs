@@ -173,6 +173,12 @@ impl DriverQueue {
         &self.memory
     }
 
+    /// The available index and the used index, as the device sees them.
+    pub fn indices(&self) -> [u16; 2] {
+        let used = self.load(self.layout.used_index(), Ordering::Acquire);
+        [self.published, used]
+    }
+
     /// How many buffers can be added.
     pub fn room(&self) -> usize {
         self.free.len()

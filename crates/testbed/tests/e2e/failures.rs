@@ -50,7 +50,7 @@ fn forwarding_outlives_the_control_process() -> Result<()> {
     finish(switch, [a, b, c]).map(drop)
 }
 
-fn with_container(container: &Namespace) -> String {
+pub fn with_container(container: &Namespace) -> String {
     let netns = container.netns();
     let address = v4(50);
     private(&["vm1", "vm2"], "")

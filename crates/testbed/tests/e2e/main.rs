@@ -7,6 +7,7 @@
 mod attack;
 mod failures;
 mod interfaces;
+mod kills;
 mod life;
 mod polling;
 mod readme;
