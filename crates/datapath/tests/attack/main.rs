@@ -8,6 +8,7 @@
 //! * `rings`: descriptor chains, buffers, segments, indices;
 //! * `messages`: what a VMM says, and how often;
 //! * `calls`: descriptors that are signalled dearly;
+//! * `bells`: such descriptors whose cost changes, or that many ports have;
 //! * `connections`: those that are read and closed dearly;
 //! * `memory`: regions that are huge, vanish or get holes;
 //! * `floods`: senders that fill the bystanders themselves;
@@ -19,6 +20,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bells;
 mod calls;
 mod connections;
 mod floods;

@@ -16,6 +16,19 @@ pub struct Bound {
     pub added: Duration,
 }
 
+impl Bound {
+    fn added_by(self, without: &Trips, under: &Trips) -> Duration {
+        under.part(self.part).saturating_sub(without.part(self.part))
+    }
+
+    fn part_name(self) -> String {
+        match self.part {
+            1000 => "worst".into(),
+            part => format!("p{}", part as f64 / 10.0),
+        }
+    }
+}
+
 /// The usual bound, for the worst round trip. Attackers, workers and bystanders share the machine's cores, so this has room for a
 /// few time slices of the scheduler.
 pub const WORST: Bound = Bound {
@@ -176,7 +189,7 @@ pub fn hold_to(
     let (mut bystanders, under) = watch.join().expect("the bystanders live");
     attackers.stop.store(true, Ordering::Relaxed);
     let ended: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
-    row(name, &without, &under);
+    row(name, bound, &without, &under);
     let starved = if long() { 0 } else { starved(&mut switch) };
     assert_eq!(without.lost, 0, "{name}: packets of bystanders before the attack");
     assert!(under.lost <= starved, "{name}: packets of bystanders");
@@ -193,7 +206,7 @@ pub fn hold_to(
         assert_eq!(counters.dropped.total(), expected, "{name}: {counters:?}");
     }
     if long() {
-        let added = under.part(bound.part).saturating_sub(without.part(bound.part));
+        let added = bound.added_by(&without, &under);
         assert!(added < bound.added, "{name}: {added:?} more, of {bound:?}");
     }
     drop(bystanders);
@@ -207,13 +220,21 @@ fn starved(switch: &mut Switch) -> u64 {
     PORTS.into_iter().map(stalled).sum()
 }
 
-fn row(name: &str, without: &Trips, under: &Trips) {
+/// Prints what a case has cost, and in a long run what its bound allows.
+fn row(name: &str, bound: Bound, without: &Trips, under: &Trips) {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
     let times = |trips: &Trips| {
-        let [p50, p99, worst] = [500, 990, 1000].map(|part| trips.part(part).as_secs_f64() * 1e3);
+        let [p50, p99, worst] = [500, 990, 1000].map(|part| ms(trips.part(part)));
         format!("{p50:7.3} {p99:7.3} {worst:7.3}")
     };
+    let reached = if long() {
+        let (added, most) = (ms(bound.added_by(without, under)), ms(bound.added));
+        format!(" | {} + {added:.3} of {most} ms", bound.part_name())
+    } else {
+        String::new()
+    };
     println!(
-        "attack {name:<44} | lost {} of {:>6} | ms p50, p99, worst: {} | without: {}",
+        "attack {name:<50} | lost {} of {:>6} | ms p50, p99, worst: {} | without: {}{reached}",
         under.lost,
         under.times.len(),
         times(under),
