@@ -8,7 +8,7 @@ use rustix::fs::Stat;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Length of a wait, and number of waits, for memory that a port at its bound has given up to be unmapped.
 const PATIENCE: (Duration, u32) = (Duration::from_millis(10), 100);
@@ -62,6 +62,8 @@ pub struct Region {
     pub(crate) size: u64,
     /// Of the region's first byte in the mapping.
     lead: usize,
+    /// How long mapping took.
+    took: Duration,
     mapping: ManuallyDrop<Mapping>,
 }
 
@@ -110,6 +112,11 @@ impl Region {
         debug_assert!(offset <= self.size);
         // SAFETY: lead + offset <= lead + size <= the length, so the result is in, or one past, the mapping.
         unsafe { self.mapping.start.add(self.lead + offset as usize) }
+    }
+
+    /// How long the kernel took to map it. Meanwhile nothing else could be mapped in this process.
+    pub fn took(&self) -> Duration {
+        self.took
     }
 
     pub(crate) fn overlaps(&self, other: &Region) -> bool {
@@ -188,6 +195,7 @@ impl Span {
         let charge = account
             .map(|account| account.charge_soon(len as u64))
             .transpose()?;
+        let begun = Instant::now();
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
         let mapped = unsafe {
             mmap(
@@ -205,6 +213,7 @@ impl Span {
             front_end_address: self.front_end_address,
             size: self.size,
             lead: (self.offset - start) as usize,
+            took: begun.elapsed(),
             mapping: ManuallyDrop::new(Mapping {
                 start: address,
                 len,

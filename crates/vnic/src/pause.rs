@@ -63,22 +63,26 @@ pub(crate) fn pause_us(took_us: u64) -> u64 {
     took_us * (took_us / FREE_US).min(LONGEST)
 }
 
-/// Processor time in microseconds that a thread of one port's own uses at once without a pause: several times what a message takes.
+/// Time in microseconds that work of a thread of one port's own takes without a pause: several times what a message takes.
 const COSTLY_US: u64 = 200;
-
-/// Pauses that such a thread may owe: it may have been charged for time that the machine's host took from its core.
-const BURST_US: u64 = 500_000;
-
-/// Processor time in microseconds from which on a thread of one port's own waits for the pauses of others.
-const LONG_OWN_US: u64 = 1000;
 
 /// Time in microseconds after the last pause for which work is taken to be as costly as before.
 const MEMORY_US: u64 = 10_000_000;
+
+/// What is forgiven, as work may have taken long for other reasons. All in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forgiven {
+    /// Pauses that a port may owe.
+    pub pauses_us: u64,
+    /// Work that takes longer waits for the pauses of other ports.
+    pub work_us: u64,
+}
 
 /// The pauses of one port whose work several threads do, one after the other. Times are in microseconds of [`clock::now_us`].
 #[derive(Debug)]
 pub(crate) struct Pace {
     long_work: &'static LongWork,
+    forgiven: Forgiven,
     /// When all pauses are over.
     over_us: u64,
     /// How long the last costly work took.
@@ -88,9 +92,10 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub fn new(long_work: &'static LongWork) -> Pace {
+    pub fn new(long_work: &'static LongWork, forgiven: Forgiven) -> Pace {
         Pace {
             long_work,
+            forgiven,
             over_us: 0,
             last_us: 0,
             taken_us: 0,
@@ -102,7 +107,7 @@ impl Pace {
         if now_us > self.over_us + MEMORY_US {
             self.last_us = 0;
         }
-        let own_us = self.over_us.saturating_sub(now_us + BURST_US);
+        let own_us = self.over_us.saturating_sub(now_us + self.forgiven.pauses_us);
         if own_us > 0 {
             return Err(own_us);
         }
@@ -123,7 +128,9 @@ impl Pace {
         if took_us >= COSTLY_US {
             self.over_us = self.over_us.max(now_us) + pause_us(took_us);
             self.last_us = took_us;
-            self.long_work.note(took_us, now_us);
+            if self.is_long() {
+                self.long_work.note(took_us, now_us);
+            }
         } else if self.is_long() {
             self.long_work.give_back(self.taken_us, now_us);
         }
@@ -131,13 +138,18 @@ impl Pace {
 
     /// Whether work lately took far too long.
     pub fn is_long(&self) -> bool {
-        self.last_us >= LONG_OWN_US
+        self.last_us >= self.forgiven.work_us
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const FORGIVEN: Forgiven = Forgiven {
+        pauses_us: 500_000,
+        work_us: 1000,
+    };
 
     #[test]
     fn a_thread_that_wants_the_core_waits_for_few_microseconds_on_average() {
@@ -152,7 +164,7 @@ mod tests {
 
     #[test]
     fn cheap_work_is_never_delayed_and_one_bad_measurement_is_forgiven() {
-        let (mut pace, mut now_us) = (Pace::new(LongWork::for_tests()), 0);
+        let (mut pace, mut now_us) = (Pace::new(LongWork::for_tests(), FORGIVEN), 0);
         for turn in 0..10_000 {
             assert_eq!(pace.begin(now_us), Ok(()), "{turn}");
             now_us += COSTLY_US;
@@ -168,7 +180,7 @@ mod tests {
     fn costly_work_takes_a_small_part_of_the_time() {
         const TOOK_US: u64 = 20_000;
         let long_work = LongWork::for_tests();
-        let mut paces: Vec<_> = (0..10).map(|_| Pace::new(long_work)).collect();
+        let mut paces: Vec<_> = (0..10).map(|_| Pace::new(long_work, FORGIVEN)).collect();
         let (mut now_us, mut done) = (0, 0);
         while now_us < 600_000_000 {
             for pace in &mut paces {

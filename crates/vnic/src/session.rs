@@ -11,7 +11,7 @@ use crate::quirk::{Message, acknowledge, take};
 use crate::shortfall::Wish;
 use crate::transmit::RingSetup;
 use crate::{Call, Vnic};
-use guest_memory::GuestMemory;
+use guest_memory::{Account, GuestMemory, MapError, Region};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -325,6 +325,15 @@ impl Session {
         if self.rings[index].kick.take().is_some() {
             self.host.unwatch(index);
         }
+    }
+
+    fn map(
+        &self,
+        map: impl FnOnce(&Account) -> std::result::Result<Region, MapError>,
+    ) -> Result<std::result::Result<Region, MapError>> {
+        self.vnic
+            .map(map)
+            .ok_or_else(|| refuse("the connection is ended"))
     }
 
     fn replace_memory(&mut self, memory: GuestMemory) -> Result<()> {

@@ -1,18 +1,30 @@
 //! A port's guest interface, as workers and the vhost-user session share it.
 
 use crate::call_cost::CallCost;
+use crate::pause::{Forgiven, LONG_WORK, Pace};
 use crate::receive::ReceiveSide;
 use crate::shortfall::Shortfalls;
 use crate::transmit::{RingSetup, TransmitSide};
 use crate::{Call, Counters, Packet};
 use flow::{DropReason, PortId};
-use guest_memory::{Account, GuestMemory};
+use guest_memory::{Account, GuestMemory, MapError, Region};
 use ring::{Claim, Guard, Queue, Shared};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use virtqueue::QueueError;
 use virtqueue::net::{RECEIVE_QUEUE, TRANSMIT_QUEUE};
+
+/// Mapping a file takes a lock of the file while all other mapping in the process waits, and a VMM that has mapped the file a million
+/// times can hold that lock for seconds. The thread that maps may also have lost its core meanwhile.
+const FORGIVEN_MAPPING: Forgiven = Forgiven {
+    pauses_us: 6_000_000,
+    work_us: 50_000,
+};
+
+/// Longest sleep of a thread that waits for such a pause, in microseconds.
+const MAPPING_NAP_US: u64 = 10_000;
 
 /// Places in a port's internal receive queue.
 const INBOX: usize = 2048;
@@ -39,7 +51,9 @@ pub struct Vnic {
     /// Its counters.
     pub account: Arc<Counters>,
     /// Of the guest's memory that is mapped.
-    pub(crate) memory: Account,
+    memory: Account,
+    /// Of mapping it.
+    mapping: Mutex<Pace>,
     /// What calls of its driver cost.
     pub(crate) call_cost: Arc<CallCost>,
     /// From the guest; `None` while the ring is stopped.
@@ -78,6 +92,7 @@ impl Vnic {
             receive: Claim::new(ReceiveSide::new(receiver, account.clone())),
             account,
             memory: Account::default(),
+            mapping: Mutex::new(Pace::new(&LONG_WORK, FORGIVEN_MAPPING)),
             call_cost: Arc::default(),
             inbox,
             open: AtomicU8::new(0),
@@ -159,6 +174,34 @@ impl Vnic {
     /// Has a ring that stops not wait for packets under way, as a thread on which others depend waits for its session.
     pub fn set_ending(&self, ending: bool) {
         self.ending.store(ending, Ordering::Relaxed);
+    }
+
+    /// Maps a region of the guest's memory, after the pauses that the port owes for regions that took long; `None` if the
+    /// connection is ended meanwhile.
+    pub(crate) fn map(
+        &self,
+        map: impl FnOnce(&Account) -> Result<Region, MapError>,
+    ) -> Option<Result<Region, MapError>> {
+        while let Err(us) = self.mapping().begin(clock::now_us()) {
+            if self.is_ending() {
+                return None;
+            }
+            std::thread::sleep(Duration::from_micros(us.min(MAPPING_NAP_US)));
+        }
+        let mapped = map(&self.memory);
+        if let Ok(region) = &mapped {
+            let took_us = u64::try_from(region.took().as_micros()).unwrap_or(u64::MAX);
+            self.mapping().end(took_us, clock::now_us());
+        }
+        Some(mapped)
+    }
+
+    fn mapping(&self) -> MutexGuard<'_, Pace> {
+        self.mapping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
     }
 
     /// Makes [`enqueue`](Self::enqueue) refuse, or accept again.
@@ -264,11 +307,11 @@ impl Vnic {
         loop {
             let mut guard = self.transmit.claim_blocking();
             let drained = guard.with(|transmit| transmit.as_mut().is_none_or(TransmitSide::drain));
-            if drained || left_ms == 0 || self.ending.load(Ordering::Relaxed) {
+            if drained || left_ms == 0 || self.is_ending() {
                 return guard;
             }
             drop(guard);
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
             left_ms -= 1;
         }
     }

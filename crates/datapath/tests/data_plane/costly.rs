@@ -2,15 +2,18 @@
 
 use crate::support::frames::plain;
 use crate::support::guest::{RECEIVE, TRANSMIT};
-use crate::support::session::{SET_VRING_CALL, SET_VRING_KICK, Said, words};
+use crate::support::mapper::Mapper;
+use crate::support::memory::USER_BASE;
+use crate::support::session::{RegionSpec, SET_VRING_CALL, SET_VRING_KICK, Said, Session, words};
 use crate::support::waiters::Waiters;
 use crate::support::{Guest, PATIENCE, Switch};
+use control_protocol::data_plane::Request;
 use flow::{Action, PortId};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::net::{RecvFlags, recv};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A packet there and back; the guest is called for it.
@@ -119,5 +122,51 @@ fn kick_descriptors_whose_lock_is_held_are_changed_seldom() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(set(), Said::Yes);
+    switch.finish();
+}
+
+/// Not a test: the program of the next one.
+#[test]
+fn mapping_program() {
+    crate::support::mapper::serve();
+}
+
+/// A VMM holds the lock that mapping its file takes, while nothing else can be mapped in the process. It is mapped seldom, and others
+/// are served meanwhile.
+#[test]
+fn files_whose_lock_is_held_are_mapped_seldom() {
+    let mut switch = Switch::with_ports(3);
+    let attacker = Guest::usual(&mut switch, 1);
+    let [mut a, mut b] = [2, 3].map(|port| Guest::usual(&mut switch, port));
+    switch.join(2, 3);
+    let mapper = Mapper::start("costly::mapping_program");
+    let spec = RegionSpec(1 << 40, 1 << 20, USER_BASE ^ 1 << 40, 0);
+    let counter = Arc::new(AtomicU64::new(0));
+    let (stream, count) = (attacker.session.stream.try_clone().unwrap(), counter.clone());
+    let file = mapper.file.try_clone().unwrap();
+    let maps = std::thread::spawn(move || {
+        let session = Session::new(stream);
+        while session.add_region(spec, &file) == Said::Yes {
+            count.fetch_add(1, Ordering::Relaxed);
+            session.remove_region(spec);
+        }
+    });
+    // The VMM may have to wait for a core before it holds the lock.
+    let is_seldom = (0..5).any(|_| {
+        let before = counter.load(Ordering::Relaxed);
+        std::thread::sleep(Duration::from_secs(2));
+        counter.load(Ordering::Relaxed) - before < 20
+    });
+    assert!(is_seldom, "{} times", counter.load(Ordering::Relaxed));
+    let frame = plain(2, 3, 100, 7);
+    a.send(&frame);
+    b.expect_plain(&frame);
+    // Whoever waits for a pause is not waited for.
+    let start = Instant::now();
+    switch.done(Request::PortDel { port: PortId(1) });
+    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+    maps.join().unwrap();
+    drop(mapper);
+    switch.add(1);
     switch.finish();
 }

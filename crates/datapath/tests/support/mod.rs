@@ -14,6 +14,7 @@ pub mod control;
 pub mod frames;
 pub mod fuse;
 pub mod guest;
+pub mod mapper;
 pub mod memory;
 pub mod ring;
 pub mod session;

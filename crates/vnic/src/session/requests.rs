@@ -71,8 +71,8 @@ impl VhostUserBackendReqHandlerMut for Session {
         let mut memory = GuestMemory::new();
         for (region, file) in regions.iter().zip(files) {
             let (guest, front_end) = (region.guest_phys_addr, region.user_addr);
-            let account = &self.vnic.memory;
-            let mapped = account.map(guest, front_end, region.memory_size, file, region.mmap_offset);
+            let (size, offset) = (region.memory_size, region.mmap_offset);
+            let mapped = self.map(|account| account.map(guest, front_end, size, file, offset))?;
             memory = self.accept(mapped.and_then(|region| memory.with(region)))?;
         }
         self.replace_memory(memory).map(|()| None)
@@ -253,13 +253,9 @@ impl VhostUserBackendReqHandlerMut for Session {
         fd: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
-        let mapped = self.vnic.memory.map(
-            region.guest_phys_addr,
-            region.user_addr,
-            region.memory_size,
-            fd,
-            region.mmap_offset,
-        );
+        let (guest, front_end) = (region.guest_phys_addr, region.user_addr);
+        let (size, offset) = (region.memory_size, region.mmap_offset);
+        let mapped = self.map(|account| account.map(guest, front_end, size, fd, offset))?;
         let memory = self.accept(mapped.and_then(|region| self.memory.with(region)))?;
         self.replace_memory(memory).map(|()| None)
     }
