@@ -14,11 +14,14 @@
 //! | receiver | enters when | senders that serve several lend it | other senders lend it |
 //! |---|---|---|---|
 //! | in time | at first; or nothing has waited long for [`FORGOTTEN_US`] | everything, for [`LENT_US`] if there is room for copies | everything |
-//! | slow | a packet has waited for buffers longer than it may | nothing; copies wait for [`COPY_AGE_US`] | everything, for [`MAX_AGE_US`] |
+//! | slow | a packet has waited for buffers longer than it may, or the receiver has held up others for longer than it may | nothing; copies wait for [`COPY_AGE_US`] | everything, for [`MAX_AGE_US`] |
 //!
 //! The receiver earns the time that a packet may wait: [`CREDIT_US`] for each packet that it took since it last let one wait,
 //! within the bounds of [`PATIENCE_US`]. So a guest that takes a ring full at once and then has to wait for its core is in
 //! time, and a guest that posts a buffer now and then is not.
+//!
+//! A guest that takes a ring full and then nothing for a while, again and again, is in time as well. Where copies have no room,
+//! it may hold up senders that serve several for one [`HELD_ONE_IN`]th of the time, and is slow if it does so for longer.
 //!
 //! Packets beyond that are dropped as `receiver-slow`, newest first. A receiver that has taken
 //! nothing at all since a packet came is handled by [`Wait`](crate::Wait).
@@ -45,6 +48,10 @@ const PATIENCE_US: (u64, u64) = (1000, 20_000);
 
 /// Part of that which a receiver earns with each packet, in microseconds.
 const CREDIT_US: u64 = 100;
+
+/// Part of the time in which a receiver may take nothing while it holds packets of senders that serve several, after a first
+/// wait of the longest patience. Time up to the least patience is not counted.
+const HELD_ONE_IN: u64 = 16;
 
 /// How long a packet of a sender that serves several waits in the sender's memory, in microseconds. A sender
 /// of a million packets per second fills a ring of 256 entries meanwhile; a receiver that is awake posts
@@ -153,6 +160,11 @@ pub(crate) struct Backlog {
     /// sender lends.
     has_shared: bool,
     has_lent: bool,
+    /// There was no room for a copy of what such a sender has lent for long enough.
+    is_short: bool,
+    /// For how long that held up such senders, less what is forgotten, and when it was added up last.
+    held_us: u64,
+    charged_us: u64,
     patience_us: u64,
     slow_until_us: u64,
     reviewed_us: u64,
@@ -271,10 +283,26 @@ impl Backlog {
             } else if !has_room && is_slow {
                 return false;
             }
+            self.is_short |= !has_room;
         }
         self.has_shared |= is_shared;
         self.has_lent |= is_shared && waiting.copied == 0;
         true
+    }
+
+    /// Adds up for how long the receiver, which has taken nothing since `last_us`, holds up senders that serve several.
+    fn charge(&mut self, last_us: u64, now: Now) {
+        let (least, most) = PATIENCE_US;
+        let held_us = now.since(self.charged_us.max(last_us + least));
+        if held_us == 0 {
+            return;
+        }
+        let forgotten_us = now.since(self.charged_us) / HELD_ONE_IN;
+        self.held_us = self.held_us.saturating_sub(forgotten_us) + held_us;
+        self.charged_us = now.us;
+        if self.held_us > most {
+            self.slow_until_us = now.us + FORGOTTEN_US;
+        }
     }
 
     /// Puts a copy in the place of a packet.
@@ -318,6 +346,9 @@ impl Backlog {
             return;
         }
         self.reviewed_us = now.us;
+        if std::mem::take(&mut self.is_short) {
+            self.charge(last_us, now);
+        }
         (self.has_shared, self.has_lent) = (false, false);
         // In turn, so that room for copies is shared as well.
         let mut packets = self.queue.take_packets();
@@ -508,6 +539,35 @@ mod tests {
         source.account.lender.sends_to(PortId(9), START.ms);
         assert!(review(&mut backlog, later(LENT_US + REVIEW_US)).is_empty());
         assert_eq!(source.free(), Source::SLOTS);
+    }
+
+    /// A receiver that takes all that there is, and then nothing for `nap_us` while so many packets come, again and again: when
+    /// it is found to be slow.
+    fn nap(nap_us: u64, every_us: u64, times: u64, packets: usize) -> Option<u64> {
+        let (mut backlog, mut source) = (Backlog::default(), gateway(1));
+        (0..times).find(|time| {
+            let start = later(time * every_us);
+            backlog.begins(256);
+            push(&mut backlog, &mut source, packets, start);
+            for us in (0..nap_us).step_by(LENT_US as usize) {
+                let now = later(time * every_us + us);
+                backlog.has_waited(start.us, now);
+                backlog.review(start.us, now, |packet, _| drop(packet));
+            }
+            while backlog.pop().is_some() {}
+            backlog.is_slow(later(time * every_us + nap_us))
+        })
+    }
+
+    #[test]
+    fn naps_that_hold_up_others_have_a_rate() {
+        for nap_us in [4000, 8000, 15_000] {
+            let found = nap(nap_us, nap_us + 2000, 100, 1000);
+            assert!(found.is_some_and(|time| time < 10), "{found:?} of {nap_us}");
+        }
+        assert_eq!(nap(15_000, 400_000, 100, 1000), None, "now and then");
+        assert_eq!(nap(900, 2000, 1000, 1000), None, "short ones");
+        assert_eq!(nap(15_000, 17_000, 100, MOST_SMALL), None, "nobody is held up");
     }
 
     #[test]

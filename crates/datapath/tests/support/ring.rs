@@ -180,9 +180,12 @@ impl Ring {
             return true;
         }
         if self.used_index() != self.seen {
-            // Perhaps in this very moment.
-            std::thread::sleep(Duration::from_millis(50));
-            let called = rustix::io::read(&self.call, &mut [0; 8]).is_ok();
+            // Perhaps in this very moment, or when the thread that calls gets a core.
+            let soon = Timespec {
+                tv_sec: 1,
+                tv_nsec: 0,
+            };
+            let called = rustix::io::retry_on_intr(|| poll(&mut fds, Some(&soon))).unwrap() > 0;
             assert!(called, "the driver was not called");
             return true;
         }
