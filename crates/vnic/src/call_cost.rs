@@ -13,8 +13,11 @@
 //! A costly call is a *debt* of the port: the time beyond the limit, and more than proportionally more for a long one, as a thread
 //! that waits for the core at any moment waits for half of it on average. The port pays with time, at [`PAYMENT`], and at most
 //! [`PAYING`] ports at full rate: so all ports together cannot have forwarding threads make costly calls for more than a small part
-//! of the time, whatever they do to be `Usual` again. A watch is longer each time that it begins soon after the last one, since the first
-//! costly call is not charged. The safe direction of error is `Apart`, which costs a port some latency.
+//! of the time, whatever they do to be `Usual` again. A watch is longer each time that it begins soon after the last one, since
+//! the first costly call is not charged. The safe direction of error is `Apart`, which costs a port some latency.
+//!
+//! An attacker may have many ports. It takes two calls to tell that a port's calls are costly; while that was found of one port a
+//! moment ago, others are `Apart` as soon as they are suspected.
 
 use crate::call_thread::{self, Waiting};
 use clock::{Deadline, processor_ns};
@@ -44,6 +47,12 @@ const CHEAP: u32 = 8;
 
 /// Length of a watch in microseconds: the first one, and the longest.
 const WATCH_US: (u64, u64) = (1_000_000, 1 << 30);
+
+/// Processor time of a call in nanoseconds that tells of an attack, and for how long others are suspected then, in microseconds.
+const ATTACK: (u64, u64) = (1_000_000, 10_000_000);
+
+/// Until when a port that is suspected is `Apart` at once, in microseconds of [`clock::now_us`].
+static ATTACKED_UNTIL_US: AtomicU64 = AtomicU64::new(0);
 
 /// Ports whose calls are made by the call thread.
 static APART: AtomicU32 = AtomicU32::new(0);
@@ -87,7 +96,9 @@ impl CallCost {
         let limit = Deadline::after_us(LIMIT_US);
         let result = call();
         if limit.has_passed() {
-            self.change(|record| record.suspect(clock::now_us()));
+            let now_us = clock::now_us();
+            let is_attacked = now_us < ATTACKED_UNTIL_US.load(Relaxed);
+            self.change(|record| record.suspect(now_us, is_attacked));
         }
         result
     }
@@ -97,7 +108,11 @@ impl CallCost {
         let start_ns = processor_ns();
         let result = call();
         let took_ns = processor_ns().saturating_sub(start_ns);
-        self.change(|record| record.note(took_ns, clock::now_us(), 0));
+        let now_us = clock::now_us();
+        if took_ns >= ATTACK.0 {
+            ATTACKED_UNTIL_US.store(now_us + ATTACK.1, Relaxed);
+        }
+        self.change(|record| record.note(took_ns, now_us, 0));
         result
     }
 
@@ -163,8 +178,8 @@ struct Record {
 }
 
 impl Record {
-    /// A call took long by the cycle counter.
-    fn suspect(&mut self, now_us: u64) {
+    /// A call took long by the cycle counter. `is_attacked`: those of another port did so on purpose.
+    fn suspect(&mut self, now_us: u64, is_attacked: bool) {
         if self.maker != Maker::Usual {
             return;
         }
@@ -175,6 +190,10 @@ impl Record {
             WATCH_US.0
         };
         self.watch(now_us);
+        if is_attacked {
+            self.cheap = 0;
+            self.maker = Maker::Apart;
+        }
     }
 
     fn watch(&mut self, now_us: u64) {
@@ -224,7 +243,7 @@ mod tests {
     /// A port that is `Apart`, and when.
     fn apart() -> (Record, u64) {
         let mut record = Record::default();
-        record.suspect(1);
+        record.suspect(1, false);
         record.note(COSTLY_NS, 2, 0);
         assert_eq!(record.maker, Maker::Apart);
         (record, 2)
@@ -233,17 +252,17 @@ mod tests {
     #[test]
     fn a_thread_that_lost_its_core_says_nothing_about_the_port() {
         let mut record = Record::default();
-        record.suspect(0);
+        record.suspect(0, false);
         for call in 0..=20 {
             record.note(CHEAP_NS, call * SECOND_US / 20, 0);
         }
         assert_eq!(record.maker, Maker::Usual, "after the watch");
-        record.suspect(SECOND_US + 1);
+        record.suspect(SECOND_US + 1, false);
         record.note(CHEAP_NS, 2 * SECOND_US + 1, 0);
         assert_eq!(record.maker, Maker::Watched, "the second watch is longer");
         record.note(CHEAP_NS, 3 * SECOND_US + 1, 0);
         assert_eq!(record.maker, Maker::Usual);
-        record.suspect(60 * SECOND_US);
+        record.suspect(60 * SECOND_US, false);
         record.note(CHEAP_NS, 61 * SECOND_US, 0);
         assert_eq!(
             record.maker,
@@ -255,7 +274,7 @@ mod tests {
     #[test]
     fn calls_slightly_above_the_limit_are_borne() {
         let mut record = Record::default();
-        record.suspect(0);
+        record.suspect(0, false);
         // 25 us, a thousand times per second.
         for call in 0..100_000 {
             record.note(25_000, call * 1000, 0);
@@ -285,6 +304,18 @@ mod tests {
     }
 
     #[test]
+    fn who_is_suspected_during_an_attack_is_apart_until_its_calls_are_seen_to_be_cheap() {
+        let mut record = Record::default();
+        record.suspect(1, true);
+        assert_eq!(record.maker, Maker::Apart);
+        for call in 1..=CHEAP {
+            assert_eq!(record.maker, Maker::Apart, "{call}");
+            record.note(CHEAP_NS, 100 + u64::from(call), 1);
+        }
+        assert_eq!(record.maker, Maker::Watched);
+    }
+
+    #[test]
     fn many_that_are_apart_pay_less_each() {
         let returns = |others| {
             let (mut record, mut now_us) = apart();
@@ -305,6 +336,7 @@ mod tests {
         fn the_time_of_forwarding_threads_is_bounded(
             calls in prop::collection::vec((0u64..30_000_000, 20u64..200_000), 1..3000),
             hides in any::<bool>(),
+            is_attacked in any::<bool>(),
         ) {
             let (mut record, mut now_us, mut spent_ns) = (Record::default(), 0, 0);
             for (took_ns, pause_us) in calls {
@@ -317,7 +349,7 @@ mod tests {
                 };
                 let over_ns = took_ns.saturating_sub(LIMIT_US * 1000);
                 match record.maker {
-                    Maker::Usual if over_ns > 0 => record.suspect(now_us),
+                    Maker::Usual if over_ns > 0 => record.suspect(now_us, is_attacked),
                     maker => {
                         record.note(took_ns, now_us, 1);
                         if maker == Maker::Apart {
