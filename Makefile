@@ -101,6 +101,9 @@ test-end-to-end: ## The product with real guests
 # Long runs whose times are held to bounds; `make test` has short ones without.
 test-attack: ## Guests and VMMs that break the rules beside two that do not: what each attack costs them
 	HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package datapath --test attack -- --test-threads=1 --nocapture
+	$(CARGO) build --release --package hyperswitch --package ovs-shim
+	scripts/as-root env HYPERSWITCH_ATTACK=1 $(CARGO) test --release --package ovs-shim --test vswitchd leave_others_their_share \
+		-- --test-threads=1 --nocapture
 
 # Takes twenty minutes, since the supervisor waits longer after each death; `make test` has a few of them.
 test-kills: ## 200 deaths of the data plane under mixed load, with real guests: no chain is lost, and none comes twice

@@ -10,7 +10,8 @@
 //! finds them idle and removes them, and installs them anew when a packet needs them. They have places behind all others, and so a
 //! dump has three parts that follow each other: what the data plane tells up to the range, the range, and what comes after it.
 
-use crate::datapath::{Answer, Detail, Errno, Flow, FlowId, FlowSpec, Rule, Seen};
+use super::flow_shares::FlowShares;
+use crate::datapath::{Answer, Detail, Errno, Flow, FlowId, FlowSpec, PortNo, Rule, Seen};
 use flow::FlowStats;
 use ovs_netlink::action::{self, Action};
 use ovs_netlink::attribute::{Writer, attributes};
@@ -39,12 +40,15 @@ pub(super) struct Flows {
     refused: u64,
     /// Places of flows that the data plane does not have yet. Without a data plane, all places.
     waiting: Range<u64>,
+    shares: FlowShares,
 }
 
 /// A flow in the bytes of its attributes, and what it has counted.
 #[derive(Clone, Debug)]
 pub(super) struct Stored {
     pub id: FlowId,
+    /// The port of whose share it is.
+    sharer: Option<PortNo>,
     rule: Box<[u8]>,
     /// What it had counted in data planes that have gone.
     before: Stats,
@@ -59,6 +63,7 @@ impl Stored {
     pub fn new(id: FlowId, matches: &Match, actions: &[Action]) -> Result<Stored, Errno> {
         Ok(Stored {
             id,
+            sharer: None,
             rule: written(matches, actions)?,
             before: Stats::default(),
             stats: Stats::default(),
@@ -70,7 +75,9 @@ impl Stored {
     /// The flow as it is after a change.
     pub fn changed(&self, matches: &Match, actions: &[Action], clear: bool) -> Result<Stored, Errno> {
         if clear {
-            return Stored::new(self.id.clone(), matches, actions);
+            let sharer = self.sharer;
+            let stored = Stored::new(self.id.clone(), matches, actions)?;
+            return Ok(Stored { sharer, ..stored });
         }
         Ok(Stored {
             rule: written(matches, actions)?,
@@ -148,11 +155,19 @@ impl Flows {
         self.flows.get_mut(&place)
     }
 
-    /// Adds a flow and returns its place.
-    pub fn add(&mut self, flow: &FlowSpec) -> Result<u64, Errno> {
+    /// Whether a port may have one more flow.
+    pub fn has_room(&self, sharer: PortNo) -> bool {
+        self.shares.has_room(sharer)
+    }
+
+    /// Adds a flow, which counts for the share of a port, and returns its place.
+    pub fn add(&mut self, flow: &FlowSpec, sharer: Option<PortNo>) -> Result<u64, Errno> {
         let stored = Stored::new(flow.id.clone(), &flow.matches, &flow.actions)?;
         self.last_place += 1;
-        self.insert(self.last_place, stored);
+        self.insert(self.last_place, Stored { sharer, ..stored });
+        if let Some(port) = sharer {
+            self.shares.add(port);
+        }
         Ok(self.last_place)
     }
 
@@ -168,6 +183,15 @@ impl Flows {
     }
 
     pub fn remove(&mut self, place: u64) -> Option<Stored> {
+        let stored = self.take(place)?;
+        if let Some(port) = stored.sharer {
+            self.shares.remove(port);
+        }
+        Some(stored)
+    }
+
+    /// Takes a flow out of its place.
+    fn take(&mut self, place: u64) -> Option<Stored> {
         let stored = self.flows.remove(&place)?;
         // Its name may be another's by now.
         if self.places.get(&stored.id) == Some(&place) {
@@ -179,6 +203,7 @@ impl Flows {
     pub fn clear(&mut self) {
         self.places.clear();
         self.flows.clear();
+        self.shares = FlowShares::default();
     }
 
     /// The data plane has gone: all flows wait for the next one.
@@ -212,7 +237,7 @@ impl Flows {
 
     /// The data plane has refused a flow that had waited.
     pub fn refuse(&mut self, place: u64) {
-        if let Some(stored) = self.remove(place) {
+        if let Some(stored) = self.take(place) {
             self.refused += 1;
             self.insert(REFUSED + self.refused, stored);
         }

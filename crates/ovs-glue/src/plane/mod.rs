@@ -14,6 +14,7 @@
 //! | `link` | the channel: messages that wait to be sent, messages received |
 //! | `questions` | questions, and the meaning of their answers |
 //! | `flows` | flows as they were installed, and their counts |
+//! | `flow_shares` | how many flows each port may have |
 //! | `restore` | flows for a data plane that takes the place of another |
 //! | `meters` | meters as they were set |
 //! | `limits` | limits of ports: policing and queues |
@@ -26,6 +27,7 @@
 
 mod clients;
 mod devices;
+mod flow_shares;
 mod flows;
 mod limits;
 mod link;
@@ -90,6 +92,8 @@ pub struct PlaneCounters {
     pub ports_refused: u64,
     /// Flows of the data plane before that it did not take.
     pub flows_refused: u64,
+    /// Flows of ports that had their share.
+    pub flows_beyond_share: u64,
     /// Limits of ports that it did not take.
     pub limits_refused: u64,
     /// Packets for ovs-vswitchd that it was given.

@@ -2,6 +2,7 @@
 
 use super::flows::{Stored, is_refused};
 use super::meters::{self, Meter};
+use super::ports::End;
 use super::{Plane, now_ms};
 use crate::datapath::{Answer, Detail, Errno, FlowSpec, PortNo, PutMode, Question, Ticket, TraceStep};
 use crate::translate::{actions, flow_match, without_labels};
@@ -16,6 +17,9 @@ use ovs_netlink::key::Match;
 const MAX_ERRNO: i32 = 4095;
 /// Flows beyond which none is made without a data plane: as many as its table holds.
 const MAX_FLOWS: usize = 200_000;
+/// The answer to a flow of a port that has its share. ovs-vswitchd takes it for a flow that overlaps another one: it writes no warning,
+/// and goes on deciding about the flow's packets.
+const BEYOND_SHARE: Errno = Errno::EEXIST;
 
 /// The purpose of an answer of the data plane.
 #[derive(Debug)]
@@ -236,7 +240,17 @@ impl Plane {
         if !self.link.is_connected() && self.flows.len() >= MAX_FLOWS {
             return Err(Errno::ENOSPC);
         }
-        let place = self.flows.add(flow)?;
+        let sharer = self.sharer(flow);
+        if let Some(port) = sharer.filter(|port| !self.flows.has_room(*port)) {
+            telemetry::limited!(
+                log::Level::Warn,
+                "port {}: it has its share of flows; packets of others wait for ovs-vswitchd",
+                port.0
+            );
+            self.counters.flows_beyond_share += 1;
+            return Err(BEYOND_SHARE);
+        }
+        let place = self.flows.add(flow, sharer)?;
         entry.id = self.flow_id(place);
         let request = Request::FlowPut {
             flow: entry,
@@ -246,6 +260,12 @@ impl Plane {
             },
         };
         Ok((request, Pending::Added(ticket, place)))
+    }
+
+    /// The port of whose share a flow is: that of its packets, unless it is a device.
+    fn sharer(&self, flow: &FlowSpec) -> Option<PortNo> {
+        let port = PortNo(flow.matches.key.metadata.in_port?);
+        (self.ports.end(port) != Some(End::Device)).then_some(port)
     }
 
     fn change(

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod flow_shares;
 mod limits;
 mod restore;
 mod upcalls;

@@ -531,3 +531,16 @@ fn inside_large_frames() {
         shares::large_frames(&mut world, program);
     }
 }
+
+#[test]
+fn ever_new_flows_leave_others_their_share_of_ovs_vswitchd() {
+    inside_with_product("inside_small_frames");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_small_frames() {
+    if let (Some(mut world), Some(program)) = (World::new(), product()) {
+        shares::small_frames(&mut world, program);
+    }
+}

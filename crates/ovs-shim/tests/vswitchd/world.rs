@@ -262,6 +262,13 @@ impl World {
         self.glue("sent").parse().unwrap()
     }
 
+    /// How many flows ovs-vswitchd has installed.
+    pub fn flows(&self) -> usize {
+        let shown = self.appctl("dpctl/show");
+        let count = shown.lines().find_map(|line| line.trim().strip_prefix("flows: "));
+        count.unwrap().parse().unwrap()
+    }
+
     pub fn has_device(&self, name: &str) -> bool {
         let devices = std::fs::read_to_string("/proc/self/net/dev").unwrap();
         devices

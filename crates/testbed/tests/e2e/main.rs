@@ -13,5 +13,6 @@ mod polling;
 mod readme;
 mod rig;
 mod traffic;
+mod uplinks;
 mod vlans;
 mod vm_state;
