@@ -292,7 +292,7 @@ impl Subject for Composer<'_> {
         false
     }
 
-    fn passes(&mut self, meter: u32) -> bool {
+    fn pass_meter(&mut self, meter: u32) -> Result<(), DropReason> {
         if let Some(program) = &self.program {
             self.meters.push(Meter {
                 at: program.len(),
@@ -300,7 +300,7 @@ impl Subject for Composer<'_> {
             });
         }
         self.push(Op::Meter(meter));
-        true
+        Ok(())
     }
 
     fn is_sampled(&mut self, _: u32) -> bool {

@@ -81,8 +81,12 @@ pub trait Subject {
     fn truncate(&mut self, len: u32);
     /// Whether the packet, or its longest segment, has more than this many bytes.
     fn is_longer(&mut self, len: u16) -> bool;
-    /// Whether a meter lets the packet pass.
-    fn passes(&mut self, meter: u32) -> bool;
+    /// Asks a meter about the packet.
+    ///
+    /// # Errors
+    ///
+    /// The meter drops it, for this reason.
+    fn pass_meter(&mut self, meter: u32) -> Result<(), DropReason>;
     /// Told where in its program the meter is that did not let the packet pass.
     fn stopped(&mut self, _at: usize) {}
     /// Whether the packet is one of the sample: `probability` in 2^32.
@@ -234,9 +238,9 @@ impl<S: Subject, T: Tables> Run<'_, S, T> {
                 }
             }
             Op::Meter(meter) => {
-                if !self.subject.passes(meter) {
+                if let Err(reason) = self.subject.pass_meter(meter) {
                     self.subject.stopped(next - 1);
-                    return self.dropped(DropReason::Metered);
+                    return self.dropped(reason);
                 }
             }
             Op::Recirc(id) => {

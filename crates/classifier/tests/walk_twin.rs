@@ -378,8 +378,11 @@ impl Subject for OnFrame {
         self.frame.head.len() > usize::from(len)
     }
 
-    fn passes(&mut self, meter: u32) -> bool {
-        self.meters.passes(meter)
+    fn pass_meter(&mut self, meter: u32) -> Result<(), DropReason> {
+        match self.meters.passes(meter) {
+            true => Ok(()),
+            false => Err(DropReason::Metered),
+        }
     }
 
     fn stopped(&mut self, at: usize) {
@@ -518,9 +521,9 @@ fn decided(stack: &mut Stack<Frame>, decision: &Decision, subject: &mut OnFrame)
     let mut shape = &decision.shape;
     if let Shape::Metered(metered) = shape {
         shape = &metered.then;
-        if !subject.passes(metered.meter) {
+        if let Err(reason) = subject.pass_meter(metered.meter) {
             subject.stopped(0);
-            subject.dropped(DropReason::Metered);
+            subject.dropped(reason);
             return 1;
         }
     }

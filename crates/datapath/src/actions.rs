@@ -21,8 +21,8 @@ pub(crate) trait Sink {
     fn userspace(&mut self, to: &Userspace, packet: &Packet, now: (&FlowKey, &Context));
     /// To the control process, as no flow of the stage matches.
     fn missed(&mut self, stage: Stage, packet: &Packet, now: (&FlowKey, &Context));
-    /// Whether a meter of the controller lets the packet go on.
-    fn passes(&mut self, meter: u32, packet: &Packet) -> bool;
+    /// Asks a meter of the controller about the packet. `Err` is the reason for which the meter drops it.
+    fn pass_meter(&mut self, meter: u32, packet: &Packet) -> Result<(), DropReason>;
     /// Nowhere.
     fn dropped(&mut self, packet: &Packet, reason: DropReason);
     /// Whether headers of one more packet that lie behind its head may be copied from the guest's memory.
@@ -345,10 +345,12 @@ impl<K: Sink> Subject for OnPacket<'_, K> {
         current.is_some_and(|current| current.packet().longest_frame().saturating_sub(not_there) > len.into())
     }
 
-    fn passes(&mut self, meter: u32) -> bool {
+    fn pass_meter(&mut self, meter: u32) -> Result<(), DropReason> {
         self.sink.applying(|| Action::Meter(meter));
-        let current = self.current.as_ref();
-        current.is_none_or(|current| self.sink.passes(meter, current.packet()))
+        match &self.current {
+            Some(current) => self.sink.pass_meter(meter, current.packet()),
+            None => Ok(()),
+        }
     }
 
     fn stopped(&mut self, at: usize) {

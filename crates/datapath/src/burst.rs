@@ -2,7 +2,7 @@
 
 use crate::police::AtMeter;
 use classifier::{Decision, Edited, Shape};
-use flow::{ExactKey, FlowKey, PortId};
+use flow::{DropReason, ExactKey, FlowKey, PortId};
 use ring::Unique;
 use std::sync::Arc;
 use vnic::{BURST, Packet};
@@ -81,8 +81,8 @@ pub(crate) enum Verdict {
     Actions(u32),
     /// It has to be walked from flow to flow.
     Walk,
-    /// A meter has dropped it.
-    Metered,
+    /// A meter has dropped it, for this reason.
+    Metered(DropReason),
     /// No flow matches.
     Miss,
 }

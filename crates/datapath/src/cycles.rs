@@ -241,10 +241,7 @@ impl Loop {
             rate: u32::MAX,
             burst: u32::MAX,
         });
-        let spec = MeterSpec {
-            unit: MeterUnit::Kilobits,
-            band,
-        };
+        let spec = MeterSpec::new(MeterUnit::Kilobits, band);
         self.meters.set(PortId(1).controller(), METER, spec).unwrap();
         let switch = &self.ports[0].switch;
         let then = if hashed {

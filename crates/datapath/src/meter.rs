@@ -8,7 +8,7 @@
 //! its lock are used again. A flow names its meter by number, so a flow may outlive the meter, or come before it.
 
 use crate::refusal::Refusal;
-use flow::{ControllerId, MAX_METERS, MeterSpec, MeterStats, MeterUnit};
+use flow::{ControllerId, DropReason, MAX_METERS, MeterSpec, MeterStats, MeterUnit};
 use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -188,10 +188,13 @@ impl KnownMeters {
         }
     }
 
-    /// Whether a meter lets a packet of that many bytes go on. One that does not exist does, as in the kernel.
-    pub fn passes(&mut self, controller: ControllerId, id: u32, bytes: usize) -> bool {
-        let meter = self.get(controller, id);
-        meter.is_none_or(|meter| meter.passes(bytes as u64, clock::now_us()))
+    /// Asks a meter whether a packet of that many bytes may go on. Where the meter does not exist, it may, as in the kernel. `Err` is
+    /// the reason to drop the packet.
+    pub fn pass(&mut self, controller: ControllerId, id: u32, bytes: usize) -> Result<(), DropReason> {
+        match self.get(controller, id) {
+            Some(meter) if !meter.passes(bytes as u64, clock::now_us()) => Err(meter.spec.reason),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a meter lets all of these packets go on. If not, it has not seen them, and is to be asked about each.
@@ -221,7 +224,7 @@ mod tests {
 
     fn spec(unit: MeterUnit, rate: u32, burst: u32) -> MeterSpec {
         let band = Some(MeterBand { rate, burst });
-        MeterSpec { unit, band }
+        MeterSpec::new(unit, band)
     }
 
     /// The same in one thread, with numbers that do not overflow.
@@ -320,17 +323,14 @@ mod tests {
         let meters = Arc::new(Meters::default());
         let (one, other) = (ControllerId(0), ControllerId(1));
         let mut known = KnownMeters::new(meters.clone());
-        let mut passes = |controller, id| known.passes(controller, id, 60);
+        let mut passes = |controller, id| known.pass(controller, id, 60).is_ok();
         assert!(passes(one, 7), "there is none");
         let closed = spec(MeterUnit::Packets, 1, 0);
         assert!(matches!(meters.set(one, 7, closed), Ok(None)));
         assert!(!passes(one, 7) && passes(other, 7) && passes(one, 8));
         let counted = meters.stats(one, 7).unwrap();
         assert_eq!((counted.packets, counted.dropped_bytes), (1, 60));
-        let open = MeterSpec {
-            unit: MeterUnit::Packets,
-            band: None,
-        };
+        let open = MeterSpec { band: None, ..closed };
         let before = meters.set(one, 7, open).unwrap().unwrap();
         assert_eq!(before.packets, 1);
         assert!(passes(one, 7));

@@ -427,7 +427,7 @@ impl Walk {
                             continue;
                         }
                     }
-                    Verdict::Walk | Verdict::Metered | Verdict::Miss => {}
+                    Verdict::Walk | Verdict::Metered(_) | Verdict::Miss => {}
                 }
             }
             let mut forward = Forward {
@@ -473,9 +473,9 @@ impl Walk {
                     let key = key.flow_key().filter(|_| key.unseen().is_nothing());
                     apply(start, &flows, (packet, key), &mut self.means, &mut forward);
                 }
-                Verdict::Metered => {
-                    capture(&packet, Some(DropReason::Metered));
-                    forward.dropped(&packet, DropReason::Metered);
+                Verdict::Metered(reason) => {
+                    capture(&packet, Some(reason));
+                    forward.dropped(&packet, reason);
                 }
                 Verdict::Miss => {
                     let key = packet.key();

@@ -10,7 +10,7 @@
 use crate::burst::{Burst, Verdict};
 use crate::meter::KnownMeters;
 use classifier::{Decision, MicroflowCache, Place, Train};
-use flow::ControllerId;
+use flow::{ControllerId, DropReason};
 use std::sync::Arc;
 
 /// The place of the first operation of a program, which is the meter here.
@@ -98,7 +98,7 @@ pub(crate) fn police(
             continue;
         }
         for at in run {
-            let [passed, dropped] = one_by_one(at, burst, |len| meters.passes(controller, at.meter, len));
+            let [passed, dropped] = one_by_one(at, burst, |len| meters.pass(controller, at.meter, len));
             if passed.packets > 0 {
                 at.passed(&passed, microflows, now_ms);
             }
@@ -112,15 +112,20 @@ pub(crate) fn police(
 }
 
 /// The packets that pass, and those that do not.
-fn one_by_one(at: &AtMeter, burst: &mut Burst, mut passes: impl FnMut(usize) -> bool) -> [Train; 2] {
+fn one_by_one(
+    at: &AtMeter,
+    burst: &mut Burst,
+    mut pass: impl FnMut(usize) -> Result<(), DropReason>,
+) -> [Train; 2] {
     let [mut passed, mut dropped] = [Train::default(); 2];
     for place in at.first..at.first + at.train.packets as usize {
         let (len, tcp_flags) = (burst.packets[place].frame_len(), burst.keys[place].tcp_flags());
-        if passes(len) {
-            passed.add(len, tcp_flags);
-        } else {
-            dropped.add(len, tcp_flags);
-            burst.verdicts[place] = Verdict::Metered;
+        match pass(len) {
+            Ok(()) => passed.add(len, tcp_flags),
+            Err(reason) => {
+                dropped.add(len, tcp_flags);
+                burst.verdicts[place] = Verdict::Metered(reason);
+            }
         }
     }
     [passed, dropped]

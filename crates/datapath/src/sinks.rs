@@ -144,9 +144,9 @@ impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
         self.port.may_copy_headers(self.now_ms)
     }
 
-    fn passes(&mut self, meter: u32, packet: &Packet) -> bool {
+    fn pass_meter(&mut self, meter: u32, packet: &Packet) -> Result<(), DropReason> {
         self.meters
-            .passes(self.port.id().controller(), meter, packet.frame_len())
+            .pass(self.port.id().controller(), meter, packet.frame_len())
     }
 
     fn account(&self) -> &Counters {

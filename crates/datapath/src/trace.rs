@@ -98,8 +98,8 @@ impl Sink for Notes<'_> {
     }
 
     /// A trace takes no tokens.
-    fn passes(&mut self, _: u32, _: &Packet) -> bool {
-        true
+    fn pass_meter(&mut self, _: u32, _: &Packet) -> Result<(), DropReason> {
+        Ok(())
     }
 
     /// Frames of a trace lie in our memory.

@@ -54,6 +54,7 @@ drop_reasons! {
     BadActions "bad-actions" "The control process sent the packet back with actions that are too long or invalid."
     NoHeader "no-header" "The flow changes a field or header that the packet does not have, or not within its first 128 bytes, or sends it to a port without an Ethernet header."
     Metered "meter" "A meter's rate is exceeded."
+    StormControl "storm-control" "The port has sent more broadcasts, multicasts or frames to unknown addresses per second than its `storm-control`."
     TooDeep "too-deep" "The packet passes through more flows, operations or copies than one packet may."
     NotTracked "not-tracked" "The packet's connection would have to be tracked, which the switch cannot."
     PortDown "port-down" "The receiver is not connected or its driver is not ready."

@@ -3,6 +3,7 @@
 //! The semantics are the kernel's (`net/openvswitch/meter.c`): a meter has one band at most, whose bucket begins full; a packet
 //! for which the bucket has too few tokens is dropped; where the meter does not exist, packets go on.
 
+use crate::DropReason;
 use serde::{Deserialize, Serialize};
 
 /// Most meters of a controller: some for each of its ports.
@@ -15,6 +16,19 @@ pub struct MeterSpec {
     pub unit: MeterUnit,
     /// The band that drops packets; a meter without a band only counts.
     pub band: Option<MeterBand>,
+    /// What packets that it drops are counted as.
+    pub reason: DropReason,
+}
+
+impl MeterSpec {
+    /// A meter whose packets that are dropped are counted as `meter`.
+    pub fn new(unit: MeterUnit, band: Option<MeterBand>) -> MeterSpec {
+        MeterSpec {
+            unit,
+            band,
+            reason: DropReason::Metered,
+        }
+    }
 }
 
 /// The unit of a meter's rate.

@@ -20,13 +20,11 @@ fn output(port: u32) -> Action {
 
 /// So slow that the next packet would pass after eight seconds, with a bucket for as many packets as shall pass.
 fn slow() -> MeterSpec {
-    MeterSpec {
-        unit: MeterUnit::Kilobits,
-        band: Some(MeterBand {
-            rate: 1,
-            burst: PASS as u32 * LENGTH as u32 * 8 / 1000,
-        }),
-    }
+    let band = MeterBand {
+        rate: 1,
+        burst: PASS as u32 * LENGTH as u32 * 8 / 1000,
+    };
+    MeterSpec::new(MeterUnit::Kilobits, Some(band))
 }
 
 fn meter(switch: &mut Controller, request: Request) -> Option<MeterStats> {
@@ -62,6 +60,44 @@ fn pair() -> (Switch, Guest, Guest) {
     (switch, a, b)
 }
 
+/// A meter says what its drops are counted as, also where the packet goes to several ports.
+#[test]
+fn a_storm_is_cut_to_its_rate() {
+    let (mut switch, mut a, mut b) = pair();
+    switch.add(3);
+    let mut c = Guest::usual(&mut switch, 3);
+    let spec = MeterSpec {
+        reason: DropReason::StormControl,
+        ..slow()
+    };
+    assert_eq!(set(&mut switch, 9, spec), None);
+    // To one port, which is policed as a burst, and to two.
+    for outputs in [&[output(2)][..], &[output(2), output(3)]] {
+        set(&mut switch, 9, spec);
+        switch.flow(1, &[&[Action::Meter(9)], outputs].concat());
+        let before = switch.counters(1);
+        let frame = plain(1, 2, LENGTH, 7);
+        (0..SENT).for_each(|_| a.send(&frame));
+        let dropped = |counters: &flow::PortCounters| {
+            let reason = DropReason::StormControl;
+            counters.dropped.get(reason) - before.dropped.get(reason)
+        };
+        let copies = outputs.len() as u64;
+        switch.until(1, "all have ended", |counters| {
+            counters.delivered - before.delivered == copies * (SENT - dropped(counters))
+        });
+        let passed = SENT - dropped(&switch.counters(1));
+        assert!((PASS..SENT).contains(&passed), "{passed}");
+        (0..passed).for_each(|_| b.expect_plain(&frame));
+        if copies > 1 {
+            (0..passed).for_each(|_| c.expect_plain(&frame));
+        }
+        a.all_sent();
+    }
+    assert_eq!(switch.counters(1).dropped.get(DropReason::Metered), 0);
+    switch.finish();
+}
+
 #[test]
 fn what_exceeds_the_rate_is_dropped_and_counted() {
     let (mut switch, mut a, mut b) = pair();
@@ -82,10 +118,7 @@ fn what_exceeds_the_rate_is_dropped_and_counted() {
     assert_eq!((before.packets, before.dropped_packets), (SENT, SENT - passed));
     assert!(send(&mut switch, &mut a, &mut b) >= PASS);
     // One that only counts, and none at all.
-    let count = MeterSpec {
-        unit: MeterUnit::Packets,
-        band: None,
-    };
+    let count = MeterSpec::new(MeterUnit::Packets, None);
     set(&mut switch, 9, count);
     assert_eq!(send(&mut switch, &mut a, &mut b), SENT);
     let removed = meter(&mut switch, Request::MeterDel { meter: 9 }).unwrap();
@@ -314,7 +347,7 @@ fn meters_are_bounded_and_each_controller_has_its_own() {
             burst: u32::MAX,
         });
         let unit = MeterUnit::Packets;
-        let spec = MeterSpec { unit, band };
+        let spec = MeterSpec::new(unit, band);
         switch.refused(Request::MeterSet {
             meter: u32::MAX,
             spec,

@@ -269,7 +269,7 @@ impl Making {
     /// A meter of the port, which counts where there is no limit.
     fn counting_meter(&mut self, which: u32, unit: MeterUnit, band: Option<MeterBand>) -> u32 {
         let meter = meter(self.number, which);
-        self.means.meters.insert(meter, MeterSpec { unit, band });
+        self.means.meters.insert(meter, MeterSpec::new(unit, band));
         meter
     }
 

@@ -184,5 +184,5 @@ fn translated(spec: &MeterSpec) -> Result<Wanted, Errno> {
     } else {
         MeterUnit::Packets
     };
-    Ok(Wanted { unit, band })
+    Ok(Wanted::new(unit, band))
 }
