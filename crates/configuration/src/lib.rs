@@ -21,5 +21,5 @@ pub use schema::{
 };
 pub use value::{
     AgeingSeconds, InterfaceName, InvalidValue, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns,
-    TableSize, UserId, VlanId,
+    StormControl, TableSize, UserId, VlanId,
 };

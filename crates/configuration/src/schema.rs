@@ -5,8 +5,8 @@
 //! takes an explicit `trunk`, the safe direction of error.
 
 use crate::value::{
-    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, TableSize, UserId,
-    VlanId,
+    AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, StormControl,
+    TableSize, UserId, VlanId,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -162,6 +162,10 @@ pub struct PortConfig {
     /// (`miss-rate`).
     #[serde(default)]
     pub miss_rate: MissRate,
+    /// Broadcasts per second that the port may send, as many multicasts, and as many frames to unknown unicast addresses; further
+    /// ones are dropped (`storm-control`). 0: no limit.
+    #[serde(default)]
+    pub storm_control: StormControl,
     /// Addresses that are on this port and nowhere else; they neither age nor move, nor count to `mac-limit`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub static_macs: Vec<MacAddr>,
@@ -409,6 +413,7 @@ impl PortConfig {
             mac: None,
             mac_limit: MacLimit::default(),
             miss_rate: MissRate::default(),
+            storm_control: StormControl::default(),
             static_macs: Vec::new(),
             isolated: false,
             flood: true,

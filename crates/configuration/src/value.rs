@@ -127,6 +127,11 @@ number! {
 }
 
 number! {
+    /// Packets per second of a port of each class that goes to all ports, 0 to 10000000; 0 for no limit.
+    StormControl(u32) = 0..=10_000_000, default 10_000, "a number of packets per second, 0 (no limit) to 10000000"
+}
+
+number! {
     /// Number of a user, 0 to 4294967294.
     UserId(u32) = 0..=4_294_967_294, default 0, "the number of a user (`id -u NAME`)"
 }

@@ -72,11 +72,12 @@ impl Control {
             self.refresh_switch(&run.wanted.switch);
         }
         self.close_link(&run);
-        let added = run.id.filter(|_| run.added);
+        let (added, storm_rate) = (run.id.filter(|_| run.added), run.wanted.rules.storm_rate);
         // Closes its listening socket. The last process to do so may have to wait for files that were sent to it.
         drop(run);
         if let Some(id) = added {
             self.data_plane.ask_quietly(Request::PortDel { port: id });
+            self.data_plane.change_storm_rate(id, storm_rate, 0);
         }
     }
 
@@ -92,6 +93,10 @@ impl Control {
                 mtu: port.mtu,
                 miss_rate: port.miss_rate,
             });
+        }
+        if let (Some(id), true) = (run.id, run.added) {
+            let (before, rate) = (before.rules.storm_rate, port.rules.storm_rate);
+            self.data_plane.change_storm_rate(id, before, rate);
         }
         if let (Some(id), Link::Interface(spec), Some(driver)) = (run.id, &port.link, &mut self.driver)
             && before.link != port.link

@@ -7,7 +7,7 @@
 //! stations. Exactly one `Execute` or `Discard` ends each upcall. It is sent before the flow that makes further upcalls unnecessary.
 
 use crate::clean;
-use crate::l2::{FlowChange, MASK};
+use crate::l2::{FlowChange, MASK, storm};
 use crate::peer::{Lost, Peer};
 use crate::pending::{Pending, Question};
 use crate::trust::{
@@ -17,7 +17,7 @@ use crate::trust::{
 use crate::users::Token;
 use control_protocol::data_plane::{Answer, Execute, FromDataPlane, Request, ToDataPlane, Upcall, VERSION};
 use control_protocol::{Channel, Debt, RequestError};
-use flow::{DropReason, Flow, PutMode, Statistics, SwitchId};
+use flow::{DropReason, Flow, PortId, PutMode, Statistics, SwitchId};
 use management::DataPlaneStatus;
 use rustix::event::PollFlags;
 use std::collections::HashMap;
@@ -175,9 +175,23 @@ impl DataPlane {
             Request::PortSet { .. } => "changing a port",
             Request::FlowDel { .. } => "removing a flow",
             Request::FlowFlush { .. } => "removing the flows of a switch",
+            Request::MeterSet { .. } => "limiting a port",
             _ => "a request",
         };
         self.ask(request, Vec::new(), Pending::Quiet(what));
+    }
+
+    /// Changes the packets per second of each class that a port may send to all others; 0 for no limit.
+    pub fn change_storm_rate(&mut self, port: PortId, before: u32, rate: u32) {
+        if before == rate {
+            return;
+        }
+        for (meter, spec) in storm::meters(port, rate) {
+            self.ask_quietly(match spec {
+                Some(spec) => Request::MeterSet { meter, spec },
+                None => Request::MeterDel { meter },
+            });
+        }
     }
 
     /// Sends a request whose failure is shown as a port's problem.

@@ -34,6 +34,8 @@ impl Control {
     pub fn action_text(&self, action: &Action) -> String {
         match action {
             Action::Output(port) => format!("output({})", self.port_name(*port)),
+            // The learning switch has no other meters.
+            Action::Meter(_) => "storm-control".into(),
             other => other.to_string(),
         }
     }

@@ -75,9 +75,12 @@ impl Control {
         let (Some(spec), true) = (self.port_spec(name), self.data_plane.numbered) else {
             return;
         };
+        let id = spec.port;
         let asked = self.data_plane.ask_port(Request::PortAdd(spec), fds, name);
         if let Some(run) = self.ports.get_mut(name) {
             run.added = asked;
+            let rate = run.wanted.rules.storm_rate;
+            self.data_plane.change_storm_rate(id, 0, rate);
         }
     }
 

@@ -45,6 +45,8 @@ impl Control {
             }
             let now_ms = self.now_ms();
             if let Some(run) = self.ports.get_mut(&name) {
+                let rate = run.wanted.rules.storm_rate;
+                self.data_plane.change_storm_rate(info.spec.port, 0, rate);
                 run.shortfall = info.shortfall;
                 run.adopt(info.state, info.peer, now_ms);
                 self.vcpus

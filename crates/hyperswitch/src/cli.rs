@@ -4,7 +4,7 @@
 use clap::{Args, Parser, Subcommand};
 use management::{
     AgeingSeconds, InterfaceName, IpPrefix, MacAddr, MacLimit, MissRate, Mtu, Name, Netns, PortKind,
-    PortMode, SwitchKind, TableSize, UserId, VlanId,
+    PortMode, StormControl, SwitchKind, TableSize, UserId, VlanId,
 };
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -314,6 +314,9 @@ pub struct PortArgs {
     /// Packets per second that may be of no known flow [default: 1000]
     #[arg(long, value_name = "N")]
     pub miss_rate: Option<MissRate>,
+    /// Broadcasts per second, and as many multicasts and frames to unknown addresses; 0: no limit [default: 10000]
+    #[arg(long, value_name = "N")]
+    pub storm_control: Option<StormControl>,
     /// Address that is on this port and nowhere else; may be given several times
     #[arg(long = "static-mac", value_name = "MAC")]
     pub static_macs: Vec<MacAddr>,
@@ -382,6 +385,9 @@ pub struct PortSetArgs {
     /// Packets per second that may be of no known flow
     #[arg(long, value_name = "N")]
     pub miss_rate: Option<MissRate>,
+    /// Broadcasts per second, and as many multicasts and frames to unknown addresses; 0: no limit
+    #[arg(long, value_name = "N")]
+    pub storm_control: Option<StormControl>,
     /// Addresses that are on this port and nowhere else, in place of its present ones
     #[arg(long = "static-mac", value_name = "MAC")]
     pub static_macs: Vec<MacAddr>,

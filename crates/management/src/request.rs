@@ -1,6 +1,6 @@
 //! Requests of users.
 
-use configuration::{MacAddr, MacLimit, MissRate, Mtu, PortConfig, SwitchConfig, VlanConfig};
+use configuration::{MacAddr, MacLimit, MissRate, Mtu, PortConfig, StormControl, SwitchConfig, VlanConfig};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -154,6 +154,9 @@ pub struct PortChanges {
     /// Packets per second that may need a decision.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub miss_rate: Option<MissRate>,
+    /// Packets per second of each class that goes to all ports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storm_control: Option<StormControl>,
     /// Static addresses; replaces the whole list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_macs: Option<Vec<MacAddr>>,
@@ -179,6 +182,7 @@ impl PortChanges {
         set(&mut port.vlan, &self.vlan);
         set(&mut port.mac_limit, &self.mac_limit);
         set(&mut port.miss_rate, &self.miss_rate);
+        set(&mut port.storm_control, &self.storm_control);
         set(&mut port.static_macs, &self.static_macs);
         set(&mut port.isolated, &self.isolated);
         set(&mut port.flood, &self.flood);
@@ -191,6 +195,7 @@ impl PortChanges {
             vlan: later.vlan.or(self.vlan),
             mac_limit: later.mac_limit.or(self.mac_limit),
             miss_rate: later.miss_rate.or(self.miss_rate),
+            storm_control: later.storm_control.or(self.storm_control),
             static_macs: later.static_macs.or(self.static_macs),
             isolated: later.isolated.or(self.isolated),
             flood: later.flood.or(self.flood),

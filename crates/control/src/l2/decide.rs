@@ -1,6 +1,7 @@
 //! One packet's decision, without side effects: the same function serves packets, re-examination and `trace`.
 
 use super::mac_table::Station;
+use super::storm;
 use super::switch::{LearningSwitch, PortRules, Readiness};
 use super::vlan::{self, Egress};
 use flow::{Action, DropReason, FlowKey, PortId};
@@ -169,7 +170,13 @@ impl LearningSwitch {
         let verdict = self
             .outputs(id, port, vlan, &destination)
             .and_then(|outputs| outermost_kept(key, outputs))
-            .map(|outputs| vlan::actions(key.vlan_tci(), vlan, &outputs));
+            .map(|outputs| {
+                // With one receiver it costs no more than a frame to a known station.
+                let limited = port.storm_rate > 0 && outputs.len() > 1;
+                let meter = storm::meter_of(id, to, &destination).filter(|_| limited);
+                let actions = vlan::actions(key.vlan_tci(), vlan, &outputs);
+                meter.map(Action::Meter).into_iter().chain(actions).collect()
+            });
         Decision {
             vlan: Some(vlan),
             source,

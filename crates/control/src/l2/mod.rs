@@ -39,6 +39,7 @@ mod decide;
 mod flows;
 mod mac_table;
 mod moves;
+pub mod storm;
 mod switch;
 mod vlan;
 

@@ -54,6 +54,8 @@ pub struct PortRules {
     pub flood: bool,
     /// Stations learned here.
     pub mac_limit: usize,
+    /// Packets per second of each class that goes to all ports; 0 for no limit.
+    pub storm_rate: u32,
     /// Addresses that are here and nowhere else.
     pub static_macs: Vec<u64>,
     /// Address of the device at this port, if one is configured. While the driver runs, the address is here

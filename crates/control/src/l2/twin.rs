@@ -318,6 +318,7 @@ fn run(actions: &[Action], key: &FlowKey) -> Outcome {
                 tags.pop();
             }
             Action::Drop(reason) => return Err(reason),
+            Action::Meter(_) => assert_eq!(Some(action), actions.first()),
             _ => panic!("{actions:?}"),
         }
         assert!(tags.len() <= inner + 1, "{actions:?}");
@@ -410,14 +411,15 @@ fn port_rules() -> impl Strategy<Value = PortRules> {
         0..5u8,
         1..4usize,
         statics,
-        (mac, readiness()),
+        (mac, readiness(), 0..2u32),
     )
         .prop_map(
-            |(vlan, isolated, flood, mac_limit, static_macs, (mac, readiness))| PortRules {
+            |(vlan, isolated, flood, mac_limit, static_macs, (mac, readiness, storm_rate))| PortRules {
                 vlan,
                 isolated,
                 flood: flood > 0,
                 mac_limit,
+                storm_rate,
                 static_macs,
                 mac,
                 readiness,
@@ -747,6 +749,7 @@ pub(super) fn plain(limit: usize) -> PortRules {
         isolated: false,
         flood: true,
         mac_limit: limit,
+        storm_rate: 0,
         static_macs: vec![],
         mac: None,
         readiness: Readiness::Running,

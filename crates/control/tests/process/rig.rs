@@ -4,7 +4,9 @@ use control_protocol::data_plane::*;
 use control_protocol::supervisor::{Role, ToChild};
 use control_protocol::work::WorkReport;
 use control_protocol::{Channel, RequestError};
-use flow::{Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowStats, PortCounters, PortId};
+use flow::{
+    Action, ControllerId, DropReason, Flow, FlowId, FlowKey, FlowStats, MeterSpec, PortCounters, PortId,
+};
 use management::{Client, ClientError, PortConfig, PortKind, Reply, Request as Verb};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,6 +31,7 @@ pub struct Plane {
     pub log: Vec<Request>,
     pub capture: Option<OwnedFd>,
     pub threads: BTreeMap<PortId, Vec<u16>>,
+    pub meters: BTreeMap<u32, MeterSpec>,
 }
 
 /// Answer to a hello.
@@ -110,12 +113,18 @@ impl Plane {
             | Request::PortEnable { .. }
             | Request::PortFilters { .. }
             | Request::FlowGet { .. }
-            | Request::MeterSet { .. }
             | Request::MeterGet { .. }
-            | Request::MeterDel { .. }
             | Request::MeterFlush
             | Request::Taken { .. } => {
                 panic!("only other controllers ask for that")
+            }
+            Request::MeterSet { meter, spec } => {
+                self.meters.insert(meter, spec);
+                Answer::Meter(None)
+            }
+            Request::MeterDel { meter } => {
+                self.meters.remove(&meter);
+                Answer::Meter(None)
             }
             Request::FlowPut { flow, .. } => {
                 self.flows.insert(flow.id, flow);
@@ -388,17 +397,18 @@ impl Rig {
 
     pub fn executed(&mut self, port: PortId, from: u64, to: u64) -> Vec<Action> {
         match self.upcall(port, from, to).0 {
-            Request::Execute(execute) => execute.actions,
+            Request::Execute(execute) => unmetered(&execute.actions).to_vec(),
             other => panic!("{other:?}"),
         }
     }
 
-    /// Waits for the flow of such packets to have these actions; `None`: for there being no flow.
+    /// Waits for the flow of such packets to have these actions, besides storm control; `None`: for there being no flow.
     pub fn flow(&self, port: PortId, from: u64, to: u64, actions: Option<&[Action]>) {
         let id = control::l2::flow_id(&key(port, from, to));
         wait(&format!("flow {from} -> {to}: {actions:?}"), || {
             let plane = self.plane.lock().unwrap();
-            (plane.flows.get(&id).map(|flow| &flow.actions[..]) == actions).then_some(())
+            let flow = plane.flows.get(&id);
+            (flow.map(|flow| unmetered(&flow.actions)) == actions).then_some(())
         });
     }
 
@@ -407,6 +417,14 @@ impl Rig {
             panic!()
         };
         macs.into_iter().map(|entry| (entry.mac, entry.port)).collect()
+    }
+}
+
+/// Actions behind the meter of storm control, if they begin with one.
+pub fn unmetered(actions: &[Action]) -> &[Action] {
+    match actions {
+        [Action::Meter(_), others @ ..] => others,
+        all => all,
     }
 }
 

@@ -50,6 +50,7 @@ fn config(args: &PortArgs) -> PortConfig {
     port.mac = args.mac;
     port.mac_limit = args.mac_limit.unwrap_or_default();
     port.miss_rate = args.miss_rate.unwrap_or_default();
+    port.storm_control = args.storm_control.unwrap_or_default();
     port.static_macs.clone_from(&args.static_macs);
     port.isolated = args.isolated;
     port.flood = !args.no_flood;
@@ -66,6 +67,7 @@ fn changes(args: &PortSetArgs) -> PortChanges {
         vlan: vlan(&args.vlan).or(args.untagged.then_some(VlanConfig::Untagged)),
         mac_limit: args.mac_limit,
         miss_rate: args.miss_rate,
+        storm_control: args.storm_control,
         static_macs: given,
         isolated: args.isolated,
         flood: args.flood,
@@ -134,6 +136,7 @@ fn detail(port: &PortInfo) -> String {
     if let Some(config) = &port.config {
         line("mac limit", config.mac_limit.to_string());
         line("miss rate", config.miss_rate.to_string());
+        line("storm control", config.storm_control.to_string());
         let statics: Vec<String> = config.static_macs.iter().map(ToString::to_string).collect();
         line(
             "static macs",

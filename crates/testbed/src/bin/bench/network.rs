@@ -327,7 +327,7 @@ fn configuration(tables: &str, [of_each, of_last]: [&str; 2], like: Ports, ports
         let lines = if number == ports.len() { of_last } else { of_each };
         write!(
             text,
-            "[[switch.port]]\nname = \"{port}\"\nmac-limit = 4096\n{lines}"
+            "[[switch.port]]\nname = \"{port}\"\nmac-limit = 4096\nstorm-control = 0\n{lines}"
         )?;
     }
     Ok(text)

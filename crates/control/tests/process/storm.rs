@@ -1,0 +1,77 @@
+//! Storm control: which rates the data plane is told.
+
+use super::*;
+use flow::MeterUnit;
+use management::StormControl;
+
+/// Rates of the meters that the data plane has, which differ in their numbers only.
+fn rates(rig: &Rig) -> Vec<u32> {
+    let plane = rig.plane.lock().unwrap();
+    let rate = |spec: &flow::MeterSpec| {
+        let band = spec.band.expect("a limit");
+        assert_eq!(
+            (spec.unit, spec.reason, band.burst),
+            (MeterUnit::Packets, DropReason::StormControl, band.rate)
+        );
+        band.rate
+    };
+    plane.meters.values().map(rate).collect()
+}
+
+fn until(rig: &Rig, wanted: &[u32]) {
+    wait("the meters", || (rates(rig) == wanted).then_some(()));
+}
+
+fn set(rig: &Rig, port: &str, rate: u32) {
+    let changes = PortChanges {
+        storm_control: StormControl::new(rate),
+        ..PortChanges::default()
+    };
+    rig.call(Verb::PortSet {
+        port: port.into(),
+        changes,
+    });
+}
+
+/// Ports have a limit unless it is switched off, and frames to known stations ask none. Changes leave ports and stations alone.
+#[test]
+fn ports_have_a_storm_rate_that_changes_in_place() {
+    const USUAL: u32 = 10_000;
+    let (mut rig, a, b) = two_ports();
+    running(&rig, 2);
+    until(&rig, &[USUAL; 6]);
+    rig.add("s", "c");
+    let c = rig.number("c");
+    rig.set_state(c, PortState::Running);
+    running(&rig, 3);
+    until(&rig, &[USUAL; 9]);
+    assert_eq!(rig.executed(a, 1, 0xff), [b, c].map(Action::Output));
+    assert_eq!(rig.executed(b, 2, 1), [Action::Output(a)]);
+    let metered = |from, to, from_port, is_metered: bool| {
+        let id = control::l2::flow_id(&key(from_port, from, to));
+        let plane = rig.plane.clone();
+        wait("the flow", move || {
+            let plane = plane.lock().unwrap();
+            let first = plane.flows.get(&id)?.actions.first()?;
+            (matches!(first, Action::Meter(_)) == is_metered).then_some(())
+        });
+    };
+    metered(1, 0xff, a, true);
+    metered(2, 1, b, false);
+    set(&rig, "a", 70);
+    until(&rig, &[&[70; 3][..], &[USUAL; 6]].concat());
+    set(&rig, "a", 0);
+    until(&rig, &[USUAL; 6]);
+    metered(1, 0xff, a, false);
+    set(&rig, "a", 80);
+    metered(1, 0xff, a, true);
+    until(&rig, &[&[80; 3][..], &[USUAL; 6]].concat());
+    assert_eq!(rig.macs().len(), 2, "stations stay");
+    let log = std::mem::take(&mut rig.plane.lock().unwrap().log);
+    let is_removal = |request: &Request| matches!(request, Request::PortDel { .. });
+    assert!(!log.iter().any(is_removal), "{log:?}");
+    // One receiver is left.
+    rig.call(Verb::PortDel { port: "c".into() });
+    until(&rig, &[80, 80, 80, USUAL, USUAL, USUAL]);
+    metered(1, 0xff, a, false);
+}
