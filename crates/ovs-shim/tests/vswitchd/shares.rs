@@ -232,6 +232,7 @@ pub fn small_frames(world: &mut World, program: PathBuf) {
         let flows = world.flows();
         assert!(flows <= MOST_FLOWS, "{flows} flows");
     }
-    // ovs-vswitchd has not reached its limit of flows, and what a port may not have is no warning for each packet.
-    world.check_log();
+    // What a port may not have is no warning for each packet.
+    let log = std::fs::read_to_string(world.path("vswitchd.log")).unwrap();
+    assert!(!log.contains("failed to put"), "{log}");
 }
