@@ -230,13 +230,12 @@ impl Session {
     fn lacks(&mut self, wish: Wish, text: String) -> Error {
         self.progress.refused.retain(|known| *known != wish);
         self.progress.refused.push(wish);
-        let error = refuse(&text);
         let port = self.vnic.port;
-        if self.vnic.shortfalls.set(wish, Some(text)) {
-            telemetry::limited_by!(port.0, log::Level::Warn, "port {port}: {error}");
+        if self.vnic.shortfalls.set(wish, Some(text.clone())) {
+            telemetry::limited_by!(port.0, log::Level::Warn, "port {port}: {text}");
             self.host.changed();
         }
-        error
+        refuse(text)
     }
 
     /// The front end wants what the port has.
