@@ -121,6 +121,13 @@ impl Deadline {
     pub fn has_passed(self) -> bool {
         cycles().wrapping_sub(self.0).cast_signed() >= 0
     }
+
+    /// For how many microseconds it has passed.
+    #[must_use]
+    pub fn late_us(self) -> u64 {
+        let late = cycles().wrapping_sub(self.0).cast_signed().max(0);
+        late.cast_unsigned() / cycles_per_us()
+    }
 }
 
 /// Finds out how fast the counter counts, by the system clock, without waiting: the longer ago it was begun, the

@@ -48,8 +48,11 @@ const CHEAP: u32 = 8;
 /// Length of a watch in microseconds: the first one, and the longest.
 const WATCH_US: (u64, u64) = (1_000_000, 1 << 30);
 
-/// Processor time of a call in nanoseconds that tells of an attack, and for how long others are suspected then, in microseconds.
-const ATTACK: (u64, u64) = (1_000_000, 10_000_000);
+/// Time in microseconds that a call takes in an attack.
+const ATTACK_US: u64 = 1000;
+
+/// For how long others are suspected after such a call in microseconds: by the cycle counter, and by processor time.
+const SUSPICION_US: (u64, u64) = (1_000_000, 10_000_000);
 
 /// Until when a port that is suspected is `Apart` at once, in microseconds of [`clock::now_us`].
 static ATTACKED_UNTIL_US: AtomicU64 = AtomicU64::new(0);
@@ -96,9 +99,7 @@ impl CallCost {
         let limit = Deadline::after_us(LIMIT_US);
         let result = call();
         if limit.has_passed() {
-            let now_us = clock::now_us();
-            let is_attacked = now_us < ATTACKED_UNTIL_US.load(Relaxed);
-            self.change(|record| record.suspect(now_us, is_attacked));
+            self.suspect(limit.late_us());
         }
         result
     }
@@ -109,8 +110,8 @@ impl CallCost {
         let result = call();
         let took_ns = processor_ns().saturating_sub(start_ns);
         let now_us = clock::now_us();
-        if took_ns >= ATTACK.0 {
-            ATTACKED_UNTIL_US.store(now_us + ATTACK.1, Relaxed);
+        if took_ns >= ATTACK_US * 1000 {
+            ATTACKED_UNTIL_US.fetch_max(now_us + SUSPICION_US.1, Relaxed);
         }
         self.change(|record| record.note(took_ns, now_us, 0));
         result
@@ -137,6 +138,17 @@ impl CallCost {
     pub fn be_apart(&self) {
         self.maker.store(Maker::Apart as u8, Relaxed);
         APART.fetch_add(1, Relaxed);
+    }
+
+    /// A call took longer than it may, by the cycle counter.
+    #[cold]
+    fn suspect(&self, late_us: u64) {
+        let now_us = clock::now_us();
+        let is_attacked = now_us < ATTACKED_UNTIL_US.load(Relaxed);
+        if late_us >= ATTACK_US {
+            ATTACKED_UNTIL_US.fetch_max(now_us + SUSPICION_US.0, Relaxed);
+        }
+        self.change(|record| record.suspect(now_us, is_attacked));
     }
 
     #[cold]

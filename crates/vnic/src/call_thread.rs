@@ -5,7 +5,7 @@
 
 use crate::call::Bell;
 use crate::call_cost::CallCost;
-use crate::pause::{LONG_WORK, LongWork, pause_us};
+use crate::pause::{LONG_CALLS, LongWork, pause_us};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 static QUEUE: Queue = Queue {
     ports: Mutex::new(Vec::new()),
     changed: Condvar::new(),
-    long_work: &LONG_WORK,
+    long_work: &LONG_CALLS,
 };
 
 /// Whether the thread could be started.
@@ -190,6 +190,29 @@ mod tests {
         assert!(clock::now_us() < long_us);
         assert!(Arc::ptr_eq(&queue.next(), &ports[0]));
         assert!(clock::now_us() >= long_us, "not before the pause of the last one");
+    }
+
+    /// Whatever gates do, which may be paused for minutes.
+    #[test]
+    fn a_call_waits_for_no_other_work() {
+        start().unwrap();
+        crate::pause::LONG_WORK.note(1_000_000, clock::now_us());
+        let (cost, bell) = (port(), bell());
+        cost.waiting.last_us.store(1000, Relaxed);
+        cost.be_apart();
+        let callee = Callee {
+            ring: RECEIVE_QUEUE,
+            cost: cost.clone(),
+            trusted: false,
+            line: None,
+        };
+        let mut call = Call::new(Some(bell.try_clone().unwrap()), callee).unwrap();
+        call.notify(true, &Calls::default());
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while rustix::io::read(&bell, &mut [0; 8]).is_err() {
+            assert!(std::time::Instant::now() < end, "the driver is not called");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// However often they are owed, one call of each ring waits, and not at all once the ring has another descriptor.

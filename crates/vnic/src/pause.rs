@@ -11,12 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) const FREE_US: u64 = 10;
 
 /// Time in microseconds from which on work is far too long.
-const LONG_US: u64 = 100;
+const LONG_US: u64 = 1000;
 
 /// The longest pause, as a multiple of the time that the work took.
 const LONGEST: u64 = 256;
 
-/// Of all ports.
+/// Calls of all ports. They wait for no other work: a driver is called in the end, whatever other ports do.
+pub(crate) static LONG_CALLS: LongWork = LongWork(AtomicU64::new(0));
+
+/// What gates and sessions of all ports do.
 pub(crate) static LONG_WORK: LongWork = LongWork(AtomicU64::new(0));
 
 /// When work that is far too long may be done for some port, in microseconds of [`clock::now_us`].
