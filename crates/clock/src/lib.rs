@@ -64,10 +64,12 @@ const CALIBRATION: (Duration, usize) = (Duration::from_micros(200), 3);
 /// millisecond of the processor's time; a process has its first one before it forwards.
 #[must_use]
 pub fn cycles_per_us() -> u64 {
-    *RATE.get_or_init(calibrate)
+    static RATE: OnceLock<u64> = OnceLock::new();
+    let rate = *RATE.get_or_init(calibrate);
+    #[cfg(feature = "assume")]
+    let rate = rate.max(ASSUMED.load(std::sync::atomic::Ordering::Relaxed));
+    rate
 }
-
-static RATE: OnceLock<u64> = OnceLock::new();
 
 fn calibrate() -> u64 {
     // A thread that loses its core between two readings finds too low a rate, never too high a one.
@@ -82,11 +84,13 @@ fn calibrate() -> u64 {
     (best / 1_000_000).max(1)
 }
 
-/// Assumes a rate instead of finding it out: if it is too high, time by the counter passes more slowly, as it should under a tool that slows
-/// the program down. To be called before anything else asks for the rate.
+#[cfg(feature = "assume")]
+static ASSUMED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
+/// Assumes a higher rate from now on: time by the counter passes more slowly, as it should under a tool that slows the program down.
 #[cfg(feature = "assume")]
 pub fn assume_cycles_per_us(rate: u64) {
-    RATE.get_or_init(|| rate);
+    ASSUMED.store(rate, std::sync::atomic::Ordering::Relaxed);
 }
 
 /// Microseconds by the counter, from some time on. Cores may disagree about less than one.

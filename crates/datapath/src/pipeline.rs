@@ -32,7 +32,7 @@ use classifier::{NoTables, Start, Tables, Train};
 use clock::Deadline;
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, Context, DropReason, ExactKey, FlowKey, Op, PortId, Program, Stage};
-use ring::Unique;
+use ring::{Guard, Unique};
 use scheduler::{Due, RingId, Rings, Schedule};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -99,15 +99,43 @@ impl Rings for Pipeline {
 
     fn serve(&mut self, ring: RingId, schedule: &mut Schedule) {
         let now_ms = self.in_step(schedule, |walk, step| {
-            if let Some(port) = step.ports.get(port_of(ring)) {
-                if ring.is_transmit() {
-                    walk.switch(port, step);
-                } else {
-                    step.deliver(port, None);
-                }
+            let Some(port) = step.ports.get(port_of(ring)) else {
+                return;
+            };
+            if !ring.is_transmit() {
+                step.deliver(port, None);
+            } else if let Some(transmit) = port.vnic.transmit.try_claim() {
+                walk.switch(Sender { port, transmit }, step);
             }
         });
         self.flush_stats_at(now_ms);
+    }
+
+    /// What the look finds is served under its claim.
+    fn serve_found(&mut self, ring: RingId, looked: usize, schedule: &mut Schedule) -> bool {
+        let ports = self.ports.as_deref().unwrap_or(&NO_PORTS);
+        let Some((port, mut transmit)) = look_at(ports, ring) else {
+            return false;
+        };
+        let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
+        if !come || schedule.queue_others(looked, |other| has_work(ports, other)) {
+            let found = transmit.release() || come;
+            if found {
+                schedule.later(ring);
+            }
+            return found;
+        }
+        let now_ms = self.datapath.now_ms();
+        let mut step = Step {
+            ports,
+            ends: Deadline::after_us(schedule.turn_us()),
+            schedule,
+            receivers: &mut self.receivers,
+            now_ms,
+        };
+        self.walk.switch(Sender { port, transmit }, &mut step);
+        self.flush_stats_at(now_ms);
+        true
     }
 
     fn kicked(&mut self, ring: RingId) -> Option<u64> {
@@ -122,18 +150,7 @@ impl Rings for Pipeline {
     }
 
     fn has_work(&mut self, ring: RingId) -> bool {
-        let Some(port) = self.homes().get(port_of(ring)) else {
-            return false;
-        };
-        // The thread that holds it sees packets that come.
-        if port.vnic.transmit.is_held() {
-            return false;
-        }
-        let Some(mut transmit) = port.vnic.transmit.try_claim() else {
-            return false;
-        };
-        let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
-        transmit.release() || come
+        has_work(self.homes(), ring)
     }
 
     fn enable_kicks(&mut self, ring: RingId) -> bool {
@@ -269,11 +286,8 @@ impl Pipeline {
 
 impl Walk {
     /// Serves a port's transmit ring.
-    fn switch(&mut self, port: &Arc<Port>, step: &mut Step<'_>) {
-        let Some(transmit) = port.vnic.transmit.try_claim() else {
-            return;
-        };
-        let mut sender = Sender { port, transmit };
+    fn switch(&mut self, mut sender: Sender<'_>, step: &mut Step<'_>) {
+        let port = sender.port;
         let (mut more, before) = (true, step.schedule.progress.packets);
         for _ in 0..ROUNDS {
             let fetched = sender.transmit.with(|side| match side {
@@ -494,6 +508,22 @@ impl Walk {
 
 fn port_of(ring: RingId) -> PortId {
     PortId(ring.vnic().0)
+}
+
+/// Claims a transmit ring for a look, unless another thread holds it, which sees packets that come.
+fn look_at(ports: &Ports, ring: RingId) -> Option<(&Arc<Port>, Guard<'_, Option<TransmitSide>>)> {
+    let port = ports.get(port_of(ring))?;
+    let claim = &port.vnic.transmit;
+    let transmit = if claim.is_held() { None } else { claim.try_claim() };
+    Some((port, transmit?))
+}
+
+fn has_work(ports: &Ports, ring: RingId) -> bool {
+    let Some((_, mut transmit)) = look_at(ports, ring) else {
+        return false;
+    };
+    let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
+    transmit.release() || come
 }
 
 /// Ends a round at a transmit ring: gives back what is done. True if there is nothing more to do now.

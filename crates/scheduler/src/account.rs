@@ -120,6 +120,12 @@ impl Account {
         self.charged_until.store(cycles(), Relaxed);
     }
 
+    /// The cycle up to which time was charged.
+    #[inline]
+    pub(crate) fn charged_until(&self) -> u64 {
+        self.charged_until.load(Relaxed)
+    }
+
     /// Counts a round of looks at rings that are polled.
     #[inline]
     pub(crate) fn polled(&self) {

@@ -52,6 +52,12 @@ impl Breaks {
         }
     }
 
+    /// Something has come before a break began.
+    #[inline]
+    pub fn skip(&mut self) {
+        self.average_ns = self.average_ns * (WEIGHT - 1) / WEIGHT;
+    }
+
     /// The time after which something is expected.
     pub fn expected_ns(&self) -> u64 {
         self.average_ns
@@ -112,6 +118,21 @@ mod tests {
         breaks.begin(20 * LONG_NS);
         breaks.end(21 * LONG_NS);
         assert_eq!(breaks.long_until_ns(), 10 * (LONG_NS + 1));
+    }
+
+    #[test]
+    fn a_break_that_does_not_begin_counts_as_one_that_ends_at_once() {
+        let [mut skipped, mut short] = [(); 2].map(|()| Breaks::new(LONG_NS));
+        for breaks in [&mut skipped, &mut short] {
+            after(breaks, 200_000, 10);
+        }
+        for _ in 0..4 {
+            skipped.skip();
+            short.begin(7);
+            short.end(7);
+            assert_eq!(skipped.expected_ns(), short.expected_ns());
+        }
+        assert!(skipped.expected_ns() < 100_000, "it polls again");
     }
 
     #[test]

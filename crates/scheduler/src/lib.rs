@@ -56,6 +56,8 @@ mod ring_id;
 mod run_queue;
 mod schedule;
 mod scheduler;
+#[cfg(test)]
+mod small_bursts;
 mod sole_sender;
 #[cfg(test)]
 mod testing;

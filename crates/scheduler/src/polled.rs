@@ -42,6 +42,13 @@ impl Polled {
         self.rings.get(self.last).map(|(ring, _)| *ring)
     }
 
+    /// The rings that are looked at after `looked` others, in their order.
+    pub fn after(&self, looked: usize) -> impl Iterator<Item = RingId> {
+        let rest = self.rings.len().saturating_sub(looked);
+        let places = self.rings.iter().cycle().skip(self.last + 1).take(rest);
+        places.map(|(ring, _)| *ring)
+    }
+
     /// Ends polling of the ring that has been polled for longest, if more than `most` are polled.
     pub fn take_surplus(&mut self, most: usize) -> Option<RingId> {
         (self.rings.len() > most).then(|| self.rings.remove(0).0)
@@ -75,6 +82,11 @@ mod tests {
         let mut seen: Vec<u32> = (0..6).filter_map(|_| polled.turn()).map(|ring| ring.0).collect();
         seen.sort_unstable();
         assert_eq!(seen, [0, 0, 1, 1, 2, 2]);
+        polled.turn();
+        assert_eq!(polled.after(1).count(), 2);
+        let next: Vec<RingId> = polled.after(1).collect();
+        assert_eq!([polled.turn(), polled.turn()], [Some(next[0]), Some(next[1])]);
+        assert_eq!(polled.after(3).count(), 0);
         assert_eq!(polled.fresh().collect::<Vec<_>>(), [RingId(1)]);
         assert_eq!(polled.take_surplus(3), None);
         polled.add(RingId(9), false);

@@ -22,6 +22,24 @@ impl<R: Rings> Scheduler<R> {
         !self.schedule.queue.is_empty()
     }
 
+    /// As [`poll`](Self::poll) with all rings, for a thread that has nothing else to do and whose core nobody wants: what comes in one ring
+    /// only is served at once. True if something was served or is queued.
+    pub(crate) fn poll_and_serve(&mut self) -> bool {
+        if !self.schedule.queue.is_empty() {
+            return self.poll(usize::MAX);
+        }
+        self.rings.refresh();
+        self.schedule.queue.begin_turn_alone();
+        for looked in 1..=self.schedule.polled.len() {
+            if let Some(ring) = self.schedule.polled.turn()
+                && self.rings.serve_found(ring, looked, &mut self.schedule)
+            {
+                return true;
+            }
+        }
+        !self.schedule.queue.is_empty()
+    }
+
     /// As [`poll`](Self::poll), for a thread that has something to do, which looks at few rings. It asks the guests of the others
     /// for kicks: they would wait for many such looks.
     pub(crate) fn poll_few(&mut self, most: usize) {

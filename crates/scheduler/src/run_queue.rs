@@ -110,6 +110,13 @@ impl RunQueue {
         }
     }
 
+    /// A turn begins at a ring that was not queued, and no other ring waits.
+    #[inline]
+    pub fn begin_turn_alone(&mut self) {
+        debug_assert!(self.is_empty());
+        self.share.forget();
+    }
+
     /// The turn of a ring that was taken begins. `now_ns` is asked for only if others wait.
     #[inline]
     pub fn begin_turn(&mut self, ring: RingId, now_ns: impl FnOnce() -> u64) {

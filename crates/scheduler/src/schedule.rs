@@ -73,6 +73,15 @@ impl Schedule {
         self.polled.add(ring, fresh);
     }
 
+    /// Looks at the polled rings after the first `looked` ones of this round, and queues those that have work; true if there are any.
+    #[inline]
+    pub fn queue_others(&mut self, looked: usize, mut has_work: impl FnMut(RingId) -> bool) -> bool {
+        let Schedule { polled, queue, .. } = self;
+        let others = polled.after(looked).filter(|ring| has_work(*ring));
+        others.for_each(|ring| queue.push(ring));
+        !queue.is_empty()
+    }
+
     /// How long a turn at a ring may take, in microseconds: less while many others wait.
     #[inline]
     pub fn turn_us(&self) -> u64 {

@@ -31,6 +31,21 @@ pub trait Rings {
     /// Whether there is something to do at a polled transmit ring that no thread holds.
     fn has_work(&mut self, ring: RingId) -> bool;
 
+    /// Looks at a polled transmit ring, the one number `looked` in its round, and serves it for one turn if there is something to do, as
+    /// [`has_work`](Self::has_work) and [`serve`](Self::serve) do. If there is something at other polled rings as well, all of them are
+    /// queued instead, since the order is not the forwarder's to choose. True if something was served or queued.
+    fn serve_found(&mut self, ring: RingId, looked: usize, schedule: &mut Schedule) -> bool {
+        if !self.has_work(ring) {
+            return false;
+        }
+        if schedule.queue_others(looked, |other| self.has_work(other)) {
+            schedule.later(ring);
+        } else {
+            self.serve(ring, schedule);
+        }
+        true
+    }
+
     /// Has the guest kick again for a transmit ring; true if something came meanwhile. False if another thread holds the
     /// ring: that thread polls it from then on.
     fn enable_kicks(&mut self, ring: RingId) -> bool;

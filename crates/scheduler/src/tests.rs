@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 use vm_state::{TestArea, ThreadState, VmState};
 
 /// Tests wait so long for other threads, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Task numbers: of the worker, and from there on of guests' threads.
 const WORKER: u32 = 1;
 const GUEST: u32 = 1000;
 
-fn transmit(vnic: u32) -> RingId {
+pub(crate) fn transmit(vnic: u32) -> RingId {
     RingId::transmit(VnicId(vnic))
 }
 
@@ -541,7 +541,7 @@ fn workers_serve_what_is_kicked_and_what_is_posted_and_end() {
 }
 
 /// Ends all workers, each of which notices when it is woken; then nobody is left who could say something.
-fn end(crew: &Crew) {
+pub(crate) fn end(crew: &Crew) {
     crew.end();
     let start = Instant::now();
     while !crew.ledger.records().is_empty() {

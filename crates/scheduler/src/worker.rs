@@ -5,7 +5,7 @@
 //! Workers that float all wait on the same executor, so that a wake-up finds an idle one by itself. Others are bound
 //! to their core, or belong to a vNIC. Which worker serves which ring is settled by claims, whichever was told to.
 
-use crate::account::Account;
+use crate::account::{Account, Progress};
 use crate::breaks::Breaks;
 use crate::crew::Crew;
 use crate::executor::{Activity, Executor, FEW_WAKEUPS, Message, Wakeup};
@@ -183,13 +183,39 @@ impl<R: Rings> Worker<R> {
         loop {
             self.pulse.beat();
             self.booster.check();
-            if !(self.scheduler.accounted(&self.account, Scheduler::step) || self.linger()) {
+            let worked = !self.scheduler.schedule.queue.is_empty()
+                && self.scheduler.accounted(&self.account, Scheduler::step);
+            if !(worked || self.look_before_break() || self.linger()) {
                 return false;
             }
             if news.has_passed() {
                 return true;
             }
         }
+    }
+
+    /// One look, after which there is no break if something was found; true if so. While packets come fast there are no breaks, and no clock
+    /// is read.
+    fn look_before_break(&mut self) -> bool {
+        let schedule = &self.scheduler.schedule;
+        let expected_ns = self.breaks.expected_ns();
+        if !schedule.is_polling()
+            || self.breaks.since_ns().is_some()
+            || schedule.crew.placement.policy.linger_for_ns(expected_ns) == Some(0)
+        {
+            return false;
+        }
+        match schedule.is_wanted_elsewhere() {
+            Some(true) => return false,
+            Some(false) => {}
+            None if self.booster.is_raised() => self.booster.lower(),
+            None => {}
+        }
+        let found = self.look().is_some();
+        if found {
+            self.breaks.skip();
+        }
+        found
     }
 
     /// Polls for a while (Hyper-Switch 3.4, "Hysteresis": waking takes longer than it seems, and the waker's time);
@@ -211,13 +237,15 @@ impl<R: Rings> Worker<R> {
             self.booster.lower();
         }
         let (mut start, mut longest) = (None, None);
+        let mut served_ns = 0;
         let (found, wanted) = loop {
             // Mostly by a receiver that was just called.
             let others_wait = self.scheduler.schedule.is_wanted_elsewhere();
             if linger_ns.is_some() && others_wait == Some(true) {
                 break (false, true);
             }
-            if (0..LOOKS).any(|_| self.look()) {
+            if let Some(cycles) = (0..LOOKS).find_map(|_| self.look()) {
+                served_ns = cycles * 1000 / clock::cycles_per_us();
                 break (true, false);
             }
             // Often there was more at once.
@@ -251,7 +279,7 @@ impl<R: Rings> Worker<R> {
         };
         self.executor.set_activity(Activity::Working);
         if found {
-            self.breaks.end(self.now_ns());
+            self.breaks.end(self.now_ns().saturating_sub(served_ns));
         }
         // A guest that comes back to its core later than that has lost nothing: it found it awake.
         let waited = wanted && start.is_none();
@@ -262,14 +290,19 @@ impl<R: Rings> Worker<R> {
         self.scheduler.schedule.crew.placement.now_ns()
     }
 
-    /// One look at everything that is polled.
-    fn look(&mut self) -> bool {
+    /// One look at everything that is polled. If something was found, it was served or is queued, and the cycles are returned that serving
+    /// it took.
+    fn look(&mut self) -> Option<u64> {
         self.account.polled();
-        let found = self.read_messages() | self.scheduler.poll(usize::MAX);
-        if !found {
+        let since = self.account.charged_until();
+        let found = self.read_messages() | self.scheduler.poll_and_serve();
+        let progress = std::mem::take(&mut self.scheduler.schedule.progress);
+        if progress != Progress::default() {
+            self.account.add(progress);
+        } else if !found {
             self.account.in_vain();
         }
-        found
+        found.then(|| self.account.charged_until().wrapping_sub(since))
     }
 
     /// Queues the rings that others ask for; true if there was something.
