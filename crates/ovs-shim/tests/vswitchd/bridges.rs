@@ -3,6 +3,7 @@
 use crate::forwarding::{Guest, PATIENCE, begin};
 use crate::world::World;
 use std::time::{Duration, Instant};
+use testbed::polling::Frame;
 
 const GUESTS: [&str; 3] = ["vm1", "vm2", "vm3"];
 /// Flows, or senders, of which each sends a packet.
@@ -149,11 +150,58 @@ fn selected(world: &World, a: &mut Guest, b: &mut Guest, c: &mut Guest) {
         let again = spread(a, Many::Flows, to, &mut [b, c]);
         assert_eq!(again, first, "another way for the same flows");
     }
+    for kind in [4, 6] {
+        fragments_stay_together(kind, a, b, c);
+    }
     world.ofctl(
         "mod-group br0 group_id=1,type=select,bucket=weight:0,output:vm2,bucket=weight:100,output:vm3",
     );
     spreads(a, Many::Flows, to, [b, c], |found| found == [0, ALL]);
     no_group(world, a, b, c);
+}
+
+/// First, middle and last fragment of a UDP datagram, by IP version; address and port differ with its number.
+fn fragments(version: u8, number: u8) -> [Frame; 3] {
+    let udp = [3, number, 0, 53, 0, 32, 0, 0];
+    // In units of 8 bytes: where it begins, and whether more follow.
+    [(0, 1), (2, 1), (4, 0)].map(|(offset, more)| {
+        let payload = [if offset == 0 { udp } else { [0x5a; 8] }, [0x5a; 8]].concat();
+        let mut frame = vec![2, 0x50, 0, 0, 0, 2, 2, 0x50, 0, 0, 0, 1];
+        if version == 4 {
+            frame.extend([8, 0, 0x45, 0, 0, 36, 0, number, more << 5, offset, 64, 17, 0, 0]);
+            frame.extend([10, 0, 1, number, 10, 0, 0, 2]);
+        } else {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 44, 64]);
+            frame.extend([[0xfd; 15].as_slice(), &[number], &[0xfd; 15], &[2]].concat());
+            frame.extend([17, 0, 0, offset << 3 | more, 0, 0, 0, number]);
+        }
+        Frame::raw(&[frame, payload].concat())
+    })
+}
+
+/// Only the first fragment of a datagram has ports, and all go one way.
+fn fragments_stay_together(version: u8, a: &mut Guest, b: &mut Guest, c: &mut Guest) {
+    b.take();
+    c.take();
+    let mut ways = [0; 2];
+    for number in 0..ALL as u8 {
+        fragments(version, number)
+            .iter()
+            .for_each(|frame| a.send_frame(frame));
+        let (end, mut arrived) = (Instant::now() + PATIENCE, [0; 2]);
+        // One datagram after the other, as few packets may wait for ovs-vswitchd.
+        while arrived[0] + arrived[1] < 3 {
+            assert!(Instant::now() < end, "of datagram {number} {arrived:?} arrived");
+            arrived[0] += b.take().len();
+            arrived[1] += c.take().len();
+        }
+        assert!(
+            arrived == [3, 0] || arrived == [0, 3],
+            "IPv{version}: {arrived:?}"
+        );
+        ways[usize::from(arrived[0] == 0)] += 1;
+    }
+    assert!(are_divided(ways), "{ways:?}");
 }
 
 /// The first bucket whose port is there ("fast failover").
