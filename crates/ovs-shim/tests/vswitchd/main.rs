@@ -544,3 +544,29 @@ fn inside_small_frames() {
         shares::small_frames(&mut world, program);
     }
 }
+
+#[test]
+fn a_refused_tunnel_says_why() {
+    inside_with_product("inside_refused_tunnel");
+}
+
+#[test]
+#[ignore = "started by a test above"]
+fn inside_refused_tunnel() {
+    let (Some(mut world), Some(program)) = (World::new(), product()) else {
+        return;
+    };
+    world.start_product(program);
+    world.start_vswitchd();
+    world.vsctl("add-br br0");
+    world.vsctl("--no-wait add-port br0 vx0 -- set Interface vx0 type=vxlan options:remote_ip=192.0.2.1");
+    // As docs/openvswitch.md says.
+    world.until("ovs-vswitchd says why", |world| {
+        let error = world.vsctl("--no-wait get Interface vx0 error");
+        error.contains("could not add network device vx0 to ofproto (Protocol not supported)")
+    });
+    world.until("our log says which port it was", |world| {
+        let output = std::fs::read_to_string(world.path("product.output")).unwrap();
+        output.contains("port 'vxlan_sys_4789' is refused: it is a tunnel")
+    });
+}
