@@ -126,6 +126,13 @@ fn a_receiver_that_trickles_holds_a_part_of_its_sender() {
 /// Whoever has one receiver is held up by it, and loses nothing.
 #[test]
 fn a_pair_loses_nothing_though_its_receiver_is_slow() {
+    // Packets wait for a moment, and this thread may have no processor meanwhile.
+    let in_time = (0..10).any(|_| loses_nothing_to_a_slow_receiver());
+    assert!(in_time);
+}
+
+/// False if the receiver's buffers came so late that packets may be lost.
+fn loses_nothing_to_a_slow_receiver() -> bool {
     let mut switch = Switch::with_ports(2);
     let mut a = Guest::usual(&mut switch, 1);
     let setup = Setup {
@@ -135,7 +142,8 @@ fn a_pair_loses_nothing_though_its_receiver_is_slow() {
     let mut slow = Guest::start(&mut switch, 2, setup);
     slow.repost = false;
     switch.join(1, 2);
-    for round in 0..10usize {
+    let in_time = (0..10usize).all(|round| {
+        let sent = Instant::now();
         for seed in 0..20 {
             a.send(&plain(1, 2, 1000, seed));
         }
@@ -144,12 +152,19 @@ fn a_pair_loses_nothing_though_its_receiver_is_slow() {
             let first = (round * 20 + half * 10) % 240;
             slow.post(first..first + 10);
         }
-        for seed in 0..20 {
-            slow.expect_plain(&plain(1, 2, 1000, seed));
+        let in_time = sent.elapsed() < Duration::from_millis(vnic::STALL_TIMEOUT_MS / 2);
+        if in_time {
+            for seed in 0..20 {
+                slow.expect_plain(&plain(1, 2, 1000, seed));
+            }
         }
+        in_time
+    });
+    if in_time {
+        assert_eq!(switch.counters(1).dropped.total(), 0);
     }
-    assert_eq!(switch.counters(1).dropped.total(), 0);
     switch.finish();
+    in_time
 }
 
 /// A ring that stops waits for its packets, and the thread that deletes the port does not.
