@@ -157,7 +157,11 @@ fn kill(kills: usize, lab: &Lab) -> Result<()> {
         while qemu.run(&ping)?.status != 0 {
             ensure!(
                 Instant::now() < end,
-                "the QEMU guest does not return after kill {number}"
+                "the QEMU guest does not return after kill {number}: {:#?}\n{}\n{}",
+                switch.ports()?,
+                qemu.errors(),
+                qemu.run("ip neigh; ip -s link; cat /proc/interrupts; dmesg | tail")?
+                    .stdout
             );
             load.run(Duration::from_millis(50))?;
         }
