@@ -69,8 +69,7 @@ fn rings_that_are_never_empty_hide_no_other() {
         b.expect_plain(&frame);
     }
     for port in 1..=FLOODS {
-        let received = switch.counters(port).received;
-        assert!(received > 1024, "flood {port} sent {received}");
+        switch.until(port, "the flood goes on", |counters| counters.received > 1024);
     }
     a.all_sent();
     floods.into_iter().for_each(Flood::end);
