@@ -119,10 +119,7 @@ impl Gate {
     fn pass_reply(&mut self) -> bool {
         let mut bytes = [0; HEADER + MAX_PAYLOAD];
         let count = self.session.read(&mut bytes).unwrap_or(0);
-        let start_ns = clock::processor_ns();
-        let passed = count > 0 && self.vmm.write_all(&bytes[..count]).is_ok();
-        self.pacer.end(start_ns);
-        passed
+        count > 0 && self.pacer.measure(|| self.vmm.write_all(&bytes[..count]).is_ok())
     }
 
     /// Passes a message; false when one of the two is gone.
@@ -147,13 +144,18 @@ impl Gate {
         }
         let message = &message[..HEADER + len];
         self.pacer.count(self.said.changes(message, !files.is_empty()));
-        let start_ns = clock::processor_ns();
-        let files = self.sort(files)?;
-        let passed = self.pass(message, &files);
-        // Closing these does not wait: only harmless ones are left here.
-        drop(files);
-        self.pacer.end(start_ns);
-        Ok(passed)
+        let Gate {
+            session,
+            stand_in,
+            kept,
+            pacer,
+            ..
+        } = self;
+        pacer.measure(|| {
+            // Closing those that were passed on does not wait: only harmless ones are among them.
+            let files = sort(files, stand_in, kept)?;
+            Ok(pass(session, message, &files))
+        })
     }
 
     /// Reads the first bytes of a message, with which its descriptors come.
@@ -161,10 +163,8 @@ impl Gate {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let start_ns = clock::processor_ns();
-        let received = recvmsg(&self.vmm, &mut [IoSliceMut::new(header)], &mut control, flags);
-        self.pacer.end(start_ns);
-        let Ok(received) = received else {
+        let receive = || recvmsg(&self.vmm, &mut [IoSliceMut::new(header)], &mut control, flags);
+        let Ok(received) = self.pacer.measure(receive) else {
             return Ok(None);
         };
         let mut files = Vec::new();
@@ -202,10 +202,8 @@ impl Gate {
                 _ => continue,
             }
             let most = self.pacer.at_once(rest.len());
-            let start_ns = clock::processor_ns();
-            let received = recv(&self.vmm, &mut rest[..most], RecvFlags::DONTWAIT);
-            self.pacer.end(start_ns);
-            match received {
+            let receive = || recv(&self.vmm, &mut rest[..most], RecvFlags::DONTWAIT);
+            match self.pacer.measure(receive) {
                 Ok((0, _)) => return Ok(false),
                 Ok((count, _)) => rest = &mut rest[count..],
                 Err(Errno::AGAIN | Errno::INTR) => {}
@@ -213,46 +211,6 @@ impl Gate {
             }
         }
         Ok(true)
-    }
-
-    /// The descriptor to pass on for each one received: itself or the stand-in.
-    fn sort(&mut self, files: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, End> {
-        let mut passed = Vec::new();
-        for file in files {
-            let keeps = match Kind::of(file.as_fd()) {
-                Kind::Eventfd | Kind::Memory => None,
-                // It may hold descriptors that wait to be received: the last process to close it closes them.
-                Kind::UnixSocket => Some(&file),
-                Kind::Other => Some(&self.stand_in),
-            };
-            let Some(sent) = keeps else {
-                passed.push(file);
-                continue;
-            };
-            passed.push(sent.try_clone().map_err(|_| "no descriptors left")?);
-            self.kept.push(file);
-        }
-        if self.kept.len() > MAX_KEPT {
-            return Err("it passed too many descriptors of other kinds than it should");
-        }
-        Ok(passed)
-    }
-
-    fn pass(&self, message: &[u8], files: &[OwnedFd]) -> bool {
-        let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
-            return false;
-        }
-        // A stream takes a message of this size as a whole.
-        let sent = sendmsg(
-            &self.session,
-            &[IoSlice::new(message)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        );
-        sent == Ok(message.len())
     }
 
     /// Closes everything, descriptors whose `close` may wait last. The VMM's end is closed only when the session has closed its
@@ -273,22 +231,58 @@ impl Gate {
     }
 }
 
+/// The descriptor to pass on for each one received: itself or the stand-in.
+fn sort(files: Vec<OwnedFd>, stand_in: &OwnedFd, kept: &mut Vec<OwnedFd>) -> Result<Vec<OwnedFd>, End> {
+    let mut passed = Vec::new();
+    for file in files {
+        let keeps = match Kind::of(file.as_fd()) {
+            Kind::Eventfd | Kind::Memory => None,
+            // It may hold descriptors that wait to be received: the last process to close it closes them.
+            Kind::UnixSocket => Some(&file),
+            Kind::Other => Some(stand_in),
+        };
+        let Some(sent) = keeps else {
+            passed.push(file);
+            continue;
+        };
+        passed.push(sent.try_clone().map_err(|_| "no descriptors left")?);
+        kept.push(file);
+    }
+    if kept.len() > MAX_KEPT {
+        return Err("it passed too many descriptors of other kinds than it should");
+    }
+    Ok(passed)
+}
+
+fn pass(session: &UnixStream, message: &[u8], files: &[OwnedFd]) -> bool {
+    let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return false;
+    }
+    // A stream takes a message of this size as a whole.
+    let sent = sendmsg(
+        session,
+        &[IoSlice::new(message)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    );
+    sent == Ok(message.len())
+}
+
 fn close(vmm: UnixStream, kept: Vec<OwnedFd>, mut pacer: Pacer) {
     // Each message that nobody has received has all that wait asked as well.
     while pacer.is_slow() {
         pacer.wait();
-        let start_ns = clock::processor_ns();
-        let received = recv(&vmm, &mut [0; 1], RecvFlags::DONTWAIT);
-        pacer.end(start_ns);
+        let received = pacer.measure(|| recv(&vmm, &mut [0; 1], RecvFlags::DONTWAIT));
         if !received.is_ok_and(|(count, _)| count > 0) {
             break;
         }
     }
     for file in std::iter::once(vmm.into()).chain(kept) {
         pacer.wait();
-        let start_ns = clock::processor_ns();
-        drop::<OwnedFd>(file);
-        pacer.end(start_ns);
+        pacer.measure(|| drop::<OwnedFd>(file));
     }
 }
 

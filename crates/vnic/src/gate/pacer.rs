@@ -51,10 +51,13 @@ impl Pacer {
         }
     }
 
-    /// Such work was done since that processor time.
-    pub fn end(&self, start_ns: u64) {
+    /// Does such work and measures it.
+    pub fn measure<T>(&self, work: impl FnOnce() -> T) -> T {
+        let start_ns = clock::processor_ns();
+        let result = work();
         let took_us = clock::processor_ns().saturating_sub(start_ns) / 1000;
         self.allowance().pace.end(took_us, clock::now_us());
+        result
     }
 
     /// Whether such work lately took far too long.
