@@ -54,8 +54,8 @@ pub(crate) struct Peer {
     allowance: Arc<std::sync::Mutex<Allowance>>,
 }
 
-/// The streams of a connection, to be shut down by the thread that ends the connection.
-type Streams = Mutex<Option<UnixStream>>;
+/// The stream of a session, to be shut down by the thread that ends the connection.
+type Outer = Mutex<Option<UnixStream>>;
 
 /// What belongs to a session's stream.
 struct Line {
@@ -77,7 +77,7 @@ impl Drop for Leaving {
 /// A running session thread, and what to shut down to end it.
 struct Serving {
     listener: Option<UnixListener>,
-    streams: Arc<Streams>,
+    outer: Arc<Outer>,
     ending: Arc<AtomicBool>,
     thread: JoinHandle<()>,
     /// Hangs up when the thread ends.
@@ -113,7 +113,7 @@ impl Peer {
         // The thread sleeps until a VMM connects, so the listener must block, in whatever mode it came.
         listener.set_nonblocking(false)?;
         let accepting = listener.try_clone()?;
-        self.spawn(Some(listener), move |peer, streams, ending| {
+        self.spawn(Some(listener), move |peer, outer, ending| {
             let mut rate = Rate::new(CONNECTS.0, CONNECTS.1);
             while !ending.load(Ordering::Acquire) {
                 match accepting.accept() {
@@ -121,7 +121,7 @@ impl Peer {
                         while !rate.take(Instant::now()) && !ending.load(Ordering::Acquire) {
                             std::thread::sleep(ACCEPT_PAUSE);
                         }
-                        peer.serve(&host, connection, streams, ending);
+                        peer.serve(&host, connection, outer, ending);
                     }
                     Err(_) => std::thread::sleep(ACCEPT_PAUSE),
                 }
@@ -132,30 +132,30 @@ impl Peer {
     /// Serves a connected VMM or driver domain instead of the one before.
     pub fn attach(self: &Arc<Self>, host: Arc<dyn Host>, connection: UnixStream) -> std::io::Result<()> {
         self.stop();
-        self.spawn(None, move |peer, streams, ending| {
-            peer.serve(&host, connection, streams, ending)
+        self.spawn(None, move |peer, outer, ending| {
+            peer.serve(&host, connection, outer, ending)
         })
     }
 
     fn spawn(
         self: &Arc<Self>,
         listener: Option<UnixListener>,
-        body: impl FnOnce(&Peer, &Streams, &AtomicBool) + Send + 'static,
+        body: impl FnOnce(&Peer, &Outer, &AtomicBool) + Send + 'static,
     ) -> std::io::Result<()> {
-        let streams = Arc::<Streams>::default();
+        let outer = Arc::<Outer>::default();
         let ending = Arc::new(AtomicBool::new(false));
         let (lives, ended) = channel();
-        let (peer, shared_streams, shared_ending) = (self.clone(), streams.clone(), ending.clone());
+        let (peer, shared_outer, shared_ending) = (self.clone(), outer.clone(), ending.clone());
         let thread = std::thread::Builder::new()
             .name(format!("session-{}", self.vnic.port))
             .stack_size(SESSION_STACK)
             .spawn(move || {
-                body(&peer, &shared_streams, &shared_ending);
+                body(&peer, &shared_outer, &shared_ending);
                 drop(lives);
             })?;
         *self.session.lock() = Some(Serving {
             listener,
-            streams,
+            outer,
             ending,
             thread,
             ended,
@@ -163,7 +163,7 @@ impl Peer {
         Ok(())
     }
 
-    fn serve(&self, host: &Arc<dyn Host>, connection: UnixStream, streams: &Streams, ending: &AtomicBool) {
+    fn serve(&self, host: &Arc<dyn Host>, connection: UnixStream, outer: &Outer, ending: &AtomicBool) {
         let pid = process::peer_process(connection.as_fd());
         let line = if self.config.trusted {
             connection.try_clone().map(|second| {
@@ -188,7 +188,7 @@ impl Peer {
                 return std::thread::sleep(ACCEPT_PAUSE);
             }
         };
-        *streams.lock() = Some(line.outer);
+        *outer.lock() = Some(line.outer);
         if !ending.load(Ordering::Acquire) {
             self.pid.store(pid.unwrap_or(0), Ordering::Relaxed);
             self.set_connected(true, &**host);
@@ -203,7 +203,7 @@ impl Peer {
             }
         }
         // Before the gate closes the same.
-        *streams.lock() = None;
+        *outer.lock() = None;
         drop(line.inner);
         self.pid.store(0, Ordering::Relaxed);
         self.set_connected(false, &**host);
@@ -287,7 +287,7 @@ impl Peer {
             // Makes a blocked accept return.
             let _ = shutdown(listener, Shutdown::Both);
         }
-        if let Some(stream) = &*serving.streams.lock() {
+        if let Some(stream) = &*serving.outer.lock() {
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         let deadline = Instant::now() + ENDING_TIME;

@@ -32,7 +32,7 @@ use classifier::{NoTables, Start, Tables, Train};
 use clock::Deadline;
 use control_protocol::data_plane::CaptureDirection;
 use flow::{Action, Context, DropReason, ExactKey, FlowKey, Op, PortId, Program, Stage};
-use ring::{Guard, Unique};
+use ring::Unique;
 use scheduler::{Due, RingId, Rings, Schedule};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -114,12 +114,11 @@ impl Rings for Pipeline {
     /// What the look finds is served under its claim.
     fn serve_found(&mut self, ring: RingId, looked: usize, schedule: &mut Schedule) -> bool {
         let ports = self.ports.as_deref().unwrap_or(&NO_PORTS);
-        let Some((port, mut transmit)) = look_at(ports, ring) else {
+        let Some((sender, come)) = look_at(ports, ring) else {
             return false;
         };
-        let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
         if !come || schedule.queue_others(looked, |other| has_work(ports, other)) {
-            let found = transmit.release() || come;
+            let found = sender.transmit.release() || come;
             if found {
                 schedule.later(ring);
             }
@@ -133,7 +132,7 @@ impl Rings for Pipeline {
             receivers: &mut self.receivers,
             now_ms,
         };
-        self.walk.switch(Sender { port, transmit }, &mut step);
+        self.walk.switch(sender, &mut step);
         self.flush_stats_at(now_ms);
         true
     }
@@ -510,20 +509,17 @@ fn port_of(ring: RingId) -> PortId {
     PortId(ring.vnic().0)
 }
 
-/// Claims a transmit ring for a look, unless another thread holds it, which sees packets that come.
-fn look_at(ports: &Ports, ring: RingId) -> Option<(&Arc<Port>, Guard<'_, Option<TransmitSide>>)> {
+/// Claims a transmit ring, unless another thread holds it, which sees packets that come. Says whether there are packets.
+fn look_at(ports: &Ports, ring: RingId) -> Option<(Sender<'_>, bool)> {
     let port = ports.get(port_of(ring))?;
     let claim = &port.vnic.transmit;
-    let transmit = if claim.is_held() { None } else { claim.try_claim() };
-    Some((port, transmit?))
+    let mut transmit = if claim.is_held() { None } else { claim.try_claim() }?;
+    let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
+    Some((Sender { port, transmit }, come))
 }
 
 fn has_work(ports: &Ports, ring: RingId) -> bool {
-    let Some((_, mut transmit)) = look_at(ports, ring) else {
-        return false;
-    };
-    let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
-    transmit.release() || come
+    look_at(ports, ring).is_some_and(|(sender, come)| sender.transmit.release() || come)
 }
 
 /// Ends a round at a transmit ring: gives back what is done. True if there is nothing more to do now.

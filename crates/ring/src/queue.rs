@@ -85,9 +85,7 @@ impl<T> Queue<T> {
             }
         }
     }
-}
 
-impl<T> Queue<T> {
     /// Appends unless `most` values are queued, `most` being at most the capacity; gives the value back otherwise. Values that other
     /// producers append meanwhile may not be counted.
     #[inline]

@@ -38,6 +38,17 @@ struct Sender {
     copied: usize,
 }
 
+impl Sender {
+    /// One without packets.
+    fn with_credit(credit: i64) -> Sender {
+        Sender {
+            packets: VecDeque::new(),
+            credit,
+            copied: 0,
+        }
+    }
+}
+
 /// A queue per sender, and whose turn it is. See the module's description.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
@@ -68,9 +79,7 @@ impl FairQueue {
         if own * self.senders.len() >= self.packets {
             return false;
         }
-        let longest = self.senders.iter().max_by_key(|(_, other)| other.packets.len());
-        let longest = longest.map(|(port, _)| *port);
-        if let Some(newest) = longest.and_then(|port| self.pop_newest(port)) {
+        if let Some(newest) = self.pop_newest_of_most(|other| other.packets.len()) {
             refuse(newest.packet);
         }
         true
@@ -90,9 +99,7 @@ impl FairQueue {
             if (own + size) * (others + 1) > most {
                 return false;
             }
-            let greediest = self.senders.iter().max_by_key(|(_, other)| other.copied);
-            let greediest = greediest.map(|(port, _)| *port);
-            match greediest.and_then(|port| self.pop_newest(port)) {
+            match self.pop_newest_of_most(|other| other.copied) {
                 Some(newest) => refuse(newest.packet),
                 None => return false,
             }
@@ -100,8 +107,9 @@ impl FairQueue {
         true
     }
 
-    fn pop_newest(&mut self, sender: PortId) -> Option<Waiting> {
-        let sender = self.senders.get_mut(&sender)?;
+    /// Takes the newest packet of the sender that has most.
+    fn pop_newest_of_most(&mut self, measure: impl Fn(&Sender) -> usize) -> Option<Waiting> {
+        let sender = self.senders.values_mut().max_by_key(|sender| measure(sender))?;
         let newest = sender.packets.pop_back()?;
         sender.copied -= newest.copied;
         self.copied -= newest.copied;
@@ -114,11 +122,7 @@ impl FairQueue {
         let port = waiting.packet.origin;
         let sender = self.senders.entry(port).or_insert_with(|| {
             self.turns.push_back(port);
-            Sender {
-                packets: VecDeque::new(),
-                credit: QUANTUM,
-                copied: 0,
-            }
+            Sender::with_credit(QUANTUM)
         });
         sender.copied += waiting.copied;
         self.copied += waiting.copied;
@@ -155,19 +159,13 @@ impl FairQueue {
 
     /// Takes all packets out, to be popped in turn. Turns and credit of their senders stay, for those that are pushed again.
     pub fn take_packets(&mut self) -> FairQueue {
-        let emptied = self.senders.iter().map(|(port, sender)| {
-            let sender = Sender {
-                packets: VecDeque::new(),
-                credit: sender.credit,
-                copied: 0,
-            };
-            (*port, sender)
-        });
+        let senders = self.senders.iter();
         let emptied = FairQueue {
-            senders: emptied.collect(),
+            senders: senders
+                .map(|(port, sender)| (*port, Sender::with_credit(sender.credit)))
+                .collect(),
             turns: self.turns.clone(),
-            packets: 0,
-            copied: 0,
+            ..FairQueue::default()
         };
         std::mem::replace(self, emptied)
     }
@@ -226,6 +224,14 @@ mod tests {
         assert_eq!(number, serial(packet));
     }
 
+    /// Takes the packet whose turn it is out of both.
+    fn serve(queue: &mut FairQueue, twin: &mut Twin) {
+        match queue.pop() {
+            Some(waiting) => remove(twin, &waiting.packet, true),
+            None => assert!(twin.is_empty()),
+        }
+    }
+
     proptest! {
         /// Beside a list of all packets: each comes out once, those of a sender in order, and only the newest of one that has more
         /// than an equal share is lost to another.
@@ -237,10 +243,7 @@ mod tests {
             let (mut queue, mut twin, mut sources) = (FairQueue::default(), Twin::new(), sources());
             for (number, (sender, len, kind)) in operations.into_iter().enumerate() {
                 if kind == 0 {
-                    match queue.pop() {
-                        Some(waiting) => remove(&mut twin, &waiting.packet, true),
-                        None => prop_assert!(twin.is_empty()),
-                    }
+                    serve(&mut queue, &mut twin);
                     continue;
                 }
                 let port = PortId(sender as u32);
@@ -279,10 +282,7 @@ mod tests {
             let (mut queue, mut twin, mut sources) = (FairQueue::default(), Twin::new(), sources());
             for (number, (sender, size, kind)) in copies.into_iter().enumerate() {
                 if kind == 0 {
-                    match queue.pop() {
-                        Some(waiting) => remove(&mut twin, &waiting.packet, true),
-                        None => prop_assert!(twin.is_empty()),
-                    }
+                    serve(&mut queue, &mut twin);
                     continue;
                 }
                 let port = PortId(sender as u32);
