@@ -1,11 +1,11 @@
 //! Call, kick and error descriptors whose cost changes, or that several ports have.
 
-use crate::measure::{Attackers, FIRST, P99, hold_to, long};
+use crate::measure::{Attackers, FIRST, P99, hold_to};
 use crate::support::frames::plain;
 use crate::support::guest::TRANSMIT;
 use crate::support::session::{SET_VRING_CALL, SET_VRING_ERR, SET_VRING_KICK, words};
 use crate::support::waiters::Waiters;
-use crate::support::{Guest, Switch};
+use crate::support::{Guest, Switch, is_long};
 use flow::{Action, DropReason};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -67,7 +67,7 @@ fn waiters_that_come_and_go() {
             let mut turn = 0;
             let toggle = attackers.repeat(bell, REST, move |bell| {
                 turn += 1;
-                let waiters = Waiters::of(bell.as_fd(), 25, if long() { 400 } else { 20 });
+                let waiters = Waiters::of(bell.as_fd(), 25, if is_long() { 400 } else { 20 });
                 std::thread::sleep(Duration::from_millis(turn % 7));
                 drop(waiters);
             });
@@ -86,7 +86,7 @@ fn nested_waiters_and_threads_that_wake() {
         |switch, attackers| {
             let (bell, outer) = (bell(), epoll::create(CreateFlags::CLOEXEC).unwrap());
             let mut threads = vec![called_by(switch, attackers, &bell, 1)];
-            for number in 0..if long() { 200 } else { 20 } {
+            for number in 0..if is_long() { 200 } else { 20 } {
                 let inner = epoll::create(CreateFlags::CLOEXEC).unwrap();
                 let flags = EventFlags::IN | EventFlags::ET;
                 epoll::add(&inner, &bell, EventData::new_u64(0), flags).unwrap();

@@ -1,9 +1,9 @@
 //! Connections that are costly to read, to answer and to close: the kernel asks all that wait for the VMM's end.
 
-use crate::measure::{Bound, FIRST, P99, hold_to, long};
-use crate::support::Guest;
+use crate::measure::{Bound, FIRST, P99, hold_to};
 use crate::support::session::GET_FEATURES;
 use crate::support::waiters::Waiters;
+use crate::support::{Guest, is_long};
 use control_protocol::data_plane::Request;
 use flow::PortId;
 use rustix::fd::AsFd;
@@ -117,5 +117,5 @@ fn connections_with_waiters_that_are_closed() {
         },
     );
     // The thread may have to wait for its core as well.
-    assert!(!long() || shortest < Duration::from_millis(10), "{shortest:?}");
+    assert!(!is_long() || shortest < Duration::from_millis(10), "{shortest:?}");
 }

@@ -1,7 +1,7 @@
 //! The bystanders, and what an attack costs them.
 
 use crate::support::frames::plain;
-use crate::support::{Guest, PATIENCE, Switch};
+use crate::support::{Guest, Switch, is_long};
 use flow::DropReason;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,13 +46,8 @@ pub const P99: Bound = Bound {
 pub const PORTS: [u32; 2] = [8, 9];
 pub const FIRST: u32 = 10;
 
-/// Whether this is a long run, whose times are held to bounds.
-pub fn long() -> bool {
-    std::env::var_os("HYPERSWITCH_ATTACK").is_some_and(|value| value == "1")
-}
-
 fn window() -> Duration {
-    Duration::from_millis(if long() { 3000 } else { 250 })
+    Duration::from_millis(if is_long() { 3000 } else { 250 })
 }
 
 /// Round trips of one window, sorted, and how many did not come back.
@@ -93,11 +88,11 @@ impl Bystanders {
         let frame = plain(PORTS[0], PORTS[1], 100, self.sent as u8);
         self.sent += 1;
         a.send(&frame);
-        let there = arrives(b, &frame);
+        let there = b.wait_for(&frame).is_some();
         if there {
             b.send(&frame);
         }
-        there && arrives(a, &frame)
+        there && a.wait_for(&frame).is_some()
     }
 
     fn measure(&mut self, until: Instant) -> Trips {
@@ -115,18 +110,6 @@ impl Bystanders {
         trips.times.sort();
         trips
     }
-}
-
-/// Waits for a frame, whatever else comes.
-fn arrives(guest: &mut Guest, frame: &[u8]) -> bool {
-    let end = Instant::now() + PATIENCE;
-    while Instant::now() < end {
-        let left = end.saturating_duration_since(Instant::now());
-        if guest.receive_within(left).is_some_and(|(_, got)| got == frame) {
-            return true;
-        }
-    }
-    false
 }
 
 /// Threads of attackers, who do their harm until the case ends.
@@ -190,7 +173,7 @@ pub fn hold_to(
     attackers.stop.store(true, Ordering::Relaxed);
     let ended: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
     row(name, bound, &without, &under);
-    let starved = if long() { 0 } else { starved(&mut switch) };
+    let starved = if is_long() { 0 } else { starved(&mut switch) };
     assert_eq!(without.lost, 0, "{name}: packets of bystanders before the attack");
     assert!(under.lost <= starved, "{name}: packets of bystanders");
     assert!(
@@ -202,10 +185,10 @@ pub fn hold_to(
         let counters = switch.counters(port);
         // Packets that are dropped on their way to a bystander are the other one's, whose counter tells, or an attacker's.
         let stalled = counters.dropped.get(DropReason::ReceiverStalled);
-        let expected = if long() { 0 } else { stalled };
+        let expected = if is_long() { 0 } else { stalled };
         assert_eq!(counters.dropped.total(), expected, "{name}: {counters:?}");
     }
-    if long() {
+    if is_long() {
         let added = bound.added_by(&without, &under);
         assert!(added < bound.added, "{name}: {added:?} more, of {bound:?}");
     }
@@ -227,7 +210,7 @@ fn row(name: &str, bound: Bound, without: &Trips, under: &Trips) {
         let [p50, p99, worst] = [500, 990, 1000].map(|part| ms(trips.part(part)));
         format!("{p50:7.3} {p99:7.3} {worst:7.3}")
     };
-    let reached = if long() {
+    let reached = if is_long() {
         let (added, most) = (ms(bound.added_by(without, under)), ms(bound.added));
         format!(" | {} + {added:.3} of {most} ms", bound.part_name())
     } else {

@@ -1,9 +1,9 @@
 //! What a VMM says, in which order, and how often.
 
-use crate::measure::{FIRST, hold, long};
+use crate::measure::{FIRST, hold};
 use crate::support::guest::{RECEIVE, TRANSMIT};
 use crate::support::session::{GET_FEATURES, SET_VRING_CALL, SET_VRING_ENABLE, SET_VRING_KICK, state, words};
-use crate::support::{Guest, Setup};
+use crate::support::{Guest, Setup, is_long};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Rings switched on and off by many ports as fast as their VMMs can say it.
 #[test]
 fn rings_toggled_by_many_ports() {
-    let ports = if long() { 200 } else { 16 };
+    let ports = if is_long() { 200 } else { 16 };
     hold(
         &format!("rings toggled by {ports} ports"),
         |switch, attackers| {

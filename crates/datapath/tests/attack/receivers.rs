@@ -1,9 +1,9 @@
 //! Receivers that take packets slowly, behind a sender that others need.
 
-use crate::measure::{FIRST, hold, long};
+use crate::measure::{FIRST, hold};
 use crate::support::frames::plain;
 use crate::support::memory::Memory;
-use crate::support::{Guest, Setup, Switch};
+use crate::support::{Guest, Setup, Switch, is_long};
 use flow::{Action, PortId};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -120,12 +120,12 @@ fn through_a_gateway(attack: Option<Slow>, time: Duration) -> u64 {
 /// What the gateway's other receiver keeps of its rate. It shares the gateway, so it cannot keep all; but it must not be brought
 /// down to the pace of the attacker.
 fn keeps_its_rate(name: &str, slow: Slow) {
-    let time = Duration::from_millis(if long() { 4000 } else { 1500 });
+    let time = Duration::from_millis(if is_long() { 4000 } else { 1500 });
     let without = through_a_gateway(None, time);
     let under = through_a_gateway(Some(slow), time);
     let rate = |got: u64| got as f64 / time.as_secs_f64() / 1e6;
     println!(
-        "attack {name:<44} | victim {:.3} million packets/s | without: {:.3}",
+        "attack {name:<50} | victim {:.3} million packets/s | without: {:.3}",
         rate(under),
         rate(without)
     );

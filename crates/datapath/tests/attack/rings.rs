@@ -1,12 +1,12 @@
 //! Descriptor chains, buffers, segments and indices that cost as much as they can.
 
-use crate::measure::{Attackers, Bound, FIRST, hold, hold_to, long};
+use crate::measure::{Attackers, Bound, FIRST, hold, hold_to};
 use crate::support::frames::{Tcp, plain};
 use crate::support::guest::{INDIRECT, LEAST, NEXT, RECEIVE, TRANSMIT, WRITE};
 use crate::support::memory::Memory;
 use crate::support::ring::Ring;
 use crate::support::session::{SET_VRING_ENABLE, state};
-use crate::support::{Guest, Layout, Setup, Switch};
+use crate::support::{Guest, Layout, Setup, Switch, is_long};
 use flow::{Action, DropReason};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -190,7 +190,7 @@ fn kicks_without_end() {
 /// Ports that offer a full ring and a kick each millisecond, a write each, of frames that are dropped.
 #[test]
 fn full_rings_of_many_ports() {
-    let ports = if long() { 64 } else { 16 };
+    let ports = if is_long() { 64 } else { 16 };
     hold_to(
         &format!("full rings and kicks of {ports} ports, each ms"),
         HALF,

@@ -8,14 +8,13 @@ use crate::support::session::{
     ADD_MEM_REG, GET_VRING_BASE, REM_MEM_REG, SET_FEATURES, SET_MEM_TABLE, SET_VRING_ADDR, SET_VRING_BASE,
     SET_VRING_CALL, SET_VRING_ENABLE, SET_VRING_KICK, SET_VRING_NUM, Session, state, words,
 };
-use crate::support::{Bystanders, Guest, PATIENCE, Setup, Switch};
+use crate::support::{Bystanders, Guest, Setup, Switch};
 use control_protocol::data_plane::Request;
 use flow::{Action, DropReason, PortId};
 use proptest::prelude::*;
 use rustix::fd::AsFd;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
 use wire::VnetHeader;
 
 const SIZE: u16 = 32;
@@ -345,17 +344,15 @@ impl Chaos {
     }
 }
 
-/// Waits for a frame. What was under way before may still come.
+/// Whether a frame arrives as it was sent. What was under way before may still come.
 fn arrives(guest: &mut Guest, frame: &[u8]) -> bool {
-    let end = Instant::now() + PATIENCE;
-    let received = || guest.receive_within(end.saturating_duration_since(Instant::now()));
     let plain = |header| {
         VnetHeader {
             num_buffers: 0,
             ..header
         } == VnetHeader::default()
     };
-    std::iter::from_fn(received).any(|(header, got)| got == frame && plain(header))
+    guest.wait_for(frame).is_some_and(plain)
 }
 
 /// Few by default; `PROPTEST_CASES` asks for more.

@@ -3,7 +3,7 @@
 use crate::support::control::mode;
 use crate::support::frames::plain;
 use crate::support::guest::LEAST;
-use crate::support::{Guest, Setup, Switch, eventually};
+use crate::support::{Guest, Setup, Switch, eventually, in_time};
 use control_protocol::data_plane::Packet;
 use flow::{Action, DropReason, PortId};
 use placement::Mode;
@@ -290,9 +290,7 @@ fn a_receiver_need_not_kick_once_it_has_buffers_again() {
 #[test]
 fn a_receiver_without_buffers_is_called_before_packets_are_lost() {
     for features in [LEAST, crate::support::guest::ALL] {
-        // Packets wait for a moment, and this thread may have no processor meanwhile.
-        let in_time = (0..10).any(|_| is_called_before_packets_are_lost(features));
-        assert!(in_time, "with features {features:#x}");
+        in_time(|| is_called_before_packets_are_lost(features));
     }
 }
 

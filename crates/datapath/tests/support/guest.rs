@@ -362,6 +362,14 @@ impl Guest {
         }
     }
 
+    /// Waits for a frame, whatever else comes: its header.
+    pub fn wait_for(&mut self, frame: &[u8]) -> Option<VnetHeader> {
+        let end = Instant::now() + PATIENCE;
+        let received = || self.receive_within(end.saturating_duration_since(Instant::now()));
+        let mut all = std::iter::from_fn(received);
+        all.find_map(|(header, got)| (got == frame).then_some(header))
+    }
+
     #[track_caller]
     pub fn receive(&mut self) -> (VnetHeader, Vec<u8>) {
         self.receive_within(PATIENCE).expect("a packet")

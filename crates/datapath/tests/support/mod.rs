@@ -29,6 +29,18 @@ use std::time::{Duration, Instant};
 /// Long enough for a loaded machine, short enough to notice a hang.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Whether attacks last long and are held to bounds of time (`make test-attack`).
+pub fn is_long() -> bool {
+    std::env::var_os("HYPERSWITCH_ATTACK").is_some_and(|value| value == "1")
+}
+
+/// Tries again while the test's own thread had no processor, as packets wait for a moment only. `attempt` is false if it was late.
+#[track_caller]
+pub fn in_time(attempt: impl FnMut() -> bool) {
+    let mut attempts = std::iter::repeat_with(attempt).take(10);
+    assert!(attempts.any(|in_time| in_time), "each attempt was late");
+}
+
 /// Waits until `done`, or fails.
 #[track_caller]
 pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {

@@ -13,8 +13,7 @@ pub struct Waiters {
 impl Waiters {
     /// As many as make a signal take some 20 ms in a long attack, or a thousand.
     pub fn many(fd: BorrowedFd<'_>) -> Waiters {
-        let is_long = std::env::var_os("HYPERSWITCH_ATTACK").is_some_and(|value| value == "1");
-        let (epolls, each) = if is_long { (500, 800) } else { (20, 50) };
+        let (epolls, each) = if super::is_long() { (500, 800) } else { (20, 50) };
         Waiters::of(fd, epolls, each)
     }
 
