@@ -3,7 +3,7 @@
 use crate::Stop;
 use crate::footprint::Footprint;
 use crate::pair::{Pair, v4};
-use crate::visitors::{Attacker, Container, Neighbour, Polling, VirtualMachine, Visitor};
+use crate::visitors::{Attacker, Container, Polling, VirtualMachine, Visitor};
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use rustix::process::Signal;
@@ -72,9 +72,9 @@ impl Crowd {
                 Box::new(Container::new("ct2", 22)),
                 Box::new(Polling::quiet(["quiet1", "quiet2"])),
                 Box::new(Polling::in_a_loop("loop", ["loop1", "loop2"])),
-                Box::new(Attacker::new("hostile1")),
-                Box::new(Attacker::new("hostile2")),
-                Box::new(Neighbour::new("hostile3")),
+                Box::new(Attacker::by_rings("hostile1")),
+                Box::new(Attacker::by_rings("hostile2")),
+                Box::new(Attacker::by_frames("hostile3")),
             ],
             random: Rng::with_seed(seed),
             history: History {

@@ -1,8 +1,8 @@
 //! A guest on everybody's switch that uses up what guests share, in frames without a fault: floods of one neighbour and of all,
 //! ever new stations, a neighbour's address, headers that take long to parse, and large frames of tiny segments.
 
-use super::{Mischief, Visitor};
-use crate::pair::{Pair, options};
+use super::Harm;
+use crate::pair::options;
 use anyhow::{Context, Result};
 use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 use testbed::Switch;
 use testbed::polling::{Frame, HEADER_LEN, PollingGuest};
 
-/// Its number as a station; nobody has [`NOBODY`].
+/// The attacker's number as a station; nobody has [`NOBODY`].
 const OWN: u32 = 900;
 const NOBODY: u32 = 901;
 
@@ -26,45 +26,11 @@ const REST: Duration = Duration::from_millis(200);
 /// IPv6 extension headers of a frame, of eight bytes each.
 const HEADERS: usize = 150;
 
-/// See the module's description.
-pub struct Neighbour {
-    port: &'static str,
-    mischief: Option<Mischief>,
-}
-
-impl Neighbour {
-    /// On a port of the configuration.
-    pub fn new(port: &'static str) -> Neighbour {
-        Neighbour { port, mischief: None }
-    }
-}
-
-impl Visitor for Neighbour {
-    fn name(&self) -> &'static str {
-        self.port
-    }
-
-    fn is_here(&self) -> bool {
-        self.mischief.is_some()
-    }
-
-    fn arrive(&mut self, switch: &Switch, random: &mut Rng) -> Result<()> {
-        let guest = PollingGuest::connect(&[switch.socket(self.port)], LARGE)?;
-        let victims = ["a", "b"].map(|name| mac_of(switch, name));
-        let random = random.fork();
-        let misbehave = move |stop: &AtomicBool| misbehave(guest, &victims, random, stop);
-        self.mischief = Some(Mischief::start(misbehave));
-        Ok(())
-    }
-
-    fn work(&mut self, _: &Switch, _: &Pair, _: &mut Rng) -> Result<()> {
-        Ok(())
-    }
-
-    fn leave(&mut self, switch: &Switch, _: &mut Rng) -> Result<()> {
-        let mischief = self.mischief.take().context("it is here")?;
-        mischief.end(switch, self.port)
-    }
+/// Connects to the port.
+pub(super) fn arrive(switch: &Switch, port: &'static str, random: Rng) -> Result<Harm> {
+    let guest = PollingGuest::connect(&[switch.socket(port)], LARGE)?;
+    let victims = ["a", "b"].map(|name| mac_of(switch, name));
+    Ok(Box::new(move |stop| misbehave(guest, &victims, random, stop)))
 }
 
 /// Address of the guest of the pair that is named so.
