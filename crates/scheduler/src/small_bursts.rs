@@ -128,7 +128,7 @@ struct Endless {
 /// What a forwarder says to the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said {
-    /// The other ring is served: the first one has had so many turns since the kick.
+    /// A kick is served, so many turns of the first ring after it.
     Waited(u32),
     /// The guest is asked for kicks.
     AskedForKicks,

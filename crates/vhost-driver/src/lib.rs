@@ -109,7 +109,7 @@ impl Connection {
         self.start_at(queues, [0; 2])
     }
 
-    /// The same for queues that another device had before: asks this one to go on at these indices.
+    /// Starts queues that another device had before: asks this one to go on at these indices.
     pub fn start_at(&mut self, queues: [(&Layout, &Bells); 2], bases: [u16; 2]) -> Result<(), ConnectError> {
         for (index, ((layout, bells), base)) in queues.into_iter().zip(bases).enumerate() {
             self.set_up(index, layout, bells, base)?;

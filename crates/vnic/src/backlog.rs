@@ -152,7 +152,7 @@ impl Now {
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     queue: FairQueue,
-    /// Its packets wait for buffers.
+    /// The packets here wait for buffers.
     waits: bool,
     /// Tails' bytes that were copied and are not in a counter yet.
     moved: u64,

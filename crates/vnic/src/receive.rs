@@ -100,7 +100,7 @@ pub struct ReceiveSide {
     inbox: Receiver<Shared<Packet>>,
     /// The packet whose turn it is, if it could not be delivered (wholly).
     pending: Option<Pending>,
-    /// Those behind it, by sender, if they wait for buffers or are many.
+    /// The packets behind it, by sender, if they wait for buffers or are many.
     backlog: Backlog,
     wait: Wait,
     /// When `wait` began, by [`clock::now_us`], and how many packets had been delivered then.

@@ -47,12 +47,12 @@ pub struct Database {
     rows: BTreeMap<String, (String, Option<Plug>)>,
     /// All of them were told.
     ports_known: bool,
-    /// They are others than those that were asked for last.
+    /// Rows have come since plugs were asked for last.
     rows_changed: bool,
     tables: limits::Tables,
     /// All of these were told, or cannot be.
     limits_known: bool,
-    /// They are others than those that were asked for last.
+    /// Tables have changed since limits were asked for last.
     limits_changed: bool,
     /// The highest number with which all was asked for, and that of the last answer.
     asked: u64,
