@@ -84,7 +84,7 @@ test-unit: ## Unit, property and integration tests of all crates
 # Folders of packet tests: the project's own, and further ones where they are.
 STF ?= $(wildcard ../shared/p4/stf)
 test-p4: ## Packet tests of P4 programs, with a report; STF="DIR ..." for others
-	$(CARGO) run --release --package p4-stf --example conformance -- crates/p4-bmv2/programs $(STF)
+	$(CARGO) run --release --package p4-stf --example conformance -- crates/p4/p4-bmv2/programs $(STF)
 
 MINUTES ?= 60
 fuzz-p4: ## Changed programs, entries, packets and scripts for an hour; MINUTES=5 is shorter
@@ -92,7 +92,7 @@ fuzz-p4: ## Changed programs, entries, packets and scripts for an hour; MINUTES=
 	$(CARGO) run --release --package p4-twin -- --programs 100000
 
 test-loom: ## All interleavings of the lock-free parts
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package ring
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$(TARGET)/loom $(CARGO) test --release --package lock-free
 
 test-end-to-end: ## The product with real guests
 	$(CARGO) build --release --package hyperswitch --package ovs-shim
@@ -193,12 +193,12 @@ bench-p4: ## Packets, look-ups and changes of P4 programs per second, into docs/
 	cat docs/performance/p4.txt
 
 # Takes long: a build and the tests of the crate for each change. MUTANTS=flow is one crate.
-MUTANTS ?= classifier flow wire ring placement
+MUTANTS ?= classifier flow wire lock-free placement
 mutants: ## Changes to the code that a test should find, by cargo-mutants; what no test finds is in build/mutants
 	command -v cargo-mutants > /dev/null || $(CARGO) install --locked cargo-mutants
 	set -e; for crate in $(MUTANTS); do \
 		$(CARGO) mutants --package $$crate --output build/mutants/$$crate --timeout 60 \
-			$$(test $$crate != placement || printf -- '--file %s ' crates/placement/src/policy.rs crates/placement/src/policy/*.rs); \
+			$$(test $$crate != placement || printf -- '--file %s ' crates/scheduling/placement/src/policy.rs crates/scheduling/placement/src/policy/*.rs); \
 	done
 
 simulate: ## The placement policy on modelled machines; results go to docs/performance

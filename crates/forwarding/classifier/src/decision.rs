@@ -1,0 +1,474 @@
+//! The decision about packets of one kind: the value of the microflow cache.
+//!
+//! A flow that looks up nothing further has a decision of its own, made when the flow is installed. The operations of a walk
+//! through several flows are composed into one program, which depends on all of them: when one of the flows ends, so does the
+//! decision, before the change is answered. A thread that composes a decision first notes it with its flows and then checks
+//! whether they live; a thread that ends a flow first marks the flow and then reads which decisions are noted. So one of the
+//! two finds the other.
+//!
+//! Packets that a meter drops do not count for flows that are found behind it. A decision with such flows *counts apart*: the
+//! caches do not count its packets when they come, but those that asked the meters do afterwards. So a count is right when
+//! it is made, and is never taken back.
+//!
+//! Counters are independent statistics, updated without ordering between them: a reader may see a packet before its bytes, but
+//! never a count that goes back. The state becomes [`ENDED`] once and stays so.
+
+use crate::entry::FlowEntry;
+use crate::microflow::Train;
+use cpu::{Access, prefetch};
+use flow::{Edit, FlowStats, PortId, Program};
+use hashbrown::HashTable;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// States of a decision: it must not be used any more,
+const ENDED: u8 = 0;
+/// it holds, and its packets are counted when they come,
+const HOLDS: u8 = 1;
+/// it holds, and counts apart.
+const COUNTS_APART: u8 = 2;
+
+/// The form of a program, which decides the packets' way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// All packets go to a port as they are.
+    Plain(PortId),
+    /// All packets go to a port, changed.
+    Edited(Box<Edited>),
+    /// All packets go to a port unless a meter drops them.
+    Metered(Box<Metered>),
+    /// Anything else.
+    Run,
+}
+
+impl Shape {
+    fn of(program: &Program) -> Shape {
+        let then = match (program.plain(), program.edited()) {
+            (Some(port), _) => Shape::Plain(port),
+            (None, Some((edits, port))) => Shape::Edited(Box::new(Edited { edits, port })),
+            (None, None) => return Shape::Run,
+        };
+        match program.first_meter() {
+            Some(meter) => Shape::Metered(Box::new(Metered { meter, then })),
+            None => then,
+        }
+    }
+
+    /// What is done to all packets, or to those that have passed the meter, if they are changed and go to a port.
+    #[inline]
+    pub fn edited(&self) -> Option<&Edited> {
+        match self {
+            Shape::Edited(edited) => Some(edited),
+            Shape::Metered(metered) => metered.then.edited(),
+            Shape::Plain(_) | Shape::Run => None,
+        }
+    }
+}
+
+/// A meter, and what is done to packets that it lets pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metered {
+    /// Its number. It is the first operation of the program.
+    pub meter: u32,
+    /// [`Shape::Plain`] or [`Shape::Edited`].
+    pub then: Shape,
+}
+
+/// Changes of a packet, and its output port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edited {
+    /// In order.
+    pub edits: Box<[Edit]>,
+    /// The port.
+    pub port: PortId,
+}
+
+/// The decision about packets of a kind.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Decision {
+    state: AtomicU8,
+    /// The form of the program.
+    pub shape: Shape,
+    counts: Counts,
+    program: Program,
+    /// The statistics of the flow whose own decision this is.
+    seen: Seen,
+}
+
+/// The flows to whose statistics counts are added.
+#[derive(Debug)]
+enum Counts {
+    /// Those of the decision itself, which is a flow's own.
+    Own,
+    /// Those of this decision, which is a flow's own.
+    Of(Arc<Decision>),
+    /// Those of these flows.
+    Parts(Parts),
+}
+
+#[derive(Debug)]
+struct Parts {
+    flows: Box<[Arc<FlowEntry>]>,
+    /// For each flow the decision that has its statistics.
+    counters: Box<[Arc<Decision>]>,
+    /// The meters that have flows behind them.
+    meters: Box<[Meter]>,
+}
+
+/// A meter of a composed program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meter {
+    /// The place of its operation.
+    pub at: usize,
+    /// The flows, by their place in the list, that are found behind the meter: if it drops a packet, that does not count for
+    /// them.
+    pub behind: Range<usize>,
+}
+
+/// Written for every batch; on cache lines apart from those that are read for every packet.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Seen {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// Time of the last match in milliseconds of the caller's clock, plus one; 0 for never.
+    last_used: AtomicU64,
+    tcp_flags: AtomicU16,
+}
+
+impl Seen {
+    fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
+        self.packets.fetch_add(packets, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let stamp = now_ms.saturating_add(1);
+        // A plain store could undo that of a worker whose clock reading is newer. Mostly nothing changes,
+        // and then the cache line's other users are not disturbed.
+        if self.last_used.load(Ordering::Relaxed) < stamp {
+            self.last_used.fetch_max(stamp, Ordering::Relaxed);
+        }
+        if self.tcp_flags.load(Ordering::Relaxed) & tcp_flags != tcp_flags {
+            self.tcp_flags.fetch_or(tcp_flags, Ordering::Relaxed);
+        }
+    }
+
+    fn stats(&self, now_ms: u64) -> FlowStats {
+        let last_used = self.last_used.load(Ordering::Relaxed).checked_sub(1);
+        FlowStats {
+            packets: self.packets.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+            idle_ms: last_used.map(|then| now_ms.saturating_sub(then)),
+            tcp_flags: self.tcp_flags.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Decision {
+    fn new(program: Program, counts: Counts) -> Decision {
+        let state = match &counts {
+            Counts::Parts(parts) if !parts.meters.is_empty() => COUNTS_APART,
+            _ => HOLDS,
+        };
+        Decision {
+            state: AtomicU8::new(state),
+            shape: Shape::of(&program),
+            counts,
+            program,
+            seen: Seen::default(),
+        }
+    }
+
+    /// A flow's own decision. Its statistics go on from those of `before`, if that is given.
+    pub(crate) fn of_flow(program: Program, before: Option<&Arc<Decision>>) -> Decision {
+        let counts = match before {
+            None => Counts::Own,
+            Some(before) => Counts::Of(before.counter()),
+        };
+        Decision::new(program, counts)
+    }
+
+    /// The decision that has the statistics of the flow whose own decision this is.
+    fn counter(self: &Arc<Self>) -> Arc<Decision> {
+        match &self.counts {
+            Counts::Of(first) => Arc::clone(first),
+            Counts::Own | Counts::Parts(_) => Arc::clone(self),
+        }
+    }
+
+    /// The decision's program.
+    #[inline]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// The flows of which the decision was composed; none for a flow's own decision.
+    pub fn parts(&self) -> &[Arc<FlowEntry>] {
+        match &self.counts {
+            Counts::Parts(parts) => &parts.flows,
+            Counts::Own | Counts::Of(_) => &[],
+        }
+    }
+
+    /// Counts packets that no meter dropped for all flows that the decision depends on. `now_ms` comes from the clock that the
+    /// caller also uses for [`stats`](Self::stats).
+    #[inline]
+    pub fn record(&self, packets: u64, bytes: u64, tcp_flags: u16, now_ms: u64) {
+        match &self.counts {
+            Counts::Own => self.seen.record(packets, bytes, tcp_flags, now_ms),
+            Counts::Of(first) => first.record(packets, bytes, tcp_flags, now_ms),
+            Counts::Parts(parts) => parts
+                .counters
+                .iter()
+                .for_each(|counter| counter.seen.record(packets, bytes, tcp_flags, now_ms)),
+        }
+    }
+
+    /// Counts packets of a decision that [counts apart](Self::counts_apart). `dropped` are the places of the meters that
+    /// dropped them, or copies of them.
+    pub fn record_metered(&self, dropped: &[usize], train: &Train, now_ms: u64) {
+        let (packets, bytes) = (train.packets.into(), train.bytes);
+        let Counts::Parts(parts) = &self.counts else {
+            return self.record(packets, bytes, train.tcp_flags, now_ms);
+        };
+        let has_dropped = parts.meters.iter().filter(|meter| dropped.contains(&meter.at));
+        for (number, counter) in parts.counters.iter().enumerate() {
+            if !has_dropped.clone().any(|meter| meter.behind.contains(&number)) {
+                counter.seen.record(packets, bytes, train.tcp_flags, now_ms);
+            }
+        }
+    }
+
+    /// A flow's statistics so far. Idle time is computed for `now_ms`.
+    pub(crate) fn stats(&self, now_ms: u64) -> FlowStats {
+        match &self.counts {
+            Counts::Own => self.seen.stats(now_ms),
+            Counts::Of(first) => first.stats(now_ms),
+            Counts::Parts(_) => FlowStats::default(),
+        }
+    }
+
+    /// Prefetches the fields that are read for a packet.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(self, Access::Read);
+        prefetch(&raw const self.seen, Access::Write);
+    }
+
+    /// Prefetches the list of what [`record`](Self::record) writes for a composed decision.
+    #[inline]
+    pub(crate) fn prefetch_list(&self) {
+        if let Counts::Parts(parts) = &self.counts {
+            prefetch(parts.counters.as_ptr(), Access::Read);
+        }
+    }
+
+    /// Prefetches what is on it.
+    #[inline]
+    pub(crate) fn prefetch_counters(&self) {
+        if let Counts::Parts(parts) = &self.counts {
+            let counters = parts.counters.iter();
+            counters.for_each(|counter| prefetch(&raw const counter.seen, Access::Write));
+        }
+    }
+
+    /// Whether the decision holds. One that has ended must not be used for packets any more.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.state.load(Ordering::Acquire) != ENDED
+    }
+
+    /// Whether the decision holds and its packets are counted when they come: the usual case.
+    #[inline]
+    pub(crate) fn counts_at_once(&self) -> bool {
+        self.state.load(Ordering::Acquire) == HOLDS
+    }
+
+    /// Whether flows of the decision are found behind meters. Whoever asks the meters then counts the packets, with
+    /// [`record_metered`](Self::record_metered) or, if all passed, [`MicroflowCache::count`](crate::MicroflowCache::count).
+    #[inline]
+    pub fn counts_apart(&self) -> bool {
+        matches!(&self.counts, Counts::Parts(parts) if !parts.meters.is_empty())
+    }
+
+    /// Ends the decision: from now on caches treat it as a miss.
+    pub(crate) fn end(&self) {
+        self.state.store(ENDED, Ordering::Release);
+    }
+}
+
+/// Decisions that a flow is a part of.
+#[derive(Debug, Default)]
+pub(crate) struct Dependents(Mutex<List>);
+
+#[derive(Debug, Default)]
+struct List {
+    noted: HashTable<Noted>,
+    /// The last one, unless it is large. If there are more flows than the caches of the threads hold, most decisions are in no
+    /// cache, and would be composed again for each packet. A flow that has several is likely to have them in a cache.
+    kept: Option<Arc<Decision>>,
+}
+
+#[derive(Debug)]
+struct Noted {
+    hash: u64,
+    decision: Weak<Decision>,
+}
+
+/// Lists shorter than this are not searched for decisions that are gone.
+const FEW: usize = 16;
+
+/// Programs of more bytes are not kept: each flow may keep one.
+const KEPT_BYTES: usize = 1024;
+
+impl Dependents {
+    /// A decision that holds and was composed of these flows in this order, the first of which this list belongs to.
+    fn find(&self, hash: u64, parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
+        let is_it = |decision: &Decision| decision.is_live() && same(decision.parts(), parts);
+        let list = self.0.lock();
+        if let Some(kept) = list.kept.as_ref().filter(|kept| is_it(kept)) {
+            return Some(Arc::clone(kept));
+        }
+        let candidates = list.noted.iter_hash(hash).filter(|noted| noted.hash == hash);
+        let mut alive = candidates.filter_map(|noted| noted.decision.upgrade());
+        alive.find(|decision| is_it(decision))
+    }
+
+    fn note(&self, hash: u64, decision: &Arc<Decision>) {
+        let mut list = self.0.lock();
+        let List { noted, kept } = &mut *list;
+        // Decisions that are gone are removed at each doubling: that takes little time, and at most twice the memory.
+        if noted.len() >= FEW && noted.len() == noted.capacity() {
+            noted.retain(|noted| noted.decision.strong_count() > 0);
+        }
+        let keeps = decision.program.bytes() <= KEPT_BYTES;
+        let before = keeps.then(|| kept.replace(Arc::clone(decision)));
+        let decision = Arc::downgrade(decision);
+        noted.insert_unique(hash, Noted { hash, decision }, |noted| noted.hash);
+        // What goes with it takes time.
+        drop(list);
+        drop(before);
+    }
+
+    /// Keeps a decision no longer, as it has ended.
+    fn forget(&self, decision: &Arc<Decision>) {
+        let mut list = self.0.lock();
+        let kept = list.kept.take_if(|kept| Arc::ptr_eq(kept, decision));
+        drop(list);
+        drop(kept);
+    }
+
+    /// Ends all of them.
+    pub(crate) fn end(&self) {
+        let List { noted, kept } = std::mem::take(&mut *self.0.lock());
+        for decision in noted.into_iter().filter_map(|noted| noted.decision.upgrade()) {
+            end_composed(&decision);
+        }
+        drop(kept);
+    }
+}
+
+/// Ends a decision, which holds its flows, and is held by none of them afterwards.
+fn end_composed(decision: &Arc<Decision>) {
+    decision.end();
+    let parts = decision.parts().iter();
+    parts.for_each(|part| part.dependents.forget(decision));
+}
+
+fn same(parts: &[Arc<FlowEntry>], others: &[Arc<FlowEntry>]) -> bool {
+    parts.len() == others.len()
+        && parts
+            .iter()
+            .zip(others)
+            .all(|(part, other)| Arc::ptr_eq(part, other))
+}
+
+/// A hash of flows in their order. Guests do not choose the addresses of flows, so the hash needs no secret.
+fn hash(parts: &[Arc<FlowEntry>]) -> u64 {
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    parts.iter().fold(FACTOR, |hash, part| {
+        (hash ^ Arc::as_ptr(part).addr() as u64)
+            .wrapping_mul(FACTOR)
+            .rotate_left(31)
+    })
+}
+
+/// The decision for a walk through these flows, if one exists and holds.
+pub(crate) fn known(parts: &[Arc<FlowEntry>]) -> Option<Arc<Decision>> {
+    parts.first()?.dependents.find(hash(parts), parts)
+}
+
+/// Makes the decision for a walk through these flows and meters. If one of the flows has ended meanwhile, so has the decision.
+pub(crate) fn compose(program: Program, parts: &[Arc<FlowEntry>], meters: &[Meter]) -> Arc<Decision> {
+    let meters = meters.iter().filter(|meter| !meter.behind.is_empty());
+    let counts = Counts::Parts(Parts {
+        flows: parts.into(),
+        counters: parts.iter().map(|part| part.decision.counter()).collect(),
+        meters: meters.cloned().collect(),
+    });
+    let decision = Arc::new(Decision::new(program, counts));
+    let hash = hash(parts);
+    for (at, part) in parts.iter().enumerate() {
+        if !parts[..at].iter().any(|earlier| Arc::ptr_eq(earlier, part)) {
+            part.dependents.note(hash, &decision);
+        }
+    }
+    if !parts.iter().all(|part| part.is_live()) {
+        end_composed(&decision);
+    }
+    decision
+}
+
+#[cfg(test)]
+impl Dependents {
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().noted.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::{Action, Edit, Flow, FlowId, FlowKey, FlowMask, Stage, SwitchId};
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_shape_has_its_edits_behind_a_meter_as_well() {
+        let (port, output) = (PortId(7), Action::Output(PortId(7)));
+        let shape = |actions: &[Action]| Shape::of(&Program::compile(actions, Stage::Forward).unwrap());
+        let edits = [Edit::PopVlan].into();
+        let edited = Edited { edits, port };
+        assert_eq!(shape(&[Action::PopVlan, output.clone()]).edited(), Some(&edited));
+        let metered = shape(&[Action::Meter(3), Action::PopVlan, output.clone()]);
+        assert_eq!(metered.edited(), Some(&edited));
+        assert_eq!(shape(&[Action::Meter(3), output.clone()]).edited(), None);
+        assert_eq!(shape(&[output]).edited(), None);
+    }
+
+    /// Decisions of the flow that a port's packets all come to first are in one list.
+    #[test]
+    fn hashes_of_flows_in_their_order_are_spread() {
+        let flow = || {
+            Flow::new(
+                FlowId(1),
+                SwitchId(1),
+                FlowKey::default(),
+                FlowMask::ANY,
+                Vec::new(),
+            )
+        };
+        let entries: Vec<_> = (0..64)
+            .map(|_| Arc::new(FlowEntry::new(flow()).unwrap()))
+            .collect();
+        let pairs = entries
+            .iter()
+            .flat_map(|one| entries.iter().map(|other| [Arc::clone(one), Arc::clone(other)]));
+        let hashes: HashSet<_> = pairs.map(|parts| hash(&parts)).collect();
+        assert_eq!(hashes.len(), 64 * 64);
+        for shift in [0, 56] {
+            let cut: HashSet<_> = hashes.iter().map(|hash| hash >> shift & 0xff).collect();
+            assert!(cut.len() > 200, "{} of 256", cut.len());
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The channel thread: orders of the supervisor, notices of other threads, and each controller in its turn: its requests
+//! (`requests`), and answers and events for it (`controller`).
+//!
+//! It waits for no other process. A controller's turn is bounded in messages and in time, and messages for a controller wait
+//! with that controller alone: one that floods, stops reading or dies holds up no other.
+
+use crate::Error;
+use crate::controller::Controller;
+use crate::pipeline::Pipeline;
+use crate::requests::{Engine, Serving};
+use crate::state::Datapath;
+use control_protocol::supervisor::{FromChild, Role, StuckThread, ToChild};
+use control_protocol::{Channel, ChannelError};
+use flow::ControllerId;
+use placement::{Config, Costs, Cpu, Policy, Topology};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::thread::sched_getaffinity;
+use scheduler::{Placement, Pulse, Rings as _, Scheduler, Stuck, measure_wake_cost, start_all};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use vm_state::VmState;
+
+/// Steps for packets before requests get their turn.
+const STEPS: usize = 16;
+
+/// Runs the data plane until the supervisor ends it or is gone. Must be called with no other threads running.
+/// `topology` is that of the machine; work is done on those of its CPUs that this process may use.
+pub fn run(supervisor: Channel, topology: Topology) -> Result<(), Error> {
+    guest_memory::survive_truncation()?;
+    guest_memory::unmap_apart()?;
+    vnic::call_apart()?;
+    process::prepare_apart()?;
+    if let Err(error) = eventfd::prepare() {
+        log::warn!("no asynchronous I/O ({error}): a VMM may hold forwarding threads up for a moment");
+    }
+    let Some(orders) = receive_orders(&supervisor)? else {
+        return Ok(());
+    };
+    let allowed = sched_getaffinity(None).map_err(std::io::Error::from)?;
+    let topology = topology.restricted(|cpu| allowed.is_set(cpu.0.into()));
+    let costs = costs(&topology)?;
+    let policy = Policy::new(orders.config, topology, costs);
+    let placement = Placement::new(policy, orders.vm_state)?.with_constraints(orders.constraints);
+    let datapath = Datapath::new(placement)?;
+    let crew = datapath.crew.clone();
+    // A channel of the watchdog's own, since this thread may be the one that hangs.
+    let tell = Channel::from(supervisor.as_fd().try_clone_to_owned()?);
+    crew.watch(move |stuck| report(&tell, stuck))?;
+    let forwarder = datapath.clone();
+    let workers = start_all(&crew, move || Pipeline::new(forwarder.clone()))?;
+    let mut server = Server {
+        pulse: crew.pulse(),
+        engine: Engine {
+            work: crew.ledger.open("channel"),
+            scheduler: Scheduler::new(crew.clone(), None, Pipeline::new(datapath.clone())),
+            datapath,
+            workers,
+        },
+        controllers: BTreeMap::new(),
+    };
+    while server.turn(&supervisor)? {}
+    crew.end();
+    Ok(())
+}
+
+/// Has the supervisor look at a worker. Said again if it goes on.
+fn report(supervisor: &Channel, stuck: Stuck) {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let at_ms = u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or(0);
+    let report = StuckThread {
+        tid: stuck.tid,
+        beats: stuck.beats,
+        at_ms,
+    };
+    let _ = supervisor.try_send(&FromChild::Stuck(report), &[]);
+}
+
+/// The supervisor's first orders.
+#[derive(Default)]
+struct Orders {
+    config: Config,
+    /// What is known of cores and guests.
+    vm_state: Option<VmState>,
+    /// The files of the cores that may be kept from halting.
+    constraints: Vec<(Cpu, OwnedFd)>,
+}
+
+/// Receives the supervisor's first orders; the state of cores and guests is the last one. `None` if it has ended.
+fn receive_orders(supervisor: &Channel) -> Result<Option<Orders>, Error> {
+    let mut orders = Orders::default();
+    loop {
+        match supervisor.recv::<ToChild>() {
+            Ok((ToChild::Placement(wanted), _)) => orders.config = wanted,
+            // The class that the kernel grants replaces the configured one.
+            Ok((ToChild::Priority(granted), _)) => orders.config.priority = granted.class,
+            Ok((ToChild::Constraints(cpus), fds)) => {
+                orders.constraints.extend(cpus.into_iter().map(Cpu).zip(fds));
+            }
+            Ok((ToChild::VmState(_), fds)) => {
+                orders.vm_state = map_vm_state(&fds);
+                return Ok(Some(orders));
+            }
+            Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => return Ok(None),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The cost of moving work on this machine.
+fn costs(topology: &Topology) -> std::io::Result<Costs> {
+    let mut costs = Costs::default();
+    let cpus: Vec<_> = topology.usable().collect();
+    if let Some(wake_waker_ns) = measure_wake_cost(&cpus)? {
+        costs.wake_waker_ns = wake_waker_ns;
+        log::info!("waking a core takes {wake_waker_ns} ns from the core that wakes it");
+    }
+    Ok(costs)
+}
+
+/// Maps the area in which the supervisor publishes the state of cores and guests. Without it, their state is unknown.
+fn map_vm_state(fds: &[OwnedFd]) -> Option<VmState> {
+    let state = VmState::map(fds.first()?.as_fd());
+    state
+        .inspect_err(|error| log::error!("the state of cores and guests cannot be mapped: {error}"))
+        .ok()
+}
+
+/// The process that is a controller.
+fn role_of(controller: ControllerId) -> Option<Role> {
+    match controller {
+        ControllerId::BUILT_IN => Some(Role::Control),
+        ControllerId::OVS => Some(Role::Ovs),
+        _ => None,
+    }
+}
+
+struct Server {
+    pulse: Arc<Pulse>,
+    engine: Engine,
+    /// Controllers that ever had a channel. A controller's ports and flows outlive it.
+    controllers: BTreeMap<ControllerId, Controller>,
+}
+
+/// The sources that are ready after a wait.
+struct Ready {
+    supervisor: bool,
+    notices: bool,
+    /// Controllers with requests.
+    requests: Vec<ControllerId>,
+}
+
+impl Server {
+    /// Waits for something to do and does it; false at the end.
+    fn turn(&mut self, supervisor: &Channel) -> Result<bool, Error> {
+        let ready = self.wait(supervisor)?;
+        if ready.supervisor && !self.on_supervisor(supervisor)? {
+            return Ok(false);
+        }
+        if ready.notices {
+            self.take_notices();
+        }
+        let engine = &mut self.engine;
+        for controller in self.controllers.values_mut() {
+            controller.send_outbox(&engine.datapath);
+            if ready.requests.contains(&controller.id) {
+                Serving { controller, engine }.read_requests();
+            }
+            controller.send_news(&engine.datapath);
+        }
+        let Engine { scheduler, work, .. } = engine;
+        // Not until nothing is left: guests can keep a thread busy, and this one has others to serve.
+        let _ = (0..STEPS).all(|_| scheduler.accounted(work, Scheduler::step));
+        self.pulse.beat();
+        scheduler.stop_polling(None);
+        scheduler.rings.before_sleep();
+        for controller in self.controllers.values_mut() {
+            controller.send_ended(&engine.datapath);
+            if controller.take_overdue(engine.datapath.now_ms())
+                && let Some(role) = role_of(controller.id)
+            {
+                // Said again if it goes on.
+                let _ = supervisor.try_send(&FromChild::Owes(role), &[]);
+            }
+        }
+        Ok(true)
+    }
+
+    fn wait(&mut self, supervisor: &Channel) -> Result<Ready, Error> {
+        let timeout = self.timeout();
+        let Engine { datapath, work, .. } = &self.engine;
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut fds = vec![
+            PollFd::new(supervisor, PollFlags::IN),
+            PollFd::from_borrowed_fd(datapath.notices.as_fd(), PollFlags::IN),
+        ];
+        let others = fds.len();
+        let mut watched = Vec::with_capacity(self.controllers.len());
+        for controller in self.controllers.values() {
+            if let Some((channel, events)) = controller.watched() {
+                fds.push(PollFd::from_borrowed_fd(channel, events));
+                watched.push(controller);
+            }
+        }
+        let mut result = Ok(0);
+        work.asleep(|| {
+            let mut wait = || rustix::io::retry_on_intr(|| poll(&mut fds, timeout.as_ref()));
+            result = self.pulse.asleep(&mut wait);
+            result.is_ok_and(|ready| ready > 0)
+        });
+        result.map_err(std::io::Error::from)?;
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let answering = watched.into_iter().zip(&fds[others..]);
+        Ok(Ready {
+            supervisor: ready(&fds[0]),
+            notices: ready(&fds[1]),
+            requests: answering
+                .filter(|(controller, fd)| {
+                    !controller.is_blocked() && (controller.has_received() || ready(fd))
+                })
+                .map(|(controller, _)| controller.id)
+                .collect(),
+        })
+    }
+
+    /// Time until the next thing to do, if no event comes before.
+    fn timeout(&mut self) -> Option<Duration> {
+        if self.controllers.values().any(Controller::has_received) {
+            return Some(Duration::ZERO);
+        }
+        let now_ms = self.engine.datapath.now_ms();
+        let timers = self.engine.scheduler.schedule.next_deadline();
+        let news = self.controllers.values().map(|one| one.timeout(now_ms));
+        news.chain([timers]).flatten().min()
+    }
+
+    fn on_supervisor(&mut self, supervisor: &Channel) -> Result<bool, Error> {
+        match supervisor.try_recv::<ToChild>() {
+            Ok((ToChild::Controller(id), fds)) => {
+                self.connect(id, fds);
+                Ok(true)
+            }
+            Ok((ToChild::Ping(ping), _)) => {
+                // The supervisor reads, or it is gone.
+                let _ = supervisor.try_send(&FromChild::Pong(ping), &[]);
+                Ok(true)
+            }
+            Ok((ToChild::Shutdown, _)) | Err(ChannelError::Closed) => Ok(false),
+            Ok(_) | Err(ChannelError::WouldBlock) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn connect(&mut self, id: ControllerId, fds: Vec<OwnedFd>) {
+        let Some(channel) = fds.into_iter().next().filter(|_| id.0 < ControllerId::LIMIT) else {
+            return log::error!("controller {id} cannot be: no channel, or no such number");
+        };
+        let new = || Controller::new(id);
+        let controller = self.controllers.entry(id).or_insert_with(new);
+        controller.connect(Channel::from(channel), &self.engine.datapath);
+    }
+
+    /// Passes notices about ports on to the ports' controllers.
+    fn take_notices(&mut self) {
+        let datapath = &self.engine.datapath;
+        let notices = datapath.notices.take();
+        for id in notices.missing {
+            if let Some(owner) = self.controllers.get_mut(&id.controller()) {
+                owner.note_miss(id);
+            }
+        }
+        let now_ms = datapath.now_ms();
+        for id in notices.changed {
+            for (number, controller) in &mut self.controllers {
+                if number.owns(id) || *number == ControllerId::BUILT_IN {
+                    controller.events.note(id, now_ms);
+                }
+            }
+        }
+    }
+}

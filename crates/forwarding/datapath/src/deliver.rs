@@ -1,0 +1,231 @@
+//! Delivery: packets are copied from the sender's to the receivers' memory, at once or through an internal receive queue.
+
+use crate::burst::PortSet;
+use crate::port::Port;
+use crate::sinks::{Delivery, enqueue};
+use crate::state::{Ports, transmit_ring};
+use cpu::Deadline;
+use flow::PortId;
+use lock_free::{Guard, Unique};
+use placement::Backlog;
+use scheduler::{Copier, Due, Schedule, UNKNOWN_BACKLOG};
+use std::sync::Arc;
+use vnic::{Packet, ReceiveSide, TransmitSide, Turn, Wait};
+
+/// Packets delivered to one port before others get their turn.
+const DELIVERY_BUDGET: usize = 256;
+
+/// Time in microseconds for each piece of a queue that is emptied.
+const PIECE_US: u64 = 100;
+
+const NS_PER_MS: u64 = 1_000_000;
+const NS_PER_US: u64 = 1000;
+
+/// Longest tick of the clock that waits are measured with.
+const TICK_MS: u64 = 10;
+
+/// What all stages of one turn share.
+pub(crate) struct Step<'a> {
+    pub ports: &'a Ports,
+    pub schedule: &'a mut Schedule,
+    /// Receivers that got packets of the current burst in their queues.
+    pub receivers: &'a mut PortSet,
+    /// Time of the turn, as of the last tick.
+    pub now_ms: u64,
+    /// When the turn ends: no burst, and no packet of a receive queue, is begun later. What one of them can cost is bounded as
+    /// well (`vnic::Turn`).
+    pub ends: Deadline,
+}
+
+/// A port whose transmit side this thread holds.
+pub(crate) struct Sender<'a> {
+    pub port: &'a Arc<Port>,
+    pub transmit: Guard<'a, Option<TransmitSide>>,
+}
+
+impl Step<'_> {
+    /// Delivers packets that just go to a port, at once as far as that is possible; what is left is queued.
+    pub fn hand_over(&mut self, sender: &mut Sender<'_>, to: PortId, packets: &mut Vec<Unique<Packet>>) {
+        sender.port.vnic.account.lender.sends_to(to, self.now_ms);
+        let (ports, port) = (self.ports, sender.port);
+        let receiver = ports.get(to).filter(|receiver| receiver.takes_at_once_from(port));
+        let copier = receiver.map_or(Copier::Here, |receiver| self.copier(receiver, packets));
+        let now = match &copier {
+            Copier::Here => packets.len(),
+            Copier::Elsewhere(now, _) => (*now).min(packets.len()),
+            Copier::Busy => 0,
+        };
+        if let Some(receiver) = receiver.filter(|_| now > 0) {
+            self.deliver_now(receiver, sender, packets, now);
+        }
+        if packets.is_empty() {
+            return;
+        }
+        for packet in packets.drain(..) {
+            enqueue(packet.share(), port, to, ports, &mut *self.receivers);
+        }
+        if let (Some(receiver), Copier::Elsewhere(_, executor)) = (receiver, copier)
+            && self.schedule.tell_copier(&receiver.home, &executor)
+        {
+            self.receivers.0.retain(|&port| port != to);
+        }
+    }
+
+    /// Copies at most the first `limit` of a burst's packets straight to a receiver, and takes those out.
+    fn deliver_now(
+        &mut self,
+        receiver: &Arc<Port>,
+        sender: &mut Sender<'_>,
+        packets: &mut Vec<Unique<Packet>>,
+        limit: usize,
+    ) {
+        let Some(mut receive) = receiver.vnic.receive.try_claim() else {
+            return;
+        };
+        let call_at = receive.with(|side| {
+            if guest_memory::fault_count() > 0 && side.is_broken() {
+                return None;
+            }
+            let delivered = side.deliver_now(&packets[..limit]);
+            self.schedule.progress.delivered += delivered as u64;
+            sender.transmit.with(|sender| {
+                if let Some(sender) = sender {
+                    sender.finish(packets.drain(..delivered));
+                    side.publish_with(sender);
+                }
+            });
+            self.settle_call(side, receiver)
+        });
+        if receive.release() {
+            self.schedule.later(receiver.receive_ring());
+        }
+        if let Some(at_ns) = call_at {
+            self.schedule
+                .set_timer(at_ns, receiver.receive_ring(), Due::Notify);
+        }
+    }
+
+    /// Delivers to all receivers of the burst. `held` is the sender whose transmit side this thread holds.
+    pub fn deliver_all(&mut self, held: Option<PortId>) {
+        if self.receivers.0.is_empty() {
+            return;
+        }
+        let mut receivers = std::mem::take(&mut self.receivers.0);
+        let (ports, has_choice) = (self.ports, self.schedule.chooses_copier());
+        for &receiver in &receivers {
+            let Some(port) = ports.get(receiver) else {
+                continue;
+            };
+            let copier = if has_choice {
+                port.home.announce_queued();
+                self.schedule.copier(port.home.vnic(), ports, UNKNOWN_BACKLOG)
+            } else {
+                Copier::Here
+            };
+            match copier {
+                Copier::Busy => {}
+                Copier::Elsewhere(_, executor) if self.schedule.tell_copier(&port.home, &executor) => {}
+                // A packet for hundreds of receivers.
+                _ if self.ends.has_passed() => self.schedule.later(port.receive_ring()),
+                Copier::Here | Copier::Elsewhere(..) => self.deliver(port, held),
+            }
+        }
+        receivers.clear();
+        self.receivers.0 = receivers;
+    }
+
+    /// Serves a port's internal receive queue.
+    #[inline(never)]
+    pub fn deliver(&mut self, port: &Port, held: Option<PortId>) {
+        let Some(mut receive) = port.vnic.receive.try_claim() else {
+            return;
+        };
+        let mut observer = Delivery::at(port);
+        let (result, wait, watch_us, call_at) = receive.with(|side| {
+            let mut result = if guest_memory::fault_count() > 0 && side.is_broken() {
+                side.stop();
+                Err(vanished())
+            } else {
+                if side.wait() == Wait::Stalled && side.has_buffers() {
+                    port.vnic.set_stalled(false);
+                }
+                side.run(self.now_ms, Turn::new(DELIVERY_BUDGET, self.ends), &mut observer)
+            };
+            if result == Ok(false) && port.home.copier().is_some() {
+                port.home.set_copier(None);
+                result = Ok(side.has_queued());
+            }
+            let call_at = self.settle_call(side, port);
+            (result, side.wait(), side.watch_us(self.now_ms), call_at)
+        });
+        if let Some(at_ns) = call_at {
+            self.schedule.set_timer(at_ns, port.receive_ring(), Due::Notify);
+        }
+        self.schedule.progress.delivered += observer.delivered;
+        let origins = observer.origins;
+        if port.vnic.is_stalled() != (wait == Wait::Stalled) {
+            port.vnic.set_stalled(wait == Wait::Stalled);
+        }
+        if let Some(until_ms) = wait.until() {
+            let at_ns = (until_ms + TICK_MS) * NS_PER_MS;
+            self.schedule.set_timer(at_ns, port.receive_ring(), Due::Stall);
+        }
+        if let Some(watch_us) = watch_us {
+            let at_ns = self.schedule.now_ns() + watch_us * NS_PER_US;
+            self.schedule.set_timer(at_ns, port.receive_ring(), Due::Slow);
+        }
+        let wanted = receive.release();
+        let more = result.unwrap_or_else(|error| {
+            port.break_down(&error);
+            true
+        });
+        if wanted || more {
+            self.schedule.later(port.receive_ring());
+        }
+        for origin in origins.0.into_iter().filter(|&origin| Some(origin) != held) {
+            self.schedule.later(transmit_ring(origin));
+        }
+    }
+
+    /// Which thread is to copy packets that no other thread has seen.
+    fn copier(&self, receiver: &Port, packets: &[Unique<Packet>]) -> Copier {
+        if !self.schedule.chooses_copier() {
+            return Copier::Here;
+        }
+        let bytes = packets.iter().map(|packet| packet.frame_len() as u64).sum();
+        let backlog = Backlog {
+            packets: packets.len() as u32,
+            bytes,
+        };
+        self.schedule.copier(receiver.home.vnic(), self.ports, backlog)
+    }
+
+    /// Calls a driver that is owed a call, or returns until when the call is put off.
+    fn settle_call(&self, side: &mut ReceiveSide, receiver: &Port) -> Option<u64> {
+        if !side.owes_call() {
+            return None;
+        }
+        let put_off = self.schedule.put_off_notification(&receiver.home, self.ports);
+        if put_off.is_none() {
+            self.schedule.interrupt(&receiver.home, || side.call());
+        }
+        put_off
+    }
+}
+
+/// Drops all that is queued for a port that was taken out of the table; returns whose packets they were. Waits for a thread
+/// that holds the queue, which will not find the port again.
+pub(crate) fn empty(port: &Port) -> PortSet {
+    let mut observer = Delivery::at(port);
+    port.vnic.receive.claim_blocking().with(|side| {
+        side.stop();
+        let turn = || Turn::new(DELIVERY_BUDGET, Deadline::after_us(PIECE_US));
+        while side.run(0, turn(), &mut observer).unwrap_or(false) {}
+    });
+    observer.origins
+}
+
+/// The guest has taken its memory away.
+pub(crate) fn vanished() -> vnic::QueueError {
+    vnic::QueueError::Address("guest memory")
+}

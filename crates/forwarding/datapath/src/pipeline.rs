@@ -1,0 +1,562 @@
+//! The walk of a packet: from a transmit ring to receive rings.
+//!
+//! `Pipeline::switch` takes bursts from a port's transmit ring and runs each through the stages, a whole
+//! burst per stage:
+//!
+//! 1. *fetch* (`vnic::TransmitSide::fetch`): chains are translated, headers copied to private slots;
+//! 2. *parse*: keys from the private heads;
+//! 3. *look up* ([`LookUp`]): microflow cache, megaflow table, or a miss;
+//! 4. *act*, unless the whole burst just goes to one port: sort packets that just go to a port by port, and apply other
+//!    flows' actions, which append packets to internal receive queues;
+//! 5. *deliver* ([`Step::hand_over`], [`Step::deliver`]): copy from the sender's to the receivers' memory;
+//! 6. *complete*: give chains back to the sender whose packets are done.
+//!
+//! A packet that just goes to a port whose receive side is free is copied at once (`hand_over`): it stays this
+//! thread's own from ring to ring, and costs no operation that other threads could see. Any other one, and whatever
+//! follows it to the same port, goes through the port's internal receive queue.
+//!
+//! A `Pipeline` belongs to one thread, whose [`Scheduler`](scheduler::Scheduler) calls it for one ring after the other. Rings
+//! belong to the thread that claims them: the holder serves a ring that this thread cannot claim. Rings with work left are put
+//! on the [`Schedule`].
+
+use crate::actions::{Means, Sink, apply};
+use crate::burst::{Burst, PortSet, Verdict, change};
+use crate::deliver::{Sender, Step, empty, vanished};
+use crate::grace::Member;
+use crate::injection::Injection;
+use crate::look_up::LookUp;
+use crate::port::Port;
+use crate::sinks::Forward;
+use crate::state::{Datapath, Ports, transmit_ring};
+use classifier::{NoTables, Start, Tables, Train};
+use control_protocol::data_plane::CaptureDirection;
+use cpu::Deadline;
+use flow::{Action, Context, DropReason, ExactKey, FlowKey, Op, PortId, Program, Stage};
+use lock_free::Unique;
+use scheduler::{Due, RingId, Rings, Schedule};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vnic::{Fetched, Packet, TransmitSide};
+
+/// Bursts taken from one port before others get their turn.
+const ROUNDS: usize = 8;
+
+/// For a thread that has rested.
+static NO_PORTS: Ports = Ports::new();
+
+/// One thread's means of forwarding.
+pub(crate) struct Pipeline {
+    pub datapath: Arc<Datapath>,
+    /// The ports as of `ports_version`. Let go of before the thread sleeps.
+    ports: Option<Arc<Ports>>,
+    ports_version: u64,
+    walk: Walk,
+    /// Those of the step.
+    receivers: PortSet,
+    /// This thread's part in grace periods: it flushes what it counted into flows' statistics.
+    member: Member,
+    /// When what the microflow cache counted was added to flows last.
+    flushed_ms: u64,
+}
+
+/// The stages, and what they keep from burst to burst.
+struct Walk {
+    look_up: LookUp,
+    burst: Burst,
+    /// As the placement policy says.
+    copies_twice: bool,
+    means: Means,
+}
+
+/// A packet of the control process, and what is to be done with it.
+pub(crate) struct Injected<'a> {
+    /// The port it counts as having come from.
+    pub port: &'a Port,
+    pub packet: Unique<Packet>,
+    pub key: FlowKey,
+    pub actions: &'a [Action],
+}
+
+impl Rings for Pipeline {
+    type Homes = Ports;
+
+    #[inline]
+    fn refresh(&mut self) {
+        let version = self.datapath.ports_version();
+        if self.ports.is_none() {
+            self.member.online();
+        }
+        if self.ports.is_none() || version != self.ports_version {
+            self.ports_version = version;
+            self.ports = Some(self.datapath.ports());
+        }
+    }
+
+    #[inline]
+    fn homes(&self) -> &Ports {
+        self.ports.as_deref().unwrap_or(&NO_PORTS)
+    }
+
+    fn serve(&mut self, ring: RingId, schedule: &mut Schedule) {
+        let now_ms = self.in_step(schedule, |walk, step| {
+            let Some(port) = step.ports.get(port_of(ring)) else {
+                return;
+            };
+            if !ring.is_transmit() {
+                step.deliver(port, None);
+            } else if let Some(transmit) = port.vnic.transmit.try_claim() {
+                walk.switch(Sender { port, transmit }, step);
+            }
+        });
+        self.flush_stats_at(now_ms);
+    }
+
+    /// What the look finds is served under its claim.
+    fn serve_found(&mut self, ring: RingId, looked: usize, schedule: &mut Schedule) -> bool {
+        let ports = self.ports.as_deref().unwrap_or(&NO_PORTS);
+        let Some((sender, come)) = look_at(ports, ring) else {
+            return false;
+        };
+        if !come || schedule.queue_others(looked, |other| has_work(ports, other)) {
+            let found = sender.transmit.release() || come;
+            if found {
+                schedule.later(ring);
+            }
+            return found;
+        }
+        let now_ms = self.datapath.now_ms();
+        let mut step = Step {
+            ports,
+            ends: Deadline::after_us(schedule.turn_us()),
+            schedule,
+            receivers: &mut self.receivers,
+            now_ms,
+        };
+        self.walk.switch(sender, &mut step);
+        self.flush_stats_at(now_ms);
+        true
+    }
+
+    fn kicked(&mut self, ring: RingId) -> Option<u64> {
+        let account = &self.homes().get(port_of(ring))?.vnic.account;
+        account.kicks.fetch_add(1, Ordering::Relaxed);
+        let packets = if ring.is_transmit() {
+            &account.received
+        } else {
+            &account.transmitted
+        };
+        Some(packets.load(Ordering::Relaxed))
+    }
+
+    fn has_work(&mut self, ring: RingId) -> bool {
+        has_work(self.homes(), ring)
+    }
+
+    fn enable_kicks(&mut self, ring: RingId) -> bool {
+        let Some(port) = self.homes().get(port_of(ring)) else {
+            return false;
+        };
+        // The thread that holds it now polls it from now on.
+        let Some(mut transmit) = port.vnic.transmit.try_claim() else {
+            return false;
+        };
+        let come = transmit.with(|side| {
+            side.as_mut()
+                .is_some_and(|side| side.enable_kicks().unwrap_or(true))
+        });
+        transmit.release() || come
+    }
+
+    fn kicks_paused(&mut self, ring: RingId) {
+        if let Some(port) = self.homes().get(port_of(ring)) {
+            port.vnic.account.kick_pauses.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn missed_threads(&mut self, vnic: placement::VnicId) {
+        self.datapath.notices.changed(PortId(vnic.0));
+    }
+
+    fn flush_stats(&mut self) {
+        self.flush_stats_at(self.datapath.now_ms());
+    }
+
+    fn before_sleep(&mut self) {
+        let now_ms = self.datapath.now_ms();
+        self.member.offline(|| self.walk.look_up.flush_stats(now_ms));
+        self.ports = None;
+    }
+}
+
+impl Drop for Pipeline {
+    /// A thread's last counts are not lost with it.
+    fn drop(&mut self) {
+        self.before_sleep();
+    }
+}
+
+impl Pipeline {
+    /// The means of a worker, or of a thread that forwards besides.
+    pub fn new(datapath: Arc<Datapath>) -> Pipeline {
+        Pipeline {
+            walk: Walk {
+                look_up: LookUp::new(datapath.meters.clone()),
+                means: Means::default(),
+                burst: Burst::new(),
+                copies_twice: datapath.crew.placement.policy.copies_twice(),
+            },
+            member: datapath.periods.join(),
+            datapath,
+            ports: None,
+            ports_version: 0,
+            receivers: PortSet::default(),
+            flushed_ms: 0,
+        }
+    }
+
+    /// A step with the ports as of the last [`refresh`](Rings::refresh); returns when it began.
+    #[inline]
+    fn in_step(&mut self, schedule: &mut Schedule, f: impl FnOnce(&mut Walk, &mut Step<'_>)) -> u64 {
+        let now_ms = self.datapath.now_ms();
+        let mut step = Step {
+            ports: self.ports.as_deref().unwrap_or(&NO_PORTS),
+            ends: Deadline::after_us(schedule.turn_us()),
+            schedule,
+            receivers: &mut self.receivers,
+            now_ms,
+        };
+        f(&mut self.walk, &mut step);
+        now_ms
+    }
+
+    fn flush_stats_at(&mut self, now_ms: u64) {
+        if self.flushed_ms != now_ms {
+            self.flushed_ms = now_ms;
+            self.member.quiescent(|| self.walk.look_up.flush_stats(now_ms));
+        }
+    }
+
+    /// Forwards a packet that does not come from a ring, up to its receivers' queues, which
+    /// [`deliver_executed`](Self::deliver_executed) empties. `slots` gives some for copies of its head.
+    pub fn execute(&mut self, injected: Injected<'_>, slots: &mut Injection, schedule: &mut Schedule) {
+        self.refresh();
+        self.in_step(schedule, |walk, step| {
+            let mut forward = Forward {
+                ports: step.ports,
+                port: injected.port,
+                now_ms: step.now_ms,
+                receivers: &mut *step.receivers,
+                meters: &mut walk.look_up.meters,
+                spare: || slots.take(injected.port.id()),
+            };
+            match Program::compile(injected.actions, Stage::Forward) {
+                Ok(program) => {
+                    let flows = injected.port.flows.read();
+                    let packet = (injected.packet, Some(injected.key));
+                    apply(
+                        Start::Program(&program),
+                        &flows,
+                        packet,
+                        &mut walk.means,
+                        &mut forward,
+                    );
+                }
+                Err(_) => forward.dropped(&injected.packet, DropReason::BadActions),
+            }
+        });
+    }
+
+    /// Delivers what was [executed](Self::execute): to be called before the thread does anything else with packets.
+    pub fn deliver_executed(&mut self, schedule: &mut Schedule) {
+        if !self.receivers.0.is_empty() {
+            // A port may have gone since.
+            self.refresh();
+            self.in_step(schedule, |_, step| step.deliver_all(None));
+        }
+    }
+
+    /// Drops what is queued for a port that was taken out of the table, and has its senders looked at.
+    pub fn empty(&mut self, port: &Port, schedule: &mut Schedule) {
+        for origin in empty(port).0 {
+            schedule.later(transmit_ring(origin));
+        }
+    }
+}
+
+impl Walk {
+    /// Serves a port's transmit ring.
+    fn switch(&mut self, mut sender: Sender<'_>, step: &mut Step<'_>) {
+        let port = sender.port;
+        let (mut more, before) = (true, step.schedule.progress.packets);
+        for _ in 0..ROUNDS {
+            let fetched = sender.transmit.with(|side| match side {
+                Some(side) if guest_memory::fault_count() > 0 && side.is_broken() => Err(vanished()),
+                Some(side) => {
+                    side.reclaim();
+                    side.fetch(&mut self.burst.packets)
+                }
+                None => Ok(Fetched::Empty),
+            });
+            let end = match fetched {
+                Ok(end) => end,
+                Err(error) => {
+                    self.burst.packets.clear();
+                    sender.transmit.with(|side| *side = None);
+                    port.break_down(&error);
+                    break;
+                }
+            };
+            self.process_burst(&mut sender, step);
+            let idle = sender
+                .transmit
+                .with(|side| finish_round(side.as_mut(), end, port, step));
+            if idle {
+                more = false;
+                let fresh = step.schedule.progress.packets > before;
+                step.schedule.poll_from_now(port.transmit_ring(), fresh);
+                break;
+            }
+            if step.ends.has_passed() {
+                break;
+            }
+        }
+        if sender.transmit.release() || more {
+            step.schedule.later(port.transmit_ring());
+        }
+    }
+
+    /// Runs what was fetched through parse, look-up, actions and delivery: each a function of its own, never inlined,
+    /// which has the processor's registers for its loop.
+    #[inline(never)]
+    fn process_burst(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
+        if self.burst.packets.is_empty() {
+            return;
+        }
+        let port = sender.port;
+        step.schedule.progress.bursts += 1;
+        step.schedule.progress.packets += self.burst.packets.len() as u64;
+        if self.copies_twice {
+            let packets = &mut self.burst.packets;
+            sender
+                .transmit
+                .with(|side| side.iter_mut().for_each(|side| side.detach(packets)));
+        }
+        self.parse(port, step.now_ms);
+        if port.vnic.is_disabled() {
+            return self.refuse(port, |_, _| Some(DropReason::PortDisabled));
+        }
+        self.look_up.find_verdicts(&mut self.burst, port, step.now_ms);
+        let common = if port.captures.active() {
+            None
+        } else {
+            (self.burst.common_output()).or_else(|| self.burst.edit_alike())
+        };
+        match common {
+            Some(to) => step.hand_over(sender, to, &mut self.burst.packets),
+            None => self.act(sender, step),
+        }
+        step.deliver_all(Some(port.id()));
+    }
+
+    /// Makes the keys. Packets whose offload fields contradict the frame are dropped.
+    #[inline(never)]
+    fn parse(&mut self, port: &Port, now_ms: u64) {
+        let count = self.burst.packets.len();
+        let (packets, keys) = (&mut self.burst.packets[..count], &mut self.burst.keys[..count]);
+        let mut again = 0u32;
+        for at in 0..count {
+            again |= u32::from(packets[at].parse(&mut keys[at]).is_err()) << at;
+        }
+        if again != 0 {
+            self.parse_again(again, port, now_ms);
+        }
+    }
+
+    /// Parses those packets further whose bits are set. Where flows look at headers behind the head, the number of packets is bounded.
+    #[cold]
+    fn parse_again(&mut self, packets: u32, port: &Port, now_ms: u64) {
+        let mut position = 0;
+        self.refuse(port, |packet, key| {
+            position += 1;
+            if packets >> (position - 1) & 1 == 0 {
+                return None;
+            }
+            let is_read = |unseen| port.flows.may_look_at(unseen);
+            packet
+                .parse_again(key, is_read, || port.may_copy_headers(now_ms))
+                .err()
+        });
+    }
+
+    /// Drops the packets for which there is a reason.
+    #[cold]
+    fn refuse(
+        &mut self,
+        port: &Port,
+        mut reason: impl FnMut(&mut Packet, &mut ExactKey) -> Option<DropReason>,
+    ) {
+        let mut kept = 0;
+        let Burst { packets, keys, .. } = &mut self.burst;
+        for at in 0..packets.len() {
+            let Some(reason) = reason(&mut packets[at], &mut keys[at]) else {
+                packets.swap(kept, at);
+                keys.swap(kept, at);
+                kept += 1;
+                continue;
+            };
+            port.vnic.account.dropped(reason, 1);
+            if port.captures.active() {
+                port.captures
+                    .record(&packets[at], CaptureDirection::FromGuest, Some(reason));
+            }
+        }
+        packets.truncate(kept);
+    }
+
+    #[inline(never)]
+    fn act(&mut self, sender: &mut Sender<'_>, step: &mut Step<'_>) {
+        let Burst {
+            packets,
+            keys,
+            verdicts,
+            decisions,
+            outgoing,
+            ..
+        } = &mut self.burst;
+        let port = sender.port;
+        let capturing = port.captures.active();
+        for ((mut packet, verdict), key) in packets.drain(..).zip(*verdicts).zip(keys.iter()) {
+            if !capturing {
+                match verdict {
+                    Verdict::Output(to) => {
+                        outgoing.add(to, packet);
+                        continue;
+                    }
+                    Verdict::Actions(decision) => {
+                        if let Some(edited) = decisions[decision as usize].shape.edited() {
+                            if change(&mut packet, edited) {
+                                outgoing.add(edited.port, packet);
+                            }
+                            continue;
+                        }
+                    }
+                    Verdict::Walk | Verdict::Metered(_) | Verdict::Miss => {}
+                }
+            }
+            let mut forward = Forward {
+                ports: step.ports,
+                port,
+                now_ms: step.now_ms,
+                receivers: &mut *step.receivers,
+                meters: &mut self.look_up.meters,
+                spare: || sender.transmit.with(|side| side.as_mut()?.spare()),
+            };
+            let capture = |packet: &Packet, dropped| {
+                if capturing {
+                    port.captures.record(packet, CaptureDirection::FromGuest, dropped);
+                }
+            };
+            match verdict {
+                Verdict::Output(to) => {
+                    capture(&packet, None);
+                    forward.output(to, packet.share());
+                }
+                Verdict::Actions(decision) => {
+                    let decision = &decisions[decision as usize];
+                    capture(&packet, drop_reason(decision.program()));
+                    if let Some(edited) = decision.shape.edited() {
+                        if change(&mut packet, edited) {
+                            forward.output(edited.port, packet.share());
+                        }
+                        continue;
+                    }
+                    let mut train = Train::default();
+                    train.add(packet.frame_len(), key.tcp_flags());
+                    let start = Start::Program(decision.program());
+                    apply(start, &NoTables, (packet, None), &mut self.means, &mut forward);
+                    if decision.counts_apart() {
+                        decision.record_metered(self.means.stopped(), &train, step.now_ms);
+                    }
+                }
+                Verdict::Walk => {
+                    capture(&packet, None);
+                    let flows = port.flows.read();
+                    let start = Start::LookUp(Stage::first(flows.filters(port.id())));
+                    // Fields that were not looked at before may be now.
+                    let key = key.flow_key().filter(|_| key.unseen().is_nothing());
+                    apply(start, &flows, (packet, key), &mut self.means, &mut forward);
+                }
+                Verdict::Metered(reason) => {
+                    capture(&packet, Some(reason));
+                    forward.dropped(&packet, reason);
+                }
+                Verdict::Miss => {
+                    let key = packet.key();
+                    let dropped = forward.miss(&packet, (key.as_ref(), &Context::NONE)).err();
+                    capture(&packet, dropped);
+                }
+            }
+        }
+        let used = std::mem::take(&mut outgoing.used);
+        for (to, packets) in &mut outgoing.groups[..used] {
+            step.hand_over(sender, *to, packets);
+        }
+        decisions.clear();
+    }
+}
+
+fn port_of(ring: RingId) -> PortId {
+    PortId(ring.vnic().0)
+}
+
+/// Claims a transmit ring, unless another thread holds it, which sees packets that come. Says whether there are packets.
+fn look_at(ports: &Ports, ring: RingId) -> Option<(Sender<'_>, bool)> {
+    let port = ports.get(port_of(ring))?;
+    let claim = &port.vnic.transmit;
+    let mut transmit = if claim.is_held() { None } else { claim.try_claim() }?;
+    let come = transmit.with(|side| side.as_mut().is_some_and(TransmitSide::has_work));
+    Some((Sender { port, transmit }, come))
+}
+
+fn has_work(ports: &Ports, ring: RingId) -> bool {
+    look_at(ports, ring).is_some_and(|(sender, come)| sender.transmit.release() || come)
+}
+
+/// Ends a round at a transmit ring: gives back what is done. True if there is nothing more to do now.
+fn finish_round(side: Option<&mut TransmitSide>, end: Fetched, port: &Port, step: &mut Step<'_>) -> bool {
+    let Some(side) = side else { return true };
+    side.reclaim();
+    side.publish();
+    if side.owes_call() {
+        settle_call(side, port, step);
+    }
+    match end {
+        Fetched::Full => false,
+        // The thread that delivers a packet of ours will have this side served again.
+        Fetched::NoSlots => !side.has_slots(),
+        Fetched::Empty => {
+            side.disable_kicks();
+            true
+        }
+    }
+}
+
+/// Calls a driver that is owed a call for sent frames, or sees to it that it is called later.
+fn settle_call(side: &mut TransmitSide, port: &Port, step: &mut Step<'_>) {
+    let schedule = &mut *step.schedule;
+    let now_ns = schedule.now_ns();
+    let interval_ns = schedule.completion_interval_ns(port.home.vnic(), step.ports, now_ns);
+    match side.put_off_call(now_ns, interval_ns) {
+        Some(at_ns) => schedule.reset_timer(at_ns, port.transmit_ring(), Due::Notify),
+        None => side.call(),
+    }
+}
+
+/// Why a program drops all packets, if it does.
+fn drop_reason(program: &Program) -> Option<DropReason> {
+    match program.ops() {
+        [Op::End, ..] => Some(DropReason::NoAction),
+        [Op::Drop(reason), ..] => Some(*reason),
+        _ => None,
+    }
+}

@@ -1,0 +1,474 @@
+//! What a controller asks for, one function per kind of request. Ports, switches and flows of others do not exist for it.
+
+use crate::controller::{Controller, Received};
+use crate::ownership::foreign_port;
+use crate::pipeline::{Injected, Pipeline};
+use crate::port::Port;
+use crate::refusal::Refusal;
+use crate::report::work_report;
+use crate::state::Datapath;
+use crate::trace::trace;
+use classifier::FlowEntry;
+use control_protocol::data_plane::{
+    Answer, Connection, Detail, Execute, FromDataPlane, PortSpec, Request, ToDataPlane, UpcallId, VERSION,
+};
+use control_protocol::{Channel, MAX_MESSAGE, encoded_len};
+use cpu::Deadline;
+use flow::{ControllerId, DropReason, Filters, Flow, FlowId, PortId, PutMode, SwitchId};
+use rustix::fd::OwnedFd;
+use scheduler::{Account, Scheduler, start_own};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vm_state::Slot;
+use vnic::{Host as _, MAX_FRAME};
+
+/// Flows per page, and their bytes, so that it fits and takes a short time: identifier and statistics take 51 bytes at most.
+const FLOWS_PER_PAGE: usize = 64;
+const TERSE_FLOWS_PER_PAGE: usize = 512;
+const PAGE_BYTES: usize = MAX_MESSAGE / 2;
+/// Ports per message, so that it fits: a port is below 2,000 bytes.
+const PORTS_PER_MESSAGE: usize = 16;
+
+/// Requests read before others get their turn.
+const BATCH: usize = 64;
+/// How long a controller's turn takes, in microseconds: no request is begun later.
+const TURN_US: u64 = 1000;
+
+/// What the channel thread answers from and forwards with.
+pub(crate) struct Engine {
+    pub datapath: Arc<Datapath>,
+    pub scheduler: Scheduler<Pipeline>,
+    pub work: Arc<Account>,
+    pub workers: usize,
+}
+
+/// A controller in its turn.
+pub(crate) struct Serving<'a> {
+    pub controller: &'a mut Controller,
+    pub engine: &'a mut Engine,
+}
+
+impl Serving<'_> {
+    /// Serves requests as long as there are some and the controller takes the answers, for a bounded time. Packets that it sends
+    /// are delivered, and answers sent, together at the end.
+    pub fn read_requests(&mut self) {
+        self.serve_requests();
+        let Engine {
+            datapath,
+            scheduler,
+            work,
+            ..
+        } = &mut *self.engine;
+        scheduler.accounted(work, |Scheduler { rings, schedule }| {
+            rings.deliver_executed(schedule)
+        });
+        self.controller.injection.reclaim();
+        self.controller.send_outbox(datapath);
+    }
+
+    fn serve_requests(&mut self) {
+        let ends = Deadline::after_us(TURN_US);
+        for _ in 0..BATCH {
+            match self.controller.receive(&self.engine.datapath) {
+                Received::Request(ToDataPlane { serial, request }, fds) => self.serve(serial, request, fds),
+                Received::Malformed => {}
+                Received::Nothing => return,
+            }
+            if ends.has_passed() {
+                return;
+            }
+        }
+    }
+
+    fn serve(&mut self, serial: u32, request: Request, fds: Vec<OwnedFd>) {
+        let result = match request {
+            Request::Execute(execute) => return self.execute(execute),
+            Request::Discard { upcall, reason } => return self.discard(upcall, reason),
+            Request::Taken { upcall } => {
+                self.finish_upcall(Some(upcall));
+                return;
+            }
+            Request::PortList => return self.list_ports(serial),
+            Request::PortGet { port } => self.port(port).map(|port| Answer::Ports {
+                ports: vec![port.info()],
+                more: false,
+            }),
+            Request::FlowGet { switch, id } => Ok(self.get_flow(switch, id)),
+            Request::FlowList {
+                switch,
+                after,
+                detail,
+            } => Ok(self.list_flows(switch, after, detail)),
+            Request::Hello { version } => self.hello(version),
+            Request::PortAdd(spec) => self.add_port(spec, fds).map(|()| Answer::Done),
+            Request::PortAttach { port } => self.attach_port(port, fds).map(|()| Answer::Done),
+            Request::PortDel { port } => self.delete_port(port).map(|()| Answer::Done),
+            Request::PortSet { port, mtu, miss_rate } => self.port(port).map(|port| {
+                port.set(mtu, miss_rate);
+                port.schedule();
+                Answer::Done
+            }),
+            Request::PortEnable { port, up } => self.port(port).map(|port| {
+                port.vnic.set_disabled(!up);
+                Answer::Done
+            }),
+            Request::PortFilters { port, filters } => self.port(port).map(|port| {
+                port.switch.flows.lock().set_filters(port.id(), filters);
+                Answer::Done
+            }),
+            Request::PortThreads { port, slots } => self.any_port(port).map(|port| {
+                port.set_threads(slots.into_iter().map(Slot).collect());
+                Answer::Done
+            }),
+            Request::FlowPut { flow, mode } => match self.put_flow(flow, mode) {
+                Ok(ended) => return self.answer_with_ended(serial, ended),
+                Err(refusal) => Err(refusal),
+            },
+            Request::FlowDel { switch, id } => {
+                let ended = self.controller.switches.remove(switch, id);
+                return self.answer_with_ended(serial, ended.into_iter().collect());
+            }
+            Request::FlowFlush { switch } => {
+                self.controller.switches.flush(switch);
+                Ok(Answer::Done)
+            }
+            Request::MeterSet { meter, spec } => {
+                let meters = &self.engine.datapath.meters;
+                meters.set(self.controller.id, meter, spec).map(Answer::Meter)
+            }
+            Request::MeterGet { meter } => {
+                let meters = &self.engine.datapath.meters;
+                Ok(Answer::Meter(meters.stats(self.controller.id, meter)))
+            }
+            Request::MeterDel { meter } => {
+                let meters = &self.engine.datapath.meters;
+                Ok(Answer::Meter(meters.remove(self.controller.id, meter)))
+            }
+            Request::MeterFlush => {
+                self.engine.datapath.meters.clear(self.controller.id);
+                Ok(Answer::Done)
+            }
+            Request::Work => Ok(Answer::Work(work_report(&self.engine.datapath))),
+            Request::Trace { in_port, frame } => self.trace(in_port, frame, None),
+            Request::TraceActions {
+                in_port,
+                frame,
+                actions,
+            } => self.trace(in_port, frame, Some(&actions)),
+            Request::Capture { port, snap_length } => {
+                self.capture(port, snap_length, fds).map(|()| Answer::Done)
+            }
+        };
+        self.send(FromDataPlane::Answer {
+            serial,
+            result: result.map_err(Refusal::into),
+        });
+    }
+
+    fn hello(&mut self, version: u32) -> Result<Answer, Refusal> {
+        if version != VERSION {
+            return Err(Refusal::Version(version));
+        }
+        self.controller.greet(&self.engine.datapath);
+        let workers = u32::try_from(self.engine.workers).unwrap_or(u32::MAX);
+        Ok(Answer::Welcome {
+            controller: self.controller.id,
+            workers,
+            pid: std::process::id(),
+        })
+    }
+
+    /// A port of the controller's own.
+    fn port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
+        let own = Some(port).filter(|port| self.controller.id.owns(*port));
+        own.and_then(|own| self.engine.datapath.port(own))
+            .ok_or(Refusal::NoPort(port))
+    }
+
+    /// The same, or for the built-in controller any port.
+    fn any_port(&self, port: PortId) -> Result<Arc<Port>, Refusal> {
+        match self.controller.id {
+            ControllerId::BUILT_IN => self.engine.datapath.port(port).ok_or(Refusal::NoPort(port)),
+            _ => self.port(port),
+        }
+    }
+
+    fn send(&mut self, message: FromDataPlane) {
+        self.controller.send(message, &self.engine.datapath);
+    }
+
+    fn add_port(&mut self, spec: PortSpec, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let id = spec.port;
+        if id.0 >= PortId::LIMIT {
+            return Err(Refusal::PortNumber(id));
+        }
+        if !self.controller.id.owns(id) {
+            return Err(Refusal::ForeignPort(id));
+        }
+        if self.engine.datapath.port(id).is_some() {
+            return Err(Refusal::PortExists(id));
+        }
+        let listener = match (spec.connection, fds.into_iter().next()) {
+            (Connection::Listener, Some(fd)) => Some(UnixListener::from(fd)),
+            (Connection::Listener, None) => return Err(Refusal::NoDescriptor("a listening port")),
+            (Connection::Attached | Connection::Driver, _) => None,
+        };
+        let switch = self.controller.switches.get_or_new(spec.switch)?.clone();
+        let datapath = &self.engine.datapath;
+        let port = datapath.make_port(spec, switch)?;
+        let forwarder = datapath.clone();
+        start_own(&datapath.crew, &port.home, move || Pipeline::new(forwarder))?;
+        if let Some(listener) = listener {
+            port.listen(listener).inspect_err(|_| port.home.end_own())?;
+        }
+        datapath.set_port(id, Some(port));
+        Ok(())
+    }
+
+    fn attach_port(&mut self, port: PortId, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("attaching"))?;
+        Ok(self.port(port)?.attach(UnixStream::from(fd))?)
+    }
+
+    fn delete_port(&mut self, id: PortId) -> Result<(), Refusal> {
+        let port = self.port(id)?;
+        port.peer.stop();
+        let Engine {
+            datapath, scheduler, ..
+        } = &mut *self.engine;
+        datapath.set_port(id, None);
+        port.home.end_own();
+        // The next port of this number has none.
+        port.switch.flows.lock().set_filters(id, Filters::default());
+        let Scheduler { rings, schedule } = scheduler;
+        rings.empty(&port, schedule);
+        let lost = port.misses.clear() + port.misses.write_off();
+        port.vnic.account.discarded(DropReason::PortRemoved, lost);
+        self.controller.events.forget(id);
+        datapath.notices.on_read(id);
+        if self.controller.id != ControllerId::BUILT_IN {
+            // Its guest's threads are registered.
+            datapath.notices.changed(id);
+        }
+        Ok(())
+    }
+
+    fn put_flow(&mut self, flow: Flow, mode: PutMode) -> Result<Vec<Arc<FlowEntry>>, Refusal> {
+        match foreign_port(self.controller.id, &flow) {
+            Some(port) => Err(Refusal::ForeignPort(port)),
+            None => self.controller.switches.put(flow, mode),
+        }
+    }
+
+    /// Answers when the statistics of these flows are their last ones.
+    fn answer_with_ended(&mut self, serial: u32, flows: Vec<Arc<FlowEntry>>) {
+        self.controller
+            .answer_with_ended(serial, flows, &self.engine.datapath);
+    }
+
+    fn list_ports(&mut self, serial: u32) {
+        let ports = self.engine.datapath.ports();
+        let mut infos: Vec<_> = ports.of(self.controller.id).map(|port| port.info()).collect();
+        loop {
+            let rest = infos.split_off(infos.len().min(PORTS_PER_MESSAGE));
+            let more = !rest.is_empty();
+            self.send(FromDataPlane::Answer {
+                serial,
+                result: Ok(Answer::Ports { ports: infos, more }),
+            });
+            if !more {
+                return;
+            }
+            infos = rest;
+        }
+    }
+
+    fn get_flow(&self, switch: SwitchId, id: FlowId) -> Answer {
+        let switch = self.controller.switches.get(switch);
+        let found = switch.and_then(|switch| switch.flows.lock().get(id).cloned());
+        let flow = found.map(|entry| (id, entry.stats(self.engine.datapath.now_ms())));
+        Answer::FlowStats {
+            flows: flow.into_iter().collect(),
+            more: false,
+        }
+    }
+
+    fn list_flows(&self, switch: SwitchId, after: Option<FlowId>, detail: Detail) -> Answer {
+        let most = match detail {
+            Detail::Terse => TERSE_FLOWS_PER_PAGE,
+            Detail::Full => FLOWS_PER_PAGE,
+        };
+        let mut page: Vec<_> = {
+            let Some(switch) = self.controller.switches.get(switch) else {
+                return match detail {
+                    Detail::Terse => Answer::FlowStats {
+                        flows: Vec::new(),
+                        more: false,
+                    },
+                    Detail::Full => Answer::Flows {
+                        flows: Vec::new(),
+                        more: false,
+                    },
+                };
+            };
+            let flows = switch.flows.lock();
+            if after.is_none() {
+                // The control process asks every few seconds while there are flows: as good as a timer, and idle when it is.
+                flows.reorder();
+            }
+            flows.iter_after(after).take(most + 1).cloned().collect()
+        };
+        let mut more = page.len() > most;
+        page.truncate(most);
+        let now_ms = self.engine.datapath.now_ms();
+        if detail == Detail::Terse {
+            let flows = page.iter().map(|entry| (entry.flow.id, entry.stats(now_ms)));
+            let flows = flows.collect();
+            return Answer::FlowStats { flows, more };
+        }
+        let (mut flows, mut bytes) = (Vec::with_capacity(page.len()), 0);
+        for entry in page {
+            let flow = (entry.flow.clone(), entry.stats(now_ms));
+            bytes += encoded_len(&flow);
+            // One fits always: it came in a message.
+            if bytes > PAGE_BYTES && !flows.is_empty() {
+                more = true;
+                break;
+            }
+            flows.push(flow);
+        }
+        Answer::Flows { flows, more }
+    }
+
+    fn execute(&mut self, execute: Execute) {
+        // An answer that comes too late: the packet was given up.
+        if execute.upcall.is_some() && !self.finish_upcall(execute.upcall) {
+            return;
+        }
+        let Ok(port) = self.port(execute.in_port) else {
+            return;
+        };
+        let account = &port.vnic.account;
+        account.injected.fetch_add(1, Ordering::Relaxed);
+        let frame = execute.packet.frame;
+        if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
+            return account.dropped(DropReason::ShortFrame, 1);
+        }
+        let injection = &mut self.controller.injection;
+        injection.reclaim();
+        let Some(mut packet) = injection.take(port.id()) else {
+            return account.dropped(DropReason::QueueFull, 1);
+        };
+        packet.fill(port.id(), account.clone(), frame);
+        packet.header = execute.packet.vnet_header;
+        match packet.parse_flow_key() {
+            Ok(mut key) => self.engine.scheduler.accounted(&self.engine.work, |scheduler| {
+                key.set_recirc_id(execute.recirc_id);
+                key.set_no_ethernet(execute.no_ethernet.into());
+                key.set_dp_hash(execute.dp_hash);
+                let injected = Injected {
+                    port: &port,
+                    packet,
+                    key,
+                    actions: &execute.actions,
+                };
+                let Scheduler { rings, schedule } = scheduler;
+                rings.execute(injected, injection, schedule);
+            }),
+            Err(reason) => account.dropped(reason, 1),
+        }
+    }
+
+    /// True if the upcall was outstanding.
+    fn finish_upcall(&mut self, upcall: Option<UpcallId>) -> bool {
+        let was_outstanding = upcall.is_some_and(|upcall| {
+            self.port(upcall.port)
+                .is_ok_and(|port| port.misses.answered(upcall.serial))
+        });
+        if was_outstanding {
+            self.controller.note_answer();
+        }
+        was_outstanding
+    }
+
+    fn discard(&mut self, upcall: UpcallId, reason: DropReason) {
+        if self.finish_upcall(Some(upcall))
+            && let Ok(port) = self.port(upcall.port)
+        {
+            port.vnic.account.discarded(reason, 1);
+        }
+    }
+
+    fn trace(
+        &self,
+        in_port: PortId,
+        frame: Vec<u8>,
+        actions: Option<&[flow::Action]>,
+    ) -> Result<Answer, Refusal> {
+        if frame.len() < 14 || frame.len() > MAX_FRAME as usize {
+            return Err(Refusal::FrameLength(frame.len()));
+        }
+        trace(&self.engine.datapath, &self.port(in_port)?, frame, actions).map(Answer::Trace)
+    }
+
+    fn capture(&mut self, port: PortId, snap_length: u32, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let fd = fds.into_iter().next().ok_or(Refusal::NoDescriptor("a capture"))?;
+        self.port(port)?.captures.add(Channel::from(fd), snap_length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flow::ControllerId;
+    use placement::{Config, Costs, Policy, Topology};
+    use scheduler::Placement;
+
+    fn engine() -> Engine {
+        let policy = Policy::new(Config::default(), Topology::of_machine(), Costs::default());
+        let datapath = Datapath::new(Placement::new(policy, None).unwrap()).unwrap();
+        let crew = datapath.crew.clone();
+        Engine {
+            work: crew.ledger.open("test"),
+            scheduler: Scheduler::new(crew, None, Pipeline::new(datapath.clone())),
+            datapath,
+            workers: 0,
+        }
+    }
+
+    #[test]
+    fn a_turn_ends_however_many_requests_wait() {
+        let mut engine = engine();
+        let mut controller = Controller::new(ControllerId(1));
+        let (channel, theirs) = Channel::pair().unwrap();
+        controller.connect(theirs, &engine.datapath);
+        let upcall = UpcallId {
+            port: PortId(ControllerId::PORTS),
+            serial: 1,
+        };
+        let reason = DropReason::Policy;
+        let request = Request::Discard { upcall, reason };
+        let message = ToDataPlane { serial: 1, request };
+        let mut waiting = 0;
+        while waiting < 2 * BATCH + 1 {
+            // Every other one is none.
+            match waiting % 2 {
+                0 => channel.try_send(&message, &[]).unwrap(),
+                _ => channel.try_send(&0xffu8, &[]).unwrap(),
+            }
+            waiting += 1;
+        }
+        Serving {
+            controller: &mut controller,
+            engine: &mut engine,
+        }
+        .read_requests();
+        let mut left = 0;
+        while !matches!(controller.receive(&engine.datapath), Received::Nothing) {
+            left += 1;
+        }
+        assert!(left >= waiting - BATCH, "{left} of {waiting} are left");
+        assert!(left < waiting, "nothing was read");
+    }
+}

@@ -1,0 +1,206 @@
+//! The ends of packets, where they are counted and captured.
+
+use crate::actions::Sink;
+use crate::burst::PortSet;
+use crate::meter::KnownMeters;
+use crate::miss::Queued;
+use crate::port::Port;
+use crate::state::Ports;
+use classifier::{FlowEntry, Train, Walked};
+use control_protocol::data_plane::{CaptureDirection, UpcallCause};
+use flow::{Context, DropReason, FlowKey, PortId, Stage, Userspace};
+use lock_free::{Shared, Unique};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use vnic::{Counters, Observer, Packet};
+
+/// Statistics of consecutive packets of one decision, so that they are added to its flows once.
+#[derive(Default)]
+pub(crate) struct FlowRun<'a> {
+    walked: Option<Walked<'a>>,
+    train: Train,
+}
+
+impl<'a> FlowRun<'a> {
+    /// Counts a packet for which the walk made a decision.
+    pub(crate) fn count(&mut self, walked: Walked<'a>, frame_len: usize, tcp_flags: u16, now_ms: u64) {
+        let last = self.walked.as_ref().and_then(Walked::decision);
+        let is_same = last
+            .zip(walked.decision())
+            .is_some_and(|(last, new)| Arc::ptr_eq(last, new));
+        if !is_same {
+            self.flush(now_ms);
+            self.walked = Some(walked);
+        }
+        self.train.add(frame_len, tcp_flags);
+    }
+
+    pub(crate) fn flush(&mut self, now_ms: u64) {
+        let run = std::mem::take(self);
+        if let Some(decision) = run.walked.as_ref().and_then(Walked::decision) {
+            let Train {
+                packets,
+                bytes,
+                tcp_flags,
+            } = run.train;
+            decision.record(packets.into(), bytes, tcp_flags, now_ms);
+        }
+    }
+}
+
+/// The real sink of actions.
+pub(crate) struct Forward<'a, S> {
+    pub ports: &'a Ports,
+    pub port: &'a Port,
+    pub now_ms: u64,
+    pub receivers: &'a mut PortSet,
+    pub meters: &'a mut KnownMeters,
+    pub spare: S,
+}
+
+impl<S> Forward<'_, S> {
+    pub(crate) fn miss(&self, packet: &Packet, now: (Option<&FlowKey>, &Context)) -> Result<(), DropReason> {
+        let result = upcall(self.port, packet, UpcallCause::Miss, now, self.now_ms);
+        if let Err(reason) = result {
+            packet.account.dropped(reason, 1);
+        }
+        result
+    }
+}
+
+/// Queues `packet` at `port`, counts, and notifies the channel thread. `Err` is the reason to drop it. The key is found in the queued
+/// bytes if fields of it are unknown.
+fn upcall(
+    port: &Port,
+    packet: &Packet,
+    cause: UpcallCause,
+    now: (Option<&FlowKey>, &Context),
+    now_ms: u64,
+) -> Result<(), DropReason> {
+    let (queued, lost) = port.misses.push(packet, port.switch.id, cause, now, now_ms);
+    if lost > 0 {
+        port.vnic.account.discarded(DropReason::ControlLost, lost);
+    }
+    match queued {
+        Queued::Refused(reason) => return Err(reason),
+        Queued::First => port.notices.missing(port.id()),
+        Queued::Behind => {}
+    }
+    port.vnic.account.upcalls.fetch_add(1, Relaxed);
+    port.vnic
+        .account
+        .copied_up
+        .fetch_add(packet.frame_len() as u64, Relaxed);
+    Ok(())
+}
+
+/// Puts a packet into the internal receive queue of port `to`, if that is one of the sender's switch, and the port into
+/// the set of receivers.
+#[inline]
+pub(crate) fn enqueue(
+    packet: Shared<Packet>,
+    sender: &Port,
+    to: PortId,
+    ports: &Ports,
+    receivers: &mut PortSet,
+) {
+    let Some(receiver) = ports.get(to).filter(|receiver| receiver.is_beside(sender)) else {
+        return packet.account.dropped(DropReason::NoSuchPort, 1);
+    };
+    match receiver.vnic.enqueue(packet) {
+        Ok(()) => receivers.add(to),
+        Err((reason, packet)) => {
+            receiver.vnic.account.egress_dropped(reason, 1);
+            if receiver.captures.active() {
+                receiver
+                    .captures
+                    .record(&packet, CaptureDirection::ToGuest, Some(reason));
+            }
+            packet.account.dropped(reason, 1);
+        }
+    }
+}
+
+impl<S: FnMut() -> Option<Unique<Packet>>> Sink for Forward<'_, S> {
+    #[inline]
+    fn output(&mut self, port: PortId, packet: Shared<Packet>) {
+        self.port.vnic.account.lender.sends_to(port, self.now_ms);
+        enqueue(packet, self.port, port, self.ports, self.receivers);
+    }
+
+    fn userspace(&mut self, to: &Userspace, packet: &Packet, (key, context): (&FlowKey, &Context)) {
+        let cause = UpcallCause::Action(to.clone());
+        if let Err(reason) = upcall(self.port, packet, cause, (Some(key), context), self.now_ms) {
+            self.dropped(packet, reason);
+        }
+    }
+
+    fn missed(&mut self, _: Stage, packet: &Packet, (key, context): (&FlowKey, &Context)) {
+        // The drop, if it is one, is counted there.
+        let _ = self.miss(packet, (Some(key), context));
+    }
+
+    fn may_copy_headers(&mut self) -> bool {
+        self.port.may_copy_headers(self.now_ms)
+    }
+
+    fn pass_meter(&mut self, meter: u32, packet: &Packet) -> Result<(), DropReason> {
+        self.meters
+            .pass(self.port.id().controller(), meter, packet.frame_len())
+    }
+
+    fn account(&self) -> &Counters {
+        &self.port.vnic.account
+    }
+
+    fn found(&mut self, entry: &Arc<FlowEntry>, packet: &Packet, key: &FlowKey) {
+        entry.record(1, packet.frame_len() as u64, key.tcp_flags(), self.now_ms);
+    }
+
+    fn dropped(&mut self, packet: &Packet, reason: DropReason) {
+        packet.account.dropped(reason, 1);
+    }
+
+    fn spare(&mut self) -> Option<Unique<Packet>> {
+        (self.spare)()
+    }
+}
+
+/// Notes whose packets were delivered, and captures.
+pub(crate) struct Delivery<'a> {
+    pub port: &'a Port,
+    pub capturing: bool,
+    pub delivered: u64,
+    pub origins: PortSet,
+}
+
+impl<'a> Delivery<'a> {
+    pub(crate) fn at(port: &'a Port) -> Delivery<'a> {
+        Delivery {
+            port,
+            capturing: port.captures.active(),
+            delivered: 0,
+            origins: PortSet::default(),
+        }
+    }
+}
+
+impl Observer for Delivery<'_> {
+    #[inline]
+    fn delivered(&mut self, packet: &Packet) {
+        self.delivered += 1;
+        self.origins.add(packet.origin);
+        if self.capturing {
+            self.port.captures.record(packet, CaptureDirection::ToGuest, None);
+        }
+    }
+
+    fn dropped(&mut self, packet: &Packet, reason: DropReason) {
+        self.origins.add(packet.origin);
+        if self.capturing {
+            self.port
+                .captures
+                .record(packet, CaptureDirection::ToGuest, Some(reason));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! State that all threads share: ports, and the forwarding threads' part.
+//!
+//! No lock is held while packets are delivered, which a guest may hold up: the port table is copied on change, and
+//! used as it was at a burst's beginning.
+
+use crate::grace::GracePeriods;
+use crate::meter::Meters;
+use crate::notices::Notices;
+use crate::port::{Port, Switch};
+use control_protocol::data_plane::PortSpec;
+use flow::{ControllerId, PortId};
+use parking_lot::RwLock;
+use placement::VnicId;
+use scheduler::{Crew, Home, Homes, Placement, RingId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Ports by number.
+#[derive(Clone, Default)]
+pub(crate) struct Ports {
+    table: Vec<Option<Arc<Port>>>,
+    /// The numbers of those that exist: there are gaps, above all between controllers.
+    present: Vec<PortId>,
+}
+
+impl Ports {
+    /// No ports.
+    pub const fn new() -> Ports {
+        Ports {
+            table: Vec::new(),
+            present: Vec::new(),
+        }
+    }
+
+    /// A port, if it exists.
+    #[inline]
+    pub fn get(&self, port: PortId) -> Option<&Arc<Port>> {
+        self.table.get(port.0 as usize)?.as_ref()
+    }
+
+    /// Those that exist.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Port>> {
+        self.present.iter().filter_map(|port| self.get(*port))
+    }
+
+    /// Those of a controller.
+    pub fn of(&self, controller: ControllerId) -> impl Iterator<Item = &Arc<Port>> {
+        self.iter().filter(move |port| controller.owns(port.id()))
+    }
+
+    /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].
+    fn set(&mut self, id: PortId, port: Option<Arc<Port>>) {
+        let index = id.0 as usize;
+        if self.table.len() <= index {
+            self.table.resize(index + 1, None);
+        }
+        match (self.present.binary_search(&id), &port) {
+            (Ok(place), None) => drop(self.present.remove(place)),
+            (Err(place), Some(_)) => self.present.insert(place, id),
+            (Ok(_), Some(_)) | (Err(_), None) => {}
+        }
+        self.table[index] = port;
+    }
+}
+
+impl Homes for Ports {
+    #[inline]
+    fn home(&self, vnic: VnicId) -> Option<&Home> {
+        self.get(PortId(vnic.0)).map(|port| &port.home)
+    }
+
+    fn count(&self) -> u32 {
+        // Ports' numbers are 32 bits long.
+        self.present.len() as u32
+    }
+
+    fn nth(&self, place: u32) -> Option<&Home> {
+        let port = self.present.get(place as usize)?;
+        self.get(*port).map(|port| &port.home)
+    }
+}
+
+/// The number of a port's transmit ring.
+#[inline]
+pub(crate) fn transmit_ring(port: PortId) -> RingId {
+    RingId::transmit(VnicId(port.0))
+}
+
+/// The data plane.
+pub(crate) struct Datapath {
+    ports: RwLock<Arc<Ports>>,
+    /// Counts changes of `ports`.
+    ports_version: AtomicU64,
+    pub crew: Arc<Crew>,
+    pub meters: Arc<Meters>,
+    pub notices: Arc<Notices>,
+    /// When forwarding threads have flushed their counts to flows.
+    pub periods: Arc<GracePeriods>,
+    start_ms: u64,
+}
+
+impl Datapath {
+    pub fn new(placement: Placement) -> std::io::Result<Arc<Datapath>> {
+        Ok(Arc::new(Datapath {
+            ports: RwLock::default(),
+            ports_version: AtomicU64::new(0),
+            crew: Crew::new(placement),
+            meters: Arc::default(),
+            notices: Arc::new(Notices::new()?),
+            periods: Arc::default(),
+            start_ms: cpu::tick_ms(),
+        }))
+    }
+
+    /// A port that is in no table yet. Fails if it needs an executor and there are no descriptors left.
+    pub fn make_port(&self, spec: PortSpec, switch: Arc<Switch>) -> std::io::Result<Arc<Port>> {
+        Port::new(spec, switch, self.crew.clone(), self.notices.clone())
+    }
+
+    /// Milliseconds since start, as of the last timer tick: the clock of flows and waits.
+    pub fn now_ms(&self) -> u64 {
+        cpu::tick_ms().saturating_sub(self.start_ms)
+    }
+
+    pub fn port(&self, port: PortId) -> Option<Arc<Port>> {
+        self.ports.read().get(port).cloned()
+    }
+
+    /// The ports as they are now. A thread that uses the table after a port has gone finds the port closed.
+    pub fn ports(&self) -> Arc<Ports> {
+        self.ports.read().clone()
+    }
+
+    /// Changes after [`ports`](Self::ports) has.
+    #[inline]
+    pub fn ports_version(&self) -> u64 {
+        self.ports_version.load(Ordering::Acquire)
+    }
+
+    /// Adds, replaces or removes a port; its number is below [`PortId::LIMIT`].
+    pub fn set_port(&self, id: PortId, port: Option<Arc<Port>>) {
+        Arc::make_mut(&mut self.ports.write()).set(id, port);
+        self.ports_version.fetch_add(1, Ordering::Release);
+    }
+}

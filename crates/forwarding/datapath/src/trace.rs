@@ -1,0 +1,129 @@
+//! A packet's way without the packet: the real look-up and the real actions, with a sink that only notes.
+
+use crate::actions::{Means, Sink, apply};
+use crate::port::Port;
+use crate::refusal::Refusal;
+use crate::state::{Datapath, Ports};
+use classifier::{FlowEntry, Start, Tables};
+use control_protocol::data_plane::TraceStep;
+use flow::{Action, Context, DropReason, FlowKey, PortId, Program, Stage, Userspace};
+use lock_free::{PoolOwner, Shared, Unique};
+use std::sync::Arc;
+use vnic::{Counters, Packet};
+
+/// What happens to `frame` from `port`: all of it, or, when `actions` are given, only what they do.
+pub(crate) fn trace(
+    datapath: &Datapath,
+    port: &Arc<Port>,
+    frame: Vec<u8>,
+    actions: Option<&[Action]>,
+) -> Result<Vec<TraceStep>, Refusal> {
+    // Counters of its own: a trace leaves no trace.
+    let account = Arc::new(vnic::Counters::default());
+    let memory = Arc::new(guest_memory::GuestMemory::new());
+    let mut pool = PoolOwner::new(64, || Packet::new(port.id(), account.clone(), memory.clone()));
+    let mut packet = pool.take().ok_or(Refusal::BadFrame)?;
+    packet.fill(port.id(), account.clone(), frame);
+    let key = packet.parse_flow_key().map_err(|_| Refusal::BadFrame)?;
+    let mut steps = vec![TraceStep::Parsed(key)];
+    let ports = datapath.ports();
+    let flows = port.flows.read();
+    let first = Stage::first(flows.filters(port.id()));
+    let compiled;
+    let start = match actions {
+        Some(actions) => {
+            compiled = Program::compile(actions, Stage::Forward)?;
+            Start::Program(&compiled)
+        }
+        // Masks are shown where there is one list only.
+        None if first == Stage::Forward => {
+            let mut observe = |mask: &_, hit| steps.push(TraceStep::Subtable { mask: *mask, hit });
+            let Some(entry) = flows.lookup_observed(&key, &mut observe) else {
+                steps.push(TraceStep::Miss);
+                return Ok(steps);
+            };
+            steps.push(TraceStep::Matched(entry.flow.clone()));
+            Start::Program(entry.program())
+        }
+        None => Start::LookUp(first),
+    };
+    let mut notes = Notes {
+        ports: &ports,
+        port,
+        account: &account,
+        pool: &mut pool,
+        steps: &mut steps,
+    };
+    apply(
+        start,
+        &flows,
+        (packet, Some(key)),
+        &mut Means::default(),
+        &mut notes,
+    );
+    Ok(steps)
+}
+
+struct Notes<'a> {
+    ports: &'a Ports,
+    port: &'a Port,
+    account: &'a Counters,
+    pool: &'a mut PoolOwner<Packet>,
+    steps: &'a mut Vec<TraceStep>,
+}
+
+impl Sink for Notes<'_> {
+    fn output(&mut self, port: PortId, packet: Shared<Packet>) {
+        let receiver = self
+            .ports
+            .get(port)
+            .filter(|receiver| receiver.is_beside(self.port));
+        let reason = match receiver {
+            None => Some(DropReason::NoSuchPort),
+            Some(receiver) => receiver.vnic.would_refuse(&packet),
+        };
+        self.steps.push(match reason {
+            None => TraceStep::Delivered(port),
+            Some(reason) => TraceStep::Dropped {
+                port: Some(port),
+                reason,
+            },
+        });
+    }
+
+    fn userspace(&mut self, _: &Userspace, _: &Packet, _: (&FlowKey, &Context)) {}
+
+    fn missed(&mut self, _: Stage, _: &Packet, _: (&FlowKey, &Context)) {
+        self.steps.push(TraceStep::Miss);
+    }
+
+    /// A trace takes no tokens.
+    fn pass_meter(&mut self, _: u32, _: &Packet) -> Result<(), DropReason> {
+        Ok(())
+    }
+
+    /// Frames of a trace lie in our memory.
+    fn may_copy_headers(&mut self) -> bool {
+        true
+    }
+
+    fn account(&self) -> &Counters {
+        self.account
+    }
+
+    fn found(&mut self, entry: &Arc<FlowEntry>, _: &Packet, _: &FlowKey) {
+        self.steps.push(TraceStep::Matched(entry.flow.clone()));
+    }
+
+    fn dropped(&mut self, _packet: &Packet, reason: DropReason) {
+        self.steps.push(TraceStep::Dropped { port: None, reason });
+    }
+
+    fn spare(&mut self) -> Option<Unique<Packet>> {
+        self.pool.take()
+    }
+
+    fn applying(&mut self, action: impl FnOnce() -> Action) {
+        self.steps.push(TraceStep::Action(action()));
+    }
+}

@@ -1,0 +1,309 @@
+use super::*;
+use crate::features::{NET_MRG_RXBUF, VERSION_1};
+use crate::testing::{DATA, Driver, Source, WRITE};
+use cpu::Deadline;
+use flow::PortId;
+use lock_free::{Queue, Unique};
+use wire::{GSO_TCPV4, NEEDS_CSUM, VnetHeader};
+
+const MERGED: u64 = VERSION_1 | NET_MRG_RXBUF;
+
+struct Seen {
+    delivered: u64,
+    dropped: Vec<(PortId, DropReason)>,
+}
+
+impl Observer for Seen {
+    fn delivered(&mut self, _packet: &Packet) {
+        self.delivered += 1;
+    }
+
+    fn dropped(&mut self, packet: &Packet, reason: DropReason) {
+        self.dropped.push((packet.origin, reason));
+    }
+}
+
+/// A receive side, its driver and its inbox.
+struct Scene {
+    driver: Driver,
+    side: ReceiveSide,
+    inbox: Arc<Queue<Shared<Packet>>>,
+    seen: Seen,
+    now_ms: u64,
+}
+
+impl Scene {
+    fn new(features: u64) -> Scene {
+        let (inbox, receiver) = Queue::new(1024);
+        let driver = Driver::new();
+        let mut side = ReceiveSide::new(receiver, Arc::default());
+        side.start(driver.setup(features), 65_535).unwrap();
+        Scene {
+            driver,
+            side,
+            inbox,
+            seen: Seen {
+                delivered: 0,
+                dropped: Vec::new(),
+            },
+            now_ms: 1000,
+        }
+    }
+
+    /// A turn of so many attempts.
+    fn run(&mut self, packets: usize) -> bool {
+        let turn = Turn::new(packets, Deadline::after_us(3_600_000_000));
+        self.side.run(self.now_ms, turn, &mut self.seen).unwrap()
+    }
+
+    fn used(&mut self) -> Vec<(u32, u32)> {
+        std::iter::from_fn(|| self.driver.take_used()).collect()
+    }
+
+    fn looked_at(&self) -> u64 {
+        self.side.ring.as_ref().map_or(0, |ring| ring.looked_at)
+    }
+}
+
+/// A frame of an unassigned Ethernet type.
+fn frame(len: usize) -> Vec<u8> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
+    frame.extend((14..len).map(|at| at as u8 ^ (at >> 8) as u8));
+    frame
+}
+
+#[test]
+fn buffers_that_do_not_suffice_are_looked_at_once() {
+    let mut scene = Scene::new(MERGED);
+    let mut source = Source::new(1);
+    scene.driver.post(0..200, 1);
+    scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    assert!(!scene.run(256));
+    assert_eq!(scene.looked_at(), 200);
+    // The driver kicks, with nothing new.
+    for _ in 0..1000 {
+        assert!(!scene.run(256));
+    }
+    assert_eq!(scene.looked_at(), 200);
+    assert_eq!(scene.used(), []);
+    // A few more small ones, and then one that suffices.
+    scene.driver.post(200..210, 1);
+    assert!(!scene.run(256));
+    assert_eq!(scene.looked_at(), 210);
+    scene.driver.descriptor(0, 210, DATA + 0x1000, 2048, WRITE);
+    scene.driver.offer(210);
+    assert!(!scene.run(256));
+    assert_eq!(scene.seen.delivered, 1);
+    let used = scene.used();
+    assert_eq!(used.len(), 211);
+    assert_eq!(used.iter().map(|(_, len)| len).sum::<u32>(), 1012);
+    let mut bytes = scene.driver.get(DATA, 210);
+    bytes.extend(scene.driver.get(DATA + 0x1000, 1012 - 210));
+    assert_eq!(bytes[12..], frame(1000));
+    assert_eq!(bytes[10..12], 211u16.to_le_bytes());
+}
+
+#[test]
+fn a_frame_is_spread_over_a_bounded_number_of_buffers() {
+    let mut scene = Scene::new(MERGED);
+    let mut source = Source::new(1);
+    scene.driver.post(0..1000, 1);
+    for len in [1000, 243, 245] {
+        scene.inbox.push(source.packet(&frame(len)).share()).unwrap();
+    }
+    assert!(!scene.run(256));
+    let small = (PortId(1), DropReason::BufferTooSmall);
+    assert_eq!(
+        scene.seen.dropped,
+        [small, small],
+        "of more than 256 bytes with header"
+    );
+    assert_eq!((scene.seen.delivered, scene.used().len()), (1, 255));
+    assert!(scene.looked_at() <= 3 * 256);
+    // Chains of many descriptors.
+    let mut scene = Scene::new(MERGED | crate::features::RING_INDIRECT_DESC);
+    for head in 0..20 {
+        let table = DATA + 0x1_0000 + 0x1000 * u64::from(head);
+        scene.driver.table(head, table, 200, DATA + 0x10_0000, 1, WRITE);
+        scene.driver.offer(head);
+    }
+    scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    assert!(!scene.run(256));
+    assert_eq!(scene.seen.dropped, [small]);
+    assert!(scene.looked_at() <= 3 * 200);
+}
+
+/// Buffers that wait for more of their kind belong to the ring still when that is stopped.
+#[test]
+fn buffers_of_a_waiting_frame_are_given_up_with_the_ring() {
+    let mut scene = Scene::new(MERGED);
+    let mut source = Source::new(1);
+    scene.driver.post(0..100, 1);
+    scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    assert!(!scene.run(256));
+    assert_eq!(scene.side.stop(), Some(0));
+    assert!(!scene.run(256));
+    assert_eq!(scene.seen.dropped, [(PortId(1), DropReason::PortRemoved)]);
+    // Likewise when the packet goes for another reason.
+    let mut scene = Scene::new(MERGED);
+    scene.driver.post(0..100, 1);
+    for len in [1000, 60] {
+        scene.inbox.push(source.packet(&frame(len)).share()).unwrap();
+    }
+    assert!(!scene.run(256));
+    scene.side.set_mtu(500);
+    assert!(!scene.run(256));
+    assert_eq!(scene.seen.dropped, [(PortId(1), DropReason::ExceedsMtu)]);
+    let heads: Vec<_> = scene.used().into_iter().map(|(head, _)| head).collect();
+    assert_eq!(heads, (0..72).collect::<Vec<_>>());
+}
+
+/// A TCP packet of which a receiver without offloads gets `payload / 8` segments.
+fn segmented(source: &mut Source, payload: usize) -> Unique<Packet> {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    frame.extend([0x45, 0]);
+    frame.extend((40 + payload as u16).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend([0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    frame.extend((0..payload).map(|at| at as u8 ^ (at >> 8) as u8));
+    let mut packet = source.packet(&frame);
+    let header = VnetHeader {
+        flags: NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: 54,
+        gso_size: 8,
+        csum_start: 34,
+        csum_offset: 16,
+        num_buffers: 0,
+    };
+    packet.header = header.to_bytes();
+    packet.parse_flow_key().unwrap();
+    packet
+}
+
+#[test]
+fn segmentation_is_done_in_parts_and_goes_on_where_it_stopped() {
+    let mut scene = Scene::new(VERSION_1);
+    let mut source = Source::new(1);
+    const SEGMENTS: usize = 1000;
+    let packet = segmented(&mut source, 8 * SEGMENTS).share();
+    scene.inbox.push(packet).unwrap();
+    let (mut got, mut turns, mut posted) = (0usize, 0, 0u16);
+    while scene.seen.delivered == 0 {
+        // Sometimes fewer buffers than segments are due.
+        let more = if turns % 2 == 0 { 100 } else { 10 };
+        for _ in 0..more {
+            let head = posted % 1024;
+            scene.driver.post(head..head + 1, 128);
+            posted += 1;
+        }
+        let before = got;
+        let _ = scene.run(1);
+        for (head, len) in scene.used() {
+            let bytes = scene.driver.get(DATA + 128 * u64::from(head), len as usize);
+            assert_eq!(bytes.len(), 12 + 54 + 8);
+            let payload = &bytes[66..];
+            let expected: Vec<u8> = (8 * got..8 * got + 8)
+                .map(|at| at as u8 ^ (at >> 8) as u8)
+                .collect();
+            assert_eq!(payload, expected, "segment {got}");
+            let sequence = u32::from_be_bytes(bytes[12 + 38..12 + 42].try_into().unwrap());
+            assert_eq!(sequence as usize, 8 * got);
+            got += 1;
+        }
+        assert!(got - before <= 64, "{} segments in one go", got - before);
+        turns += 1;
+        assert!(turns < 100);
+    }
+    assert_eq!(got, SEGMENTS);
+    assert_eq!(scene.side.account.read().segments, SEGMENTS as u64);
+}
+
+/// A driver that posts too few buffers again and again gets as many attempts as a turn has.
+#[test]
+fn attempts_without_success_end_a_turn() {
+    let mut scene = Scene::new(VERSION_1);
+    let mut source = Source::new(1);
+    for _ in 0..300 {
+        scene.inbox.push(source.packet(&frame(1000)).share()).unwrap();
+    }
+    scene.driver.post(0..1000, 100);
+    assert!(scene.run(50), "there is more to do");
+    assert_eq!(scene.seen.dropped.len(), 50);
+    // Time counts as well, however many packets are allowed.
+    let late = Turn::new(usize::MAX, Deadline::after_us(0));
+    assert!(scene.side.run(1000, late, &mut scene.seen).unwrap());
+    assert!(scene.seen.dropped.len() < 50 + 40);
+}
+
+/// The senders of delivered packets, in order.
+#[derive(Default)]
+struct Origins(Vec<u32>);
+
+impl Observer for Origins {
+    fn delivered(&mut self, packet: &Packet) {
+        self.0.push(packet.origin.0);
+    }
+
+    fn dropped(&mut self, packet: &Packet, reason: DropReason) {
+        panic!("a packet of {}: {reason:?}", packet.origin);
+    }
+}
+
+/// A sender that has filled the queue does not delay others, whether there are buffers or not.
+#[test]
+fn senders_are_served_in_turn() {
+    for posted in [1000, 0] {
+        let mut scene = Scene::new(VERSION_1);
+        let mut origins = Origins::default();
+        let mut run = |scene: &mut Scene, packets| {
+            let turn = Turn::new(packets, Deadline::after_us(3_600_000_000));
+            scene.side.run(scene.now_ms, turn, &mut origins).unwrap()
+        };
+        let (mut flood, mut other) = (Source::new(1), Source::new(2));
+        scene.driver.post(0..posted, 2048);
+        for _ in 0..500 {
+            scene.inbox.push(flood.packet(&frame(60)).share()).unwrap();
+        }
+        scene.inbox.push(other.packet(&frame(60)).share()).unwrap();
+        run(&mut scene, 16);
+        scene.driver.post(posted..1000, 2048);
+        while run(&mut scene, 16) {}
+        assert_eq!(origins.0.len(), 501);
+        assert!(
+            origins.0.iter().position(|origin| *origin == 2) < Some(16),
+            "{posted} posted"
+        );
+    }
+}
+
+/// While packets of some senders wait for buffers, the internal receive queue stays empty for others.
+#[test]
+fn a_queue_that_waits_makes_room() {
+    let mut scene = Scene::new(VERSION_1);
+    let (mut floods, mut other) = ([Source::new(1), Source::new(2)], Source::new(3));
+    for _ in 0..3 {
+        for number in 0..1024 {
+            let packet = floods[number % 2].packet(&frame(60)).share();
+            scene.inbox.push(packet).unwrap();
+        }
+        assert!(!scene.run(16));
+    }
+    let full = |port: u32| (PortId(port), DropReason::QueueFull);
+    let dropped = scene.seen.dropped.len();
+    assert!(dropped > 512, "the queue is bounded");
+    assert!(
+        scene
+            .seen
+            .dropped
+            .iter()
+            .all(|drop| *drop == full(1) || *drop == full(2))
+    );
+    scene.inbox.push(other.packet(&frame(60)).share()).unwrap();
+    assert!(!scene.run(16));
+    assert_eq!(scene.seen.dropped.len(), dropped + 1, "others make room for it");
+    assert_ne!(scene.seen.dropped[dropped], full(3));
+    scene.driver.post(0..16, 2048);
+    assert!(!scene.run(64));
+    assert_eq!(other.free(), Source::SLOTS, "it was among the first");
+}

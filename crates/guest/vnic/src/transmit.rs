@@ -1,0 +1,415 @@
+//! The transmit side: from the guest's ring to packet slots.
+//!
+//! A burst is fetched in two passes: translate all chains, then copy all headers. The first pass prefetches
+//! the lines that the second reads. A slot holds its chain until the payload was copied to all receivers; the
+//! chain of a frame that is complete in its snapshot is done at once. The guest gets chains back in its own
+//! order, so that the used index tells a successor of this process where to go on (`virtqueue`). When no slot
+//! is free, chains stay in the ring: the guest's own queue is the back-pressure. A burst ends after [`BURST`]
+//! packets, or earlier after as much work as a turn may have.
+
+use crate::Call;
+use crate::counters::{Counters, add_alone};
+use crate::features::{Features, RING_EVENT_IDX, RING_INDIRECT_DESC};
+use crate::packet::{InChain, MAX_FRAME, Packet};
+use crate::turn::{BURST_WORK, DESCRIPTOR_WORK};
+use completion::Completion;
+use flow::{DropReason, PortId};
+use guest_memory::GuestMemory;
+use lock_free::{PoolOwner, Unique};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use virtqueue::{ChainError, DeviceQueue, Direction, QueueAddresses, QueueError};
+use wire::{Snapshot, VnetHeader};
+
+/// Most packets handled in one go.
+pub const BURST: usize = 32;
+
+/// Most packets of one port that may be under way; bounds memory per port and how much of a guest's ring a
+/// slow receiver can hold.
+pub(crate) const MAX_SLOTS: u32 = 256;
+
+/// Slots kept for copies with another head.
+const EXTRA_SLOTS: u32 = 64;
+
+/// Bytes prefetched before a packet is read: header and head.
+pub(crate) const HEAD_PREFETCH: u32 = (VnetHeader::LEN + Snapshot::CAPACITY) as u32;
+
+/// Shortest frame: an Ethernet header.
+const MIN_FRAME: u32 = 14;
+
+/// Why fetching stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// The burst is full; there may be more.
+    Full,
+    /// The ring is empty.
+    Empty,
+    /// All slots are under way; go on after some have come back.
+    NoSlots,
+}
+
+/// A guest's running transmit ring.
+#[derive(Debug)]
+pub struct TransmitSide {
+    pub(crate) queue: DeviceQueue,
+    pool: PoolOwner<Packet>,
+    header_len: u32,
+    call: Call,
+    port: PortId,
+    account: Arc<Counters>,
+    /// No packets are fetched any more.
+    draining: bool,
+    /// Chains were given back without the call the guest wanted.
+    owes_call: bool,
+    completion: Completion,
+}
+
+/// The parameters of a ring, as vhost-user negotiated them.
+#[derive(Debug)]
+pub(crate) struct RingSetup {
+    pub memory: Arc<GuestMemory>,
+    pub addresses: QueueAddresses,
+    pub base: u16,
+    pub features: Features,
+    pub call: Call,
+}
+
+impl RingSetup {
+    pub(crate) fn queue(&self) -> Result<DeviceQueue, QueueError> {
+        let (event_idx, indirect) = (
+            self.features.has(RING_EVENT_IDX),
+            self.features.has(RING_INDIRECT_DESC),
+        );
+        DeviceQueue::new(
+            self.memory.clone(),
+            self.addresses,
+            self.base,
+            event_idx,
+            indirect,
+        )
+    }
+}
+
+impl TransmitSide {
+    pub(crate) fn new(setup: RingSetup, port: PortId, account: Arc<Counters>) -> Result<Self, QueueError> {
+        let mut queue = setup.queue()?;
+        queue.disable_kicks();
+        let pool = new_pool(&queue, port, &account);
+        let header_len = setup.features.header_len();
+        Ok(TransmitSide {
+            owes_call: queue.has_history(),
+            queue,
+            pool,
+            header_len,
+            call: setup.call,
+            port,
+            account,
+            draining: false,
+            completion: Completion::default(),
+        })
+    }
+
+    pub(crate) fn set_call(&mut self, call: Call) {
+        self.call = call;
+    }
+
+    pub(crate) fn base(&self) -> u16 {
+        self.queue.base()
+    }
+
+    /// Stops fetching. Returns whether all packets fetched before have been delivered or dropped.
+    pub(crate) fn drain(&mut self) -> bool {
+        self.draining = true;
+        self.reclaim();
+        // Calling may wait for the VMM, and this may be the thread that has to end its session: left to a worker.
+        self.publish();
+        self.pool.outstanding() == 0
+    }
+
+    /// Goes on with other memory, after [`drain`](Self::drain). Packets that are still under way keep the old
+    /// one; their chains are taken again.
+    pub(crate) fn move_to(&mut self, memory: Arc<GuestMemory>) -> Result<(), QueueError> {
+        self.queue.rewind_all();
+        self.queue.move_to(memory)?;
+        self.pool = new_pool(&self.queue, self.port, &self.account);
+        self.draining = false;
+        Ok(())
+    }
+
+    /// Fills `burst`, which is empty and has room for [`BURST`] packets, from the ring. Chains that cannot become packets are
+    /// counted and given back.
+    pub fn fetch(&mut self, burst: &mut Vec<Unique<Packet>>) -> Result<Fetched, QueueError> {
+        if self.draining {
+            return Ok(Fetched::Empty);
+        }
+        let slots = self.pool.available().saturating_sub(EXTRA_SLOTS as usize);
+        if slots == 0 {
+            return Ok(Fetched::NoSlots);
+        }
+        self.account.lender.set_under_way(self.pool.outstanding());
+        let room = slots.min(BURST);
+        let mut heads = [0; BURST];
+        let first = self.queue.next_place();
+        let count = self.queue.take_heads(&mut heads[..room])?;
+        let translated = self.translate(first, &heads[..count], burst);
+        if translated < count {
+            self.queue.rewind((count - translated) as u16);
+        }
+        let tails = self.read_heads(burst);
+        if tails == 0 && burst.len() == translated {
+            self.queue.give_back_all(first, &heads[..translated]);
+        } else {
+            self.give_back_complete(burst);
+        }
+        self.queue.show();
+        Ok(if count == BURST || translated < count {
+            Fetched::Full
+        } else if count == room {
+            Fetched::NoSlots
+        } else {
+            Fetched::Empty
+        })
+    }
+
+    /// First pass: translates the chains, the first of which has that place. Returns how many of them; much
+    /// work ends the pass early.
+    #[inline(never)]
+    fn translate(&mut self, first: u16, heads: &[u16], burst: &mut Vec<Unique<Packet>>) -> usize {
+        let mut work = 0;
+        for (done, &head) in heads.iter().enumerate() {
+            if work >= BURST_WORK {
+                return done;
+            }
+            let Some(mut slot) = self.pool.take() else {
+                return done;
+            };
+            slot.place = first.wrapping_add(done as u16);
+            let result = self
+                .queue
+                .chain(head, Direction::FromDriver, HEAD_PREFETCH, &mut slot.chain);
+            work += u64::from(slot.chain.len()) + DESCRIPTOR_WORK * u64::from(slot.chain.walked());
+            match result {
+                Ok(()) => burst.push(slot),
+                Err(ChainError::Malformed) => self.refuse(slot, DropReason::MalformedChain),
+                Err(ChainError::TooLong) => self.refuse(slot, DropReason::ChainTooLong),
+            }
+        }
+        heads.len()
+    }
+
+    /// Second pass: reads the heads. Chains that are no packets are given back. Returns how many bytes lie
+    /// behind the heads.
+    #[inline(never)]
+    fn read_heads(&mut self, burst: &mut Vec<Unique<Packet>>) -> u64 {
+        let (mut bytes, mut behind, mut at) = (0, 0, 0);
+        while let Some(packet) = burst.get_mut(at) {
+            match self.snapshot(packet) {
+                Ok(frame_len) => {
+                    bytes += u64::from(frame_len);
+                    behind += u64::from(packet.tail_len);
+                    at += 1;
+                }
+                Err(reason) => self.refuse(burst.remove(at), reason),
+            }
+        }
+        if !burst.is_empty() {
+            add_alone(&self.account.received, burst.len() as u64);
+            add_alone(&self.account.received_bytes, bytes);
+            add_alone(&self.account.copied_in, bytes - behind);
+        }
+        behind
+    }
+
+    /// Gives back the chains of frames that are complete in their snapshots.
+    #[inline(never)]
+    fn give_back_complete(&mut self, burst: &[Unique<Packet>]) {
+        for packet in burst.iter().filter(|packet| packet.in_chain == InChain::Nothing) {
+            self.queue.give_back(packet.place, packet.chain.head);
+        }
+    }
+
+    /// Reads virtio-net header and head, and returns the frame's length.
+    #[inline]
+    fn snapshot(&mut self, packet: &mut Packet) -> Result<u32, DropReason> {
+        let frame_len = packet.chain.len().wrapping_sub(self.header_len);
+        if !(MIN_FRAME..=MAX_FRAME).contains(&frame_len) {
+            return Err(if packet.chain.len() < MIN_FRAME + self.header_len {
+                DropReason::ShortFrame
+            } else {
+                DropReason::OversizedFrame
+            });
+        }
+        let head_len = frame_len.min(Snapshot::CAPACITY as u32);
+        let prefix = self.header_len as usize;
+        let copy = packet.head.fill_behind(prefix, head_len as usize);
+        packet.chain.read_at(self.queue.memory(), 0, copy);
+        // Behind a short header the frame begins, where others have `num_buffers`, which nobody reads from a sender.
+        if let Some(header) = copy.first_chunk() {
+            packet.header = *header;
+        }
+        packet.tail_len = frame_len - head_len;
+        packet.tail_start = self.header_len + head_len;
+        packet.in_chain = if packet.tail_len > 0 {
+            InChain::Tail
+        } else {
+            InChain::Nothing
+        };
+        Ok(frame_len)
+    }
+
+    /// Copies the tails of packets to our memory and gives their chains back, as a switch does that does not share
+    /// memory with the receivers.
+    pub fn detach(&mut self, burst: &mut [Unique<Packet>]) {
+        for packet in burst
+            .iter_mut()
+            .filter(|packet| packet.in_chain != InChain::Nothing)
+        {
+            let copied = packet.detach();
+            add_alone(&self.account.copied_in, copied as u64);
+            self.queue.give_back(packet.place, packet.chain.head);
+        }
+    }
+
+    /// Takes back packets that were delivered and that no other thread has seen.
+    #[inline]
+    pub fn finish(&mut self, packets: impl Iterator<Item = Unique<Packet>>) {
+        for mut packet in packets {
+            if packet.in_chain != InChain::Nothing {
+                self.queue.give_back(packet.place, packet.chain.head);
+            }
+            packet.clear();
+            self.pool.put_back(packet);
+        }
+    }
+
+    #[cold]
+    fn refuse(&mut self, packet: Unique<Packet>, reason: DropReason) {
+        self.queue.give_back(packet.place, packet.chain.head);
+        self.pool.put_back(packet);
+        add_alone(&self.account.received, 1);
+        self.account.dropped(reason, 1);
+        telemetry::limited_by!(
+            self.port.0,
+            log::Level::Info,
+            "port {}: dropped a packet: {}",
+            self.port,
+            reason.description()
+        );
+    }
+
+    /// A slot for a copy of one of this port's packets with another head.
+    pub fn spare(&mut self) -> Option<Unique<Packet>> {
+        self.pool.take()
+    }
+
+    /// Whether there are packets to fetch or chains to give back. A broken ring is work: fetching finds out.
+    pub fn has_work(&mut self) -> bool {
+        self.pool.has_returned() || !self.draining && self.has_slots() && self.queue.look().unwrap_or(1) > 0
+    }
+
+    /// Whether a packet could be fetched.
+    pub fn has_slots(&self) -> bool {
+        self.pool.has_above(EXTRA_SLOTS as usize)
+    }
+
+    /// Gives back the chains of packets that are done.
+    #[inline]
+    pub fn reclaim(&mut self) {
+        if self.pool.has_returned() {
+            self.reclaim_all();
+        }
+    }
+
+    /// A packet that is a copy with another head drops the original when it is reclaimed itself, which takes further rounds.
+    #[inline(never)]
+    fn reclaim_all(&mut self) {
+        let queue = &mut self.queue;
+        while self.pool.has_returned() {
+            self.pool.reclaim(|packet| {
+                if packet.in_chain != InChain::Nothing {
+                    queue.give_back(packet.place, packet.chain.head);
+                }
+                packet.clear();
+            });
+        }
+    }
+
+    /// Publishes the chains that were given back. The driver may be [owed a call](Self::owes_call) afterwards.
+    #[inline]
+    pub fn publish(&mut self) {
+        let wanted = if self.queue.has_unpublished() {
+            self.queue.publish()
+        } else if self.owes_call {
+            self.queue.wants_notification()
+        } else {
+            return;
+        };
+        if wanted {
+            self.queue.put_off_notification();
+        } else {
+            self.completion.settled();
+            self.call.notify(false, &self.account.transmit_calls);
+        }
+        self.owes_call = wanted;
+    }
+
+    /// Whether the driver wants to be called for chains that were given back. The thread that published calls it, with
+    /// [`call`](Self::call), at once or soon.
+    #[inline]
+    pub fn owes_call(&self) -> bool {
+        self.owes_call
+    }
+
+    /// The time until which the call that is owed is put off, `interval_ns` after it was owed first at most and on the clock of `now_ns`;
+    /// `None`: it is to be made now.
+    pub fn put_off_call(&mut self, now_ns: u64, interval_ns: u64) -> Option<u64> {
+        let received = self.account.transmitted.load(Ordering::Relaxed);
+        let event = self.queue.suppression_seen();
+        self.completion.put_off(received, event, now_ns, interval_ns)
+    }
+
+    /// Makes the call that is owed to the driver, if any.
+    pub fn call(&mut self) {
+        if std::mem::take(&mut self.owes_call) {
+            self.queue.notified();
+            self.call.notify(true, &self.account.transmit_calls);
+        }
+    }
+
+    /// Makes the call that is owed, before the ring goes.
+    pub(crate) fn call_if_owed(&mut self) {
+        if self.call.never_waits() {
+            self.publish();
+            self.call();
+        }
+    }
+
+    /// Asks for a kick at the next packet; true if one is there already.
+    pub fn enable_kicks(&mut self) -> Result<bool, QueueError> {
+        if self.draining {
+            return Ok(false);
+        }
+        self.queue.enable_kicks()
+    }
+
+    /// Asks for no kicks while the ring is polled.
+    pub fn disable_kicks(&mut self) {
+        self.queue.disable_kicks();
+    }
+
+    /// Whether the guest's memory vanished.
+    pub fn is_broken(&self) -> bool {
+        self.queue.memory().is_broken()
+    }
+}
+
+fn new_pool(queue: &DeviceQueue, port: PortId, account: &Arc<Counters>) -> PoolOwner<Packet> {
+    let slots = u32::from(queue.size()).min(MAX_SLOTS) + EXTRA_SLOTS;
+    PoolOwner::new(slots, || {
+        Packet::new(port, account.clone(), queue.memory().clone())
+    })
+}
+
+mod completion;
+#[cfg(test)]
+mod tests;

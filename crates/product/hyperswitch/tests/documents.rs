@@ -1,0 +1,271 @@
+//! Documents that are generated from the code, and statements of other documents about the code that can be checked.
+//!
+//! `HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test documents` writes the generated ones anew.
+
+#![allow(clippy::unwrap_used)]
+
+use flow::{DropReason, PortCounters};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+const UPDATE: &str = "HYPERSWITCH_UPDATE=1 cargo test -p hyperswitch --test documents";
+
+/// Compares a generated document with the file, or writes it when asked to.
+fn check(name: &str, text: &str) {
+    let path = root().join("docs").join(name);
+    if std::env::var_os("HYPERSWITCH_UPDATE").is_some() {
+        std::fs::write(path, text).unwrap();
+        return;
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == text, "docs/{name} is out of date; run: {UPDATE}");
+}
+
+#[test]
+fn drop_reasons() {
+    let mut text = format!(
+        "# Drop reasons\n\nEvery packet that comes in is delivered or dropped for one of these reasons. They appear \
+         in `hyperswitch stats`\n(`dropped`, `egress-dropped`, `discarded`), in `trace`, and as comments in captures. \
+         Made from `flow::DropReason` by\n`{UPDATE}`.\n\n| reason | meaning |\n|---|---|\n"
+    );
+    for reason in DropReason::ALL {
+        writeln!(text, "| `{}` | {} |", reason.name(), reason.description()).unwrap();
+    }
+    check("drop-reasons.md", &text);
+}
+
+/// The fields of a structure with their documentation, in the order of the source.
+fn fields(file: &str, structure: &str) -> Vec<(String, String)> {
+    let source = std::fs::read_to_string(root().join(file)).unwrap();
+    let head = format!("pub struct {structure} {{");
+    let body = source.split(&head).nth(1).unwrap();
+    let mut found = Vec::new();
+    let mut description = String::new();
+    for line in body.split("\n}").next().unwrap().lines().map(str::trim) {
+        if let Some(more) = line.strip_prefix("/// ") {
+            description += if description.is_empty() { "" } else { " " };
+            description += more;
+        } else if let Some(field) = line.strip_prefix("pub ") {
+            let name = field.split(':').next().unwrap().replace('_', "-");
+            found.push((name, std::mem::take(&mut description)));
+        }
+    }
+    found
+}
+
+fn counters() -> Vec<(String, String)> {
+    fields("crates/forwarding/flow/src/counters.rs", "PortCounters")
+}
+
+fn rows(fields: &[(String, String)]) -> String {
+    let rows = fields
+        .iter()
+        .map(|(name, description)| format!("| `{name}` | {description} |\n"));
+    rows.collect()
+}
+
+#[test]
+fn counters_of_ports_and_threads() {
+    let mut text = format!(
+        "# Counters\n\nPer port, seen from the switch: a port's ingress is what its guest sends (`received`), its egress what its \
+         guest gets\n(`transmitted`). As `hyperswitch stats --json` shows them; drops by the name of their reason, see\n\
+         [drop-reasons.md](drop-reasons.md). All but `in-flight` only grow, from 0 when the data plane gets the port. \
+         Made from\n`flow::PortCounters` by `{UPDATE}`.\n\n| counter | meaning |\n|---|---|\n{}",
+        rows(&counters())
+    );
+    text += "| `in-flight` | `received + injected + copies - delivered - dropped - upcalls`: packets that came in and are \
+             not accounted for yet. 0 whenever nothing is under way. |\n";
+    let file = "crates/control/control-protocol/src/work.rs";
+    write!(
+        text,
+        "\n## Threads\n\n`hyperswitch stats placement --json` shows the work of each thread since the data plane was started:\n\n\
+         | field | meaning |\n|---|---|\n{}\nFor each of the `workers`:\n\n| field | meaning |\n|---|---|\n{}",
+        rows(&fields(file, "WorkReport")),
+        rows(&fields(file, "WorkerReport"))
+    )
+    .unwrap();
+    check("counters.md", &text);
+}
+
+/// The documented names are those that users see.
+#[test]
+fn counters_have_the_names_of_the_documents() {
+    let shown = serde_json::to_value(management::Counters::from(&PortCounters::default())).unwrap();
+    let shown: BTreeSet<String> = shown.as_object().unwrap().keys().cloned().collect();
+    let documented = counters().into_iter().map(|(name, _)| name);
+    let documented: BTreeSet<String> = documented.chain(["in-flight".to_owned()]).collect();
+    assert_eq!(shown, documented);
+}
+
+/// Text of the parts of a document between these fences.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<&'a str> {
+    let fence = format!("```{language}\n");
+    text.split(&fence)
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect()
+}
+
+/// Examples in documents can be used as they are.
+#[test]
+fn examples_of_configurations_are_accepted() {
+    for (document, at_least) in [("README.md", 1), ("docs/configuration.md", 4)] {
+        let text = std::fs::read_to_string(root().join(document)).unwrap();
+        let examples = blocks(&text, "toml");
+        assert!(examples.len() >= at_least, "{document} has lost its examples");
+        for example in examples {
+            if let Err(error) = management::parse(example, document) {
+                panic!("{error}\n{example}");
+            }
+        }
+    }
+}
+
+/// Every key, and nothing but keys, has a row in `docs/configuration.md`.
+#[test]
+fn every_key_is_documented() {
+    let text = std::fs::read_to_string(root().join("docs/configuration.md")).unwrap();
+    let rows = |heading: &str| -> BTreeSet<String> {
+        let section = text.split(&format!("\n## {heading}\n")).nth(1).unwrap();
+        let section = section.split("\n## ").next().unwrap();
+        let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+        rows.map(|row| row.split('`').next().unwrap().to_owned())
+            .collect()
+    };
+    // The parser's error about an unknown key lists the known ones.
+    let known = |text: &str| -> BTreeSet<String> {
+        let message = management::parse(text, "x").unwrap_err().message;
+        let list = message
+            .split(", expected ")
+            .nth(1)
+            .unwrap_or_else(|| panic!("{message}"));
+        list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let switch = "[[switch]]\nname = \"a\"\n";
+    assert_eq!(rows("Switch"), known(&format!("{switch}nonsense = 1\n")));
+    assert_eq!(
+        rows("Host"),
+        known(&format!(
+            "{switch}type = \"internal\"\nhost = {{ nonsense = 1 }}\n"
+        ))
+    );
+    assert_eq!(
+        rows("Port"),
+        known(&format!("{switch}[[switch.port]]\nname = \"b\"\nnonsense = 1\n"))
+    );
+    assert_eq!(rows("Placement"), known("[placement]\nnonsense = 1\n"));
+    assert_eq!(rows("Open vSwitch"), known("[ovs]\nnonsense = 1\n"));
+}
+
+/// Links between documents lead somewhere.
+#[test]
+fn links_lead_to_files() {
+    let mut documents: Vec<PathBuf> = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "SPECIFICATION.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+    ]
+    .map(|name| root().join(name))
+    .into();
+    let docs = std::fs::read_dir(root().join("docs")).unwrap();
+    documents.extend(docs.map(|entry| entry.unwrap().path()));
+    documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let mut wrong = Vec::new();
+    for document in &documents {
+        let text = std::fs::read_to_string(document).unwrap();
+        for target in text
+            .split("](")
+            .skip(1)
+            .map(|rest| rest.split(')').next().unwrap())
+        {
+            let file = target.split('#').next().unwrap();
+            if target.contains("://") || file.is_empty() {
+                continue;
+            }
+            if !document.parent().unwrap().join(file).exists() {
+                wrong.push(format!("{}: {target}", document.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Every test that `SPECIFICATION.md` or `SECURITY.md` names is in the file it names.
+#[test]
+fn promises_are_held_by_tests_that_exist() {
+    let read = |name| std::fs::read_to_string(root().join(name)).unwrap();
+    let text = read("SPECIFICATION.md") + &read("SECURITY.md");
+    let mut held = 0;
+    let mut wrong = Vec::new();
+    for part in text.split('[').skip(1) {
+        let Some((name, rest)) = part.split_once("](") else {
+            continue;
+        };
+        let file = rest.split(')').next().unwrap();
+        if !file.ends_with(".rs") || name == "list" || name == "one part" {
+            continue;
+        }
+        held += 1;
+        let source = std::fs::read_to_string(root().join(file)).unwrap_or_default();
+        if !source.contains(&format!("fn {name}(")) {
+            wrong.push(format!("{file} has no {name}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(held > 50, "only {held} tests found: has the format changed?");
+}
+
+/// Text of a document outside of code blocks, in paragraphs, items of lists, and table rows.
+fn prose(text: &str) -> String {
+    let parts = text.split("```").step_by(2);
+    parts.collect()
+}
+
+/// A comparison that a reader can scan: short cells, and paragraphs that are read in one go.
+#[test]
+fn the_first_page_is_read_at_a_glance() {
+    let text = prose(&std::fs::read_to_string(root().join("README.md")).unwrap());
+    let words = |text: &str| text.split_whitespace().count();
+    let rows = text.lines().filter(|line| line.starts_with('|'));
+    let cells = rows.flat_map(|row| row.trim_matches('|').split('|'));
+    let long_cells: Vec<&str> = cells.filter(|cell| words(cell) > 25).collect();
+    assert!(
+        long_cells.is_empty(),
+        "cells of more than 25 words: {long_cells:#?}"
+    );
+
+    let mut paragraphs = vec![String::new()];
+    for line in text.lines() {
+        let begins_item = line.starts_with("* ")
+            || line
+                .split_once(". ")
+                .is_some_and(|(number, _)| number.parse::<u8>().is_ok());
+        if line.is_empty() || line.starts_with('|') || begins_item {
+            paragraphs.push(String::new());
+        }
+        if !line.starts_with('|') {
+            *paragraphs.last_mut().unwrap() += &format!("{line} ");
+        }
+    }
+    let sentences = |text: &str| {
+        text.split_whitespace()
+            .filter(|word| word.ends_with(['.', '!', '?']))
+            .count()
+    };
+    let long: Vec<&String> = paragraphs
+        .iter()
+        .filter(|text| words(text) > 90 || sentences(text) > 5)
+        .collect();
+    assert!(
+        long.is_empty(),
+        "paragraphs of more than 90 words or 5 sentences: {long:#?}"
+    );
+}

@@ -1,0 +1,171 @@
+//! The files that are generated for packages, and their places after `make install`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_hyperswitch");
+
+fn generate(verb: &str, directory: &Path) {
+    let output = Command::new(BINARY).arg(verb).arg(directory).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+fn names(directory: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
+
+#[test]
+fn every_verb_has_a_page_and_no_internals_have() {
+    let directory = tempfile::tempdir().unwrap();
+    // Also where nothing is yet.
+    let pages = directory.path().join("share/man");
+    generate("man", &pages);
+    let verbs = "run|status|switch|switch-add|switch-del|switch-list|port|port-add|port-del|port-set|port-show|\
+        port-list|mac|mac-list|flow|flow-list|stats|stats-placement|trace|capture|reload|version|p4|p4-check|p4-graph|p4-run|\
+        ovs|ovs-start|ovs-stop|ovs-status|ovs-plug|ovs-trace";
+    let expected: BTreeSet<String> = verbs
+        .split('|')
+        .map(|verb| format!("hyperswitch-{verb}.1"))
+        .chain(["hyperswitch.1".to_owned()])
+        .collect();
+    assert_eq!(names(&pages), expected);
+    for name in &expected {
+        let text = std::fs::read_to_string(pages.join(name)).unwrap();
+        let title = name.trim_end_matches(".1");
+        assert!(
+            text.contains(&format!(".TH {title}")) && text.contains(".SH OPTIONS"),
+            "{name}: {text}"
+        );
+        for internal in ["data\\-plane", "completions"] {
+            assert!(!text.contains(internal), "{name} mentions {internal}");
+        }
+    }
+    let page = std::fs::read_to_string(pages.join("hyperswitch-port-add.1")).unwrap();
+    assert!(page.contains("static\\-mac"), "{page}");
+}
+
+#[test]
+fn completions_know_verbs_and_options() {
+    let directory = tempfile::tempdir().unwrap();
+    generate("completions", directory.path());
+    let expected = ["_hyperswitch", "hyperswitch.bash", "hyperswitch.fish"].map(str::to_owned);
+    assert_eq!(names(directory.path()), expected.clone().into());
+    for name in expected {
+        let text = std::fs::read_to_string(directory.path().join(&name)).unwrap();
+        for word in ["reload", "static-mac", "snap-length"] {
+            assert!(text.contains(word), "{name} lacks {word}");
+        }
+        assert!(!text.contains("data-plane"), "{name} shows internals");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_is_an_error() {
+    let output = Command::new(BINARY)
+        .args(["man", "/dev/null/x"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/dev/null/x"));
+}
+
+/// Installs into `root`, as a package would.
+fn install(root: &Path) {
+    // The library is no part of this crate. Any one with symbols stands for it, made by what links Rust programs, too.
+    let library = root.join("built.so");
+    let made = Command::new("cc")
+        .args(["-shared", "-x", "c", "/dev/null", "-o"])
+        .arg(&library)
+        .status();
+    assert!(made.unwrap().success());
+    let output = Command::new("make")
+        .args(["install", "PREFIX=/usr"])
+        .arg(format!("BINARY={BINARY}"))
+        .arg(format!("SHIM={}", library.display()))
+        .arg(format!("DESTDIR={}", root.display()))
+        .env_remove("MAKEFLAGS")
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.."))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+fn make_install_installs_and_keeps_a_configuration() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    install(root);
+    let installed = Command::new(root.join("usr/bin/hyperswitch"))
+        .arg("--version")
+        .output()
+        .unwrap();
+    assert!(installed.status.success());
+    for file in [
+        "usr/share/man/man1/hyperswitch.1",
+        "usr/share/man/man1/hyperswitch-run.1",
+        "usr/share/bash-completion/completions/hyperswitch",
+        "usr/share/zsh/site-functions/_hyperswitch",
+        "usr/share/fish/vendor_completions.d/hyperswitch.fish",
+        "usr/lib/hyperswitch/libovs_shim.so",
+        "usr/lib/hyperswitch/ovs-vswitchd-hyperswitch",
+        "lib/systemd/system/hyperswitch.service",
+        "etc/hyperswitch/hyperswitch.toml",
+    ] {
+        let metadata = std::fs::metadata(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert!(metadata.len() > 0, "{file} is empty");
+        assert_eq!(
+            metadata.permissions().mode() & 0o444,
+            0o444,
+            "{file} is for everybody to read"
+        );
+    }
+    for file in ["usr/bin/hyperswitch", "usr/lib/hyperswitch/libovs_shim.so"] {
+        // Of binutils, as the program that strips.
+        let output = Command::new("readelf")
+            .arg("-SW")
+            .arg(root.join(file))
+            .output()
+            .unwrap();
+        let sections = String::from_utf8_lossy(&output.stdout);
+        assert!(sections.contains(".text"), "{file}: {sections}");
+        assert!(!sections.contains(".symtab"), "{file} has symbols: {sections}");
+    }
+    let unit = std::fs::read_to_string(root.join("lib/systemd/system/hyperswitch.service")).unwrap();
+    // Without these, forwarding threads are scheduled as all others.
+    for grants in ["\nLimitRTPRIO=1\n", "\nLimitNICE=-20\n"] {
+        assert!(unit.contains(grants), "{unit}");
+    }
+    assert!(!unit.contains("\nRestrictRealtime="), "{unit}");
+    assert!(
+        unit.contains("\nExecStart=/usr/bin/hyperswitch run --config /etc/hyperswitch/hyperswitch.toml\n"),
+        "{unit}"
+    );
+
+    let wrapper = std::fs::read_to_string(root.join("usr/lib/hyperswitch/ovs-vswitchd-hyperswitch")).unwrap();
+    assert!(
+        wrapper.contains("\nLD_PRELOAD=/usr/lib/hyperswitch/libovs_shim.so exec "),
+        "{wrapper}"
+    );
+
+    let config = root.join("etc/hyperswitch/hyperswitch.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    management::parse(&text, "hyperswitch.toml").unwrap();
+    std::fs::write(&config, "# mine\n").unwrap();
+    install(root);
+    assert_eq!(std::fs::read_to_string(&config).unwrap(), "# mine\n");
+}

@@ -1,0 +1,316 @@
+//! The product's data plane under a controller that is played here.
+//!
+//! The product's own control process is a learning switch, which looks at Ethernet addresses and at nothing else: all
+//! connections between two stations are one flow. What flows cost that are told apart, by a rule on transport ports for
+//! instance, takes another controller. So the executable's data plane is started as the supervisor starts it, isolation
+//! and priority included, and told by the same messages (`control-protocol`) about ports and flows. What it does with
+//! packets is the product's; who decided is not.
+//!
+//! Flows are installed before any packet comes, and the controller answers no upcall: a packet without a flow is lost,
+//! which whoever counts packets sees.
+
+use crate::process::memory;
+use crate::switch::binary;
+use anyhow::{Context, Result, bail, ensure};
+use control_protocol::Channel;
+use control_protocol::data_plane::{
+    Answer, Connection, Detail, FromDataPlane, PortSpec, Request, ToDataPlane, VERSION,
+};
+use control_protocol::supervisor::{PriorityStatus, Role, ToChild, VmStates};
+use control_protocol::work::WorkReport;
+use flow::{Action, ControllerId, Flow, FlowId, FlowKey, FlowMask, PortId, PutMode, SwitchId};
+use placement_config::{Config, Priority};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::process::{Pid, Signal};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use vm_state::{Publisher, Registry, vcpu_threads};
+
+const SWITCH: SwitchId = SwitchId(1);
+/// Flows that were asked for and not answered.
+const WINDOW: usize = 32;
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A running data plane; killed on drop.
+pub struct Controlled {
+    process: Child,
+    control: Channel,
+    /// Its channel to the supervisor, by which it gets channels to peers.
+    supervisor: Channel,
+    publisher: Option<Publisher>,
+    serial: u32,
+    directory: TempDir,
+    stopped_well: bool,
+}
+
+impl Controlled {
+    /// Starts a data plane with these ports, numbered from 1 on. To be called by a thread that lives as long.
+    pub fn start(ports: &[&str]) -> Result<Controlled> {
+        let directory = tempfile::Builder::new().prefix("hs-plane-").tempdir()?;
+        let granted = thread_priority::grant(Priority::Auto);
+        let (supervisor, theirs) = Channel::pair()?;
+        let log = std::fs::File::create(directory.path().join("log"))?;
+        let mut command = Command::new(binary()?);
+        command
+            .arg("--run-dir")
+            .arg(directory.path())
+            .arg(Role::DataPlane.name());
+        if granted.by_capability {
+            command.env("HYPERSWITCH_NICE", "1");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let process = ::process::spawn(&mut command, theirs.as_fd())?;
+        let (control, peer) = Channel::pair()?;
+        // A data plane that does not answer is an error, not a wait without end.
+        set_socket_timeout(&control, Timeout::Recv, Some(PATIENCE))?;
+        let mut plane = Controlled {
+            process,
+            control,
+            supervisor,
+            publisher: Publisher::attach().ok(),
+            serial: 0,
+            directory,
+            stopped_well: false,
+        };
+        plane.introduce(
+            PriorityStatus {
+                class: granted.class,
+                refused: granted.refused,
+            },
+            peer.as_fd(),
+        )?;
+        for (number, port) in (1..).zip(ports) {
+            plane
+                .add(PortId(number), port)
+                .with_context(|| format!("port {port}"))?;
+        }
+        Ok(plane)
+    }
+
+    /// The supervisor's messages at the start, in its order.
+    fn introduce(&mut self, priority: PriorityStatus, peer: BorrowedFd<'_>) -> Result<()> {
+        let supervisor = &self.supervisor;
+        supervisor.send(&ToChild::Placement(Config::default()), &[])?;
+        supervisor.send(&ToChild::Priority(priority), &[])?;
+        match &self.publisher {
+            Some(publisher) => {
+                supervisor.send(&ToChild::VmState(VmStates::Published), &[publisher.area()])?;
+            }
+            None => {
+                let reason = VmStates::Unavailable("the test bed cannot attach its programs".into());
+                supervisor.send(&ToChild::VmState(reason), &[])?;
+            }
+        }
+        supervisor.send(&ToChild::Controller(ControllerId::BUILT_IN), &[peer])?;
+        match self.ask(Request::Hello { version: VERSION }, &[])? {
+            Answer::Welcome { .. } => Ok(()),
+            other => bail!("the data plane says {other:?}\n{}", self.log()),
+        }
+    }
+
+    fn add(&mut self, port: PortId, name: &str) -> Result<()> {
+        let listener = UnixListener::bind(self.socket(name))?;
+        // As the control process has them.
+        listener.set_nonblocking(true)?;
+        let spec = PortSpec {
+            port,
+            switch: SWITCH,
+            name: name.to_owned(),
+            connection: Connection::Listener,
+            mtu: 1500,
+            miss_rate: 1000,
+            mac: None,
+            masked_features: 0,
+        };
+        self.ask(Request::PortAdd(spec), &[listener.as_fd()]).map(drop)
+    }
+
+    /// Registers this process as the guest of the ports, as the control process does when a guest connects.
+    pub fn is_our_guest(&mut self, ports: &[&str]) -> Result<()> {
+        let Some(publisher) = &self.publisher else {
+            return Ok(());
+        };
+        let registry = Registry::map(publisher.area())?;
+        let threads = vcpu_threads(Path::new("/proc"), std::process::id())?;
+        let slots: Vec<u16> = threads
+            .into_iter()
+            .filter_map(|tid| Some(registry.add(tid)?.0))
+            .collect();
+        for (number, _) in (1..).zip(ports) {
+            let request = Request::PortThreads {
+                port: PortId(number),
+                slots: slots.clone(),
+            };
+            self.ask(request, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Joins ports 1 and 2 by a flow for each of these pairs of UDP ports, in each direction. Flows look at the port
+    /// that packets come from, at the protocol and at both UDP ports.
+    pub fn join_by_udp_ports(&mut self, pairs: impl Iterator<Item = (u16, u16)>) -> Result<()> {
+        let mut number = 0;
+        let mut unanswered = 0;
+        for (source, destination) in pairs {
+            for (from, to) in [(1, 2), (2, 1)] {
+                number += 1;
+                let key = udp_key(from, source, destination);
+                let actions = vec![Action::Output(PortId(to))];
+                let flow = Flow::new(FlowId(number), SWITCH, key, udp_mask(), actions);
+                self.tell(
+                    Request::FlowPut {
+                        flow,
+                        mode: PutMode::Create,
+                    },
+                    &[],
+                )?;
+                unanswered += 1;
+                if unanswered == WINDOW {
+                    self.answer()?;
+                    unanswered -= 1;
+                }
+            }
+        }
+        for _ in 0..unanswered {
+            self.answer()?;
+        }
+        Ok(())
+    }
+
+    /// Flows in its table, page by page.
+    pub fn flows(&mut self) -> Result<usize> {
+        let (mut after, mut count) = (None, 0);
+        loop {
+            let request = Request::FlowList {
+                switch: SWITCH,
+                after,
+                detail: Detail::Terse,
+            };
+            let Answer::FlowStats { flows, more } = self.ask(request, &[])? else {
+                bail!("no list of flows");
+            };
+            count += flows.len();
+            after = flows.last().map(|(id, _)| *id);
+            if !more {
+                return Ok(count);
+            }
+        }
+    }
+
+    /// The report about the threads' work.
+    pub fn work(&mut self) -> Result<WorkReport> {
+        match self.ask(Request::Work, &[])? {
+            Answer::Work(report) => Ok(report),
+            other => bail!("not an account of work: {other:?}"),
+        }
+    }
+
+    fn tell(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<()> {
+        self.serial += 1;
+        let serial = self.serial;
+        self.control.send(&ToDataPlane { serial, request }, fds)?;
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<Answer> {
+        loop {
+            let (message, _) = self
+                .control
+                .recv::<FromDataPlane>()
+                .with_context(|| format!("the data plane does not answer:\n{}", self.log()))?;
+            // Upcalls are nobody's, and states of ports are seen by their guests.
+            if let FromDataPlane::Answer { result, .. } = message {
+                return result.map_err(|error| anyhow::anyhow!("the data plane refuses: {}", error.text));
+            }
+        }
+    }
+
+    fn ask(&mut self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Answer> {
+        self.tell(request, fds)?;
+        self.answer()
+    }
+
+    /// The socket of a port.
+    pub fn socket(&self, port: &str) -> PathBuf {
+        self.directory.path().join(format!("{port}.sock"))
+    }
+
+    /// Its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
+    }
+
+    /// Its process identifier.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Proportional share of its memory in bytes.
+    pub fn memory(&self) -> u64 {
+        memory(self.pid())
+    }
+
+    /// Stops it where it is.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.pid().cast_signed()) {
+            // One that has just ended is no error.
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
+    /// Ends it in good order.
+    pub fn stop(mut self) -> Result<()> {
+        self.supervisor.send(&ToChild::Shutdown, &[])?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.process.try_wait()?.is_none() {
+            ensure!(Instant::now() < deadline, "the data plane does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+        self.stopped_well = true;
+        Ok(())
+    }
+}
+
+impl Drop for Controlled {
+    fn drop(&mut self) {
+        if !self.stopped_well {
+            // Nothing useful can be done if it fails.
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+        }
+    }
+}
+
+fn udp_key(from: u32, source: u16, destination: u16) -> FlowKey {
+    let mut key = FlowKey::default();
+    key.set_in_port(from);
+    key.set_eth_type(0x0800);
+    key.set_ip_proto(17);
+    key.set_tp_src(source);
+    key.set_tp_dst(destination);
+    key
+}
+
+fn udp_mask() -> FlowMask {
+    let mut mask = FlowMask::default();
+    mask.0.set_in_port(u32::MAX);
+    mask.0.set_eth_type(u16::MAX);
+    mask.0.set_ip_proto(u8::MAX);
+    mask.0.set_tp_src(u16::MAX);
+    mask.0.set_tp_dst(u16::MAX);
+    mask
+}

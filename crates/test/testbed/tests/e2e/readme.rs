@@ -1,0 +1,80 @@
+//! The README's outputs have the shape of today's.
+
+use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
+use testbed::{Endpoint, Lab, Namespace, Switch};
+
+const README: &str = include_str!("../../../../../README.md");
+
+/// The blocks between fences of a section, with what follows each opening fence.
+fn blocks(section: &str) -> impl Iterator<Item = &str> {
+    let text = README.split_once(section).map_or("", |(_, rest)| rest);
+    let text = text.split("\n## ").next().unwrap_or_default();
+    text.split("\n```").skip(1).step_by(2)
+}
+
+/// Commands of a block, each with its output.
+fn commands(block: &str) -> Vec<(String, String)> {
+    let runs = block.split("$ hyperswitch ").skip(1);
+    let run = runs.map(|run| run.split_once('\n').unwrap_or((run, "")));
+    run.map(|(command, output)| (command.to_owned(), output.trim_end().to_owned()))
+        .collect()
+}
+
+/// What does not change from run to run: headings, the first words of lines, names of a flow's fields.
+fn shape(output: &str) -> BTreeSet<String> {
+    let mut shape = BTreeSet::new();
+    for line in output.lines() {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        let is_heading = first.len() > 1 && first.bytes().all(|byte| byte.is_ascii_uppercase());
+        if is_heading {
+            shape.extend(line.split_whitespace().map(str::to_owned));
+            continue;
+        }
+        let end = [": ", "  "].iter().filter_map(|end| line.find(end)).min();
+        shape.extend(end.map(|end| line[..end].to_owned()));
+        let fields = line.split([',', ' ']).filter_map(|part| part.split_once('='));
+        shape.extend(fields.map(|(name, _)| name.to_owned()));
+    }
+    // Only some hosts have these.
+    shape.remove("idle-poll");
+    shape.remove("warning");
+    shape
+}
+
+#[test]
+fn outputs_of_the_readme_are_todays() -> Result<()> {
+    let Some(_lab) = Lab::enter("outputs_of_the_readme_are_todays") else {
+        return Ok(());
+    };
+    let container = Namespace::new("web")?;
+    let config = blocks("## A first configuration").find_map(|block| block.strip_prefix("toml\n"));
+    let config = config.context("no configuration")?;
+    let switch =
+        Switch::start(&config.replace("netns = \"web\"", &format!("netns = \"{}\"", container.netns())))?;
+    switch.wait_port("web", "running")?;
+    switch.wait_port("lan:host", "running")?;
+    container.must("ping -q -c 3 -i 0.2 10.77.0.254")?;
+    let mut compared = 0;
+    for (command, documented) in blocks("## Daily work").flat_map(commands) {
+        if command.starts_with("capture") || command.contains("--watch") {
+            continue;
+        }
+        let arguments: Vec<&str> = command.split_whitespace().collect();
+        let output = switch.verb(&arguments)?;
+        let (wanted, real) = (shape(&documented), shape(&output));
+        ensure!(
+            wanted == real,
+            "{command}: the README has {wanted:?}, not {real:?}:\n{output}"
+        );
+        if command.starts_with("trace") {
+            ensure!(documented == output.trim_end(), "{command}: {output}");
+        }
+        compared += 1;
+    }
+    ensure!(
+        compared > 5,
+        "only {compared} outputs found: has the format changed?"
+    );
+    switch.stop()
+}
